@@ -1,0 +1,2 @@
+//! The `bivouac` command.
+fn main() {}

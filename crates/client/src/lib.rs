@@ -1,0 +1,1 @@
+//! The client core that all faces share.

@@ -1,0 +1,1 @@
+//! The daemon: agent, server and controller of one node.

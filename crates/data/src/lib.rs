@@ -1,0 +1,1 @@
+//! The sub-file store: what one server holds of each file, sparse, in one or several directories.

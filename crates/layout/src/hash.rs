@@ -1,0 +1,38 @@
+//! The one hash behind every placement: XXH3, 64 bits, seeded by what it is used for.
+//!
+//! It is stable: a deployment's data is found by it, so a different result after an upgrade would lose files.
+//! [`tests::values_never_change`] pins it.
+
+use crate::ids::Ino;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// What a hash is used for; distinct uses must not correlate.
+#[derive(Clone, Copy)]
+pub(crate) enum Use {
+    Entry = 1,
+    DirectoryShard = 2,
+    PartShard = 3,
+    FirstServer = 4,
+}
+
+/// Hash of a number.
+pub(crate) fn number(what: Use, n: u64) -> u64 {
+    xxh3_64_with_seed(&n.to_le_bytes(), what as u64)
+}
+
+/// Hash of a name within a directory.
+pub(crate) fn name(what: Use, dir: Ino, name: &[u8]) -> u64 {
+    // The directory goes in as the seed: equal names in different directories must not meet on one server.
+    xxh3_64_with_seed(name, number(what, dir.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_never_change() {
+        assert_eq!(number(Use::FirstServer, 1), 0xd3ca_4c79_7b94_71c1);
+        assert_eq!(name(Use::Entry, Ino::ROOT, b"a"), 0x55c0_06b8_02d6_b62a);
+    }
+}

@@ -1,0 +1,83 @@
+//! The numbers that name things. Each is its own type, so that one cannot stand in for another.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How many partitions the metadata has, in every deployment (12 bits of an inode number).
+pub const SHARDS: u16 = 4096;
+
+/// Bits of an inode number below the shard's.
+const SHARD_SHIFT: u32 = 52;
+
+/// A partition of the metadata: less than [`SHARDS`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Debug)]
+pub struct ShardId(pub u16);
+
+/// The number of a file, directory or symbolic link. It is never reused within a deployment, and its upper
+/// 12 bits say which shard holds its record.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default)]
+pub struct Ino(pub u64);
+
+impl Ino {
+    /// The directory that the mount point shows.
+    pub const ROOT: Ino = Ino(1);
+
+    /// The `counter`-th inode of `shard`; `counter` starts at 1 (2 in the root's shard) and stays below 2^52.
+    pub fn new(shard: ShardId, counter: u64) -> Ino {
+        debug_assert!(shard.0 < SHARDS && counter < 1 << SHARD_SHIFT);
+        Ino((shard.0 as u64) << SHARD_SHIFT | counter)
+    }
+
+    /// The shard that holds this inode's record.
+    pub fn shard(self) -> ShardId {
+        ShardId((self.0 >> SHARD_SHIFT) as u16)
+    }
+
+    /// The number within its shard.
+    pub fn counter(self) -> u64 {
+        self.0 & ((1 << SHARD_SHIFT) - 1)
+    }
+}
+
+impl fmt::Debug for Ino {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ino({}:{})", self.shard().0, self.counter())
+    }
+}
+
+impl fmt::Display for Ino {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+macro_rules! plain_id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Debug, Default)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+plain_id! {
+    /// One storage daemon. Numbers are given out once and never reused.
+    ServerId(u16)
+}
+plain_id! {
+    /// One machine (or, in tests, network namespace) of the job.
+    NodeId(u16)
+}
+plain_id! {
+    /// The version of the map. It only grows.
+    Epoch(u64)
+}
+plain_id! {
+    /// One ordered list of servers that files are striped over; index into [`crate::Map::generations`].
+    GenerationId(u32)
+}

@@ -1,0 +1,24 @@
+//! Where everything is.
+//!
+//! Bivouac has no metadata server: a client that holds the current [`Map`] computes from a name or an inode
+//! number alone which server to ask. This crate holds those rules as pure functions over plain data, so that
+//! every party (client, server, controller, tests) comes to the same answer, and so that each rule can be
+//! tested without a network.
+//!
+//! - [`ids`]: the numbers that name things (inodes, shards, servers, epochs).
+//! - [`hash`]: the one stable hash behind every placement; changing it changes where data is.
+//! - [`namespace`]: which shard holds a directory, an entry, an inode.
+//! - [`placement`]: which server holds which byte of a file.
+//! - [`map`]: the table of nodes, servers, shards and generations, with its epoch.
+//! - [`balance`]: dealing shards to servers, moving no more of them than balance asks for.
+
+pub mod balance;
+pub mod hash;
+pub mod ids;
+pub mod map;
+pub mod namespace;
+pub mod placement;
+
+pub use ids::{Epoch, GenerationId, Ino, NodeId, ServerId, ShardId};
+pub use map::{Generation, Map, Node, Server, ServerState};
+pub use placement::{FileLayout, LayoutRange, Piece};

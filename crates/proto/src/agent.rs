@@ -1,0 +1,45 @@
+//! Requests of a process to its node's agent, over the node's Unix socket.
+
+use bivouac_layout::{Map, NodeId};
+use serde::{Deserialize, Serialize};
+
+/// Requests to the agent.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub enum AgentRequest {
+    /// A process begins (`Attached`). The agent watches it and ends its session when it dies.
+    Attach {
+        /// The process.
+        pid: u32,
+    },
+    /// The current map (`Map`).
+    Map,
+    /// The process set a lock at a server, which is to be told when the process ends.
+    HoldsLocks {
+        /// Its session.
+        session: u64,
+        /// The server.
+        server: bivouac_layout::ServerId,
+    },
+}
+
+/// Replies of the agent.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub enum AgentReply {
+    /// A session began.
+    Attached {
+        /// Its number, unique in the deployment.
+        session: u64,
+        /// The agent's number, for [`crate::OpenId::agent`].
+        agent: u64,
+        /// The node.
+        node: NodeId,
+        /// Directory of the node's shared tables (open descriptions, anchors).
+        run_dir: String,
+        /// The current map.
+        map: Box<Map>,
+        /// The current namespace version.
+        namespace: u64,
+    },
+    /// The map.
+    Map(Box<Map>),
+}

@@ -1,0 +1,115 @@
+//! Attributes and directory entries.
+
+use bivouac_layout::{FileLayout, Ino};
+use serde::{Deserialize, Serialize};
+
+/// Nanoseconds since 1970-01-01 UTC; before it, negative.
+pub type Time = i64;
+
+/// Longest name of an entry, bytes.
+pub const NAME_MAX: usize = 255;
+/// Longest path and longest target of a symbolic link, bytes, without the final NUL.
+pub const PATH_MAX: usize = 4095;
+/// Largest file that lives in its inode record, bytes.
+pub const RECORD_MAX: usize = 4096;
+/// Most hard links to one file.
+pub const LINK_MAX: u32 = 65_000;
+/// Largest offset at which a file may end.
+pub const FILE_MAX: u64 = i64::MAX as u64;
+
+/// What an inode is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Debug)]
+pub enum FileKind {
+    /// Regular file.
+    File,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// Named pipe (only through a kernel mount can it be opened).
+    Fifo,
+    /// Socket (likewise).
+    Socket,
+}
+
+impl FileKind {
+    /// The file type bits of `st_mode`.
+    pub fn mode_bits(self) -> u32 {
+        match self {
+            FileKind::File => 0o100_000,
+            FileKind::Directory => 0o040_000,
+            FileKind::Symlink => 0o120_000,
+            FileKind::Fifo => 0o010_000,
+            FileKind::Socket => 0o140_000,
+        }
+    }
+
+    /// The `d_type` of a directory entry.
+    pub fn d_type(self) -> u8 {
+        (self.mode_bits() >> 12) as u8
+    }
+}
+
+/// Where a regular file's bytes are.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub enum Store {
+    /// In the inode record, at the inode's server. [`Attr::size`] is exact.
+    Record,
+    /// In blocks. `settled`: nobody has the file open for writing, and [`Attr::size`], [`Attr::mtime`] are exact;
+    /// otherwise the servers of the layout know better: see [`crate::data::DataReply::Extent`].
+    Blocks {
+        /// Whether the record's size and mtime are exact.
+        settled: bool,
+    },
+}
+
+/// What `stat` shows, and what the client core needs besides.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: Ino,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits, with set-id and sticky bits (07777).
+    pub mode: u16,
+    /// Hard links; for a directory 2 + its subdirectories.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Bytes; see [`Store`] for when it is exact. Symbolic links: length of the target. Directories: entries.
+    pub size: u64,
+    /// Last access. (Updated as `relatime` at open for reading; see the semantics page.)
+    pub atime: Time,
+    /// Last change of the data; see [`Store`].
+    pub mtime: Time,
+    /// Last change of the inode.
+    pub ctime: Time,
+    /// Creation.
+    pub btime: Time,
+    /// Where a regular file's bytes are; `Record` for everything else.
+    pub store: Store,
+    /// Counts truncations, so that late reports of older sizes are ignored.
+    pub size_generation: u32,
+    /// A directory whose entries are spread over its parts.
+    pub split: bool,
+    /// How the blocks are spread; `None` where there are none (not `Store::Blocks`).
+    pub layout: Option<Box<FileLayout>>,
+}
+
+/// One entry of a listing.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub struct DirEntry {
+    /// Its name.
+    #[serde(with = "serde_bytes")]
+    pub name: Vec<u8>,
+    /// Its inode.
+    pub ino: Ino,
+    /// What it is.
+    pub kind: FileKind,
+    /// Its position: listing goes on after the entries with this cookie.
+    pub cookie: u64,
+    /// Its attributes, when asked for and when its inode is held by the same server.
+    pub attr: Option<Box<Attr>>,
+}

@@ -1,0 +1,123 @@
+//! How both ends prove that they know the deployment's key, before anything else.
+//!
+//! 1. The client sends [`Hello`]: a fresh random number, and who it is.
+//! 2. The server sends [`Challenge`]: its own random number, and its proof over both numbers.
+//! 3. The client checks the proof, and sends [`Proof`], its own.
+//! 4. The server checks it, and sends [`Welcome`].
+//!
+//! Proofs are HMAC-SHA-256 with the key over a label (different for each side, so that neither can be reflected), both
+//! numbers and the [`Hello`]'s encoding, so that nothing in it can be changed on the way. The four messages are
+//! bodies of [`crate::Kind::Auth`] messages; a peer that fails gets no reason, and the connection is closed.
+//! What follows is neither encrypted nor signed: the job's network is trusted not to alter established connections.
+
+use bivouac_layout::ServerId;
+use hmac::{Hmac, KeyInit, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+
+/// Bytes of a deployment's key.
+pub const KEY_LEN: usize = 32;
+/// Bytes of a random number.
+pub const NONCE_LEN: usize = 32;
+
+/// A deployment's key. It is never shown, not even by `Debug`.
+#[derive(Clone)]
+pub struct Key(pub [u8; KEY_LEN]);
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// What a connection is for.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub enum Role {
+    /// A process that uses the file system, with the credentials for permission checks.
+    Client(Credentials),
+    /// Another server.
+    Server(ServerId),
+    /// An agent.
+    Agent(u64),
+    /// The controller, or the command line.
+    Control,
+}
+
+/// Whose requests these are.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+pub struct Credentials {
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+    /// Further groups.
+    pub groups: Vec<u32>,
+}
+
+/// First message, from the client.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Hello {
+    /// Fresh and random.
+    pub nonce: [u8; NONCE_LEN],
+    /// The deployment that the client means.
+    pub deployment: u64,
+    /// What the connection is for.
+    pub role: Role,
+}
+
+/// Second message, from the server.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Challenge {
+    /// Fresh and random.
+    pub nonce: [u8; NONCE_LEN],
+    /// The server's proof.
+    pub proof: [u8; 32],
+}
+
+/// Third message, from the client.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Proof {
+    /// The client's proof.
+    pub proof: [u8; 32],
+}
+
+/// Fourth message, from the server: requests may follow.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Welcome {
+    /// The server's map epoch.
+    pub epoch: bivouac_layout::Epoch,
+    /// The server's namespace version.
+    pub namespace: u64,
+}
+
+/// Whose proof.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// The end that connected.
+    Client,
+    /// The end that accepted.
+    Server,
+}
+
+/// The proof of one side.
+pub fn prove(key: &Key, side: Side, hello: &Hello, server_nonce: &[u8; NONCE_LEN]) -> [u8; 32] {
+    mac(key, side, hello, server_nonce).finalize().into_bytes().into()
+}
+
+/// Whether a proof holds; takes the same time whatever is wrong with it.
+pub fn verify(key: &Key, side: Side, hello: &Hello, server_nonce: &[u8; NONCE_LEN], proof: &[u8; 32]) -> bool {
+    mac(key, side, hello, server_nonce).verify_slice(proof).is_ok()
+}
+
+fn mac(key: &Key, side: Side, hello: &Hello, server_nonce: &[u8; NONCE_LEN]) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(&key.0).expect("HMAC takes keys of any length");
+    mac.update(match side {
+        Side::Client => b"bivouac client",
+        Side::Server => b"bivouac server",
+    });
+    mac.update(server_nonce);
+    let mut encoded = Vec::new();
+    crate::encode(hello, &mut encoded);
+    mac.update(&encoded);
+    mac
+}

@@ -1,0 +1,94 @@
+//! Requests of the controller and of the command line to a daemon.
+
+use bivouac_layout::{Epoch, Map, ServerId};
+use serde::{Deserialize, Serialize};
+
+/// Requests that run a deployment.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub enum ControlRequest<'a> {
+    /// Are you there (`Pong`). The controller sends it twice a second; no request for long is how a daemon
+    /// learns that it is cut off.
+    Ping {
+        /// The controller's epoch.
+        epoch: Epoch,
+    },
+    /// Take this map if it is newer than yours.
+    Install {
+        /// The map.
+        map: Box<Map>,
+    },
+    /// What you hold and have done (`Stats`).
+    Stats,
+    /// What the controller knows of all servers (`Overview`). To the controller.
+    Overview,
+    /// Stop. Without `keep`, remove everything that you stored.
+    Shutdown {
+        /// Leave the storage for a later start.
+        keep: bool,
+    },
+    /// The deployment ends with this connection (`bivouac run` holds it). To the controller.
+    Lifeline,
+    /// A message for the daemon's log.
+    Note {
+        /// The text.
+        #[serde(borrow)]
+        text: &'a str,
+    },
+}
+
+/// Counters of one daemon since its start.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+pub struct Stats {
+    /// Inodes held, directories included.
+    pub inodes: u64,
+    /// Bytes stored in sub-files (allocated).
+    pub stored: u64,
+    /// Size of the storage, bytes.
+    pub capacity: u64,
+    /// Bytes that can still be stored.
+    pub available: u64,
+    /// Requests to the metadata served.
+    pub meta_operations: u64,
+    /// Requests for data served (direct local access is not seen by the server).
+    pub data_operations: u64,
+    /// Bytes read through the server.
+    pub bytes_read: u64,
+    /// Bytes written through the server.
+    pub bytes_written: u64,
+    /// Connections open.
+    pub connections: u64,
+    /// Open file descriptions registered.
+    pub opens: u64,
+}
+
+/// What the controller knows of one server.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct ServerHealth {
+    /// Which.
+    pub server: ServerId,
+    /// Whether it answers.
+    pub alive: bool,
+    /// Milliseconds since it last answered.
+    pub silent_ms: u64,
+}
+
+/// Replies.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub enum ControlReply {
+    /// Here I am.
+    Pong {
+        /// My map's epoch.
+        epoch: Epoch,
+        /// Differs after each start.
+        boot: u64,
+    },
+    /// Counters.
+    Stats(Box<Stats>),
+    /// The deployment.
+    Overview {
+        /// The current map.
+        map: Box<Map>,
+        /// Health of each server of the map.
+        health: Vec<ServerHealth>,
+    },
+}

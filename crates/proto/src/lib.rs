@@ -1,0 +1,67 @@
+//! The wire format, without any I/O.
+//!
+//! Every message is a fixed [`Header`], then a *body* (an encoded [`Request`], [`Reply`] or [`Refusal`]), then a raw
+//! *payload* (file data, which is never copied through an encoder). Both lengths stand in the header and are
+//! bounded before anything is allocated. Decoding never panics, whatever the bytes.
+//!
+//! - [`header`]: the fixed part: versions, epoch, namespace version, request identity, lengths.
+//! - [`attr`]: attributes, layouts as replies carry them, directory entries.
+//! - [`meta`], [`data`], [`peer`], [`agent`], [`control`]: the requests by family, with their meaning.
+//! - [`status`]: how a request ends: an errno, or a refusal that tells the client what to change and redo.
+//! - [`auth`]: the challenge and response by which both ends prove the deployment's key.
+//!
+//! The version is one number for the whole format: peers of different versions refuse each other with
+//! [`header::HeaderError::Version`], which names both.
+
+pub mod agent;
+pub mod attr;
+pub mod auth;
+pub mod codec;
+pub mod control;
+pub mod data;
+pub mod header;
+pub mod meta;
+pub mod peer;
+pub mod status;
+
+pub use attr::{Attr, DirEntry, FileKind, Time};
+pub use codec::{decode, encode};
+pub use header::{Header, Kind, OpenId, RequestId};
+pub use status::{Errno, Refusal, Status};
+
+use serde::{Deserialize, Serialize};
+
+/// Any request's body.
+#[derive(Serialize, Deserialize, Debug, PartialEq)]
+pub enum Request<'a> {
+    /// Names, attributes, small files, opens, locks: to the server that holds the shard.
+    #[serde(borrow)]
+    Meta(meta::MetaRequest<'a>),
+    /// Bytes of files: to the server that holds the blocks.
+    Data(data::DataRequest),
+    /// From server to server.
+    #[serde(borrow)]
+    Peer(peer::PeerRequest<'a>),
+    /// From a process to its node's agent, over a Unix socket.
+    Agent(agent::AgentRequest),
+    /// From the controller and the command line to a daemon.
+    #[serde(borrow)]
+    Control(control::ControlRequest<'a>),
+}
+
+/// Any reply's body when [`Header::status`] is [`Status::OK`].
+#[derive(Serialize, Deserialize, Debug, PartialEq)]
+pub enum Reply {
+    /// Done; there is nothing to tell, or the payload tells it.
+    Done,
+    /// Answer to a [`Request::Meta`].
+    Meta(meta::MetaReply),
+    /// Answer to a [`Request::Data`].
+    Data(data::DataReply),
+    /// Answer to a [`Request::Peer`].
+    Peer(peer::PeerReply),
+    /// Answer to a [`Request::Agent`].
+    Agent(agent::AgentReply),
+    /// Answer to a [`Request::Control`].
+    Control(control::ControlReply),
+}

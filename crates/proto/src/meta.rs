@@ -1,0 +1,444 @@
+//! Requests to the metadata.
+//!
+//! The header's shard says which shard is addressed. A request about an *entry* goes to the shard of the entry
+//! ([`bivouac_layout::namespace::entry_shard`]); one about an *inode* goes to the inode's shard. Requests that
+//! change something carry an identity, and are answered again (not done again) when repeated.
+//!
+//! Permissions are checked with the credentials that the connection stated when it authenticated.
+
+use crate::attr::{Attr, DirEntry, Time};
+use crate::header::OpenId;
+use bivouac_layout::{FileLayout, Ino};
+use serde::{Deserialize, Serialize};
+
+/// A name in a directory.
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize, Debug)]
+pub struct At<'a> {
+    /// The directory.
+    pub dir: Ino,
+    /// Whether the sender takes the directory for split, and so addressed the shard of the name's part.
+    pub split: bool,
+    /// The name: 1 to 255 bytes, neither `/` nor NUL, not `.` or `..`.
+    #[serde(with = "serde_bytes")]
+    pub name: &'a [u8],
+}
+
+/// What an open asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+pub struct OpenHow {
+    /// Reading is wanted.
+    pub read: bool,
+    /// Writing is wanted.
+    pub write: bool,
+    /// All writes append.
+    pub append: bool,
+    /// Cut to 0 bytes (with `write`).
+    pub truncate: bool,
+    /// It has to be a directory.
+    pub directory: bool,
+    /// Make the file if it is not there.
+    pub create: Option<Create>,
+}
+
+/// How to make a new file.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+pub struct Create {
+    /// Permission bits, the umask already applied.
+    pub mode: u16,
+    /// EEXIST if it is there already.
+    pub exclusive: bool,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub enum SetTime {
+    /// The server's clock.
+    Now,
+    /// This.
+    To(Time),
+}
+
+/// Attributes to set; `None` leaves one as it is. Sizes are set by [`MetaRequest::Truncate`].
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+pub struct SetAttr {
+    /// Permission bits (07777).
+    pub mode: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last change of data.
+    pub mtime: Option<SetTime>,
+}
+
+/// What a closing description wrote to blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Wrote {
+    /// The highest end of its writes, bytes; 0 if it wrote nothing.
+    pub end: u64,
+    /// The size generation that it knew; older than the inode's, `end` is ignored.
+    pub size_generation: u32,
+    /// Nanoseconds between its last write and the sending of this; a later explicit change of mtime stays.
+    pub age: u64,
+    /// It cannot vouch for `end` (the process died in a write): the servers of the layout are to be asked.
+    pub unsure: bool,
+}
+
+/// How rename treats an existing target.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub enum RenameMode {
+    /// Replaces it.
+    Replace,
+    /// EEXIST (RENAME_NOREPLACE).
+    NoReplace,
+    /// Swaps the two (RENAME_EXCHANGE).
+    Exchange,
+}
+
+/// How `setxattr` treats an existing value.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub enum XattrMode {
+    /// Either.
+    Set,
+    /// EEXIST if it is there.
+    Create,
+    /// ENODATA if it is not.
+    Replace,
+}
+
+/// Who owns a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Debug)]
+pub enum LockOwner {
+    /// A process (`fcntl(F_SETLK)`): its session, and its pid for `F_GETLK`.
+    Process {
+        /// Session of the process.
+        session: u64,
+        /// Its pid, shown by `F_GETLK`.
+        pid: u32,
+    },
+    /// An open file description (`F_OFD_SETLK`).
+    Description(OpenId),
+    /// An open file description, whole-file lock of `flock`, which never meets the other two.
+    Flock(OpenId),
+}
+
+/// A lock on bytes `start..end` (`end` exclusive; `u64::MAX` is to the end of the file, however it grows).
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct LockRange {
+    /// First byte.
+    pub start: u64,
+    /// End, exclusive.
+    pub end: u64,
+    /// Exclusive (write) rather than shared (read).
+    pub exclusive: bool,
+}
+
+/// Requests to the metadata. The reply follows each in parentheses; [`crate::Reply::Done`] where none is named.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub enum MetaRequest<'a> {
+    /// The attributes of an entry (`Entry`). ENOENT if there is no such name.
+    Lookup {
+        /// The entry.
+        #[serde(borrow)]
+        at: At<'a>,
+    },
+    /// The attributes of an inode (`Attr`).
+    GetAttr {
+        /// The inode.
+        ino: Ino,
+    },
+    /// Sets attributes (`Attr`). Taking x from a directory raises the namespace version first.
+    SetAttr {
+        /// The inode.
+        ino: Ino,
+        /// What to set.
+        set: SetAttr,
+    },
+    /// Opens, and with `how.create` makes, an entry, and registers the open (`Opened`). A symbolic link is not
+    /// followed: the reply shows it, nothing is registered, and the client goes on from there. If the inode is in
+    /// another shard the reply is `Elsewhere`, and the client sends `OpenInode` there.
+    Open {
+        /// The entry.
+        #[serde(borrow)]
+        at: At<'a>,
+        /// What is wanted.
+        how: OpenHow,
+        /// The description to register.
+        open: OpenId,
+    },
+    /// Opens an inode by its number and registers the open (`Opened`).
+    OpenInode {
+        /// The inode.
+        ino: Ino,
+        /// What is wanted; `create` is ignored.
+        how: OpenHow,
+        /// The description to register.
+        open: OpenId,
+    },
+    /// The last holder of an open description is gone. Locks of the description go with it. Usually sent with
+    /// [`crate::header::NO_REPLY`].
+    Release {
+        /// The inode.
+        ino: Ino,
+        /// The description.
+        open: OpenId,
+        /// What it wrote to blocks, if it was open for writing.
+        wrote: Option<Wrote>,
+    },
+    /// Registers an open again at a server that was restarted.
+    Reopen {
+        /// The inode.
+        ino: Ino,
+        /// The description.
+        open: OpenId,
+        /// Whether it is open for writing.
+        write: bool,
+    },
+    /// Sets the size (`Attr`). Bytes that it adds read as zeros.
+    Truncate {
+        /// The inode.
+        ino: Ino,
+        /// New size, bytes, at most [`crate::attr::FILE_MAX`].
+        size: u64,
+    },
+    /// Reads a file's record: `Attr` with up to `len` bytes from `offset` as payload. Refused with
+    /// `NotInRecord` once the file is in blocks.
+    ReadRecord {
+        /// The inode.
+        ino: Ino,
+        /// First byte.
+        offset: u64,
+        /// Most bytes to return.
+        len: u32,
+    },
+    /// Writes the payload into a file's record. Refused with `NotInRecord` once the file is in blocks, or when
+    /// the write would end beyond [`crate::attr::RECORD_MAX`]: then the client sends `Spill` and writes blocks.
+    WriteRecord {
+        /// The inode.
+        ino: Ino,
+        /// Where in the file.
+        offset: u64,
+    },
+    /// Moves a file's data out of its record into blocks, once (`Attr`). Done already: just answers.
+    Spill {
+        /// The inode.
+        ino: Ino,
+    },
+    /// Appends the payload at the file's end, atomically (`Appended`).
+    Append {
+        /// The inode.
+        ino: Ino,
+    },
+    /// Makes a directory (`Entry`). Addressed to the entry's shard.
+    Mkdir {
+        /// The new entry.
+        #[serde(borrow)]
+        at: At<'a>,
+        /// Permission bits, the umask already applied.
+        mode: u16,
+    },
+    /// Makes a symbolic link, or another special file without content (`Entry`).
+    MakeNode {
+        /// The new entry.
+        #[serde(borrow)]
+        at: At<'a>,
+        /// What it is: `Symlink`, `Fifo` or `Socket` (or `File`: an empty file, not opened).
+        kind: crate::attr::FileKind,
+        /// Permission bits, the umask already applied.
+        mode: u16,
+        /// The target of a symbolic link, 1 to 4,095 bytes; empty otherwise.
+        #[serde(with = "serde_bytes")]
+        target: &'a [u8],
+    },
+    /// Makes another name for an inode (`Entry`). Addressed to the new entry's shard.
+    Link {
+        /// The existing file: not a directory.
+        ino: Ino,
+        /// The new entry.
+        #[serde(borrow)]
+        at: At<'a>,
+    },
+    /// Removes an entry that is not a directory.
+    Unlink {
+        /// The entry.
+        #[serde(borrow)]
+        at: At<'a>,
+    },
+    /// Removes an empty directory.
+    Rmdir {
+        /// The entry.
+        #[serde(borrow)]
+        at: At<'a>,
+    },
+    /// Renames. Addressed to the shard of `from`, whose server coordinates it.
+    Rename {
+        /// The entry that goes.
+        #[serde(borrow)]
+        from: At<'a>,
+        /// The entry that comes.
+        #[serde(borrow)]
+        to: At<'a>,
+        /// What happens to an existing target.
+        mode: RenameMode,
+    },
+    /// Lists a directory from after a cookie, in cookie order (`Listing`). Packed: addressed to the directory's
+    /// shard. Split: sent to every server (header's shard: any of its own), each of which lists all the parts
+    /// that it holds; the client merges.
+    ReadDir {
+        /// The directory.
+        dir: Ino,
+        /// Whether the sender takes it for split.
+        split: bool,
+        /// List entries with a greater cookie.
+        after: u64,
+        /// Most entries wanted. More come only to complete a run of equal cookies.
+        limit: u32,
+        /// Send attributes along where the server holds them.
+        attrs: bool,
+    },
+    /// A directory's parent and its own name in it (`Parent`). The root is its own parent, with an empty name.
+    Parent {
+        /// The directory.
+        ino: Ino,
+    },
+    /// The target of a symbolic link, as payload.
+    ReadLink {
+        /// The link.
+        ino: Ino,
+    },
+    /// An extended attribute's value, as payload. ENODATA if it is not there.
+    GetXattr {
+        /// The inode.
+        ino: Ino,
+        /// Its name with namespace, for example `user.origin`.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+    },
+    /// The names of all extended attributes, each ended by NUL, as payload.
+    ListXattr {
+        /// The inode.
+        ino: Ino,
+    },
+    /// Sets an extended attribute to the payload (at most 64 KiB).
+    SetXattr {
+        /// The inode.
+        ino: Ino,
+        /// Its name.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+        /// What happens to an existing value.
+        mode: XattrMode,
+    },
+    /// Removes an extended attribute. ENODATA if it is not there.
+    RemoveXattr {
+        /// The inode.
+        ino: Ino,
+        /// Its name.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+    },
+    /// Sets or converts a lock. A conflict is EAGAIN; with `wait_ms` only after waiting so long (at most 1,000)
+    /// for it to go, and the client asks again. EDEADLK when waiting would never end.
+    Lock {
+        /// The inode.
+        ino: Ino,
+        /// Who.
+        owner: LockOwner,
+        /// What.
+        range: LockRange,
+        /// How long to wait at the server, milliseconds.
+        wait_ms: u32,
+    },
+    /// Takes an owner's locks off a range.
+    Unlock {
+        /// The inode.
+        ino: Ino,
+        /// Who.
+        owner: LockOwner,
+        /// First byte.
+        start: u64,
+        /// End, exclusive.
+        end: u64,
+    },
+    /// The first lock that would conflict (`Conflict`).
+    TestLock {
+        /// The inode.
+        ino: Ino,
+        /// Who asks.
+        owner: LockOwner,
+        /// What it would set.
+        range: LockRange,
+    },
+    /// A process is gone: its locks go. Sent by its agent to every server where it set any.
+    EndSession {
+        /// The session.
+        session: u64,
+    },
+    /// Syncs the log that holds the inode to its storage, if the storage keeps anything (disk, not memory).
+    Sync {
+        /// The inode.
+        ino: Ino,
+    },
+}
+
+/// Replies to [`MetaRequest`]s.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub enum MetaReply {
+    /// Attributes.
+    Attr(Box<Attr>),
+    /// An entry's attributes, and for a symbolic link its target.
+    Entry {
+        /// The inode that the entry names. When it is in a shard of another server, `Elsewhere` comes instead.
+        attr: Box<Attr>,
+        /// The target of a symbolic link; empty otherwise.
+        #[serde(with = "serde_bytes")]
+        target: Vec<u8>,
+    },
+    /// The entry names an inode in another shard: ask there.
+    Elsewhere {
+        /// The inode.
+        ino: Ino,
+        /// What it is.
+        kind: crate::attr::FileKind,
+    },
+    /// An entry was opened; its data, if it lives in the record and reading was asked for, is the payload.
+    Opened {
+        /// Its attributes.
+        attr: Box<Attr>,
+        /// Whether it was made.
+        created: bool,
+        /// The target if it is a symbolic link (then nothing was opened).
+        #[serde(with = "serde_bytes")]
+        target: Vec<u8>,
+    },
+    /// Data was appended.
+    Appended {
+        /// Where it starts.
+        offset: u64,
+        /// How much of it fitted, bytes.
+        written: u32,
+        /// The file's size generation.
+        size_generation: u32,
+    },
+    /// Part of a listing.
+    Listing {
+        /// In cookie order.
+        entries: Vec<DirEntry>,
+        /// Nothing comes after these.
+        end: bool,
+    },
+    /// A directory's place.
+    Parent {
+        /// The directory above.
+        parent: Ino,
+        /// The name in it.
+        #[serde(with = "serde_bytes")]
+        name: Vec<u8>,
+    },
+    /// A lock that stands in the way.
+    Conflict(Option<(LockOwner, LockRange)>),
+    /// A layout.
+    Layout(Box<FileLayout>),
+}

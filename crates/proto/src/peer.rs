@@ -1,0 +1,212 @@
+//! Requests from server to server: operations that touch several shards, directory splits, namespace version.
+//!
+//! An operation over several shards is an *intent*. Its coordinator (the server of the first entry) makes
+//! every participant *prepare* (check, lock the keys, log what it will do), in ascending order of shard and key so that
+//! two intents never wait for each other in a circle; then logs the decision with its own part, which is the moment the
+//! operation happens; then tells the participants to commit. After a crash of the coordinator its log says which
+//! intents were decided; a participant with a prepared intent asks ([`PeerRequest::Outcome`]); one that the coordinator
+//! does not know was never decided and is undone.
+
+use crate::attr::{FileKind, Time};
+use bivouac_layout::{Ino, ShardId};
+use serde::{Deserialize, Serialize};
+
+/// The name of an intent: the coordinator's shard and a number that the shard never gives twice.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Debug)]
+pub struct IntentId {
+    /// The shard that coordinates, and whose log holds the decision.
+    pub shard: ShardId,
+    /// Counts its intents.
+    pub number: u64,
+}
+
+/// One participant's step of an intent, checked when prepared, done when committed.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub enum Step {
+    /// An entry appears. `replace` is what it must replace: ENOENT/EEXIST-class disagreement is `Busy`, and the
+    /// coordinator looks again.
+    PutEntry {
+        /// Its directory.
+        dir: Ino,
+        /// Its name.
+        #[serde(with = "serde_bytes")]
+        name: Vec<u8>,
+        /// The inode that it will name.
+        ino: Ino,
+        /// What that is.
+        kind: FileKind,
+        /// The inode that it names now; `None` if it must not exist.
+        replace: Option<Ino>,
+    },
+    /// An entry goes.
+    RemoveEntry {
+        /// Its directory.
+        dir: Ino,
+        /// Its name.
+        #[serde(with = "serde_bytes")]
+        name: Vec<u8>,
+        /// The inode that it must name.
+        ino: Ino,
+    },
+    /// A directory inode is made; preparing answers its number.
+    MakeDirectory {
+        /// The shard to make it in.
+        shard: ShardId,
+        /// Directory above.
+        parent: Ino,
+        /// Its name there.
+        #[serde(with = "serde_bytes")]
+        name: Vec<u8>,
+        /// Permission bits.
+        mode: u16,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+    },
+    /// An empty directory goes: preparing checks that it is empty and seals it against new entries.
+    RemoveDirectory {
+        /// The directory.
+        ino: Ino,
+    },
+    /// A part of a split directory must be empty, is sealed, and goes.
+    RemoveParts {
+        /// The directory.
+        dir: Ino,
+        /// One of the shards that hold parts.
+        shard: ShardId,
+    },
+    /// A directory's place changes.
+    SetParent {
+        /// The directory.
+        ino: Ino,
+        /// Directory above.
+        parent: Ino,
+        /// Its name there.
+        #[serde(with = "serde_bytes")]
+        name: Vec<u8>,
+    },
+    /// A file has one more name. EMLINK at [`crate::attr::LINK_MAX`].
+    AddLink {
+        /// The file.
+        ino: Ino,
+    },
+    /// A file has one name less; without any and without opens it goes.
+    DropLink {
+        /// The file.
+        ino: Ino,
+    },
+    /// The inode's ctime becomes now (a rename).
+    Touch {
+        /// The inode.
+        ino: Ino,
+    },
+}
+
+/// An entry as a split moves it.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub struct MovedEntry {
+    /// Its name.
+    #[serde(with = "serde_bytes")]
+    pub name: Vec<u8>,
+    /// The inode that it names.
+    pub ino: Ino,
+    /// What that is.
+    pub kind: FileKind,
+}
+
+/// Requests from server to server.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub enum PeerRequest<'a> {
+    /// Check, lock and log these steps (`Prepared`). Repeated: answers again. The locks that it waits for are
+    /// greater than all that the intent holds.
+    Prepare {
+        /// The intent.
+        intent: IntentId,
+        /// The steps on this server's shards.
+        steps: Vec<Step>,
+    },
+    /// It was decided: do the prepared steps. Unknown: done before.
+    Commit {
+        /// The intent.
+        intent: IntentId,
+    },
+    /// It was given up: undo. Unknown: fine.
+    Abort {
+        /// The intent.
+        intent: IntentId,
+    },
+    /// Was it decided? (`Outcome`)
+    Outcome {
+        /// The intent.
+        intent: IntentId,
+    },
+    /// Holds these entries of a directory that is being split; replaces what an earlier try left.
+    InstallParts {
+        /// The directory.
+        dir: Ino,
+        /// Its permission bits, owner and group, which the parts check against.
+        owner: (u16, u32, u32),
+        /// Time of the split, for the parts' mtime.
+        time: Time,
+        /// All parts that this server's shards hold, also the empty ones.
+        parts: Vec<u16>,
+        /// The entries of those parts.
+        entries: Vec<MovedEntry>,
+    },
+    /// Entries, subdirectories and last change of the parts of a directory that this server holds (`Parts`).
+    StatParts {
+        /// The directory.
+        dir: Ino,
+    },
+    /// A split directory's permission bits, owner or group changed.
+    OwnParts {
+        /// The directory.
+        dir: Ino,
+        /// New values.
+        owner: (u16, u32, u32),
+    },
+    /// From now on, refuse requests with an older namespace version.
+    RaiseNamespace {
+        /// The version.
+        version: u64,
+    },
+    /// Take or give back the one lock under which directories change their parent (`Done`; Busy while another holds it).
+    /// Held by shard 0's server; a holder that is gone loses it.
+    DirectoryMoves {
+        /// Who: an intent.
+        intent: IntentId,
+        /// Take it, or give it back.
+        take: bool,
+    },
+    /// A message for the peer's log.
+    Note {
+        /// The text.
+        #[serde(borrow)]
+        text: &'a str,
+    },
+}
+
+/// Replies from server to server.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub enum PeerReply {
+    /// Prepared: for each `MakeDirectory` its number, in the steps' order.
+    Prepared {
+        /// New inode numbers.
+        made: Vec<Ino>,
+    },
+    /// Whether the intent was decided.
+    Outcome {
+        /// It was.
+        committed: bool,
+    },
+    /// The parts of a directory on this server.
+    Parts {
+        /// Entries.
+        entries: u64,
+        /// Subdirectories.
+        subdirectories: u32,
+        /// Last change.
+        mtime: Time,
+    },
+}

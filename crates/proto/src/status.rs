@@ -1,0 +1,112 @@
+//! How a request ends.
+//!
+//! A reply's [`Status`] is 0, an errno (what the program gets), or a refusal (what the client core has to change
+//! before it tries again; the program never sees one). A refusal's body is a [`Refusal`] with the details.
+
+use bivouac_layout::Map;
+use serde::{Deserialize, Serialize};
+
+/// A Linux error number, as the program will see it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Errno(pub u16);
+
+macro_rules! errnos {
+    ($($name:ident = $value:literal),* $(,)?) => {
+        #[allow(missing_docs)] // the names are POSIX's
+        impl Errno {
+            $(pub const $name: Errno = Errno($value);)*
+
+            /// Its symbolic name, if it is one that Bivouac gives out.
+            pub fn name(self) -> Option<&'static str> {
+                match self.0 { $($value => Some(stringify!($name)),)* _ => None }
+            }
+        }
+    };
+}
+
+errnos! {
+    PERM = 1, NOENT = 2, INTR = 4, IO = 5, NXIO = 6, BADF = 9, AGAIN = 11, NOMEM = 12, ACCESS = 13, BUSY = 16,
+    EXIST = 17, XDEV = 18, NODEV = 19, NOTDIR = 20, ISDIR = 21, INVAL = 22, NFILE = 23, MFILE = 24, FBIG = 27,
+    NOSPC = 28, SPIPE = 29, ROFS = 30, MLINK = 31, RANGE = 34, DEADLK = 35, NAMETOOLONG = 36, NOLCK = 37,
+    NOSYS = 38, NOTEMPTY = 39, LOOP = 40, NODATA = 61, PROTO = 71, OVERFLOW = 75, OPNOTSUPP = 95,
+    TIMEDOUT = 110, STALE = 116, DQUOT = 122,
+}
+
+impl std::fmt::Debug for Errno {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.name() {
+            Some(name) => write!(f, "E{name}"),
+            None => write!(f, "errno {}", self.0),
+        }
+    }
+}
+
+impl std::fmt::Display for Errno {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::io::Error::from_raw_os_error(i32::from(self.0)).fmt(f)
+    }
+}
+
+impl std::error::Error for Errno {}
+
+/// The header's status field: 0, an errno, or [`Status::REFUSED`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Status(pub u16);
+
+impl Status {
+    /// The body is a [`crate::Reply`].
+    pub const OK: Status = Status(0);
+    /// The body is a [`Refusal`].
+    pub const REFUSED: Status = Status(0x8000);
+
+    /// The errno, when it is one.
+    pub fn errno(self) -> Option<Errno> {
+        (self.0 > 0 && self.0 < 4096).then_some(Errno(self.0))
+    }
+}
+
+impl From<Errno> for Status {
+    fn from(errno: Errno) -> Status {
+        Status(errno.0)
+    }
+}
+
+/// Not done, and why. Nothing was changed; the client adapts and asks again.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub enum Refusal {
+    /// The sender's map is older than the server's, which is here.
+    StaleMap(Box<Map>),
+    /// The sender's map is newer than the server's, which has asked for it: try again shortly.
+    OldServer,
+    /// A directory was renamed (or lost its x permission): forget cached paths; this is the version now.
+    StaleNamespace(u64),
+    /// The directory is unknown here: it was removed. Forget the cached path and walk again.
+    UnknownDirectory,
+    /// The directory is split: send the request to the shard of the name's part.
+    DirectorySplit,
+    /// The file's data is not in its record any more (or not yet in blocks): use the other way.
+    NotInRecord,
+    /// Somebody holds what this needs (an intent under way, a split): try again shortly.
+    Busy,
+}
+
+/// How a served request ends: what handlers return.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Failure {
+    /// The program gets this.
+    Errno(Errno),
+    /// The client redoes it.
+    Refused(Refusal),
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Failure {
+        Failure::Errno(errno)
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        Failure::Refused(refusal)
+    }
+}

@@ -1,0 +1,1 @@
+//! Preload and flush: copying trees between a deployment and the site's file system.

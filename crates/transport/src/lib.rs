@@ -1,0 +1,1 @@
+//! Connections: TCP and Unix sockets, authentication, parallel exchanges, a server's workers.
