@@ -1,1 +1,5 @@
 //! The daemon: agent, server and controller of one node.
+
+pub mod config;
+
+pub use config::{DaemonConfig, ServerConfig};

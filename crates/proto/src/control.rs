@@ -34,6 +34,9 @@ pub enum ControlRequest<'a> {
         #[serde(borrow)]
         text: &'a str,
     },
+    /// The deployment shall outlive this connection after all: takes an earlier [`ControlRequest::Lifeline`] of the same
+    /// connection back. To the controller.
+    Release,
 }
 
 /// Counters of one daemon since its start.
