@@ -1,1 +1,45 @@
-//! What the processes of one node share: the table of open descriptions, its anchors, names of sockets and directories.
+//! What the processes of one node share.
+//!
+//! A program that uses the file system is an ordinary process, and what belongs to its open files has to outlive
+//! it: a shell opens a file, forks, and exits while its child still writes. So the *open file descriptions* (inode,
+//! flags, offset) live in a table in shared memory, made by the node's agent and mapped by every client, and each
+//! description is tied to a real kernel descriptor, a *placeholder*, which the kernel itself hands on through `dup`,
+//! `fork`, `exec` and sockets. This crate is that table, and the names by which processes of a node find each other.
+//!
+//! # Placeholders
+//! A placeholder is a kernel descriptor of an *anchor*: an empty directory in the node's directory. Two things
+//! that the kernel keeps for each open file description make it ours:
+//! - its **file offset** is set to a magic number plus the slot's index, so that whoever holds a duplicate,
+//!   inherited or received descriptor can tell which slot it stands for ([`OpenTable::identify`]);
+//! - it holds an **OFD read lock** on the byte `index` of its anchor. The kernel drops that lock exactly when the
+//!   last descriptor of the description is closed, in whatever process and for whatever reason, SIGKILL included. So
+//!   whether a slot is still in use is asked of the kernel ([`OpenTable::held`]), and nobody counts forks.
+//!
+//! Anchors are directories so that a program that does not know Bivouac gets EISDIR or EBADF from a placeholder:
+//! nothing that it writes there is lost silently. There are 256 of them, so that each one's list of locks stays short.
+//!
+//! # Parts
+//! - [`names`]: directories, socket names, environment variables.
+//! - [`table`]: [`OpenTable`], slots being allocated, retired and freed.
+//! - [`slot`]: [`Slot`], one open file description.
+//! - [`anchor`]: placeholders and the questions that the kernel answers about them.
+//! - [`offset`]: the lock on a slot's offset, which survives the death of its owner.
+//! - [`process`]: who we are (cached, safe across fork) and whether another process is alive.
+//! - [`raw`]: system calls that do not go through libc.
+//!
+//! All of it runs inside other people's programs: no threads, no calls of libc's file functions, no panics.
+
+pub mod anchor;
+pub mod error;
+pub mod names;
+pub mod offset;
+pub mod process;
+pub mod raw;
+pub mod slot;
+pub mod table;
+
+pub use error::NodeError;
+pub use names::{Environment, agent_socket, key_path, node_dir, run_dir, server_socket};
+pub use offset::OffsetGuard;
+pub use slot::Slot;
+pub use table::{OpenTable, SlotId};

@@ -1,0 +1,112 @@
+//! Placeholders, and the questions that the kernel answers about them.
+//!
+//! Anchors are named by their numbers in `<node directory>/anchors`; their inode numbers stand in the table's
+//! header, so that a descriptor is recognised by its offset and its inode, without looking up a name.
+//!
+//! The magic offset stays below 2^32: directories of tmpfs refuse greater ones on some kernels (6.6 to 6.9).
+
+use crate::error::{NodeError, doing};
+use crate::raw;
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, SeekFrom};
+use std::io::Write;
+
+/// How many anchors there are.
+pub const ANCHORS: usize = 256;
+
+/// The file offset of the placeholder of slot 0.
+pub const MAGIC_BASE: u64 = 0xB1B0_0000;
+
+/// The anchor of a slot. Not simply the low byte: a program without Bivouac may move a placeholder's offset by a round
+/// number of bytes, and that must not make it another slot's.
+pub(crate) fn of(index: u32) -> usize {
+    ((index ^ (index >> 8)) & 0xff) as usize
+}
+
+/// Where the anchors are, and how their paths are built without allocating.
+pub(crate) struct Anchors {
+    /// `<node directory>/anchors/`, then room for a number and NUL.
+    prefix: Vec<u8>,
+}
+
+impl Anchors {
+    pub fn new(node_dir: &[u8]) -> Anchors {
+        Anchors {
+            prefix: [node_dir, b"/anchors/"].concat(),
+        }
+    }
+
+    /// Makes the directories and returns their inode numbers and their device.
+    pub fn create(&self) -> Result<([u64; ANCHORS], u64), NodeError> {
+        let make = |path: &[u8], mode| match rustix::fs::mkdir(path, Mode::from_raw_mode(mode)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+            Err(errno) => Err(doing("making the directory of open files")(errno)),
+        };
+        make(&self.prefix, 0o700)?;
+        let (mut inodes, mut device) = ([0; ANCHORS], 0);
+        for (number, inode) in inodes.iter_mut().enumerate() {
+            let path = [&self.prefix, number.to_string().as_bytes()].concat();
+            make(&path, 0o500)?;
+            let stat = rustix::fs::lstat(&path).map_err(doing("looking at an anchor"))?;
+            (*inode, device) = (stat.st_ino, stat.st_dev);
+        }
+        Ok((inodes, device))
+    }
+
+    /// Opens the anchor of a slot: another description of it each time.
+    pub fn open(&self, index: u32, cloexec: bool) -> Result<OwnedFd, rustix::io::Errno> {
+        let mut path = [0u8; 512];
+        let mut rest = &mut path[..];
+        let fits = rest.write_all(&self.prefix).is_ok() && write!(rest, "{}\0", of(index)).is_ok();
+        let unused = rest.len();
+        let path = path
+            .get(..512 - unused)
+            .filter(|_| fits)
+            .ok_or(rustix::io::Errno::NAMETOOLONG)?;
+        let path = std::ffi::CStr::from_bytes_until_nul(path).map_err(|_| rustix::io::Errno::INVAL)?;
+        let mut flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        flags.set(OFlags::CLOEXEC, cloexec);
+        rustix::fs::open(path, flags, Mode::empty())
+    }
+
+    /// A placeholder for a slot: see the crate's essay.
+    pub fn placeholder(&self, index: u32, cloexec: bool) -> Result<OwnedFd, NodeError> {
+        let fd = self.open(index, cloexec).map_err(doing("opening an anchor"))?;
+        let offset = MAGIC_BASE + u64::from(index);
+        rustix::fs::seek(&fd, SeekFrom::Start(offset)).map_err(doing("marking a placeholder"))?;
+        let mut lock = range(libc::F_RDLCK, index);
+        lock_call(&fd, libc::F_OFD_SETLK, &mut lock).map_err(doing("locking a placeholder"))?;
+        Ok(fd)
+    }
+}
+
+/// Whether anybody holds the lock of a slot; `probe` is a description of its anchor that holds no lock.
+pub(crate) fn is_locked(probe: &OwnedFd, index: u32) -> Result<bool, rustix::io::Errno> {
+    let mut lock = range(libc::F_WRLCK, index);
+    lock_call(probe, libc::F_OFD_GETLK, &mut lock)?;
+    Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+}
+
+/// The slot that a descriptor's offset speaks of, if it could be a placeholder.
+pub(crate) fn marked_index(fd: BorrowedFd<'_>, slots: u32) -> Option<u32> {
+    let offset = rustix::fs::tell(fd).ok()?;
+    let index = u32::try_from(offset.checked_sub(MAGIC_BASE)?).ok()?;
+    (index < slots).then_some(index)
+}
+
+fn range(kind: i32, index: u32) -> libc::flock {
+    // SAFETY: plain numbers, for which zero is a value.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as i16;
+    lock.l_whence = libc::SEEK_SET as i16;
+    lock.l_start = i64::from(index);
+    lock.l_len = 1;
+    lock
+}
+
+fn lock_call(fd: &OwnedFd, command: i32, lock: &mut libc::flock) -> Result<(), rustix::io::Errno> {
+    let pointer = std::ptr::from_mut(lock) as usize;
+    let args = [fd.as_raw_fd() as usize, command as usize, pointer, 0, 0, 0];
+    // SAFETY: the descriptor is open, and the kernel reads and writes one `struct flock` behind the pointer.
+    raw::checked(unsafe { raw::syscall6(libc::SYS_fcntl as usize, args) }).map(|_| ())
+}

@@ -1,0 +1,42 @@
+//! What can go wrong with the node's shared state.
+
+use rustix::io::Errno;
+
+/// Why the table of open descriptions could not do what was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NodeError {
+    /// A system call failed.
+    #[error("{what}: {errno}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        errno: Errno,
+    },
+    /// The file is not a table of open descriptions of this version.
+    #[error("the node's table of open files was made by another version of Bivouac, or is damaged")]
+    Format,
+    /// All slots are taken.
+    #[error("the node's table of open files is full")]
+    Full,
+    /// The slot was freed or used again in the meantime.
+    #[error("the open file is not in the node's table any more")]
+    Stale,
+}
+
+impl NodeError {
+    /// The number that the program gets.
+    pub fn raw_errno(self) -> i32 {
+        match self {
+            NodeError::System { errno, .. } => errno.raw_os_error(),
+            NodeError::Format => libc::EIO,
+            NodeError::Full => libc::ENFILE,
+            NodeError::Stale => libc::EBADF,
+        }
+    }
+}
+
+/// For `map_err`: says what was tried.
+pub(crate) fn doing(what: &'static str) -> impl Fn(Errno) -> NodeError {
+    move |errno| NodeError::System { what, errno }
+}

@@ -1,0 +1,156 @@
+//! The names by which the processes of a node find each other: directories, sockets, environment variables.
+//!
+//! Everything hangs on the deployment's name and the user's number, so that a client needs no more than its
+//! environment to reach its agent. Sockets are abstract Unix sockets: they leave nothing behind; who connects has to
+//! prove the deployment's key anyway.
+
+use bivouac_layout::{NodeId, ServerId};
+use std::ffi::CStr;
+
+/// Names the deployment.
+pub const DEPLOYMENT_VARIABLE: &CStr = c"BIVOUAC_DEPLOYMENT";
+/// Where programs see the file system.
+pub const MOUNT_VARIABLE: &CStr = c"BIVOUAC_MOUNT";
+/// The file that holds the deployment's key.
+pub const KEY_VARIABLE: &CStr = c"BIVOUAC_KEY";
+
+/// Longest name of a deployment, bytes: it becomes part of a socket's name, which has at most 107.
+pub const NAME_MAX: usize = 48;
+
+/// Whether `name` can name a deployment: 1 to [`NAME_MAX`] ASCII letters, digits, `-`, `_`, `.`, not starting with a dot.
+pub fn is_valid_name(name: &str) -> bool {
+    (1..=NAME_MAX).contains(&name.len())
+        && !name.starts_with('.')
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+}
+
+/// The directory of a deployment's shared state on one machine (made with mode 0700).
+pub fn run_dir(uid: u32, name: &str) -> String {
+    format!("/dev/shm/bivouac-{uid}/{name}")
+}
+
+/// The file with the deployment's key: 64 hexadecimal digits, mode 0600.
+pub fn key_path(run_dir: &str) -> String {
+    format!("{run_dir}/key")
+}
+
+/// The directory of one node's tables. (In tests several nodes share a machine.)
+pub fn node_dir(run_dir: &str, node: NodeId) -> String {
+    format!("{run_dir}/node-{node}")
+}
+
+/// The abstract socket on which the node's agent listens, without the leading NUL.
+pub fn agent_socket(uid: u32, name: &str) -> String {
+    format!("bivouac/{uid}/{name}/agent")
+}
+
+/// The abstract socket on which a server listens for the clients of its node, without the leading NUL.
+pub fn server_socket(uid: u32, name: &str, server: ServerId) -> String {
+    format!("bivouac/{uid}/{name}/server-{server}")
+}
+
+/// What a program's environment says about the deployment that it is to use.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Environment {
+    /// The deployment's name: [`is_valid_name`].
+    pub name: String,
+    /// Where programs see the file system: absolute, below `/`, without `//`, `.`, `..` or a trailing slash.
+    pub mount: String,
+    /// The file that holds the key.
+    pub key_path: String,
+}
+
+impl Environment {
+    /// Reads the process's environment. `None`: no deployment is named, or what is named cannot be one. Allocates
+    /// only when there is something to return, and takes no lock.
+    pub fn from_env() -> Option<Environment> {
+        Self::from_lookup(|name| {
+            // SAFETY: `name` ends with NUL. The value is copied at once; like any reader of the environment this
+            // relies on no other thread changing the variable meanwhile.
+            let value = unsafe { libc::getenv(name.as_ptr()) };
+            // SAFETY: getenv returned a string that ends with NUL.
+            (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
+        })
+    }
+
+    /// The same over any source of variables: for code that runs before libc knows its environment.
+    pub fn from_lookup<'a>(lookup: impl Fn(&CStr) -> Option<&'a CStr>) -> Option<Environment> {
+        let name = lookup(DEPLOYMENT_VARIABLE)?.to_str().ok()?;
+        let mount = lookup(MOUNT_VARIABLE)?.to_str().ok()?;
+        let key_path = lookup(KEY_VARIABLE)?.to_str().ok()?;
+        (is_valid_name(name) && is_valid_mount(mount) && key_path.starts_with('/')).then(|| Environment {
+            name: name.into(),
+            mount: mount.into(),
+            key_path: key_path.into(),
+        })
+    }
+
+    /// The variables to export.
+    pub fn to_env(&self) -> [(&'static str, String); 3] {
+        [
+            ("BIVOUAC_DEPLOYMENT", self.name.clone()),
+            ("BIVOUAC_MOUNT", self.mount.clone()),
+            ("BIVOUAC_KEY", self.key_path.clone()),
+        ]
+    }
+}
+
+/// Whether a path can be a mount point: absolute, below `/`, in its plainest form.
+pub fn is_valid_mount(mount: &str) -> bool {
+    mount.len() > 1
+        && mount.starts_with('/')
+        && mount.bytes().all(|b| b != 0)
+        && mount
+            .split('/')
+            .skip(1)
+            .all(|part| !matches!(part, "" | "." | ".."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_could_leave_their_directory_are_refused() {
+        for bad in ["", ".", "..", ".hidden", "a/b", "a b", "ü", &"x".repeat(49)] {
+            assert!(!is_valid_name(bad), "{bad}");
+        }
+        for good in ["a", "job-17.x_Y", &"x".repeat(48)] {
+            assert!(is_valid_name(good), "{good}");
+        }
+    }
+
+    #[test]
+    fn mounts_are_in_their_plainest_form() {
+        for bad in ["", "/", "//", "a", "/a/", "/a//b", "/./a", "/a/..", "//a"] {
+            assert!(!is_valid_mount(bad), "{bad}");
+        }
+        assert!(is_valid_mount("/bivouac") && is_valid_mount("/a/..b/c"));
+    }
+
+    #[test]
+    fn an_environment_survives_its_own_variables() {
+        let env = Environment {
+            name: "job".into(),
+            mount: "/m".into(),
+            key_path: "/k".into(),
+        };
+        let pairs = env.to_env().map(|(k, v)| (k, std::ffi::CString::new(v).unwrap()));
+        let find = |name: &CStr| {
+            pairs
+                .iter()
+                .find(|(k, _)| k.as_bytes() == name.to_bytes())
+                .map(|(_, v)| v.as_c_str())
+        };
+        assert_eq!(Environment::from_lookup(find), Some(env));
+        assert_eq!(Environment::from_lookup(|_| None), None);
+    }
+
+    #[test]
+    fn socket_names_fit_into_an_address() {
+        let longest = server_socket(u32::MAX, &"x".repeat(NAME_MAX), ServerId(u16::MAX));
+        assert!(longest.len() <= 107 && agent_socket(u32::MAX, &"x".repeat(NAME_MAX)).len() <= 107);
+    }
+}

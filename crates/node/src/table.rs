@@ -1,0 +1,342 @@
+//! The table of open file descriptions of one node.
+//!
+//! A file of a fixed size in the node's directory, mapped by the agent and by every client. The agent makes it
+//! under another name and renames it, so that nobody maps half a table; its memory is allocated in full first, so that a
+//! full `/dev/shm` never becomes a SIGBUS in somebody's program.
+//!
+//! A slot goes free → allocated → live → retiring → free. Each step is one compare-and-swap on a word that
+//! holds state, owner and generation, so of several processes that want the same step one wins, and an old
+//! [`SlotId`] never reaches a slot's next user. A process that dies between two steps leaves a slot that
+//! [`OpenTable::abandoned`] recognises: the agent retires it.
+
+use crate::anchor::{self, ANCHORS, Anchors};
+use crate::error::{NodeError, doing};
+use crate::process;
+use crate::slot::{Slot, State, Word};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// How many descriptions a node can have open.
+pub const SLOTS: u32 = 65_536;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"BVWKOPEN");
+const VERSION: u32 = 1;
+const HEADER: usize = 4096;
+const LENGTH: usize = HEADER + SLOTS as usize * size_of::<Slot>();
+
+/// Names a slot during one use of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SlotId {
+    /// Its position in the table.
+    pub index: u32,
+    /// How often it had been used before.
+    pub generation: u32,
+}
+
+#[repr(C)]
+struct Header {
+    magic: u64,
+    version: u32,
+    slots: u32,
+    device: u64,
+    anchors: [u64; ANCHORS],
+    /// No slot from here on was ever used.
+    used: AtomicU32,
+}
+
+/// The mapped table.
+pub struct OpenTable {
+    /// Start of the mapping: a `Header`, then from [`HEADER`] the slots.
+    base: *mut u8,
+    anchors: Anchors,
+    /// Where this process looks for a free slot first.
+    hint: AtomicU32,
+}
+
+// SAFETY: the mapping lives as long as the value; what lies in it is atomic, or written before the table is published.
+unsafe impl Send for OpenTable {}
+// SAFETY: as above.
+unsafe impl Sync for OpenTable {}
+
+impl OpenTable {
+    /// Makes the table and its anchors in `node_dir`, which is made too if it is missing (its parent has to exist).
+    /// A table that is there already is replaced; who has mapped it keeps the old one.
+    pub fn create(node_dir: &[u8]) -> Result<OpenTable, NodeError> {
+        match rustix::fs::mkdir(node_dir, Mode::from_raw_mode(0o700)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(errno) => return Err(doing("making the node's directory")(errno)),
+        }
+        let anchors = Anchors::new(node_dir);
+        let (inodes, device) = anchors.create()?;
+        let (fresh, path) = ([node_dir, b"/opens.new"].concat(), path_of(node_dir));
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::open(&fresh, flags, Mode::from_raw_mode(0o600))
+            .map_err(doing("making the table of open files"))?;
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, LENGTH as u64)
+            .map_err(doing("allocating the table of open files"))?;
+        let table = Self::map(&file, anchors)?;
+        let header = Header {
+            magic: MAGIC,
+            version: VERSION,
+            slots: SLOTS,
+            device,
+            anchors: inodes,
+            used: AtomicU32::new(0),
+        };
+        // SAFETY: the mapping is writable, page-aligned, at least as long as a header, and nobody else knows it yet.
+        unsafe { table.base.cast::<Header>().write(header) };
+        rustix::fs::rename(&fresh, &path).map_err(doing("publishing the table of open files"))?;
+        Ok(table)
+    }
+
+    /// Maps the table that the agent made.
+    pub fn attach(node_dir: &[u8]) -> Result<OpenTable, NodeError> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::open(path_of(node_dir), flags, Mode::empty())
+            .map_err(doing("opening the table of open files"))?;
+        let stat = rustix::fs::fstat(&file).map_err(doing("looking at the table of open files"))?;
+        if stat.st_size != LENGTH as i64 {
+            return Err(NodeError::Format);
+        }
+        let table = Self::map(&file, Anchors::new(node_dir))?;
+        let header = table.header();
+        if header.magic != MAGIC || header.version != VERSION || header.slots != SLOTS {
+            return Err(NodeError::Format);
+        }
+        Ok(table)
+    }
+
+    fn map(file: &OwnedFd, anchors: Anchors) -> Result<OpenTable, NodeError> {
+        // SAFETY: a fresh mapping at a place of the kernel's choice.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                LENGTH,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                file,
+                0,
+            )
+        }
+        .map_err(doing("mapping the table of open files"))?;
+        Ok(OpenTable {
+            base: base.cast(),
+            anchors,
+            hint: AtomicU32::new(0),
+        })
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the mapping starts with a header (zeros before it is written, which is a valid one), of which only
+        // the atomic field changes after the table was published.
+        unsafe { &*self.base.cast::<Header>() }
+    }
+
+    fn at(&self, index: u32) -> Option<&Slot> {
+        if index >= SLOTS {
+            return None;
+        }
+        // SAFETY: the index is within the table, which begins at HEADER and is aligned for slots (the mapping is
+        // page-aligned and HEADER a multiple of 128); any bytes are a valid Slot.
+        Some(unsafe { &*self.base.add(HEADER).cast::<Slot>().add(index as usize) })
+    }
+
+    /// The slot's word, if `id` is its current use and somebody has it.
+    fn current(&self, id: SlotId) -> Option<(&Slot, Word)> {
+        let slot = self.at(id.index)?;
+        let word = slot.word();
+        (word.generation == id.generation && word.state != State::Free).then_some((slot, word))
+    }
+
+    /// Takes a free slot for a description about to be opened. Fails with [`NodeError::Full`].
+    pub fn allocate(&self) -> Result<SlotId, NodeError> {
+        let owner = process::pid();
+        let start = self.hint.load(Ordering::Relaxed) % SLOTS;
+        for index in (start..SLOTS).chain(0..start) {
+            let Some(slot) = self.at(index) else { break };
+            let word = slot.word();
+            if word.state != State::Free
+                || !slot.change(
+                    word,
+                    Word {
+                        state: State::Allocated,
+                        owner,
+                        ..word
+                    },
+                )
+            {
+                continue;
+            }
+            self.header().used.fetch_max(index + 1, Ordering::AcqRel);
+            self.hint.store(index + 1, Ordering::Relaxed);
+            return Ok(SlotId {
+                index,
+                generation: word.generation,
+            });
+        }
+        Err(NodeError::Full)
+    }
+
+    /// The slot. `None`: this use of it is over, or there is no such slot.
+    pub fn slot(&self, id: SlotId) -> Option<&Slot> {
+        self.current(id).map(|(slot, _)| slot)
+    }
+
+    /// Makes the kernel descriptor that stands for the slot, and marks the slot live: from here on it lasts as
+    /// long as any process holds this descriptor or a duplicate.
+    pub fn placeholder(&self, id: SlotId, cloexec: bool) -> Result<OwnedFd, NodeError> {
+        let (slot, word) = self.current(id).ok_or(NodeError::Stale)?;
+        let fd = self.anchors.placeholder(id.index, cloexec)?;
+        let live = Word {
+            state: State::Live,
+            ..word
+        };
+        match word.state {
+            State::Allocated if slot.change(word, live) => Ok(fd),
+            State::Live => Ok(fd),
+            _ => Err(NodeError::Stale),
+        }
+    }
+
+    /// Whether a descriptor is a placeholder, and of which slot. Costs one system call for most others.
+    pub fn identify(&self, fd: BorrowedFd<'_>) -> Option<SlotId> {
+        let index = anchor::marked_index(fd, SLOTS)?;
+        let stat = rustix::fs::fstat(fd).ok()?;
+        let header = self.header();
+        let inode = header.anchors.get(anchor::of(index))?;
+        if stat.st_dev != header.device || stat.st_ino != *inode {
+            return None;
+        }
+        // While the descriptor is open its slot is not freed, so the current generation is the descriptor's.
+        let word = self.at(index)?.word();
+        matches!(word.state, State::Live | State::Allocated).then_some(SlotId {
+            index,
+            generation: word.generation,
+        })
+    }
+
+    /// Whether any process holds a descriptor of the slot. When the kernel cannot be asked (the process is out of
+    /// descriptors) the answer is yes: the agent finds out later.
+    pub fn held(&self, id: SlotId) -> bool {
+        if self.current(id).is_none() {
+            return false;
+        }
+        match self.anchors.open(id.index, true) {
+            Ok(probe) => self.locked(&probe, id.index),
+            Err(_) => true,
+        }
+    }
+
+    fn locked(&self, probe: &OwnedFd, index: u32) -> bool {
+        anchor::is_locked(probe, index).unwrap_or(true)
+    }
+
+    /// Begins the end of a slot. True for exactly one caller, who then releases the description at its server and calls
+    /// [`OpenTable::free`]. When that caller dies before, the slot counts as abandoned and can be retired again.
+    pub fn retire(&self, id: SlotId) -> bool {
+        let Some((slot, word)) = self.current(id) else {
+            return false;
+        };
+        if word.state == State::Retiring && process::is_alive(word.owner) {
+            return false;
+        }
+        slot.change(
+            word,
+            Word {
+                state: State::Retiring,
+                owner: process::pid(),
+                ..word
+            },
+        )
+    }
+
+    /// Gives a retiring slot back, its fields all zero.
+    pub fn free(&self, id: SlotId) {
+        let Some((slot, word)) = self.current(id) else {
+            return;
+        };
+        if word.state != State::Retiring {
+            return;
+        }
+        slot.clear();
+        let next = Word {
+            state: State::Free,
+            owner: 0,
+            generation: word.generation.wrapping_add(1),
+        };
+        if slot.change(word, next) {
+            self.hint.fetch_min(id.index, Ordering::Relaxed);
+        }
+    }
+
+    /// All slots that are not free, for the agent's sweep.
+    pub fn in_use(&self) -> impl Iterator<Item = SlotId> + '_ {
+        let used = self.header().used.load(Ordering::Acquire).min(SLOTS);
+        (0..used).filter_map(|index| {
+            let word = self.at(index)?.word();
+            (word.state != State::Free).then_some(SlotId {
+                index,
+                generation: word.generation,
+            })
+        })
+    }
+
+    /// Whether a slot is nobody's any more: live and held by no process, or allocated or retiring by a process that is dead.
+    pub fn abandoned(&self, id: SlotId) -> bool {
+        match self.current(id) {
+            Some((_, word)) if word.state == State::Live => !self.held(id),
+            // A placeholder may have been made, and inherited, just before the owner died.
+            Some((_, word)) if word.state == State::Allocated => {
+                !process::is_alive(word.owner) && !self.held(id)
+            }
+            Some((_, word)) => !process::is_alive(word.owner),
+            None => false,
+        }
+    }
+
+    /// All slots that are [`abandoned`](Self::abandoned), with one descriptor for each anchor rather than for each
+    /// slot: what the agent calls when a process has died, and now and then.
+    pub fn sweep(&self) -> Vec<SlotId> {
+        let mut probes: Vec<Option<OwnedFd>> = Vec::new();
+        probes.resize_with(ANCHORS, || None);
+        let mut found = Vec::new();
+        for id in self.in_use() {
+            let Some((_, word)) = self.current(id) else {
+                continue;
+            };
+            if word.state != State::Live && process::is_alive(word.owner) {
+                continue;
+            }
+            if word.state == State::Retiring {
+                found.push(id);
+                continue;
+            }
+            let Some(probe) = probes.get_mut(anchor::of(id.index)) else {
+                continue;
+            };
+            if probe.is_none() {
+                *probe = self.anchors.open(id.index, true).ok();
+            }
+            if probe.as_ref().is_some_and(|probe| !self.locked(probe, id.index)) {
+                found.push(id);
+            }
+        }
+        found
+    }
+}
+
+impl Drop for OpenTable {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` with this length; nothing borrowed from it outlives `self`.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), LENGTH) };
+    }
+}
+
+fn path_of(node_dir: &[u8]) -> Vec<u8> {
+    [node_dir, b"/opens"].concat()
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,359 @@
+//! What placeholders and slots promise, tried with real processes.
+
+use super::*;
+use rustix::fd::AsFd;
+
+/// Runs `body` in a forked child and returns its exit status (0 to 255). The child must not panic or take locks.
+pub(crate) fn in_child(body: impl FnOnce() -> i32) -> i32 {
+    let child = fork_child(body);
+    wait_for(child)
+}
+
+fn fork_child(body: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child only runs `body` and leaves by _exit.
+    match unsafe { libc::fork() } {
+        0 => {
+            let code = body();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(code) }
+        }
+        child => child,
+    }
+}
+
+fn wait_for(child: i32) -> i32 {
+    let mut status = 0;
+    // SAFETY: waits for our own child.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    if libc::WIFEXITED(status) {
+        libc::WEXITSTATUS(status)
+    } else {
+        1000 + libc::WTERMSIG(status)
+    }
+}
+
+/// A child forked by one test inherits the descriptors of all: tests that fork, or that ask who holds one, run one by one.
+pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+struct Node {
+    table: OpenTable,
+    dir: tempfile::TempDir,
+    _alone: std::sync::MutexGuard<'static, ()>,
+}
+
+fn node() -> Node {
+    let _alone = alone();
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    Node {
+        table: OpenTable::create(dir.path().as_os_str().as_encoded_bytes()).unwrap(),
+        dir,
+        _alone,
+    }
+}
+
+impl Node {
+    fn attach(&self) -> OpenTable {
+        OpenTable::attach(self.dir.path().as_os_str().as_encoded_bytes()).unwrap()
+    }
+
+    fn opened(&self) -> (SlotId, OwnedFd) {
+        let id = self.table.allocate().unwrap();
+        let fd = self.table.placeholder(id, true).unwrap();
+        (id, fd)
+    }
+}
+
+#[test]
+fn a_placeholder_is_recognised_in_any_table_and_through_any_duplicate() {
+    let node = node();
+    let other = node.attach();
+    for _ in 0..300 {
+        let (id, fd) = node.opened();
+        assert_eq!(other.identify(fd.as_fd()), Some(id));
+        let duplicate = rustix::io::dup(&fd).unwrap();
+        assert_eq!(other.identify(duplicate.as_fd()), Some(id));
+        std::mem::forget(fd);
+    }
+}
+
+#[test]
+fn other_descriptors_are_not_taken_for_placeholders() {
+    let node = node();
+    let (id, fd) = node.opened();
+    let magic = SeekFrom(anchor::MAGIC_BASE + u64::from(id.index));
+    let file = tempfile::tempfile().unwrap();
+    magic.apply(file.as_fd());
+    let foreign =
+        rustix::fs::open(node.dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    magic.apply(foreign.as_fd());
+    let (reader, _writer) = rustix::pipe::pipe().unwrap();
+    for fd in [file.as_fd(), foreign.as_fd(), reader.as_fd()] {
+        assert_eq!(node.table.identify(fd), None);
+    }
+    // A program without Bivouac moves the offset by what it may: never another slot's.
+    for distance in [-1i64, 1, 16, -512, 512, 4096, 8192, 65_536] {
+        rustix::fs::seek(&fd, rustix::fs::SeekFrom::Current(distance)).ok();
+        assert_eq!(node.table.identify(fd.as_fd()), None, "moved by {distance}");
+        magic.apply(fd.as_fd());
+    }
+    assert_eq!(node.table.identify(fd.as_fd()), Some(id));
+}
+
+struct SeekFrom(u64);
+
+impl SeekFrom {
+    fn apply(&self, fd: BorrowedFd<'_>) {
+        rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(self.0)).unwrap();
+    }
+}
+
+#[test]
+fn the_last_close_and_only_the_last_lets_go() {
+    let node = node();
+    let (id, fd) = node.opened();
+    assert!(node.table.held(id) && !node.table.abandoned(id));
+    let duplicate = rustix::io::dup(&fd).unwrap();
+    drop(fd);
+    assert!(node.table.held(id));
+    drop(duplicate);
+    assert!(!node.table.held(id) && node.table.abandoned(id));
+}
+
+#[test]
+fn a_fork_child_holds_on_after_its_parent_closed() {
+    let node = node();
+    let (id, fd) = node.opened();
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let child = fork_child(|| {
+        let _ = rustix::io::read(&reader, &mut [0u8; 1][..]);
+        0
+    });
+    drop(fd);
+    assert!(node.table.held(id));
+    rustix::io::write(&writer, b"x").unwrap();
+    wait_for(child);
+    assert!(!node.table.held(id));
+}
+
+#[test]
+fn a_program_started_by_exec_holds_on_unless_close_on_exec() {
+    let node = node();
+    let id = node.table.allocate().unwrap();
+    let kept = node.table.placeholder(id, false).unwrap();
+    let (closed_id, closed) = node.opened();
+    let mut child = std::process::Command::new("/bin/cat")
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop((kept, closed));
+    assert!(node.table.held(id));
+    // The kernel wakes the parent just before it closes what is close-on-exec.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    while node.table.held(closed_id) {
+        assert!(std::time::Instant::now() < end);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!node.table.held(id));
+}
+
+#[test]
+fn a_killed_holder_lets_go() {
+    let node = node();
+    let (id, fd) = node.opened();
+    let child = fork_child(|| {
+        loop {
+            let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
+                tv_sec: 1,
+                tv_nsec: 0,
+            });
+        }
+    });
+    drop(fd);
+    assert!(node.table.held(id));
+    // SAFETY: our own child.
+    assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
+    assert_eq!(wait_for(child), 1000 + libc::SIGKILL);
+    assert!(!node.table.held(id) && node.table.sweep() == [id]);
+}
+
+#[test]
+fn a_descriptor_under_way_in_a_socket_holds_on() {
+    use rustix::net::*;
+    let node = node();
+    let (id, fd) = node.opened();
+    let (a, b) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [fd.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    sendmsg(
+        &a,
+        &[rustix::io::IoSlice::new(b"x")],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )
+    .unwrap();
+    drop(fd);
+    assert!(node.table.held(id));
+    drop((a, b));
+    assert!(!node.table.held(id));
+}
+
+#[test]
+fn a_slot_is_retired_by_one_and_its_old_name_is_dead() {
+    let node = node();
+    let (id, fd) = node.opened();
+    node.table.slot(id).unwrap().ino.store(7, Ordering::Relaxed);
+    drop(fd);
+    let won: usize = std::thread::scope(|scope| {
+        let tries: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| usize::from(node.table.retire(id))))
+            .collect();
+        tries.into_iter().map(|t| t.join().unwrap()).sum()
+    });
+    assert_eq!(won, 1);
+    node.table.free(id);
+    assert!(node.table.slot(id).is_none() && !node.table.retire(id));
+    let next = node.table.allocate().unwrap();
+    assert_eq!((next.index, next.generation), (id.index, id.generation + 1));
+    assert!(node.table.slot(id).is_none());
+    assert_eq!(node.table.slot(next).unwrap().ino.load(Ordering::Relaxed), 0);
+    assert_eq!(node.table.placeholder(id, true).unwrap_err(), NodeError::Stale);
+}
+
+#[test]
+fn what_a_dead_process_left_half_done_is_swept() {
+    let node = node();
+    let (live, fd) = node.opened();
+    let mine = node.table.allocate().unwrap();
+    in_child(|| {
+        let _ = node.table.allocate();
+        if let Ok(id) = node.table.allocate() {
+            node.table.retire(id);
+        }
+        0
+    });
+    let mut swept = node.table.sweep();
+    swept.sort_by_key(|id| id.index);
+    assert_eq!(swept.len(), 2);
+    assert!(!swept.contains(&live) && !swept.contains(&mine));
+    for id in swept {
+        assert!(node.table.abandoned(id) && node.table.retire(id));
+        node.table.free(id);
+    }
+    assert_eq!(node.table.in_use().collect::<Vec<_>>(), [live, mine]);
+    drop(fd);
+}
+
+#[test]
+fn eight_processes_never_get_the_same_slot() {
+    let node = node();
+    let children: Vec<_> = (0..8)
+        .map(|_| {
+            fork_child(|| {
+                let table = node.attach();
+                for _ in 0..1000 {
+                    match table.allocate().ok().and_then(|id| table.slot(id)) {
+                        // `ino` counts who took this slot.
+                        Some(slot) => slot.ino.fetch_add(1, Ordering::Relaxed),
+                        None => return 1,
+                    };
+                }
+                0
+            })
+        })
+        .collect();
+    assert!(children.into_iter().all(|child| wait_for(child) == 0));
+    let takers: Vec<u64> = node
+        .table
+        .in_use()
+        .map(|id| node.table.slot(id).unwrap().ino.load(Ordering::Relaxed))
+        .collect();
+    assert_eq!(takers, vec![1; 8000]);
+}
+
+#[test]
+fn a_full_table_says_so_and_recovers() {
+    let node = node();
+    let ids: Vec<_> = (0..SLOTS).map(|_| node.table.allocate().unwrap()).collect();
+    assert_eq!(node.table.allocate().unwrap_err(), NodeError::Full);
+    assert_eq!(NodeError::Full.raw_errno(), libc::ENFILE);
+    let id = ids[12_345];
+    assert!(node.table.retire(id));
+    node.table.free(id);
+    assert_eq!(node.table.allocate().unwrap().index, id.index);
+}
+
+#[test]
+fn the_offset_lock_of_a_killed_owner_is_taken_over() {
+    let node = node();
+    let (id, _fd) = node.opened();
+    let slot = node.table.slot(id).unwrap();
+    in_child(|| {
+        std::mem::forget(slot.lock_offset());
+        0
+    });
+    let begin = std::time::Instant::now();
+    drop(slot.lock_offset());
+    assert!(begin.elapsed() < std::time::Duration::from_secs(2));
+}
+
+#[test]
+fn the_offset_lock_excludes_processes() {
+    let node = node();
+    let (id, fd) = node.opened();
+    let work = || {
+        let table = node.attach();
+        let Some(slot) = table.identify(fd.as_fd()).and_then(|id| table.slot(id)) else {
+            return 1;
+        };
+        for _ in 0..2000 {
+            let _guard = slot.lock_offset();
+            let offset = slot.offset.load(Ordering::Relaxed);
+            std::hint::spin_loop();
+            slot.offset.store(offset + 1, Ordering::Relaxed);
+        }
+        0
+    };
+    let children: Vec<_> = (0..4).map(|_| fork_child(work)).collect();
+    assert!(children.into_iter().all(|child| wait_for(child) == 0));
+    assert_eq!(node.table.slot(id).unwrap().offset.load(Ordering::Relaxed), 8000);
+}
+
+#[test]
+fn a_damaged_or_foreign_table_is_refused() {
+    let node = node();
+    let path = node.dir.path().join("opens");
+    let attach = || OpenTable::attach(node.dir.path().as_os_str().as_encoded_bytes()).err();
+    let content = std::fs::read(&path).unwrap();
+    // Another file each time: the mapped one must not shrink.
+    for (name, bytes) in [
+        ("short", &content[..100]),
+        ("long", &[&content[..], &[0]].concat()),
+    ] {
+        std::fs::write(node.dir.path().join(name), bytes).unwrap();
+        std::fs::rename(node.dir.path().join(name), &path).unwrap();
+        assert_eq!(attach(), Some(NodeError::Format), "{name}");
+    }
+    std::fs::write(node.dir.path().join("other"), vec![0u8; content.len()]).unwrap();
+    std::fs::rename(node.dir.path().join("other"), &path).unwrap();
+    assert_eq!(attach(), Some(NodeError::Format));
+    std::fs::remove_file(&path).unwrap();
+    assert!(matches!(
+        attach(),
+        Some(NodeError::System {
+            errno: rustix::io::Errno::NOENT,
+            ..
+        })
+    ));
+}
