@@ -1,0 +1,496 @@
+//! One storage directory: opening, identity, tree, removal.
+//!
+//! A new store is made in three steps, so that a crash in between leaves something that the next start recognises: in every
+//! directory a draft of the identity file and the tree; then every draft is renamed to its final name. A
+//! directory with a draft only has never held data. The identity file is locked (`flock`) while the store is open.
+
+use crate::error::{DataError, to_errno};
+use crate::identity::{self, Identity};
+use crate::place::{self, SUBDIRECTORIES};
+use bivouac_layout::ServerId;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{self, Access, AtFlags, FileType, FlockOperation, Mode, OFlags, StatVfsMountFlags};
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+
+const IDENTITY: &str = "bivouac-data";
+const DRAFT: &str = "bivouac-data.new";
+const TREE: &str = "sub";
+
+const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+/// Storage directories may be named through symbolic links; nothing below them may be one.
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::DIRECTORY);
+
+/// An open storage directory.
+pub(crate) struct Disk {
+    path: PathBuf,
+    root: OwnedFd,
+    /// The tree of sub-files.
+    pub(crate) sub: OwnedFd,
+    identity: Identity,
+    /// The identity file; its lock goes with it.
+    _lock: OwnedFd,
+    /// Number of the file system that it is on.
+    pub(crate) device: u64,
+}
+
+/// Opens, or makes, the directories of one store; the result is in the order of their positions. A failure leaves
+/// nothing that was not there before.
+pub(crate) fn open_all(dirs: &[PathBuf], deployment: u64, server: ServerId) -> Result<Vec<Disk>, DataError> {
+    let mut found = Vec::new();
+    match open_found(dirs, deployment, server, &mut found) {
+        Ok(()) => found.into_iter().map(Found::into_disk).collect(),
+        Err(error) => {
+            found.iter().for_each(Found::undo);
+            Err(error)
+        }
+    }
+}
+
+/// What a directory holds before it is opened.
+enum State {
+    /// Nothing of ours.
+    Fresh,
+    /// A draft: the making of a store was interrupted.
+    Draft(Identity),
+    /// A part of a store.
+    Ready(Identity),
+}
+
+/// A directory on the way to a [`Disk`].
+struct Found {
+    path: PathBuf,
+    root: OwnedFd,
+    device: u64,
+    inode: u64,
+    state: State,
+    /// It was made just now.
+    made: bool,
+    /// Draft and tree were made just now.
+    drafted: bool,
+    lock: Option<OwnedFd>,
+}
+
+fn open_found(
+    dirs: &[PathBuf],
+    deployment: u64,
+    server: ServerId,
+    found: &mut Vec<Found>,
+) -> Result<(), DataError> {
+    if dirs.is_empty() {
+        return Err(DataError::NoDirectory);
+    }
+    let count = u16::try_from(dirs.len()).map_err(|_| DataError::TooManyDirectories(dirs.len()))?;
+    for path in dirs {
+        let new = Found::look(path)?;
+        let same = found
+            .iter()
+            .find(|old| (old.device, old.inode) == (new.device, new.inode));
+        if let Some(old) = same {
+            return Err(DataError::Twice(old.path.clone(), new.path));
+        }
+        found.push(new);
+    }
+    for dir in found.iter() {
+        if let State::Draft(id) | State::Ready(id) = &dir.state
+            && (id.deployment, id.server) != (deployment, server)
+        {
+            let path = dir.path.clone();
+            return Err(DataError::Foreign {
+                path,
+                deployment: id.deployment,
+                server: id.server,
+            });
+        }
+    }
+    let ready = found.iter().find(|dir| matches!(dir.state, State::Ready(_)));
+    if let Some(other) = ready.map(|dir| dir.path.clone()) {
+        check_positions(found, count, &other)?;
+    } else {
+        for (index, dir) in (0..).zip(found.iter_mut()) {
+            // A directory that an interrupted attempt made is ours to remove, too.
+            let made = dir.made || matches!(dir.state, State::Draft(Identity { made: true, .. }));
+            dir.draft(Identity {
+                deployment,
+                server,
+                index,
+                count,
+                made,
+            })?;
+        }
+    }
+    found.iter_mut().try_for_each(Found::make_ready)?;
+    found.sort_by_key(|dir| dir.identity().map(|id| id.index));
+    Ok(())
+}
+
+/// Whether the directories of an existing store are all there, each once. `other` is one that is.
+fn check_positions(found: &[Found], count: u16, other: &Path) -> Result<(), DataError> {
+    let mut seen: Vec<(u16, &Path)> = Vec::new();
+    for dir in found {
+        let Some(id) = dir.identity() else {
+            return Err(DataError::Lost {
+                path: dir.path.clone(),
+                other: other.to_owned(),
+            });
+        };
+        if id.count != count {
+            return Err(DataError::WrongCount {
+                path: dir.path.clone(),
+                expected: id.count,
+                given: count,
+            });
+        }
+        if let Some((_, twin)) = seen.iter().find(|(index, _)| *index == id.index) {
+            return Err(DataError::Twice(twin.to_path_buf(), dir.path.clone()));
+        }
+        seen.push((id.index, &dir.path));
+    }
+    Ok(())
+}
+
+impl Found {
+    /// Opens the directory, or makes it, and sees what it is.
+    fn look(given: &Path) -> Result<Found, DataError> {
+        let (opened, made) = match fs::open(given, DIRECTORY, Mode::empty()) {
+            Err(Errno::NOENT) => match fs::mkdir(given, Mode::RWXU) {
+                Err(Errno::NOENT) => return Err(DataError::NoParent(given.to_owned())),
+                Err(errno) if errno != Errno::EXIST => return Err(setup("make", given, errno)),
+                made => (fs::open(given, DIRECTORY, Mode::empty()), made.is_ok()),
+            },
+            opened => (opened, false),
+        };
+        let found = opened.map_err(|errno| match errno {
+            Errno::NOTDIR => DataError::NotADirectory(given.to_owned()),
+            _ => setup("open", given, errno),
+        });
+        let found = found.and_then(|root| Found::examine(given, root, made));
+        if found.is_err() && made {
+            let _ = fs::rmdir(given);
+        }
+        found
+    }
+
+    fn examine(given: &Path, root: OwnedFd, made: bool) -> Result<Found, DataError> {
+        // The daemon may change its working directory before the store is removed.
+        let path = std::path::absolute(given).unwrap_or_else(|_| given.to_owned());
+        let failed = |errno| setup("examine", &path, errno);
+        let stat = fs::fstat(&root).map_err(failed)?;
+        let user = rustix::process::geteuid().as_raw();
+        if stat.st_uid != user {
+            return Err(DataError::NotOurs {
+                path,
+                owner: stat.st_uid,
+                user,
+            });
+        }
+        if fs::fstatvfs(&root)
+            .map_err(failed)?
+            .f_flag
+            .contains(StatVfsMountFlags::RDONLY)
+        {
+            return Err(DataError::ReadOnly(path));
+        }
+        let access = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
+        fs::accessat(&root, ".", access, AtFlags::EACCESS).map_err(failed)?;
+        let state = match read_identity(&root, &path, IDENTITY)? {
+            Some(parsed) => {
+                let damaged = |what| DataError::Damaged {
+                    path: path.join(IDENTITY),
+                    what,
+                };
+                State::Ready(parsed.map_err(damaged)?)
+            }
+            None => match read_identity(&root, &path, DRAFT)? {
+                Some(Ok(identity)) => State::Draft(identity),
+                // A torn draft: the crash came before anything else was made.
+                Some(Err(_)) | None => match fs::statat(&root, TREE, AtFlags::SYMLINK_NOFOLLOW) {
+                    Err(Errno::NOENT) => State::Fresh,
+                    Err(errno) => return Err(failed(errno)),
+                    Ok(_) => return Err(DataError::Occupied(path)),
+                },
+            },
+        };
+        let (device, inode) = (stat.st_dev, stat.st_ino);
+        Ok(Found {
+            path,
+            root,
+            device,
+            inode,
+            state,
+            made,
+            drafted: false,
+            lock: None,
+        })
+    }
+
+    fn identity(&self) -> Option<&Identity> {
+        match &self.state {
+            State::Draft(identity) | State::Ready(identity) => Some(identity),
+            State::Fresh => None,
+        }
+    }
+
+    /// Makes draft and tree.
+    fn draft(&mut self, identity: Identity) -> Result<(), DataError> {
+        let failed = |errno| setup("write", &self.path.join(DRAFT), errno);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = fs::openat(&self.root, DRAFT, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+        lock(&file, &self.path)?;
+        // Whoever made a store here between our look and our lock has renamed the draft that it locked.
+        match fs::statat(&self.root, IDENTITY, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => {}
+            _ => {
+                let _ = fs::unlinkat(&self.root, DRAFT, AtFlags::empty());
+                return Err(DataError::InUse(self.path.clone()));
+            }
+        }
+        self.drafted = true;
+        let text = identity.to_text();
+        match rustix::io::pwrite(&file, text.as_bytes(), 0) {
+            Ok(n) if n == text.len() => {}
+            Ok(_) => return Err(DataError::NoSpace(self.path.clone())),
+            Err(errno) => return Err(failed(errno)),
+        }
+        // After the writing: a tree beside an empty draft would be taken for somebody else's.
+        fs::ftruncate(&file, text.len() as u64).map_err(failed)?;
+        fs::fsync(&file).map_err(failed)?;
+        make_tree(&self.root, &self.path)?;
+        self.lock = Some(file);
+        self.state = State::Draft(identity);
+        Ok(())
+    }
+
+    /// Locks what is not locked yet, and turns a draft into the real thing.
+    fn make_ready(&mut self) -> Result<(), DataError> {
+        let failed = |errno| setup("prepare", &self.path, errno);
+        let identity = match self.state {
+            State::Fresh => return Ok(()),
+            State::Draft(identity) | State::Ready(identity) => identity,
+        };
+        let is_draft = matches!(self.state, State::Draft(_));
+        if self.lock.is_none() {
+            let name = if is_draft { DRAFT } else { IDENTITY };
+            let file = fs::openat(&self.root, name, READ, Mode::empty()).map_err(failed)?;
+            lock(&file, &self.path)?;
+            make_tree(&self.root, &self.path)?;
+            self.lock = Some(file);
+        }
+        if is_draft {
+            fs::renameat(&self.root, DRAFT, &self.root, IDENTITY).map_err(failed)?;
+            fs::fsync(&self.root).map_err(failed)?;
+            self.state = State::Ready(identity);
+        }
+        Ok(())
+    }
+
+    fn into_disk(self) -> Result<Disk, DataError> {
+        let flags = DIRECTORY | OFlags::NOFOLLOW;
+        let sub = fs::openat(&self.root, TREE, flags, Mode::empty())
+            .map_err(|errno| setup("open", &self.path.join(TREE), errno))?;
+        match (self.state, self.lock) {
+            (State::Ready(identity), Some(lock)) => Ok(Disk {
+                path: self.path,
+                root: self.root,
+                sub,
+                identity,
+                _lock: lock,
+                device: self.device,
+            }),
+            _ => Err(setup("prepare", &self.path, Errno::INVAL)),
+        }
+    }
+
+    /// Takes back what was made in this attempt.
+    fn undo(&self) {
+        if self.drafted {
+            // Nobody has written to the tree yet.
+            let _ = remove_tree(&self.root, &self.path, |_, _| false);
+            let _ = fs::unlinkat(&self.root, DRAFT, AtFlags::empty());
+            let _ = fs::unlinkat(&self.root, IDENTITY, AtFlags::empty());
+        }
+        if self.made {
+            let _ = fs::rmdir(&self.path);
+        }
+    }
+}
+
+impl Disk {
+    /// Removes sub-files, tree and identity file, and the directory if it was made for the store and is empty then.
+    /// What is not the store's stays. On an error the rest is still tried, and the identity file stays, so that it
+    /// can be done again.
+    pub(crate) fn destroy(&self) -> Result<(), DataError> {
+        let (index, count) = (usize::from(self.identity.index), usize::from(self.identity.count));
+        remove_tree(&self.root, &self.path, |subdirectory, name| {
+            place::parse_name(name).is_some_and(|ino| {
+                let mixed = place::mix(ino);
+                place::directory(mixed, count) == index && place::subdirectory(mixed) == subdirectory
+            })
+        })?;
+        let removed = fs::unlinkat(&self.root, IDENTITY, AtFlags::empty());
+        gone(removed).map_err(|errno| setup("remove", &self.path.join(IDENTITY), errno))?;
+        if self.identity.made {
+            let removed = fs::rmdir(&self.path);
+            gone_or_in_use(removed).map_err(|errno| setup("remove", &self.path, errno))?;
+        }
+        Ok(())
+    }
+
+    /// Calls `each` with the allocated bytes of every sub-file.
+    pub(crate) fn for_each_allocated(&self, mut each: impl FnMut(u64)) -> Result<(), DataError> {
+        for subdirectory in 0..SUBDIRECTORIES {
+            let name = subdirectory_name(subdirectory);
+            let dir = fs::openat(
+                &self.sub,
+                name.as_str(),
+                DIRECTORY | OFlags::NOFOLLOW,
+                Mode::empty(),
+            )?;
+            for entry in fs::Dir::read_from(&dir)? {
+                let entry = entry?;
+                if place::parse_name(entry.file_name().to_bytes()).is_none() {
+                    continue;
+                }
+                match fs::statat(&dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(stat) => each(u64::try_from(stat.st_blocks).unwrap_or(0) * 512),
+                    Err(Errno::NOENT) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory, as the user knows it.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// The identity file or draft, if there is one; inside, what is wrong with it.
+fn read_identity(
+    root: &OwnedFd,
+    path: &Path,
+    name: &str,
+) -> Result<Option<Result<Identity, &'static str>>, DataError> {
+    let failed = |errno| setup("read", &path.join(name), errno);
+    let file = match fs::openat(root, name, READ | OFlags::NONBLOCK, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(failed(errno)),
+    };
+    if FileType::from_raw_mode(fs::fstat(&file).map_err(failed)?.st_mode) != FileType::RegularFile {
+        return Ok(Some(Err("it is not a file")));
+    }
+    let mut text = [0; identity::MAX_LEN + 1];
+    let len = rustix::io::pread(&file, &mut text[..], 0).map_err(failed)?;
+    Ok(Some(match text.get(..len) {
+        Some(text) if len <= identity::MAX_LEN => Identity::parse(text),
+        _ => Err("it is too long"),
+    }))
+}
+
+/// Locks the identity file for as long as it is open.
+fn lock(file: &OwnedFd, path: &Path) -> Result<(), DataError> {
+    match fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(Errno::AGAIN) => Err(DataError::InUse(path.to_owned())),
+        // Some network file systems have no locks. The lock guards against mistakes only.
+        Err(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL) => Ok(()),
+        Err(errno) => Err(setup("lock", path, errno)),
+    }
+}
+
+fn subdirectory_name(subdirectory: u16) -> String {
+    format!("{subdirectory:02x}")
+}
+
+/// Makes the tree, or what is missing of it.
+fn make_tree(root: &OwnedFd, path: &Path) -> Result<(), DataError> {
+    let exists = |made: Result<(), Errno>| match made {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(setup("make directories in", path, errno)),
+    };
+    exists(fs::mkdirat(root, TREE, Mode::RWXU))?;
+    let sub = fs::openat(root, TREE, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())
+        .map_err(|errno| setup("open", &path.join(TREE), errno))?;
+    (0..SUBDIRECTORIES).try_for_each(|n| exists(fs::mkdirat(&sub, subdirectory_name(n), Mode::RWXU)))?;
+    fs::fsync(&sub).map_err(|errno| setup("sync", &path.join(TREE), errno))
+}
+
+/// Removes the tree with those files of it that `ours` (subdirectory, name) tells. Directories with something else in them stay.
+/// The first error is returned, after the rest was tried.
+fn remove_tree(root: &OwnedFd, path: &Path, ours: impl Fn(u8, &[u8]) -> bool) -> Result<(), DataError> {
+    let failed = |errno| setup("remove files in", &path.join(TREE), errno);
+    let sub = match fs::openat(root, TREE, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
+        Ok(sub) => sub,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(failed(errno)),
+    };
+    let mut first = Ok(());
+    for n in 0..=u8::MAX {
+        let name = subdirectory_name(u16::from(n));
+        let emptied = match fs::openat(&sub, name.as_str(), DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
+            Ok(dir) => empty(&dir, |name| ours(n, name)),
+            // Something else has taken the name: not ours.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+            Err(errno) => Err(errno),
+        };
+        let removed = emptied.and_then(|()| gone_or_in_use(fs::unlinkat(&sub, name, AtFlags::REMOVEDIR)));
+        first = first.and(removed.map_err(failed));
+    }
+    first.and(gone_or_in_use(fs::unlinkat(root, TREE, AtFlags::REMOVEDIR)).map_err(failed))
+}
+
+/// Removes the files of a directory that `ours` tells.
+fn empty(dir: impl AsFd, ours: impl Fn(&[u8]) -> bool) -> Result<(), Errno> {
+    loop {
+        // Removing while listing may make a listing skip entries: list again until there is nothing to do.
+        let mut removed = false;
+        for entry in fs::Dir::read_from(&dir)? {
+            let entry = entry?;
+            if ours(entry.file_name().to_bytes()) {
+                match fs::unlinkat(&dir, entry.file_name(), AtFlags::empty()) {
+                    Ok(()) => removed = true,
+                    // A directory with such a name is somebody else's.
+                    Err(Errno::NOENT | Errno::ISDIR) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+        }
+        if !removed {
+            return Ok(());
+        }
+    }
+}
+
+fn gone(removed: Result<(), Errno>) -> Result<(), Errno> {
+    if removed == Err(Errno::NOENT) {
+        Ok(())
+    } else {
+        removed
+    }
+}
+
+fn gone_or_in_use(removed: Result<(), Errno>) -> Result<(), Errno> {
+    match removed {
+        // Also a mount point, or the directory of a program that still runs there.
+        Err(Errno::NOTEMPTY | Errno::EXIST | Errno::BUSY) => Ok(()),
+        removed => gone(removed),
+    }
+}
+
+/// A failure while opening or removing, with the remedies for the usual ones.
+fn setup(action: &'static str, path: &Path, errno: Errno) -> DataError {
+    let path = path.to_owned();
+    match errno {
+        Errno::NOSPC | Errno::DQUOT => DataError::NoSpace(path),
+        Errno::ROFS => DataError::ReadOnly(path),
+        Errno::ACCESS | Errno::PERM => DataError::NoPermission(path),
+        errno => DataError::Setup {
+            action,
+            path,
+            errno: to_errno(errno),
+        },
+    }
+}

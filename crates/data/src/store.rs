@@ -1,0 +1,430 @@
+//! The operations on sub-files.
+
+use crate::cache::{Cache, Lookup};
+use crate::disk::{self, Disk};
+use crate::error::DataError;
+use crate::file::SubFile;
+use crate::place::{self, SubPath};
+use bivouac_layout::{Ino, ServerId};
+use bivouac_proto::attr::FILE_MAX;
+use bivouac_proto::data::Fallocate;
+use rustix::fd::OwnedFd;
+use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Locks for truncations; files that share one by chance only wait a little.
+const TRUNCATION_LOCKS: usize = 64;
+
+/// What a server knows of a file's length and age.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// Length of the sub-file, bytes; 0 if there is none.
+    pub length: u64,
+    /// Allocated, bytes. Blocks that were allocated beyond the length count.
+    pub allocated: u64,
+    /// Nanoseconds since the sub-file was last written or truncated, as exact as the kernel's clock tick (up to 10 ms);
+    /// `u64::MAX` if there is none.
+    pub age_ns: u64,
+}
+
+/// How full the storage is. Directories on one file system count once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Space {
+    /// Bytes in all.
+    pub total: u64,
+    /// Bytes that can still be stored.
+    pub available: u64,
+}
+
+/// The sub-files of one server. All methods may be called from any number of threads at once.
+pub struct DataStore {
+    disks: Vec<Disk>,
+    cache: Cache,
+    /// Taken before, and never while, anything in the cache is locked.
+    truncations: [Mutex<()>; TRUNCATION_LOCKS],
+    stored: Mutex<Option<Stored>>,
+}
+
+/// A remembered sum of allocated bytes.
+struct Stored {
+    bytes: u64,
+    until: Instant,
+}
+
+impl DataStore {
+    /// Opens or makes a store over one or several directories, in any order. A directory that does not exist is made
+    /// (its parent must be there), and removed by [`DataStore::destroy`]. Refused, with an error that says what to do,
+    /// are: what is not a directory, is not ours, cannot be written, is full, belongs to another deployment or server, or is in use
+    /// by another process; and an incomplete list of an existing store's directories.
+    ///
+    /// A quarter of the process's descriptor limit at this moment (at most 65,536) may be kept open: raise the limit
+    /// before.
+    pub fn open(dirs: &[PathBuf], deployment: u64, server: ServerId) -> Result<DataStore, DataError> {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let descriptors = (limit.unwrap_or(u64::MAX) / 4).min(65_536) as usize;
+        DataStore::open_with(dirs, deployment, server, descriptors)
+    }
+
+    /// [`DataStore::open`] with the number of descriptors that may be kept open (at least 64 are).
+    pub fn open_with(
+        dirs: &[PathBuf],
+        deployment: u64,
+        server: ServerId,
+        descriptors: usize,
+    ) -> Result<DataStore, DataError> {
+        let disks = disk::open_all(dirs, deployment, server)?;
+        for disk in &disks {
+            tracing::debug!(path = %disk.path().display(), "storage directory opened");
+        }
+        Ok(DataStore {
+            disks,
+            cache: Cache::new(descriptors),
+            truncations: [const { Mutex::new(()) }; TRUNCATION_LOCKS],
+            stored: Mutex::new(None),
+        })
+    }
+
+    /// The storage directories, in the order of their positions.
+    pub fn directories(&self) -> impl Iterator<Item = &Path> {
+        self.disks.iter().map(Disk::path)
+    }
+
+    /// The open sub-file, for reading or for `sendfile`; `None` if there is none: all is a hole.
+    pub fn read_file(&self, ino: Ino) -> Result<Option<Arc<SubFile>>, DataError> {
+        self.existing(ino)
+    }
+
+    /// Reads into the whole of `into`, as far as the sub-file goes; returns how many bytes. Holes are zeros.
+    pub fn read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Result<usize, DataError> {
+        match self.existing(ino)? {
+            Some(file) => file.read_at(offset, into),
+            None => Ok(0),
+        }
+    }
+
+    /// Writes `from`, with `sync` to stable storage; returns how many bytes. Fewer than given, but not none, are
+    /// written when the storage fills up on the way; see [`SubFile::write_at`]. An empty write does nothing.
+    pub fn write(&self, ino: Ino, offset: u64, from: &[u8], sync: bool) -> Result<usize, DataError> {
+        if from.is_empty() {
+            return Ok(0);
+        }
+        if offset >= FILE_MAX {
+            return Err(DataError::TooFar);
+        }
+        let file = self.made(ino)?;
+        let written = file.write_at(offset, from)?;
+        if sync {
+            self.sync_file(ino, &file)?;
+        }
+        Ok(written)
+    }
+
+    /// Length, allocation and age.
+    pub fn extent(&self, ino: Ino) -> Result<Extent, DataError> {
+        match self.stat(ino)? {
+            Some(stat) => Ok(Extent {
+                length: u64::try_from(stat.st_size).unwrap_or(0),
+                allocated: u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512),
+                age_ns: age(&stat),
+            }),
+            None => Ok(Extent {
+                length: 0,
+                allocated: 0,
+                age_ns: u64::MAX,
+            }),
+        }
+    }
+
+    /// Cuts the sub-file to `size` bytes if it is longer; with `extend` also lengthens it, by a hole.
+    pub fn truncate(&self, ino: Ino, size: u64, extend: bool) -> Result<(), DataError> {
+        if size > FILE_MAX {
+            return Err(DataError::TooFar);
+        }
+        let file = if extend && size > 0 {
+            Some(self.made(ino)?)
+        } else {
+            self.existing(ino)?
+        };
+        let Some(file) = file else { return Ok(()) };
+        // Two at once could each see the length before the other and so lengthen what is to be cut.
+        let _alone = self.lock_truncations(ino);
+        let length = file.length()?;
+        if length > size || (extend && length < size) {
+            fs::ftruncate(&file, size)?;
+        }
+        Ok(())
+    }
+
+    /// Allocates or frees a range. Making a hole where there is no sub-file does nothing. EOPNOTSUPP where
+    /// the storage's file system cannot allocate or make holes.
+    pub fn fallocate(&self, ino: Ino, offset: u64, len: u64, mode: Fallocate) -> Result<(), DataError> {
+        if len == 0 {
+            return Err(Errno::INVAL.into());
+        }
+        if offset.checked_add(len).is_none_or(|end| end > FILE_MAX) {
+            return Err(DataError::TooFar);
+        }
+        let keep = FallocateFlags::KEEP_SIZE;
+        let punch = FallocateFlags::PUNCH_HOLE | keep;
+        let flags = match mode {
+            Fallocate::PunchHole => {
+                let Some(file) = self.existing(ino)? else {
+                    return Ok(());
+                };
+                return Ok(retry(|| fs::fallocate(&file, punch, offset, len))?);
+            }
+            Fallocate::Extend => FallocateFlags::empty(),
+            Fallocate::KeepSize => keep,
+            Fallocate::Zero => FallocateFlags::ZERO_RANGE,
+        };
+        let file = self.made(ino)?;
+        match retry(|| fs::fallocate(&file, flags, offset, len)) {
+            // Memory file systems have no ZERO_RANGE: a hole that is allocated again is the same.
+            Err(Errno::OPNOTSUPP) if mode == Fallocate::Zero => {
+                retry(|| fs::fallocate(&file, punch, offset, len))?;
+                Ok(retry(|| {
+                    fs::fallocate(&file, FallocateFlags::empty(), offset, len)
+                })?)
+            }
+            done => Ok(done?),
+        }
+    }
+
+    /// The next hole, or else data, at or after `offset`. ENXIO at or past the end, and for data also where only a hole follows. The
+    /// end counts as a hole.
+    pub fn seek(&self, ino: Ino, offset: u64, hole: bool) -> Result<u64, DataError> {
+        let file = self
+            .existing(ino)?
+            .filter(|_| offset <= FILE_MAX)
+            .ok_or(Errno::NXIO)?;
+        // This moves the offset of a descriptor that others use at the same time; nobody uses its offset.
+        let to = if hole {
+            SeekFrom::Hole(offset)
+        } else {
+            SeekFrom::Data(offset)
+        };
+        Ok(fs::seek(&file, to)?)
+    }
+
+    /// Puts the sub-file, and the entry that leads to it, on stable storage. Missing is fine.
+    pub fn sync(&self, ino: Ino) -> Result<(), DataError> {
+        // Also when no descriptor is cached: the data of an earlier one, or of one that was passed, may not be there yet.
+        match self.existing(ino)? {
+            Some(file) => self.sync_file(ino, &file),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes the sub-file. Missing is fine. Its bytes go when the last descriptor is closed.
+    pub fn remove(&self, ino: Ino) -> Result<(), DataError> {
+        let mixed = place::mix(ino);
+        let path = SubPath::new(ino, mixed);
+        let removed = fs::unlinkat(&self.disk(mixed)?.sub, path.as_c_str(), AtFlags::empty());
+        // In this order: see the cache.
+        self.cache.removed(mixed);
+        match removed {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// A descriptor of the sub-file to hand to another process, open for reading and writing, close-on-exec, and sharing
+    /// nothing (offset, flags) with the store's own. The sub-file is made if `create`; otherwise ENOENT when it is missing.
+    pub fn pass(&self, ino: Ino, create: bool) -> Result<OwnedFd, DataError> {
+        let mixed = place::mix(ino);
+        let path = SubPath::new(ino, mixed);
+        self.open_descriptor(mixed, &path, create)?
+            .ok_or(DataError::Io(bivouac_proto::Errno::NOENT))
+    }
+
+    /// How full the storage is.
+    pub fn space(&self) -> Result<Space, DataError> {
+        let mut space = Space::default();
+        for (i, disk) in self.disks.iter().enumerate() {
+            if self
+                .disks
+                .iter()
+                .take(i)
+                .any(|earlier| earlier.device == disk.device)
+            {
+                continue;
+            }
+            let stat = fs::fstatvfs(&disk.sub)?;
+            let (mut total, mut available) = (stat.f_blocks, stat.f_bavail);
+            let mut unit = stat.f_frsize;
+            if total == 0 {
+                // A memory file system without a limit: the machine's memory is the limit.
+                let memory = rustix::system::sysinfo();
+                unit = u64::from(memory.mem_unit);
+                (total, available) = (memory.totalram, memory.freeram);
+            }
+            space.total = space.total.saturating_add(total.saturating_mul(unit));
+            space.available = space.available.saturating_add(available.saturating_mul(unit));
+        }
+        Ok(space)
+    }
+
+    /// Bytes allocated to all sub-files. Found by looking at every one (about a second for a million) and remembered for
+    /// ten times as long as that took: a report asked for often costs a tenth of a processor at most. What an earlier
+    /// look found, or 0, if the storage fails.
+    pub fn stored(&self) -> u64 {
+        let mut stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        let begin = Instant::now();
+        if let Some(known) = stored.as_ref().filter(|known| begin < known.until) {
+            return known.bytes;
+        }
+        let mut bytes = 0u64;
+        for disk in &self.disks {
+            let counted = disk.for_each_allocated(|allocated| bytes = bytes.saturating_add(allocated));
+            if let Err(error) = counted {
+                tracing::warn!(path = %disk.path().display(), %error, "cannot sum up what is stored");
+                return stored.as_ref().map_or(0, |known| known.bytes);
+            }
+        }
+        let end = Instant::now();
+        let remember = end
+            .saturating_duration_since(begin)
+            .saturating_mul(10)
+            .min(Duration::from_secs(60));
+        *stored = Some(Stored {
+            bytes,
+            until: end + remember,
+        });
+        bytes
+    }
+
+    /// Removes everything that the store made: sub-files, trees, identity files, and the directories that it made if they are
+    /// empty then; never anything else. To be called when nothing else uses the store: what is asked of it
+    /// later fails. All directories are tried; the first error is returned.
+    pub fn destroy(&self) -> Result<(), DataError> {
+        self.cache.clear();
+        let mut first = Ok(());
+        for disk in &self.disks {
+            let removed = disk.destroy();
+            if let Err(error) = &removed {
+                tracing::warn!(path = %disk.path().display(), %error, "storage directory not removed");
+            }
+            first = first.and(removed);
+        }
+        first
+    }
+
+    fn disk(&self, mixed: u64) -> Result<&Disk, DataError> {
+        // `directory` is below the number of disks, of which there is at least one.
+        self.disks
+            .get(place::directory(mixed, self.disks.len()))
+            .ok_or(DataError::NoDirectory)
+    }
+
+    /// The open sub-file, if there is one.
+    fn existing(&self, ino: Ino) -> Result<Option<Arc<SubFile>>, DataError> {
+        self.acquire(ino, false)
+    }
+
+    /// The open sub-file, made if need be.
+    fn made(&self, ino: Ino) -> Result<Arc<SubFile>, DataError> {
+        self.acquire(ino, true)?
+            .ok_or(DataError::Io(bivouac_proto::Errno::NOENT))
+    }
+
+    fn acquire(&self, ino: Ino, create: bool) -> Result<Option<Arc<SubFile>>, DataError> {
+        let mixed = place::mix(ino);
+        let mut seen = match self.cache.get(mixed) {
+            Lookup::Hit(file) => return Ok(Some(file)),
+            Lookup::Miss(seen) => seen,
+        };
+        let path = SubPath::new(ino, mixed);
+        loop {
+            let Some(descriptor) = self.open_descriptor(mixed, &path, create)? else {
+                return Ok(None);
+            };
+            let file = Arc::new(SubFile::new(descriptor));
+            loop {
+                match self.cache.insert(mixed, &file, seen) {
+                    Ok(kept) => return Ok(Some(kept)),
+                    Err(now) => seen = now,
+                }
+                if file.is_removed()? {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Opens a sub-file past the cache; `None` if there is none and none is to be made.
+    fn open_descriptor(
+        &self,
+        mixed: u64,
+        path: &SubPath,
+        create: bool,
+    ) -> Result<Option<OwnedFd>, DataError> {
+        let sub = &self.disk(mixed)?.sub;
+        let mut flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        flags.set(OFlags::CREATE, create);
+        let open = || fs::openat(sub, path.as_c_str(), flags, Mode::RUSR | Mode::WUSR);
+        let opened = match open() {
+            Err(Errno::MFILE | Errno::NFILE) => {
+                // Connections need descriptors, too: give back all that are not in use at the moment.
+                self.cache.clear();
+                open()
+            }
+            opened => opened,
+        };
+        match opened {
+            Ok(descriptor) => Ok(Some(descriptor)),
+            Err(Errno::NOENT) if !create => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Status of a sub-file; without opening one that is not in the cache.
+    fn stat(&self, ino: Ino) -> Result<Option<Stat>, DataError> {
+        let mixed = place::mix(ino);
+        if let Lookup::Hit(file) = self.cache.get(mixed) {
+            return Ok(Some(fs::fstat(&file)?));
+        }
+        let path = SubPath::new(ino, mixed);
+        match fs::statat(&self.disk(mixed)?.sub, path.as_c_str(), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn sync_file(&self, ino: Ino, file: &SubFile) -> Result<(), DataError> {
+        file.sync(|| {
+            let mixed = place::mix(ino);
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+            let path = SubPath::new(ino, mixed);
+            let parent = fs::openat(&self.disk(mixed)?.sub, path.parent(), flags, Mode::empty())?;
+            Ok(fs::fsync(&parent)?)
+        })
+    }
+
+    fn lock_truncations(&self, ino: Ino) -> std::sync::MutexGuard<'_, ()> {
+        let lock = &self.truncations[place::mix(ino) as usize % TRUNCATION_LOCKS];
+        lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Repeats a call that a signal interrupted.
+fn retry(mut call: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
+    }
+}
+
+/// Nanoseconds since a file's last change of content.
+fn age(stat: &Stat) -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let ns = |s: i64, ns: i64| i128::from(s) * 1_000_000_000 + i128::from(ns);
+    let age = ns(now.tv_sec, now.tv_nsec) - ns(stat.st_mtime, stat.st_mtime_nsec.cast_signed());
+    // A clock that was set back makes the future: that is now.
+    u64::try_from(age.max(0)).unwrap_or(u64::MAX - 1)
+}
