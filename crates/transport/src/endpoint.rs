@@ -1,0 +1,57 @@
+//! Where a daemon listens, and its written form.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+/// Where a daemon listens.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Endpoint {
+    /// For clients of any node. Port 0 lets the kernel choose when listening.
+    Tcp(SocketAddr),
+    /// An abstract Unix socket, at most 107 bytes: for clients of the same network namespace, which is the node. It leaves no
+    /// file behind and needs no directory.
+    Unix(String),
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Endpoint::Tcp(address) => address.fmt(f),
+            Endpoint::Unix(name) => write!(f, "@{name}"),
+        }
+    }
+}
+
+/// The text is neither `@name` nor `address:port`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not an endpoint: expected @name, or an IP address with a port")]
+pub struct NotAnEndpoint;
+
+impl FromStr for Endpoint {
+    type Err = NotAnEndpoint;
+
+    /// The opposite of `to_string`.
+    fn from_str(text: &str) -> Result<Endpoint, NotAnEndpoint> {
+        match text.strip_prefix('@') {
+            Some("") => Err(NotAnEndpoint),
+            Some(name) => Ok(Endpoint::Unix(name.to_owned())),
+            None => text.parse().map(Endpoint::Tcp).map_err(|_| NotAnEndpoint),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn written_form_reads_back() {
+        for text in ["@bivouac-1/agent", "127.0.0.1:7000", "[::1]:9"] {
+            assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
+        }
+        for text in ["", "@", "node1", "node1:7000", "127.0.0.1"] {
+            assert_eq!(text.parse::<Endpoint>(), Err(NotAnEndpoint));
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! A descriptor that is closed by a raw system call.
+//!
+//! The standard library's `OwnedFd` closes through libc's `close`, which in the preload library is the library's own: it
+//! would ask itself about a descriptor that it hides. [`Fd`] goes to the kernel directly.
+
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+
+/// An owned descriptor, closed on drop without going through libc.
+#[derive(Debug)]
+pub struct Fd(RawFd);
+
+impl Fd {
+    /// Moves the descriptor to the first free number that is at least `floor` (close-on-exec). Where that is impossible
+    /// (the descriptor limit is lower) it stays where it is: out of the way is a courtesy, working is not.
+    pub fn above(self, floor: RawFd) -> Fd {
+        if self.0 >= floor {
+            return self;
+        }
+        match rustix::io::fcntl_dupfd_cloexec(&self, floor) {
+            Ok(moved) => Fd::from(moved),
+            Err(_) => self,
+        }
+    }
+}
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        // SAFETY: this value owns the descriptor, and nothing uses it after drop.
+        unsafe { rustix::io::close(self.0) }
+    }
+}
+
+impl From<OwnedFd> for Fd {
+    fn from(fd: OwnedFd) -> Fd {
+        Fd(fd.into_raw_fd())
+    }
+}
+
+impl From<Fd> for OwnedFd {
+    fn from(fd: Fd) -> OwnedFd {
+        // SAFETY: ownership moves from `fd`, which is forgotten, to the result.
+        unsafe { OwnedFd::from_raw_fd(fd.into_raw_fd()) }
+    }
+}
+
+impl IntoRawFd for Fd {
+    fn into_raw_fd(self) -> RawFd {
+        let raw = self.0;
+        std::mem::forget(self);
+        raw
+    }
+}
+
+impl AsRawFd for Fd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+impl AsFd for Fd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open as long as `self` lives, and it is never -1.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
+    }
+}

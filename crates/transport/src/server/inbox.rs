@@ -1,0 +1,162 @@
+//! Receiving requests into a worker's buffer.
+//!
+//! One receive takes whatever is there: usually a whole request, sometimes several (clients may send without waiting for
+//! answers). A request that is larger is then received straight to its place in the same buffer, so that nothing is copied, and
+//! only after its lengths were checked.
+
+use super::Halt;
+use crate::error::TransportError;
+use crate::socket;
+use bivouac_proto::Header;
+use bivouac_proto::header::HEADER_LEN;
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use std::ops::Range;
+use std::time::Duration;
+
+/// What one receive takes, and the size of a buffer that has not seen a larger request.
+const ROOM: usize = 64 << 10;
+/// A buffer that grew beyond this is given back when its worker becomes idle.
+const KEEP: usize = 1 << 20;
+
+/// A worker's buffer.
+pub(super) struct Inbox {
+    bytes: Vec<u8>,
+    /// What was received and not yet taken.
+    held: Range<usize>,
+}
+
+/// What came.
+pub(super) enum Incoming<'a> {
+    /// A whole request.
+    Request {
+        /// Its header.
+        header: Header,
+        /// Its body.
+        body: &'a [u8],
+        /// Its payload.
+        payload: &'a mut [u8],
+    },
+    /// Nothing, for the socket's receive timeout; nothing is held either.
+    Idle,
+    /// The peer is done, between two requests; or the server stops.
+    End,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Inbox {
+        Inbox {
+            bytes: Vec::new(),
+            held: 0..0,
+        }
+    }
+
+    /// Forgets what it holds, and most of its memory.
+    pub(super) fn rest(&mut self) {
+        self.held = 0..0;
+        if self.bytes.len() > KEEP {
+            self.bytes = Vec::new();
+        }
+    }
+
+    /// Forgets what it holds: another connection comes.
+    pub(super) fn clear(&mut self) {
+        self.held = 0..0;
+    }
+
+    /// Whether it holds nothing of a further request.
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// The next request. The socket's receive timeout is how long an idle peer is waited for; in the middle of a request it may
+    /// pause for `stall`.
+    pub(super) fn next(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        stall: Duration,
+        halt: &Halt,
+    ) -> Result<Incoming<'_>, TransportError> {
+        let mut quiet_since: Option<Duration> = None;
+        loop {
+            let head = self
+                .bytes
+                .get(self.held.clone())
+                .and_then(|held| held.first_chunk::<HEADER_LEN>());
+            let header = head.map(Header::from_bytes).transpose()?;
+            let needed = header.map(|h| HEADER_LEN + h.body_len as usize + h.payload_len as usize);
+            if let (Some(header), Some(needed)) = (header, needed)
+                && needed <= self.held.len()
+            {
+                return self.take(header, needed);
+            }
+            match self.receive(fd, needed) {
+                Ok(0) if self.held.is_empty() => return Ok(Incoming::End),
+                Ok(0) => return Err(TransportError::Closed),
+                Ok(_) => quiet_since = None,
+                Err(Errno::AGAIN | Errno::INTR) if halt.is_abandoned() => return Ok(Incoming::End),
+                Err(Errno::AGAIN) if self.held.is_empty() => {
+                    return Ok(if halt.is_stopping() {
+                        Incoming::End
+                    } else {
+                        Incoming::Idle
+                    });
+                }
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    let now = socket::now();
+                    if now.saturating_sub(*quiet_since.get_or_insert(now)) > stall {
+                        return Err(TransportError::TimedOut);
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Receives more: exactly what is missing of a request of `needed` bytes, or what is there.
+    fn receive(&mut self, fd: BorrowedFd<'_>, needed: Option<usize>) -> Result<usize, Errno> {
+        // Move what is held to the front: it is the beginning of a request, and short.
+        if self.held.start > 0 {
+            self.bytes.copy_within(self.held.clone(), 0);
+            self.held = 0..self.held.len();
+        }
+        let end = needed.unwrap_or(ROOM);
+        if self.bytes.len() < end {
+            // Bounded: the header was checked. A buffer that cannot be had costs the connection, not the process.
+            let more = end.max(ROOM) - self.bytes.len();
+            self.bytes.try_reserve_exact(more).map_err(|_| Errno::NOMEM)?;
+            self.bytes.resize(end.max(ROOM), 0);
+        }
+        let flags = if needed.is_some() {
+            RecvFlags::WAITALL
+        } else {
+            RecvFlags::empty()
+        };
+        let free = self.bytes.get_mut(self.held.end..end).unwrap_or_default();
+        let (n, _) = rustix::net::recv(fd, free, flags)?;
+        self.held.end += n;
+        Ok(n)
+    }
+
+    fn take(&mut self, header: Header, len: usize) -> Result<Incoming<'_>, TransportError> {
+        let start = self.held.start;
+        self.held.start += len;
+        if self.held.is_empty() {
+            self.held = 0..0;
+        }
+        let body_len = header.body_len as usize;
+        let message = self
+            .bytes
+            .get_mut(start + HEADER_LEN..start + len)
+            .unwrap_or_default();
+        match message.split_at_mut_checked(body_len) {
+            Some((body, payload)) => Ok(Incoming::Request {
+                header,
+                body,
+                payload,
+            }),
+            None => Err(TransportError::Protocol("a request shorter than its header says")),
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! Parked connections and the workers that serve them.
+//!
+//! A connection is owned by exactly one party: the table of parked connections, or the worker that took it out. Whoever removes it
+//! from the table has it; an event for a connection that is not there any more is ignored. One-shot events make sure that a
+//! parked connection wakes one worker once.
+//!
+//! Of the locks here, none is held while another is taken, and none while a service runs.
+
+use super::greeting::{Greeted, Greeting};
+use super::inbox::{Inbox, Incoming};
+use super::responder::{Outlet, Responder};
+use super::{Halt, PeerInfo, Running, ServerOptions, Service};
+use crate::error::TransportError;
+use crate::fd::Fd;
+use crate::socket;
+use bivouac_proto::{Errno, Kind};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::AsFd;
+use rustix::io::Errno as Sys;
+use rustix::net::sockopt::Timeout;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The token of the event that ends waiting; connections have others.
+const HALT: u64 = 0;
+/// A blocked send looks this often whether the server stops.
+const SEND_SLICE: Duration = Duration::from_millis(250);
+/// An answer's buffer that grew beyond this is given back when its worker becomes idle, bytes.
+const KEEP: usize = 1 << 20;
+
+/// A socket that was accepted.
+pub(super) struct Connected {
+    pub(super) fd: Fd,
+    pub(super) unix: bool,
+    pub(super) peer: PeerInfo,
+}
+
+enum State<T> {
+    Greeting(Greeting),
+    Open(T),
+}
+
+struct Client<T> {
+    token: u64,
+    line: Connected,
+    /// Whether the epoll knows the socket.
+    registered: bool,
+    state: State<T>,
+}
+
+/// What a worker works with.
+struct Desk {
+    inbox: Inbox,
+    body: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+pub(super) struct Pool<S: Service> {
+    service: Arc<S>,
+    pub(super) options: ServerOptions,
+    pub(super) halt: Arc<Halt>,
+    epoll: Fd,
+    next_token: AtomicU64,
+    parked: Mutex<HashMap<u64, Client<S::Session>>>,
+    connections: AtomicUsize,
+    /// Workers in the epoll. When it falls to 0, the worker that left last starts another.
+    waiting: AtomicUsize,
+    workers: Mutex<Workers>,
+    /// No worker waits and no more may be started: workers give connections back after each request.
+    full: AtomicBool,
+}
+
+#[derive(Default)]
+struct Workers {
+    next: u64,
+    threads: HashMap<u64, JoinHandle<()>>,
+    /// The limit was reached, and that was logged.
+    complained: bool,
+}
+
+/// How the standard library's error about a thread looks here.
+pub(super) fn spawn_error(error: &std::io::Error) -> TransportError {
+    let errno = error.raw_os_error().and_then(|e| u16::try_from(e).ok());
+    TransportError::System(errno.map_or(Errno::AGAIN, Errno))
+}
+
+/// A panic while a lock was held leaves plain data here, which stays usable.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<S: Service> Pool<S> {
+    pub(super) fn start(
+        service: Arc<S>,
+        options: ServerOptions,
+        halt: Arc<Halt>,
+    ) -> Result<Arc<Pool<S>>, TransportError> {
+        let epoll = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        epoll::add(&epoll, &halt.event, EventData::new_u64(HALT), EventFlags::IN)?;
+        let pool = Arc::new(Pool {
+            service,
+            options,
+            halt,
+            epoll,
+            next_token: AtomicU64::new(HALT + 1),
+            parked: Mutex::default(),
+            connections: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            workers: Mutex::default(),
+            full: AtomicBool::new(false),
+        });
+        pool.hire()?;
+        Ok(pool)
+    }
+
+    /// Takes a new connection, which must have authenticated by `deadline`; returns its token.
+    pub(super) fn admit(&self, line: Connected, deadline: Duration) -> u64 {
+        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        self.park(Client {
+            token,
+            line,
+            registered: false,
+            state: State::Greeting(Greeting::new(deadline)),
+        });
+        token
+    }
+
+    /// Closes a parked connection whose time to authenticate is over.
+    pub(super) fn close_unless_authenticated(&self, token: u64) {
+        let mut parked = lock(&self.parked);
+        if parked
+            .get(&token)
+            .is_some_and(|c| matches!(c.state, State::Greeting(_)))
+        {
+            let late = parked.remove(&token);
+            drop(parked);
+            late.into_iter().for_each(|c| self.close(c));
+        }
+    }
+
+    fn park(&self, mut client: Client<S::Session>) {
+        let token = client.token;
+        let deadline = match &client.state {
+            State::Greeting(greeting) => Some(greeting.deadline),
+            State::Open(_) => None,
+        };
+        let (data, flags) = (EventData::new_u64(token), EventFlags::IN | EventFlags::ONESHOT);
+        // Armed under the lock, so that the worker that it wakes finds it in the table; and the table is emptied under
+        // the lock after stopping was said, so that nothing is left in it.
+        let mut parked = lock(&self.parked);
+        let armed = if self.halt.is_stopping() {
+            Err(Sys::CANCELED)
+        } else if client.registered {
+            epoll::modify(&self.epoll, &client.line.fd, data, flags)
+        } else {
+            epoll::add(&self.epoll, &client.line.fd, data, flags)
+        };
+        if let Err(error) = armed {
+            drop(parked);
+            if error != Sys::CANCELED {
+                tracing::error!("cannot watch a connection, which is closed: {error}");
+            }
+            return self.close(client);
+        }
+        client.registered = true;
+        parked.insert(token, client);
+        drop(parked);
+        // The acceptor looks once, at the deadline; if that was while a worker had it, this is who closes it.
+        if deadline.is_some_and(|d| d <= socket::now()) {
+            self.close_unless_authenticated(token);
+        }
+    }
+
+    fn close(&self, client: Client<S::Session>) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+        let Client { line, state, .. } = client;
+        drop(line);
+        if let State::Open(session) = state {
+            self.service.closed(session);
+        }
+    }
+
+    /// Starts a worker, if there may be one more.
+    fn hire(self: &Arc<Self>) -> Result<(), TransportError> {
+        let mut workers = lock(&self.workers);
+        if workers.threads.len() >= self.options.max_workers {
+            self.full.store(true, Ordering::Relaxed);
+            if !std::mem::replace(&mut workers.complained, true) {
+                tracing::warn!("all {} workers are busy: requests wait", self.options.max_workers);
+            }
+            return Ok(());
+        }
+        let number = workers.next;
+        workers.next += 1;
+        let pool = Arc::clone(self);
+        let thread = std::thread::Builder::new()
+            .name(self.options.name.clone())
+            .spawn(move || pool.work(number));
+        match thread {
+            Ok(handle) => {
+                workers.threads.insert(number, handle);
+                Ok(())
+            }
+            Err(error) => {
+                self.full.store(true, Ordering::Relaxed);
+                Err(spawn_error(&error))
+            }
+        }
+    }
+
+    fn work(self: Arc<Self>, number: u64) {
+        let mut desk = Desk {
+            inbox: Inbox::new(),
+            body: Vec::new(),
+            payload: Vec::new(),
+        };
+        while let Some(client) = self.next_client(&mut desk) {
+            self.attend(client, &mut desk);
+        }
+        if !self.halt.is_stopping() {
+            // Nobody joins a worker that leaves for lack of work.
+            lock(&self.workers).threads.remove(&number);
+        }
+    }
+
+    /// Waits for a parked connection to have something; `None`: leave.
+    fn next_client(self: &Arc<Self>, desk: &mut Desk) -> Option<Client<S::Session>> {
+        desk.rest();
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        self.full.store(false, Ordering::Relaxed);
+        let idle = socket::timespec(self.options.worker_idle);
+        let mut timeout = Some(&idle);
+        loop {
+            let mut events = [epoll::Event {
+                flags: EventFlags::empty(),
+                data: EventData::new_u64(HALT),
+            }];
+            let result = epoll::wait(&self.epoll, &mut events, timeout);
+            if self.halt.is_stopping() {
+                self.waiting.fetch_sub(1, Ordering::AcqRel);
+                return None;
+            }
+            match result {
+                Ok(0) => {
+                    // Others wait: leave. The last one stays, and is not woken again for nothing.
+                    let others = |n: usize| n.checked_sub(1).filter(|left| *left > 0);
+                    if self
+                        .waiting
+                        .fetch_update(Ordering::AcqRel, Ordering::Acquire, others)
+                        .is_ok()
+                    {
+                        return None;
+                    }
+                    timeout = None;
+                }
+                Ok(_) => {
+                    let [event] = events;
+                    let Some(client) = lock(&self.parked).remove(&event.data.u64()) else {
+                        continue;
+                    };
+                    if self.waiting.fetch_sub(1, Ordering::AcqRel) == 1
+                        && let Err(error) = self.hire()
+                    {
+                        tracing::error!("cannot start a thread: {error}");
+                    }
+                    return Some(client);
+                }
+                Err(Sys::INTR) => {}
+                Err(error) => {
+                    tracing::error!("waiting for requests: {error}");
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+        }
+    }
+
+    /// Authenticates a connection, and serves it until it is idle.
+    fn attend(&self, mut client: Client<S::Session>, desk: &mut Desk) {
+        if let State::Greeting(greeting) = &mut client.state {
+            let line = &client.line;
+            match greeting.step(line.fd.as_fd(), line.peer, &*self.service) {
+                Ok(Greeted::Waiting) => return self.park(client),
+                Ok(Greeted::Done(session)) => client.state = State::Open(session),
+                Err(error) => {
+                    match error {
+                        TransportError::Closed => {}
+                        TransportError::Protocol(_) => tracing::debug!("{:?} was closed: {error}", line.peer),
+                        _ => tracing::warn!("{:?} was refused: {error}", line.peer),
+                    }
+                    return self.close(client);
+                }
+            }
+            let fd = client.line.fd.as_fd();
+            let set = socket::set_timeout(fd, Timeout::Recv, self.options.linger)
+                .and_then(|()| socket::set_timeout(fd, Timeout::Send, SEND_SLICE));
+            if let Err(error) = set {
+                tracing::error!("{:?} was closed: {error}", client.line.peer);
+                return self.close(client);
+            }
+        }
+        match self.serve(&mut client, desk) {
+            Ok(Stay::Parked) => self.park(client),
+            Ok(Stay::Closed) => self.close(client),
+            Err(error) => {
+                tracing::debug!("{:?} was closed: {error}", client.line.peer);
+                self.close(client);
+            }
+        }
+    }
+
+    /// Serves requests until there are none for a while.
+    fn serve(&self, client: &mut Client<S::Session>, desk: &mut Desk) -> Result<Stay, TransportError> {
+        let State::Open(session) = &mut client.state else {
+            return Ok(Stay::Closed);
+        };
+        let line = Outlet {
+            fd: client.line.fd.as_fd(),
+            unix: client.line.unix,
+            stall: self.options.stall,
+            halt: &self.halt,
+        };
+        let versions = || self.service.versions();
+        desk.inbox.clear();
+        loop {
+            let (header, body, payload) = match desk.inbox.next(line.fd, line.stall, line.halt)? {
+                Incoming::Request {
+                    header,
+                    body,
+                    payload,
+                } => (header, body, payload),
+                Incoming::Idle => return Ok(Stay::Parked),
+                Incoming::End => return Ok(Stay::Closed),
+            };
+            if header.kind != Kind::Request {
+                return Err(TransportError::Protocol("not a request"));
+            }
+            let mut reply = Responder::new(line, &header, &versions, &mut desk.body, &mut desk.payload);
+            let served = catch_unwind(AssertUnwindSafe(|| {
+                self.service.serve(session, &header, body, payload, &mut reply);
+            }));
+            if served.is_err() {
+                // What the session is worth now nobody knows; other connections have their own.
+                tracing::error!("serving a request panicked; its connection is closed: {header:?}");
+                return Ok(Stay::Closed);
+            }
+            reply.finish()?;
+            if self.halt.is_stopping() {
+                return Ok(Stay::Closed);
+            }
+            if self.full.load(Ordering::Relaxed) && desk.inbox.is_empty() {
+                return Ok(Stay::Parked);
+            }
+        }
+    }
+}
+
+/// What becomes of a connection.
+enum Stay {
+    Parked,
+    Closed,
+}
+
+impl Desk {
+    /// Gives back what is not worth keeping while there is nothing to do.
+    fn rest(&mut self) {
+        self.inbox.rest();
+        for buffer in [&mut self.body, &mut self.payload] {
+            buffer.clear();
+            if buffer.capacity() > KEEP {
+                *buffer = Vec::new();
+            }
+        }
+    }
+}
+
+impl<S: Service> Running for Pool<S> {
+    fn join_ended(&self) -> usize {
+        let mut workers = lock(&self.workers);
+        let ended: Vec<_> = workers
+            .threads
+            .extract_if(|_, handle| handle.is_finished())
+            .collect();
+        let left = workers.threads.len();
+        drop(workers);
+        for (_, handle) in ended {
+            if handle.join().is_err() {
+                tracing::error!("a worker had panicked");
+            }
+        }
+        left
+    }
+
+    fn close_parked(&self) {
+        let parked = std::mem::take(&mut *lock(&self.parked));
+        parked.into_values().for_each(|client| self.close(client));
+    }
+
+    fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    fn workers(&self) -> usize {
+        lock(&self.workers).threads.len()
+    }
+}
