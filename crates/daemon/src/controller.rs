@@ -1,0 +1,351 @@
+//! The controller: keeps the map, watches the servers, ends the deployment.
+//!
+//! One daemon of a deployment has this role. It alone changes the map ([`log`]): every change is committed to stable
+//! storage before anybody hears of it. It pings every daemon twice a second ([`health`]); a server that dies is declared
+//! down within two seconds, at a new epoch, which goes to every daemon that lives, and so to every client that
+//! asks one of them. It is on no operation's path: while nothing changes, nobody needs it.
+//!
+//! Three things end a deployment: a `Shutdown` request; the end of a *lifeline*, the connection that `bivouac run`
+//! holds, so that nothing stays behind when it is killed; and a daemon's own death, which ends that daemon only. The
+//! controller tells all others first and its own daemon last.
+//!
+//! What it leaves to others: serving `Ping`, `Install` and `Stats` (every daemon does), and removing what is stored
+//! (every daemon removes what it made).
+
+pub mod health;
+pub mod link;
+pub mod log;
+
+pub use link::{ControlLink, LinkError};
+pub use log::{MapChange, MapLog};
+
+use bivouac_layout::map::ServerState;
+use bivouac_layout::{Epoch, Map, ServerId};
+use bivouac_proto::Errno;
+use bivouac_proto::auth::Key;
+use bivouac_proto::control::{ControlReply, ControlRequest, ServerHealth};
+use bivouac_transport::Endpoint;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a daemon that is told to stop may take to answer.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the controller cannot do.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerError {
+    /// Its directory cannot be read or written.
+    #[error("{}: {cause}", path.display())]
+    Store {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        cause: std::io::Error,
+    },
+    /// What it stored is not what it wrote.
+    #[error("{} is damaged: {what}", path.display())]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// How.
+        what: String,
+    },
+    /// The first map breaks the map's rules.
+    #[error("not a map: {0}")]
+    BadMap(&'static str),
+    /// A change names a server that the map does not have.
+    #[error("unknown server")]
+    UnknownServer,
+    /// No thread could be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+    /// A request that no controller serves.
+    #[error("not a request to the controller")]
+    NotForController,
+}
+
+impl ControllerError {
+    /// What the asking peer gets.
+    pub fn errno(&self) -> Errno {
+        match self {
+            ControllerError::Store { .. } | ControllerError::Damaged { .. } => Errno::IO,
+            ControllerError::Thread(_) => Errno::AGAIN,
+            ControllerError::BadMap(_) | ControllerError::UnknownServer => Errno::INVAL,
+            ControllerError::NotForController => Errno::OPNOTSUPP,
+        }
+    }
+}
+
+/// What a controller starts with.
+pub struct ControllerConfig {
+    /// The deployment's directory, where the map is kept.
+    pub deployment_dir: PathBuf,
+    /// The deployment's key.
+    pub key: Key,
+    /// The first map; the deployment's number is in it.
+    pub map: Map,
+    /// Where the controller's own daemon listens on its node (its agent's socket).
+    pub own: Endpoint,
+    /// The server number of its own daemon, if it is a server too.
+    pub own_server: Option<ServerId>,
+    /// Ends the controller's own daemon; `true` keeps the storage. Called once, when all others were told.
+    pub stop: Box<dyn FnOnce(bool) + Send>,
+}
+
+/// One daemon that is watched.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) server: Option<ServerId>,
+}
+
+/// What one control connection has asked for. The daemon keeps one for each, and gives it back to
+/// [`Controller::closed`] when the connection ends.
+#[derive(Debug, Default)]
+pub struct ControlSession {
+    lifeline: bool,
+}
+
+/// The controller. Dropping it stops its threads.
+pub struct Controller {
+    shared: Arc<Shared>,
+    watchers: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Controller {
+    /// Commits the first map and starts to watch.
+    pub fn start(config: ControllerConfig) -> Result<Controller, ControllerError> {
+        config.map.check().map_err(ControllerError::BadMap)?;
+        let mut members: Vec<Member> = config
+            .map
+            .servers
+            .iter()
+            .filter(|s| Some(s.id) != config.own_server)
+            .map(|s| Member {
+                endpoint: Endpoint::Tcp(s.address),
+                server: Some(s.id),
+            })
+            .collect();
+        members.push(Member {
+            endpoint: config.own,
+            server: config.own_server,
+        });
+        let now = Instant::now();
+        let health = config.map.servers.iter().map(|s| (s.id, (true, now))).collect();
+        let log = MapLog::found(&config.deployment_dir, config.map)?;
+        let map = log.map().clone();
+        let shared = Arc::new(Shared {
+            key: config.key,
+            deployment: map.deployment,
+            others: members[..members.len() - 1].to_vec(),
+            log: Mutex::new(log),
+            view: Mutex::new(View {
+                map,
+                health,
+                stopping: false,
+                stop: Some(config.stop),
+            }),
+            changed: Condvar::new(),
+        });
+        let controller = Controller {
+            shared: shared.clone(),
+            watchers: Mutex::default(),
+        };
+        for member in members {
+            let shared = shared.clone();
+            let watcher = spawn("watcher", move || health::Watcher::new(member).run(&shared))?;
+            lock(&controller.watchers).push(watcher);
+        }
+        Ok(controller)
+    }
+
+    /// Serves the requests that are the controller's: `Overview`, `Lifeline`, `Release`, `Shutdown`. `None` is
+    /// answered as done. A shutdown is answered at once and carried out in the background.
+    pub fn handle(
+        &self,
+        session: &mut ControlSession,
+        request: &ControlRequest<'_>,
+    ) -> Result<Option<ControlReply>, ControllerError> {
+        match request {
+            ControlRequest::Overview => Ok(Some(self.shared.overview())),
+            ControlRequest::Lifeline => {
+                session.lifeline = true;
+                Ok(None)
+            }
+            ControlRequest::Release => {
+                session.lifeline = false;
+                Ok(None)
+            }
+            ControlRequest::Shutdown { keep } => {
+                // The lifeline's holder that takes the deployment down itself has its way with `keep`.
+                session.lifeline = false;
+                self.shut_down(*keep)?;
+                Ok(None)
+            }
+            _ => Err(ControllerError::NotForController),
+        }
+    }
+
+    /// A control connection has ended.
+    pub fn closed(&self, session: ControlSession) {
+        if session.lifeline {
+            tracing::info!("the lifeline has ended");
+            if let Err(error) = self.shut_down(false) {
+                tracing::error!(%error, "cannot shut down");
+            }
+        }
+    }
+
+    /// The current map.
+    pub fn map(&self) -> Arc<Map> {
+        lock(&self.shared.view).map.clone()
+    }
+
+    /// Stops watching and joins the threads; the deployment goes on without a controller.
+    pub fn stop(&self) {
+        lock(&self.shared.view).stopping = true;
+        self.shared.changed.notify_all();
+        let watchers = std::mem::take(&mut *lock(&self.watchers));
+        for watcher in watchers {
+            let _ = watcher.join();
+        }
+    }
+
+    /// Tells all other daemons to stop, then our own; the first call does it.
+    fn shut_down(&self, keep: bool) -> Result<(), ControllerError> {
+        let mut view = lock(&self.shared.view);
+        let Some(stop) = view.stop.take() else {
+            return Ok(());
+        };
+        view.stopping = true;
+        drop(view);
+        self.shared.changed.notify_all();
+        tracing::info!(keep, "shutting the deployment down");
+        let shared = self.shared.clone();
+        spawn("shutdown", move || {
+            std::thread::scope(|scope| {
+                for member in &shared.others {
+                    let shared = &shared;
+                    scope.spawn(move || {
+                        if let Err(error) = shared.stop_member(member, keep) {
+                            tracing::warn!(member = %member.endpoint, %error, "not told to stop");
+                        }
+                    });
+                }
+            });
+            stop(keep);
+        })?;
+        Ok(())
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What handlers and watchers share. `log` is locked before `view`, and `view` never across I/O.
+pub(crate) struct Shared {
+    pub(crate) key: Key,
+    pub(crate) deployment: u64,
+    others: Vec<Member>,
+    log: Mutex<MapLog>,
+    view: Mutex<View>,
+    changed: Condvar,
+}
+
+/// What can be seen without waiting for a disk.
+struct View {
+    map: Arc<Map>,
+    /// Whether the server answered last time, and when it last did.
+    health: BTreeMap<ServerId, (bool, Instant)>,
+    stopping: bool,
+    stop: Option<Box<dyn FnOnce(bool) + Send>>,
+}
+
+impl Shared {
+    /// Waits until `next`, or until there is a map newer than `known`. `None`: the controller stops.
+    pub(crate) fn wait(&self, next: Instant, known: Epoch) -> Option<Arc<Map>> {
+        let mut view = lock(&self.view);
+        // A daemon that has no map yet is unreachable, or gets one with this very ping: no reason to hurry.
+        let started_at = view.map.epoch;
+        loop {
+            if view.stopping {
+                return None;
+            }
+            let left = next.saturating_duration_since(Instant::now());
+            let news = view.map.epoch > started_at || (known != Epoch(0) && known < started_at);
+            if left.is_zero() || news {
+                return Some(view.map.clone());
+            }
+            view = self
+                .changed
+                .wait_timeout(view, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    /// Commits a server's state; `None` when that failed (it is tried again at the next ping).
+    pub(crate) fn set_state(&self, server: ServerId, state: ServerState) -> Option<Arc<Map>> {
+        let mut log = lock(&self.log);
+        match log.propose(MapChange::State { server, state }) {
+            Ok(map) => {
+                tracing::info!(%server, ?state, epoch = %map.epoch, "the map has changed");
+                lock(&self.view).map = map.clone();
+                self.changed.notify_all();
+                Some(map)
+            }
+            Err(error) => {
+                tracing::error!(%server, ?state, %error, "the map cannot be changed");
+                None
+            }
+        }
+    }
+
+    pub(crate) fn report(&self, server: ServerId, alive: bool, last_answer: Instant) {
+        lock(&self.view).health.insert(server, (alive, last_answer));
+    }
+
+    fn overview(&self) -> ControlReply {
+        let view = lock(&self.view);
+        let health = view
+            .health
+            .iter()
+            .map(|(server, (alive, last))| ServerHealth {
+                server: *server,
+                alive: *alive,
+                silent_ms: last.elapsed().as_millis() as u64,
+            })
+            .collect();
+        ControlReply::Overview {
+            map: Box::new((*view.map).clone()),
+            health,
+        }
+    }
+
+    fn stop_member(&self, member: &Member, keep: bool) -> Result<(), LinkError> {
+        let mut link = ControlLink::connect(&member.endpoint, &self.key, self.deployment, STOP_PATIENCE)?;
+        link.tell(ControlRequest::Shutdown { keep })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing is left half changed where a panic could strike.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, ControllerError> {
+    std::thread::Builder::new()
+        .name(name.into())
+        .stack_size(256 << 10)
+        .spawn(work)
+        .map_err(ControllerError::Thread)
+}
+
+#[cfg(test)]
+mod tests;

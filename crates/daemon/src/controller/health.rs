@@ -1,0 +1,146 @@
+//! Who is alive: one watcher thread for each daemon.
+//!
+//! A watcher keeps one control connection, on which it pings twice a second and hands over newer maps. Threads of
+//! their own keep a daemon that hangs from delaying the others' pings; they sleep all the time, so that a hundred of them
+//! cost next to nothing.
+//!
+//! A server is *down* when its connection is refused or reset and cannot be remade at once (its process is gone), or when
+//! it has not answered for [`SILENCE`] (it hangs, or its machine is gone). It is up again when it answers again:
+//! a daemon refuses to start on a storage that is not its own, so one that answers has its data.
+
+use super::link::{ControlLink, LinkError};
+use super::{Member, Shared};
+use bivouac_layout::map::ServerState;
+use bivouac_layout::{Epoch, Map};
+use bivouac_proto::control::ControlRequest;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Time between two pings.
+pub const INTERVAL: Duration = Duration::from_millis(500);
+/// A server that has not answered for so long is down.
+pub const SILENCE: Duration = Duration::from_millis(1500);
+/// How long an answer of a server is awaited that is down already.
+const PATIENCE: Duration = Duration::from_millis(1000);
+
+/// What a watcher knows of its daemon.
+pub(super) struct Watcher {
+    member: Member,
+    link: Option<ControlLink>,
+    /// The newest epoch that the daemon is known to have.
+    epoch: Epoch,
+    boot: Option<u64>,
+    last_answer: Instant,
+}
+
+impl Watcher {
+    pub(super) fn new(member: Member) -> Watcher {
+        Watcher {
+            member,
+            link: None,
+            epoch: Epoch(0),
+            boot: None,
+            last_answer: Instant::now(),
+        }
+    }
+
+    /// Watches until the controller stops.
+    pub(super) fn run(mut self, shared: &Shared) {
+        let mut next = Instant::now();
+        while let Some(map) = shared.wait(next, self.epoch) {
+            next = Instant::now() + INTERVAL;
+            match self.beat(shared, &map) {
+                Ok(()) => {
+                    self.last_answer = Instant::now();
+                    self.report(shared, true);
+                }
+                Err(error) => {
+                    self.link = None;
+                    // Unknown again; it also keeps a newer map from waking this watcher over and over.
+                    self.epoch = Epoch(0);
+                    // Refused, after `beat` has tried a fresh connection: nobody is there.
+                    if error.is_death() || self.last_answer.elapsed() >= SILENCE {
+                        self.declare_down(shared, &map, &error);
+                    } else {
+                        // Slow or cut off: look again soon, so that it is noticed in time either way.
+                        next = Instant::now() + INTERVAL / 4;
+                    }
+                    self.report(shared, false);
+                }
+            }
+        }
+    }
+
+    /// One ping, or the handing over of a newer map, on the connection or on a fresh one.
+    fn beat(&mut self, shared: &Shared, map: &Arc<Map>) -> Result<(), LinkError> {
+        if let Some(mut link) = self.link.take() {
+            match self.speak(&mut link, shared, map) {
+                Ok(()) => {
+                    self.link = Some(link);
+                    return Ok(());
+                }
+                // It may have been restarted, or have closed an idle connection.
+                Err(error) if error.is_death() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut link = ControlLink::connect(
+            &self.member.endpoint,
+            &shared.key,
+            shared.deployment,
+            self.patience(),
+        )?;
+        self.speak(&mut link, shared, map)?;
+        self.link = Some(link);
+        Ok(())
+    }
+
+    fn speak(&mut self, link: &mut ControlLink, shared: &Shared, map: &Arc<Map>) -> Result<(), LinkError> {
+        link.set_timeout(self.patience())?;
+        let (epoch, boot) = link.ping(map.epoch)?;
+        self.last_answer = Instant::now();
+        if self.boot.replace(boot).is_some_and(|before| before != boot) {
+            tracing::info!(member = %self.member.endpoint, "the daemon was restarted");
+        }
+        self.epoch = epoch;
+        // Up first, so that the map that it gets says so.
+        let map = match self.member.server {
+            Some(server) if map.server(server).is_some_and(|s| s.state == ServerState::Down) => {
+                tracing::info!(%server, "the server answers again");
+                shared
+                    .set_state(server, ServerState::Up)
+                    .unwrap_or_else(|| map.clone())
+            }
+            _ => map.clone(),
+        };
+        if self.epoch < map.epoch {
+            link.set_timeout(self.patience().max(PATIENCE))?;
+            link.tell(ControlRequest::Install {
+                map: Box::new((*map).clone()),
+            })?;
+            self.epoch = map.epoch;
+        }
+        Ok(())
+    }
+
+    /// How long an answer is awaited: until the silence makes the server count as dead.
+    fn patience(&self) -> Duration {
+        let left = SILENCE.saturating_sub(self.last_answer.elapsed());
+        if left.is_zero() { PATIENCE } else { left }
+    }
+
+    fn declare_down(&self, shared: &Shared, map: &Map, error: &LinkError) {
+        let Some(server) = self.member.server else { return };
+        if map.server(server).is_some_and(|s| s.state == ServerState::Up) {
+            let silent_ms = self.last_answer.elapsed().as_millis() as u64;
+            tracing::warn!(%server, silent_ms, %error, "the server is down");
+            shared.set_state(server, ServerState::Down);
+        }
+    }
+
+    fn report(&self, shared: &Shared, alive: bool) {
+        if let Some(server) = self.member.server {
+            shared.report(server, alive, self.last_answer);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! A control connection: what the controller and the command line say to a daemon.
+
+use bivouac_layout::Epoch;
+use bivouac_proto::auth::{Key, Role};
+use bivouac_proto::control::{ControlReply, ControlRequest};
+use bivouac_proto::{Errno, Header, Kind, Reply, Request, Status};
+use bivouac_transport::{ConnectOptions, Connection, Endpoint, Outgoing, TransportError};
+use std::time::Duration;
+
+/// Why a control request was not answered as it should be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    /// The connection could not be made, or broke.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The daemon answered with an error.
+    #[error("the daemon refused: {0}")]
+    Errno(Errno),
+    /// The daemon answered something else than was asked for.
+    #[error("the daemon sent an answer that does not fit the request")]
+    Unexpected,
+}
+
+impl LinkError {
+    /// Whether it says that nobody is there, rather than that somebody is slow.
+    pub fn is_death(&self) -> bool {
+        matches!(
+            self,
+            LinkError::Transport(TransportError::Refused | TransportError::Closed)
+        )
+    }
+}
+
+/// An authenticated connection with [`Role::Control`].
+#[derive(Debug)]
+pub struct ControlLink {
+    connection: Connection,
+    body: Vec<u8>,
+}
+
+impl ControlLink {
+    /// Connects and authenticates within `timeout`; later answers are awaited as long.
+    pub fn connect(
+        endpoint: &Endpoint,
+        key: &Key,
+        deployment: u64,
+        timeout: Duration,
+    ) -> Result<ControlLink, LinkError> {
+        let options = ConnectOptions {
+            timeout,
+            silence: timeout,
+            fd_floor: 0,
+        };
+        let (connection, _) = Connection::connect(endpoint, key, deployment, Role::Control, &options)?;
+        Ok(ControlLink {
+            connection,
+            body: Vec::new(),
+        })
+    }
+
+    /// Changes how long an answer is awaited.
+    pub fn set_timeout(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        // A time-out of zero would mean none at all.
+        Ok(self
+            .connection
+            .set_silence(timeout.max(Duration::from_millis(1)))?)
+    }
+
+    /// One request, one answer.
+    pub fn request(&mut self, request: ControlRequest<'_>) -> Result<Option<ControlReply>, LinkError> {
+        let mut header = Header::new(Kind::Request);
+        header.epoch = Epoch(0);
+        self.body.clear();
+        bivouac_proto::encode(&Request::Control(request), &mut self.body);
+        let answer = self.connection.call(
+            &Outgoing {
+                header,
+                body: &self.body,
+                payload: &[],
+            },
+            &mut [],
+        )?;
+        if answer.header.status != Status::OK {
+            return Err(answer
+                .header
+                .status
+                .errno()
+                .map_or(LinkError::Unexpected, LinkError::Errno));
+        }
+        match bivouac_proto::decode(answer.body) {
+            Ok(Reply::Done) => Ok(None),
+            Ok(Reply::Control(reply)) => Ok(Some(reply)),
+            _ => Err(LinkError::Unexpected),
+        }
+    }
+
+    /// A request that is answered with nothing.
+    pub fn tell(&mut self, request: ControlRequest<'_>) -> Result<(), LinkError> {
+        self.request(request).map(|_| ())
+    }
+
+    /// Asks for a sign of life; answers with epoch and boot number.
+    pub fn ping(&mut self, epoch: Epoch) -> Result<(Epoch, u64), LinkError> {
+        match self.request(ControlRequest::Ping { epoch })? {
+            Some(ControlReply::Pong { epoch, boot }) => Ok((epoch, boot)),
+            _ => Err(LinkError::Unexpected),
+        }
+    }
+}

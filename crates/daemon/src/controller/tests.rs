@@ -1,0 +1,370 @@
+//! The controller against daemons that do nothing but listen, hang and die.
+
+use super::*;
+use bivouac_layout::map::{Generation, Node, Server as MapServer};
+use bivouac_layout::{NodeId, balance};
+use bivouac_proto::auth::{Hello, KEY_LEN, Welcome};
+use bivouac_proto::{Header, Reply, Request};
+use bivouac_transport::{PeerInfo, Responder, Server, ServerOptions, Service};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+const KEY: Key = Key([7; KEY_LEN]);
+const DEPLOYMENT: u64 = 42;
+
+/// A directory of one test, removed when dropped.
+pub(super) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(super) fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(super) fn scratch(name: &str) -> Scratch {
+    let path = std::env::temp_dir().join(format!("bivouac-controller-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&path).expect("a scratch directory");
+    Scratch(path)
+}
+
+pub(super) fn two_servers() -> Map {
+    map_of(&[
+        "127.0.0.1:1".parse().expect("address"),
+        "127.0.0.1:2".parse().expect("address"),
+    ])
+}
+
+fn map_of(addresses: &[SocketAddr]) -> Map {
+    let ids: Vec<ServerId> = (0..addresses.len() as u16).map(ServerId).collect();
+    let servers = ids.iter().zip(addresses).map(|(id, address)| MapServer {
+        id: *id,
+        node: NodeId(0),
+        address: *address,
+        state: ServerState::Up,
+    });
+    Map {
+        epoch: Epoch(1),
+        deployment: DEPLOYMENT,
+        mount: "/bivouac".into(),
+        block_size: 1 << 19,
+        nodes: vec![Node {
+            id: NodeId(0),
+            host: "here".into(),
+        }],
+        servers: servers.collect(),
+        shards: balance::deal(&[], &ids),
+        copies: 1,
+        generations: vec![Generation { servers: ids }],
+    }
+}
+
+/// What a fake daemon was asked.
+#[derive(Default)]
+struct Seen {
+    epoch: AtomicU64,
+    pings: AtomicUsize,
+    hangs: AtomicBool,
+    shutdown: Mutex<Option<bool>>,
+}
+
+struct Fake(Arc<Seen>);
+
+impl Service for Fake {
+    type Session = ();
+    fn key(&self) -> &Key {
+        &KEY
+    }
+    fn deployment(&self) -> u64 {
+        DEPLOYMENT
+    }
+    fn versions(&self) -> (Epoch, u64) {
+        (Epoch(self.0.epoch.load(Ordering::SeqCst)), 0)
+    }
+    fn accept(&self, _: &Hello, _: PeerInfo) -> Option<((), Welcome)> {
+        Some((
+            (),
+            Welcome {
+                epoch: self.versions().0,
+                namespace: 0,
+            },
+        ))
+    }
+    fn serve(&self, _: &mut (), _: &Header, body: &[u8], _: &mut [u8], reply: &mut Responder<'_>) {
+        while self.0.hangs.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        match bivouac_proto::decode(body) {
+            Ok(Request::Control(ControlRequest::Ping { .. })) => {
+                self.0.pings.fetch_add(1, Ordering::SeqCst);
+                let epoch = self.versions().0;
+                reply.ok(&Reply::Control(ControlReply::Pong { epoch, boot: 1 }));
+            }
+            Ok(Request::Control(ControlRequest::Install { map })) => {
+                self.0.epoch.store(map.epoch.0, Ordering::SeqCst);
+                reply.ok(&Reply::Done);
+            }
+            Ok(Request::Control(ControlRequest::Shutdown { keep })) => {
+                *lock(&self.0.shutdown) = Some(keep);
+                reply.ok(&Reply::Done);
+            }
+            other => panic!("not expected: {other:?}"),
+        }
+    }
+    fn closed(&self, (): ()) {}
+}
+
+struct Daemon {
+    seen: Arc<Seen>,
+    server: Option<Server>,
+    address: SocketAddr,
+}
+
+fn daemon(address: &str) -> Daemon {
+    let seen = Arc::new(Seen::default());
+    let endpoint = Endpoint::Tcp(address.parse().expect("address"));
+    let options = ServerOptions {
+        grace: Duration::from_millis(50),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(Arc::new(Fake(seen.clone())), vec![endpoint], options).expect("listens");
+    let Endpoint::Tcp(address) = server.local_addrs()[0] else {
+        unreachable!("asked for TCP")
+    };
+    Daemon {
+        seen,
+        server: Some(server),
+        address,
+    }
+}
+
+struct Cluster {
+    daemons: Vec<Daemon>,
+    controller: Controller,
+    stopped: mpsc::Receiver<bool>,
+    dir: Scratch,
+}
+
+/// Three servers; the controller is in the daemon of the first.
+fn cluster(name: &str) -> Cluster {
+    let daemons: Vec<Daemon> = (0..3).map(|_| daemon("127.0.0.1:0")).collect();
+    let addresses: Vec<SocketAddr> = daemons.iter().map(|d| d.address).collect();
+    let dir = scratch(name);
+    let (send, stopped) = mpsc::channel();
+    let controller = Controller::start(ControllerConfig {
+        deployment_dir: dir.path().to_owned(),
+        key: KEY,
+        map: map_of(&addresses),
+        own: Endpoint::Tcp(addresses[0]),
+        own_server: Some(ServerId(0)),
+        stop: Box::new(move |keep| {
+            let _ = send.send(keep);
+        }),
+    })
+    .expect("starts");
+    Cluster {
+        daemons,
+        controller,
+        stopped,
+        dir,
+    }
+}
+
+impl Cluster {
+    fn state(&self, server: u16) -> ServerState {
+        self.controller
+            .map()
+            .server(ServerId(server))
+            .expect("listed")
+            .state
+    }
+
+    fn overview(&self) -> Vec<ServerHealth> {
+        let request = ControlRequest::Overview;
+        match self.controller.handle(&mut ControlSession::default(), &request) {
+            Ok(Some(ControlReply::Overview { health, .. })) => health,
+            other => panic!("no overview: {other:?}"),
+        }
+    }
+}
+
+fn eventually(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) -> Duration {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    start.elapsed()
+}
+
+#[test]
+fn every_daemon_gets_the_first_map_at_once() {
+    let cluster = cluster("first");
+    eventually(Duration::from_millis(450), "the map is everywhere", || {
+        cluster
+            .daemons
+            .iter()
+            .all(|d| d.seen.epoch.load(Ordering::SeqCst) == 1)
+    });
+}
+
+#[test]
+fn a_dead_server_is_seen_within_two_seconds_and_told_to_the_living() {
+    let mut cluster = cluster("dead");
+    eventually(Duration::from_secs(1), "watched", || {
+        cluster
+            .daemons
+            .iter()
+            .all(|d| d.seen.pings.load(Ordering::SeqCst) > 0)
+    });
+    drop(cluster.daemons[1].server.take());
+    eventually(Duration::from_secs(2), "down", || {
+        cluster.state(1) == ServerState::Down
+    });
+    assert_eq!(
+        (cluster.state(0), cluster.state(2)),
+        (ServerState::Up, ServerState::Up)
+    );
+    eventually(Duration::from_millis(400), "published", || {
+        [0, 2]
+            .iter()
+            .all(|i| cluster.daemons[*i].seen.epoch.load(Ordering::SeqCst) == 2)
+    });
+    assert_eq!(
+        MapLog::recover(cluster.dir.path()).expect("recovers"),
+        *cluster.controller.map()
+    );
+    let alive: Vec<bool> = cluster.overview().iter().map(|h| h.alive).collect();
+    assert_eq!(alive, [true, false, true]);
+}
+
+#[test]
+fn a_server_that_hangs_is_down_within_two_seconds_and_up_again_when_it_answers() {
+    let cluster = cluster("hangs");
+    let seen = cluster.daemons[2].seen.clone();
+    eventually(Duration::from_secs(1), "watched", || {
+        seen.pings.load(Ordering::SeqCst) > 0
+    });
+    seen.hangs.store(true, Ordering::SeqCst);
+    let took = eventually(Duration::from_secs(2), "down", || {
+        cluster.state(2) == ServerState::Down
+    });
+    assert!(
+        took > Duration::from_millis(900),
+        "a short hiccup is no death ({took:?})"
+    );
+    seen.hangs.store(false, Ordering::SeqCst);
+    eventually(Duration::from_secs(3), "up", || {
+        cluster.state(2) == ServerState::Up
+    });
+    eventually(Duration::from_secs(1), "told", || {
+        seen.epoch.load(Ordering::SeqCst) == 3
+    });
+}
+
+#[test]
+fn a_server_that_is_started_again_is_up_and_gets_the_map() {
+    let mut cluster = cluster("again");
+    drop(cluster.daemons[1].server.take());
+    eventually(Duration::from_secs(2), "down", || {
+        cluster.state(1) == ServerState::Down
+    });
+    let again = daemon(&cluster.daemons[1].address.to_string());
+    eventually(Duration::from_secs(2), "up", || {
+        cluster.state(1) == ServerState::Up
+    });
+    eventually(Duration::from_secs(1), "told", || {
+        again.seen.epoch.load(Ordering::SeqCst) == 3
+    });
+}
+
+#[test]
+fn an_unreachable_server_does_not_make_the_controller_spin() {
+    let mut cluster = cluster("spin");
+    drop(cluster.daemons[1].server.take());
+    eventually(Duration::from_secs(2), "down", || {
+        cluster.state(1) == ServerState::Down
+    });
+    let before = cluster.daemons[0].seen.pings.load(Ordering::SeqCst);
+    let cpu = cpu_time();
+    std::thread::sleep(Duration::from_secs(2));
+    let pings = cluster.daemons[0].seen.pings.load(Ordering::SeqCst) - before;
+    assert!((2..=6).contains(&pings), "{pings} pings in two seconds");
+    // Other tests of this binary run beside it, so only a busy loop would show.
+    assert!(cpu_time() - cpu < Duration::from_millis(1500));
+}
+
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[test]
+fn shutdown_tells_all_others_and_then_its_own_daemon() {
+    let cluster = cluster("shutdown");
+    let mut session = ControlSession::default();
+    let request = ControlRequest::Shutdown { keep: true };
+    assert!(
+        cluster
+            .controller
+            .handle(&mut session, &request)
+            .expect("accepted")
+            .is_none()
+    );
+    assert_eq!(cluster.stopped.recv_timeout(Duration::from_secs(5)), Ok(true));
+    let told = |i: usize| *lock(&cluster.daemons[i].seen.shutdown);
+    assert_eq!((told(0), told(1), told(2)), (None, Some(true), Some(true)));
+    // A second time changes nothing.
+    cluster
+        .controller
+        .handle(&mut session, &ControlRequest::Shutdown { keep: false })
+        .expect("accepted");
+    cluster.controller.closed(ControlSession { lifeline: true });
+    assert!(cluster.stopped.recv_timeout(Duration::from_millis(200)).is_err());
+}
+
+#[test]
+fn shutdown_does_not_wait_for_the_dead() {
+    let mut cluster = cluster("shutdown-dead");
+    drop(cluster.daemons[1].server.take());
+    let mut session = ControlSession::default();
+    cluster
+        .controller
+        .handle(&mut session, &ControlRequest::Shutdown { keep: false })
+        .expect("accepted");
+    assert_eq!(cluster.stopped.recv_timeout(Duration::from_secs(2)), Ok(false));
+    assert_eq!(*lock(&cluster.daemons[2].seen.shutdown), Some(false));
+}
+
+#[test]
+fn the_end_of_a_lifeline_ends_the_deployment_unless_it_was_released() {
+    let cluster = cluster("lifeline");
+    let ask = |session: &mut ControlSession, request| {
+        cluster.controller.handle(session, &request).expect("accepted");
+    };
+    let mut released = ControlSession::default();
+    ask(&mut released, ControlRequest::Lifeline);
+    ask(&mut released, ControlRequest::Release);
+    cluster.controller.closed(released);
+    cluster.controller.closed(ControlSession::default());
+    assert!(cluster.stopped.recv_timeout(Duration::from_millis(200)).is_err());
+    let mut lifeline = ControlSession::default();
+    ask(&mut lifeline, ControlRequest::Lifeline);
+    cluster.controller.closed(lifeline);
+    assert_eq!(cluster.stopped.recv_timeout(Duration::from_secs(5)), Ok(false));
+}
+
+#[test]
+fn requests_of_other_families_are_refused() {
+    let cluster = cluster("refuse");
+    let result = cluster
+        .controller
+        .handle(&mut ControlSession::default(), &ControlRequest::Stats);
+    assert!(matches!(result, Err(ControllerError::NotForController)));
+}
