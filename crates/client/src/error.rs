@@ -1,0 +1,64 @@
+//! What can go wrong: [`Fail`] for calls (what a program sees), [`ClientError`] for the beginning.
+
+use bivouac_node::NodeError;
+use bivouac_proto::Errno;
+use bivouac_transport::TransportError;
+
+/// How a call on a path fails.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Fail {
+    /// The program gets this error.
+    Errno(Errno),
+    /// A symbolic link or `..` led out of the mount: the absolute path to give to the kernel instead.
+    Outside(Vec<u8>),
+}
+
+impl From<Errno> for Fail {
+    fn from(errno: Errno) -> Fail {
+        Fail::Errno(errno)
+    }
+}
+
+impl Fail {
+    /// The error, for callers to whom outside is out of reach.
+    pub fn errno(self) -> Errno {
+        match self {
+            Fail::Errno(errno) => errno,
+            Fail::Outside(_) => Errno::XDEV,
+        }
+    }
+}
+
+/// Why a client could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The key file cannot be read or does not hold a key.
+    #[error("the key {path} cannot be used: {why}; is the deployment still running? See `bivouac status`")]
+    Key {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No agent answers on this node.
+    #[error(
+        "no Bivouac daemon of deployment '{name}' answers on this node: {source}; see `bivouac status {name}`"
+    )]
+    Agent {
+        /// The deployment.
+        name: String,
+        /// What happened.
+        source: TransportError,
+    },
+    /// The agent's answer makes no sense.
+    #[error(
+        "the agent of deployment '{name}' gave an unexpected answer; install the same Bivouac on all nodes"
+    )]
+    Answer {
+        /// The deployment.
+        name: String,
+    },
+    /// The node's shared table cannot be used.
+    #[error("the node's table of open files cannot be used: {0}")]
+    Node(#[from] NodeError),
+}

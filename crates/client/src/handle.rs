@@ -1,0 +1,532 @@
+//! A process's view of an open file description: reading, writing, seeking, and what else works on descriptors.
+//!
+//! What all holders of the description share (offset, flags, how far it wrote) is in its [`Slot`] in the node's
+//! table; what only speeds this process up (the layout, descriptors of sub-files) is here.
+
+use crate::blocks::Blocks;
+use crate::local::SubFiles;
+use crate::record::Outcome;
+use crate::session::Client;
+use bivouac_layout::{FileLayout, Ino};
+use bivouac_node::{Slot, SlotId};
+use bivouac_proto::attr::{Attr, FILE_MAX, Store};
+use bivouac_proto::data::{DataReply, DataRequest, Fallocate};
+use bivouac_proto::header::MAX_PAYLOAD;
+use bivouac_proto::meta::{MetaReply, MetaRequest, SetAttr};
+use bivouac_proto::{Errno, OpenId};
+use rustix::fd::OwnedFd;
+use rustix::time::{ClockId, clock_gettime};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Flags that `F_SETFL` may change.
+const SETTABLE: i32 = libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME | libc::O_ASYNC;
+
+/// A process's view of an open file description.
+pub struct Handle {
+    client: &'static Client,
+    id: SlotId,
+    ino: Ino,
+    directory: bool,
+    /// Set once the file is known to live in blocks.
+    blocks: OnceLock<(Box<FileLayout>, SubFiles)>,
+}
+
+/// Counts a write as under way for as long as it lives, so that a process that dies in it is known to be unsure.
+struct Writing<'a>(&'a AtomicU32);
+
+impl<'a> Writing<'a> {
+    fn begin(slot: &'a Slot) -> Writing<'a> {
+        slot.writing.fetch_add(1, Ordering::AcqRel);
+        Writing(&slot.writing)
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Handle {
+    pub(crate) fn new(client: &'static Client, id: SlotId, ino: Ino, directory: bool) -> Handle {
+        Handle {
+            client,
+            id,
+            ino,
+            directory,
+            blocks: OnceLock::new(),
+        }
+    }
+
+    /// What an attribute tells about where the data is.
+    pub(crate) fn learn(&self, attr: &Attr) {
+        if let (Store::Blocks { .. }, Some(layout)) = (attr.store, &attr.layout) {
+            self.learn_blocks(layout.clone());
+        }
+    }
+
+    fn learn_blocks(&self, layout: Box<FileLayout>) {
+        let map = self.client.map();
+        if self.blocks.get().is_none() && layout.is_valid(map) {
+            let servers = map.servers.last().map_or(0, |s| usize::from(s.id.0) + 1);
+            // Another thread may have been first with the same.
+            let _ = self.blocks.set((layout, SubFiles::new(servers)));
+        }
+    }
+
+    /// Its slot in the node's table.
+    pub fn id(&self) -> SlotId {
+        self.id
+    }
+
+    /// Its inode.
+    pub fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> bool {
+        self.directory
+    }
+
+    pub(crate) fn client(&self) -> &'static Client {
+        self.client
+    }
+
+    pub(crate) fn slot(&self) -> Result<&'static Slot, Errno> {
+        self.client.table().slot(self.id).ok_or(Errno::BADF)
+    }
+
+    pub(crate) fn open_id(&self) -> OpenId {
+        OpenId {
+            agent: self.client.agent_number(),
+            slot: self.id.index,
+            generation: self.id.generation,
+        }
+    }
+
+    /// Access mode and status flags, as `F_GETFL` shows them.
+    pub fn flags(&self) -> i32 {
+        self.slot()
+            .map_or(0, |slot| slot.flags.load(Ordering::Relaxed) as i32)
+    }
+
+    /// Sets the status flags that may be set (`F_SETFL`).
+    pub fn set_flags(&self, flags: i32) {
+        if let Ok(slot) = self.slot() {
+            let kept = slot.flags.load(Ordering::Relaxed) as i32 & !SETTABLE;
+            slot.flags
+                .store((kept | flags & SETTABLE) as u32, Ordering::Relaxed);
+        }
+    }
+
+    fn readable(&self) -> Result<&'static Slot, Errno> {
+        let slot = self.slot()?;
+        let flags = slot.flags.load(Ordering::Relaxed) as i32;
+        if flags & libc::O_ACCMODE == libc::O_WRONLY || flags & libc::O_PATH != 0 {
+            return Err(Errno::BADF);
+        }
+        if self.directory {
+            Err(Errno::ISDIR)
+        } else {
+            Ok(slot)
+        }
+    }
+
+    fn writable(&self) -> Result<&'static Slot, Errno> {
+        let slot = self.slot()?;
+        let flags = slot.flags.load(Ordering::Relaxed) as i32;
+        if flags & libc::O_ACCMODE == libc::O_RDONLY || flags & libc::O_PATH != 0 || self.directory {
+            return Err(Errno::BADF);
+        }
+        Ok(slot)
+    }
+
+    /// Reads at the shared offset and moves it.
+    pub fn read(&self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        let slot = self.readable()?;
+        let _guard = slot.lock_offset();
+        let offset = slot.offset.load(Ordering::Relaxed);
+        let count = self.read_at(offset, into)?;
+        slot.offset.store(offset + count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+
+    /// Reads at an offset.
+    pub fn pread(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        self.readable()?;
+        self.read_at(offset, into)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        if offset > FILE_MAX {
+            return Err(Errno::INVAL);
+        }
+        let mut count = 0;
+        for buffer in into.iter_mut().filter(|b| !b.is_empty()) {
+            match self.read_one(offset + count as u64, buffer) {
+                Ok(n) => {
+                    count += n;
+                    if n < buffer.len() {
+                        break;
+                    }
+                }
+                Err(_) if count > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(count)
+    }
+
+    fn read_one(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
+        if offset >= FILE_MAX {
+            return Ok(0);
+        }
+        loop {
+            if let Some(blocks) = self.in_blocks() {
+                return blocks.read(offset, buffer);
+            }
+            match self.read_record(offset, buffer)? {
+                Outcome::Done(count) => return Ok(count),
+                Outcome::Moved => self.moved(self.learn_layout()?)?,
+            }
+        }
+    }
+
+    /// The file left its record, for this layout.
+    fn moved(&self, layout: Box<FileLayout>) -> Result<(), Errno> {
+        self.learn_blocks(layout);
+        // A layout that makes no sense with the newest map cannot be used.
+        if self.blocks.get().is_some() {
+            Ok(())
+        } else {
+            Err(Errno::IO)
+        }
+    }
+
+    pub(crate) fn in_blocks(&self) -> Option<Blocks<'_>> {
+        let (layout, local) = self.blocks.get()?;
+        Some(Blocks {
+            client: self.client,
+            ino: self.ino,
+            layout,
+            local,
+        })
+    }
+
+    /// Writes at the shared offset (at the end, when it appends) and moves it.
+    pub fn write(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        let slot = self.writable()?;
+        let _guard = slot.lock_offset();
+        if slot.flags.load(Ordering::Relaxed) as i32 & libc::O_APPEND != 0 {
+            let (end, count) = self.append(slot, from)?;
+            slot.offset.store(end, Ordering::Relaxed);
+            return Ok(count);
+        }
+        let offset = slot.offset.load(Ordering::Relaxed);
+        let count = self.write_at(slot, offset, from)?;
+        slot.offset.store(offset + count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+
+    /// Writes at an offset. (As Linux does, at the end when the description appends.)
+    pub fn pwrite(&self, offset: u64, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        let slot = self.writable()?;
+        if slot.flags.load(Ordering::Relaxed) as i32 & libc::O_APPEND != 0 {
+            return self.append(slot, from).map(|(_, count)| count);
+        }
+        self.write_at(slot, offset, from)
+    }
+
+    fn write_at(&self, slot: &Slot, offset: u64, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        if offset > FILE_MAX {
+            return Err(Errno::INVAL);
+        }
+        let mut count = 0;
+        for data in from.iter().filter(|d| !d.is_empty()) {
+            match self.write_one(slot, offset + count as u64, data) {
+                Ok(n) => {
+                    count += n;
+                    if n < data.len() {
+                        break;
+                    }
+                }
+                Err(_) if count > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(count)
+    }
+
+    fn write_one(&self, slot: &Slot, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        let sync = slot.flags.load(Ordering::Relaxed) as i32 & libc::O_DSYNC != 0;
+        loop {
+            if let Some(blocks) = self.in_blocks() {
+                let _writing = Writing::begin(slot);
+                let count = blocks.write(offset, data, sync)?;
+                wrote(slot, offset + count as u64);
+                return Ok(count);
+            }
+            match self.write_record(offset, data)? {
+                Outcome::Done(count) => {
+                    if sync {
+                        self.client
+                            .meta_on(self.ino, &MetaRequest::Sync { ino: self.ino })?;
+                    }
+                    return Ok(count);
+                }
+                Outcome::Moved => self.moved(self.spill()?)?,
+            }
+        }
+    }
+
+    /// Appends; returns the file's end behind it and the count.
+    fn append(&self, slot: &Slot, from: &[IoSlice<'_>]) -> Result<(u64, usize), Errno> {
+        let total: usize = from.iter().map(|d| d.len()).sum();
+        let mut end = slot.offset.load(Ordering::Relaxed);
+        let mut count = 0;
+        // One request, and so atomic, up to what a message carries.
+        let data: Vec<u8>;
+        let slices: &[IoSlice<'_>] = if total > MAX_PAYLOAD as usize || from.len() > 64 {
+            data = from.iter().flat_map(|d| d.iter().copied()).collect();
+            &[IoSlice::new(&data)]
+        } else {
+            from
+        };
+        let single;
+        let pieces: Vec<&[IoSlice<'_>]> = if slices.len() == 1 && total > MAX_PAYLOAD as usize {
+            single = slices[0]
+                .chunks(MAX_PAYLOAD as usize)
+                .map(IoSlice::new)
+                .collect::<Vec<_>>();
+            single.chunks(1).collect()
+        } else {
+            vec![slices]
+        };
+        for piece in pieces {
+            let wanted: usize = piece.iter().map(|d| d.len()).sum();
+            if wanted == 0 {
+                continue;
+            }
+            let request = MetaRequest::Append { ino: self.ino };
+            match self.client.meta_with(self.ino, &request, piece, &mut []) {
+                Ok((
+                    MetaReply::Appended {
+                        offset,
+                        written,
+                        size_generation,
+                    },
+                    _,
+                )) => {
+                    count += written as usize;
+                    end = offset + u64::from(written);
+                    slot.size_generation.store(size_generation, Ordering::Relaxed);
+                    wrote(slot, end);
+                    if (written as usize) < wanted {
+                        break;
+                    }
+                }
+                Ok(_) => return Err(Errno::PROTO),
+                Err(_) if count > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        if slot.flags.load(Ordering::Relaxed) as i32 & libc::O_DSYNC != 0 {
+            self.sync(true)?;
+        }
+        Ok((end, count))
+    }
+
+    /// Moves the shared offset. `whence` as for `lseek(2)`; a directory's offsets are cookies.
+    pub fn seek(&self, offset: i64, whence: i32) -> Result<u64, Errno> {
+        let slot = self.slot()?;
+        let _guard = slot.lock_offset();
+        let base = match whence {
+            libc::SEEK_SET => 0,
+            libc::SEEK_CUR => slot.offset.load(Ordering::Relaxed) as i64,
+            libc::SEEK_END if self.directory => i64::MAX,
+            libc::SEEK_END => self.attr()?.size as i64,
+            libc::SEEK_DATA | libc::SEEK_HOLE if !self.directory => {
+                let found = self.seek_data(offset, whence == libc::SEEK_HOLE)?;
+                slot.offset.store(found, Ordering::Relaxed);
+                return Ok(found);
+            }
+            _ => return Err(Errno::INVAL),
+        };
+        let to = base.checked_add(offset).ok_or(Errno::OVERFLOW)?;
+        let to = u64::try_from(to).map_err(|_| Errno::INVAL)?;
+        slot.offset.store(to, Ordering::Relaxed);
+        Ok(to)
+    }
+
+    /// Holes within a file are not told apart: it is data up to its end, as POSIX allows.
+    fn seek_data(&self, offset: i64, hole: bool) -> Result<u64, Errno> {
+        let size = self.attr()?.size;
+        match u64::try_from(offset) {
+            Ok(offset) if offset < size => Ok(if hole { size } else { offset }),
+            _ => Err(Errno::NXIO),
+        }
+    }
+
+    /// Its attributes, exact.
+    pub fn attr(&self) -> Result<Attr, Errno> {
+        let attr = self.client.attr_of(self.ino)?;
+        self.learn(&attr);
+        self.client.exact(attr)
+    }
+
+    /// Sets attributes.
+    pub fn set_attr(&self, set: SetAttr) -> Result<(), Errno> {
+        self.client.set_attr_of(self.ino, set)
+    }
+
+    /// Sets the size (`ftruncate`).
+    pub fn truncate(&self, size: u64) -> Result<(), Errno> {
+        let slot = self.writable().map_err(|_| Errno::INVAL)?;
+        let attr = self.client.truncate_of(self.ino, size)?;
+        slot.size_generation
+            .store(attr.size_generation, Ordering::Relaxed);
+        slot.end.store(size, Ordering::Relaxed);
+        self.learn(&attr);
+        Ok(())
+    }
+
+    /// Allocates, punches or zeroes a range; `mode` as for `fallocate(2)`.
+    pub fn fallocate(&self, mode: i32, offset: i64, len: i64) -> Result<(), Errno> {
+        let slot = self.writable()?;
+        let (Ok(offset), Ok(len @ 1..)) = (u64::try_from(offset), u64::try_from(len)) else {
+            return Err(Errno::INVAL);
+        };
+        let end = offset
+            .checked_add(len)
+            .filter(|&end| end <= FILE_MAX)
+            .ok_or(Errno::FBIG)?;
+        let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let what = match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            0 if keep => Fallocate::KeepSize,
+            0 => Fallocate::Extend,
+            libc::FALLOC_FL_PUNCH_HOLE if keep => Fallocate::PunchHole,
+            libc::FALLOC_FL_ZERO_RANGE => Fallocate::Zero,
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        let size = self.attr()?.size;
+        // Within the present size nothing grows, whatever the mode.
+        let grow = !keep && end > size;
+        let end = if matches!(what, Fallocate::Zero | Fallocate::PunchHole) && !grow {
+            end.min(size)
+        } else {
+            end
+        };
+        if offset >= end && !grow {
+            return Ok(());
+        }
+        if self.in_blocks().is_none() {
+            let layout = self.spill()?;
+            self.moved(layout)?;
+        }
+        let blocks = self.in_blocks().ok_or(Errno::IO)?;
+        let _writing = Writing::begin(slot);
+        let map = self.client.map();
+        for piece in blocks.layout.pieces(map, offset..end) {
+            let mode = if keep && what == Fallocate::Extend {
+                Fallocate::KeepSize
+            } else {
+                what
+            };
+            let request = DataRequest::Fallocate {
+                ino: self.ino,
+                offset: piece.offset,
+                len: piece.len,
+                mode,
+            };
+            self.client.data(piece.server, request, &[], &mut [])?;
+        }
+        wrote(slot, if grow { end } else { 0 });
+        Ok(())
+    }
+
+    /// Puts data, and unless `data_only` attributes too, on stable storage on all servers that hold any.
+    pub fn sync(&self, data_only: bool) -> Result<(), Errno> {
+        if self.directory {
+            return self
+                .client
+                .meta_on(self.ino, &MetaRequest::Sync { ino: self.ino })
+                .map(|_| ());
+        }
+        if let Some(blocks) = self.in_blocks() {
+            let mut jobs: Vec<_> = blocks
+                .servers()
+                .into_iter()
+                .map(|s| crate::rpc::DataJob::new(s, DataRequest::Sync { ino: self.ino }, &[], &mut []))
+                .collect();
+            self.client.data_jobs(&mut jobs);
+            for job in &mut jobs {
+                job.take()?;
+            }
+            if data_only {
+                return Ok(());
+            }
+        }
+        self.client
+            .meta_on(self.ino, &MetaRequest::Sync { ino: self.ino })
+            .map(|_| ())
+    }
+
+    /// An extended attribute's value.
+    pub fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.client.get_xattr_of(self.ino, name)
+    }
+
+    /// The names of all extended attributes, each ended by NUL.
+    pub fn list_xattr(&self) -> Result<Vec<u8>, Errno> {
+        self.client.list_xattr_of(self.ino)
+    }
+
+    /// Sets an extended attribute; `flags` as for `setxattr(2)`.
+    pub fn set_xattr(&self, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
+        self.client.set_xattr_of(self.ino, name, value, flags)
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, name: &[u8]) -> Result<(), Errno> {
+        self.client.remove_xattr_of(self.ino, name)
+    }
+
+    /// A descriptor of the local sub-file, when all of a range lies in it: for mapping it into memory. With `write`
+    /// the sub-file is made if need be.
+    pub fn local_descriptor(&self, offset: u64, len: u64, write: bool) -> Option<OwnedFd> {
+        let blocks = self.in_blocks()?;
+        let end = offset.checked_add(len)?;
+        let piece = blocks
+            .layout
+            .piece_at(self.client.map(), offset, end)
+            .filter(|p| p.len == len)?;
+        if !self.client.local_access || self.client.map().server(piece.server)?.node != self.client.node() {
+            return None;
+        }
+        let request = DataRequest::Pass {
+            ino: self.ino,
+            create: write,
+        };
+        match self.client.data(piece.server, request, &[], &mut []).ok()? {
+            (DataReply::Passed, _, fd) => fd,
+            _ => None,
+        }
+    }
+}
+
+/// Notes in the description how far it wrote, and when.
+fn wrote(slot: &Slot, end: u64) {
+    slot.end.fetch_max(end, Ordering::AcqRel);
+    slot.wrote_at.store(monotonic(), Ordering::Relaxed);
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC, which all processes of a node share.
+pub(crate) fn monotonic() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    (now.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(now.tv_nsec as u64)
+}

@@ -1,0 +1,111 @@
+//! Connections to servers, in pools without locks.
+//!
+//! A thread takes a connection out of its server's pool, uses it alone, and puts it back; so requests of different
+//! threads never wait for each other, and a fork can catch no lock held. Every connection carries a request slot of
+//! the session: it has one request under way at most, which is what gives requests their identity.
+
+use crate::hidden::Mark;
+use bivouac_transport::Connection;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A connection with what belongs to it.
+pub(crate) struct Link {
+    pub(crate) connection: Connection,
+    mark: Mark,
+    /// Generation of the process that made it: not to be used after a fork.
+    generation: u64,
+    /// Request slot of the session.
+    pub(crate) slot: u32,
+    /// Requests sent with this slot.
+    pub(crate) sequence: u64,
+}
+
+impl Link {
+    pub(crate) fn new(connection: Connection, generation: u64, slot: u32) -> Link {
+        let mark = Mark::new(connection.fd());
+        Link {
+            connection,
+            mark,
+            generation,
+            slot,
+            sequence: 0,
+        }
+    }
+
+    /// Whether it can carry another request.
+    fn usable(&self, generation: u64) -> bool {
+        self.generation == generation && self.mark.valid() && !self.connection.is_broken()
+    }
+
+    /// Gets rid of it. A descriptor number that the program has taken over is left alone.
+    pub(crate) fn discard(self) {
+        if self.mark.valid() {
+            drop(self);
+        } else {
+            std::mem::forget(self);
+        }
+    }
+}
+
+/// How many idle connections are kept for each server.
+const KEPT: usize = 16;
+
+/// The idle connections to one server.
+pub(crate) struct Pool([AtomicPtr<Link>; KEPT]);
+
+impl Pool {
+    pub(crate) const fn new() -> Pool {
+        Pool([const { AtomicPtr::new(std::ptr::null_mut()) }; KEPT])
+    }
+
+    /// An idle connection of this process's generation, if there is one.
+    pub(crate) fn take(&self, generation: u64) -> Option<Box<Link>> {
+        for place in &self.0 {
+            if place.load(Ordering::Relaxed).is_null() {
+                continue;
+            }
+            let taken = place.swap(std::ptr::null_mut(), Ordering::AcqRel);
+            if taken.is_null() {
+                continue;
+            }
+            // SAFETY: pointers in the pool come from Box::into_raw in `give`, and the swap made this thread the only
+            // one that has it.
+            let link = unsafe { Box::from_raw(taken) };
+            if link.usable(generation) {
+                return Some(link);
+            }
+            link.discard();
+        }
+        None
+    }
+
+    /// Puts a connection back, or closes it when there are enough or it is broken.
+    pub(crate) fn give(&self, link: Box<Link>, generation: u64) {
+        if !link.usable(generation) {
+            return link.discard();
+        }
+        let pointer = Box::into_raw(link);
+        for place in &self.0 {
+            if place
+                .compare_exchange(std::ptr::null_mut(), pointer, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
+                return;
+            }
+        }
+        // SAFETY: no place took it, so it is still ours alone.
+        unsafe { Box::from_raw(pointer) }.discard();
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for place in &mut self.0 {
+            let pointer = *place.get_mut();
+            if !pointer.is_null() {
+                // SAFETY: as in `take`; `&mut self` excludes everybody else.
+                unsafe { Box::from_raw(pointer) }.discard();
+            }
+        }
+    }
+}

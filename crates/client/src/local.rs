@@ -1,0 +1,81 @@
+//! Direct access to sub-files on this node.
+//!
+//! A server on the client's node passes the descriptor of its sub-file of a file over its Unix socket; from then on
+//! blocks that lie there are read and written without the server. One descriptor for each server, taken at the first
+//! access that needs it, kept for as long as the open file.
+
+use crate::hidden::Hidden;
+use crate::session::Client;
+use bivouac_layout::{Ino, ServerId};
+use bivouac_proto::Errno;
+use bivouac_proto::data::DataRequest;
+use rustix::fd::BorrowedFd;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The sub-files of one file that were passed so far, by server number.
+pub(crate) struct SubFiles(Box<[AtomicPtr<Hidden>]>);
+
+impl SubFiles {
+    pub(crate) fn new(servers: usize) -> SubFiles {
+        SubFiles((0..servers).map(|_| AtomicPtr::default()).collect())
+    }
+
+    /// The sub-file on `server`, if it lies on this node and can be had. With `create` it is made when missing;
+    /// otherwise a missing one (a hole) is `None` too, and the server is asked each time.
+    pub(crate) fn get(
+        &self,
+        client: &Client,
+        server: ServerId,
+        ino: Ino,
+        create: bool,
+    ) -> Option<BorrowedFd<'_>> {
+        let place = self.0.get(usize::from(server.0))?;
+        let known = place.load(Ordering::Acquire);
+        if known.is_null() {
+            return self.fetch(client, server, ino, create);
+        }
+        // SAFETY: installed from Box::into_raw, freed only when `self` is dropped.
+        unsafe { &*known }.get()
+    }
+
+    #[cold]
+    fn fetch(&self, client: &Client, server: ServerId, ino: Ino, create: bool) -> Option<BorrowedFd<'_>> {
+        let map = client.map();
+        if !client.local_access || map.server(server)?.node != client.node() {
+            return None;
+        }
+        let (_, _, fd) = client
+            .data(server, DataRequest::Pass { ino, create }, &[], &mut [])
+            .ok()?;
+        let passed = Box::into_raw(Box::new(Hidden::new(fd?)));
+        let place = &self.0[usize::from(server.0)];
+        let installed =
+            match place.compare_exchange(std::ptr::null_mut(), passed, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => passed,
+                Err(other) => {
+                    // SAFETY: another thread was first; ours is still ours alone.
+                    drop(unsafe { Box::from_raw(passed) });
+                    other
+                }
+            };
+        // SAFETY: as in `get`.
+        unsafe { &*installed }.get()
+    }
+}
+
+impl Drop for SubFiles {
+    fn drop(&mut self) {
+        for place in &mut self.0 {
+            let pointer = *place.get_mut();
+            if !pointer.is_null() {
+                // SAFETY: installed from Box::into_raw; `&mut self` excludes users.
+                drop(unsafe { Box::from_raw(pointer) });
+            }
+        }
+    }
+}
+
+/// A system call's error as the program sees it.
+pub(crate) fn errno(error: rustix::io::Errno) -> Errno {
+    Errno(error.raw_os_error() as u16)
+}

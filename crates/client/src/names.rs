@@ -1,0 +1,485 @@
+//! Calls on paths: attributes, directories, links, renaming, extended attributes.
+
+use crate::error::Fail;
+use crate::rpc::To;
+use crate::session::Client;
+use crate::walk::{Failing, Last, Walk};
+use bivouac_layout::{Ino, ServerState, namespace};
+use bivouac_proto::attr::{Attr, FILE_MAX, FileKind, PATH_MAX};
+use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::meta::{At, MetaReply, MetaRequest, RenameMode, SetAttr, XattrMode};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Refusal};
+use std::io::{IoSlice, IoSliceMut};
+
+/// Longest extended attribute value, bytes.
+const XATTR_MAX: usize = 64 << 10;
+/// Flags of `renameat2` and `setxattr` (Linux).
+const RENAME_NOREPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
+const XATTR_CREATE: i32 = 1;
+const XATTR_REPLACE: i32 = 2;
+
+/// What `statfs` shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatFs {
+    /// Storage of all servers that are up, bytes.
+    pub total: u64,
+    /// Still free, bytes.
+    pub available: u64,
+    /// Block size of new files, bytes.
+    pub block_size: u32,
+}
+
+/// What a new name is given to.
+#[derive(Clone, Copy)]
+enum New<'a> {
+    Directory {
+        mode: u16,
+    },
+    Node {
+        kind: FileKind,
+        mode: u16,
+        target: &'a [u8],
+    },
+    Link {
+        ino: Ino,
+    },
+}
+
+impl<'a> New<'a> {
+    fn request<'r>(self, at: At<'r>) -> MetaRequest<'r>
+    where
+        'a: 'r,
+    {
+        match self {
+            New::Directory { mode } => MetaRequest::Mkdir { at, mode },
+            New::Node { kind, mode, target } => MetaRequest::MakeNode {
+                at,
+                kind,
+                mode,
+                target,
+            },
+            New::Link { ino } => MetaRequest::Link { ino, at },
+        }
+    }
+}
+
+impl Client {
+    /// The attributes of what a path names; size and times are exact.
+    pub fn stat(&self, start: Ino, path: &[u8], follow: bool) -> Result<Attr, Fail> {
+        let attr = self.find(start, path, follow)?;
+        Ok(self.exact(attr)?)
+    }
+
+    /// Whether this process may access what a path names; `mask` as for `access(2)` (4 read, 2 write, 1 execute).
+    pub fn access(&self, start: Ino, path: &[u8], mask: u32, follow: bool) -> Result<(), Fail> {
+        let attr = self.find(start, path, follow)?;
+        let directory = attr.kind == FileKind::Directory;
+        if mask & !7 != 0 {
+            return Err(Errno::INVAL.into());
+        }
+        if mask != 0 && !self.allowed(attr.mode, attr.uid, attr.gid, mask, directory) {
+            return Err(Errno::ACCESS.into());
+        }
+        Ok(())
+    }
+
+    /// The inode that a path names, as its server has it.
+    pub(crate) fn find(&self, start: Ino, path: &[u8], follow: bool) -> Result<Box<Attr>, Fail> {
+        self.at_last(start, path, |walk, last| self.find_last(walk, last, follow))
+    }
+
+    pub(crate) fn find_last(
+        &self,
+        walk: &mut Walk<'_, '_>,
+        last: Last,
+        follow: bool,
+    ) -> Result<Box<Attr>, Failing> {
+        let (dir, name, slash) = match last {
+            Last::Directory(ino) => return Ok(self.attr_of(ino)?),
+            Last::Name { dir, name, slash } => (dir, name, slash),
+        };
+        let attr = match self
+            .entry(dir, &name, &mut [], |at| MetaRequest::Lookup { at })?
+            .0
+        {
+            MetaReply::Entry { attr, target } => {
+                if attr.kind == FileKind::Symlink && (follow || slash) {
+                    walk.follow(dir, &target, slash)?;
+                    return Err(Failing::Follow);
+                }
+                attr
+            }
+            MetaReply::Elsewhere {
+                ino,
+                kind: FileKind::Symlink,
+            } if follow || slash => {
+                walk.follow(dir, &self.link_target(ino)?, slash)?;
+                return Err(Failing::Follow);
+            }
+            MetaReply::Elsewhere { ino, .. } => self.attr_of(ino)?,
+            _ => return Err(Errno::PROTO.into()),
+        };
+        if slash && attr.kind != FileKind::Directory {
+            return Err(Errno::NOTDIR.into());
+        }
+        Ok(attr)
+    }
+
+    /// Makes a directory; `mode` with the umask applied.
+    pub fn mkdir(&self, start: Ino, path: &[u8], mode: u32) -> Result<(), Fail> {
+        self.make(
+            start,
+            path,
+            New::Directory {
+                mode: (mode & 0o7777) as u16,
+            },
+        )
+    }
+
+    /// Makes a file, named pipe or socket; `mode` has its type bits, with the umask applied.
+    pub fn mknod(&self, start: Ino, path: &[u8], mode: u32) -> Result<(), Fail> {
+        let kind = match mode & 0o170_000 {
+            0 | 0o100_000 => FileKind::File,
+            0o010_000 => FileKind::Fifo,
+            0o140_000 => FileKind::Socket,
+            0o040_000 => return Err(Errno::INVAL.into()),
+            _ => return Err(Errno::PERM.into()),
+        };
+        self.make(
+            start,
+            path,
+            New::Node {
+                kind,
+                mode: (mode & 0o7777) as u16,
+                target: b"",
+            },
+        )
+    }
+
+    /// Makes a symbolic link.
+    pub fn symlink(&self, target: &[u8], start: Ino, path: &[u8]) -> Result<(), Fail> {
+        match target.len() {
+            0 => return Err(Errno::NOENT.into()),
+            1..=PATH_MAX => {}
+            _ => return Err(Errno::NAMETOOLONG.into()),
+        }
+        self.make(
+            start,
+            path,
+            New::Node {
+                kind: FileKind::Symlink,
+                mode: 0o777,
+                target,
+            },
+        )
+    }
+
+    fn make(&self, start: Ino, path: &[u8], new: New<'_>) -> Result<(), Fail> {
+        self.at_last(start, path, |_, last| match last {
+            Last::Directory(_) => Err(Errno::EXIST.into()),
+            Last::Name { dir, name, slash } => {
+                if slash && !matches!(new, New::Directory { .. }) {
+                    return Err(self.with_slash(dir, &name, Errno::NOENT));
+                }
+                self.entry(dir, &name, &mut [], |at| new.request(at)).map(|_| ())
+            }
+        })
+    }
+
+    /// What a trailing slash makes of an operation for which the name must not be a directory's.
+    fn with_slash(&self, dir: Ino, name: &[u8], missing: Errno) -> Failing {
+        match self.entry(dir, name, &mut [], |at| MetaRequest::Lookup { at }) {
+            Ok((MetaReply::Entry { attr, .. }, _)) if attr.kind != FileKind::Directory => {
+                Errno::NOTDIR.into()
+            }
+            Ok((MetaReply::Elsewhere { kind, .. }, _)) if kind != FileKind::Directory => Errno::NOTDIR.into(),
+            Ok(_) => Errno::EXIST.into(),
+            Err(Failing::Fail(Fail::Errno(Errno::NOENT))) => missing.into(),
+            Err(other) => other,
+        }
+    }
+
+    /// Makes another name for a file.
+    pub fn link(&self, start: Ino, path: &[u8], to: Ino, to_path: &[u8], follow: bool) -> Result<(), Fail> {
+        let attr = self.find(start, path, follow)?;
+        if attr.kind == FileKind::Directory {
+            return Err(Errno::PERM.into());
+        }
+        self.make(to, to_path, New::Link { ino: attr.ino })
+    }
+
+    /// Removes a name that is not a directory's.
+    pub fn unlink(&self, start: Ino, path: &[u8]) -> Result<(), Fail> {
+        self.at_last(start, path, |_, last| match last {
+            Last::Directory(_) => Err(Errno::ISDIR.into()),
+            Last::Name { dir, name, slash } => {
+                if slash {
+                    return Err(match self.with_slash(dir, &name, Errno::NOENT) {
+                        Failing::Fail(Fail::Errno(Errno::EXIST)) => Errno::ISDIR.into(),
+                        other => other,
+                    });
+                }
+                self.entry(dir, &name, &mut [], |at| MetaRequest::Unlink { at })
+                    .map(|_| ())
+            }
+        })
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, start: Ino, path: &[u8]) -> Result<(), Fail> {
+        self.at_last(start, path, |_, last| match last {
+            Last::Directory(Ino::ROOT) => Err(Errno::BUSY.into()),
+            Last::Directory(_) if path.ends_with(b"..") || path.ends_with(b"../") => {
+                Err(Errno::NOTEMPTY.into())
+            }
+            Last::Directory(_) => Err(Errno::INVAL.into()),
+            Last::Name { dir, name, .. } => {
+                self.entry(dir, &name, &mut [], |at| MetaRequest::Rmdir { at })?;
+                self.cache().forget_child(dir, &name);
+                Ok(())
+            }
+        })
+    }
+
+    /// Renames; `flags` as for `renameat2(2)`.
+    pub fn rename(&self, start: Ino, path: &[u8], to: Ino, to_path: &[u8], flags: u32) -> Result<(), Fail> {
+        let mode = match flags {
+            0 => RenameMode::Replace,
+            RENAME_NOREPLACE => RenameMode::NoReplace,
+            RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(Errno::INVAL.into()),
+        };
+        let mut unknown = 0;
+        loop {
+            let (
+                Last::Name { dir, name, slash },
+                Last::Name {
+                    dir: to_dir,
+                    name: to_name,
+                    slash: to_slash,
+                },
+            ) = (self.last_of(start, path)?, self.last_of(to, to_path)?)
+            else {
+                return Err(Errno::BUSY.into());
+            };
+            if slash || to_slash {
+                // Only a directory may be named with a slash.
+                let kind = self.find(dir, &name, false)?.kind;
+                if kind != FileKind::Directory {
+                    return Err(Errno::NOTDIR.into());
+                }
+            }
+            let split = |dir| self.cache().is_split(dir);
+            let from = At {
+                dir,
+                split: split(dir),
+                name: &name,
+            };
+            let into = At {
+                dir: to_dir,
+                split: split(to_dir),
+                name: &to_name,
+            };
+            let shard = namespace::entry_shard(dir, from.split, &name);
+            let request = MetaRequest::Rename { from, to: into, mode };
+            match self.meta(To::Shard(shard), &request, &[], &mut []) {
+                Ok(_) => {
+                    self.cache().forget_child(dir, &name);
+                    self.cache().forget_child(to_dir, &to_name);
+                    return Ok(());
+                }
+                Err(Failure::Errno(errno)) => return Err(errno.into()),
+                Err(Failure::Refused(Refusal::DirectorySplit)) => {
+                    // It does not say which of the two.
+                    for dir in [dir, to_dir] {
+                        if self.attr_of(dir)?.split {
+                            self.cache().learn_split(dir);
+                        }
+                    }
+                }
+                Err(Failure::Refused(Refusal::UnknownDirectory)) => {
+                    unknown += 1;
+                    self.cache().forget();
+                    if unknown > 1 {
+                        return Err(Errno::NOENT.into());
+                    }
+                }
+                Err(Failure::Refused(_)) => {}
+            }
+        }
+    }
+
+    fn last_of(&self, start: Ino, path: &[u8]) -> Result<Last, Fail> {
+        self.at_last(start, path, |_, last| Ok(last))
+    }
+
+    /// The target of a symbolic link.
+    pub fn readlink(&self, start: Ino, path: &[u8]) -> Result<Vec<u8>, Fail> {
+        let attr = self.find(start, path, false)?;
+        if attr.kind != FileKind::Symlink {
+            return Err(Errno::INVAL.into());
+        }
+        Ok(self.link_target(attr.ino)?)
+    }
+
+    /// Sets attributes.
+    pub fn set_attr(&self, start: Ino, path: &[u8], follow: bool, set: SetAttr) -> Result<(), Fail> {
+        let attr = self.find(start, path, follow)?;
+        Ok(self.set_attr_of(attr.ino, set)?)
+    }
+
+    pub(crate) fn set_attr_of(&self, ino: Ino, set: SetAttr) -> Result<(), Errno> {
+        self.meta_on(ino, &MetaRequest::SetAttr { ino, set }).map(|_| ())
+    }
+
+    /// Sets the size of a file.
+    pub fn truncate(&self, start: Ino, path: &[u8], size: u64) -> Result<(), Fail> {
+        let attr = self.find(start, path, true)?;
+        match attr.kind {
+            FileKind::File => {}
+            FileKind::Directory => return Err(Errno::ISDIR.into()),
+            _ => return Err(Errno::INVAL.into()),
+        }
+        if !self.allowed(attr.mode, attr.uid, attr.gid, 2, false) {
+            return Err(Errno::ACCESS.into());
+        }
+        self.truncate_of(attr.ino, size)?;
+        Ok(())
+    }
+
+    pub(crate) fn truncate_of(&self, ino: Ino, size: u64) -> Result<Box<Attr>, Errno> {
+        if size > FILE_MAX {
+            return Err(Errno::FBIG);
+        }
+        match self.meta_on(ino, &MetaRequest::Truncate { ino, size })? {
+            MetaReply::Attr(attr) => Ok(attr),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// An extended attribute's value.
+    pub fn get_xattr(&self, start: Ino, path: &[u8], follow: bool, name: &[u8]) -> Result<Vec<u8>, Fail> {
+        Ok(self.get_xattr_of(self.find(start, path, follow)?.ino, name)?)
+    }
+
+    pub(crate) fn get_xattr_of(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.xattr_payload(ino, &MetaRequest::GetXattr { ino, name })
+    }
+
+    /// The names of all extended attributes, each ended by NUL.
+    pub fn list_xattr(&self, start: Ino, path: &[u8], follow: bool) -> Result<Vec<u8>, Fail> {
+        Ok(self.list_xattr_of(self.find(start, path, follow)?.ino)?)
+    }
+
+    pub(crate) fn list_xattr_of(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        self.xattr_payload(ino, &MetaRequest::ListXattr { ino })
+    }
+
+    fn xattr_payload(&self, ino: Ino, request: &MetaRequest<'_>) -> Result<Vec<u8>, Errno> {
+        let mut value = vec![0; XATTR_MAX];
+        let (_, len) = self.meta_with(ino, request, &[], &mut [IoSliceMut::new(&mut value)])?;
+        value.truncate(len);
+        Ok(value)
+    }
+
+    /// Sets an extended attribute; `flags` as for `setxattr(2)`.
+    pub fn set_xattr(
+        &self,
+        start: Ino,
+        path: &[u8],
+        follow: bool,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Result<(), Fail> {
+        Ok(self.set_xattr_of(self.find(start, path, follow)?.ino, name, value, flags)?)
+    }
+
+    pub(crate) fn set_xattr_of(&self, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
+        let mode = match flags {
+            0 => XattrMode::Set,
+            XATTR_CREATE => XattrMode::Create,
+            XATTR_REPLACE => XattrMode::Replace,
+            _ => return Err(Errno::INVAL),
+        };
+        if value.len() > XATTR_MAX {
+            return Err(Errno::NOSPC);
+        }
+        let request = MetaRequest::SetXattr { ino, name, mode };
+        self.meta_with(ino, &request, &[IoSlice::new(value)], &mut [])
+            .map(|_| ())
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, start: Ino, path: &[u8], follow: bool, name: &[u8]) -> Result<(), Fail> {
+        Ok(self.remove_xattr_of(self.find(start, path, follow)?.ino, name)?)
+    }
+
+    pub(crate) fn remove_xattr_of(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {
+        self.meta_on(ino, &MetaRequest::RemoveXattr { ino, name })
+            .map(|_| ())
+    }
+
+    /// How full the storage of the servers that are up is.
+    pub fn statfs(&self) -> Result<StatFs, Errno> {
+        let map = self.map();
+        let mut sum = StatFs {
+            total: 0,
+            available: 0,
+            block_size: map.block_size,
+        };
+        for server in map.servers.iter().filter(|s| s.state == ServerState::Up) {
+            if let (DataReply::Space { total, available }, ..) =
+                self.data(server.id, DataRequest::Space, &[], &mut [])?
+            {
+                sum.total = sum.total.saturating_add(total);
+                sum.available = sum.available.saturating_add(available);
+            }
+        }
+        Ok(sum)
+    }
+
+    /// The canonical path of what a path names: absolute, without links, `.` and `..`; begins with the mount.
+    pub fn real_path(&self, start: Ino, path: &[u8]) -> Result<Vec<u8>, Fail> {
+        self.at_last(start, path, |walk, last| match last {
+            Last::Directory(ino) => Ok(self.path_of(ino)?),
+            Last::Name { dir, name, slash } => {
+                let again = Last::Name {
+                    dir,
+                    name: name.clone(),
+                    slash,
+                };
+                self.find_last(walk, again, true)?;
+                let mut path = self.path_of(dir)?;
+                path.push(b'/');
+                path.extend_from_slice(&name);
+                Ok(path)
+            }
+        })
+    }
+
+    /// The path of a directory, from its number: absolute, beginning with the mount. ENOENT if it was removed.
+    pub fn path_of(&self, dir: Ino) -> Result<Vec<u8>, Errno> {
+        let mut names = Vec::new();
+        let mut at = dir;
+        while at != Ino::ROOT {
+            let (parent, name) = self
+                .parent(at)
+                .map_err(|e| if e == Errno::STALE { Errno::NOENT } else { e })?;
+            names.push(name);
+            at = parent;
+            // Deeper than any path that could have been given; moves under way could lead in a circle.
+            if names.len() > PATH_MAX {
+                return Err(Errno::NAMETOOLONG);
+            }
+        }
+        let mut path = self.mount().to_vec();
+        for name in names.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        Ok(path)
+    }
+}

@@ -1,0 +1,279 @@
+//! Opening, and what happens when a description's last descriptor goes.
+
+use crate::error::Fail;
+use crate::handle::{Handle, monotonic};
+use crate::session::Client;
+use crate::walk::{Failing, Last, Walk};
+use bivouac_layout::Ino;
+use bivouac_node::SlotId;
+use bivouac_proto::attr::{Attr, FileKind, RECORD_MAX};
+use bivouac_proto::meta::{Create, MetaReply, MetaRequest, OpenHow, Wrote};
+use bivouac_proto::{Errno, OpenId};
+use std::io::IoSliceMut;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// `Slot::kind` of a regular file.
+const KIND_FILE: u32 = 0;
+/// `Slot::kind` of a directory.
+const KIND_DIRECTORY: u32 = 1;
+/// `Slot::kind` of what no server has registered (O_PATH).
+const KIND_PATH: u32 = 2;
+
+/// Flags that stay with the description.
+const KEPT: i32 = libc::O_ACCMODE
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_SYNC
+    | libc::O_DSYNC
+    | libc::O_DIRECT
+    | libc::O_NOATIME
+    | libc::O_PATH
+    | libc::O_DIRECTORY
+    | libc::O_NOFOLLOW;
+
+/// What an open found.
+enum Found {
+    /// Registered at the server.
+    File(Box<Attr>),
+    /// Not registered anywhere.
+    Directory(Ino),
+    /// Not registered anywhere: O_PATH.
+    Path(Ino),
+}
+
+impl Client {
+    /// Opens; `flags` as for `open(2)`, `mode` with the umask applied. The description is held by nobody yet: make a
+    /// placeholder for it in the node's table, or give it back with [`Client::closed`].
+    pub fn open(&'static self, start: Ino, path: &[u8], flags: i32, mode: u32) -> Result<Arc<Handle>, Fail> {
+        if flags & libc::O_TMPFILE == libc::O_TMPFILE {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        let id = self.table().allocate().map_err(|e| Errno(e.raw_errno() as u16))?;
+        let open = OpenId {
+            agent: self.agent_number(),
+            slot: id.index,
+            generation: id.generation,
+        };
+        let found = self.at_last(start, path, |walk, last| {
+            self.open_last(walk, last, flags, mode, open)
+        });
+        match found.and_then(|found| self.filled(id, found, flags).map_err(Fail::from)) {
+            Ok(handle) => Ok(Arc::new(handle)),
+            Err(fail) => {
+                if self.table().retire(id) {
+                    self.table().free(id);
+                }
+                Err(fail)
+            }
+        }
+    }
+
+    fn filled(&'static self, id: SlotId, found: Found, flags: i32) -> Result<Handle, Errno> {
+        let slot = self.table().slot(id).ok_or(Errno::BADF)?;
+        let (ino, kind) = match &found {
+            Found::File(attr) => (attr.ino, KIND_FILE),
+            Found::Directory(ino) => (*ino, KIND_DIRECTORY),
+            Found::Path(ino) => (*ino, KIND_PATH),
+        };
+        slot.ino.store(ino.0, Ordering::Relaxed);
+        slot.flags.store((flags & KEPT) as u32, Ordering::Relaxed);
+        slot.offset.store(0, Ordering::Relaxed);
+        slot.end.store(0, Ordering::Relaxed);
+        slot.wrote_at.store(0, Ordering::Relaxed);
+        slot.writing.store(0, Ordering::Relaxed);
+        slot.locks.store(0, Ordering::Relaxed);
+        slot.kind.store(kind, Ordering::Release);
+        let handle = Handle::new(self, id, ino, kind == KIND_DIRECTORY);
+        if let Found::File(attr) = &found {
+            slot.size_generation
+                .store(attr.size_generation, Ordering::Relaxed);
+            handle.learn(attr);
+        }
+        Ok(handle)
+    }
+
+    fn open_last(
+        &self,
+        walk: &mut Walk<'_, '_>,
+        last: Last,
+        flags: i32,
+        mode: u32,
+        open: OpenId,
+    ) -> Result<Found, Failing> {
+        let create = flags & libc::O_CREAT != 0 && flags & libc::O_PATH == 0;
+        let exclusive = create && flags & libc::O_EXCL != 0;
+        let follow = flags & libc::O_NOFOLLOW == 0 && !exclusive;
+        let (dir, name, slash) = match last {
+            Last::Directory(_) if exclusive => return Err(Errno::EXIST.into()),
+            Last::Directory(ino) => return self.open_directory(ino, flags),
+            Last::Name { dir, name, slash } => (dir, name, slash),
+        };
+        if create && slash {
+            return Err(Errno::ISDIR.into());
+        }
+        let how = OpenHow {
+            read: flags & libc::O_ACCMODE != libc::O_WRONLY,
+            write: flags & libc::O_ACCMODE != libc::O_RDONLY,
+            append: flags & libc::O_APPEND != 0,
+            truncate: flags & libc::O_TRUNC != 0,
+            directory: flags & libc::O_DIRECTORY != 0 || slash,
+            create: create.then_some(Create {
+                mode: (mode & 0o7777) as u16,
+                exclusive,
+            }),
+        };
+        if flags & libc::O_PATH != 0 {
+            return self.open_path(walk, dir, &name, how.directory, follow, slash);
+        }
+        let mut record = [0; RECORD_MAX];
+        let into = &mut [IoSliceMut::new(&mut record)];
+        let (attr, target) = match self
+            .entry(dir, &name, into, |at| MetaRequest::Open { at, how, open })?
+            .0
+        {
+            MetaReply::Opened { attr, target, .. } => (attr, target),
+            MetaReply::Elsewhere { .. } if exclusive => return Err(Errno::EXIST.into()),
+            MetaReply::Elsewhere {
+                ino,
+                kind: FileKind::Directory,
+            } => return self.open_directory(ino, flags),
+            MetaReply::Elsewhere {
+                ino,
+                kind: FileKind::Symlink,
+            } => (self.attr_of(ino)?, self.link_target(ino)?),
+            MetaReply::Elsewhere { ino, .. } => {
+                match self
+                    .meta_with(ino, &MetaRequest::OpenInode { ino, how, open }, &[], into)?
+                    .0
+                {
+                    MetaReply::Opened { attr, target, .. } => (attr, target),
+                    _ => return Err(Errno::PROTO.into()),
+                }
+            }
+            _ => return Err(Errno::PROTO.into()),
+        };
+        match attr.kind {
+            FileKind::File => Ok(Found::File(attr)),
+            FileKind::Directory if create => Err(Errno::ISDIR.into()),
+            FileKind::Directory => Ok(Found::Directory(attr.ino)),
+            FileKind::Symlink if exclusive => Err(Errno::EXIST.into()),
+            FileKind::Symlink if follow || slash => {
+                walk.follow(dir, &target, slash)?;
+                Err(Failing::Follow)
+            }
+            FileKind::Symlink if how.directory => Err(Errno::NOTDIR.into()),
+            FileKind::Symlink => Err(Errno::LOOP.into()),
+            FileKind::Fifo | FileKind::Socket => Err(Errno::NXIO.into()),
+        }
+    }
+
+    fn open_directory(&self, ino: Ino, flags: i32) -> Result<Found, Failing> {
+        if flags & libc::O_PATH != 0 {
+            return Ok(Found::Path(ino));
+        }
+        if flags & (libc::O_ACCMODE | libc::O_CREAT) != 0 {
+            return Err(Errno::ISDIR.into());
+        }
+        let attr = self.attr_of(ino)?;
+        if !self.allowed(attr.mode, attr.uid, attr.gid, 4, true) {
+            return Err(Errno::ACCESS.into());
+        }
+        Ok(Found::Directory(ino))
+    }
+
+    fn open_path(
+        &self,
+        walk: &mut Walk<'_, '_>,
+        dir: Ino,
+        name: &[u8],
+        directory: bool,
+        follow: bool,
+        slash: bool,
+    ) -> Result<Found, Failing> {
+        let last = Last::Name {
+            dir,
+            name: name.to_vec(),
+            slash,
+        };
+        let attr = self.find_last(walk, last, follow)?;
+        match attr.kind {
+            FileKind::Directory => Ok(Found::Directory(attr.ino)),
+            _ if directory => Err(Errno::NOTDIR.into()),
+            _ => Ok(Found::Path(attr.ino)),
+        }
+    }
+
+    /// A process's view of a description that it got by fork, exec or through a socket.
+    pub fn adopt(&'static self, id: SlotId) -> Result<Arc<Handle>, Errno> {
+        let slot = self.table().slot(id).ok_or(Errno::BADF)?;
+        let ino = Ino(slot.ino.load(Ordering::Relaxed));
+        let kind = slot.kind.load(Ordering::Acquire);
+        let handle = Handle::new(self, id, ino, kind == KIND_DIRECTORY);
+        if kind == KIND_FILE
+            && let Ok(attr) = self.attr_of(ino)
+        {
+            handle.learn(&attr);
+        }
+        Ok(Arc::new(handle))
+    }
+
+    /// A descriptor of a description was closed: if it was the last one anywhere, the server is told.
+    pub fn closed(&self, id: SlotId) {
+        if !self.table().held(id) && self.table().retire(id) {
+            self.release(id);
+            self.table().free(id);
+        }
+    }
+
+    /// Tells the server that a retired description is gone.
+    fn release(&self, id: SlotId) {
+        let Some((ino, request, wait)) = release_request(self.table(), self.agent_number(), id) else {
+            return;
+        };
+        if wait {
+            // Whoever is told of the close next may ask for the lock.
+            let _ = self.meta_on(ino, &request);
+        } else {
+            self.post_meta(ino, &request);
+        }
+    }
+}
+
+/// What the server has to be told when a description is gone: the inode, the request, and whether its answer must be
+/// awaited. `None` for a description that no server knows.
+pub fn release_request(
+    table: &bivouac_node::OpenTable,
+    agent: u64,
+    id: SlotId,
+) -> Option<(Ino, MetaRequest<'static>, bool)> {
+    let slot = table.slot(id)?;
+    let locks = slot.locks.load(Ordering::Acquire) != 0;
+    if slot.kind.load(Ordering::Acquire) != KIND_FILE && !locks {
+        return None;
+    }
+    let ino = Ino(slot.ino.load(Ordering::Relaxed));
+    if ino.0 == 0 {
+        return None;
+    }
+    let flags = slot.flags.load(Ordering::Relaxed) as i32;
+    let wrote = (flags & libc::O_ACCMODE != libc::O_RDONLY).then(|| {
+        let wrote_at = slot.wrote_at.load(Ordering::Relaxed);
+        Wrote {
+            end: slot.end.load(Ordering::Acquire),
+            size_generation: slot.size_generation.load(Ordering::Relaxed),
+            age: if wrote_at == 0 {
+                u64::MAX
+            } else {
+                monotonic().saturating_sub(wrote_at)
+            },
+            unsure: slot.writing.load(Ordering::Acquire) != 0,
+        }
+    });
+    let open = OpenId {
+        agent,
+        slot: id.index,
+        generation: id.generation,
+    };
+    Some((ino, MetaRequest::Release { ino, open, wrote }, locks))
+}

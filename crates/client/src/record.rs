@@ -1,0 +1,90 @@
+//! Reading and writing files that live in their inode's record: one request each, to the inode's server.
+//!
+//! A file leaves its record once, when it grows beyond [`RECORD_MAX`]. A client that did not see it is refused with
+//! `NotInRecord`, learns the layout, and goes on with blocks.
+
+use crate::handle::Handle;
+use bivouac_layout::FileLayout;
+use bivouac_proto::attr::{Attr, RECORD_MAX};
+use bivouac_proto::meta::{MetaReply, MetaRequest};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Refusal};
+use std::io::IoSlice;
+
+use crate::blocks::one;
+use crate::rpc::To;
+
+/// What became of a request to a record.
+pub(crate) enum Outcome {
+    /// So many bytes.
+    Done(usize),
+    /// The file is not in its record any more, or must leave it.
+    Moved,
+}
+
+impl Handle {
+    pub(crate) fn read_record(&self, offset: u64, buffer: &mut [u8]) -> Result<Outcome, Errno> {
+        let len = buffer.len().min(RECORD_MAX);
+        let request = MetaRequest::ReadRecord {
+            ino: self.ino(),
+            offset,
+            len: len as u32,
+        };
+        match self.client().meta(
+            To::Shard(self.ino().shard()),
+            &request,
+            &[],
+            &mut one(&mut buffer[..len]),
+        ) {
+            Ok((_, count)) => Ok(Outcome::Done(count)),
+            Err(failure) => moved(failure),
+        }
+    }
+
+    pub(crate) fn write_record(&self, offset: u64, data: &[u8]) -> Result<Outcome, Errno> {
+        if offset.saturating_add(data.len() as u64) > RECORD_MAX as u64 {
+            return Ok(Outcome::Moved);
+        }
+        let request = MetaRequest::WriteRecord {
+            ino: self.ino(),
+            offset,
+        };
+        match self.client().meta(
+            To::Shard(self.ino().shard()),
+            &request,
+            &[IoSlice::new(data)],
+            &mut [],
+        ) {
+            Ok(_) => Ok(Outcome::Done(data.len())),
+            Err(failure) => moved(failure),
+        }
+    }
+
+    /// Learns the layout of a file that left its record.
+    pub(crate) fn learn_layout(&self) -> Result<Box<FileLayout>, Errno> {
+        layout_in(self.client().attr_of(self.ino())?)
+    }
+
+    /// Moves the file out of its record.
+    pub(crate) fn spill(&self) -> Result<Box<FileLayout>, Errno> {
+        match self
+            .client()
+            .meta_on(self.ino(), &MetaRequest::Spill { ino: self.ino() })?
+        {
+            MetaReply::Attr(attr) => layout_in(attr),
+            _ => Err(Errno::PROTO),
+        }
+    }
+}
+
+fn layout_in(attr: Box<Attr>) -> Result<Box<FileLayout>, Errno> {
+    attr.layout.ok_or(Errno::IO)
+}
+
+fn moved(failure: Failure) -> Result<Outcome, Errno> {
+    match failure {
+        Failure::Refused(Refusal::NotInRecord) => Ok(Outcome::Moved),
+        Failure::Refused(_) => Err(Errno::STALE),
+        Failure::Errno(errno) => Err(errno),
+    }
+}

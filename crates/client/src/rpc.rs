@@ -1,0 +1,422 @@
+//! Requests: where they go, what happens when they fail.
+//!
+//! A request keeps its identity (session, slot, sequence) for as long as it is repeated, so that a server that has
+//! done it already answers again instead of doing it twice. Connections that break are remade and the request repeated
+//! until the server is declared down (the program gets EIO) or [`PATIENCE`] is over. Refusals that are this module's
+//! business (newer map, server behind, somebody busy) are handled here; those that concern paths go to the caller.
+
+use crate::links::Link;
+use crate::session::Client;
+use bivouac_layout::{Ino, Map, ServerId, ServerState, ShardId};
+use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::header::NO_REPLY;
+use bivouac_proto::meta::{MetaReply, MetaRequest};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Header, Kind, Refusal, Reply, Request, RequestId, Status};
+use bivouac_transport::{Answer, Exchange, Outgoing, TransportError, exchange};
+use rustix::fd::OwnedFd;
+use std::io::{IoSlice, IoSliceMut};
+use std::time::{Duration, Instant};
+
+/// How long a request is repeated before the program gets EIO.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Most requests under way together to one server: the next one is there when the server is done with one.
+const MAX_TO_ONE: usize = 2;
+
+/// A reply with what came along.
+pub(crate) struct Received {
+    pub(crate) reply: Reply,
+    pub(crate) payload_len: usize,
+    pub(crate) fd: Option<OwnedFd>,
+}
+
+/// Where a request goes.
+#[derive(Clone, Copy)]
+pub(crate) enum To {
+    /// The server that holds a shard.
+    Shard(ShardId),
+    /// A certain server; the shard is one of its own.
+    Server(ServerId, ShardId),
+}
+
+impl To {
+    fn server(self, map: &Map) -> ServerId {
+        match self {
+            To::Shard(shard) => map.primary(shard),
+            To::Server(server, _) => server,
+        }
+    }
+
+    fn shard(self) -> ShardId {
+        match self {
+            To::Shard(shard) | To::Server(_, shard) => shard,
+        }
+    }
+}
+
+/// Waits between attempts: short at first, then longer.
+struct Backoff {
+    begun: Option<Instant>,
+    next: Duration,
+}
+
+impl Backoff {
+    fn new() -> Backoff {
+        Backoff {
+            begun: None,
+            next: Duration::from_micros(50),
+        }
+    }
+
+    /// Waits; false when patience is over.
+    fn wait(&mut self) -> bool {
+        let begun = *self.begun.get_or_insert_with(Instant::now);
+        if begun.elapsed() > PATIENCE {
+            return false;
+        }
+        let pause = rustix::time::Timespec {
+            tv_sec: 0,
+            tv_nsec: self.next.subsec_nanos().into(),
+        };
+        let _ = rustix::thread::nanosleep(&pause);
+        self.next = (self.next * 2).min(Duration::from_millis(100));
+        true
+    }
+}
+
+impl Client {
+    /// A request about a file or directory by its number, to the shard of that inode.
+    pub(crate) fn meta_on(&self, ino: Ino, request: &MetaRequest<'_>) -> Result<MetaReply, Errno> {
+        self.meta_with(ino, request, &[], &mut []).map(|(reply, _)| reply)
+    }
+
+    /// The same, with a payload to send or room for one to receive; also returns the received payload's length.
+    pub(crate) fn meta_with(
+        &self,
+        ino: Ino,
+        request: &MetaRequest<'_>,
+        payload: &[IoSlice<'_>],
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<(MetaReply, usize), Errno> {
+        match self.meta(To::Shard(ino.shard()), request, payload, into) {
+            Ok(done) => Ok(done),
+            Err(Failure::Errno(errno)) => Err(errno),
+            Err(Failure::Refused(_)) => Err(Errno::STALE),
+        }
+    }
+
+    /// A request to the metadata. [`Reply::Done`] is answered as an empty conflict list, which nobody looks at.
+    pub(crate) fn meta(
+        &self,
+        to: To,
+        request: &MetaRequest<'_>,
+        payload: &[IoSlice<'_>],
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<(MetaReply, usize), Failure> {
+        let mut body = Vec::with_capacity(96);
+        bivouac_proto::encode(&Request::Meta(request.clone()), &mut body);
+        let received = self.call(to, &body, payload, into)?;
+        match received.reply {
+            Reply::Meta(reply) => Ok((reply, received.payload_len)),
+            Reply::Done => Ok((MetaReply::Conflict(None), received.payload_len)),
+            _ => Err(Errno::PROTO.into()),
+        }
+    }
+
+    /// A request for data.
+    pub(crate) fn data(
+        &self,
+        server: ServerId,
+        request: DataRequest,
+        payload: &[IoSlice<'_>],
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<(DataReply, usize, Option<OwnedFd>), Errno> {
+        let mut body = Vec::with_capacity(32);
+        bivouac_proto::encode(&Request::Data(request), &mut body);
+        let received = self
+            .call(To::Server(server, ShardId(0)), &body, payload, into)
+            .map_err(|f| match f {
+                Failure::Errno(errno) => errno,
+                Failure::Refused(_) => Errno::IO,
+            })?;
+        match received.reply {
+            Reply::Data(reply) => Ok((reply, received.payload_len, received.fd)),
+            Reply::Done => Ok((DataReply::Passed, received.payload_len, received.fd)),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// Sends a request to the metadata for which no answer is awaited. Lost with a lost connection.
+    pub(crate) fn post_meta(&self, ino: Ino, request: &MetaRequest<'_>) {
+        let server = self.map().primary(ino.shard());
+        let mut body = Vec::with_capacity(64);
+        bivouac_proto::encode(&Request::Meta(request.clone()), &mut body);
+        // One repetition: the connection at hand may have been broken for long.
+        for _ in 0..2 {
+            let Ok(mut link) = self.take_link(server) else {
+                return;
+            };
+            let mut header = self.header(ino.shard(), RequestId::default());
+            header.flags = NO_REPLY;
+            let sent = link.connection.post(&Outgoing {
+                header,
+                body: &body,
+                payload: &[],
+            });
+            self.give_link(server, link);
+            if sent.is_ok() {
+                return;
+            }
+        }
+    }
+
+    fn header(&self, shard: ShardId, id: RequestId) -> Header {
+        let mut header = Header::new(Kind::Request);
+        header.shard = shard;
+        header.epoch = self.map().epoch;
+        header.namespace = self.namespace();
+        header.id = id;
+        header
+    }
+
+    /// The header of the next request on a connection, with a fresh identity.
+    pub(crate) fn next_header(&self, link: &mut Link, shard: ShardId) -> Result<Header, Errno> {
+        link.sequence += 1;
+        let id = RequestId {
+            session: self.session()?,
+            slot: link.slot,
+            sequence: link.sequence,
+        };
+        Ok(self.header(shard, id))
+    }
+
+    fn call(
+        &self,
+        to: To,
+        body: &[u8],
+        payload: &[IoSlice<'_>],
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<Received, Failure> {
+        let mut id = None;
+        let mut backoff = Backoff::new();
+        loop {
+            let server = to.server(self.map());
+            if self
+                .map()
+                .server(server)
+                .is_none_or(|s| s.state == ServerState::Down)
+            {
+                return Err(Errno::IO.into());
+            }
+            let outcome = self.take_link(server).and_then(|mut link| {
+                let id = match id {
+                    Some(id) => id,
+                    None => *id.insert(
+                        self.next_header(&mut link, to.shard())
+                            .map_err(TransportError::System)?
+                            .id,
+                    ),
+                };
+                let outgoing = Outgoing {
+                    header: self.header(to.shard(), id),
+                    body,
+                    payload,
+                };
+                let outcome = link.connection.call(&outgoing, into).map(open_answer);
+                self.give_link(server, link);
+                outcome
+            });
+            match outcome {
+                Ok(Err(Failure::Refused(refusal))) => {
+                    // Not done; and the connection's slot may meanwhile serve another thread: a new identity.
+                    id = None;
+                    self.adapt(refusal, &mut backoff)?;
+                }
+                Ok(done) => return done,
+                Err(error) => self.mend(server, error, &mut backoff)?,
+            }
+        }
+    }
+
+    /// After a broken connection: asks the agent what became of the server, and waits a little.
+    fn mend(&self, server: ServerId, error: TransportError, backoff: &mut Backoff) -> Result<(), Errno> {
+        match error {
+            // These do not get better by trying again.
+            TransportError::Version { .. } | TransportError::Authentication | TransportError::Protocol(_) => {
+                return Err(error.errno());
+            }
+            _ => {}
+        }
+        if backoff.begun.is_some() {
+            self.refresh_map();
+            if self
+                .map()
+                .server(server)
+                .is_none_or(|s| s.state == ServerState::Down)
+            {
+                return Err(Errno::IO);
+            }
+        }
+        if backoff.wait() { Ok(()) } else { Err(Errno::IO) }
+    }
+
+    /// Adapts to a refusal, or hands it to the caller.
+    fn adapt(&self, refusal: Refusal, backoff: &mut Backoff) -> Result<(), Failure> {
+        match refusal {
+            Refusal::StaleMap(map) => self.learn_map(map),
+            Refusal::OldServer | Refusal::Busy => {
+                if !backoff.wait() {
+                    return Err(Errno::IO.into());
+                }
+            }
+            Refusal::StaleNamespace(version) => {
+                self.learn_namespace(version);
+                return Err(Failure::Refused(Refusal::StaleNamespace(version)));
+            }
+            other => return Err(Failure::Refused(other)),
+        }
+        Ok(())
+    }
+}
+
+/// Takes an answer out of its connection's buffer.
+fn open_answer(answer: Answer<'_>) -> Result<Received, Failure> {
+    let reply = open_parts(answer.header.status, answer.body)?;
+    Ok(Received {
+        reply,
+        payload_len: answer.payload_len,
+        fd: answer.fd.map(OwnedFd::from),
+    })
+}
+
+fn open_parts(status: Status, body: &[u8]) -> Result<Reply, Failure> {
+    if status == Status::OK {
+        return bivouac_proto::decode(body).map_err(|_| Errno::PROTO.into());
+    }
+    if status == Status::REFUSED {
+        let refusal: Refusal = bivouac_proto::decode(body).map_err(|_| Errno::PROTO)?;
+        return Err(Failure::Refused(refusal));
+    }
+    Err(status.errno().unwrap_or(Errno::PROTO).into())
+}
+
+/// One of several requests for data that go out together.
+pub(crate) struct DataJob<'a> {
+    server: ServerId,
+    request: DataRequest,
+    payload: &'a [u8],
+    into: &'a mut [u8],
+    result: Option<Result<(DataReply, usize), Errno>>,
+}
+
+impl<'a> DataJob<'a> {
+    pub(crate) fn new(
+        server: ServerId,
+        request: DataRequest,
+        payload: &'a [u8],
+        into: &'a mut [u8],
+    ) -> DataJob<'a> {
+        DataJob {
+            server,
+            request,
+            payload,
+            into,
+            result: None,
+        }
+    }
+
+    /// How it ended.
+    pub(crate) fn take(&mut self) -> Result<(DataReply, usize), Errno> {
+        self.result.take().unwrap_or(Err(Errno::IO))
+    }
+}
+
+impl Client {
+    /// Sends requests for data to all their servers at once and waits for all answers. Those that a broken
+    /// connection leaves open are repeated one by one: each is safe to do twice.
+    pub(crate) fn data_jobs(&self, jobs: &mut [DataJob<'_>]) {
+        if jobs.len() > 1 {
+            // One request under way on each connection; several for a server go over several connections.
+            let mut rest = &mut *jobs;
+            while !rest.is_empty() {
+                let (batch, later) = rest.split_at_mut(batch_len(rest));
+                self.exchange_jobs(batch);
+                rest = later;
+            }
+        }
+        for job in jobs.iter_mut().filter(|j| j.result.is_none()) {
+            let mut into = [IoSliceMut::new(job.into)];
+            job.result = Some(
+                self.data(job.server, job.request, &[IoSlice::new(job.payload)], &mut into)
+                    .map(|(reply, len, _)| (reply, len)),
+            );
+        }
+    }
+
+    fn exchange_jobs(&self, jobs: &mut [DataJob<'_>]) {
+        let mut under_way = Vec::with_capacity(jobs.len());
+        for job in jobs.iter_mut() {
+            let Ok(mut link) = self.take_link(job.server) else {
+                continue;
+            };
+            let Ok(header) = self.next_header(&mut link, ShardId(0)) else {
+                continue;
+            };
+            let mut body = Vec::with_capacity(32);
+            bivouac_proto::encode(&Request::Data(job.request), &mut body);
+            let payload = [IoSlice::new(job.payload)];
+            under_way.push((
+                job.server,
+                link,
+                header,
+                body,
+                payload,
+                [IoSliceMut::new(job.into)],
+                &mut job.result,
+            ));
+        }
+        let mut calls: Vec<Exchange<'_, '_>> = under_way
+            .iter_mut()
+            .map(|(_, link, header, body, payload, into, _)| {
+                Exchange::new(
+                    &mut link.connection,
+                    Outgoing {
+                        header: *header,
+                        body,
+                        payload,
+                    },
+                    into,
+                )
+            })
+            .collect();
+        exchange(&mut calls);
+        let results: Vec<_> = calls.into_iter().map(|call| call.result).collect();
+        for ((server, link, .., slot), result) in under_way.into_iter().zip(results) {
+            if let Some(Ok(received)) = result {
+                let opened = open_parts(received.header.status, link.connection.body());
+                *slot = match opened {
+                    Ok(Reply::Data(reply)) => Some(Ok((reply, received.payload_len))),
+                    Ok(Reply::Done) => Some(Ok((DataReply::Passed, received.payload_len))),
+                    Ok(_) => Some(Err(Errno::PROTO)),
+                    Err(Failure::Errno(errno)) => Some(Err(errno)),
+                    // Repeated alone, where refusals are understood.
+                    Err(Failure::Refused(_)) => None,
+                };
+            }
+            self.give_link(server, link);
+        }
+    }
+}
+
+/// How many of these jobs go out together.
+fn batch_len(jobs: &[DataJob<'_>]) -> usize {
+    let mut len = 0;
+    while let Some(job) = jobs.get(len) {
+        if jobs[..len].iter().filter(|j| j.server == job.server).count() >= MAX_TO_ONE {
+            break;
+        }
+        len += 1;
+    }
+    len
+}

@@ -1,0 +1,398 @@
+//! The [`Client`]: how it begins, and what it keeps for the life of its process.
+//!
+//! Everything that threads share is either immutable, atomic, or replaced as a whole; no lock is waited for that
+//! another thread might have held at a fork. After a fork the child begins a session of its own (request identities
+//! and process locks belong to a session), with connections of its own, at its first call.
+
+use crate::error::ClientError;
+use crate::fork::ForkMark;
+use crate::hidden;
+use crate::links::{Link, Pool};
+use crate::locks::Held;
+use crate::walk::Cache;
+use bivouac_layout::{Ino, Map, NodeId, ServerId};
+use bivouac_node::{Environment, OpenTable};
+use bivouac_proto::agent::{AgentReply, AgentRequest};
+use bivouac_proto::auth::{Credentials, KEY_LEN, Key, Role};
+use bivouac_proto::{Errno, Header, Kind, Reply, Request};
+use bivouac_transport::{ConnectOptions, Connection, Endpoint, Outgoing, TransportError};
+use rustix::fs::{Mode, OFlags};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Largest server number that a client can talk to, exclusive.
+const MAX_SERVERS: usize = 4096;
+/// How long making a connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// One process's access to a deployment. All methods may be called from any thread.
+pub struct Client {
+    environment: Environment,
+    key: Key,
+    uid: u32,
+    credentials: Credentials,
+    agent: u64,
+    node: NodeId,
+    node_dir: Vec<u8>,
+    table: OpenTable,
+    fork: ForkMark,
+    /// The newest map. Old ones are never freed (they are few), so that readers need no lock and no count.
+    map: AtomicPtr<Map>,
+    namespace: AtomicU64,
+    cache: AtomicPtr<Cache>,
+    /// The session and the process generation that it belongs to.
+    session: AtomicU64,
+    session_generation: AtomicU64,
+    slots: AtomicU32,
+    pools: Box<[Pool]>,
+    agents: Pool,
+    held: Held,
+    /// Whether blocks on this node are read and written directly.
+    pub(crate) local_access: bool,
+}
+
+impl Client {
+    /// Begins: connects to the node's agent and takes part in the deployment that `environment` names.
+    pub fn attach(environment: &Environment) -> Result<Client, ClientError> {
+        let key = read_key(&environment.key_path).map_err(|why| ClientError::Key {
+            path: environment.key_path.clone(),
+            why,
+        })?;
+        let uid = rustix::process::getuid().as_raw();
+        let credentials = Credentials {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            groups: rustix::process::getgroups()
+                .map(|groups| groups.iter().map(|g| g.as_raw()).collect())
+                .unwrap_or_default(),
+        };
+        let answer = || ClientError::Answer {
+            name: environment.name.clone(),
+        };
+        let agent_error = |source| ClientError::Agent {
+            name: environment.name.clone(),
+            source,
+        };
+        let fork = ForkMark::new()
+            .map_err(|e| agent_error(TransportError::System(Errno(e.raw_os_error() as u16))))?;
+        let mut link =
+            connect_agent(environment, &key, uid, &credentials, fork.generation(), 0).map_err(agent_error)?;
+        let reply = ask_agent(&mut link, &attach_request()).map_err(agent_error)?;
+        let Some(AgentReply::Attached {
+            session,
+            agent,
+            node,
+            run_dir,
+            map,
+            namespace,
+        }) = reply
+        else {
+            return Err(answer());
+        };
+        if map.check().is_err() || map.servers.iter().any(|s| usize::from(s.id.0) >= MAX_SERVERS) {
+            return Err(answer());
+        }
+        let pools = usize::from(map.servers.last().map_or(0, |s| s.id.0)) + 1;
+        let table = OpenTable::attach(run_dir.as_bytes())?;
+        let client = Client {
+            environment: environment.clone(),
+            key,
+            uid,
+            credentials,
+            agent,
+            node,
+            node_dir: run_dir.into_bytes(),
+            table,
+            session: AtomicU64::new(session),
+            session_generation: AtomicU64::new(fork.generation()),
+            fork,
+            map: AtomicPtr::new(Box::into_raw(map)),
+            namespace: AtomicU64::new(namespace),
+            cache: AtomicPtr::new(Box::into_raw(Box::default())),
+            slots: AtomicU32::new(1),
+            // Room for servers that come later.
+            pools: (0..(pools + 64).min(MAX_SERVERS)).map(|_| Pool::new()).collect(),
+            agents: Pool::new(),
+            held: Held::default(),
+            local_access: local_access(),
+        };
+        client.agents.give(link, client.fork.generation());
+        Ok(client)
+    }
+
+    /// The node's table of open descriptions.
+    pub fn table(&self) -> &OpenTable {
+        &self.table
+    }
+
+    /// Directory of what this node's processes share.
+    pub fn node_dir(&self) -> &[u8] {
+        &self.node_dir
+    }
+
+    /// Where programs see the file system.
+    pub fn mount(&self) -> &[u8] {
+        self.environment.mount.as_bytes()
+    }
+
+    /// Whether a descriptor is one of the library's own.
+    pub fn hidden(&self, fd: i32) -> bool {
+        hidden::is_hidden(fd)
+    }
+
+    /// The program wants this descriptor number for itself.
+    pub fn make_way(&self, fd: i32) {
+        hidden::make_way(fd);
+    }
+
+    /// A child process begins (also noticed without this call, where the kernel is 4.14 or newer).
+    pub fn after_fork(&self) {
+        self.fork.advance();
+    }
+
+    pub(crate) fn agent_number(&self) -> u64 {
+        self.agent
+    }
+
+    pub(crate) fn node(&self) -> NodeId {
+        self.node
+    }
+
+    pub(crate) fn credentials(&self) -> &Credentials {
+        &self.credentials
+    }
+
+    /// The newest map known.
+    pub(crate) fn map(&self) -> &Map {
+        // SAFETY: always a pointer from Box::into_raw that is never freed while the client lives.
+        unsafe { &*self.map.load(Ordering::Acquire) }
+    }
+
+    /// Takes over a map, if it is sound and newer.
+    pub(crate) fn learn_map(&self, map: Box<Map>) {
+        let current = self.map();
+        if map.check().is_err() || map.deployment != current.deployment || map.epoch <= current.epoch {
+            return;
+        }
+        let newer = Box::into_raw(map);
+        // A lost race only means that somebody else installed one: the next refusal brings this one again.
+        if self
+            .map
+            .compare_exchange(
+                std::ptr::from_ref(current).cast_mut(),
+                newer,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            )
+            .is_err()
+        {
+            // SAFETY: not installed, so nobody else has it.
+            drop(unsafe { Box::from_raw(newer) });
+        }
+    }
+
+    /// Asks the agent for the current map.
+    pub(crate) fn refresh_map(&self) {
+        let generation = self.fork.generation();
+        let Ok(mut link) = self.agent_link() else { return };
+        if let Ok(Some(AgentReply::Map(map))) = ask_agent(&mut link, &AgentRequest::Map) {
+            self.learn_map(map);
+        }
+        self.agents.give(link, generation);
+    }
+
+    /// Tells the agent something for which no answer is needed but its having been heard.
+    pub(crate) fn tell_agent(&self, request: &AgentRequest) -> Result<(), Errno> {
+        let generation = self.fork.generation();
+        let mut link = self.agent_link().map_err(|e| e.errno())?;
+        let told = ask_agent(&mut link, request);
+        self.agents.give(link, generation);
+        told.map(|_| ()).map_err(|e| e.errno())
+    }
+
+    fn agent_link(&self) -> Result<Box<Link>, TransportError> {
+        let generation = self.fork.generation();
+        if let Some(link) = self.agents.take(generation) {
+            return Ok(link);
+        }
+        connect_agent(
+            &self.environment,
+            &self.key,
+            self.uid,
+            &self.credentials,
+            generation,
+            self.map().deployment,
+        )
+    }
+
+    pub(crate) fn held(&self) -> &Held {
+        &self.held
+    }
+
+    pub(crate) fn namespace(&self) -> u64 {
+        self.namespace.load(Ordering::Acquire)
+    }
+
+    /// The namespace has this version: paths cached under an older one are forgotten.
+    pub(crate) fn learn_namespace(&self, version: u64) {
+        self.namespace.fetch_max(version, Ordering::AcqRel);
+        self.cache().forget();
+    }
+
+    pub(crate) fn cache(&self) -> &Cache {
+        // SAFETY: as for the map: installed once, replaced only after a fork, never freed.
+        unsafe { &*self.cache.load(Ordering::Acquire) }
+    }
+
+    /// The session of this process; a fork's child gets its own at its first call.
+    pub(crate) fn session(&self) -> Result<u64, Errno> {
+        let generation = self.fork.generation();
+        if self.session_generation.load(Ordering::Acquire) == generation {
+            return Ok(self.session.load(Ordering::Relaxed));
+        }
+        // The lock of the parent's cache may have been held by a thread that this process does not have.
+        self.cache.store(Box::into_raw(Box::default()), Ordering::Release);
+        let mut link = self.agent_link().map_err(|e| e.errno())?;
+        let reply = ask_agent(&mut link, &attach_request()).map_err(|e| e.errno())?;
+        let Some(AgentReply::Attached { session, map, .. }) = reply else {
+            return Err(Errno::IO);
+        };
+        self.learn_map(map);
+        self.session.store(session, Ordering::Relaxed);
+        self.session_generation.store(generation, Ordering::Release);
+        self.agents.give(link, generation);
+        Ok(session)
+    }
+
+    /// A connection to a server, of this thread alone until it is given back.
+    pub(crate) fn take_link(&self, server: ServerId) -> Result<Box<Link>, TransportError> {
+        let pool = self
+            .pools
+            .get(usize::from(server.0))
+            .ok_or(TransportError::System(Errno::IO))?;
+        let generation = self.fork.generation();
+        if let Some(link) = pool.take(generation) {
+            return Ok(link);
+        }
+        let map = self.map();
+        let entry = map.server(server).ok_or(TransportError::System(Errno::IO))?;
+        let endpoint = if entry.node == self.node && self.local_access {
+            Endpoint::Unix(bivouac_node::server_socket(
+                self.uid,
+                &self.environment.name,
+                server,
+            ))
+        } else {
+            Endpoint::Tcp(entry.address)
+        };
+        let role = Role::Client(self.credentials.clone());
+        let (connection, welcome) =
+            Connection::connect(&endpoint, &self.key, map.deployment, role, &connect_options())?;
+        if welcome.namespace > self.namespace() {
+            self.learn_namespace(welcome.namespace);
+        }
+        let slot = self.slots.fetch_add(1, Ordering::Relaxed);
+        Ok(Box::new(Link::new(connection, generation, slot)))
+    }
+
+    /// Gives a connection back.
+    pub(crate) fn give_link(&self, server: ServerId, link: Box<Link>) {
+        match self.pools.get(usize::from(server.0)) {
+            Some(pool) => pool.give(link, self.fork.generation()),
+            None => link.discard(),
+        }
+    }
+
+    /// The inode that paths below the mount start from.
+    pub fn root(&self) -> Ino {
+        Ino::ROOT
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // SAFETY: both came from Box::into_raw, and nobody else has the client any more. (Replaced ones are leaked.)
+        unsafe {
+            drop(Box::from_raw(*self.map.get_mut()));
+            drop(Box::from_raw(*self.cache.get_mut()));
+        }
+    }
+}
+
+fn connect_options() -> ConnectOptions {
+    ConnectOptions {
+        timeout: CONNECT_TIMEOUT,
+        fd_floor: hidden::floor(),
+        ..ConnectOptions::default()
+    }
+}
+
+fn connect_agent(
+    environment: &Environment,
+    key: &Key,
+    uid: u32,
+    credentials: &Credentials,
+    generation: u64,
+    deployment: u64,
+) -> Result<Box<Link>, TransportError> {
+    let endpoint = Endpoint::Unix(bivouac_node::agent_socket(uid, &environment.name));
+    let role = Role::Client(credentials.clone());
+    let (connection, _) = Connection::connect(&endpoint, key, deployment, role, &connect_options())?;
+    Ok(Box::new(Link::new(connection, generation, 0)))
+}
+
+fn attach_request() -> AgentRequest {
+    AgentRequest::Attach {
+        pid: rustix::process::getpid().as_raw_nonzero().get() as u32,
+    }
+}
+
+/// One question to the agent; `None` for an answer of another kind.
+fn ask_agent(link: &mut Link, request: &AgentRequest) -> Result<Option<AgentReply>, TransportError> {
+    let mut body = Vec::with_capacity(64);
+    bivouac_proto::encode(&Request::Agent(request.clone()), &mut body);
+    let outgoing = Outgoing {
+        header: Header::new(Kind::Request),
+        body: &body,
+        payload: &[],
+    };
+    let answer = link.connection.call(&outgoing, &mut [])?;
+    match bivouac_proto::decode(answer.body) {
+        Ok(Reply::Agent(reply)) if answer.header.status == bivouac_proto::Status::OK => Ok(Some(reply)),
+        _ => Ok(None),
+    }
+}
+
+/// Reads a key file: 64 hexadecimal digits.
+fn read_key(path: &str) -> Result<Key, String> {
+    let file =
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(|e| e.to_string())?;
+    let mut text = [0u8; 2 * KEY_LEN];
+    let mut filled = 0;
+    while filled < text.len() {
+        match rustix::io::read(&file, &mut text[filled..]) {
+            Ok(0) => return Err("it is too short".into()),
+            Ok(n) => filled += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.to_string()),
+        }
+    }
+    let mut key = [0u8; KEY_LEN];
+    for (byte, digits) in key.iter_mut().zip(text.chunks_exact(2)) {
+        let digit = |d: u8| {
+            char::from(d)
+                .to_digit(16)
+                .ok_or_else(|| String::from("it is not hexadecimal"))
+        };
+        *byte = (digit(digits[0])? << 4 | digit(digits[1])?) as u8;
+    }
+    Ok(Key(key))
+}
+
+/// Direct access to blocks on this node can be switched off (`BIVOUAC_LOCAL=0`), to measure the way over the wire.
+fn local_access() -> bool {
+    // SAFETY: getenv with a constant name; the value is looked at before anything else can change the environment.
+    let value = unsafe { libc::getenv(c"BIVOUAC_LOCAL".as_ptr()) };
+    // SAFETY: getenv returns null or a NUL-terminated string: its first byte can be read.
+    value.is_null() || unsafe { *value } != b'0' as libc::c_char
+}

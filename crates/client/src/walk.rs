@@ -1,0 +1,453 @@
+//! From a path to a directory and a last name.
+//!
+//! Directories on the way are cached: (directory, name) to directory. The cache is as good as the namespace
+//! version: every request about an entry carries the version, a server that knows a newer one refuses, and the
+//! cache is forgotten. Symbolic links on the way are looked up each time (they are rare, and one that is replaced
+//! must not live on). Removed directories are found out by the server that no longer knows them.
+
+use crate::error::Fail;
+use crate::rpc::To;
+use crate::session::Client;
+use bivouac_layout::{Ino, namespace};
+use bivouac_proto::attr::{Attr, FileKind, NAME_MAX, PATH_MAX};
+use bivouac_proto::meta::{At, MetaReply, MetaRequest};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Refusal};
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::sync::RwLock;
+
+/// Symbolic links followed before ELOOP.
+const MAX_LINKS: u32 = 40;
+/// Cached directories before the cache starts afresh.
+const CACHED: usize = 100_000;
+/// How often a walk starts again because directories moved under it.
+const MAX_REDO: u32 = 1000;
+
+/// A cached directory.
+#[derive(Clone, Copy)]
+struct Known {
+    ino: Ino,
+    /// Permission bits, owner and group, for the x permission on the way; unknown for the superuser, who needs none.
+    owner: Option<(u16, u32, u32)>,
+}
+
+/// What is known of directories. Waiting is never needed: a lock that is taken means not knowing.
+#[derive(Default)]
+pub(crate) struct Cache {
+    children: RwLock<HashMap<Ino, HashMap<Box<[u8]>, Known>>>,
+    split: RwLock<HashSet<Ino>>,
+}
+
+impl Cache {
+    fn child(&self, dir: Ino, name: &[u8]) -> Option<Known> {
+        self.children.try_read().ok()?.get(&dir)?.get(name).copied()
+    }
+
+    fn learn(&self, dir: Ino, name: &[u8], known: Known) {
+        if let Ok(mut children) = self.children.try_write() {
+            if children.len() > CACHED {
+                children.clear();
+            }
+            let names = children.entry(dir).or_default();
+            if names.len() > CACHED {
+                names.clear();
+            }
+            names.insert(name.into(), known);
+        }
+    }
+
+    /// Forgets all paths (not which directories are split: that does not change back).
+    pub(crate) fn forget(&self) {
+        match self.children.try_write() {
+            Ok(mut children) => children.clear(),
+            // Somebody is reading or adding: wait for it; nobody holds the lock across a request.
+            Err(std::sync::TryLockError::WouldBlock) => {
+                if let Ok(mut children) = self.children.write() {
+                    children.clear();
+                }
+            }
+            Err(std::sync::TryLockError::Poisoned(_)) => {}
+        }
+    }
+
+    /// Forgets one name: this process just removed or renamed it.
+    pub(crate) fn forget_child(&self, dir: Ino, name: &[u8]) {
+        if let Ok(mut children) = self.children.try_write()
+            && let Some(names) = children.get_mut(&dir)
+        {
+            names.remove(name);
+        }
+    }
+
+    pub(crate) fn is_split(&self, dir: Ino) -> bool {
+        self.split.try_read().is_ok_and(|split| split.contains(&dir))
+    }
+
+    pub(crate) fn learn_split(&self, dir: Ino) {
+        if let Ok(mut split) = self.split.write() {
+            split.insert(dir);
+        }
+    }
+}
+
+/// Where a walk arrived.
+#[derive(Debug)]
+pub(crate) enum Last {
+    /// At a directory itself: the path ended in nothing, `.` or `..`.
+    Directory(Ino),
+    /// Before the last name, which was not looked up.
+    Name {
+        dir: Ino,
+        name: Vec<u8>,
+        /// A slash follows: it has to be a directory.
+        slash: bool,
+    },
+}
+
+/// A path on its way.
+pub(crate) struct Walk<'c, 'p> {
+    client: &'c Client,
+    dir: Ino,
+    rest: Cow<'p, [u8]>,
+    links: u32,
+}
+
+impl<'c, 'p> Walk<'c, 'p> {
+    /// Begins at `start`; leading slashes of `path` mean nothing.
+    pub(crate) fn new(client: &'c Client, start: Ino, path: &'p [u8]) -> Result<Walk<'c, 'p>, Fail> {
+        if path.len() > PATH_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        Ok(Walk {
+            client,
+            dir: start,
+            rest: Cow::Borrowed(path),
+            links: 0,
+        })
+    }
+
+    /// Goes on through the target of a symbolic link that lies in `dir`; `slash`: a directory is wanted.
+    pub(crate) fn follow(&mut self, dir: Ino, target: &[u8], slash: bool) -> Result<(), Fail> {
+        self.expand(dir, target, if slash { b"/" } else { b"" })
+    }
+
+    fn expand(&mut self, dir: Ino, target: &[u8], rest: &[u8]) -> Result<(), Fail> {
+        self.links += 1;
+        if self.links > MAX_LINKS {
+            return Err(Errno::LOOP.into());
+        }
+        if target.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        let mut path = Vec::with_capacity(target.len() + 1 + rest.len());
+        path.extend_from_slice(target);
+        if !rest.is_empty() {
+            path.push(b'/');
+            path.extend_from_slice(rest);
+        }
+        if target[0] == b'/' {
+            let Some(inside) = strip_mount(self.client.mount(), &path) else {
+                return Err(Fail::Outside(path));
+            };
+            self.rest = Cow::Owned(inside.to_vec());
+            self.dir = Ino::ROOT;
+        } else {
+            self.rest = Cow::Owned(path);
+            self.dir = dir;
+        }
+        Ok(())
+    }
+
+    /// Walks to the last name.
+    pub(crate) fn last(&mut self) -> Result<Last, Fail> {
+        loop {
+            let begin = self
+                .rest
+                .iter()
+                .position(|&b| b != b'/')
+                .unwrap_or(self.rest.len());
+            let end = self.rest[begin..]
+                .iter()
+                .position(|&b| b == b'/')
+                .map_or(self.rest.len(), |i| begin + i);
+            let after = self.rest[end..].iter().position(|&b| b != b'/').map(|i| end + i);
+            let name = &self.rest[begin..end];
+            match name {
+                b"" => return Ok(Last::Directory(self.dir)),
+                b"." => {}
+                b".." if self.dir == Ino::ROOT => {
+                    let mut path = parent_of(self.client.mount()).to_vec();
+                    path.push(b'/');
+                    path.extend_from_slice(&self.rest[after.unwrap_or(self.rest.len())..]);
+                    return Err(Fail::Outside(path));
+                }
+                b".." => self.dir = self.client.parent(self.dir)?.0,
+                _ if name.len() > NAME_MAX => return Err(Errno::NAMETOOLONG.into()),
+                _ if after.is_none() => {
+                    return Ok(Last::Name {
+                        dir: self.dir,
+                        name: name.to_vec(),
+                        slash: end < self.rest.len(),
+                    });
+                }
+                _ => match self.step(self.dir, name)? {
+                    Step::Directory(ino) => self.dir = ino,
+                    Step::Link(target) => {
+                        let rest = self.rest[after.unwrap_or(self.rest.len())..].to_vec();
+                        self.expand(self.dir, &target, &rest)?;
+                        continue;
+                    }
+                },
+            }
+            match (&mut self.rest, after) {
+                (_, None) => return Ok(Last::Directory(self.dir)),
+                (Cow::Borrowed(rest), Some(after)) => *rest = &rest[after..],
+                (Cow::Owned(rest), Some(after)) => drop(rest.drain(..after)),
+            }
+        }
+    }
+
+    /// Looks up a name on the way.
+    fn step(&self, dir: Ino, name: &[u8]) -> Result<Step, Fail> {
+        let client = self.client;
+        if let Some(known) = client.cache().child(dir, name) {
+            client.may_enter(known.owner)?;
+            return Ok(Step::Directory(known.ino));
+        }
+        match client.look(dir, name)? {
+            Looked::Link(target) => Ok(Step::Link(target)),
+            Looked::Directory(ino) => {
+                let owner = if client.credentials().uid == 0 {
+                    None
+                } else {
+                    let attr = client.attr_of(ino)?;
+                    Some((attr.mode, attr.uid, attr.gid))
+                };
+                client.cache().learn(dir, name, Known { ino, owner });
+                client.may_enter(owner)?;
+                Ok(Step::Directory(ino))
+            }
+            Looked::Other => Err(Errno::NOTDIR.into()),
+        }
+    }
+}
+
+enum Step {
+    Directory(Ino),
+    Link(Vec<u8>),
+}
+
+enum Looked {
+    Directory(Ino),
+    Link(Vec<u8>),
+    Other,
+}
+
+impl Client {
+    /// Runs an operation on the last name of a path, again as often as directories move under the walk.
+    /// `operation` gets the walk (to follow links with) and where it arrived.
+    pub(crate) fn at_last<T>(
+        &self,
+        start: Ino,
+        path: &[u8],
+        mut operation: impl FnMut(&mut Walk<'_, '_>, Last) -> Result<T, Failing>,
+    ) -> Result<T, Fail> {
+        let mut unknown = 0;
+        for _ in 0..MAX_REDO {
+            let outcome = Walk::new(self, start, path).and_then(|mut walk| {
+                let mut walked = walk.last();
+                loop {
+                    match operation(&mut walk, walked?) {
+                        Ok(done) => return Ok(Some(done)),
+                        Err(Failing::Fail(fail)) => return Err(fail),
+                        Err(Failing::Follow) => walked = walk.last(),
+                        Err(Failing::Refused(Refusal::UnknownDirectory)) => {
+                            unknown += 1;
+                            return Ok(None);
+                        }
+                        Err(Failing::Refused(_)) => return Ok(None),
+                    }
+                }
+            });
+            match outcome {
+                Err(Fail::Errno(Errno::STALE)) => unknown += 1,
+                Err(fail) => return Err(fail),
+                Ok(Some(done)) => return Ok(done),
+                Ok(None) => {}
+            }
+            // A second time with a fresh cache: the directory that the path starts from is gone.
+            if unknown > 1 {
+                return Err(Errno::NOENT.into());
+            }
+            if unknown > 0 {
+                self.cache().forget();
+            }
+        }
+        Err(Errno::IO.into())
+    }
+
+    /// Sends a request about an entry to the shard of its name, wherever that is now.
+    pub(crate) fn entry<'n>(
+        &self,
+        dir: Ino,
+        name: &'n [u8],
+        into: &mut [std::io::IoSliceMut<'_>],
+        request: impl Fn(At<'n>) -> MetaRequest<'n>,
+    ) -> Result<(MetaReply, usize), Failing> {
+        for _ in 0..3 {
+            let split = self.cache().is_split(dir);
+            let to = To::Shard(namespace::entry_shard(dir, split, name));
+            match self.meta(to, &request(At { dir, split, name }), &[], into) {
+                Err(Failure::Refused(Refusal::DirectorySplit)) => self.cache().learn_split(dir),
+                other => return other.map_err(Failing::from),
+            }
+        }
+        Err(Errno::IO.into())
+    }
+
+    /// What a name on the way is.
+    fn look(&self, dir: Ino, name: &[u8]) -> Result<Looked, Fail> {
+        let reply = match self.entry(dir, name, &mut [], |at| MetaRequest::Lookup { at }) {
+            Ok((reply, _)) => reply,
+            // The walk begins again.
+            Err(Failing::Refused(_)) => return Err(Errno::STALE.into()),
+            Err(Failing::Fail(fail)) => return Err(fail),
+            Err(Failing::Follow) => return Err(Errno::IO.into()),
+        };
+        Ok(match reply {
+            MetaReply::Entry { attr, target } => match attr.kind {
+                FileKind::Directory => Looked::Directory(attr.ino),
+                FileKind::Symlink => Looked::Link(target),
+                _ => Looked::Other,
+            },
+            MetaReply::Elsewhere {
+                ino,
+                kind: FileKind::Directory,
+            } => Looked::Directory(ino),
+            MetaReply::Elsewhere {
+                ino,
+                kind: FileKind::Symlink,
+            } => Looked::Link(self.link_target(ino)?),
+            MetaReply::Elsewhere { .. } => Looked::Other,
+            _ => return Err(Errno::PROTO.into()),
+        })
+    }
+
+    /// The target of a symbolic link.
+    pub(crate) fn link_target(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        let mut target = vec![0; PATH_MAX + 1];
+        let mut into = [std::io::IoSliceMut::new(&mut target)];
+        let (_, len) = self.meta_with(ino, &MetaRequest::ReadLink { ino }, &[], &mut into)?;
+        target.truncate(len);
+        Ok(target)
+    }
+
+    /// Attributes as the inode's server has them.
+    pub(crate) fn attr_of(&self, ino: Ino) -> Result<Box<Attr>, Errno> {
+        match self.meta_on(ino, &MetaRequest::GetAttr { ino })? {
+            MetaReply::Attr(attr) => Ok(attr),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// The directory above, and the name in it.
+    pub(crate) fn parent(&self, ino: Ino) -> Result<(Ino, Vec<u8>), Errno> {
+        match self.meta_on(ino, &MetaRequest::Parent { ino })? {
+            MetaReply::Parent { parent, name } => Ok((parent, name)),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// Whether this process may pass through a directory.
+    fn may_enter(&self, owner: Option<(u16, u32, u32)>) -> Result<(), Errno> {
+        match owner {
+            Some((mode, uid, gid)) if !self.allowed(mode, uid, gid, 1, true) => Err(Errno::ACCESS),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether permission bits grant `mask` (4 read, 2 write, 1 execute) to this process.
+    pub(crate) fn allowed(&self, mode: u16, uid: u32, gid: u32, mask: u32, directory: bool) -> bool {
+        let me = self.credentials();
+        if me.uid == 0 {
+            return mask & 1 == 0 || directory || mode & 0o111 != 0;
+        }
+        let shift = if me.uid == uid {
+            6
+        } else if me.gid == gid || me.groups.contains(&gid) {
+            3
+        } else {
+            0
+        };
+        (u32::from(mode) >> shift) & mask == mask
+    }
+}
+
+/// How one attempt of an operation ends short.
+pub(crate) enum Failing {
+    /// For good.
+    Fail(Fail),
+    /// The walk was sent on through a link: go on.
+    Follow,
+    /// The server says what changed.
+    Refused(Refusal),
+}
+
+impl From<Failure> for Failing {
+    fn from(failure: Failure) -> Failing {
+        match failure {
+            Failure::Errno(errno) => Failing::Fail(errno.into()),
+            Failure::Refused(refusal) => Failing::Refused(refusal),
+        }
+    }
+}
+
+impl From<Errno> for Failing {
+    fn from(errno: Errno) -> Failing {
+        Failing::Fail(errno.into())
+    }
+}
+
+impl From<Fail> for Failing {
+    fn from(fail: Fail) -> Failing {
+        Failing::Fail(fail)
+    }
+}
+
+/// What follows the mount point in an absolute path below it (or at it: empty).
+pub fn strip_mount<'p>(mount: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
+    let mut at = 0;
+    for component in mount.split(|&b| b == b'/').filter(|c| !c.is_empty()) {
+        while path.get(at) == Some(&b'/') {
+            at += 1;
+        }
+        if !path[at..].starts_with(component) {
+            return None;
+        }
+        at += component.len();
+        if path.get(at).is_some_and(|&b| b != b'/') {
+            return None;
+        }
+    }
+    Some(&path[at..])
+}
+
+fn parent_of(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|&b| b == b'/').unwrap_or(0);
+    &path[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_components_are_the_mount() {
+        assert_eq!(strip_mount(b"/bivouac", b"/bivouac/a"), Some(&b"/a"[..]));
+        assert_eq!(strip_mount(b"/bivouac", b"//bivouac"), Some(&b""[..]));
+        assert_eq!(strip_mount(b"/bivouac", b"/bivouac2/a"), None);
+        assert_eq!(strip_mount(b"/a/b", b"/a//b/c"), Some(&b"/c"[..]));
+        assert_eq!(strip_mount(b"/a/b", b"/a"), None);
+    }
+}
