@@ -273,7 +273,6 @@ impl Found {
             let name = if is_draft { DRAFT } else { IDENTITY };
             let file = fs::openat(&self.root, name, READ, Mode::empty()).map_err(failed)?;
             lock(&file, &self.path)?;
-            make_tree(&self.root, &self.path)?;
             self.lock = Some(file);
         }
         if is_draft {

@@ -376,6 +376,8 @@ impl DataStore {
         match opened {
             Ok(descriptor) => Ok(Some(descriptor)),
             Err(Errno::NOENT) if !create => Ok(None),
+            // A subdirectory is missing: the store is damaged, and the program must not take it for a missing file.
+            Err(Errno::NOENT) => Err(Errno::IO.into()),
             Err(errno) => Err(errno.into()),
         }
     }
