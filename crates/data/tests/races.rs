@@ -7,6 +7,7 @@ use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::data::Fallocate;
 use std::os::unix::fs::FileExt;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const THREADS: u64 = 8;
 
@@ -104,24 +105,36 @@ fn of_many_creators_none_loses_its_bytes() {
 
 #[test]
 fn cuts_at_once_never_lengthen() {
-    let place = &common::places()[0];
-    let store = common::store(place.path());
-    for round in 0..300 {
-        store.write(Ino(1), 0, &[1; 8192], false).unwrap();
-        let barrier = Barrier::new(4);
-        std::thread::scope(|scope| {
-            for thread in 0..4 {
-                let (store, barrier) = (&store, &barrier);
-                scope.spawn(move || {
-                    barrier.wait();
-                    store
-                        .truncate(Ino(1), (thread + round) % 4 * 1000, false)
-                        .unwrap();
-                });
+    const ROUNDS: u64 = 100_000;
+    let place = common::places().pop().unwrap();
+    let store = &common::store(place.path());
+    // Rounds as numbers that both wait for: threads would meet too seldom if they were woken up for each.
+    let (begun, ended) = (&AtomicU64::new(0), &AtomicU64::new(0));
+    let wait = |for_what: &AtomicU64, round| {
+        while for_what.load(Ordering::Acquire) < round {
+            std::thread::yield_now();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for round in 1..=ROUNDS {
+                wait(begun, round);
+                store.truncate(Ino(1), 1000, false).unwrap();
+                ended.store(round, Ordering::Release);
             }
         });
-        assert_eq!(store.extent(Ino(1)).unwrap().length, 0, "the shortest of them");
-    }
+        for round in 1..=ROUNDS {
+            store.truncate(Ino(1), 8192, true).unwrap();
+            begun.store(round, Ordering::Release);
+            store.truncate(Ino(1), 0, false).unwrap();
+            wait(ended, round);
+            // The other thread must end, too.
+            if store.extent(Ino(1)).unwrap().length != 0 {
+                begun.store(u64::MAX, Ordering::Release);
+                panic!("a cut lengthened the file in round {round}");
+            }
+        }
+    });
 }
 
 #[test]
