@@ -1,1 +1,266 @@
-//! Faults for tests.
+//! A bad network, for tests: a proxy that stands between a client and a server and delays, falls silent and cuts.
+//!
+//! Chance is seeded: each direction of each connection draws from its own generator, made of the seed and the connection's
+//! number, so that a failure can be looked for again with the same seed (the kernel still chooses how a stream falls into
+//! pieces). Bytes are never changed or reordered within a connection, as TCP never does; between connections delays reorder
+//! at will. Descriptors are not passed on.
+//!
+//! It has a thread for each direction of each connection: it is for tests only, and nothing else here uses it.
+
+use crate::endpoint::Endpoint;
+use crate::error::TransportError;
+use crate::fd::Fd;
+use crate::socket;
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, sockopt};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What goes wrong. The default is nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// Each piece is held back for a time drawn from this range.
+    pub delay: Range<Duration>,
+    /// One piece in so many is cut: a part of it is passed on, then the connection ends. 0: never.
+    pub cut_one_in: u32,
+    /// A connection ends after so many bytes, both directions together, counted from its beginning.
+    pub cut_after: Option<u64>,
+    /// Nothing passes, in either direction, and nobody is told; when it is over all goes on. New connections are accepted and
+    /// are silent, too.
+    pub silent: bool,
+}
+
+/// The proxy. Dropping it cuts all connections.
+pub struct FaultProxy {
+    endpoint: Endpoint,
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    upstream: Endpoint,
+    seed: u64,
+    stop: Fd,
+    state: Mutex<State>,
+    /// Notified when `state` changes.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    faults: Faults,
+    stopping: bool,
+    links: Vec<Arc<Link>>,
+    pumps: Vec<JoinHandle<()>>,
+}
+
+/// One proxied connection.
+struct Link {
+    client: Fd,
+    server: Fd,
+    passed: Mutex<u64>,
+}
+
+impl Link {
+    fn cut(&self) {
+        // Already cut: nothing to do.
+        let _ = rustix::net::shutdown(&self.client, Shutdown::Both);
+        let _ = rustix::net::shutdown(&self.server, Shutdown::Both);
+    }
+}
+
+impl FaultProxy {
+    /// Listens at `at` and passes connections on to `upstream`, faultlessly at first.
+    pub fn start(at: &Endpoint, upstream: Endpoint, seed: u64) -> Result<FaultProxy, TransportError> {
+        let (listener, endpoint) = socket::listen(at)?;
+        let stop = Fd::from(rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?);
+        let state = Mutex::default();
+        let shared = Arc::new(Shared {
+            upstream,
+            seed,
+            stop,
+            state,
+            changed: Condvar::new(),
+        });
+        let acceptor = std::thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || shared.accept(&listener)
+        });
+        Ok(FaultProxy {
+            endpoint,
+            shared,
+            acceptor: Some(acceptor),
+        })
+    }
+
+    /// Where clients connect.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Changes what goes wrong, from the next piece on.
+    pub fn set(&self, faults: Faults) {
+        lock(&self.shared.state).faults = faults;
+        self.shared.changed.notify_all();
+    }
+
+    /// Cuts all connections that there are.
+    pub fn cut_all(&self) {
+        let links = std::mem::take(&mut lock(&self.shared.state).links);
+        links.iter().for_each(|link| link.cut());
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for FaultProxy {
+    fn drop(&mut self) {
+        lock(&self.shared.state).stopping = true;
+        let _ = rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes());
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+        self.cut_all();
+        let pumps = std::mem::take(&mut lock(&self.shared.state).pumps);
+        for pump in pumps {
+            let _ = pump.join();
+        }
+    }
+}
+
+impl Shared {
+    fn accept(self: &Arc<Self>, listener: &Fd) {
+        for number in 0.. {
+            let mut polled = [
+                PollFd::new(&self.stop, PollFlags::IN),
+                PollFd::new(listener, PollFlags::IN),
+            ];
+            let waited = rustix::event::poll(&mut polled, None);
+            if lock(&self.state).stopping {
+                return;
+            }
+            if waited.is_err() {
+                continue;
+            }
+            let Ok(client) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else {
+                continue;
+            };
+            // A server that cannot be reached shows as a connection that ends at once.
+            if let Ok(server) = self.reach() {
+                self.link(
+                    Link {
+                        client: Fd::from(client),
+                        server,
+                        passed: Mutex::new(0),
+                    },
+                    number,
+                );
+            }
+        }
+    }
+
+    fn reach(&self) -> Result<Fd, TransportError> {
+        let server = socket::connect(&self.upstream, socket::now() + Duration::from_secs(1))?;
+        sockopt::set_socket_timeout(&server, sockopt::Timeout::Send, None)?;
+        Ok(server)
+    }
+
+    fn link(self: &Arc<Self>, link: Link, number: u64) {
+        let link = Arc::new(link);
+        let mut state = lock(&self.state);
+        // Those that have ended are held by nobody else.
+        state.links.retain(|l| Arc::strong_count(l) > 1);
+        state.pumps.retain(|p| !p.is_finished());
+        for back in [false, true] {
+            let (shared, link) = (Arc::clone(self), Arc::clone(&link));
+            let chance =
+                Chance(self.seed ^ (number << 1 | u64::from(back)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            state
+                .pumps
+                .push(std::thread::spawn(move || shared.pump(&link, back, chance)));
+        }
+        state.links.push(link);
+    }
+
+    /// Passes one direction on until an end or a fault. Afterwards that direction is shut, so that the other end learns of it.
+    fn pump(&self, link: &Arc<Link>, back: bool, mut chance: Chance) {
+        let (from, to) = if back {
+            (&link.server, &link.client)
+        } else {
+            (&link.client, &link.server)
+        };
+        let mut piece = [0; 16 << 10];
+        loop {
+            let n = match rustix::net::recv(from, &mut piece, RecvFlags::empty()) {
+                Ok((n, _)) if n > 0 => n,
+                Err(Errno::INTR) => continue,
+                _ => break,
+            };
+            let faults = self.await_sound(link);
+            std::thread::sleep(chance.within(&faults.delay));
+            let mut pass = n;
+            if faults.cut_one_in > 0 && chance.next().is_multiple_of(u64::from(faults.cut_one_in)) {
+                pass = (chance.next() % n as u64) as usize;
+            }
+            if let Some(limit) = faults.cut_after {
+                let mut passed = lock(&link.passed);
+                pass = pass.min(usize::try_from(limit.saturating_sub(*passed)).unwrap_or(usize::MAX));
+                *passed += pass as u64;
+            }
+            let sent = send_all(to, piece.get(..pass).unwrap_or_default());
+            if sent.is_err() || pass < n {
+                link.cut();
+            }
+        }
+        let _ = rustix::net::shutdown(to, Shutdown::Write);
+    }
+
+    /// Waits while it is silent (and the link not cut, the proxy not stopped); what else goes wrong now.
+    fn await_sound(&self, link: &Arc<Link>) -> Faults {
+        let mut state = lock(&self.state);
+        while state.faults.silent && !state.stopping && state.links.iter().any(|l| Arc::ptr_eq(l, link)) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.faults.clone()
+    }
+}
+
+fn send_all(to: &Fd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::net::send(to.as_fd(), bytes, SendFlags::NOSIGNAL) {
+            Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A small generator of seeded chance (SplitMix64).
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn within(&mut self, range: &Range<Duration>) -> Duration {
+        let width = range.end.saturating_sub(range.start).as_micros() as u64;
+        if width == 0 {
+            range.start
+        } else {
+            range.start + Duration::from_micros(self.next() % width)
+        }
+    }
+}

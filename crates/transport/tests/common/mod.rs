@@ -34,7 +34,7 @@ pub fn patterned(offset: u64, len: usize) -> Vec<u8> {
 
 /// What the data requests mean here:
 /// `Read`: the pattern from memory; `Seek`: the pattern from a file by `ok_file`, `offset` bytes of it;
-/// `Write`: checks the pattern; `Extent`: sleeps `ino` ms; `Pass`: a descriptor of the file; `Sync`: panics; `Remove`: forgets to answer.
+/// `Write`: checks the pattern; `Space`: the payload comes back; `Extent`: sleeps `ino` ms; `Pass`: a descriptor of the file; `Sync`: panics; `Remove`: forgets to answer.
 pub struct Toy {
     pub key: Key,
     pub file: std::fs::File,
@@ -132,6 +132,10 @@ impl Service for Toy {
             }
             DataRequest::Extent { ino } => {
                 std::thread::sleep(Duration::from_millis(ino.0));
+                reply.ok(&Reply::Done);
+            }
+            DataRequest::Space => {
+                reply.buffer().extend_from_slice(payload);
                 reply.ok(&Reply::Done);
             }
             DataRequest::Pass { .. } => {
@@ -244,11 +248,6 @@ pub fn check_read(connection: &mut Connection, offset: u64, len: usize) {
     .unwrap();
     assert_eq!((status, n), (Status::OK, len));
     assert!(into == patterned(offset, len));
-}
-
-/// Threads of this process.
-pub fn threads() -> usize {
-    std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
 /// Waits until it holds, at most 5 s.
