@@ -8,6 +8,7 @@ use crate::local::SubFiles;
 use crate::record::Outcome;
 use crate::session::Client;
 use bivouac_layout::{FileLayout, Ino};
+use bivouac_node::release::monotonic;
 use bivouac_node::{Slot, SlotId};
 use bivouac_proto::attr::{Attr, FILE_MAX, Store};
 use bivouac_proto::data::{DataReply, DataRequest, Fallocate};
@@ -15,7 +16,6 @@ use bivouac_proto::header::MAX_PAYLOAD;
 use bivouac_proto::meta::{MetaReply, MetaRequest, SetAttr};
 use bivouac_proto::{Errno, OpenId};
 use rustix::fd::OwnedFd;
-use rustix::time::{ClockId, clock_gettime};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -521,12 +521,4 @@ impl Handle {
 fn wrote(slot: &Slot, end: u64) {
     slot.end.fetch_max(end, Ordering::AcqRel);
     slot.wrote_at.store(monotonic(), Ordering::Relaxed);
-}
-
-/// Nanoseconds of CLOCK_MONOTONIC, which all processes of a node share.
-pub(crate) fn monotonic() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    (now.tv_sec as u64)
-        .wrapping_mul(1_000_000_000)
-        .wrapping_add(now.tv_nsec as u64)
 }

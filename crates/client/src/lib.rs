@@ -37,3 +37,4 @@ pub use handle::Handle;
 pub use locks::LockKind;
 pub use names::StatFs;
 pub use session::Client;
+pub use walk::strip_mount;

@@ -1,24 +1,18 @@
 //! Opening, and what happens when a description's last descriptor goes.
 
 use crate::error::Fail;
-use crate::handle::{Handle, monotonic};
+use crate::handle::Handle;
 use crate::session::Client;
 use crate::walk::{Failing, Last, Walk};
 use bivouac_layout::Ino;
 use bivouac_node::SlotId;
+use bivouac_node::release::{KIND_DIRECTORY, KIND_FILE, KIND_PATH, release};
 use bivouac_proto::attr::{Attr, FileKind, RECORD_MAX};
-use bivouac_proto::meta::{Create, MetaReply, MetaRequest, OpenHow, Wrote};
+use bivouac_proto::meta::{Create, MetaReply, MetaRequest, OpenHow};
 use bivouac_proto::{Errno, OpenId};
 use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// `Slot::kind` of a regular file.
-const KIND_FILE: u32 = 0;
-/// `Slot::kind` of a directory.
-const KIND_DIRECTORY: u32 = 1;
-/// `Slot::kind` of what no server has registered (O_PATH).
-const KIND_PATH: u32 = 2;
 
 /// Flags that stay with the description.
 const KEPT: i32 = libc::O_ACCMODE
@@ -228,52 +222,13 @@ impl Client {
 
     /// Tells the server that a retired description is gone.
     fn release(&self, id: SlotId) {
-        let Some((ino, request, wait)) = release_request(self.table(), self.agent_number(), id) else {
+        let Some(release) = release(self.table(), self.agent_number(), id) else {
             return;
         };
-        if wait {
-            // Whoever is told of the close next may ask for the lock.
-            let _ = self.meta_on(ino, &request);
+        if release.wait {
+            let _ = self.meta_on(release.ino, &release.request);
         } else {
-            self.post_meta(ino, &request);
+            self.post_meta(release.ino, &release.request);
         }
     }
-}
-
-/// What the server has to be told when a description is gone: the inode, the request, and whether its answer must be
-/// awaited. `None` for a description that no server knows.
-pub fn release_request(
-    table: &bivouac_node::OpenTable,
-    agent: u64,
-    id: SlotId,
-) -> Option<(Ino, MetaRequest<'static>, bool)> {
-    let slot = table.slot(id)?;
-    let locks = slot.locks.load(Ordering::Acquire) != 0;
-    if slot.kind.load(Ordering::Acquire) != KIND_FILE && !locks {
-        return None;
-    }
-    let ino = Ino(slot.ino.load(Ordering::Relaxed));
-    if ino.0 == 0 {
-        return None;
-    }
-    let flags = slot.flags.load(Ordering::Relaxed) as i32;
-    let wrote = (flags & libc::O_ACCMODE != libc::O_RDONLY).then(|| {
-        let wrote_at = slot.wrote_at.load(Ordering::Relaxed);
-        Wrote {
-            end: slot.end.load(Ordering::Acquire),
-            size_generation: slot.size_generation.load(Ordering::Relaxed),
-            age: if wrote_at == 0 {
-                u64::MAX
-            } else {
-                monotonic().saturating_sub(wrote_at)
-            },
-            unsure: slot.writing.load(Ordering::Acquire) != 0,
-        }
-    });
-    let open = OpenId {
-        agent,
-        slot: id.index,
-        generation: id.generation,
-    };
-    Some((ino, MetaRequest::Release { ino, open, wrote }, locks))
 }

@@ -1,7 +1,24 @@
-//! The daemon: agent, server and controller of one node.
+//! The daemon: one process on each node of the job, in up to three roles.
+//!
+//! - *Agent* ([`agent`]): owns the sessions of the node's processes, sees them die, and releases what they held.
+//! - *Server* ([`serve`]): serves the metadata of its shards and the blocks in its storage.
+//! - *Controller* ([`controller`]): keeps the map, watches the servers, ends the deployment. One daemon has it.
+//!
+//! [`start`] binds the sockets and answers; the deployment begins when the first map is installed. [`daemon`] is the
+//! service behind all sockets: it checks who asks, with which map and namespace version, and hands each request to its
+//! module. [`links`] are the connections to other daemons; [`run_dir`] is what the node's processes share on disk.
 
+pub mod agent;
 pub mod config;
 pub mod controller;
+mod daemon;
+mod error;
+mod links;
+mod run_dir;
+mod running;
+mod serve;
 
 pub use config::{DaemonConfig, ServerConfig};
 pub use controller::{ControlSession, Controller, ControllerConfig, ControllerError};
+pub use error::DaemonError;
+pub use running::{Running, start};

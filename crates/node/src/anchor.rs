@@ -87,6 +87,11 @@ pub(crate) fn is_locked(probe: &OwnedFd, index: u32) -> Result<bool, rustix::io:
     Ok(i32::from(lock.l_type) != libc::F_UNLCK)
 }
 
+/// Whether a file offset could be a placeholder's: what there is to ask before there is a table.
+pub fn is_marked(offset: u64) -> bool {
+    (MAGIC_BASE..MAGIC_BASE + u64::from(crate::table::SLOTS)).contains(&offset)
+}
+
 /// The slot that a descriptor's offset speaks of, if it could be a placeholder.
 pub(crate) fn marked_index(fd: BorrowedFd<'_>, slots: u32) -> Option<u32> {
     let offset = rustix::fs::tell(fd).ok()?;

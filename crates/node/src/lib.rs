@@ -25,6 +25,7 @@
 //! - [`anchor`]: placeholders and the questions that the kernel answers about them.
 //! - [`offset`]: the lock on a slot's offset, which survives the death of its owner.
 //! - [`process`]: who we are (cached, safe across fork) and whether another process is alive.
+//! - [`release`]: what a server is told when a description is gone.
 //! - [`raw`]: system calls that do not go through libc.
 //!
 //! All of it runs inside other people's programs: no threads, no calls of libc's file functions, no panics.
@@ -35,6 +36,7 @@ pub mod names;
 pub mod offset;
 pub mod process;
 pub mod raw;
+pub mod release;
 pub mod slot;
 pub mod table;
 

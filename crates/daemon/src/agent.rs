@@ -1,0 +1,255 @@
+//! The agent role: sessions of the node's processes.
+//!
+//! A process that attaches gets a session, and is watched through a pidfd; nothing else ends a session: a broken
+//! connection is not a death. When a process dies, or now and then while any live (an exec closes descriptors without
+//! a word), one thread sweeps the node's table of open descriptions: those that nobody holds any more are released at
+//! their servers, and the locks of dead processes are given up. While no process is attached the thread sleeps.
+
+use crate::error::DaemonError;
+use crate::links::Links;
+use crate::run_dir::RunDir;
+use bivouac_layout::ServerId;
+use bivouac_node::OpenTable;
+use bivouac_node::release::release;
+use bivouac_proto::Errno;
+use bivouac_proto::agent::{AgentReply, AgentRequest};
+use bivouac_proto::meta::MetaRequest;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often the table is swept while processes are attached.
+const SWEEP_EVERY: Duration = Duration::from_secs(3);
+/// How long deaths are gathered before a sweep: a shell script's processes die by the hundred.
+const GATHER: Duration = Duration::from_millis(5);
+/// The event that ends the thread (no session has this number).
+const STOP: u64 = 0;
+
+/// A process that takes part.
+struct Process {
+    _pidfd: OwnedFd,
+    /// Servers that hold locks of it.
+    locks: HashSet<ServerId>,
+}
+
+/// The agent of a node.
+pub(crate) struct Agent {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    /// Names this agent among all, and begins its session numbers.
+    number: u64,
+    table: OpenTable,
+    run_dir: RunDir,
+    links: Arc<Links>,
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    stopping: AtomicBool,
+    sessions: Mutex<Sessions>,
+}
+
+#[derive(Default)]
+struct Sessions {
+    last: u32,
+    processes: HashMap<u64, Process>,
+}
+
+impl Agent {
+    /// Begins: the thread runs from here on.
+    pub(crate) fn start(table: OpenTable, run_dir: RunDir, links: Arc<Links>) -> Result<Agent, DaemonError> {
+        let system = |e: rustix::io::Errno| DaemonError::Thread(e.into());
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
+        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).map_err(system)?;
+        epoll::add(&epoll, &wake, EventData::new_u64(STOP), EventFlags::IN).map_err(system)?;
+        let shared = Arc::new(Shared {
+            number: random().map_err(system)? | 1,
+            table,
+            run_dir,
+            links,
+            epoll,
+            wake,
+            stopping: AtomicBool::new(false),
+            sessions: Mutex::default(),
+        });
+        let watch = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("agent".into())
+            .spawn(move || watch.run())
+            .map_err(DaemonError::Thread)?;
+        Ok(Agent {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// The agent's number.
+    pub(crate) fn number(&self) -> u64 {
+        self.shared.number
+    }
+
+    /// Serves a request of the process `pid`.
+    pub(crate) fn serve(
+        &self,
+        pid: u32,
+        node: bivouac_layout::NodeId,
+        namespace: u64,
+        request: &AgentRequest,
+    ) -> Result<Option<AgentReply>, Errno> {
+        let shared = &self.shared;
+        match request {
+            AgentRequest::Attach { .. } => {
+                let session = shared.attach(pid)?;
+                Ok(Some(AgentReply::Attached {
+                    session,
+                    agent: shared.number,
+                    node,
+                    run_dir: shared.run_dir.node(),
+                    map: Box::new((*shared.links.map()).clone()),
+                    namespace,
+                }))
+            }
+            AgentRequest::Map => Ok(Some(AgentReply::Map(Box::new((*shared.links.map()).clone())))),
+            AgentRequest::HoldsLocks { session, server } => {
+                let mut sessions = shared.sessions();
+                let process = sessions.processes.get_mut(session).ok_or(Errno::NOLCK)?;
+                process.locks.insert(*server);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Ends: the thread is joined, and the node's directories are removed.
+    pub(crate) fn stop(mut self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        self.shared.run_dir.remove();
+    }
+}
+
+impl Shared {
+    fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn attach(&self, pid: u32) -> Result<u64, Errno> {
+        let pid = i32::try_from(pid)
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or(Errno::INVAL)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(errno)?;
+        let mut sessions = self.sessions();
+        sessions.last = sessions.last.wrapping_add(1).max(1);
+        let session = self.number & !0xffff_ffff | u64::from(sessions.last);
+        epoll::add(&self.epoll, &pidfd, EventData::new_u64(session), EventFlags::IN).map_err(errno)?;
+        sessions.processes.insert(
+            session,
+            Process {
+                _pidfd: pidfd,
+                locks: HashSet::new(),
+            },
+        );
+        let first = sessions.processes.len() == 1;
+        drop(sessions);
+        if first {
+            // From now on it wakes up for sweeps.
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        }
+        Ok(session)
+    }
+
+    fn run(&self) {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+        while !self.stopping.load(Ordering::Acquire) {
+            let idle = self.sessions().processes.is_empty() && self.table.in_use().next().is_none();
+            let timeout = (!idle).then(|| rustix::time::Timespec {
+                tv_sec: SWEEP_EVERY.as_secs() as i64,
+                tv_nsec: SWEEP_EVERY.subsec_nanos().into(),
+            });
+            let mut dead = self.gather(&mut events, timeout.as_ref());
+            if !dead.is_empty() {
+                std::thread::sleep(GATHER);
+                let none = rustix::time::Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 0,
+                };
+                dead.extend(self.gather(&mut events, Some(&none)));
+            }
+            for process in dead {
+                self.end(process);
+            }
+            self.sweep();
+        }
+    }
+
+    /// Waits, and takes out the sessions whose processes died.
+    fn gather(
+        &self,
+        events: &mut Vec<epoll::Event>,
+        timeout: Option<&rustix::time::Timespec>,
+    ) -> Vec<(u64, Process)> {
+        events.clear();
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                tracing::error!(%error, "the agent cannot wait for processes");
+                std::thread::sleep(SWEEP_EVERY);
+            }
+        }
+        let mut sessions = self.sessions();
+        let mut dead = Vec::new();
+        for event in events.iter() {
+            match event.data.u64() {
+                STOP => {
+                    let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+                }
+                session => dead.extend(sessions.processes.remove_entry(&session)),
+            }
+        }
+        dead
+    }
+
+    /// A process died: its locks go.
+    fn end(&self, (session, process): (u64, Process)) {
+        for server in process.locks {
+            if let Err(failure) = self.links.meta_at(server, &MetaRequest::EndSession { session }) {
+                tracing::warn!(?failure, %server, session, "locks of a dead process were not given up");
+            }
+        }
+    }
+
+    /// Releases the descriptions that nobody holds.
+    fn sweep(&self) {
+        for id in self.table.sweep() {
+            if !self.table.retire(id) {
+                continue;
+            }
+            if let Some(release) = release(&self.table, self.number, id)
+                && let Err(failure) = self.links.meta(release.ino.shard(), &release.request)
+            {
+                tracing::warn!(?failure, ino = %release.ino, "an abandoned open file was not released");
+            }
+            self.table.free(id);
+        }
+    }
+}
+
+fn errno(error: rustix::io::Errno) -> Errno {
+    Errno(error.raw_os_error() as u16)
+}
+
+/// A random number.
+pub(crate) fn random() -> Result<u64, rustix::io::Errno> {
+    let mut bytes = [0u8; 8];
+    rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
+}

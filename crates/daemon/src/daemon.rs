@@ -1,0 +1,359 @@
+//! The service behind all of a daemon's sockets.
+//!
+//! Each request passes the same gates before its module sees it: the connection's role may ask it; the deployment has
+//! begun; the sender's map is this daemon's; and, for requests about paths, its namespace version is not older.
+
+use crate::agent::Agent;
+use crate::config::DaemonConfig;
+use crate::controller::{ControlSession, Controller, ControllerConfig};
+use crate::links::{Around, Links};
+use crate::serve;
+use bivouac_layout::{Epoch, Map};
+use bivouac_meta::{Caller, MetaStore, Options};
+use bivouac_proto::auth::{Credentials, Hello, Key, Role, Welcome};
+use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Header, Refusal, Reply, Request};
+use bivouac_transport::{Endpoint, PeerInfo, Responder, Service};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+
+/// One daemon.
+pub(crate) struct Daemon {
+    pub(crate) config: DaemonConfig,
+    pub(crate) links: Arc<Links>,
+    pub(crate) agent: Option<Agent>,
+    /// There once the first map was installed, on servers.
+    pub(crate) meta: OnceLock<MetaStore<Around>>,
+    pub(crate) controller: OnceLock<Controller>,
+    /// Held while a map is being installed.
+    installing: Mutex<()>,
+    boot: u64,
+    counters: Counters,
+    pub(crate) ending: Arc<Ending>,
+}
+
+/// How a daemon is told to stop.
+#[derive(Default)]
+pub(crate) struct Ending {
+    /// Once told: whether to keep the storage.
+    told: Mutex<Option<bool>>,
+    changed: Condvar,
+}
+
+impl Ending {
+    /// Stop, and keep the storage or not. The first word counts.
+    pub(crate) fn tell(&self, keep: bool) {
+        self.told
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get_or_insert(keep);
+        self.changed.notify_all();
+    }
+
+    /// Waits until told; answers whether to keep the storage.
+    pub(crate) fn wait(&self) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(keep) = *told {
+                return keep;
+            }
+            told = self.changed.wait(told).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// What the daemon did. Statistics only: no order among them is promised.
+#[derive(Default)]
+struct Counters {
+    meta: AtomicU64,
+    data: AtomicU64,
+    read: AtomicU64,
+    written: AtomicU64,
+    connections: AtomicU64,
+}
+
+/// What is known of a connection.
+pub(crate) struct Session {
+    role: Role,
+    /// Process at the other end, on a Unix socket.
+    pid: Option<u32>,
+    control: ControlSession,
+}
+
+impl Daemon {
+    pub(crate) fn new(config: DaemonConfig, links: Arc<Links>, agent: Option<Agent>, boot: u64) -> Daemon {
+        Daemon {
+            config,
+            links,
+            agent,
+            meta: OnceLock::new(),
+            controller: OnceLock::new(),
+            installing: Mutex::default(),
+            boot,
+            counters: Counters::default(),
+            ending: Arc::default(),
+        }
+    }
+
+    fn namespace(&self) -> u64 {
+        self.meta.get().map_or(0, MetaStore::namespace)
+    }
+
+    /// Whether the deployment has begun here.
+    fn begun(&self) -> bool {
+        self.links.epoch().0 > 0
+    }
+
+    /// Refuses a sender whose map is not the daemon's.
+    fn check_epoch(&self, header: &Header) -> Result<(), Failure> {
+        let mine = self.links.epoch();
+        if header.epoch == mine {
+            Ok(())
+        } else if header.epoch < mine {
+            Err(Refusal::StaleMap(Box::new((*self.links.map()).clone())).into())
+        } else {
+            Err(Refusal::OldServer.into())
+        }
+    }
+
+    fn meta(
+        &self,
+        credentials: Credentials,
+        header: &Header,
+        request: &bivouac_proto::meta::MetaRequest<'_>,
+        payload: &[u8],
+        reply: &mut Responder<'_>,
+    ) -> Result<Reply, Failure> {
+        self.counters.meta.fetch_add(1, Ordering::Relaxed);
+        let (Some(store), Some(server)) = (self.meta.get(), &self.config.server) else {
+            return Err(Errno::IO.into());
+        };
+        self.check_epoch(header)?;
+        serve::check_place(&self.links.map(), server.id, header.shard, request)?;
+        if serve::walks(request) && header.namespace < store.namespace() {
+            return Err(Refusal::StaleNamespace(store.namespace()).into());
+        }
+        let caller = Caller {
+            credentials,
+            id: header.id,
+            shard: header.shard,
+        };
+        store.meta(&caller, request, payload, reply.buffer())
+    }
+
+    fn data(
+        &self,
+        header: &Header,
+        request: &bivouac_proto::data::DataRequest,
+        payload: &[u8],
+        reply: &mut Responder<'_>,
+    ) {
+        self.counters.data.fetch_add(1, Ordering::Relaxed);
+        let Some(store) = &self.links.data else {
+            return reply.fail(&Errno::IO.into());
+        };
+        if let Err(failure) = self.check_epoch(header) {
+            return reply.fail(&failure);
+        }
+        let served = serve::data(store, request, payload, reply);
+        self.counters.read.fetch_add(served.read, Ordering::Relaxed);
+        self.counters.written.fetch_add(served.written, Ordering::Relaxed);
+    }
+
+    fn control(&self, session: &mut ControlSession, request: &ControlRequest<'_>) -> Result<Reply, Failure> {
+        let answer = match request {
+            ControlRequest::Ping { .. } => Some(ControlReply::Pong {
+                epoch: self.links.epoch(),
+                boot: self.boot,
+            }),
+            ControlRequest::Install { map } => {
+                self.install(map)?;
+                None
+            }
+            ControlRequest::Stats => Some(ControlReply::Stats(Box::new(self.stats()))),
+            ControlRequest::Note { text } => {
+                tracing::info!("{text}");
+                None
+            }
+            _ => match self.controller.get() {
+                Some(controller) => controller
+                    .handle(session, request)
+                    .map_err(|e| Failure::Errno(e.errno()))?,
+                None => match request {
+                    ControlRequest::Shutdown { keep } => {
+                        self.ending.tell(*keep);
+                        None
+                    }
+                    _ => return Err(Errno::OPNOTSUPP.into()),
+                },
+            },
+        };
+        Ok(answer.map_or(Reply::Done, Reply::Control))
+    }
+
+    /// Takes over a map. With the first one the deployment begins here.
+    fn install(&self, map: &Map) -> Result<(), Errno> {
+        if let Err(why) = map.check() {
+            tracing::error!(why, "refused a map");
+            return Err(Errno::INVAL);
+        }
+        if map.deployment != self.config.deployment {
+            return Err(Errno::INVAL);
+        }
+        let _installing = self.installing.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.begun() {
+            self.begin(map)?;
+        }
+        self.links.learn(map.clone());
+        Ok(())
+    }
+
+    fn begin(&self, map: &Map) -> Result<(), Errno> {
+        if let (Some(server), None) = (&self.config.server, self.meta.get()) {
+            let Some(storage) = server.storage.first() else {
+                return Err(Errno::INVAL);
+            };
+            // The store asks for the map from its first moment on.
+            self.links.learn(map.clone());
+            let options = Options::new(self.config.deployment);
+            let store = MetaStore::open(&storage.join("meta"), options, Around(self.links.clone())).map_err(
+                |error| {
+                    tracing::error!(%error, "the metadata store does not open");
+                    Errno::IO
+                },
+            )?;
+            store.adopt(map.shards_of(server.id))?;
+            let _ = self.meta.set(store);
+        }
+        if self.config.controller && self.controller.get().is_none() {
+            let ending = self.ending.clone();
+            let controller = Controller::start(ControllerConfig {
+                deployment_dir: self.config.deployment_dir.clone(),
+                key: self.config.key.clone(),
+                map: map.clone(),
+                own: Endpoint::Unix(bivouac_node::agent_socket(self.config.uid, &self.config.name)),
+                own_server: self.config.server.as_ref().map(|s| s.id),
+                stop: Box::new(move |keep| ending.tell(keep)),
+            })
+            .map_err(|error| {
+                tracing::error!(%error, "the controller does not start");
+                error.errno()
+            })?;
+            let _ = self.controller.set(controller);
+        }
+        tracing::info!(epoch = %map.epoch, servers = map.servers.len(), "serving");
+        Ok(())
+    }
+
+    fn stats(&self) -> Stats {
+        let counts = self.meta.get().map(MetaStore::counts).unwrap_or_default();
+        let space = self
+            .links
+            .data
+            .as_ref()
+            .and_then(|d| d.space().ok())
+            .unwrap_or_default();
+        Stats {
+            inodes: counts.inodes,
+            stored: self.links.data.as_ref().map_or(0, |d| d.stored()),
+            capacity: space.total,
+            available: space.available,
+            meta_operations: self.counters.meta.load(Ordering::Relaxed),
+            data_operations: self.counters.data.load(Ordering::Relaxed),
+            bytes_read: self.counters.read.load(Ordering::Relaxed),
+            bytes_written: self.counters.written.load(Ordering::Relaxed),
+            connections: self.counters.connections.load(Ordering::Relaxed),
+            opens: counts.opens,
+        }
+    }
+}
+
+impl Service for Daemon {
+    type Session = Session;
+
+    fn key(&self) -> &Key {
+        &self.config.key
+    }
+
+    fn deployment(&self) -> u64 {
+        self.config.deployment
+    }
+
+    fn versions(&self) -> (Epoch, u64) {
+        (self.links.epoch(), self.namespace())
+    }
+
+    fn accept(&self, hello: &Hello, peer: PeerInfo) -> Option<(Session, Welcome)> {
+        let pid = match peer {
+            PeerInfo::Unix { pid, .. } => Some(pid),
+            PeerInfo::Tcp(_) => None,
+        };
+        self.counters.connections.fetch_add(1, Ordering::Relaxed);
+        let session = Session {
+            role: hello.role.clone(),
+            pid,
+            control: ControlSession::default(),
+        };
+        Some((
+            session,
+            Welcome {
+                epoch: self.links.epoch(),
+                namespace: self.namespace(),
+            },
+        ))
+    }
+
+    fn serve(
+        &self,
+        session: &mut Session,
+        header: &Header,
+        body: &[u8],
+        payload: &mut [u8],
+        reply: &mut Responder<'_>,
+    ) {
+        let Ok(request) = bivouac_proto::decode::<Request<'_>>(body) else {
+            return reply.fail(&Errno::PROTO.into());
+        };
+        if !self.begun() && !matches!(request, Request::Control(_)) {
+            // The first map is on its way to all daemons, one after the other.
+            return reply.fail(&Refusal::OldServer.into());
+        }
+        let outcome = match (&request, &session.role) {
+            (Request::Meta(request), Role::Client(credentials)) => {
+                self.meta(credentials.clone(), header, request, payload, reply)
+            }
+            // Daemons act for nobody: the superuser's rights are right for releases and the like.
+            (Request::Meta(request), Role::Agent(_) | Role::Server(_)) => {
+                self.meta(Credentials::default(), header, request, payload, reply)
+            }
+            (Request::Data(request), Role::Client(_) | Role::Server(_)) => {
+                return self.data(header, request, payload, reply);
+            }
+            (Request::Peer(request), Role::Server(from)) => match self.meta.get() {
+                Some(store) => self.check_epoch(header).and_then(|()| store.peer(*from, request)),
+                None => Err(Errno::IO.into()),
+            },
+            (Request::Agent(request), Role::Client(_)) => match (&self.agent, session.pid) {
+                (Some(agent), Some(pid)) => agent
+                    .serve(pid, self.config.node, self.namespace(), request)
+                    .map(|answer| answer.map_or(Reply::Done, Reply::Agent))
+                    .map_err(Failure::Errno),
+                _ => Err(Errno::OPNOTSUPP.into()),
+            },
+            (Request::Control(request), Role::Control) => self.control(&mut session.control, request),
+            _ => Err(Errno::ACCESS.into()),
+        };
+        match outcome {
+            Ok(done) => reply.ok(&done),
+            Err(failure) => reply.fail(&failure),
+        }
+    }
+
+    fn closed(&self, session: Session) {
+        self.counters.connections.fetch_sub(1, Ordering::Relaxed);
+        if let Some(controller) = self.controller.get() {
+            controller.closed(session.control);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Why a daemon does not start.
+
+use bivouac_data::DataError;
+use bivouac_node::NodeError;
+use bivouac_transport::TransportError;
+use std::path::PathBuf;
+
+/// Why a daemon does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// A directory or file that it needs cannot be made.
+    #[error("cannot make {path}: {source}; make sure that the parent directory exists and is writable")]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The directory for the node's shared tables belongs to somebody else.
+    #[error("{path} belongs to somebody else: remove it, or choose another deployment name")]
+    Foreign {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The node's tables.
+    #[error("the node's table of open files: {0}")]
+    Node(#[from] NodeError),
+    /// The storage.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The sockets.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The operating system gives no thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+}

@@ -1,0 +1,139 @@
+//! A daemon's life: start, wait, end.
+
+use crate::agent::{Agent, random};
+use crate::config::DaemonConfig;
+use crate::daemon::Daemon;
+use crate::error::DaemonError;
+use crate::links::Links;
+use crate::run_dir::RunDir;
+use bivouac_data::DataStore;
+use bivouac_layout::{Epoch, Map};
+use bivouac_proto::auth::Role;
+use bivouac_transport::{Endpoint, Server, ServerOptions};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A running daemon.
+pub struct Running {
+    /// Where it listens for other nodes, if it is a server.
+    pub address: Option<SocketAddr>,
+    daemon: Arc<Daemon>,
+    server: Server,
+}
+
+/// Starts a daemon: opens its storage, makes its node's directories, binds its sockets. It serves control
+/// requests from here on, and everything else once the first map is installed.
+pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
+    bivouac_transport::raise_descriptor_limit();
+    let boot = random().map_err(|e| DaemonError::Thread(e.into()))?;
+    let me = config.server.as_ref().map(|s| s.id);
+    let data = match &config.server {
+        Some(server) => Some(Arc::new(DataStore::open(
+            &server.storage,
+            config.deployment,
+            server.id,
+        )?)),
+        None => None,
+    };
+    let role = me.map_or(Role::Agent(boot), Role::Server);
+    let links = Arc::new(Links::new(config.key.clone(), role, me, no_map(&config), data));
+    let mut endpoints = Vec::new();
+    let agent = if config.agent {
+        let (run_dir, table) = RunDir::create(&config)?;
+        endpoints.push(Endpoint::Unix(bivouac_node::agent_socket(
+            config.uid,
+            &config.name,
+        )));
+        Some(Agent::start(table, run_dir, links.clone())?)
+    } else {
+        None
+    };
+    if let Some(server) = &config.server {
+        endpoints.push(Endpoint::Unix(bivouac_node::server_socket(
+            config.uid,
+            &config.name,
+            server.id,
+        )));
+        endpoints.push(Endpoint::Tcp(server.listen));
+    }
+    let daemon = Arc::new(Daemon::new(config, links, agent, boot));
+    let server = Server::start(daemon.clone(), endpoints, ServerOptions::default())?;
+    let address = server.local_addrs().iter().find_map(|endpoint| match endpoint {
+        Endpoint::Tcp(address) => Some(*address),
+        Endpoint::Unix(_) => None,
+    });
+    Ok(Running {
+        address,
+        daemon,
+        server,
+    })
+}
+
+/// The map before the first map: epoch 0, nobody in it.
+fn no_map(config: &DaemonConfig) -> Map {
+    Map {
+        epoch: Epoch(0),
+        deployment: config.deployment,
+        mount: config.mount.clone(),
+        block_size: config.block_size,
+        nodes: Vec::new(),
+        servers: Vec::new(),
+        shards: Vec::new(),
+        copies: 1,
+        generations: Vec::new(),
+    }
+}
+
+impl Running {
+    /// Tells the daemon to stop; `keep`: its storage stays.
+    pub fn stop(&self, keep: bool) {
+        self.daemon.ending.tell(keep);
+    }
+
+    /// Serves until told to stop; then ends requests under way, and removes what the daemon made (not its storage, if
+    /// it is to be kept).
+    pub fn wait(self) {
+        let keep = self.daemon.ending.wait();
+        tracing::info!(keep, "stopping");
+        if let Some(controller) = self.daemon.controller.get() {
+            controller.stop();
+        }
+        self.server.stop();
+        // The server is gone, and with it everybody else who had the daemon.
+        let Some(daemon) = Arc::into_inner(self.daemon) else {
+            tracing::error!("requests are still under way: the storage is left as it is");
+            return;
+        };
+        if let Some(store) = daemon.meta.into_inner() {
+            store.close();
+        }
+        if !keep && let Some(server) = &daemon.config.server {
+            if let Some(data) = &daemon.links.data
+                && let Err(error) = data.destroy()
+            {
+                tracing::warn!(%error, "the storage was not removed completely");
+            }
+            for directory in &server.storage {
+                remove(directory, server.created_storage);
+            }
+        }
+        if let Some(agent) = daemon.agent {
+            agent.stop();
+        }
+    }
+}
+
+/// Removes the metadata in a storage directory, and the directory itself if Bivouac made it.
+fn remove(directory: &Path, created: bool) {
+    if let Err(error) = std::fs::remove_dir_all(directory.join("meta"))
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(%error, path = %directory.display(), "metadata not removed");
+    }
+    if created && let Err(error) = std::fs::remove_dir(directory) {
+        if error.kind() != std::io::ErrorKind::NotFound {
+            tracing::warn!(%error, path = %directory.display(), "not removed");
+        }
+    }
+}

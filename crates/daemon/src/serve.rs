@@ -1,0 +1,215 @@
+//! The server role: metadata of the daemon's shards, and blocks in its storage.
+//!
+//! This module connects requests to the stores; what they mean is the stores' business.
+
+use bivouac_data::{DataError, DataStore};
+use bivouac_layout::{Ino, Map, ServerId, ShardId, namespace};
+use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::header::MAX_PAYLOAD;
+use bivouac_proto::meta::{At, MetaRequest};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Reply};
+use bivouac_transport::Responder;
+use rustix::fd::AsFd;
+
+/// Serves a request for data that arrived over a connection.
+pub(crate) fn data(
+    store: &DataStore,
+    request: &DataRequest,
+    payload: &[u8],
+    reply: &mut Responder<'_>,
+) -> Served {
+    let mut served = Served::default();
+    let outcome = match *request {
+        DataRequest::Read { ino, offset, len } => read(store, ino, offset, len, reply).map(|count| {
+            served.read = count;
+            None
+        }),
+        DataRequest::Pass { ino, create } => store.pass(ino, create).map(|descriptor| {
+            reply.ok_descriptor(&Reply::Data(DataReply::Passed), descriptor.as_fd());
+            None
+        }),
+        _ => {
+            if let DataRequest::Write { .. } = request {
+                served.written = payload.len() as u64;
+            }
+            match data_locally(store, request, payload, &mut []) {
+                Ok(done) => Ok(Some(done)),
+                Err(errno) => {
+                    reply.fail(&errno.into());
+                    return served;
+                }
+            }
+        }
+    };
+    match outcome {
+        Ok(Some(done)) => reply.ok(&Reply::Data(done)),
+        Ok(None) => {}
+        Err(error) => reply.fail(&error.errno().into()),
+    }
+    served
+}
+
+/// How many bytes a request moved.
+#[derive(Default)]
+pub(crate) struct Served {
+    pub(crate) read: u64,
+    pub(crate) written: u64,
+}
+
+fn read(
+    store: &DataStore,
+    ino: Ino,
+    offset: u64,
+    len: u32,
+    reply: &mut Responder<'_>,
+) -> Result<u64, DataError> {
+    let Some(sub_file) = store.read_file(ino)? else {
+        reply.ok(&Reply::Data(DataReply::Read { length: 0 }));
+        return Ok(0);
+    };
+    let length = sub_file.length()?;
+    let count = length.saturating_sub(offset).min(u64::from(len.min(MAX_PAYLOAD)));
+    reply.ok_file(
+        &Reply::Data(DataReply::Read { length }),
+        sub_file.as_fd(),
+        offset,
+        count as usize,
+    );
+    Ok(count)
+}
+
+/// Serves a request for data within the daemon. Reads fill `into`; descriptors are not passed this way.
+pub(crate) fn data_locally(
+    store: &DataStore,
+    request: &DataRequest,
+    payload: &[u8],
+    into: &mut [u8],
+) -> Result<DataReply, Errno> {
+    let done = match *request {
+        DataRequest::Read { ino, offset, len } => {
+            let len = into.len().min(len as usize);
+            store.read(ino, offset, &mut into[..len])?;
+            DataReply::Read {
+                length: store.extent(ino)?.length,
+            }
+        }
+        DataRequest::Write { ino, offset, sync } => DataReply::Written {
+            count: store.write(ino, offset, payload, sync)? as u32,
+        },
+        DataRequest::Extent { ino } => {
+            let extent = store.extent(ino)?;
+            DataReply::Extent {
+                length: extent.length,
+                allocated: extent.allocated,
+                age: extent.age_ns,
+            }
+        }
+        DataRequest::Truncate { ino, size, extend } => {
+            store.truncate(ino, size, extend)?;
+            DataReply::Passed
+        }
+        DataRequest::Fallocate {
+            ino,
+            offset,
+            len,
+            mode,
+        } => {
+            store.fallocate(ino, offset, len, mode)?;
+            DataReply::Passed
+        }
+        DataRequest::Seek { ino, offset, hole } => DataReply::Position {
+            offset: store.seek(ino, offset, hole)?,
+        },
+        DataRequest::Sync { ino } => {
+            store.sync(ino)?;
+            DataReply::Passed
+        }
+        DataRequest::Remove { ino } => {
+            store.remove(ino)?;
+            DataReply::Passed
+        }
+        DataRequest::Space => {
+            let space = store.space()?;
+            DataReply::Space {
+                total: space.total,
+                available: space.available,
+            }
+        }
+        DataRequest::Pass { .. } => return Err(Errno::OPNOTSUPP),
+    };
+    Ok(done)
+}
+
+/// What a request to the metadata is about, as far as its way is concerned.
+enum About<'a> {
+    Entry(At<'a>),
+    Inode(Ino),
+    /// All of the server.
+    Server,
+}
+
+fn about<'a>(request: &MetaRequest<'a>) -> About<'a> {
+    use MetaRequest as R;
+    match *request {
+        R::Lookup { at }
+        | R::Open { at, .. }
+        | R::Mkdir { at, .. }
+        | R::MakeNode { at, .. }
+        | R::Link { at, .. }
+        | R::Unlink { at }
+        | R::Rmdir { at }
+        | R::Rename { from: at, .. } => About::Entry(at),
+        R::GetAttr { ino }
+        | R::SetAttr { ino, .. }
+        | R::OpenInode { ino, .. }
+        | R::Release { ino, .. }
+        | R::Reopen { ino, .. }
+        | R::Truncate { ino, .. }
+        | R::ReadRecord { ino, .. }
+        | R::WriteRecord { ino, .. }
+        | R::Spill { ino }
+        | R::Append { ino }
+        | R::Parent { ino }
+        | R::ReadLink { ino }
+        | R::GetXattr { ino, .. }
+        | R::ListXattr { ino }
+        | R::SetXattr { ino, .. }
+        | R::RemoveXattr { ino, .. }
+        | R::Lock { ino, .. }
+        | R::Unlock { ino, .. }
+        | R::TestLock { ino, .. }
+        | R::Sync { ino } => About::Inode(ino),
+        R::ReadDir {
+            dir, split: false, ..
+        } => About::Inode(dir),
+        R::ReadDir { .. } | R::EndSession { .. } => About::Server,
+    }
+}
+
+/// Whether a request carries paths that the client may have cached: then its namespace version matters.
+pub(crate) fn walks(request: &MetaRequest<'_>) -> bool {
+    matches!(about(request), About::Entry(_))
+}
+
+/// Whether a request came to the right place: its shard is the one that its subject lies in, and this server's.
+/// EINVAL for a client that computes differently.
+pub(crate) fn check_place(
+    map: &Map,
+    me: ServerId,
+    shard: ShardId,
+    request: &MetaRequest<'_>,
+) -> Result<(), Failure> {
+    let right = match about(request) {
+        About::Entry(at) => namespace::entry_shard(at.dir, at.split, at.name),
+        About::Inode(ino) => ino.shard(),
+        About::Server => shard,
+    };
+    if right != shard || shard.0 >= bivouac_layout::ids::SHARDS {
+        return Err(Errno::INVAL.into());
+    }
+    if map.primary(shard) != me {
+        return Err(Errno::IO.into());
+    }
+    Ok(())
+}

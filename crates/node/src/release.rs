@@ -1,0 +1,73 @@
+//! What a server has to be told when an open description is gone.
+//!
+//! Whoever finds out that nobody holds a description any more (the process that closed it, or the agent when a process
+//! died) retires its slot, tells the inode's server with this request, and frees the slot.
+
+use crate::table::{OpenTable, SlotId};
+use bivouac_layout::Ino;
+use bivouac_proto::OpenId;
+use bivouac_proto::meta::{MetaRequest, Wrote};
+use std::sync::atomic::Ordering;
+
+/// `Slot::kind` of a regular file, which its server has registered.
+pub const KIND_FILE: u32 = 0;
+/// `Slot::kind` of a directory.
+pub const KIND_DIRECTORY: u32 = 1;
+/// `Slot::kind` of what no server has registered (O_PATH).
+pub const KIND_PATH: u32 = 2;
+
+/// Mask of the access mode in a slot's flags, and the mode that cannot write.
+const ACCESS_MODE: u32 = libc::O_ACCMODE as u32;
+
+/// What to tell about a retired slot.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Release {
+    /// The inode, whose server it concerns.
+    pub ino: Ino,
+    /// The request.
+    pub request: MetaRequest<'static>,
+    /// The description held locks: whoever hears of the close next may ask for them, so the answer is to be awaited.
+    pub wait: bool,
+}
+
+/// What to tell about a slot; `None` for a description that no server knows.
+pub fn release(table: &OpenTable, agent: u64, id: SlotId) -> Option<Release> {
+    let slot = table.slot(id)?;
+    let wait = slot.locks.load(Ordering::Acquire) != 0;
+    let ino = Ino(slot.ino.load(Ordering::Relaxed));
+    if (slot.kind.load(Ordering::Acquire) != KIND_FILE && !wait) || ino.0 == 0 {
+        return None;
+    }
+    let writes = slot.flags.load(Ordering::Relaxed) & ACCESS_MODE != libc::O_RDONLY as u32;
+    let wrote = writes.then(|| {
+        let wrote_at = slot.wrote_at.load(Ordering::Relaxed);
+        Wrote {
+            end: slot.end.load(Ordering::Acquire),
+            size_generation: slot.size_generation.load(Ordering::Relaxed),
+            age: if wrote_at == 0 {
+                u64::MAX
+            } else {
+                monotonic().saturating_sub(wrote_at)
+            },
+            unsure: slot.writing.load(Ordering::Acquire) != 0,
+        }
+    });
+    let open = OpenId {
+        agent,
+        slot: id.index,
+        generation: id.generation,
+    };
+    Some(Release {
+        ino,
+        request: MetaRequest::Release { ino, open, wrote },
+        wait,
+    })
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC, which all processes of a node share: the clock of [`crate::Slot::wrote_at`].
+pub fn monotonic() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    (now.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(now.tv_nsec as u64)
+}

@@ -1,0 +1,397 @@
+//! The copying engine.
+//!
+//! Threads take work from one queue: a directory (list it, make it, queue what is in it), a file, or a piece of a
+//! large file. Each piece is written, read back from the destination and compared. Directories get their modes and
+//! times at the end, deepest first, when nothing changes them any more.
+
+use crate::progress::Progress;
+use crate::report::{Report, StageError};
+use crate::tree::{Kind, Meta, Open, Tree, join};
+use std::collections::{HashMap, VecDeque};
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Bytes copied, and compared, at once.
+const PIECE: usize = 4 << 20;
+/// Files beyond this are copied by several threads, in stretches of it.
+const STRETCH: u64 = 64 << 20;
+
+/// How to copy.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Threads, at least 1.
+    pub threads: usize,
+    /// Show a progress bar if standard error is a terminal.
+    pub progress: bool,
+}
+
+impl Default for Options {
+    /// Two threads for each processor, at least four: copying waits more than it computes. With progress.
+    fn default() -> Options {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Options {
+            threads: (2 * processors).max(4),
+            progress: true,
+        }
+    }
+}
+
+enum Work {
+    /// A directory and its counterpart.
+    Directory(Vec<u8>, Vec<u8>, Meta),
+    File(Vec<u8>, Vec<u8>, Meta),
+    Symlink(Vec<u8>, Vec<u8>, Meta),
+    /// Another name of a file that is copied under the first one.
+    HardLink(Vec<u8>, Vec<u8>, Vec<u8>),
+    /// From here on, a stretch of a large file.
+    Stretch(Arc<Large>, u64),
+}
+
+/// A large file that several threads copy.
+struct Large {
+    from: Vec<u8>,
+    source: Box<dyn Open>,
+    target: Box<dyn Open>,
+    meta: Meta,
+    state: Mutex<LargeState>,
+}
+
+struct LargeState {
+    stretches: u64,
+    failed: Option<String>,
+}
+
+struct Queue {
+    work: VecDeque<Work>,
+    /// Taken, and not yet done: more may come of it.
+    under_way: usize,
+}
+
+struct Copy<'a> {
+    from: &'a dyn Tree,
+    to: &'a dyn Tree,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    report: Mutex<Report>,
+    bytes: AtomicU64,
+    directories: Mutex<Vec<(Vec<u8>, Meta)>>,
+    /// Files with several names: where the first one goes.
+    names: Mutex<HashMap<(u64, u64), Vec<u8>>>,
+    /// Further names, made when all files are there.
+    links: Mutex<Vec<Work>>,
+    progress: Progress,
+}
+
+/// Copies `source` of one tree to `destination` of another.
+pub(crate) fn copy(
+    from: &dyn Tree,
+    source: &[u8],
+    to: &dyn Tree,
+    destination: &[u8],
+    options: &Options,
+) -> Result<Report, StageError> {
+    let begun = Instant::now();
+    let meta = from.stat(source, true).map_err(|e| StageError::Source {
+        path: path(source),
+        source: e,
+    })?;
+    let mut destination = destination.to_vec();
+    let no_place = |e, place: &[u8]| StageError::Destination {
+        path: path(place),
+        source: e,
+    };
+    if meta.kind == Kind::Directory {
+        make_parents(to, &destination).map_err(|e| no_place(e, &destination))?;
+    } else {
+        if destination.ends_with(b"/")
+            || to
+                .stat(&destination, true)
+                .is_ok_and(|m| m.kind == Kind::Directory)
+        {
+            let slash = source.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1);
+            destination = join(&destination, &source[slash..]);
+        }
+        let slash = destination.iter().rposition(|&b| b == b'/').unwrap_or(0);
+        make_parents(to, &destination[..slash]).map_err(|e| no_place(e, &destination))?;
+    }
+    let first = match meta.kind {
+        Kind::Directory => Work::Directory(source.to_vec(), destination, meta),
+        Kind::File => Work::File(source.to_vec(), destination, meta),
+        Kind::Symlink | Kind::Other => {
+            let why = io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a directory");
+            return Err(StageError::Source {
+                path: path(source),
+                source: why,
+            });
+        }
+    };
+    let copy = Copy {
+        from,
+        to,
+        queue: Mutex::new(Queue {
+            work: VecDeque::new(),
+            under_way: 0,
+        }),
+        changed: Condvar::new(),
+        report: Mutex::default(),
+        bytes: AtomicU64::new(0),
+        directories: Mutex::default(),
+        names: Mutex::default(),
+        links: Mutex::default(),
+        progress: Progress::new(options.progress, "copying"),
+    };
+    if let Work::File(..) = first {
+        copy.progress.found(meta.size);
+    }
+    copy.put(first);
+    copy.run(options.threads);
+    for link in std::mem::take(&mut *lock(&copy.links)) {
+        copy.put(link);
+    }
+    copy.run(options.threads);
+    let mut directories = std::mem::take(&mut *lock(&copy.directories));
+    directories.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
+    for (directory, meta) in directories {
+        if let Err(error) = to.set_meta(&directory, &meta) {
+            copy.failed(&directory, &error.to_string());
+        }
+    }
+    copy.progress.end();
+    let mut report = copy.report.into_inner().unwrap_or_else(PoisonError::into_inner);
+    report.bytes = copy.bytes.into_inner();
+    report.seconds = begun.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+fn path(bytes: &[u8]) -> PathBuf {
+    OsString::from_vec(bytes.to_vec()).into()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes a directory and those above it that are missing.
+fn make_parents(tree: &dyn Tree, directory: &[u8]) -> io::Result<()> {
+    let ends = directory
+        .iter()
+        .enumerate()
+        .filter(|&(i, &b)| b == b'/' && i > 0)
+        .map(|(i, _)| i);
+    for end in ends.chain([directory.len()]) {
+        let part = &directory[..end];
+        if !part.is_empty() && !tree.stat(part, true).is_ok_and(|m| m.kind == Kind::Directory) {
+            tree.make_directory(part)?;
+        }
+    }
+    Ok(())
+}
+
+impl Copy<'_> {
+    fn run(&self, threads: usize) {
+        std::thread::scope(|scope| {
+            for _ in 0..threads.max(1) {
+                scope.spawn(|| {
+                    let mut buffers = (vec![0; PIECE], vec![0; PIECE]);
+                    while let Some(work) = self.take() {
+                        self.work(work, &mut buffers);
+                        lock(&self.queue).under_way -= 1;
+                        self.changed.notify_all();
+                    }
+                });
+            }
+        });
+    }
+
+    fn put(&self, work: Work) {
+        let mut queue = lock(&self.queue);
+        // Stretches first, directories last: few files are open, and there is always something to spread.
+        match work {
+            Work::Directory(..) => queue.work.push_back(work),
+            _ => queue.work.push_front(work),
+        }
+        self.changed.notify_one();
+    }
+
+    fn take(&self) -> Option<Work> {
+        let mut queue = lock(&self.queue);
+        loop {
+            if let Some(work) = queue.work.pop_front() {
+                queue.under_way += 1;
+                return Some(work);
+            }
+            if queue.under_way == 0 {
+                return None;
+            }
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn failed(&self, at: &[u8], why: &str) {
+        lock(&self.report).failed.push((path(at), why.to_owned()));
+    }
+
+    fn work(&self, work: Work, buffers: &mut (Vec<u8>, Vec<u8>)) {
+        let (from, done) = match work {
+            Work::Directory(from, to, meta) => {
+                let done = self
+                    .directory(&from, &to, meta)
+                    .map(|()| lock(&self.report).directories += 1);
+                (from, done)
+            }
+            Work::File(from, to, meta) => {
+                let done = self.file(&from, &to, meta, buffers);
+                (from, done)
+            }
+            Work::Symlink(from, to, meta) => {
+                let done = self
+                    .from
+                    .read_link(&from)
+                    .and_then(|target| self.to.make_symlink(&to, &target, &meta))
+                    .map(|()| lock(&self.report).symlinks += 1);
+                (from, done)
+            }
+            Work::HardLink(from, existing, to) => {
+                let done = self.to.make_link(&existing, &to).map(|()| self.file_done());
+                (from, done)
+            }
+            Work::Stretch(large, start) => return self.stretch(&large, start, buffers),
+        };
+        if let Err(error) = done {
+            self.failed(&from, &error.to_string());
+        }
+    }
+
+    fn file_done(&self) {
+        lock(&self.report).files += 1;
+        self.progress.done();
+    }
+
+    fn directory(&self, from: &[u8], to: &[u8], meta: Meta) -> io::Result<()> {
+        self.to.make_directory(to)?;
+        lock(&self.directories).push((to.to_vec(), meta));
+        for name in self.from.list(from)? {
+            let (from, to) = (join(from, &name), join(to, &name));
+            match self.from.stat(&from, false) {
+                Ok(meta) => self.entry(from, to, meta),
+                Err(error) => self.failed(&from, &error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&self, from: Vec<u8>, to: Vec<u8>, meta: Meta) {
+        match meta.kind {
+            Kind::Directory => self.put(Work::Directory(from, to, meta)),
+            Kind::Symlink => self.put(Work::Symlink(from, to, meta)),
+            Kind::File => {
+                if meta.links > 1 {
+                    let mut names = lock(&self.names);
+                    if let Some(first) = names.get(&meta.identity) {
+                        lock(&self.links).push(Work::HardLink(from, first.clone(), to));
+                        return;
+                    }
+                    names.insert(meta.identity, to.clone());
+                }
+                self.progress.found(meta.size);
+                self.put(Work::File(from, to, meta));
+            }
+            Kind::Other => self.failed(&from, "skipped: not a file, directory or symbolic link"),
+        }
+    }
+
+    fn file(&self, from: &[u8], to: &[u8], meta: Meta, buffers: &mut (Vec<u8>, Vec<u8>)) -> io::Result<()> {
+        let source = self.from.open(from)?;
+        let target = self.to.create(to)?;
+        if meta.size <= STRETCH {
+            self.range(&*source, &*target, 0..meta.size, buffers)?;
+            unchanged(&*source, meta.size)?;
+            target.finish(&meta)?;
+            self.file_done();
+            return Ok(());
+        }
+        let stretches = meta.size.div_ceil(STRETCH);
+        let state = Mutex::new(LargeState {
+            stretches,
+            failed: None,
+        });
+        let large = Arc::new(Large {
+            from: from.to_vec(),
+            source,
+            target,
+            meta,
+            state,
+        });
+        for stretch in (0..stretches).rev() {
+            self.put(Work::Stretch(large.clone(), stretch * STRETCH));
+        }
+        Ok(())
+    }
+
+    fn stretch(&self, large: &Large, start: u64, buffers: &mut (Vec<u8>, Vec<u8>)) {
+        let end = (start + STRETCH).min(large.meta.size);
+        let done = self.range(&*large.source, &*large.target, start..end, buffers);
+        let mut state = lock(&large.state);
+        if let Err(error) = done {
+            state.failed.get_or_insert(error.to_string());
+        }
+        state.stretches -= 1;
+        if state.stretches > 0 {
+            return;
+        }
+        let ended = match state.failed.take() {
+            Some(why) => Err(why),
+            None => unchanged(&*large.source, large.meta.size)
+                .and_then(|()| large.target.finish(&large.meta))
+                .map_err(|e| e.to_string()),
+        };
+        match ended {
+            Ok(()) => self.file_done(),
+            Err(why) => self.failed(&large.from, &why),
+        }
+    }
+
+    /// Copies a range, piece by piece, and compares each with what the destination then has.
+    fn range(
+        &self,
+        source: &dyn Open,
+        target: &dyn Open,
+        range: std::ops::Range<u64>,
+        (piece, back): &mut (Vec<u8>, Vec<u8>),
+    ) -> io::Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(PIECE as u64) as usize;
+            if source.read(at, &mut piece[..len])? != len {
+                return Err(changed());
+            }
+            target.write(at, &piece[..len])?;
+            if target.read(at, &mut back[..len])? != len || back[..len] != piece[..len] {
+                return Err(io::Error::other(format!(
+                    "what was written at byte {at} does not read back the same"
+                )));
+            }
+            at += len as u64;
+            self.bytes.fetch_add(len as u64, Ordering::Relaxed);
+            self.progress.moved(len as u64);
+        }
+        Ok(())
+    }
+}
+
+/// Fails if a source has grown beyond what was copied.
+fn unchanged(source: &dyn Open, size: u64) -> io::Result<()> {
+    match source.read(size, &mut [0])? {
+        0 => Ok(()),
+        _ => Err(changed()),
+    }
+}
+
+fn changed() -> io::Error {
+    io::Error::other("its size changed while it was copied")
+}
