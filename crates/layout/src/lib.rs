@@ -22,3 +22,6 @@ pub mod placement;
 pub use ids::{Epoch, GenerationId, Ino, NodeId, ServerId, ShardId};
 pub use map::{Generation, Map, Node, Server, ServerState};
 pub use placement::{FileLayout, LayoutRange, Piece};
+
+#[cfg(test)]
+mod fair;

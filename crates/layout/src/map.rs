@@ -4,6 +4,7 @@
 //! the newer one when its own is stale. It is on no operation's path.
 
 use crate::ids::{Epoch, GenerationId, NodeId, SHARDS, ServerId, ShardId};
+use crate::placement::is_block_size;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -45,8 +46,12 @@ pub struct Generation {
     pub servers: Vec<ServerId>,
 }
 
-/// The map. Its invariants, kept by [`Map::check`]: servers are sorted by their numbers, every shard and every
-/// generation names servers that are listed, and there is at least one generation.
+/// Names no server: the answer for a shard that does not exist.
+pub const NO_SERVER: ServerId = ServerId(u16::MAX);
+
+/// The map. Its invariants, kept by [`Map::check`]: servers are sorted by their numbers and run on listed nodes, every
+/// shard and every generation names servers that are listed (a generation none twice), there is at least one
+/// generation, and the block size is one that a file can have.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub struct Map {
     /// Version.
@@ -70,19 +75,27 @@ pub struct Map {
 }
 
 impl Map {
-    /// The server that answers for a shard.
+    /// The server that answers for a shard; [`NO_SERVER`] if there is no such shard, as a peer may claim.
     pub fn primary(&self, shard: ShardId) -> ServerId {
-        self.shards[shard.0 as usize * self.copies as usize]
+        self.shards
+            .get(shard.0 as usize * self.copies as usize)
+            .copied()
+            .unwrap_or(NO_SERVER)
     }
 
     /// The shards that `server` answers for.
     pub fn shards_of(&self, server: ServerId) -> impl Iterator<Item = ShardId> + '_ {
-        (0..SHARDS).map(ShardId).filter(move |s| self.primary(*s) == server)
+        (0..SHARDS)
+            .map(ShardId)
+            .filter(move |s| self.primary(*s) == server)
     }
 
     /// The entry of a server.
     pub fn server(&self, id: ServerId) -> Option<&Server> {
-        self.servers.binary_search_by_key(&id, |s| s.id).ok().map(|i| &self.servers[i])
+        self.servers
+            .binary_search_by_key(&id, |s| s.id)
+            .ok()
+            .map(|i| &self.servers[i])
     }
 
     /// A generation.
@@ -98,8 +111,21 @@ impl Map {
     /// Whether the invariants hold; says what does not. Maps come from peers and files: check before use.
     pub fn check(&self) -> Result<(), &'static str> {
         let known = |id: &ServerId| self.server(*id).is_some();
+        let twice = |g: &Generation| {
+            let mut sorted = g.servers.clone();
+            sorted.sort_unstable();
+            sorted.windows(2).any(|w| w[0] == w[1])
+        };
         if !self.servers.windows(2).all(|w| w[0].id < w[1].id) {
             Err("servers are not sorted by number")
+        } else if self.servers.last().is_some_and(|s| s.id == NO_SERVER) {
+            Err("a server has a number that names none")
+        } else if !self
+            .servers
+            .iter()
+            .all(|s| self.nodes.iter().any(|n| n.id == s.node))
+        {
+            Err("a server runs on an unknown node")
         } else if self.copies == 0 || self.shards.len() != SHARDS as usize * self.copies as usize {
             Err("the shard table has the wrong size")
         } else if !self.shards.iter().all(known) {
@@ -108,10 +134,141 @@ impl Map {
             Err("a generation is missing or empty")
         } else if !self.generations.iter().flat_map(|g| &g.servers).all(known) {
             Err("a generation names an unknown server")
+        } else if self.generations.iter().any(twice) {
+            Err("a generation names a server twice")
+        } else if !is_block_size(self.block_size) {
+            Err("the block size is out of bounds")
         } else if !(self.mount.starts_with('/') && self.mount.len() > 1 && !self.mount.ends_with('/')) {
             Err("the mount point is not an absolute path below /")
         } else {
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod fixture {
+    //! Maps for tests.
+
+    use super::*;
+    use crate::balance;
+
+    /// A map of `servers`, each on a node of its own, with `generations` over them, given by their numbers.
+    pub(crate) fn map(servers: u16, generations: &[&[u16]]) -> Map {
+        let ids: Vec<ServerId> = (0..servers).map(ServerId).collect();
+        let server = |&id: &ServerId| Server {
+            id,
+            node: NodeId(id.0),
+            address: SocketAddr::from(([127, 0, 0, 1], 1000 + id.0)),
+            state: ServerState::Up,
+        };
+        let generation = |g: &&[u16]| Generation {
+            servers: g.iter().copied().map(ServerId).collect(),
+        };
+        Map {
+            epoch: Epoch(1),
+            deployment: 7,
+            mount: "/bivouac".into(),
+            block_size: 512 << 10,
+            nodes: ids
+                .iter()
+                .map(|id| Node {
+                    id: NodeId(id.0),
+                    host: format!("node{id}"),
+                })
+                .collect(),
+            servers: ids.iter().map(server).collect(),
+            shards: balance::deal(&[], &ids),
+            copies: 1,
+            generations: generations.iter().map(generation).collect(),
+        }
+    }
+
+    /// A map of `servers` with one generation of all of them.
+    pub(crate) fn uniform(servers: u16) -> Map {
+        let all: Vec<u16> = (0..servers).collect();
+        map(servers, &[&all])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fixture::{map, uniform};
+    use super::*;
+
+    #[test]
+    fn a_sound_map_is_accepted() {
+        assert_eq!(map(3, &[&[0, 1], &[2, 1, 0]]).check(), Ok(()));
+        assert_eq!(uniform(200).check(), Ok(()));
+    }
+
+    #[test]
+    fn each_broken_invariant_is_named() {
+        type Break = fn(&mut Map);
+        let cases: [(&str, Break); 14] = [
+            ("sorted", |m| m.servers.swap(0, 1)),
+            ("sorted", |m| m.servers[1].id = m.servers[0].id),
+            ("names none", |m| m.servers[2].id = NO_SERVER),
+            ("unknown node", |m| m.nodes.truncate(1)),
+            ("wrong size", |m| m.copies = 0),
+            ("wrong size", |m| m.copies = 2),
+            ("wrong size", |m| m.shards.truncate(4095)),
+            ("unknown server", |m| m.shards[77] = ServerId(99)),
+            ("missing or empty", |m| m.generations.clear()),
+            ("missing or empty", |m| m.generations[0].servers.clear()),
+            ("generation names an unknown", |m| {
+                m.generations[0].servers[0] = ServerId(9)
+            }),
+            ("twice", |m| m.generations[0].servers[0] = ServerId(2)),
+            ("block size", |m| m.block_size = 0),
+            ("block size", |m| m.block_size = 5000),
+        ];
+        for (expected, break_it) in cases {
+            let mut map = uniform(3);
+            break_it(&mut map);
+            let error = map.check().expect_err(expected);
+            assert!(error.contains(expected), "{error}, expected {expected}");
+        }
+        for mount in ["", "/", "relative", "/a/"] {
+            assert!(
+                Map {
+                    mount: mount.into(),
+                    ..uniform(1)
+                }
+                .check()
+                .is_err(),
+                "{mount:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_shard_that_does_not_exist_has_no_server() {
+        let map = uniform(3);
+        assert_eq!(map.primary(ShardId(SHARDS)), NO_SERVER);
+        assert_eq!(map.primary(ShardId(u16::MAX)), NO_SERVER);
+        assert!(map.server(NO_SERVER).is_none());
+    }
+
+    #[test]
+    fn every_shard_has_one_primary() {
+        let map = uniform(5);
+        let mut seen = vec![0; usize::from(SHARDS)];
+        for server in &map.servers {
+            for shard in map.shards_of(server.id) {
+                assert_eq!(map.primary(shard), server.id);
+                seen[usize::from(shard.0)] += 1;
+            }
+        }
+        assert!(seen.iter().all(|&n| n == 1));
+    }
+
+    #[test]
+    fn the_newest_generation_is_the_last() {
+        let map = map(3, &[&[0], &[1], &[2, 0]]);
+        let newest = map.newest_generation();
+        assert_eq!(map.generation(newest).map(|g| g.servers.len()), Some(2));
+        assert!(map.generation(GenerationId(3)).is_none());
+        assert!(map.generation(GenerationId(u32::MAX)).is_none());
     }
 }

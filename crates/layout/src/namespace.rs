@@ -34,7 +34,8 @@ pub fn part_of(cookie: u64) -> u16 {
 
 /// The shard that holds one part of a split directory.
 pub fn part_shard(dir: Ino, part: u16) -> ShardId {
-    to_shard(hash::number(Use::PartShard, dir.0 ^ (u64::from(part) << 40).rotate_left(7)))
+    // Seeded by the directory: the parts of two directories are dealt independently.
+    to_shard(hash::name(Use::PartShard, dir, &part.to_le_bytes()))
 }
 
 /// The shard in which a new directory's inode is made.
@@ -44,10 +45,17 @@ pub fn directory_shard(parent: Ino, name: &[u8]) -> ShardId {
 
 /// The shard that holds the entry `name` of `dir`.
 pub fn entry_shard(dir: Ino, split: bool, name: &[u8]) -> ShardId {
-    if split { part_shard(dir, part_of(cookie(dir, name))) } else { dir.shard() }
+    if split {
+        part_shard(dir, part_of(cookie(dir, name)))
+    } else {
+        dir.shard()
+    }
 }
 
 fn to_shard(hash: u64) -> ShardId {
     // The upper bits, scaled: unbiased for any number of shards.
     ShardId(((u128::from(hash) * u128::from(SHARDS)) >> 64) as u16)
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,6 +18,11 @@ pub const MAX_BLOCK: u32 = 128 << 20;
 /// Block size unless said otherwise, bytes.
 pub const DEFAULT_BLOCK: u32 = 512 << 10;
 
+/// Whether a file can have blocks of so many bytes.
+pub fn is_block_size(bytes: u32) -> bool {
+    (MIN_BLOCK..=MAX_BLOCK).contains(&bytes) && bytes.is_multiple_of(MIN_BLOCK)
+}
+
 /// How one file is spread.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub struct FileLayout {
@@ -61,32 +66,39 @@ impl FileLayout {
             width: 0,
             first: hash::number(Use::FirstServer, ino.0) as u32,
             replicas: 1,
-            ranges: vec![LayoutRange { start: 0, generation: newest }],
+            ranges: vec![LayoutRange {
+                start: 0,
+                generation: newest,
+            }],
         }
     }
 
     /// Whether the values are within their bounds and every generation is in `map`. Layouts come from peers:
     /// check before use; the other functions answer `None` or nothing for a layout that fails this.
     pub fn is_valid(&self, map: &Map) -> bool {
-        (MIN_BLOCK..=MAX_BLOCK).contains(&self.block_size)
-            && self.block_size.is_multiple_of(MIN_BLOCK)
+        is_block_size(self.block_size)
             && self.replicas >= 1
             && self.ranges.first().is_some_and(|r| r.start == 0)
             && self.ranges.windows(2).all(|w| w[0].start < w[1].start)
             && self.ranges.iter().all(|r| {
                 r.start.is_multiple_of(u64::from(self.block_size))
-                    && map.generation(r.generation).is_some_and(|g| !g.servers.is_empty())
+                    && map
+                        .generation(r.generation)
+                        .is_some_and(|g| !g.servers.is_empty())
             })
     }
 
-    /// The server of the block that holds `offset`.
+    /// The server of the block that holds `offset`; no file goes as far as `u64::MAX`.
     pub fn server_at(&self, map: &Map, offset: u64) -> Option<ServerId> {
         self.piece_at(map, offset, u64::MAX).map(|p| p.server)
     }
 
     /// The stretch from `offset` that lies on one server, not beyond `end`.
     pub fn piece_at(&self, map: &Map, offset: u64, end: u64) -> Option<Piece> {
-        let index = self.ranges.partition_point(|r| r.start <= offset).checked_sub(1)?;
+        let index = self
+            .ranges
+            .partition_point(|r| r.start <= offset)
+            .checked_sub(1)?;
         let servers = &map.generation(self.ranges[index].generation)?.servers;
         let range_end = self.ranges.get(index + 1).map_or(u64::MAX, |r| r.start);
         let width = self.effective_width(servers.len());
@@ -102,7 +114,11 @@ impl FileLayout {
         } else {
             (block + 1).saturating_mul(u64::from(self.block_size)).min(end)
         };
-        Some(Piece { server: servers[slot as usize], offset, len: stretch_end - offset })
+        Some(Piece {
+            server: servers[slot as usize],
+            offset,
+            len: stretch_end - offset,
+        })
     }
 
     /// The stretches of `range` in ascending order.
@@ -120,15 +136,18 @@ impl FileLayout {
         let mut found: Vec<ServerId> = Vec::new();
         for (i, range) in self.ranges.iter().enumerate() {
             let range_end = self.ranges.get(i + 1).map_or(u64::MAX, |r| r.start).min(end);
-            let Some(generation) = map.generation(range.generation) else { continue };
+            let Some(generation) = map.generation(range.generation) else {
+                continue;
+            };
             let n = generation.servers.len() as u64;
             let width = self.effective_width(generation.servers.len());
             if range.start >= range_end || width == 0 || self.block_size == 0 {
                 continue;
             }
             let first_block = range.start / u64::from(self.block_size);
-            let blocks = (range_end - range.start).div_ceil(u64::from(self.block_size)).min(width);
-            for block in first_block..first_block.saturating_add(blocks) {
+            let last_block = (range_end - 1) / u64::from(self.block_size);
+            // After `width` blocks the servers repeat.
+            for block in first_block..=last_block.min(first_block.saturating_add(width - 1)) {
                 let server = generation.servers[((u64::from(self.first) + block % width) % n) as usize];
                 if !found.contains(&server) {
                     found.push(server);
@@ -139,7 +158,14 @@ impl FileLayout {
     }
 
     fn effective_width(&self, servers: usize) -> u64 {
-        let width = if self.width == 0 { servers } else { (self.width as usize).min(servers) };
+        let width = if self.width == 0 {
+            servers
+        } else {
+            (self.width as usize).min(servers)
+        };
         width as u64
     }
 }
+
+#[cfg(test)]
+mod tests;
