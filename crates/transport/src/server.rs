@@ -9,6 +9,8 @@
 //! An unauthenticated connection never holds a thread: its messages are collected piece by piece, and it is closed when
 //! they are not complete in time. Idle, a server uses no CPU: nothing wakes up without a cause.
 //!
+//! The process must ignore SIGPIPE, as Rust programs do unless told otherwise: `sendfile` has no flag against it.
+//!
 //! - [`accept`]: the acceptor thread, and the deadline of those that do not authenticate.
 //! - [`greeting`]: the server's side of the authentication.
 //! - [`pool`]: parked connections and the workers.
@@ -93,7 +95,8 @@ pub struct ServerOptions {
     pub name: String,
     /// Most workers at once. More only when requests block: far above the number of requests that wait for each other.
     pub max_workers: usize,
-    /// How long a connection keeps its worker after a request. The kernel rounds it up to its tick (1 to 10 ms).
+    /// How long a connection keeps its worker after a request; also how long stopping may wait for such a worker. The
+    /// kernel rounds it up to its tick (1 to 10 ms).
     pub linger: Duration,
     /// How long an idle worker lives.
     pub worker_idle: Duration,

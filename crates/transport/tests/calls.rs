@@ -228,7 +228,11 @@ fn forgotten_answers_become_errors_and_panics_end_only_their_connection() {
         call(&mut connection, &read_request(0, 0), &[], &mut []),
         Err(TransportError::Closed)
     );
+    let role = Role::Agent(667);
+    let panicked = Connection::connect(address, &key(1), DEPLOYMENT, role, &options());
+    assert_eq!(panicked.map(|_| ()), Err(TransportError::Closed));
     check_read(&mut other, 0, 10);
+    eventually("all of them are gone", || server.connections() == 1);
     check_read(&mut connect(address), 0, 10);
 }
 

@@ -119,7 +119,8 @@ fn transfers_larger_than_all_buffers_do_not_deadlock() {
     let servers: Vec<_> = (0..4).map(|_| start(Toy::new())).collect();
     let len = 8 << 20;
     let data = patterned(1, len);
-    let payload = [IoSlice::new(&data)];
+    // In slices, so that transfers stop and go on at every place in them.
+    let payload: Vec<_> = data.chunks(70_001).map(IoSlice::new).collect();
     let body = encoded(DataRequest::Space);
     for kind in [0, 1] {
         let mut connections: Vec<_> = servers.iter().map(|s| connect(&s.local_addrs()[kind])).collect();

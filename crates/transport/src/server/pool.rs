@@ -46,10 +46,27 @@ enum State<T> {
 
 struct Client<T> {
     token: u64,
+    _counted: Counted,
     line: Connected,
     /// Whether the epoll knows the socket.
     registered: bool,
     state: State<T>,
+}
+
+/// Counts a connection as long as it lives, wherever it ends.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Counted {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What a worker works with.
@@ -66,7 +83,7 @@ pub(super) struct Pool<S: Service> {
     epoll: Fd,
     next_token: AtomicU64,
     parked: Mutex<HashMap<u64, Client<S::Session>>>,
-    connections: AtomicUsize,
+    connections: Arc<AtomicUsize>,
     /// Workers in the epoll. When it falls to 0, the worker that left last starts another.
     waiting: AtomicUsize,
     workers: Mutex<Workers>,
@@ -108,7 +125,7 @@ impl<S: Service> Pool<S> {
             epoll,
             next_token: AtomicU64::new(HALT + 1),
             parked: Mutex::default(),
-            connections: AtomicUsize::new(0),
+            connections: Arc::default(),
             waiting: AtomicUsize::new(0),
             workers: Mutex::default(),
             full: AtomicBool::new(false),
@@ -120,12 +137,14 @@ impl<S: Service> Pool<S> {
     /// Takes a new connection, which must have authenticated by `deadline`; returns its token.
     pub(super) fn admit(&self, line: Connected, deadline: Duration) -> u64 {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
-        self.connections.fetch_add(1, Ordering::Relaxed);
+        let state = State::Greeting(Greeting::new(deadline));
+        let counted = Counted::new(&self.connections);
         self.park(Client {
             token,
+            _counted: counted,
             line,
             registered: false,
-            state: State::Greeting(Greeting::new(deadline)),
+            state,
         });
         token
     }
@@ -177,7 +196,6 @@ impl<S: Service> Pool<S> {
     }
 
     fn close(&self, client: Client<S::Session>) {
-        self.connections.fetch_sub(1, Ordering::Relaxed);
         let Client { line, state, .. } = client;
         drop(line);
         if let State::Open(session) = state {
@@ -220,7 +238,10 @@ impl<S: Service> Pool<S> {
             payload: Vec::new(),
         };
         while let Some(client) = self.next_client(&mut desk) {
-            self.attend(client, &mut desk);
+            // Only a panic in the service's accept or closed gets here: it costs that connection, not the worker.
+            if catch_unwind(AssertUnwindSafe(|| self.attend(client, &mut desk))).is_err() {
+                tracing::error!("the service panicked over a connection, which is closed");
+            }
         }
         if !self.halt.is_stopping() {
             // Nobody joins a worker that leaves for lack of work.

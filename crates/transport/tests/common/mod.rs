@@ -83,6 +83,7 @@ impl Service for Toy {
         if hello.role == Role::Agent(666) {
             return None;
         }
+        assert!(hello.role != Role::Agent(667), "on purpose");
         *self.last_peer.lock().unwrap() = Some(peer);
         self.sessions.fetch_add(1, Ordering::SeqCst);
         Some((
