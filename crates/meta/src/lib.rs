@@ -1,1 +1,45 @@
-//! The metadata store: shards in memory with a write-ahead log, and every operation on them.
+//! The metadata of one server: names, inodes, small files, opens, locks, and the operations on them.
+//!
+//! A server holds some of the deployment's shards ([`bivouac_layout::namespace`]). A shard owns everything that belongs
+//! to it, in memory, as plain trees; a write-ahead log makes it durable. What an operation needs of other servers it asks
+//! through [`Outside`], so that a cluster of stores can run in one process and be broken there at will.
+//!
+//! - [`MetaStore`]: the face: open, adopt, serve, close.
+//! - `stripe`, `log`: locking and logging. 64 stripes, each a mutex over its shards and one log file.
+//! - `shard`, `record`: what is in memory. `mutation`: the one way in which it changes. `draft`: changes in the making.
+//! - `names`, `listing`, `attrs`, `access`: entries and attributes, one shard at a time.
+//! - `opens`, `file`, `locks`, `locking`: files in use, their sizes, their small data, their locks.
+//! - `intents`, `coordinate`, `rename`, `split`: operations over several shards and servers.
+//! - `keeper`: what is done behind the requests.
+//!
+//! **How a change happens.** Under its stripe's lock, an operation looks, drafts a batch of changes, and commits it: the batch is
+//! appended to the log as one checksummed record and then applied to memory. A batch that cannot be logged changes nothing.
+//! It is acknowledged after write(2): it survives the death of the process. `Sync` makes it survive the loss of power.
+//!
+//! **Locks.** Never two stripes at once, and no stripe while asking others. What must be held longer (an intent's keys, a
+//! file that is being cut) is marked in memory, and who needs it waits on the stripe's condition variable, with a bound.
+
+mod access;
+mod attrs;
+mod coordinate;
+mod draft;
+mod error;
+mod file;
+mod intents;
+mod keeper;
+mod listing;
+mod locking;
+mod locks;
+mod log;
+mod mutation;
+mod names;
+mod opens;
+mod record;
+mod rename;
+mod shard;
+mod split;
+mod store;
+mod stripe;
+
+pub use error::OpenError;
+pub use store::{Caller, Counts, MetaStore, Options, Outside};

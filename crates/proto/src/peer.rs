@@ -7,7 +7,7 @@
 //! intents were decided; a participant with a prepared intent asks ([`PeerRequest::Outcome`]); one that the coordinator
 //! does not know was never decided and is undone.
 
-use crate::attr::{FileKind, Time};
+use crate::attr::{Attr, FileKind, Time};
 use bivouac_layout::{Ino, ShardId};
 use serde::{Deserialize, Serialize};
 
@@ -185,6 +185,22 @@ pub enum PeerRequest<'a> {
         #[serde(borrow)]
         text: &'a str,
     },
+    /// What an inode is, for a coordinator's checks and for the way up to the root (`Inode`). ENOENT if there is none.
+    /// Waits while an intent holds the inode.
+    Inode {
+        /// The inode.
+        ino: Ino,
+    },
+    /// What an entry names, and who owns its directory, for a coordinator's checks (`Entry`).
+    Entry {
+        /// The directory.
+        dir: Ino,
+        /// Whether the asker takes it for split.
+        split: bool,
+        /// The name.
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+    },
 }
 
 /// Replies from server to server.
@@ -208,5 +224,19 @@ pub enum PeerReply {
         subdirectories: u32,
         /// Last change.
         mtime: Time,
+    },
+    /// An inode.
+    Inode {
+        /// Its attributes. Of a split directory they lack what the parts know.
+        attr: Box<Attr>,
+        /// The directory above, if it is a directory; the root is its own.
+        parent: Ino,
+    },
+    /// An entry and its directory.
+    Entry {
+        /// What it names; `None` if it is not there.
+        named: Option<(Ino, FileKind)>,
+        /// Permission bits, owner and group of the directory.
+        owner: (u16, u32, u32),
     },
 }

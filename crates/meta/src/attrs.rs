@@ -1,0 +1,316 @@
+//! Attributes and extended attributes, and what a directory's place is.
+
+use crate::access::{EXECUTE, READ, SET_GID, WRITE, in_group, mode_after_chown};
+use crate::draft::Draft;
+use crate::error::Op;
+use crate::names::shown;
+use crate::record::{Body, Extra, Inode};
+use crate::store::{Caller, Core, Outside, repeated};
+use bivouac_layout::Ino;
+use bivouac_proto::auth::Credentials;
+use bivouac_proto::meta::{MetaReply, SetAttr, SetTime, XattrMode};
+use bivouac_proto::peer::{PeerReply, PeerRequest};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Attr, Errno, FileKind, Refusal, Reply, Time};
+
+/// Longest value of an extended attribute, and most of all of one inode with their names, bytes.
+const XATTR_MAX: usize = 64 << 10;
+/// Longest name of an extended attribute, bytes.
+const XATTR_NAME_MAX: usize = 255;
+
+/// E2BIG: a value is too long.
+const TOO_BIG: Errno = Errno(7);
+
+impl<O: Outside> Core<O> {
+    pub(crate) fn get_attr(&self, ino: Ino) -> Result<Reply, Failure> {
+        let found = self.stripes.with(ino.shard(), |bench| shown(bench, ino))?;
+        let attr = self.with_parts(found.attr, found.mtime_set)?;
+        Ok(Reply::Meta(MetaReply::Attr(Box::new(attr))))
+    }
+
+    /// Completes a split directory's attributes with what its parts know, on all servers.
+    pub(crate) fn with_parts(&self, mut attr: Attr, mtime_set: Time) -> Result<Attr, Failure> {
+        if !attr.split {
+            return Ok(attr);
+        }
+        (attr.size, attr.nlink) = (0, 2);
+        for server in &self.outside.map().servers {
+            match self.ask(server.id, &PeerRequest::StatParts { dir: attr.ino })? {
+                Reply::Peer(PeerReply::Parts {
+                    entries,
+                    subdirectories,
+                    mtime,
+                }) => {
+                    attr.size += entries;
+                    attr.nlink = attr.nlink.saturating_add(subdirectories);
+                    if mtime > mtime_set {
+                        attr.mtime = attr.mtime.max(mtime);
+                        attr.ctime = attr.ctime.max(mtime);
+                    }
+                }
+                _ => return Err(Errno::PROTO.into()),
+            }
+        }
+        Ok(attr)
+    }
+
+    pub(crate) fn set_attr(&self, caller: &Caller, ino: Ino, set: SetAttr) -> Result<Reply, Failure> {
+        let now = self.outside.now();
+        let (shown, split_owner, closes) = self.stripes.with(ino.shard(), |bench| {
+            let inode = bench.shard.inode(ino)?;
+            let before = inode.owner();
+            may_set(inode, &set, &caller.credentials)?;
+            let mut draft = Draft::new(now);
+            if let Some(inode) = draft.inode(bench.shard, ino) {
+                change(inode, &set, &caller.credentials, now);
+            }
+            bench.commit(draft)?;
+            let shown = shown(bench, ino)?;
+            let after = bench.shard.inode(ino)?.owner();
+            let is_directory = shown.attr.kind == FileKind::Directory;
+            // Who could search it before may not be able to now.
+            let search = |mode: u16| mode & 0o111;
+            let closes = is_directory
+                && (search(before.mode) & !search(after.mode) != 0
+                    || (before.uid, before.gid) != (after.uid, after.gid));
+            let split_owner = (shown.attr.split && before != after).then_some(after);
+            Ok((shown, split_owner, closes))
+        })?;
+        if let Some(owner) = split_owner {
+            for server in &self.outside.map().servers {
+                self.ask(
+                    server.id,
+                    &PeerRequest::OwnParts {
+                        dir: ino,
+                        owner: owner.triple(),
+                    },
+                )?;
+            }
+        }
+        if closes {
+            // After the change and before the answer: whoever forgets his cached paths now sees the new bits.
+            self.raise_everywhere()?;
+        }
+        let attr = self.with_parts(shown.attr, shown.mtime_set)?;
+        Ok(Reply::Meta(MetaReply::Attr(Box::new(attr))))
+    }
+
+    pub(crate) fn parent(&self, ino: Ino) -> Result<Reply, Failure> {
+        self.stripes.with(ino.shard(), |bench| {
+            bench.shard.inode_is_free(ino)?;
+            let inode = bench.shard.inodes.get(&ino).ok_or(Refusal::UnknownDirectory)?;
+            let place = inode.as_directory().ok_or(Errno::NOTDIR)?;
+            Ok(Reply::Meta(MetaReply::Parent {
+                parent: place.parent,
+                name: place.name.to_vec(),
+            }))
+        })
+    }
+
+    /// An inode for a coordinator's checks. Waits while an intent holds it.
+    pub(crate) fn inode_here(&self, ino: Ino) -> Result<(Attr, Ino), Failure> {
+        self.stripes.with(ino.shard(), |bench| {
+            bench.shard.inode_is_free(ino)?;
+            let inode = bench.shard.inode(ino)?;
+            Ok((inode.attr(ino), inode.as_directory().map_or(Ino(0), |d| d.parent)))
+        })
+    }
+
+    pub(crate) fn get_xattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Reply, Failure> {
+        self.stripes.with(ino.shard(), |bench| {
+            let inode = bench.shard.inode(ino)?;
+            check_xattr(inode, name, &caller.credentials, false)?;
+            let found = inode
+                .xattrs()
+                .binary_search_by(|(n, _)| n.as_slice().cmp(name))
+                .map_err(|_| Errno::NODATA)?;
+            if let Some((_, value)) = inode.xattrs().get(found) {
+                out.extend_from_slice(value);
+            }
+            Ok(Reply::Done)
+        })
+    }
+
+    pub(crate) fn list_xattr(&self, caller: &Caller, ino: Ino, out: &mut Vec<u8>) -> Result<Reply, Failure> {
+        self.stripes.with(ino.shard(), |bench| {
+            for (name, _) in bench.shard.inode(ino)?.xattrs() {
+                if caller.credentials.uid == 0 || !name.starts_with(b"trusted.") {
+                    out.extend_from_slice(name);
+                    out.push(0);
+                }
+            }
+            Ok(Reply::Done)
+        })
+    }
+
+    pub(crate) fn set_xattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        mode: XattrMode,
+        value: &[u8],
+    ) -> Result<Reply, Failure> {
+        let now = self.outside.now();
+        self.stripes.with(ino.shard(), |bench| {
+            if let Some(reply) = repeated(bench.shard, &caller.id)? {
+                return Ok(reply);
+            }
+            let inode = bench.shard.inode(ino)?;
+            check_xattr(inode, name, &caller.credentials, true)?;
+            if value.len() > XATTR_MAX {
+                return Err(TOO_BIG.into());
+            }
+            let found = inode.xattrs().binary_search_by(|(n, _)| n.as_slice().cmp(name));
+            match (found, mode) {
+                (Ok(_), XattrMode::Create) => return Err(Errno::EXIST.into()),
+                (Err(_), XattrMode::Replace) => return Err(Errno::NODATA.into()),
+                _ => {}
+            }
+            let others = inode.xattrs().iter().filter(|(n, _)| n.as_slice() != name);
+            let total: usize = others.map(|(n, v)| n.len() + v.len()).sum();
+            if total + name.len() + value.len() > XATTR_MAX + XATTR_NAME_MAX {
+                return Err(Errno::NOSPC.into());
+            }
+            let mut draft = Draft::new(now);
+            if let Some(inode) = draft.inode(bench.shard, ino) {
+                let xattrs = &mut inode.extra.get_or_insert_default().xattrs;
+                let value = serde_bytes::ByteBuf::from(value);
+                match found {
+                    Ok(index) => {
+                        if let Some(known) = xattrs.get_mut(index) {
+                            known.1 = value;
+                        }
+                    }
+                    Err(index) => xattrs.insert(index, (serde_bytes::ByteBuf::from(name), value)),
+                }
+                inode.ctime = now;
+            }
+            draft.answer(&caller.id, &Reply::Done);
+            bench.commit(draft)?;
+            Ok(Reply::Done)
+        })
+    }
+
+    pub(crate) fn remove_xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Reply, Failure> {
+        let now = self.outside.now();
+        self.stripes.with(ino.shard(), |bench| {
+            if let Some(reply) = repeated(bench.shard, &caller.id)? {
+                return Ok(reply);
+            }
+            let inode = bench.shard.inode(ino)?;
+            check_xattr(inode, name, &caller.credentials, true)?;
+            let found = inode
+                .xattrs()
+                .binary_search_by(|(n, _)| n.as_slice().cmp(name))
+                .map_err(|_| Errno::NODATA)?;
+            let mut draft = Draft::freeing(now);
+            if let Some(inode) = draft.inode(bench.shard, ino) {
+                let mut extra: Extra = *inode.extra.take().unwrap_or_default();
+                extra.xattrs.remove(found);
+                inode.extra = (!extra.xattrs.is_empty()).then(|| Box::new(extra));
+                inode.ctime = now;
+            }
+            draft.answer(&caller.id, &Reply::Done);
+            bench.commit(draft)?;
+            Ok(Reply::Done)
+        })
+    }
+}
+
+fn may_set(inode: &Inode, set: &SetAttr, who: &Credentials) -> Op<()> {
+    let owner = inode.owner();
+    if set.mode.is_some() {
+        owner.check_owner(who)?;
+    }
+    let new_owner = set.uid.is_some_and(|uid| uid != inode.uid);
+    let foreign_group = set.gid.is_some_and(|gid| gid != inode.gid && !in_group(who, gid));
+    if who.uid != 0 && (set.uid.is_some() || set.gid.is_some()) {
+        owner.check_owner(who)?;
+        if new_owner || foreign_group {
+            return Err(Errno::PERM.into());
+        }
+    }
+    let times = [set.atime, set.mtime];
+    if times.iter().any(|t| matches!(t, Some(SetTime::To(_)))) {
+        owner.check_owner(who)?;
+    } else if times.iter().any(|t| t.is_some()) && owner.check_owner(who).is_err() {
+        owner.check(who, WRITE)?;
+    }
+    Ok(())
+}
+
+fn change(inode: &mut Inode, set: &SetAttr, who: &Credentials, now: Time) {
+    if set.uid.is_some() || set.gid.is_some() {
+        inode.uid = set.uid.unwrap_or(inode.uid);
+        inode.gid = set.gid.unwrap_or(inode.gid);
+        if inode.kind() == FileKind::File {
+            inode.mode = mode_after_chown(inode.mode);
+        }
+    }
+    if let Some(mode) = set.mode {
+        inode.mode = mode & 0o7777;
+        if who.uid != 0 && !in_group(who, inode.gid) {
+            inode.mode &= !SET_GID;
+        }
+    }
+    let at = |time| match time {
+        SetTime::Now => now,
+        SetTime::To(time) => time,
+    };
+    if let Some(time) = set.atime {
+        inode.atime = at(time);
+    }
+    if let Some(time) = set.mtime {
+        inode.mtime = at(time);
+        match &mut inode.body {
+            Body::Blocks(blocks) => blocks.mtime_set = now,
+            Body::Directory(directory) => directory.mtime_set = now,
+            _ => {}
+        }
+    }
+    if *set != SetAttr::default() {
+        inode.ctime = now;
+    }
+}
+
+/// Whether the attribute may be there at all, and the caller may see or change it.
+fn check_xattr(inode: &Inode, name: &[u8], who: &Credentials, write: bool) -> Op<()> {
+    if name.len() > XATTR_NAME_MAX {
+        return Err(Errno::RANGE.into());
+    }
+    if name.contains(&0) {
+        return Err(Errno::INVAL.into());
+    }
+    let rest = |prefix: &[u8]| name.strip_prefix(prefix).map(|rest| !rest.is_empty());
+    let privileged = who.uid == 0;
+    let valid = if let Some(valid) = rest(b"user.") {
+        if !matches!(inode.kind(), FileKind::File | FileKind::Directory) {
+            return Err(if write { Errno::PERM } else { Errno::NODATA }.into());
+        }
+        inode.owner().check(who, if write { WRITE } else { READ })?;
+        valid
+    } else if let Some(valid) = rest(b"trusted.") {
+        if !privileged {
+            return Err(if write { Errno::PERM } else { Errno::NODATA }.into());
+        }
+        valid
+    } else if let Some(valid) = rest(b"security.") {
+        if write && !privileged {
+            return Err(Errno::PERM.into());
+        }
+        valid
+    } else {
+        return Err(Errno::OPNOTSUPP.into());
+    };
+    if valid { Ok(()) } else { Err(Errno::INVAL.into()) }
+}
+
+/// Whether a directory may be searched and written.
+pub(crate) const CHANGE_DIRECTORY: u16 = EXECUTE | WRITE;

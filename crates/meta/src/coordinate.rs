@@ -1,0 +1,514 @@
+//! The coordinator's side of operations over several shards, and mkdir, rmdir, link and far unlinks, which are such.
+//!
+//! When all steps are in the shard that is addressed, they are one plain change. Otherwise they are an intent, as described
+//! in [`bivouac_proto::peer`]. The decision is one record in the coordinating shard's log, together with its own steps and the
+//! answer to the request.
+
+use crate::access::Owner;
+use crate::attrs::CHANGE_DIRECTORY;
+use crate::draft::Draft;
+
+use crate::mutation::Mutation;
+use crate::names::{check_name, may_make, shard_of, shown};
+use crate::shard::{Named, Prepared};
+use crate::store::{Caller, Core, Outside};
+use bivouac_layout::namespace::{PARTS, directory_shard, part_shard};
+use bivouac_layout::{Ino, ServerId, ShardId};
+use bivouac_proto::meta::{At, MetaReply};
+use bivouac_proto::peer::{IntentId, PeerReply, PeerRequest, Step};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Attr, Errno, FileKind, Refusal, Reply};
+use std::time::{Duration, Instant};
+
+/// In a step: the directory that the plan makes, whose number is not known yet.
+const MADE: Ino = Ino(0);
+
+/// How many numbers of intents are taken out of the log at once.
+const INTENT_NUMBERS: u64 = 256;
+
+/// An operation's steps.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// A directory to be made first, and where.
+    pub make: Option<(ShardId, Step)>,
+    pub steps: Vec<(ShardId, Step)>,
+}
+
+/// An intent that is neither decided nor given up; dropped, it is one of both.
+pub(crate) struct Active<'a, O: Outside> {
+    core: &'a Core<O>,
+    pub id: IntentId,
+}
+
+impl<O: Outside> Drop for Active<'_, O> {
+    fn drop(&mut self) {
+        let number = self.id.number;
+        let _ = self.core.stripes.with(self.id.shard, |bench| {
+            bench.shard.active.remove(&number);
+            Ok(())
+        });
+    }
+}
+
+impl<O: Outside> Core<O> {
+    /// Begins an intent that `shard` coordinates.
+    pub(crate) fn begin_intent(&self, shard: ShardId) -> Result<Active<'_, O>, Failure> {
+        let now = self.outside.now();
+        let number = self.stripes.with(shard, |bench| {
+            let number = bench.shard.next_intent;
+            if number >= bench.shard.intent_limit {
+                // After a restart counting goes on behind these, so that none is ever given twice.
+                let mut draft = Draft::freeing(now);
+                draft.push(Mutation::IntentLimit(number + INTENT_NUMBERS));
+                bench.commit(draft)?;
+            }
+            bench.shard.next_intent = number + 1;
+            bench.shard.active.insert(number);
+            Ok(number)
+        })?;
+        Ok(Active {
+            core: self,
+            id: IntentId { shard, number },
+        })
+    }
+
+    /// Carries a plan out, coordinated by the shard `home`. The reply may depend on the number of the directory made.
+    pub(crate) fn carry_out(
+        &self,
+        caller: &Caller,
+        home: ShardId,
+        plan: Plan,
+        reply: impl Fn(Ino) -> Reply,
+    ) -> Result<Reply, Failure> {
+        let elsewhere = |(shard, _): &(ShardId, Step)| *shard != home;
+        if !plan.make.iter().chain(&plan.steps).any(elsewhere) {
+            return self.carry_out_alone(caller, home, &plan, reply);
+        }
+        let intent = self.begin_intent(home)?;
+        self.carry_out_as(caller, &intent, plan, || Ok(()), reply)
+    }
+
+    /// All steps are in one shard: one change does it.
+    fn carry_out_alone(
+        &self,
+        caller: &Caller,
+        home: ShardId,
+        plan: &Plan,
+        reply: impl Fn(Ino) -> Reply,
+    ) -> Result<Reply, Failure> {
+        let now = self.outside.now();
+        let map = self.outside.map();
+        let (reply, purged, grown) = self.stripes.with(home, |bench| {
+            let mut draft = Draft::new(now);
+            let made = draft.next_ino(bench.shard, home);
+            let all: Vec<Step> = plan
+                .make
+                .iter()
+                .chain(&plan.steps)
+                .map(|(_, s)| filled_in(s.clone(), made))
+                .collect();
+            bench.shard.keys_are_free(&all)?;
+            for step in &all {
+                bench.shard.check(home, step, &all)?;
+            }
+            bench.shard.perform(&mut draft, &map, &all, &[made]);
+            let reply = reply(made);
+            draft.answer(&caller.id, &reply);
+            bench.commit(draft)?;
+            Ok((reply, bench.shard.purged_by(&all), bench.shard.grown_by(&all)))
+        })?;
+        purged.into_iter().for_each(|ino| self.keeper.purge(ino));
+        grown.into_iter().for_each(|dir| self.keeper.split(dir));
+        Ok(reply)
+    }
+
+    /// Carries a plan out as an intent. `before` runs when everything is promised, and can still call it off.
+    pub(crate) fn carry_out_as(
+        &self,
+        caller: &Caller,
+        intent: &Active<'_, O>,
+        plan: Plan,
+        before: impl FnOnce() -> Result<(), Failure>,
+        reply: impl Fn(Ino) -> Reply,
+    ) -> Result<Reply, Failure> {
+        let id = intent.id;
+        // Everybody who may have promised something, whether or not his answer came.
+        let mut asked: Vec<ServerId> = Vec::new();
+        let decided = self.prepare_all(id, plan, &mut asked).and_then(|made| {
+            before()?;
+            let reply = reply(made);
+            self.decide(caller, id, &asked, &reply)?;
+            Ok(reply)
+        });
+        match decided {
+            Ok(reply) => {
+                self.tell_commit(id, &asked);
+                Ok(reply)
+            }
+            Err(failure) => {
+                let _ = self.conclude_in(id.shard, id, false);
+                for server in asked {
+                    // Who does not hear it asks for the outcome later.
+                    let _ = self.ask(server, &PeerRequest::Abort { intent: id });
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    fn prepare_all(&self, id: IntentId, plan: Plan, asked: &mut Vec<ServerId>) -> Result<Ino, Failure> {
+        let map = self.outside.map();
+        let mut made = MADE;
+        if let Some((shard, step)) = plan.make {
+            // It needs no keys, so it has no place in the order.
+            let server = map.primary(shard);
+            asked.push(server);
+            made = self
+                .prepare_at(server, shard, id, vec![step])?
+                .first()
+                .copied()
+                .ok_or(Errno::PROTO)?;
+        }
+        let mut steps: Vec<(ShardId, Step)> = plan
+            .steps
+            .into_iter()
+            .map(|(shard, step)| (shard, filled_in(step, made)))
+            .collect();
+        steps.sort_by_key(|(shard, _)| *shard);
+        for group in steps.chunk_by(|a, b| a.0 == b.0) {
+            let Some((shard, _)) = group.first() else { continue };
+            let steps: Vec<Step> = group.iter().map(|(_, step)| step.clone()).collect();
+            let server = map.primary(*shard);
+            if *shard != id.shard && !asked.contains(&server) {
+                asked.push(server);
+            }
+            self.prepare_at(server, *shard, id, steps)?;
+        }
+        Ok(made)
+    }
+
+    fn prepare_at(
+        &self,
+        server: ServerId,
+        shard: ShardId,
+        id: IntentId,
+        steps: Vec<Step>,
+    ) -> Result<Vec<Ino>, Failure> {
+        if server == self.outside.me() {
+            return self.prepare_in(shard, id, &steps, shard == id.shard);
+        }
+        match self
+            .outside
+            .peer(server, &PeerRequest::Prepare { intent: id, steps })?
+        {
+            Reply::Peer(PeerReply::Prepared { made }) => Ok(made),
+            _ => Err(Errno::PROTO.into()),
+        }
+    }
+
+    /// The moment at which the operation happens.
+    fn decide(
+        &self,
+        caller: &Caller,
+        id: IntentId,
+        participants: &[ServerId],
+        reply: &Reply,
+    ) -> Result<(), Failure> {
+        let now = self.outside.now();
+        let map = self.outside.map();
+        let (purged, grown) = self.stripes.with(id.shard, |bench| {
+            let own = bench.shard.intents.get(&id).cloned();
+            let Prepared { steps, made, .. } = own.unwrap_or(Prepared {
+                steps: Vec::new(),
+                made: Vec::new(),
+                since: None,
+                own: true,
+            });
+            let mut draft = Draft::freeing(now);
+            bench.shard.perform(&mut draft, &map, &steps, &made);
+            if !participants.is_empty() {
+                draft.push(Mutation::Decide(id.number, participants.to_vec()));
+            }
+            draft.answer(&caller.id, reply);
+            bench.commit(draft)?;
+            bench.shard.intents.remove(&id);
+            bench.shard.release_keys(id, &steps);
+            bench.shard.active.remove(&id.number);
+            Ok((bench.shard.purged_by(&steps), bench.shard.grown_by(&steps)))
+        })?;
+        purged.into_iter().for_each(|ino| self.keeper.purge(ino));
+        grown.into_iter().for_each(|dir| self.keeper.split(dir));
+        Ok(())
+    }
+
+    /// Tells participants of a decision. Says whether all have heard it; who has not is told again later.
+    pub(crate) fn tell_commit(&self, id: IntentId, participants: &[ServerId]) -> bool {
+        let deaf: Vec<ServerId> = participants
+            .iter()
+            .copied()
+            .filter(|server| self.ask(*server, &PeerRequest::Commit { intent: id }).is_err())
+            .collect();
+        let all = deaf.is_empty();
+        let _ = self.stripes.with(id.shard, |bench| {
+            if all {
+                if bench.shard.decisions.remove(&id.number).is_some() {
+                    bench.shard.concluded.push(id.number);
+                }
+            } else {
+                bench.shard.decisions.insert(id.number, deaf.clone());
+            }
+            Ok(())
+        });
+        if !all {
+            self.keeper.watch();
+        }
+        all
+    }
+
+    /// Does something again as long as others are in its way, but not for ever.
+    pub(crate) fn patiently<T>(&self, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+        let deadline = Instant::now() + self.patience;
+        let mut pause = Duration::from_micros(200);
+        loop {
+            match attempt() {
+                Err(Failure::Refused(Refusal::Busy)) if Instant::now() < deadline => {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(Duration::from_millis(20));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// An inode anywhere, with its parent if it is a directory.
+    pub(crate) fn inode_anywhere(&self, ino: Ino) -> Result<(Attr, Ino), Failure> {
+        match self.ask(
+            self.outside.map().primary(ino.shard()),
+            &PeerRequest::Inode { ino },
+        )? {
+            Reply::Peer(PeerReply::Inode { attr, parent }) => Ok((*attr, parent)),
+            _ => Err(Errno::PROTO.into()),
+        }
+    }
+
+    /// An entry anywhere, with its directory's owner.
+    pub(crate) fn entry_anywhere(&self, at: &At<'_>) -> Result<(Option<Named>, Owner), Failure> {
+        let request = PeerRequest::Entry {
+            dir: at.dir,
+            split: at.split,
+            name: at.name,
+        };
+        match self.ask(self.outside.map().primary(shard_of(at)), &request)? {
+            Reply::Peer(PeerReply::Entry { named, owner }) => Ok((
+                named.map(|(ino, kind)| Named { ino, kind }),
+                Owner::from_triple(owner),
+            )),
+            _ => Err(Errno::PROTO.into()),
+        }
+    }
+
+    pub(crate) fn mkdir(&self, caller: &Caller, at: At<'_>, mode: u16) -> Result<Reply, Failure> {
+        check_name(at.name)?;
+        let home = shard_of(&at);
+        self.once(caller, home, || {
+            self.patiently(|| {
+                let now = self.outside.now();
+                let owner = self.stripes.with(home, |bench| {
+                    may_make(bench, caller, &at)?;
+                    let (_, owner) = bench.shard.home(at.dir, at.split, at.name)?;
+                    Ok(owner.inherit(&caller.credentials, mode, true))
+                })?;
+                let shard = directory_shard(at.dir, at.name);
+                let (mode, uid, gid) = owner.triple();
+                let name = at.name.to_vec();
+                let make = Step::MakeDirectory {
+                    shard,
+                    parent: at.dir,
+                    name: name.clone(),
+                    mode,
+                    uid,
+                    gid,
+                };
+                let put = Step::PutEntry {
+                    dir: at.dir,
+                    name,
+                    ino: MADE,
+                    kind: FileKind::Directory,
+                    replace: None,
+                };
+                let plan = Plan {
+                    make: Some((shard, make)),
+                    steps: vec![(home, put)],
+                };
+                self.carry_out(caller, home, plan, |ino| {
+                    let attr = crate::record::Inode::directory(owner, now, at.dir, at.name).attr(ino);
+                    Reply::Meta(MetaReply::Entry {
+                        attr: Box::new(attr),
+                        target: Vec::new(),
+                    })
+                })
+            })
+        })
+    }
+
+    pub(crate) fn rmdir(&self, caller: &Caller, at: At<'_>) -> Result<Reply, Failure> {
+        check_name(at.name)?;
+        let home = shard_of(&at);
+        self.once(caller, home, || {
+            self.patiently(|| {
+                let named = self.may_remove(caller, &at)?;
+                if named.kind != FileKind::Directory {
+                    return Err(Errno::NOTDIR.into());
+                }
+                let ino = named.ino;
+                let remove = Step::RemoveEntry {
+                    dir: at.dir,
+                    name: at.name.to_vec(),
+                    ino,
+                };
+                let steps = vec![(home, remove), (ino.shard(), Step::RemoveDirectory { ino })];
+                let plan = Plan {
+                    make: None,
+                    steps: steps.clone(),
+                };
+                match self.carry_out(caller, home, plan, |_| Reply::Done) {
+                    Err(Failure::Refused(Refusal::DirectorySplit)) => {}
+                    other => return other,
+                }
+                // The entry's own directory was found a moment ago, so it is the other one that is split.
+                let plan = Plan {
+                    make: None,
+                    steps: [steps, remove_parts(ino)].concat(),
+                };
+                self.carry_out(caller, home, plan, |_| Reply::Done)
+            })
+        })
+    }
+
+    /// Checks that an entry can be removed by the caller, and says what it names.
+    pub(crate) fn may_remove(&self, caller: &Caller, at: &At<'_>) -> Result<Named, Failure> {
+        let (named, owner) = self.stripes.with(shard_of(at), |bench| {
+            let (_, owner) = bench.shard.home(at.dir, at.split, at.name)?;
+            owner.check(&caller.credentials, crate::access::EXECUTE)?;
+            bench.shard.entry_is_free(at.dir, at.name)?;
+            let named = bench.shard.find(at.dir, at.name).ok_or(Errno::NOENT)?;
+            owner.check(&caller.credentials, CHANGE_DIRECTORY)?;
+            Ok((named, owner))
+        })?;
+        self.check_sticky(caller, owner, named.ino)?;
+        Ok(named)
+    }
+
+    /// In a sticky directory only owners remove entries.
+    pub(crate) fn check_sticky(&self, caller: &Caller, owner: Owner, ino: Ino) -> Result<(), Failure> {
+        if owner.is_restricted(&caller.credentials) {
+            let (attr, _) = self.inode_anywhere(ino)?;
+            Owner {
+                mode: attr.mode,
+                uid: attr.uid,
+                gid: attr.gid,
+            }
+            .check_owner(&caller.credentials)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn unlink_far(&self, caller: &Caller, at: At<'_>) -> Result<Reply, Failure> {
+        let home = shard_of(&at);
+        self.once(caller, home, || {
+            self.patiently(|| {
+                let named = self.may_remove(caller, &at)?;
+                if named.kind == FileKind::Directory {
+                    return Err(Errno::ISDIR.into());
+                }
+                let remove = Step::RemoveEntry {
+                    dir: at.dir,
+                    name: at.name.to_vec(),
+                    ino: named.ino,
+                };
+                let steps = vec![
+                    (home, remove),
+                    (named.ino.shard(), Step::DropLink { ino: named.ino }),
+                ];
+                self.carry_out(caller, home, Plan { make: None, steps }, |_| Reply::Done)
+            })
+        })
+    }
+
+    pub(crate) fn link(&self, caller: &Caller, ino: Ino, at: At<'_>) -> Result<Reply, Failure> {
+        check_name(at.name)?;
+        let home = shard_of(&at);
+        self.once(caller, home, || {
+            self.patiently(|| {
+                self.stripes
+                    .with(home, |bench| may_make(bench, caller, &at).map(drop))?;
+                let now = self.outside.now();
+                let (mut attr, target) = self.linked(ino)?;
+                if attr.kind == FileKind::Directory {
+                    return Err(Errno::PERM.into());
+                }
+                attr.nlink += 1;
+                attr.ctime = now;
+                let name = at.name.to_vec();
+                let put = Step::PutEntry {
+                    dir: at.dir,
+                    name,
+                    ino,
+                    kind: attr.kind,
+                    replace: None,
+                };
+                let steps = vec![(home, put), (ino.shard(), Step::AddLink { ino })];
+                self.carry_out(caller, home, Plan { make: None, steps }, |_| {
+                    Reply::Meta(MetaReply::Entry {
+                        attr: Box::new(attr.clone()),
+                        target: target.clone(),
+                    })
+                })
+            })
+        })
+    }
+
+    /// Attributes and, where it is at hand, the target of what is to be linked.
+    fn linked(&self, ino: Ino) -> Result<(Attr, Vec<u8>), Failure> {
+        if self.is_mine(ino.shard()) {
+            let shown = self.stripes.with(ino.shard(), |bench| shown(bench, ino))?;
+            return Ok((shown.attr, shown.target));
+        }
+        Ok((self.inode_anywhere(ino)?.0, Vec::new()))
+    }
+}
+
+/// Steps that remove the parts of a split directory, wherever they are. The directory's own shard is among them, which tells it
+/// that the coordinator knows.
+pub(crate) fn remove_parts(dir: Ino) -> Vec<(ShardId, Step)> {
+    let mut shards: Vec<ShardId> = (0..PARTS)
+        .map(|part| part_shard(dir, part))
+        .chain([dir.shard()])
+        .collect();
+    shards.sort();
+    shards.dedup();
+    shards
+        .into_iter()
+        .map(|shard| (shard, Step::RemoveParts { dir, shard }))
+        .collect()
+}
+
+/// A step with the number of the new directory in its place.
+fn filled_in(step: Step, made: Ino) -> Step {
+    match step {
+        Step::PutEntry {
+            dir,
+            name,
+            ino,
+            kind,
+            replace,
+        } if ino == MADE => Step::PutEntry {
+            dir,
+            name,
+            ino: made,
+            kind,
+            replace,
+        },
+        other => other,
+    }
+}

@@ -1,0 +1,115 @@
+//! What can go wrong, and how it becomes an errno: in [`LogError::errno`] alone.
+
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Refusal};
+use std::io;
+use std::path::PathBuf;
+
+/// Why a store does not open.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The operating system refused something.
+    #[error("{path}: {source}")]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// What it said.
+        #[source]
+        source: io::Error,
+    },
+    /// Another process has the store open.
+    #[error(
+        "{0} is in use by another server: stop that one first, or give each server its own storage directory"
+    )]
+    InUse(PathBuf),
+    /// A log belongs to something else.
+    #[error("{path}: {what}. Give this server the storage directory that it had, or an empty one")]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit.
+        what: &'static str,
+    },
+    /// A log is damaged before its end, so that acknowledged changes would be lost.
+    #[error(
+        "{path} is damaged at byte {offset} of {length} and holds acknowledged changes after that. Restore the file from \
+         a copy; to go on without those changes, cut it there with `truncate -s {offset} {path}`"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where the damage begins, bytes.
+        offset: u64,
+        /// Length of the file, bytes.
+        length: u64,
+    },
+}
+
+impl OpenError {
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> OpenError {
+        let path = path.into();
+        move |source| OpenError::Io { path, source }
+    }
+}
+
+/// Why a change could not be logged. Nothing was changed then.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LogError {
+    /// The storage is full (or the record too long for any storage).
+    #[error("no space for the log")]
+    Full,
+    /// The storage failed.
+    #[error("the log cannot be written: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl LogError {
+    /// What the program gets.
+    pub(crate) fn errno(&self) -> Errno {
+        match self {
+            LogError::Full => Errno::NOSPC,
+            LogError::Io(error) => match error.raw_os_error() {
+                Some(28) => Errno::NOSPC,
+                Some(122) => Errno::DQUOT,
+                _ => Errno::IO,
+            },
+        }
+    }
+}
+
+/// Why a piece of work under a stripe's lock stops before its end.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// Somebody holds what it needs: let go of the stripe, and try again when something has changed.
+    Wait,
+    /// It fails.
+    Fail(Failure),
+}
+
+/// Work under a stripe's lock.
+pub(crate) type Op<T> = Result<T, Stop>;
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Stop {
+        Stop::Fail(failure)
+    }
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Stop {
+        Stop::Fail(Failure::Errno(errno))
+    }
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Stop {
+        Stop::Fail(Failure::Refused(refusal))
+    }
+}
+
+impl From<LogError> for Stop {
+    fn from(error: LogError) -> Stop {
+        tracing::warn!(%error, "a change was not made");
+        Stop::Fail(Failure::Errno(error.errno()))
+    }
+}

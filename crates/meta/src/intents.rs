@@ -1,0 +1,437 @@
+//! The participant's side of an intent: check, hold, log; then do or undo.
+//!
+//! Steps are checked and the keys that they need are taken in one go for each shard, and the shards of an intent in
+//! ascending order, so that intents never wait for each other in a circle. What is prepared is in the log with all that
+//! is needed to do it; what it does is computed when it is committed, from the state at that time, which the keys have kept
+//! fit for it.
+
+use crate::access::Owner;
+use crate::draft::Draft;
+use crate::error::{Op, Stop};
+use crate::mutation::Mutation;
+use crate::record::{Body, Inode, Spread};
+use crate::shard::{Holders, Key, Named, Prepared, Shard};
+use crate::store::{Core, Outside, lock};
+use crate::stripe::Bench;
+use bivouac_layout::namespace::{cookie, part_of, part_shard};
+use bivouac_layout::{Ino, Map, ShardId};
+use bivouac_proto::attr::LINK_MAX;
+use bivouac_proto::peer::{IntentId, Step};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, FileKind, Refusal};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// What a step holds: each key, and whether alone.
+fn keys_of(step: &Step) -> Vec<(Key, bool)> {
+    match step {
+        Step::PutEntry { dir, name, .. } | Step::RemoveEntry { dir, name, .. } => {
+            vec![
+                (Key::Entry(*dir, name.as_slice().into()), true),
+                (Key::Content(*dir), false),
+            ]
+        }
+        Step::RemoveDirectory { ino } => vec![(Key::Content(*ino), true), (Key::Inode(*ino), true)],
+        Step::RemoveParts { dir, .. } => vec![(Key::Content(*dir), true)],
+        Step::SetParent { ino, .. } | Step::AddLink { ino } | Step::DropLink { ino } => {
+            vec![(Key::Inode(*ino), true)]
+        }
+        Step::MakeDirectory { .. } | Step::Touch { .. } => Vec::new(),
+    }
+}
+
+impl Shard {
+    /// Waits while others hold what the steps need.
+    pub(crate) fn keys_are_free(&self, steps: &[Step]) -> Op<()> {
+        if self.keys.is_empty() {
+            return Ok(());
+        }
+        for (key, exclusive) in steps.iter().flat_map(keys_of) {
+            if self
+                .keys
+                .get(&key)
+                .is_some_and(|held| held.exclusive || exclusive)
+            {
+                return Err(Stop::Wait);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the keys of a prepared intent.
+    pub(crate) fn hold_keys(&mut self, intent: IntentId) {
+        let steps = self
+            .intents
+            .get(&intent)
+            .map(|p| p.steps.as_slice())
+            .unwrap_or_default();
+        for (key, exclusive) in steps.iter().flat_map(keys_of) {
+            let holders: &mut Holders = self.keys.entry(key).or_default();
+            holders.exclusive |= exclusive;
+            holders.intents.push(intent);
+        }
+    }
+
+    /// Gives the keys of an intent back.
+    pub(crate) fn release_keys(&mut self, intent: IntentId, steps: &[Step]) {
+        for (key, _) in steps.iter().flat_map(keys_of) {
+            if let Some(holders) = self.keys.get_mut(&key) {
+                holders.intents.retain(|holder| *holder != intent);
+                if holders.intents.is_empty() {
+                    self.keys.remove(&key);
+                }
+            }
+        }
+    }
+
+    /// Whether a step can be done now, so that it can be promised.
+    pub(crate) fn check(&self, id: ShardId, step: &Step, all: &[Step]) -> Op<()> {
+        match step {
+            Step::PutEntry {
+                dir, name, replace, ..
+            } => {
+                let (home, _) = self.home_of(*dir, name)?;
+                self.may_change(home)?;
+                if self.find(*dir, name).map(|named| named.ino) != *replace {
+                    return Err(Refusal::Busy.into());
+                }
+            }
+            Step::RemoveEntry { dir, name, ino } => {
+                let (home, _) = self.home_of(*dir, name)?;
+                self.may_change(home)?;
+                if self.find(*dir, name).map(|named| named.ino) != Some(*ino) {
+                    return Err(Refusal::Busy.into());
+                }
+            }
+            Step::RemoveDirectory { ino } => {
+                let inode = self
+                    .inodes
+                    .get(ino)
+                    .filter(|i| i.nlink > 0)
+                    .ok_or(Refusal::Busy)?;
+                let directory = inode.as_directory().ok_or(Errno::NOTDIR)?;
+                // Who knows that it is split says so with a step for its parts here.
+                let knows = all.contains(&Step::RemoveParts { dir: *ino, shard: id });
+                match directory.state {
+                    _ if *ino == Ino::ROOT => return Err(Errno::BUSY.into()),
+                    Spread::Splitting => return Err(Stop::Wait),
+                    Spread::Split if !knows => return Err(Refusal::DirectorySplit.into()),
+                    Spread::Packed if inode.size > 0 => return Err(Errno::NOTEMPTY.into()),
+                    _ => {}
+                }
+            }
+            Step::RemoveParts { dir, .. } => {
+                if self
+                    .parts
+                    .range((*dir, 0)..=(*dir, u16::MAX))
+                    .any(|(_, part)| part.entries > 0)
+                {
+                    return Err(Errno::NOTEMPTY.into());
+                }
+            }
+            Step::AddLink { ino } => {
+                let inode = self.inode(*ino)?;
+                if inode.as_directory().is_some() {
+                    return Err(Errno::PERM.into());
+                }
+                if inode.nlink == 0 {
+                    return Err(Errno::NOENT.into());
+                }
+                if inode.nlink >= LINK_MAX {
+                    return Err(Errno::MLINK.into());
+                }
+            }
+            Step::DropLink { ino } | Step::SetParent { ino, .. } => {
+                self.inodes
+                    .get(ino)
+                    .filter(|i| i.nlink > 0)
+                    .ok_or(Refusal::Busy)?;
+            }
+            Step::MakeDirectory { .. } | Step::Touch { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Drafts what steps do that were checked. `made`: the numbers of new directories.
+    pub(crate) fn perform(&self, draft: &mut Draft, map: &Map, steps: &[Step], made: &[Ino]) {
+        let now = draft.now;
+        let mut made = made.iter();
+        for step in steps {
+            match step {
+                Step::PutEntry {
+                    dir, name, ino, kind, ..
+                } => {
+                    let Ok((home, _)) = self.home_of(*dir, name) else {
+                        continue;
+                    };
+                    let replaced = self.find(*dir, name).map(|named| named.kind);
+                    draft.put_entry(
+                        home,
+                        name,
+                        Named {
+                            ino: *ino,
+                            kind: *kind,
+                        },
+                        replaced,
+                    );
+                }
+                Step::RemoveEntry { dir, name, .. } => {
+                    let Ok((home, _)) = self.home_of(*dir, name) else {
+                        continue;
+                    };
+                    if let Some(named) = self.find(*dir, name) {
+                        draft.drop_entry(home, name, named.kind);
+                    }
+                }
+                Step::MakeDirectory {
+                    parent,
+                    name,
+                    mode,
+                    uid,
+                    gid,
+                    ..
+                } => {
+                    let Some(ino) = made.next() else { continue };
+                    let owner = Owner {
+                        mode: *mode,
+                        uid: *uid,
+                        gid: *gid,
+                    };
+                    draft.put_inode(*ino, Inode::directory(owner, now, *parent, name));
+                }
+                Step::RemoveDirectory { ino } | Step::DropLink { ino } => draft.drop_link(self, map, *ino),
+                Step::RemoveParts { dir, .. } => {
+                    for part in self.parts_of(*dir) {
+                        draft.push(Mutation::DropPart(*dir, part));
+                    }
+                }
+                Step::SetParent { ino, parent, name } => {
+                    if let Some(inode) = draft.inode(self, *ino) {
+                        inode.ctime = now;
+                        if let Body::Directory(directory) = &mut inode.body {
+                            directory.parent = *parent;
+                            directory.name = name.as_slice().into();
+                        }
+                    }
+                }
+                Step::AddLink { ino } => {
+                    if let Some(inode) = draft.inode(self, *ino) {
+                        inode.nlink += 1;
+                        inode.ctime = now;
+                    }
+                }
+                Step::Touch { ino } => {
+                    if let Some(inode) = draft.inode(self, *ino) {
+                        inode.ctime = now;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Inodes that the steps may have taken the last link from, with blocks to be removed.
+    pub(crate) fn purged_by(&self, steps: &[Step]) -> Vec<Ino> {
+        let dropped = |step: &Step| match step {
+            Step::DropLink { ino } => Some(*ino),
+            _ => None,
+        };
+        steps
+            .iter()
+            .filter_map(dropped)
+            .filter(|ino| self.purges.contains_key(ino))
+            .collect()
+    }
+
+    /// The directories that steps may have made too large, of those packed here.
+    pub(crate) fn grown_by(&self, steps: &[Step]) -> Vec<Ino> {
+        let put = |step: &Step| match step {
+            Step::PutEntry { dir, .. } => Some(*dir),
+            _ => None,
+        };
+        let grown = |dir: &Ino| {
+            self.inodes
+                .get(dir)
+                .is_some_and(|inode| crate::draft::wants_split(inode))
+        };
+        steps.iter().filter_map(put).filter(grown).collect()
+    }
+}
+
+/// Makes an intent's promise in one shard: checks, holds and, unless it is the coordinator's `own`, logs. Answers the numbers
+/// of the directories it will make.
+pub(crate) fn promise(
+    bench: &mut Bench<'_>,
+    draft: Draft,
+    intent: IntentId,
+    steps: &[Step],
+    own: bool,
+) -> Op<Vec<Ino>> {
+    if let Some(known) = bench.shard.intents.get(&intent) {
+        return if known.steps == steps {
+            Ok(known.made.clone())
+        } else {
+            Err(Refusal::Busy.into())
+        };
+    }
+    bench.shard.keys_are_free(steps)?;
+    for step in steps {
+        bench.shard.check(bench.id, step, steps)?;
+    }
+    let directories = steps
+        .iter()
+        .filter(|s| matches!(s, Step::MakeDirectory { .. }))
+        .count() as u64;
+    let made = (0..directories)
+        .map(|n| Ino::new(bench.id, bench.shard.next + n))
+        .collect::<Vec<_>>();
+    let prepared = Prepared {
+        steps: steps.to_vec(),
+        made: made.clone(),
+        since: Some(Instant::now()),
+        own,
+    };
+    if own {
+        bench.shard.intents.insert(intent, prepared);
+    } else {
+        let mut draft = draft;
+        draft.push(Mutation::PutIntent(intent, Box::new(prepared)));
+        bench.commit(draft)?;
+    }
+    bench.shard.hold_keys(intent);
+    Ok(made)
+}
+
+impl<O: Outside> Core<O> {
+    /// Prepares steps on this server's shards.
+    pub(crate) fn prepare(&self, intent: IntentId, steps: &[Step]) -> Result<Vec<Ino>, Failure> {
+        let mut groups: BTreeMap<ShardId, Vec<Step>> = BTreeMap::new();
+        for step in steps {
+            groups
+                .entry(self.shard_of_step(step)?)
+                .or_default()
+                .push(step.clone());
+        }
+        let mut made = Vec::new();
+        for (shard, steps) in groups {
+            made.extend(self.prepare_in(shard, intent, &steps, false)?);
+        }
+        Ok(made)
+    }
+
+    /// Prepares steps in one shard.
+    pub(crate) fn prepare_in(
+        &self,
+        shard: ShardId,
+        intent: IntentId,
+        steps: &[Step],
+        own: bool,
+    ) -> Result<Vec<Ino>, Failure> {
+        let now = self.outside.now();
+        let made = self.stripes.with(shard, |bench| {
+            // Others finish in the room that is kept for what makes room; nothing more than that is promised from it.
+            promise(bench, Draft::new(now), intent, steps, own)
+        })?;
+        if !own {
+            let mut index = lock(&self.prepared);
+            let shards = index.entry(intent).or_default();
+            if !shards.contains(&shard) {
+                shards.push(shard);
+            }
+            drop(index);
+            self.keeper.watch();
+        }
+        Ok(made)
+    }
+
+    fn shard_of_step(&self, step: &Step) -> Result<ShardId, Failure> {
+        Ok(match step {
+            Step::PutEntry { dir, name, .. } | Step::RemoveEntry { dir, name, .. } => {
+                let of_part = part_shard(*dir, part_of(cookie(*dir, name)));
+                let packed = if self.stripes.holds(dir.shard()) {
+                    self.stripes
+                        .with(dir.shard(), |bench| bench.shard.home(*dir, false, name).map(drop))
+                } else {
+                    Err(Refusal::UnknownDirectory.into())
+                };
+                match packed {
+                    Ok(()) => dir.shard(),
+                    Err(Failure::Refused(_)) if self.stripes.holds(of_part) => of_part,
+                    Err(other) => return Err(other),
+                }
+            }
+            Step::MakeDirectory { shard, .. } | Step::RemoveParts { shard, .. } => *shard,
+            Step::RemoveDirectory { ino }
+            | Step::SetParent { ino, .. }
+            | Step::AddLink { ino }
+            | Step::DropLink { ino }
+            | Step::Touch { ino } => ino.shard(),
+        })
+    }
+
+    /// Does what was prepared here. Unknown intents were done before.
+    pub(crate) fn commit(&self, intent: IntentId) -> Result<(), Failure> {
+        self.conclude(intent, true)
+    }
+
+    /// Undoes what was prepared here, which is to forget it.
+    pub(crate) fn abort(&self, intent: IntentId) -> Result<(), Failure> {
+        self.conclude(intent, false)
+    }
+
+    fn conclude(&self, intent: IntentId, doing: bool) -> Result<(), Failure> {
+        let shards = lock(&self.prepared).get(&intent).cloned().unwrap_or_default();
+        for shard in &shards {
+            self.conclude_in(*shard, intent, doing)?;
+        }
+        let mut index = lock(&self.prepared);
+        if let Some(left) = index.get_mut(&intent) {
+            left.retain(|shard| !shards.contains(shard));
+            if left.is_empty() {
+                index.remove(&intent);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends an intent in one shard.
+    pub(crate) fn conclude_in(&self, shard: ShardId, intent: IntentId, doing: bool) -> Result<(), Failure> {
+        let now = self.outside.now();
+        let map = self.outside.map();
+        let (purged, grown) = self.stripes.with(shard, |bench| {
+            let Some(Prepared { steps, made, own, .. }) = bench.shard.intents.get(&intent).cloned() else {
+                return Ok((Vec::new(), Vec::new()));
+            };
+            if own {
+                bench.shard.intents.remove(&intent);
+                bench.changed();
+            } else {
+                let mut draft = Draft::freeing(now);
+                if doing {
+                    bench.shard.perform(&mut draft, &map, &steps, &made);
+                }
+                draft.push(Mutation::DropIntent(intent));
+                bench.commit(draft)?;
+            }
+            bench.shard.release_keys(intent, &steps);
+            Ok((bench.shard.purged_by(&steps), bench.shard.grown_by(&steps)))
+        })?;
+        purged.into_iter().for_each(|ino| self.keeper.purge(ino));
+        grown.into_iter().for_each(|dir| self.keeper.split(dir));
+        Ok(())
+    }
+
+    /// Whether an intent of one of this server's shards was decided; refused while it is neither.
+    pub(crate) fn outcome(&self, intent: IntentId) -> Result<bool, Failure> {
+        self.stripes.with(intent.shard, |bench| {
+            if bench.shard.active.contains(&intent.number) {
+                return Err(Refusal::Busy.into());
+            }
+            Ok(bench.shard.decisions.contains_key(&intent.number))
+        })
+    }
+}
+
+/// Whether a kind is a directory.
+pub(crate) fn is_directory(kind: FileKind) -> bool {
+    kind == FileKind::Directory
+}

@@ -1,0 +1,327 @@
+//! What is done behind the requests: blocks of removed files, splits, and whatever a crash or a silent server left unfinished.
+//!
+//! Everything here is owed by the log, not by the queues: after a restart the queues are filled from it again. The thread
+//! sleeps without a time limit when there is nothing to do.
+
+use crate::draft::Draft;
+use crate::mutation::Mutation;
+use crate::record::Spread;
+use crate::store::{Core, Outside, lock};
+use bivouac_layout::{Ino, ServerId};
+use bivouac_proto::Reply;
+use bivouac_proto::data::DataRequest;
+use bivouac_proto::peer::{IntentId, PeerReply, PeerRequest};
+use std::collections::BTreeSet;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long an intent may be prepared before its coordinator is asked what became of it.
+const INTENT_AGE: Duration = Duration::from_secs(2);
+/// Time between two tries of what did not work.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// What is to be done.
+#[derive(Debug, Default, Clone)]
+struct Work {
+    splits: BTreeSet<Ino>,
+    purges: BTreeSet<Ino>,
+    settles: BTreeSet<Ino>,
+    cuts: BTreeSet<Ino>,
+    /// Inodes without links and holders, when the grace time is over.
+    orphans: BTreeSet<Ino>,
+    /// There may be intents without an end.
+    intents: bool,
+    stop: bool,
+}
+
+impl Work {
+    fn has_tasks(&self) -> bool {
+        !(self.splits.is_empty() && self.purges.is_empty() && self.cuts.is_empty())
+    }
+
+    fn has_leftovers(&self) -> bool {
+        self.intents || !self.settles.is_empty() || !self.orphans.is_empty()
+    }
+}
+
+/// The queues. Their mutex is taken for moments, under no other lock.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    work: Mutex<Work>,
+    wake: Condvar,
+    /// One pass at a time.
+    pass: Mutex<()>,
+    /// Until then agents may register opens again.
+    grace: Instant,
+}
+
+impl Keeper {
+    pub(crate) fn new(grace: Instant) -> Keeper {
+        Keeper {
+            work: Mutex::default(),
+            wake: Condvar::new(),
+            pass: Mutex::new(()),
+            grace,
+        }
+    }
+
+    /// A file is gone, its blocks are to follow.
+    pub(crate) fn purge(&self, ino: Ino) {
+        self.add(|work| work.purges.insert(ino));
+    }
+
+    /// A directory has grown.
+    pub(crate) fn split(&self, dir: Ino) {
+        self.add(|work| work.splits.insert(dir));
+    }
+
+    /// A file's size could not be found out.
+    pub(crate) fn settle(&self, ino: Ino) {
+        self.add(|work| work.settles.insert(ino));
+    }
+
+    /// Something was promised, and may stay so if its coordinator dies.
+    pub(crate) fn watch(&self) {
+        self.add(|work| !std::mem::replace(&mut work.intents, true));
+    }
+
+    pub(crate) fn stop(&self) {
+        self.add(|work| !std::mem::replace(&mut work.stop, true));
+    }
+
+    fn add(&self, change: impl FnOnce(&mut Work) -> bool) {
+        if change(&mut lock(&self.work)) {
+            self.wake.notify_one();
+        }
+    }
+
+    fn in_grace(&self) -> bool {
+        Instant::now() < self.grace
+    }
+}
+
+impl<O: Outside> Core<O> {
+    /// Fills the queues with what the logs say is owed.
+    pub(crate) fn find_work(&self) {
+        let mut work = Work::default();
+        let mut index = lock(&self.prepared);
+        self.stripes.each(|id, shard| {
+            work.purges.extend(shard.purges.keys());
+            work.intents |= !shard.intents.is_empty() || !shard.decisions.is_empty();
+            work.orphans.extend(
+                shard
+                    .orphans
+                    .iter()
+                    .filter(|(_, holders)| holders.is_empty())
+                    .map(|(ino, _)| ino),
+            );
+            for (ino, inode) in &shard.inodes {
+                match inode.as_blocks() {
+                    Some(blocks) if blocks.cut.is_some() => drop(work.cuts.insert(*ino)),
+                    Some(blocks) if !blocks.settled => drop(work.settles.insert(*ino)),
+                    _ => {}
+                }
+                if inode.as_directory().is_some_and(|d| d.state == Spread::Splitting) {
+                    work.splits.insert(*ino);
+                }
+                if inode.nlink == 0 && !shard.orphans.contains_key(ino) {
+                    work.orphans.insert(*ino);
+                }
+            }
+            for intent in shard.intents.keys() {
+                index.entry(*intent).or_default().push(id);
+            }
+        });
+        *lock(&self.keeper.work) = work;
+    }
+
+    /// Does what is due until the store is closed.
+    pub(crate) fn keep_always(&self) {
+        // The first pass waits a little, for the other servers of a deployment that comes up as a whole.
+        let mut rest = true;
+        loop {
+            let mut work = lock(&self.keeper.work);
+            // After a failure new tasks wait, too, so that a server that is away costs a try now and then.
+            let until = Instant::now() + RETRY;
+            while rest && !work.stop {
+                let Some(left) = until.checked_duration_since(Instant::now()) else {
+                    break;
+                };
+                work = self
+                    .keeper
+                    .wake
+                    .wait_timeout(work, left)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0;
+            }
+            while !work.stop && !work.has_tasks() {
+                if work.has_leftovers() {
+                    let waited = self
+                        .keeper
+                        .wake
+                        .wait_timeout(work, RETRY)
+                        .unwrap_or_else(PoisonError::into_inner);
+                    work = waited.0;
+                    if waited.1.timed_out() {
+                        break;
+                    }
+                } else {
+                    work = self
+                        .keeper
+                        .wake
+                        .wait(work)
+                        .unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+            if work.stop {
+                return;
+            }
+            drop(work);
+            rest = !self.keep();
+        }
+    }
+
+    /// Does what is due, once. Says whether nothing failed.
+    pub(crate) fn keep(&self) -> bool {
+        let _one_at_a_time = lock(&self.keeper.pass);
+        let in_grace = self.keeper.in_grace();
+        let work = {
+            let mut queued = lock(&self.keeper.work);
+            let later = Work {
+                settles: if in_grace {
+                    std::mem::take(&mut queued.settles)
+                } else {
+                    BTreeSet::new()
+                },
+                orphans: if in_grace {
+                    std::mem::take(&mut queued.orphans)
+                } else {
+                    BTreeSet::new()
+                },
+                stop: queued.stop,
+                ..Work::default()
+            };
+            std::mem::replace(&mut *queued, later)
+        };
+        let mut failed = Work::default();
+        if work.intents {
+            failed.intents = !self.resolve_intents();
+        }
+        failed.cuts = work
+            .cuts
+            .into_iter()
+            .filter(|ino| self.redo_cut(*ino).is_err())
+            .collect();
+        failed.splits = work
+            .splits
+            .into_iter()
+            .filter(|dir| self.split_directory(*dir).is_err())
+            .collect();
+        failed.settles = work
+            .settles
+            .into_iter()
+            .filter(|ino| self.settle(*ino).is_err())
+            .collect();
+        failed.orphans = work
+            .orphans
+            .into_iter()
+            .filter(|ino| !self.reap_orphan(*ino))
+            .collect();
+        failed.purges = work.purges.into_iter().filter(|ino| !self.purge(*ino)).collect();
+        let well = !failed.has_tasks() && !failed.has_leftovers();
+        let mut queued = lock(&self.keeper.work);
+        queued.intents |= failed.intents;
+        queued.cuts.extend(failed.cuts);
+        queued.splits.extend(failed.splits);
+        queued.settles.extend(failed.settles);
+        queued.orphans.extend(failed.orphans);
+        queued.purges.extend(failed.purges);
+        well
+    }
+
+    fn reap_orphan(&self, ino: Ino) -> bool {
+        let now = self.outside.now();
+        let map = self.outside.map();
+        let reaped = self.stripes.with(ino.shard(), |bench| {
+            crate::opens::reap(bench, &map, ino, now)?;
+            Ok(bench.shard.purges.contains_key(&ino))
+        });
+        if let Ok(true) = reaped {
+            self.keeper.purge(ino);
+        }
+        reaped.is_ok()
+    }
+
+    /// Removes the blocks of a file that is gone. Says whether there is nothing left.
+    fn purge(&self, ino: Ino) -> bool {
+        let now = self.outside.now();
+        let servers = self.stripes.with(ino.shard(), |bench| {
+            // A file that is just moving out of its record is not gone.
+            let busy = bench.shard.live.get(&ino).is_some_and(|l| l.busy);
+            Ok(bench.shard.purges.get(&ino).filter(|_| !busy).cloned())
+        });
+        let servers: Vec<ServerId> = match servers {
+            Ok(Some(servers)) => servers,
+            other => return other.is_ok(),
+        };
+        let answers = self.outside.data_all(&servers, &DataRequest::Remove { ino });
+        let left: Vec<ServerId> = servers
+            .iter()
+            .zip(answers)
+            .filter(|(_, answer)| answer.is_err())
+            .map(|(server, _)| *server)
+            .collect();
+        let done = self.stripes.with(ino.shard(), |bench| {
+            let mut draft = Draft::freeing(now);
+            match left.is_empty() {
+                true => draft.push(Mutation::DropPurge(ino)),
+                false => draft.push(Mutation::PutPurge(ino, left.clone())),
+            }
+            bench.commit(draft)
+        });
+        done.is_ok() && left.is_empty()
+    }
+
+    /// Tells participants of decisions again, and asks coordinators for the outcome of old promises. Says whether none is left.
+    fn resolve_intents(&self) -> bool {
+        let mut decided: Vec<(IntentId, Vec<ServerId>)> = Vec::new();
+        let mut promised: Vec<IntentId> = Vec::new();
+        let mut young = false;
+        self.stripes.each(|id, shard| {
+            let decisions = shard
+                .decisions
+                .iter()
+                .filter(|(number, _)| !shard.active.contains(number));
+            decided.extend(decisions.map(|(number, servers)| {
+                (
+                    IntentId {
+                        shard: id,
+                        number: *number,
+                    },
+                    servers.clone(),
+                )
+            }));
+            for (intent, prepared) in shard.intents.iter().filter(|(_, p)| !p.own) {
+                match prepared.since {
+                    Some(since) if since.elapsed() < INTENT_AGE => young = true,
+                    _ => promised.push(*intent),
+                }
+            }
+        });
+        let mut left = young;
+        for (id, servers) in decided {
+            left |= !self.tell_commit(id, &servers);
+        }
+        promised.sort();
+        promised.dedup();
+        for intent in promised {
+            let coordinator = self.outside.map().primary(intent.shard);
+            left |= match self.ask(coordinator, &PeerRequest::Outcome { intent }) {
+                Ok(Reply::Peer(PeerReply::Outcome { committed: true })) => self.commit(intent).is_err(),
+                Ok(Reply::Peer(PeerReply::Outcome { committed: false })) => self.abort(intent).is_err(),
+                _ => true,
+            };
+        }
+        !left
+    }
+}

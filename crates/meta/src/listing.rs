@@ -1,0 +1,176 @@
+//! Listing directories.
+//!
+//! A listing goes in the order of cookies, which depend on names alone, so that a position stays good while
+//! others make and remove entries, and while the directory splits. Names that share a cookie come together.
+
+use crate::access::READ;
+use crate::shard::{EntryKey, Named};
+use crate::store::{Caller, Core, Outside};
+use crate::stripe::Bench;
+use bivouac_layout::namespace::{PARTS, part_of, part_shard};
+use bivouac_layout::{FileLayout, Ino};
+use bivouac_proto::attr::Store;
+use bivouac_proto::meta::MetaReply;
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Attr, DirEntry, Refusal, Reply};
+
+/// Most bytes of a listing's encoding, far enough below the longest body that a run of equal cookies fits on top.
+const MAX_BYTES: usize = 512 << 10;
+
+/// A listing in the making.
+struct Listing {
+    entries: Vec<DirEntry>,
+    after: u64,
+    limit: usize,
+    bytes: usize,
+    attrs: bool,
+    full: bool,
+}
+
+impl<O: Outside> Core<O> {
+    pub(crate) fn read_dir(
+        &self,
+        caller: &Caller,
+        dir: Ino,
+        split: bool,
+        after: u64,
+        limit: u32,
+        attrs: bool,
+    ) -> Result<Reply, Failure> {
+        let limit = (limit as usize).max(1);
+        let mut listing = Listing {
+            entries: Vec::new(),
+            after,
+            limit,
+            bytes: 0,
+            attrs,
+            full: false,
+        };
+        if split {
+            self.list_parts(caller, dir, &mut listing)?;
+        } else {
+            self.stripes.with(dir.shard(), |bench| {
+                let inode = bench.shard.inodes.get(&dir);
+                if inode.is_some_and(|i| i.nlink == 0 && i.as_directory().is_some()) {
+                    // Removed, but open: there is nothing in it.
+                    return Ok(());
+                }
+                let (_, owner) = bench.shard.home(dir, false, b"")?;
+                owner.check(&caller.credentials, READ)?;
+                listing.take(bench, dir, 0, u64::MAX);
+                Ok(())
+            })?;
+        }
+        if attrs {
+            self.fill_in(&mut listing.entries);
+        }
+        Ok(Reply::Meta(MetaReply::Listing {
+            entries: listing.entries,
+            end: !listing.full,
+        }))
+    }
+
+    /// The parts follow each other in the order of their cookies.
+    fn list_parts(&self, caller: &Caller, dir: Ino, listing: &mut Listing) -> Result<(), Failure> {
+        let (mut mine, mut found) = (0, 0);
+        let map = self.outside.map();
+        let me = self.outside.me();
+        for part in part_of(listing.after)..PARTS {
+            if listing.full {
+                return Ok(());
+            }
+            let shard = part_shard(dir, part);
+            if map.primary(shard) != me {
+                continue;
+            }
+            mine += 1;
+            let known = self.stripes.with(shard, |bench| {
+                let Some(known) = bench.shard.parts.get(&(dir, part)) else {
+                    return Ok(false);
+                };
+                known.owner().check(&caller.credentials, READ)?;
+                listing.take(bench, dir, first_cookie(part), first_cookie(part + 1) - 1);
+                Ok(true)
+            })?;
+            found += usize::from(known);
+        }
+        if mine > 0 && found == 0 {
+            Err(Refusal::UnknownDirectory.into())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Attributes of inodes that are in other shards of this server.
+    fn fill_in(&self, entries: &mut [DirEntry]) {
+        for entry in entries {
+            if entry.attr.is_none() && self.is_mine(entry.ino.shard()) {
+                let found: Result<Attr, Failure> = self.stripes.with(entry.ino.shard(), |bench| {
+                    Ok(bench.shard.inode(entry.ino)?.attr(entry.ino))
+                });
+                // Of a split directory only the whole is worth showing.
+                entry.attr = found.ok().filter(|attr| !attr.split).map(Box::new);
+            }
+        }
+    }
+}
+
+/// The lowest cookie of a part.
+fn first_cookie(part: u16) -> u64 {
+    u64::from(part) << (63 - PARTS.trailing_zeros())
+}
+
+impl Listing {
+    /// Takes a directory's entries with cookies from `low` to `high` from one shard, as far as there is room.
+    fn take(&mut self, bench: &Bench<'_>, dir: Ino, low: u64, high: u64) {
+        let first = EntryKey::first(dir, self.after.saturating_add(1).max(low));
+        let belongs = |key: &EntryKey| key.dir == dir && key.cookie <= high;
+        for (key, named) in bench
+            .shard
+            .entries
+            .range(first..)
+            .take_while(|(key, _)| belongs(key))
+        {
+            let enough = self.entries.len() >= self.limit || self.bytes >= MAX_BYTES;
+            if enough && self.after != key.cookie {
+                self.full = true;
+                return;
+            }
+            self.push(bench, key, *named);
+        }
+    }
+
+    fn push(&mut self, bench: &Bench<'_>, key: &EntryKey, named: Named) {
+        let attr = if self.attrs && named.ino.shard() == bench.id {
+            bench
+                .shard
+                .inodes
+                .get(&named.ino)
+                .map(|inode| Box::new(inode.attr(named.ino)))
+                .filter(|a| !a.split)
+        } else {
+            None
+        };
+        // An upper bound of the encoding; attributes may still be filled in later.
+        let layout = attr
+            .as_ref()
+            .and_then(|a| a.layout.as_deref())
+            .map_or(0, |l: &FileLayout| 24 + 16 * l.ranges.len());
+        let in_blocks = attr.as_ref().is_some_and(|a| !matches!(a.store, Store::Record));
+        self.bytes += key.name.len()
+            + 32
+            + if self.attrs {
+                128 + layout + usize::from(in_blocks)
+            } else {
+                0
+            };
+        self.after = key.cookie;
+        self.entries.push(DirEntry {
+            name: key.name.to_vec(),
+            ino: named.ino,
+            kind: named.kind,
+            cookie: key.cookie,
+            attr,
+        });
+    }
+}

@@ -1,0 +1,165 @@
+//! Locks that wait, and circles of waiting processes.
+//!
+//! A blocked request waits at the server for a bounded time and is then sent again by its client, so the table of who
+//! waits for whom is almost always complete. A circle that the table shows is EDEADLK for the request that
+//! closes it; circles over several servers are not seen, and end by a signal, as on any network file system.
+//! Locks live in memory: a server's restart loses them.
+
+use crate::error::Stop;
+use crate::store::{Core, Outside, lock};
+use bivouac_layout::Ino;
+use bivouac_proto::meta::{LockOwner, LockRange, MetaReply};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Refusal, Reply};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Longest wait at the server.
+const WAIT_MAX: Duration = Duration::from_millis(1000);
+
+/// What concerns the locks of all files. Each mutex is taken under a stripe's lock, for moments.
+#[derive(Default)]
+pub(crate) struct Locking {
+    waits: Mutex<HashMap<LockOwner, Vec<LockOwner>>>,
+    sessions: Mutex<Sessions>,
+}
+
+#[derive(Default)]
+struct Sessions {
+    /// Where each process has locks.
+    files: HashMap<u64, HashSet<Ino>>,
+    /// Processes that ended a moment ago: a request of theirs that still waits must not get its lock.
+    ended: VecDeque<(u64, Instant)>,
+}
+
+impl Locking {
+    /// Notes that `waiter` waits, unless it would for ever.
+    fn wait(&self, waiter: LockOwner, blockers: Vec<LockOwner>) -> Result<(), Errno> {
+        if !matches!(waiter, LockOwner::Process { .. }) {
+            return Ok(());
+        }
+        let mut waits = lock(&self.waits);
+        let mut open: Vec<LockOwner> = blockers.clone();
+        let mut seen: HashSet<LockOwner> = HashSet::new();
+        while let Some(owner) = open.pop() {
+            if owner == waiter {
+                return Err(Errno::DEADLK);
+            }
+            if seen.insert(owner) {
+                open.extend(waits.get(&owner).into_iter().flatten());
+            }
+        }
+        waits.insert(waiter, blockers);
+        Ok(())
+    }
+
+    fn stop_waiting(&self, waiter: LockOwner) {
+        lock(&self.waits).remove(&waiter);
+    }
+}
+
+fn check(range: LockRange) -> Result<(), Errno> {
+    if range.start < range.end {
+        Ok(())
+    } else {
+        Err(Errno::INVAL)
+    }
+}
+
+impl<O: Outside> Core<O> {
+    pub(crate) fn lock(
+        &self,
+        ino: Ino,
+        owner: LockOwner,
+        range: LockRange,
+        wait_ms: u32,
+    ) -> Result<Reply, Failure> {
+        check(range)?;
+        let patience = Duration::from_millis(u64::from(wait_ms)).min(WAIT_MAX);
+        let mut waited = false;
+        let result = self.stripes.with_patience(ino.shard(), patience, |bench| {
+            bench.shard.inode(ino)?;
+            let table = bench.shard.live.get(&ino).map(|l| &l.locks);
+            let blockers: Vec<LockOwner> = table
+                .into_iter()
+                .flat_map(|t| t.conflicts(owner, range))
+                .map(|(other, _)| other)
+                .collect();
+            if !blockers.is_empty() {
+                if patience.is_zero() {
+                    return Err(Errno::AGAIN.into());
+                }
+                self.locking.wait(owner, blockers)?;
+                waited = true;
+                return Err(Stop::Wait);
+            }
+            if let LockOwner::Process { session, .. } = owner {
+                let mut sessions = lock(&self.locking.sessions);
+                if waited && sessions.ended.iter().any(|(gone, _)| *gone == session) {
+                    return Err(Errno::INTR.into());
+                }
+                sessions.files.entry(session).or_default().insert(ino);
+            }
+            bench.shard.live.entry(ino).or_default().locks.set(owner, range);
+            // Turning an exclusive lock into a shared one lets others in.
+            bench.changed();
+            Ok(Reply::Done)
+        });
+        if waited {
+            self.locking.stop_waiting(owner);
+        }
+        match result {
+            Err(Failure::Refused(Refusal::Busy)) => Err(Errno::AGAIN.into()),
+            other => other,
+        }
+    }
+
+    pub(crate) fn unlock(&self, ino: Ino, owner: LockOwner, start: u64, end: u64) -> Result<Reply, Failure> {
+        check(LockRange {
+            start,
+            end,
+            exclusive: false,
+        })?;
+        self.stripes.with(ino.shard(), |bench| {
+            if let Some(live) = bench.shard.live.get_mut(&ino)
+                && live.locks.clear(owner, start, end)
+            {
+                bench.changed();
+            }
+            bench.shard.rest(ino);
+            Ok(Reply::Done)
+        })
+    }
+
+    pub(crate) fn test_lock(&self, ino: Ino, owner: LockOwner, range: LockRange) -> Result<Reply, Failure> {
+        check(range)?;
+        self.stripes.with(ino.shard(), |bench| {
+            bench.shard.inode(ino)?;
+            let table = bench.shard.live.get(&ino).map(|l| &l.locks);
+            let conflict = table.and_then(|t| t.conflicts(owner, range).min_by_key(|(_, range)| range.start));
+            Ok(Reply::Meta(MetaReply::Conflict(conflict)))
+        })
+    }
+
+    pub(crate) fn end_session(&self, session: u64) -> Result<Reply, Failure> {
+        let files = {
+            let mut sessions = lock(&self.locking.sessions);
+            let now = Instant::now();
+            sessions.ended.retain(|(_, when)| now - *when < 10 * WAIT_MAX);
+            sessions.ended.push_back((session, now));
+            sessions.files.remove(&session).unwrap_or_default()
+        };
+        for ino in files {
+            self.stripes.with(ino.shard(), |bench| {
+                if let Some(live) = bench.shard.live.get_mut(&ino) {
+                    live.locks.drop_session(session);
+                    bench.changed();
+                }
+                bench.shard.rest(ino);
+                Ok(())
+            })?;
+        }
+        Ok(Reply::Done)
+    }
+}

@@ -1,0 +1,199 @@
+//! Locks on the bytes of one file: `fcntl` locks of processes and descriptions, and `flock`.
+//!
+//! The table is pure: it says what conflicts, and how an owner's locks split and merge. Waiting, and finding out that
+//! waiting would never end, is the caller's ([`crate::locking`]).
+
+use bivouac_proto::header::OpenId;
+use bivouac_proto::meta::{LockOwner, LockRange};
+
+/// The locks on one file. Of one owner they neither overlap nor touch with the same mode.
+#[derive(Debug, Default)]
+pub(crate) struct LockTable {
+    // `None` as long as there are none: hardly any file has locks.
+    held: Option<Box<Vec<(LockOwner, LockRange)>>>,
+}
+
+impl LockTable {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.is_none()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(LockOwner, LockRange)> {
+        self.held.iter().flat_map(|held| held.iter())
+    }
+
+    /// The locks that stand in the way of one.
+    pub(crate) fn conflicts(
+        &self,
+        owner: LockOwner,
+        wanted: LockRange,
+    ) -> impl Iterator<Item = (LockOwner, LockRange)> {
+        self.iter().copied().filter(move |(other, range)| {
+            *other != owner
+                && is_flock(other) == is_flock(&owner)
+                && (range.exclusive || wanted.exclusive)
+                && range.start < wanted.end
+                && wanted.start < range.end
+        })
+    }
+
+    /// Sets a lock that nothing conflicts with, over what the owner has there.
+    pub(crate) fn set(&mut self, owner: LockOwner, mut new: LockRange) {
+        self.clear(owner, new.start, new.end);
+        let held = self.held.get_or_insert_default();
+        // What touches it in the same mode becomes one with it.
+        held.retain(|(other, range)| {
+            let joins = *other == owner
+                && range.exclusive == new.exclusive
+                && (range.end == new.start || range.start == new.end);
+            if joins {
+                new.start = new.start.min(range.start);
+                new.end = new.end.max(range.end);
+            }
+            !joins
+        });
+        held.push((owner, new));
+    }
+
+    /// Takes an owner's locks off a range. Returns whether there were any.
+    pub(crate) fn clear(&mut self, owner: LockOwner, start: u64, end: u64) -> bool {
+        let Some(held) = &mut self.held else { return false };
+        let mut rests = Vec::new();
+        let before = held.len();
+        held.retain(|(other, range)| {
+            if *other != owner || range.end <= start || end <= range.start {
+                return true;
+            }
+            if range.start < start {
+                rests.push((owner, LockRange { end: start, ..*range }));
+            }
+            if end < range.end {
+                rests.push((owner, LockRange { start: end, ..*range }));
+            }
+            false
+        });
+        let found = held.len() < before;
+        held.extend(rests);
+        self.shrink();
+        found
+    }
+
+    /// Takes off all locks of a description.
+    pub(crate) fn drop_description(&mut self, open: OpenId) {
+        self.drop_owners(
+            |owner| matches!(owner, LockOwner::Description(o) | LockOwner::Flock(o) if *o == open),
+        );
+    }
+
+    /// Takes off all locks of a process.
+    pub(crate) fn drop_session(&mut self, gone: u64) {
+        self.drop_owners(|owner| matches!(owner, LockOwner::Process { session, .. } if *session == gone));
+    }
+
+    fn drop_owners(&mut self, which: impl Fn(&LockOwner) -> bool) {
+        if let Some(held) = &mut self.held {
+            held.retain(|(owner, _)| !which(owner));
+        }
+        self.shrink();
+    }
+
+    fn shrink(&mut self) {
+        if self.held.as_ref().is_some_and(|held| held.is_empty()) {
+            self.held = None;
+        }
+    }
+}
+
+fn is_flock(owner: &LockOwner) -> bool {
+    matches!(owner, LockOwner::Flock(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn process(session: u64) -> LockOwner {
+        LockOwner::Process {
+            session,
+            pid: session as u32,
+        }
+    }
+
+    fn range(start: u64, end: u64, exclusive: bool) -> LockRange {
+        LockRange {
+            start,
+            end,
+            exclusive,
+        }
+    }
+
+    #[test]
+    fn unlocking_the_middle_splits_and_locking_it_again_merges() {
+        let mut table = LockTable::default();
+        table.set(process(1), range(0, 100, true));
+        assert!(table.clear(process(1), 40, 60));
+        assert_eq!(table.iter().count(), 2);
+        assert_eq!(table.conflicts(process(2), range(40, 60, true)).count(), 0);
+        table.set(process(1), range(40, 60, true));
+        assert_eq!(
+            table.iter().map(|(_, r)| *r).collect::<Vec<_>>(),
+            [range(0, 100, true)]
+        );
+    }
+
+    #[test]
+    fn flock_never_meets_byte_ranges() {
+        let open = OpenId {
+            agent: 1,
+            slot: 2,
+            generation: 3,
+        };
+        let mut table = LockTable::default();
+        table.set(LockOwner::Flock(open), range(0, u64::MAX, true));
+        assert_eq!(table.conflicts(process(1), range(0, 10, true)).count(), 0);
+        table.drop_description(open);
+        assert!(table.is_empty());
+    }
+
+    proptest! {
+        /// Byte by byte, the table says what an array of owners says.
+        #[test]
+        fn agrees_with_one_lock_for_each_byte(
+            ops in proptest::collection::vec((0u64..3, 0u64..20, 1u64..20, 0u8..3), 1..60),
+        ) {
+            let mut table = LockTable::default();
+            let mut bytes = vec![[None::<bool>; 3]; 40];
+            for (who, start, length, what) in ops {
+                let end = start + length;
+                if what == 2 {
+                    table.clear(process(who), start, end);
+                    bytes[start as usize..end as usize].iter_mut().for_each(|b| b[who as usize] = None);
+                    continue;
+                }
+                let wanted = range(start, end, what == 1);
+                let free = table.conflicts(process(who), wanted).next().is_none();
+                let expected = !bytes[start as usize..end as usize].iter().any(|b| {
+                    (0..3).any(|o| o != who as usize && b[o].is_some_and(|exclusive| exclusive || wanted.exclusive))
+                });
+                prop_assert_eq!(free, expected);
+                if free {
+                    table.set(process(who), wanted);
+                    bytes[start as usize..end as usize]
+                        .iter_mut()
+                        .for_each(|b| b[who as usize] = Some(wanted.exclusive));
+                }
+            }
+            for (at, byte) in bytes.iter().enumerate() {
+                for (who, mode) in byte.iter().enumerate() {
+                    let found: Vec<bool> = table
+                        .iter()
+                        .filter(|(o, r)| *o == process(who as u64) && r.start <= at as u64 && (at as u64) < r.end)
+                        .map(|(_, r)| r.exclusive)
+                        .collect();
+                    prop_assert_eq!(found, mode.iter().copied().collect::<Vec<_>>());
+                }
+            }
+        }
+    }
+}

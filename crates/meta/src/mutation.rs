@@ -1,0 +1,256 @@
+//! The changes that a shard can undergo: what the log holds, and the one way in which memory changes.
+//!
+//! A change is an image of the new state and never a computation on the old, so that replaying one gives what
+//! the running server had. A [`Batch`] is one operation's changes to one shard; it is one record of the log and so happens
+//! whole or not at all. A snapshot consists of the same changes.
+
+use crate::record::{Inode, Part, Spread};
+use crate::shard::{Answer, EntryKey, Named, Prepared, Shard};
+use bivouac_layout::{Ino, ServerId};
+use bivouac_proto::header::OpenId;
+use bivouac_proto::peer::IntentId;
+use bivouac_proto::{FileKind, Time};
+use serde::{Deserialize, Serialize};
+
+/// One operation's changes to one shard.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) struct Batch {
+    pub shard: u16,
+    pub mutations: Vec<Mutation>,
+}
+
+/// In [`Batch::shard`]: what concerns the whole server (in the first stripe).
+pub(crate) const WHOLE_SERVER: u16 = u16::MAX;
+
+/// The parts of an inode that change often.
+#[derive(Clone, Copy, Serialize, Deserialize, Debug)]
+pub(crate) struct Stamp {
+    pub size: u64,
+    pub nlink: u32,
+    pub mtime: Time,
+    pub ctime: Time,
+    /// Of a file in blocks.
+    pub settled: bool,
+}
+
+/// One change.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) enum Mutation {
+    /// The server takes charge of the shard.
+    Adopt,
+    PutInode(Ino, Box<Inode>),
+    /// With it goes what makes it an orphan.
+    DropInode(Ino),
+    Stamp(Ino, Stamp),
+    PutEntry {
+        dir: Ino,
+        #[serde(with = "serde_bytes")]
+        name: Box<[u8]>,
+        ino: Ino,
+        kind: FileKind,
+    },
+    DropEntry {
+        dir: Ino,
+        #[serde(with = "serde_bytes")]
+        name: Box<[u8]>,
+    },
+    /// The entries of a packed directory have moved to its parts.
+    Unpack(Ino),
+    PutPart(Ino, u16, Part),
+    /// With its entries.
+    DropPart(Ino, u16),
+    NextInode(u64),
+    IntentLimit(u64),
+    PutIntent(IntentId, Box<Prepared>),
+    DropIntent(IntentId),
+    Decide(u64, Vec<ServerId>),
+    DropDecision(u64),
+    PutAnswer(u64, u32, Box<Answer>),
+    PutOrphan(Ino, Vec<OpenId>),
+    PutPurge(Ino, Vec<ServerId>),
+    DropPurge(Ino),
+    PutMover(Option<IntentId>),
+    /// The namespace version ([`WHOLE_SERVER`]).
+    Namespace(u64),
+}
+
+impl Shard {
+    /// Does what a logged change says.
+    pub(crate) fn apply(&mut self, mutation: Mutation) {
+        match mutation {
+            Mutation::Adopt | Mutation::Namespace(_) => {}
+            Mutation::PutInode(ino, inode) => {
+                self.next = self.next.max(ino.counter() + 1);
+                self.inodes.insert(ino, inode);
+            }
+            Mutation::DropInode(ino) => {
+                self.inodes.remove(&ino);
+                self.orphans.remove(&ino);
+            }
+            Mutation::Stamp(ino, stamp) => {
+                if let Some(inode) = self.inodes.get_mut(&ino) {
+                    inode.size = stamp.size;
+                    inode.nlink = stamp.nlink;
+                    inode.mtime = stamp.mtime;
+                    inode.ctime = stamp.ctime;
+                    if let Some(blocks) = inode.blocks_mut() {
+                        blocks.settled = stamp.settled;
+                        if stamp.settled {
+                            blocks.reach = blocks.reach.max(stamp.size);
+                        }
+                    }
+                }
+            }
+            Mutation::PutEntry { dir, name, ino, kind } => {
+                let cookie = bivouac_layout::namespace::cookie(dir, &name);
+                self.entries
+                    .insert(EntryKey { dir, cookie, name }, Named { ino, kind });
+            }
+            Mutation::DropEntry { dir, name } => {
+                let cookie = bivouac_layout::namespace::cookie(dir, &name);
+                self.entries.remove(&EntryKey { dir, cookie, name });
+            }
+            Mutation::Unpack(dir) => {
+                // What is in parts of the same shard stays.
+                let kept: Vec<u16> = self.parts_of(dir);
+                self.drop_entries(dir, |part| !kept.contains(&part));
+                if let Some(inode) = self.inodes.get_mut(&dir) {
+                    inode.size = 0;
+                    inode.nlink = 2;
+                    if let crate::record::Body::Directory(d) = &mut inode.body {
+                        d.state = Spread::Split;
+                    }
+                }
+            }
+            Mutation::PutPart(dir, number, part) => {
+                self.parts.insert((dir, number), part);
+            }
+            Mutation::DropPart(dir, number) => {
+                if self.parts.remove(&(dir, number)).is_some() && !self.is_packed(dir) {
+                    self.drop_entries(dir, |part| part == number);
+                }
+            }
+            Mutation::NextInode(next) => self.next = self.next.max(next),
+            Mutation::IntentLimit(limit) => self.intent_limit = self.intent_limit.max(limit),
+            Mutation::PutIntent(id, prepared) => {
+                self.next = prepared
+                    .made
+                    .iter()
+                    .map(|ino| ino.counter() + 1)
+                    .fold(self.next, u64::max);
+                self.intents.insert(id, *prepared);
+            }
+            Mutation::DropIntent(id) => {
+                self.intents.remove(&id);
+            }
+            Mutation::Decide(number, servers) => {
+                self.decisions.insert(number, servers);
+            }
+            Mutation::DropDecision(number) => {
+                self.decisions.remove(&number);
+            }
+            Mutation::PutAnswer(session, slot, answer) => {
+                self.answers.insert((session, slot), *answer);
+                self.answers_put += 1;
+            }
+            Mutation::PutOrphan(ino, holders) => {
+                self.orphans.insert(ino, holders);
+            }
+            Mutation::PutPurge(ino, servers) => {
+                self.purges.insert(ino, servers);
+            }
+            Mutation::DropPurge(ino) => {
+                self.purges.remove(&ino);
+            }
+            Mutation::PutMover(mover) => self.mover = mover,
+        }
+    }
+
+    fn drop_entries(&mut self, dir: Ino, which: impl Fn(u16) -> bool) {
+        let range = EntryKey::first(dir, 0)..EntryKey::first(Ino(dir.0.saturating_add(1)), 0);
+        let part_of = bivouac_layout::namespace::part_of;
+        self.entries
+            .extract_if(range, |key, _| which(part_of(key.cookie)))
+            .for_each(drop);
+    }
+
+    /// The numbers of a directory's parts here.
+    pub(crate) fn parts_of(&self, dir: Ino) -> Vec<u16> {
+        self.parts
+            .range((dir, 0)..=(dir, u16::MAX))
+            .map(|((_, part), _)| *part)
+            .collect()
+    }
+
+    fn is_packed(&self, dir: Ino) -> bool {
+        self.inodes
+            .get(&dir)
+            .and_then(|i| i.as_directory())
+            .is_some_and(|d| d.state != Spread::Split)
+    }
+
+    /// The changes that make this state out of an empty shard, in batches. Answers from before `horizon` are left out.
+    pub(crate) fn snapshot(&self, shard: u16, horizon: Time) -> impl Iterator<Item = Batch> + '_ {
+        let head = [
+            Mutation::Adopt,
+            Mutation::NextInode(self.next),
+            Mutation::IntentLimit(self.intent_limit),
+        ];
+        let inodes = self
+            .inodes
+            .iter()
+            .map(|(ino, inode)| Mutation::PutInode(*ino, inode.clone()));
+        let parts = self
+            .parts
+            .iter()
+            .map(|((dir, number), part)| Mutation::PutPart(*dir, *number, *part));
+        let entries = self.entries.iter().map(|(key, named)| Mutation::PutEntry {
+            dir: key.dir,
+            name: key.name.clone(),
+            ino: named.ino,
+            kind: named.kind,
+        });
+        let intents = self
+            .intents
+            .iter()
+            .filter(|(_, prepared)| !prepared.own)
+            .map(|(id, prepared)| Mutation::PutIntent(*id, Box::new(prepared.clone())));
+        let decisions = self
+            .decisions
+            .iter()
+            .map(|(number, servers)| Mutation::Decide(*number, servers.clone()));
+        let answers = self
+            .answers
+            .iter()
+            .filter(move |(_, answer)| answer.time >= horizon)
+            .map(|((session, slot), answer)| Mutation::PutAnswer(*session, *slot, Box::new(answer.clone())));
+        let orphans = self
+            .orphans
+            .iter()
+            .map(|(ino, holders)| Mutation::PutOrphan(*ino, holders.clone()));
+        let purges = self
+            .purges
+            .iter()
+            .map(|(ino, servers)| Mutation::PutPurge(*ino, servers.clone()));
+        let mover = self.mover.map(|mover| Mutation::PutMover(Some(mover)));
+        let mut all = head
+            .into_iter()
+            .chain(inodes)
+            .chain(parts)
+            .chain(entries)
+            .chain(intents)
+            .chain(decisions)
+            .chain(answers)
+            .chain(orphans)
+            .chain(purges)
+            .chain(mover)
+            .peekable();
+        std::iter::from_fn(move || {
+            all.peek()?;
+            Some(Batch {
+                shard,
+                mutations: all.by_ref().take(64).collect(),
+            })
+        })
+    }
+}

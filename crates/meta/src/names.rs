@@ -1,0 +1,443 @@
+//! Entries, where one shard is enough: lookup, open and create, special files, unlink.
+
+use crate::access::{EXECUTE, READ, WRITE};
+use crate::draft::{Draft, wants_split};
+use crate::error::Op;
+use crate::record::{Body, Inode};
+use crate::shard::{Home, Named, Opened};
+use crate::store::{Caller, Core, Outside, repeated};
+use crate::stripe::Bench;
+use bivouac_layout::{Ino, ShardId, namespace};
+use bivouac_proto::attr::{NAME_MAX, PATH_MAX};
+use bivouac_proto::header::{OpenId, RequestId};
+use bivouac_proto::meta::{At, MetaReply, OpenHow};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Attr, Errno, FileKind, Reply, Time};
+
+/// Whether a name may stand in a directory.
+pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
+    if name.len() > NAME_MAX {
+        Err(Errno::NAMETOOLONG)
+    } else if name.is_empty() || name == b"." || name == b".." || name.iter().any(|b| matches!(b, b'/' | 0)) {
+        Err(Errno::INVAL)
+    } else {
+        Ok(())
+    }
+}
+
+/// The shard of an entry.
+pub(crate) fn shard_of(at: &At<'_>) -> ShardId {
+    namespace::entry_shard(at.dir, at.split, at.name)
+}
+
+/// What a first look at an entry to be opened came to.
+enum Look {
+    Answered(Reply),
+    /// It is a file in blocks, open by now, which still has to be cut to nothing.
+    Cut(Ino),
+    /// It was made in a directory that has become too large to be packed.
+    Grown(Reply),
+}
+
+impl<O: Outside> Core<O> {
+    pub(crate) fn lookup(&self, caller: &Caller, at: At<'_>) -> Result<Reply, Failure> {
+        check_name(at.name)?;
+        // Between finding a name and reading its inode in another shard both may change: then look again.
+        for _ in 0..8 {
+            let (named, here) = self.stripes.with(shard_of(&at), |bench| {
+                let (_, owner) = bench.shard.home(at.dir, at.split, at.name)?;
+                owner.check(&caller.credentials, EXECUTE)?;
+                bench.shard.entry_is_free(at.dir, at.name)?;
+                let named = bench.shard.find(at.dir, at.name).ok_or(Errno::NOENT)?;
+                let here = if named.ino.shard() == bench.id {
+                    Some(shown(bench, named.ino)?)
+                } else {
+                    None
+                };
+                Ok((named, here))
+            })?;
+            let shown = match here {
+                Some(shown) => shown,
+                None if !self.is_mine(named.ino.shard()) => {
+                    return Ok(Reply::Meta(MetaReply::Elsewhere {
+                        ino: named.ino,
+                        kind: named.kind,
+                    }));
+                }
+                None => match self
+                    .stripes
+                    .with(named.ino.shard(), |bench| shown(bench, named.ino))
+                {
+                    Err(Failure::Errno(Errno::NOENT)) => continue,
+                    other => other?,
+                },
+            };
+            let attr = Box::new(self.with_parts(shown.attr, shown.mtime_set)?);
+            return Ok(Reply::Meta(MetaReply::Entry {
+                attr,
+                target: shown.target,
+            }));
+        }
+        Err(Errno::NOENT.into())
+    }
+
+    pub(crate) fn open_entry(
+        &self,
+        caller: &Caller,
+        at: At<'_>,
+        how: OpenHow,
+        open: OpenId,
+        out: &mut Vec<u8>,
+    ) -> Result<Reply, Failure> {
+        check_name(at.name)?;
+        let now = self.outside.now();
+        let look = self.stripes.with(shard_of(&at), |bench| {
+            if let Some(reply) = repeated(bench.shard, &caller.id)? {
+                // The open it answers may have been lost with a restart.
+                if let Reply::Meta(MetaReply::Opened { attr, .. }) = &reply {
+                    register(bench, now, attr.ino, opened(how, open))?;
+                }
+                return Ok(Look::Answered(reply));
+            }
+            let (home, owner) = bench.shard.home(at.dir, at.split, at.name)?;
+            owner.check(&caller.credentials, EXECUTE)?;
+            bench.shard.entry_is_free(at.dir, at.name)?;
+            match (bench.shard.find(at.dir, at.name), how.create) {
+                (Some(_), Some(create)) if create.exclusive => Err(Errno::EXIST.into()),
+                (Some(named), _) if named.ino.shard() != bench.id => {
+                    let elsewhere = MetaReply::Elsewhere {
+                        ino: named.ino,
+                        kind: named.kind,
+                    };
+                    Ok(Look::Answered(Reply::Meta(elsewhere)))
+                }
+                (Some(named), _) => open_existing(bench, caller, now, named.ino, how, open, out),
+                (None, None) => Err(Errno::NOENT.into()),
+                (None, Some(create)) => {
+                    bench.shard.may_change(home)?;
+                    owner.check(&caller.credentials, EXECUTE | WRITE)?;
+                    let owner = owner.inherit(&caller.credentials, create.mode, false);
+                    let inode = Inode::new(owner, now, Body::Record(Box::default()));
+                    make(bench, caller, now, home, at.name, inode, |attr| {
+                        MetaReply::Opened {
+                            attr,
+                            created: true,
+                            target: Vec::new(),
+                        }
+                    })
+                    .inspect(|(ino, _, _)| {
+                        let live = bench.shard.live.entry(*ino).or_default();
+                        live.opens.push(opened(how, open));
+                    })
+                    .map(|(_, reply, grown)| {
+                        if grown {
+                            Look::Grown(reply)
+                        } else {
+                            Look::Answered(reply)
+                        }
+                    })
+                }
+            }
+        })?;
+        self.after_look(caller, at.dir, look)
+    }
+
+    pub(crate) fn open_inode(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        how: OpenHow,
+        open: OpenId,
+        out: &mut Vec<u8>,
+    ) -> Result<Reply, Failure> {
+        let now = self.outside.now();
+        let look = self.stripes.with(ino.shard(), |bench| {
+            if let Some(reply) = repeated(bench.shard, &caller.id)? {
+                register(bench, now, ino, opened(how, open))?;
+                return Ok(Look::Answered(reply));
+            }
+            let how = OpenHow { create: None, ..how };
+            open_existing(bench, caller, now, ino, how, open, out)
+        })?;
+        self.after_look(caller, ino, look)
+    }
+
+    fn after_look(&self, caller: &Caller, dir: Ino, look: Look) -> Result<Reply, Failure> {
+        match look {
+            Look::Answered(reply) => Ok(reply),
+            Look::Grown(reply) => {
+                self.keeper.split(dir);
+                Ok(reply)
+            }
+            Look::Cut(ino) => {
+                let attr = self.cut(ino, 0, &caller.credentials, &RequestId::default())?;
+                Ok(Reply::Meta(MetaReply::Opened {
+                    attr: Box::new(attr),
+                    created: false,
+                    target: Vec::new(),
+                }))
+            }
+        }
+    }
+
+    pub(crate) fn make_node(
+        &self,
+        caller: &Caller,
+        at: At<'_>,
+        kind: FileKind,
+        mode: u16,
+        target: &[u8],
+    ) -> Result<Reply, Failure> {
+        check_name(at.name)?;
+        let body = match kind {
+            FileKind::Symlink if target.is_empty() => return Err(Errno::NOENT.into()),
+            FileKind::Symlink if target.len() > PATH_MAX => return Err(Errno::NAMETOOLONG.into()),
+            FileKind::Symlink => Body::Symlink(target.into()),
+            FileKind::Fifo => Body::Fifo,
+            FileKind::Socket => Body::Socket,
+            FileKind::File => Body::Record(Box::default()),
+            FileKind::Directory => return Err(Errno::INVAL.into()),
+        };
+        let mode = if kind == FileKind::Symlink { 0o777 } else { mode };
+        let now = self.outside.now();
+        let (reply, grown) = self.stripes.with(shard_of(&at), |bench| {
+            if let Some(reply) = repeated(bench.shard, &caller.id)? {
+                return Ok((reply, false));
+            }
+            let home = may_make(bench, caller, &at)?;
+            let (_, owner) = bench.shard.home(at.dir, at.split, at.name)?;
+            let owner = owner.inherit(&caller.credentials, mode, false);
+            let inode = Inode::new(owner, now, body.clone());
+            let target = inode.target().to_vec();
+            let entry = |attr| MetaReply::Entry { attr, target };
+            let (_, reply, grown) = make(bench, caller, now, home, at.name, inode, entry)?;
+            Ok((reply, grown))
+        })?;
+        if grown {
+            self.keeper.split(at.dir);
+        }
+        Ok(reply)
+    }
+
+    pub(crate) fn unlink(&self, caller: &Caller, at: At<'_>) -> Result<Reply, Failure> {
+        check_name(at.name)?;
+        let now = self.outside.now();
+        let map = self.outside.map();
+        let done = self.stripes.with(shard_of(&at), |bench| {
+            if let Some(reply) = repeated(bench.shard, &caller.id)? {
+                return Ok(Some((reply, None)));
+            }
+            let (home, owner) = bench.shard.home(at.dir, at.split, at.name)?;
+            owner.check(&caller.credentials, EXECUTE)?;
+            bench.shard.entry_is_free(at.dir, at.name)?;
+            let named = bench.shard.find(at.dir, at.name).ok_or(Errno::NOENT)?;
+            owner.check(&caller.credentials, WRITE)?;
+            if named.kind == FileKind::Directory {
+                return Err(Errno::ISDIR.into());
+            }
+            if named.ino.shard() != bench.id {
+                return Ok(None);
+            }
+            bench.shard.may_change(home)?;
+            bench.shard.inode_is_free(named.ino)?;
+            if owner.is_restricted(&caller.credentials) {
+                bench
+                    .shard
+                    .inode(named.ino)?
+                    .owner()
+                    .check_owner(&caller.credentials)?;
+            }
+            let mut draft = Draft::freeing(now);
+            draft.drop_entry(home, at.name, named.kind);
+            draft.drop_link(bench.shard, &map, named.ino);
+            draft.answer(&caller.id, &Reply::Done);
+            bench.commit(draft)?;
+            let purge = bench.shard.purges.contains_key(&named.ino).then_some(named.ino);
+            Ok(Some((Reply::Done, purge)))
+        })?;
+        match done {
+            Some((reply, purge)) => {
+                if let Some(ino) = purge {
+                    self.keeper.purge(ino);
+                }
+                Ok(reply)
+            }
+            None => self.unlink_far(caller, at),
+        }
+    }
+
+    pub(crate) fn read_link(&self, ino: Ino, out: &mut Vec<u8>) -> Result<Reply, Failure> {
+        self.stripes
+            .with(ino.shard(), |bench| match &bench.shard.inode(ino)?.body {
+                Body::Symlink(target) => {
+                    out.extend_from_slice(target);
+                    Ok(Reply::Done)
+                }
+                _ => Err(Errno::INVAL.into()),
+            })
+    }
+
+    /// What an entry names and who owns its directory, from this server's shards. Waits while an intent holds it.
+    pub(crate) fn entry_here(
+        &self,
+        dir: Ino,
+        split: bool,
+        name: &[u8],
+    ) -> Result<(Option<Named>, crate::access::Owner), Failure> {
+        self.stripes
+            .with(namespace::entry_shard(dir, split, name), |bench| {
+                let (_, owner) = bench.shard.home(dir, split, name)?;
+                bench.shard.entry_is_free(dir, name)?;
+                Ok((bench.shard.find(dir, name), owner))
+            })
+    }
+}
+
+/// What a reply shows of an inode.
+pub(crate) struct Shown {
+    pub attr: Attr,
+    pub mtime_set: Time,
+    pub target: Vec<u8>,
+}
+
+/// What a reply shows of an inode in this shard.
+pub(crate) fn shown(bench: &Bench<'_>, ino: Ino) -> Op<Shown> {
+    let inode = bench.shard.inode(ino)?;
+    let mtime_set = inode.as_directory().map_or(Time::MIN, |d| d.mtime_set);
+    Ok(Shown {
+        attr: inode.attr(ino),
+        mtime_set,
+        target: inode.target().to_vec(),
+    })
+}
+
+/// Checks that an entry can be made: its directory is there and may be written, and the name is free.
+pub(crate) fn may_make(bench: &Bench<'_>, caller: &Caller, at: &At<'_>) -> Op<Home> {
+    let (home, owner) = bench.shard.home(at.dir, at.split, at.name)?;
+    owner.check(&caller.credentials, EXECUTE)?;
+    bench.shard.entry_is_free(at.dir, at.name)?;
+    if bench.shard.find(at.dir, at.name).is_some() {
+        return Err(Errno::EXIST.into());
+    }
+    owner.check(&caller.credentials, WRITE)?;
+    bench.shard.may_change(home)?;
+    Ok(home)
+}
+
+/// Makes an inode and its entry in one shard. Says also whether the directory should be split now.
+fn make(
+    bench: &mut Bench<'_>,
+    caller: &Caller,
+    now: Time,
+    home: Home,
+    name: &[u8],
+    inode: Inode,
+    reply: impl FnOnce(Box<Attr>) -> MetaReply,
+) -> Op<(Ino, Reply, bool)> {
+    let mut draft = Draft::new(now);
+    let ino = draft.next_ino(bench.shard, bench.id);
+    let reply = Reply::Meta(reply(Box::new(inode.attr(ino))));
+    draft.put_entry(
+        home,
+        name,
+        Named {
+            ino,
+            kind: inode.kind(),
+        },
+        None,
+    );
+    draft.put_inode(ino, inode);
+    draft.answer(&caller.id, &reply);
+    bench.commit(draft)?;
+    let grown = match home {
+        Home::Packed(dir) => bench
+            .shard
+            .inodes
+            .get(&dir)
+            .is_some_and(|inode| wants_split(inode)),
+        Home::Part(..) => false,
+    };
+    Ok((ino, reply, grown))
+}
+
+fn opened(how: OpenHow, id: OpenId) -> Opened {
+    Opened {
+        id,
+        write: how.write,
+        append: how.append,
+    }
+}
+
+fn open_existing(
+    bench: &mut Bench<'_>,
+    caller: &Caller,
+    now: Time,
+    ino: Ino,
+    how: OpenHow,
+    open: OpenId,
+    out: &mut Vec<u8>,
+) -> Op<Look> {
+    let inode = bench.shard.inode(ino)?;
+    let kind = inode.kind();
+    if kind == FileKind::Symlink {
+        let reply = MetaReply::Opened {
+            attr: Box::new(inode.attr(ino)),
+            created: false,
+            target: inode.target().to_vec(),
+        };
+        return Ok(Look::Answered(Reply::Meta(reply)));
+    }
+    if kind == FileKind::Directory && (how.write || how.truncate || how.create.is_some()) {
+        return Err(Errno::ISDIR.into());
+    }
+    if kind != FileKind::Directory && how.directory {
+        return Err(Errno::NOTDIR.into());
+    }
+    let wanted = if how.read { READ } else { 0 } | if how.write || how.truncate { WRITE } else { 0 };
+    inode.owner().check(&caller.credentials, wanted)?;
+    let truncate = how.truncate && kind == FileKind::File;
+    if truncate {
+        bench.shard.is_not_busy(ino)?;
+    }
+    register(bench, now, ino, opened(how, open))?;
+    let inode = bench.shard.inode(ino)?;
+    match &inode.body {
+        Body::Blocks(_) if truncate => return Ok(Look::Cut(ino)),
+        Body::Record(data) if truncate && !data.is_empty() => {
+            let mut draft = Draft::freeing(now);
+            if let Some(inode) = draft.inode(bench.shard, ino) {
+                crate::file::resize_record(inode, 0, now, &caller.credentials);
+            }
+            let reply = bench.shard.inode(ino)?.attr(ino);
+            let attr = Attr {
+                size: 0,
+                mtime: now,
+                ctime: now,
+                size_generation: reply.size_generation + 1,
+                ..reply
+            };
+            let reply = MetaReply::Opened {
+                attr: Box::new(attr),
+                created: false,
+                target: Vec::new(),
+            };
+            let reply = Reply::Meta(reply);
+            draft.answer(&caller.id, &reply);
+            bench.commit(draft)?;
+            return Ok(Look::Answered(reply));
+        }
+        Body::Record(data) if how.read => out.extend_from_slice(data),
+        _ => {}
+    }
+    let reply = MetaReply::Opened {
+        attr: Box::new(inode.attr(ino)),
+        created: false,
+        target: Vec::new(),
+    };
+    Ok(Look::Answered(Reply::Meta(reply)))
+}
+
+/// Registers an open file description; again is fine.
+pub(crate) fn register(bench: &mut Bench<'_>, now: Time, ino: Ino, opened: Opened) -> Op<()> {
+    crate::opens::register(bench, now, ino, opened)
+}

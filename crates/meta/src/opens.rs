@@ -1,0 +1,311 @@
+//! Who has what open, and the sizes of files that are written.
+//!
+//! While somebody has a file in blocks open for writing, its record is *unsettled*: the data servers know its size better.
+//! Closing descriptions report how far they wrote; the last one settles the record. Where a report is missing or of another size
+//! generation, the data servers are asked. An inode without links stays as long as it is open, also over a restart:
+//! its holders are in the log.
+
+use crate::draft::Draft;
+use crate::error::Op;
+use crate::mutation::{Mutation, Stamp};
+use crate::record::{Body, Inode};
+use crate::shard::{Opened, Written};
+use crate::store::{Core, Outside};
+use crate::stripe::Bench;
+use bivouac_layout::{FileLayout, Ino};
+use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::header::OpenId;
+use bivouac_proto::meta::Wrote;
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Reply, Time};
+
+/// Registers an open file description; again is fine.
+pub(crate) fn register(bench: &mut Bench<'_>, now: Time, ino: Ino, opened: Opened) -> Op<()> {
+    let inode = bench.shard.inode(ino)?;
+    let writes_blocks = opened.write && inode.as_blocks().is_some();
+    let settled = inode.as_blocks().is_some_and(|b| b.settled);
+    let (size, orphan) = (inode.size, inode.nlink == 0);
+    let mut draft = Draft::new(now);
+    if writes_blocks && settled {
+        draft.push(Mutation::Stamp(
+            ino,
+            Stamp {
+                settled: false,
+                ..stamp(inode)
+            },
+        ));
+    }
+    if orphan {
+        let mut holders = bench.shard.holders(ino);
+        holders.retain(|id| *id != opened.id);
+        holders.push(opened.id);
+        draft.push(Mutation::PutOrphan(ino, holders));
+    }
+    bench.commit(draft)?;
+    let live = bench.shard.live.entry(ino).or_default();
+    if writes_blocks && settled {
+        live.written = Written {
+            append_end: opened.append.then_some(size),
+            ..Written::default()
+        };
+    } else if writes_blocks && !live.has_writer() && !live.busy {
+        // Somebody wrote before a restart, and what he would have reported is lost.
+        live.written = Written {
+            unsure: true,
+            ..live.written
+        };
+    }
+    match live.opens.iter_mut().find(|o| o.id == opened.id) {
+        Some(known) => *known = opened,
+        None => live.opens.push(opened),
+    }
+    if opened.write && !opened.append {
+        live.written.append_end = None;
+    }
+    Ok(())
+}
+
+/// An inode's stamp as it is.
+pub(crate) fn stamp(inode: &Inode) -> Stamp {
+    Stamp {
+        size: inode.size,
+        nlink: inode.nlink,
+        mtime: inode.mtime,
+        ctime: inode.ctime,
+        settled: inode.as_blocks().is_some_and(|b| b.settled),
+    }
+}
+
+/// The stamp of a file that is settled now, at `size`, last written at `last` (0: not since it was settled before).
+fn settled_stamp(inode: &Inode, size: u64, last: Time, now: Time) -> Stamp {
+    let mut stamp = Stamp {
+        size,
+        settled: true,
+        ..stamp(inode)
+    };
+    let mtime_set = inode.as_blocks().map_or(Time::MIN, |b| b.mtime_set);
+    if last > 0 && last > mtime_set {
+        // A time in the future was set before that write, which ends it.
+        stamp.mtime = if stamp.mtime > now {
+            last
+        } else {
+            stamp.mtime.max(last)
+        };
+        stamp.ctime = stamp.ctime.max(last);
+    }
+    stamp
+}
+
+/// What is left to do for a file that its last writer has closed.
+struct Ask {
+    layout: FileLayout,
+}
+
+impl<O: Outside> Core<O> {
+    pub(crate) fn reopen(&self, ino: Ino, open: OpenId, write: bool) -> Result<Reply, Failure> {
+        let now = self.outside.now();
+        self.stripes.with(ino.shard(), |bench| {
+            register(
+                bench,
+                now,
+                ino,
+                Opened {
+                    id: open,
+                    write,
+                    append: false,
+                },
+            )?;
+            Ok(Reply::Done)
+        })
+    }
+
+    pub(crate) fn release(&self, ino: Ino, open: OpenId, wrote: Option<Wrote>) -> Result<Reply, Failure> {
+        let now = self.outside.now();
+        let map = self.outside.map();
+        let (ask, purge) = self.stripes.with(ino.shard(), |bench| {
+            bench.shard.is_not_busy(ino)?;
+            let Some(inode) = bench.shard.inodes.get(&ino) else {
+                bench.shard.live.remove(&ino);
+                return Ok((None, false));
+            };
+            let generation = inode.size_generation;
+            let in_blocks = inode.as_blocks().is_some();
+            let orphan = inode.nlink == 0;
+            let live = bench.shard.live.entry(ino).or_default();
+            let known = live
+                .opens
+                .iter()
+                .position(|o| o.id == open)
+                .map(|index| live.opens.swap_remove(index));
+            let wrote_blocks = in_blocks && (known.is_some_and(|o| o.write) || wrote.is_some());
+            if wrote_blocks {
+                note(&mut live.written, wrote, generation, now);
+                // Unknown here: opened before a restart, perhaps beside others that never report.
+                live.written.unsure |= known.is_none();
+            }
+            live.locks.drop_description(open);
+            let no_writer = !live.has_writer();
+            bench.changed();
+            if orphan {
+                let mut draft = Draft::freeing(now);
+                if bench.shard.in_use(ino) {
+                    draft.push(Mutation::PutOrphan(ino, bench.shard.holders(ino)));
+                } else {
+                    draft.drop_inode(bench.shard, &map, ino);
+                }
+                bench.commit(draft)?;
+                bench.shard.rest(ino);
+                return Ok((None, bench.shard.purges.contains_key(&ino)));
+            }
+            let ask = if wrote_blocks && no_writer {
+                begin_settling(bench, ino, now)?
+            } else {
+                None
+            };
+            bench.shard.rest(ino);
+            Ok((ask, false))
+        })?;
+        if purge {
+            self.keeper.purge(ino);
+        }
+        if let Some(ask) = ask {
+            self.settle_by_asking(ino, &ask.layout)?;
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Settles a file that nobody writes, asking the data servers if need be.
+    pub(crate) fn settle(&self, ino: Ino) -> Result<(), Failure> {
+        let now = self.outside.now();
+        let ask = self.stripes.with(ino.shard(), |bench| {
+            bench.shard.is_not_busy(ino)?;
+            match (
+                bench.shard.inodes.get(&ino).map(|i| &i.body),
+                bench.shard.live.get(&ino),
+            ) {
+                (_, Some(live)) if live.has_writer() => Ok(None),
+                (Some(Body::Blocks(blocks)), _) if !blocks.settled => {
+                    // What its writers would have reported may be lost.
+                    bench.shard.live.entry(ino).or_default().written.unsure = true;
+                    begin_settling(bench, ino, now)
+                }
+                _ => Ok(None),
+            }
+        })?;
+        match ask {
+            Some(ask) => self.settle_by_asking(ino, &ask.layout),
+            None => Ok(()),
+        }
+    }
+
+    fn settle_by_asking(&self, ino: Ino, layout: &FileLayout) -> Result<(), Failure> {
+        let found = self.extent(ino, layout);
+        let now = self.outside.now();
+        let map = self.outside.map();
+        let result = self.stripes.with(ino.shard(), |bench| {
+            end_busy(bench, ino);
+            let (length, age) = match &found {
+                Ok(found) => *found,
+                Err(errno) => return Err((*errno).into()),
+            };
+            let Some(inode) = bench.shard.inodes.get(&ino) else {
+                return Ok(());
+            };
+            let live = bench.shard.live.get(&ino);
+            if inode.nlink > 0 && inode.as_blocks().is_some() && !live.is_some_and(|l| l.has_writer()) {
+                let written = live.map(|l| l.written).unwrap_or_default();
+                let seen = i64::try_from(age).map_or(0, |age| now.saturating_sub(age));
+                let size = inode.size.max(length).max(written.end);
+                let stamp = settled_stamp(inode, size, written.last.max(seen), now);
+                let mut draft = Draft::freeing(now);
+                draft.push(Mutation::Stamp(ino, stamp));
+                bench.commit(draft)?;
+                if let Some(live) = bench.shard.live.get_mut(&ino) {
+                    live.written = Written::default();
+                }
+            }
+            reap(bench, &map, ino, now)
+        });
+        if result.is_err() {
+            self.keeper.settle(ino);
+        }
+        result
+    }
+
+    /// The length of a file in blocks as its servers know it, and nanoseconds since its last write.
+    pub(crate) fn extent(&self, ino: Ino, layout: &FileLayout) -> Result<(u64, u64), Errno> {
+        let servers = layout.servers(&self.outside.map(), u64::MAX);
+        let mut found = (0, u64::MAX);
+        for answer in self.outside.data_all(&servers, &DataRequest::Extent { ino }) {
+            match answer? {
+                DataReply::Extent { length, age, .. } => found = (found.0.max(length), found.1.min(age)),
+                _ => return Err(Errno::PROTO),
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Takes in what a closing description says about its writes.
+fn note(written: &mut Written, wrote: Option<Wrote>, generation: u32, now: Time) {
+    match wrote {
+        // A writer that does not say: it died, or its agent speaks for it.
+        None => written.unsure = true,
+        Some(wrote) => {
+            written.unsure |= wrote.unsure;
+            if wrote.end > 0 {
+                written.last = written.last.max(now.saturating_sub_unsigned(wrote.age));
+                if wrote.size_generation == generation {
+                    written.end = written.end.max(wrote.end);
+                } else {
+                    // It was cut meanwhile; what was written since then, the servers know.
+                    written.unsure = true;
+                }
+            }
+        }
+    }
+}
+
+/// Settles the record if the reports tell enough; otherwise marks the file busy, and the servers are to be asked.
+fn begin_settling(bench: &mut Bench<'_>, ino: Ino, now: Time) -> Op<Option<Ask>> {
+    let Some(inode) = bench.shard.inodes.get(&ino) else {
+        return Ok(None);
+    };
+    let Some(blocks) = inode.as_blocks().filter(|b| !b.settled) else {
+        return Ok(None);
+    };
+    let written = bench.shard.live.get(&ino).map(|l| l.written).unwrap_or_default();
+    if written.unsure {
+        let layout = blocks.layout.clone();
+        bench.shard.live.entry(ino).or_default().busy = true;
+        return Ok(Some(Ask { layout }));
+    }
+    let stamp = settled_stamp(inode, inode.size.max(written.end), written.last, now);
+    let mut draft = Draft::freeing(now);
+    draft.push(Mutation::Stamp(ino, stamp));
+    bench.commit(draft)?;
+    if let Some(live) = bench.shard.live.get_mut(&ino) {
+        live.written = Written::default();
+    }
+    Ok(None)
+}
+
+/// What kept others off a file is over.
+pub(crate) fn end_busy(bench: &mut Bench<'_>, ino: Ino) {
+    if let Some(live) = bench.shard.live.get_mut(&ino) {
+        live.busy = false;
+    }
+    bench.changed();
+}
+
+/// Removes an inode that lost its last link while it was in use, and is not any more.
+pub(crate) fn reap(bench: &mut Bench<'_>, map: &bivouac_layout::Map, ino: Ino, now: Time) -> Op<()> {
+    let gone = bench.shard.inodes.get(&ino).is_some_and(|i| i.nlink == 0);
+    if gone && !bench.shard.in_use(ino) {
+        let mut draft = Draft::freeing(now);
+        draft.drop_inode(bench.shard, map, ino);
+        bench.commit(draft)?;
+    }
+    bench.shard.rest(ino);
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! The records of a shard as they lie in memory and in the log.
+//!
+//! They are compact, for a server may hold hundreds of millions: what few inodes have is behind a pointer, and
+//! byte strings are boxed slices.
+
+use crate::access::Owner;
+use bivouac_layout::{FileLayout, Ino};
+use bivouac_proto::attr::Store;
+use bivouac_proto::{Attr, FileKind, Time};
+use serde::{Deserialize, Serialize};
+
+/// An inode.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub(crate) struct Inode {
+    /// Bytes; of a directory that is not split, entries.
+    pub size: u64,
+    pub atime: Time,
+    pub mtime: Time,
+    pub ctime: Time,
+    pub btime: Time,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub size_generation: u32,
+    /// Permission bits (07777).
+    pub mode: u16,
+    pub body: Body,
+    pub extra: Option<Box<Extra>>,
+}
+
+/// What an inode is, with what belongs to that.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub(crate) enum Body {
+    /// A regular file whose data is here. Its size is the slice's length.
+    Record(#[serde(with = "serde_bytes")] Box<[u8]>),
+    /// A regular file in blocks.
+    Blocks(Box<Blocks>),
+    Directory(Box<Directory>),
+    /// Its target.
+    Symlink(#[serde(with = "serde_bytes")] Box<[u8]>),
+    Fifo,
+    Socket,
+}
+
+/// A regular file in blocks.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub(crate) struct Blocks {
+    pub layout: FileLayout,
+    /// Nobody has it open for writing: size and mtime are exact.
+    pub settled: bool,
+    /// No server holds anything beyond this, unless it was written since the file was last settled. Bytes.
+    pub reach: u64,
+    /// A cut to so many bytes is under way, and is done again after a crash.
+    pub cut: Option<u64>,
+    /// When mtime was last set explicitly; writes before that do not change it.
+    pub mtime_set: Time,
+}
+
+/// A directory.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub(crate) struct Directory {
+    pub parent: Ino,
+    /// Its name there.
+    #[serde(with = "serde_bytes")]
+    pub name: Box<[u8]>,
+    pub state: Spread,
+    /// When mtime was last set explicitly; changes of the parts before that do not show.
+    pub mtime_set: Time,
+}
+
+/// Where a directory's entries are.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub(crate) enum Spread {
+    /// In the directory's own shard.
+    Packed,
+    /// Still there, but about to move: they can be read, and changes wait.
+    Splitting,
+    /// In the parts' shards.
+    Split,
+}
+
+/// What few inodes have.
+#[derive(Clone, PartialEq, Default, Serialize, Deserialize, Debug)]
+pub(crate) struct Extra {
+    /// Extended attributes, sorted by name.
+    pub xattrs: Vec<(serde_bytes::ByteBuf, serde_bytes::ByteBuf)>,
+}
+
+/// One part of a split directory, as its shard sees it.
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize, Debug)]
+pub(crate) struct Part {
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
+    pub entries: u32,
+    pub subdirectories: u32,
+    pub mtime: Time,
+}
+
+impl Part {
+    pub(crate) fn owner(&self) -> Owner {
+        Owner {
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+        }
+    }
+}
+
+impl Inode {
+    /// A new inode with one link (two for a directory).
+    pub(crate) fn new(owner: Owner, now: Time, body: Body) -> Inode {
+        let nlink = if matches!(body, Body::Directory(_)) { 2 } else { 1 };
+        let size = match &body {
+            Body::Record(bytes) | Body::Symlink(bytes) => bytes.len() as u64,
+            _ => 0,
+        };
+        Inode {
+            size,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            nlink,
+            uid: owner.uid,
+            gid: owner.gid,
+            size_generation: 0,
+            mode: owner.mode,
+            body,
+            extra: None,
+        }
+    }
+
+    /// A new, empty directory.
+    pub(crate) fn directory(owner: Owner, now: Time, parent: Ino, name: &[u8]) -> Inode {
+        let directory = Directory {
+            parent,
+            name: name.into(),
+            state: Spread::Packed,
+            mtime_set: Time::MIN,
+        };
+        Inode::new(owner, now, Body::Directory(Box::new(directory)))
+    }
+
+    pub(crate) fn kind(&self) -> FileKind {
+        match self.body {
+            Body::Record(_) | Body::Blocks(_) => FileKind::File,
+            Body::Directory(_) => FileKind::Directory,
+            Body::Symlink(_) => FileKind::Symlink,
+            Body::Fifo => FileKind::Fifo,
+            Body::Socket => FileKind::Socket,
+        }
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        Owner {
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+        }
+    }
+
+    pub(crate) fn as_directory(&self) -> Option<&Directory> {
+        match &self.body {
+            Body::Directory(directory) => Some(directory),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn as_blocks(&self) -> Option<&Blocks> {
+        match &self.body {
+            Body::Blocks(blocks) => Some(blocks),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn blocks_mut(&mut self) -> Option<&mut Blocks> {
+        match &mut self.body {
+            Body::Blocks(blocks) => Some(blocks),
+            _ => None,
+        }
+    }
+
+    /// The target of a symbolic link; empty for everything else.
+    pub(crate) fn target(&self) -> &[u8] {
+        match &self.body {
+            Body::Symlink(target) => target,
+            _ => &[],
+        }
+    }
+
+    /// What `stat` shows. Of a split directory, entries, links and mtime still lack what the parts know.
+    pub(crate) fn attr(&self, ino: Ino) -> Attr {
+        let (store, layout) = match &self.body {
+            Body::Blocks(b) => (
+                Store::Blocks { settled: b.settled },
+                Some(Box::new(b.layout.clone())),
+            ),
+            _ => (Store::Record, None),
+        };
+        Attr {
+            ino,
+            kind: self.kind(),
+            mode: self.mode,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            size: self.size,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+            store,
+            size_generation: self.size_generation,
+            split: self.as_directory().is_some_and(|d| d.state == Spread::Split),
+            layout,
+        }
+    }
+
+    pub(crate) fn xattrs(&self) -> &[(serde_bytes::ByteBuf, serde_bytes::ByteBuf)] {
+        self.extra.as_ref().map_or(&[], |extra| &extra.xattrs)
+    }
+}

@@ -1,0 +1,283 @@
+//! One shard's state in memory: what its log says, and what lives only as long as the process.
+//!
+//! The durable part is changed by [`crate::mutation`] alone, after the change is in the log. Everything here is read and
+//! written under the lock of the shard's stripe.
+
+use crate::access::Owner;
+use crate::error::{Op, Stop};
+use crate::locks::LockTable;
+use crate::record::{Inode, Part, Spread};
+use bivouac_layout::namespace;
+use bivouac_layout::{Ino, ServerId};
+use bivouac_proto::header::OpenId;
+use bivouac_proto::peer::{IntentId, Step};
+use bivouac_proto::{Errno, FileKind, Refusal, Time};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Instant;
+
+/// Where an entry is kept: in the order of listings, so that one is a range of the tree.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct EntryKey {
+    pub dir: Ino,
+    pub cookie: u64,
+    pub name: Box<[u8]>,
+}
+
+impl EntryKey {
+    /// Before all entries of `dir` with this cookie. (An empty boxed slice takes no memory.)
+    pub(crate) fn first(dir: Ino, cookie: u64) -> EntryKey {
+        EntryKey {
+            dir,
+            cookie,
+            name: Box::default(),
+        }
+    }
+}
+
+/// What an entry names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Named {
+    pub ino: Ino,
+    pub kind: FileKind,
+}
+
+/// Which thing counts a directory's entries here: its inode, or one of its parts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Home {
+    Packed(Ino),
+    Part(Ino, u16),
+}
+
+/// What an intent holds in this shard until it is decided.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub(crate) struct Prepared {
+    pub steps: Vec<Step>,
+    /// The numbers of the directories that it will make, in the steps' order.
+    pub made: Vec<Ino>,
+    /// When it was prepared, unless that was before a restart.
+    #[serde(skip)]
+    pub since: Option<Instant>,
+    /// The coordinator's own part: not logged before the decision.
+    #[serde(skip)]
+    pub own: bool,
+}
+
+/// How a request ended, to be told again.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub(crate) struct Answer {
+    pub sequence: u64,
+    pub time: Time,
+    #[serde(with = "serde_bytes")]
+    pub reply: Box<[u8]>,
+}
+
+/// What intents hold.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) enum Key {
+    /// An entry: exclusive.
+    Entry(Ino, Box<[u8]>),
+    /// The life of a directory's content here: shared by those who change entries, exclusive for who removes it.
+    Content(Ino),
+    /// The link count of a file, or the place of a directory: exclusive.
+    Inode(Ino),
+}
+
+/// Who holds a key. (One intent alone, or several that share it.)
+#[derive(Debug, Default)]
+pub(crate) struct Holders {
+    pub exclusive: bool,
+    pub intents: Vec<IntentId>,
+}
+
+/// An open file description.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Opened {
+    pub id: OpenId,
+    pub write: bool,
+    pub append: bool,
+}
+
+/// What goes on with an inode that is in use.
+#[derive(Debug, Default)]
+pub(crate) struct Live {
+    pub opens: Vec<Opened>,
+    /// A cut, an append or a move out of the record is under way.
+    pub busy: bool,
+    pub locks: LockTable,
+    pub written: Written,
+}
+
+/// What is known of a file in blocks that is being written.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Written {
+    /// The highest end that a closed description or an append reported, bytes.
+    pub end: u64,
+    /// The latest write that was reported; 0 is none.
+    pub last: Time,
+    /// Reports are missing: the servers have to be asked.
+    pub unsure: bool,
+    /// The file's end, while all writers append.
+    pub append_end: Option<u64>,
+}
+
+impl Live {
+    pub(crate) fn is_idle(&self) -> bool {
+        self.opens.is_empty() && !self.busy && self.locks.is_empty()
+    }
+
+    pub(crate) fn has_writer(&self) -> bool {
+        self.opens.iter().any(|o| o.write)
+    }
+}
+
+/// A shard.
+#[derive(Debug, Default)]
+pub(crate) struct Shard {
+    // Durable.
+    pub entries: BTreeMap<EntryKey, Named>,
+    pub inodes: BTreeMap<Ino, Box<Inode>>,
+    pub parts: BTreeMap<(Ino, u16), Part>,
+    /// Counter of the next inode.
+    pub next: u64,
+    /// Numbers of intents below this were, or may have been, given out.
+    pub intent_limit: u64,
+    pub intents: BTreeMap<IntentId, Prepared>,
+    /// Intents of this shard that were decided, with the servers that may not have heard it.
+    pub decisions: BTreeMap<u64, Vec<ServerId>>,
+    pub answers: HashMap<(u64, u32), Answer>,
+    /// Inodes without links, with those who have them open.
+    pub orphans: BTreeMap<Ino, Vec<OpenId>>,
+    /// Files that are gone, with the servers whose blocks are not.
+    pub purges: BTreeMap<Ino, Vec<ServerId>>,
+    /// Who may move directories (in shard 0).
+    pub mover: Option<IntentId>,
+
+    // As long as the process.
+    pub live: HashMap<Ino, Live>,
+    pub keys: BTreeMap<Key, Holders>,
+    pub next_intent: u64,
+    /// Intents of this shard that are neither decided nor given up.
+    pub active: HashSet<u64>,
+    /// Requests under way that let go of the stripe in between.
+    pub running: HashSet<(u64, u32)>,
+    /// Decisions that everybody has heard; the log is told with the next change.
+    pub concluded: Vec<u64>,
+    /// Answers that were put since old ones were last dropped.
+    pub answers_put: usize,
+}
+
+impl Shard {
+    pub(crate) fn new() -> Shard {
+        Shard {
+            next: 1,
+            ..Shard::default()
+        }
+    }
+
+    /// What `name` names in `dir`.
+    pub(crate) fn find(&self, dir: Ino, name: &[u8]) -> Option<Named> {
+        let cookie = namespace::cookie(dir, name);
+        self.entries
+            .range(EntryKey::first(dir, cookie)..)
+            .take_while(|(key, _)| key.dir == dir && key.cookie == cookie)
+            .find(|(key, _)| *key.name == *name)
+            .map(|(_, named)| *named)
+    }
+
+    /// An inode; ENOENT if there is none.
+    pub(crate) fn inode(&self, ino: Ino) -> Result<&Inode, Errno> {
+        self.inodes.get(&ino).map(|inode| &**inode).ok_or(Errno::NOENT)
+    }
+
+    /// Where a directory's entry `name` belongs here, when the sender takes it for `split` or not.
+    pub(crate) fn home(&self, dir: Ino, split: bool, name: &[u8]) -> Op<(Home, Owner)> {
+        if split {
+            let part = namespace::part_of(namespace::cookie(dir, name));
+            let found = self.parts.get(&(dir, part)).ok_or(Refusal::UnknownDirectory)?;
+            return Ok((Home::Part(dir, part), found.owner()));
+        }
+        let inode = self.inodes.get(&dir).ok_or(Refusal::UnknownDirectory)?;
+        match inode.as_directory() {
+            None => Err(Errno::NOTDIR.into()),
+            Some(d) if d.state == Spread::Split => Err(Refusal::DirectorySplit.into()),
+            Some(_) if inode.nlink == 0 => Err(Errno::NOENT.into()),
+            Some(_) => Ok((Home::Packed(dir), inode.owner())),
+        }
+    }
+
+    /// Like [`Shard::home`], found out from what is here.
+    pub(crate) fn home_of(&self, dir: Ino, name: &[u8]) -> Op<(Home, Owner)> {
+        match self.home(dir, false, name) {
+            Ok(home) => Ok(home),
+            Err(failed) => self.home(dir, true, name).map_err(|_| failed),
+        }
+    }
+
+    /// Waits while a directory's entries are on the move, or an intent is about to remove it.
+    pub(crate) fn may_change(&self, home: Home) -> Op<()> {
+        let dir = match home {
+            Home::Packed(dir) => {
+                let state = self
+                    .inodes
+                    .get(&dir)
+                    .and_then(|i| i.as_directory())
+                    .map(|d| d.state);
+                if state == Some(Spread::Splitting) {
+                    return Err(Stop::Wait);
+                }
+                dir
+            }
+            Home::Part(dir, _) => dir,
+        };
+        match self.keys.get(&Key::Content(dir)) {
+            Some(holders) if holders.exclusive => Err(Stop::Wait),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits while an intent holds the entry.
+    pub(crate) fn entry_is_free(&self, dir: Ino, name: &[u8]) -> Op<()> {
+        if !self.keys.is_empty() && self.keys.contains_key(&Key::Entry(dir, name.into())) {
+            return Err(Stop::Wait);
+        }
+        Ok(())
+    }
+
+    /// Waits while an intent holds the inode.
+    pub(crate) fn inode_is_free(&self, ino: Ino) -> Op<()> {
+        if !self.keys.is_empty() && self.keys.contains_key(&Key::Inode(ino)) {
+            return Err(Stop::Wait);
+        }
+        Ok(())
+    }
+
+    /// Waits while somebody cuts the file, appends to it, or moves it out of its record.
+    pub(crate) fn is_not_busy(&self, ino: Ino) -> Op<()> {
+        if self.live.get(&ino).is_some_and(|l| l.busy) {
+            Err(Stop::Wait)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether somebody still needs the inode without links.
+    pub(crate) fn in_use(&self, ino: Ino) -> bool {
+        self.live.get(&ino).is_some_and(|l| l.busy || !l.opens.is_empty())
+    }
+
+    /// Who has an inode open.
+    pub(crate) fn holders(&self, ino: Ino) -> Vec<OpenId> {
+        self.live
+            .get(&ino)
+            .map(|l| l.opens.iter().map(|o| o.id).collect())
+            .unwrap_or_default()
+    }
+
+    /// Forgets about an inode's use when there is none.
+    pub(crate) fn rest(&mut self, ino: Ino) {
+        if self.live.get(&ino).is_some_and(Live::is_idle) {
+            self.live.remove(&ino);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Directories that outgrow one shard.
+//!
+//! A split marks the directory in the log, so that changes of its entries wait; installs all entries as parts on all servers,
+//! replacing what an earlier try left; and flips the directory in one record, which drops the entries here. Until then
+//! everybody reads the entries where they are; interrupted anywhere, it is done again from the start.
+
+use crate::access::Owner;
+use crate::draft::{Draft, wants_split};
+use crate::error::Stop;
+use crate::mutation::Mutation;
+use crate::record::{Body, Inode, Part, Spread};
+use crate::shard::{EntryKey, Key};
+use crate::store::{Core, Outside};
+use bivouac_layout::namespace::{PARTS, cookie, part_of, part_shard};
+use bivouac_layout::{Ino, Map, ServerId};
+use bivouac_proto::peer::{MovedEntry, PeerReply, PeerRequest};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{FileKind, Time};
+use std::collections::BTreeMap;
+
+/// Most bytes of names in one message.
+const MESSAGE: usize = 512 << 10;
+
+/// The parts of one message, and their entries.
+#[derive(Default)]
+struct Load {
+    parts: Vec<u16>,
+    entries: Vec<MovedEntry>,
+    bytes: usize,
+}
+
+impl<O: Outside> Core<O> {
+    /// Splits a directory that has become too large, or whose split was interrupted; any other stays as it is.
+    pub(crate) fn split_directory(&self, dir: Ino) -> Result<(), Failure> {
+        let now = self.outside.now();
+        let begun = self.stripes.with(dir.shard(), |bench| {
+            let Some(inode) = bench.shard.inodes.get(&dir) else {
+                return Ok(None);
+            };
+            let state = inode.as_directory().map(|d| d.state);
+            let due = wants_split(inode) && inode.nlink > 0;
+            match state {
+                Some(Spread::Splitting) => {}
+                Some(Spread::Packed) if due => {
+                    if bench.shard.keys.contains_key(&Key::Content(dir)) {
+                        // Intents that mean to change it are to finish first.
+                        return Err(Stop::Wait);
+                    }
+                    let mut draft = Draft::new(now);
+                    set_state(draft.inode(bench.shard, dir), Spread::Splitting);
+                    bench.commit(draft)?;
+                }
+                _ => return Ok(None),
+            }
+            let inode = bench.shard.inode(dir)?;
+            let range = EntryKey::first(dir, 0)..EntryKey::first(Ino(dir.0.saturating_add(1)), 0);
+            let entries: Vec<MovedEntry> = bench
+                .shard
+                .entries
+                .range(range)
+                .map(|(key, named)| MovedEntry {
+                    name: key.name.to_vec(),
+                    ino: named.ino,
+                    kind: named.kind,
+                })
+                .collect();
+            Ok(Some((inode.owner(), inode.mtime, entries)))
+        })?;
+        let Some((owner, time, entries)) = begun else {
+            return Ok(());
+        };
+        let installed = self.install_everywhere(dir, owner, time, entries);
+        self.stripes
+            .with(dir.shard(), |bench| {
+                let mut draft = Draft::freeing(now);
+                if installed.is_ok() {
+                    draft.push(Mutation::Unpack(dir));
+                } else {
+                    // Its users need not wait until a server is back; it stays packed until the next try.
+                    set_state(draft.inode(bench.shard, dir), Spread::Packed);
+                }
+                // Owner and mode may have changed meanwhile.
+                let current = bench.shard.inode(dir)?.owner();
+                bench.commit(draft)?;
+                Ok(current)
+            })
+            .and_then(|current| {
+                installed?;
+                if current == owner {
+                    Ok(())
+                } else {
+                    self.own_everywhere(dir, current)
+                }
+            })
+    }
+
+    fn install_everywhere(
+        &self,
+        dir: Ino,
+        owner: Owner,
+        time: Time,
+        entries: Vec<MovedEntry>,
+    ) -> Result<(), Failure> {
+        let map = self.outside.map();
+        for (server, loads) in deal(&map, dir, entries) {
+            for load in loads {
+                let request = PeerRequest::InstallParts {
+                    dir,
+                    owner: owner.triple(),
+                    time,
+                    parts: load.parts,
+                    entries: load.entries,
+                };
+                self.ask(server, &request)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn own_everywhere(&self, dir: Ino, owner: Owner) -> Result<(), Failure> {
+        for server in &self.outside.map().servers {
+            self.ask(
+                server.id,
+                &PeerRequest::OwnParts {
+                    dir,
+                    owner: owner.triple(),
+                },
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Holds parts of a directory from now on.
+    pub(crate) fn install_parts(
+        &self,
+        dir: Ino,
+        (mode, uid, gid): (u16, u32, u32),
+        time: Time,
+        parts: &[u16],
+        entries: &[MovedEntry],
+    ) -> Result<(), Failure> {
+        let now = self.outside.now();
+        let mut by_part: BTreeMap<u16, Vec<&MovedEntry>> = BTreeMap::new();
+        for entry in entries {
+            by_part
+                .entry(part_of(cookie(dir, &entry.name)))
+                .or_default()
+                .push(entry);
+        }
+        for number in parts.iter().copied().filter(|number| *number < PARTS) {
+            let entries = by_part.remove(&number).unwrap_or_default();
+            let directories = entries.iter().filter(|e| e.kind == FileKind::Directory).count();
+            let part = Part {
+                mode,
+                uid,
+                gid,
+                entries: entries.len() as u32,
+                subdirectories: directories as u32,
+                mtime: time,
+            };
+            self.stripes.with(part_shard(dir, number), |bench| {
+                let mut draft = Draft::new(now);
+                draft.push(Mutation::DropPart(dir, number));
+                draft.push(Mutation::PutPart(dir, number, part));
+                for entry in &entries {
+                    let name = entry.name.as_slice().into();
+                    draft.push(Mutation::PutEntry {
+                        dir,
+                        name,
+                        ino: entry.ino,
+                        kind: entry.kind,
+                    });
+                }
+                bench.commit(draft)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What this server's parts of a directory know.
+    pub(crate) fn stat_parts(&self, dir: Ino) -> Result<PeerReply, Failure> {
+        let (mut entries, mut subdirectories, mut mtime) = (0, 0u32, Time::MIN);
+        for number in self.my_parts(dir) {
+            let part = self.stripes.with(part_shard(dir, number), |bench| {
+                Ok(bench.shard.parts.get(&(dir, number)).copied())
+            })?;
+            if let Some(part) = part {
+                entries += u64::from(part.entries);
+                subdirectories = subdirectories.saturating_add(part.subdirectories);
+                mtime = mtime.max(part.mtime);
+            }
+        }
+        Ok(PeerReply::Parts {
+            entries,
+            subdirectories,
+            mtime,
+        })
+    }
+
+    /// This server's parts of a directory have another owner or mode.
+    pub(crate) fn own_parts(&self, dir: Ino, (mode, uid, gid): (u16, u32, u32)) -> Result<(), Failure> {
+        let now = self.outside.now();
+        for number in self.my_parts(dir) {
+            self.stripes.with(part_shard(dir, number), |bench| {
+                let Some(part) = bench.shard.parts.get(&(dir, number)).copied() else {
+                    return Ok(());
+                };
+                let mut draft = Draft::new(now);
+                draft.push(Mutation::PutPart(
+                    dir,
+                    number,
+                    Part {
+                        mode,
+                        uid,
+                        gid,
+                        ..part
+                    },
+                ));
+                bench.commit(draft)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn my_parts(&self, dir: Ino) -> Vec<u16> {
+        let map = self.outside.map();
+        let me = self.outside.me();
+        (0..PARTS)
+            .filter(|number| map.primary(part_shard(dir, *number)) == me)
+            .collect()
+    }
+}
+
+fn set_state(inode: Option<&mut Inode>, state: Spread) {
+    if let Some(Inode {
+        body: Body::Directory(directory),
+        ..
+    }) = inode
+    {
+        directory.state = state;
+    }
+}
+
+/// Which parts with which entries each server gets, in messages of bounded size. Empty parts are installed, too.
+fn deal(map: &Map, dir: Ino, entries: Vec<MovedEntry>) -> BTreeMap<ServerId, Vec<Load>> {
+    let mut by_part: BTreeMap<u16, Vec<MovedEntry>> = (0..PARTS).map(|number| (number, Vec::new())).collect();
+    for entry in entries {
+        by_part
+            .entry(part_of(cookie(dir, &entry.name)))
+            .or_default()
+            .push(entry);
+    }
+    let mut dealt: BTreeMap<ServerId, Vec<Load>> = BTreeMap::new();
+    for (number, entries) in by_part {
+        let bytes: usize = entries.iter().map(|e| e.name.len() + 16).sum();
+        let loads = dealt.entry(map.primary(part_shard(dir, number))).or_default();
+        if loads.last().is_none_or(|load| load.bytes + bytes > MESSAGE) {
+            loads.push(Load::default());
+        }
+        if let Some(load) = loads.last_mut() {
+            load.parts.push(number);
+            load.entries.extend(entries);
+            load.bytes += bytes;
+        }
+    }
+    dealt
+}

@@ -1,0 +1,478 @@
+//! The store's face: opening, serving, closing.
+
+use crate::error::{LogError, OpenError};
+use crate::keeper::Keeper;
+use crate::locking::Locking;
+use crate::record::Inode;
+use crate::stripe::Stripes;
+use bivouac_layout::{Ino, Map, ServerId, ShardId};
+use bivouac_proto::auth::Credentials;
+use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::header::RequestId;
+use bivouac_proto::meta::MetaRequest;
+use bivouac_proto::peer::{IntentId, PeerReply, PeerRequest};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Refusal, Reply, Time};
+use rustix::fs::FlockOperation;
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What a store needs from outside itself. Its methods are never called under a lock, and may block.
+pub trait Outside: Send + Sync + 'static {
+    /// The current map.
+    fn map(&self) -> Arc<Map>;
+
+    /// The server that the store belongs to.
+    fn me(&self) -> ServerId;
+
+    /// Asks another server; the answer is what [`MetaStore::peer`] gave there, or EIO if there was none. (Never called
+    /// for the store's own server.)
+    fn peer(&self, server: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure>;
+
+    /// A data operation on any server, the own one included. `payload` is what a write sends, `into` what a read fills.
+    fn data(
+        &self,
+        server: ServerId,
+        request: &DataRequest,
+        payload: &[u8],
+        into: &mut [u8],
+    ) -> Result<DataReply, Errno>;
+
+    /// One data operation on several servers, if possible in parallel; the answers in their order.
+    fn data_all(&self, servers: &[ServerId], request: &DataRequest) -> Vec<Result<DataReply, Errno>> {
+        servers
+            .iter()
+            .map(|server| self.data(*server, request, &[], &mut []))
+            .collect()
+    }
+
+    /// The clock.
+    fn now(&self) -> Time;
+}
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// For permission checks.
+    pub credentials: Credentials,
+    /// Identity of the request: with a session other than 0, a repeated request is answered and not done again.
+    pub id: RequestId,
+    /// The shard that the request's header names.
+    pub shard: ShardId,
+}
+
+/// How a store works.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The deployment; logs of others are refused.
+    pub deployment: u64,
+    /// How long an operation waits for another that holds what it needs before it is refused with `Busy`.
+    pub patience: Duration,
+    /// For how long after the opening of a store with files in it agents may register their opens again, before
+    /// unlinked files are removed and sizes are settled.
+    pub grace: Duration,
+    /// Run the keeper's thread (see [`MetaStore::keep`]).
+    pub background: bool,
+    /// Compact a log at this length, bytes, rather than at the default (for tests).
+    pub compact_at: Option<u64>,
+}
+
+impl Options {
+    /// The usual options for a deployment.
+    pub fn new(deployment: u64) -> Options {
+        let (patience, grace) = (Duration::from_secs(10), Duration::from_secs(5));
+        Options {
+            deployment,
+            patience,
+            grace,
+            background: true,
+            compact_at: None,
+        }
+    }
+}
+
+/// How much a store holds.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counts {
+    /// Inodes, directories included.
+    pub inodes: u64,
+    /// Open file descriptions.
+    pub opens: u64,
+    /// Length of all logs, bytes.
+    pub log_bytes: u64,
+}
+
+/// The metadata of one server: its shards, with everything that they own.
+///
+/// All methods may be called from many threads at once. A change that was acknowledged survives the death of the
+/// process at any moment.
+pub struct MetaStore<O: Outside> {
+    pub(crate) core: Arc<Core<O>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the operations work on. They are its methods, in a module for each family.
+pub(crate) struct Core<O> {
+    pub stripes: Stripes,
+    pub outside: O,
+    pub patience: Duration,
+    pub keeper: Keeper,
+    pub locking: Locking,
+    /// Where the intents lie that were prepared here. Taken for moments, under no other lock or under a stripe's.
+    pub prepared: Mutex<HashMap<IntentId, Vec<ShardId>>>,
+    namespace: AtomicU64,
+    /// Held as long as the store is open, so that no second server opens it.
+    _exclusive: File,
+}
+
+impl<O: Outside> MetaStore<O> {
+    /// Opens the store in `dir`, making what is not there, and replays its logs. [`MetaStore::recover`] is to be called
+    /// when other servers can be asked.
+    pub fn open(dir: &Path, options: Options, outside: O) -> Result<MetaStore<O>, OpenError> {
+        std::fs::create_dir_all(dir).map_err(OpenError::io(dir))?;
+        let exclusive = File::open(dir).map_err(OpenError::io(dir))?;
+        match rustix::fs::flock(&exclusive, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::InUse(dir.into())),
+            Err(error) => return Err(OpenError::io(dir)(error.into())),
+        }
+        let stripes = Stripes::open(dir, options.deployment, options.patience, options.compact_at)?;
+        let namespace = AtomicU64::new(stripes.namespace());
+        let core = Core {
+            keeper: Keeper::new(Instant::now() + options.grace),
+            locking: Locking::default(),
+            prepared: Mutex::default(),
+            patience: options.patience,
+            namespace,
+            stripes,
+            outside,
+            _exclusive: exclusive,
+        };
+        core.find_work();
+        let core = Arc::new(core);
+        let thread = options.background.then(|| {
+            let core = core.clone();
+            std::thread::Builder::new()
+                .name("meta-keeper".into())
+                .spawn(move || core.keep_always())
+        });
+        let thread = thread.transpose().map_err(OpenError::io(dir))?;
+        Ok(MetaStore { core, thread })
+    }
+
+    /// Takes charge of shards that are empty, at a deployment's first start; what is held already stays as it is. In shard
+    /// 0 the root directory is made, with the process's user and group and mode 0755.
+    pub fn adopt(&self, shards: impl IntoIterator<Item = ShardId>) -> Result<(), Errno> {
+        for shard in shards {
+            self.core.stripes.adopt(shard).map_err(|e| e.errno())?;
+            if shard == Ino::ROOT.shard() {
+                self.core.make_root().map_err(errno)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finishes what a crash has left: intents, splits, cuts, and (when the grace time is over) sizes and files that nobody
+    /// has open. What cannot be done now, because a server does not answer, the keeper tries again.
+    pub fn recover(&self) {
+        self.core.keep();
+    }
+
+    /// Does what is due in the background, once: removes the blocks of removed files, splits directories that have grown
+    /// large, and tries again what failed. The keeper's thread does it whenever there is something.
+    pub fn keep(&self) {
+        self.core.keep();
+    }
+
+    /// Serves a request to the metadata. `payload` came with it; what is to go with the reply is appended to `out`.
+    pub fn meta(
+        &self,
+        caller: &Caller,
+        request: &MetaRequest<'_>,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Reply, Failure> {
+        self.core.meta(caller, request, payload, out)
+    }
+
+    /// Serves another server's request.
+    pub fn peer(&self, from: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
+        self.core.serve_peer(from, request)
+    }
+
+    /// The namespace version; requests with an older one are to be refused.
+    pub fn namespace(&self) -> u64 {
+        self.core.namespace()
+    }
+
+    /// The shards that the store holds.
+    pub fn shards(&self) -> Vec<ShardId> {
+        self.core.stripes.shards()
+    }
+
+    /// How much it holds. Looks at every shard: for a status display.
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts {
+            log_bytes: self.core.stripes.log_bytes(),
+            ..Counts::default()
+        };
+        self.core.stripes.each(|_, shard| {
+            counts.inodes += shard.inodes.len() as u64;
+            counts.opens += shard.live.values().map(|l| l.opens.len() as u64).sum::<u64>();
+        });
+        counts
+    }
+
+    /// Syncs the logs and closes the store. Nothing depends on it.
+    pub fn close(self) {
+        if let Err(error) = self.core.stripes.sync_all() {
+            tracing::warn!(%error, "the metadata logs were not synced");
+        }
+    }
+}
+
+impl<O: Outside> Drop for MetaStore<O> {
+    fn drop(&mut self) {
+        self.core.keeper.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<O: Outside> Core<O> {
+    pub(crate) fn meta(
+        &self,
+        caller: &Caller,
+        request: &MetaRequest<'_>,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Reply, Failure> {
+        match *request {
+            MetaRequest::Lookup { at } => self.lookup(caller, at),
+            MetaRequest::GetAttr { ino } => self.get_attr(ino),
+            MetaRequest::SetAttr { ino, set } => self.set_attr(caller, ino, set),
+            MetaRequest::Open { at, how, open } => self.open_entry(caller, at, how, open, out),
+            MetaRequest::OpenInode { ino, how, open } => self.open_inode(caller, ino, how, open, out),
+            MetaRequest::Release { ino, open, wrote } => self.release(ino, open, wrote),
+            MetaRequest::Reopen { ino, open, write } => self.reopen(ino, open, write),
+            MetaRequest::Truncate { ino, size } => self.truncate(caller, ino, size),
+            MetaRequest::ReadRecord { ino, offset, len } => self.read_record(ino, offset, len, out),
+            MetaRequest::WriteRecord { ino, offset } => self.write_record(caller, ino, offset, payload),
+            MetaRequest::Spill { ino } => self.spill(ino),
+            MetaRequest::Append { ino } => self.append(caller, ino, payload),
+            MetaRequest::Mkdir { at, mode } => self.mkdir(caller, at, mode),
+            MetaRequest::MakeNode {
+                at,
+                kind,
+                mode,
+                target,
+            } => self.make_node(caller, at, kind, mode, target),
+            MetaRequest::Link { ino, at } => self.link(caller, ino, at),
+            MetaRequest::Unlink { at } => self.unlink(caller, at),
+            MetaRequest::Rmdir { at } => self.rmdir(caller, at),
+            MetaRequest::Rename { from, to, mode } => self.rename(caller, from, to, mode),
+            MetaRequest::ReadDir {
+                dir,
+                split,
+                after,
+                limit,
+                attrs,
+            } => self.read_dir(caller, dir, split, after, limit, attrs),
+            MetaRequest::Parent { ino } => self.parent(ino),
+            MetaRequest::ReadLink { ino } => self.read_link(ino, out),
+            MetaRequest::GetXattr { ino, name } => self.get_xattr(caller, ino, name, out),
+            MetaRequest::ListXattr { ino } => self.list_xattr(caller, ino, out),
+            MetaRequest::SetXattr { ino, name, mode } => self.set_xattr(caller, ino, name, mode, payload),
+            MetaRequest::RemoveXattr { ino, name } => self.remove_xattr(caller, ino, name),
+            MetaRequest::Lock {
+                ino,
+                owner,
+                range,
+                wait_ms,
+            } => self.lock(ino, owner, range, wait_ms),
+            MetaRequest::Unlock {
+                ino,
+                owner,
+                start,
+                end,
+            } => self.unlock(ino, owner, start, end),
+            MetaRequest::TestLock { ino, owner, range } => self.test_lock(ino, owner, range),
+            MetaRequest::EndSession { session } => self.end_session(session),
+            MetaRequest::Sync { ino } => self.sync(ino),
+        }
+    }
+
+    pub(crate) fn serve_peer(&self, _from: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
+        match request {
+            PeerRequest::Prepare { intent, steps } => self
+                .prepare(*intent, steps)
+                .map(|made| Reply::Peer(PeerReply::Prepared { made })),
+            PeerRequest::Commit { intent } => self.commit(*intent).map(|()| Reply::Done),
+            PeerRequest::Abort { intent } => self.abort(*intent).map(|()| Reply::Done),
+            PeerRequest::Outcome { intent } => self
+                .outcome(*intent)
+                .map(|committed| Reply::Peer(PeerReply::Outcome { committed })),
+            PeerRequest::InstallParts {
+                dir,
+                owner,
+                time,
+                parts,
+                entries,
+            } => self
+                .install_parts(*dir, *owner, *time, parts, entries)
+                .map(|()| Reply::Done),
+            PeerRequest::StatParts { dir } => self.stat_parts(*dir).map(Reply::Peer),
+            PeerRequest::OwnParts { dir, owner } => self.own_parts(*dir, *owner).map(|()| Reply::Done),
+            PeerRequest::RaiseNamespace { version } => self.raise_here(*version).map(|()| Reply::Done),
+            PeerRequest::DirectoryMoves { intent, take } => {
+                self.serve_moves(*intent, *take).map(|()| Reply::Done)
+            }
+            PeerRequest::Inode { ino } => self.inode_here(*ino).map(|(attr, parent)| {
+                Reply::Peer(PeerReply::Inode {
+                    attr: Box::new(attr),
+                    parent,
+                })
+            }),
+            PeerRequest::Entry { dir, split, name } => {
+                self.entry_here(*dir, *split, name).map(|(named, owner)| {
+                    let named = named.map(|n| (n.ino, n.kind));
+                    Reply::Peer(PeerReply::Entry {
+                        named,
+                        owner: owner.triple(),
+                    })
+                })
+            }
+            PeerRequest::Note { text } => {
+                tracing::info!(from = %_from, text, "a note");
+                Ok(Reply::Done)
+            }
+        }
+    }
+
+    /// Asks a server, which may be this one.
+    pub(crate) fn ask(&self, server: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
+        if server == self.outside.me() {
+            self.serve_peer(server, request)
+        } else {
+            self.outside.peer(server, request)
+        }
+    }
+
+    /// Whether this server answers for a shard.
+    pub(crate) fn is_mine(&self, shard: ShardId) -> bool {
+        self.outside.map().primary(shard) == self.outside.me()
+    }
+
+    pub(crate) fn namespace(&self) -> u64 {
+        self.namespace.load(Ordering::Acquire)
+    }
+
+    /// Raises the version on this server; refused if that would not raise it.
+    pub(crate) fn raise_here(&self, version: u64) -> Result<(), Failure> {
+        let before = self
+            .stripes
+            .raise_namespace(version)
+            .map_err(|e| Failure::Errno(e.errno()))?;
+        if before >= version {
+            return Err(Refusal::StaleNamespace(before).into());
+        }
+        self.namespace.fetch_max(version, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Does something once for each request identity: repeated, it is answered again; under way, waited for.
+    /// (Operations that run under one lock from end to end need only [`Core::repeated`].)
+    pub(crate) fn once(
+        &self,
+        caller: &Caller,
+        shard: ShardId,
+        work: impl FnOnce() -> Result<Reply, Failure>,
+    ) -> Result<Reply, Failure> {
+        let slot = (caller.id.session, caller.id.slot);
+        if caller.id.session == 0 {
+            return work();
+        }
+        let before = self.stripes.with(shard, |bench| {
+            if let Some(reply) = repeated(bench.shard, &caller.id)? {
+                return Ok(Some(reply));
+            }
+            bench.shard.running.insert(slot);
+            Ok(None)
+        })?;
+        if let Some(reply) = before {
+            return Ok(reply);
+        }
+        let result = work();
+        self.stripes.with(shard, |bench| {
+            bench.shard.running.remove(&slot);
+            bench.changed();
+            Ok(())
+        })?;
+        result
+    }
+
+    fn make_root(&self) -> Result<(), Failure> {
+        let now = self.outside.now();
+        self.stripes.with(Ino::ROOT.shard(), |bench| {
+            if bench.shard.inodes.contains_key(&Ino::ROOT) {
+                return Ok(());
+            }
+            let uid = rustix::process::geteuid().as_raw();
+            let gid = rustix::process::getegid().as_raw();
+            let owner = crate::access::Owner {
+                mode: 0o755,
+                uid,
+                gid,
+            };
+            let mut draft = crate::draft::Draft::new(now);
+            draft.put_inode(Ino::ROOT, Inode::directory(owner, now, Ino::ROOT, b""));
+            bench.commit(draft)
+        })
+    }
+
+    fn sync(&self, ino: Ino) -> Result<Reply, Failure> {
+        self.stripes
+            .sync(ino.shard())
+            .map_err(|e: LogError| Failure::Errno(e.errno()))?;
+        Ok(Reply::Done)
+    }
+}
+
+/// The answer to a request that was done before. Waits while it is being done.
+pub(crate) fn repeated(shard: &crate::shard::Shard, id: &RequestId) -> crate::error::Op<Option<Reply>> {
+    if id.session == 0 {
+        return Ok(None);
+    }
+    let slot = (id.session, id.slot);
+    if !shard.running.is_empty() && shard.running.contains(&slot) {
+        return Err(crate::error::Stop::Wait);
+    }
+    match shard.answers.get(&slot) {
+        Some(answer) if answer.sequence == id.sequence => {
+            let reply = bivouac_proto::decode(&answer.reply).map_err(|_| Errno::IO)?;
+            Ok(Some(reply))
+        }
+        // The client has gone on to a later request: nobody awaits an answer, and nothing may be done.
+        Some(answer) if answer.sequence > id.sequence => Err(Refusal::Busy.into()),
+        _ => Ok(None),
+    }
+}
+
+/// The errno that a failure comes to where refusals cannot be.
+pub(crate) fn errno(failure: Failure) -> Errno {
+    match failure {
+        Failure::Errno(errno) => errno,
+        Failure::Refused(_) => Errno::BUSY,
+    }
+}
+
+/// Takes a mutex whose data is valid whatever a panicking holder did.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,364 @@
+//! Stripes: the units of locking and logging.
+//!
+//! Shard `s` belongs to stripe `s % STRIPES`. A stripe is one mutex over its shards, and one log. Work runs under
+//! the lock ([`Stripes::with`]), never blocks on anything but the log while it holds it, and starts over when it had to wait
+//! for somebody. No two stripes are ever locked at once.
+
+use crate::draft::Draft;
+use crate::error::{LogError, Op, OpenError, Stop};
+use crate::log::{Identity, Log};
+use crate::mutation::{Batch, Mutation, WHOLE_SERVER};
+use crate::shard::{Live, Opened, Shard};
+use bivouac_layout::ShardId;
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Refusal, Time};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How many stripes a server has.
+pub(crate) const STRIPES: usize = 64;
+
+/// A log is compacted when it is longer than this, bytes, and than twice what the last snapshot took.
+const COMPACT_AT: u64 = 1 << 20;
+
+/// Answers older than this need not be kept, nanoseconds.
+const ANSWER_AGE: Time = 120_000_000_000;
+
+/// What a stripe's lock protects.
+#[derive(Debug)]
+struct Stripe {
+    shards: BTreeMap<u16, Shard>,
+    namespace: u64,
+    log: Log,
+    /// The next compaction is due at this length of the log, bytes.
+    compact_at: u64,
+    record: Vec<u8>,
+    waiting: usize,
+}
+
+/// A shard with its log, for work under the stripe's lock.
+pub(crate) struct Bench<'a> {
+    pub id: ShardId,
+    pub shard: &'a mut Shard,
+    log: &'a mut Log,
+    record: &'a mut Vec<u8>,
+    changed: bool,
+}
+
+impl Bench<'_> {
+    /// Logs a draft and then makes it so. When it fails, nothing has changed.
+    pub(crate) fn commit(&mut self, mut draft: Draft) -> Op<()> {
+        if draft.is_empty() {
+            return Ok(());
+        }
+        for number in &self.shard.concluded {
+            draft.push(Mutation::DropDecision(*number));
+        }
+        let frees = draft.frees;
+        let now = draft.now;
+        let batch = draft.finish(self.id, self.shard);
+        write(self.log, self.record, &batch, frees)?;
+        self.shard.concluded.clear();
+        for mutation in batch.mutations {
+            self.shard.apply(mutation);
+        }
+        // Amortized: a sweep is paid for by as many answers as it looks at.
+        if self.shard.answers_put > 64 + 2 * self.shard.answers.len() {
+            self.shard
+                .answers
+                .retain(|_, answer| answer.time >= now - ANSWER_AGE);
+            self.shard.answers_put = 0;
+        }
+        self.changed = true;
+        Ok(())
+    }
+
+    /// Something that others may wait for has changed, although nothing was logged.
+    pub(crate) fn changed(&mut self) {
+        self.changed = true;
+    }
+}
+
+fn write(log: &mut Log, record: &mut Vec<u8>, batch: &Batch, frees: bool) -> Result<(), LogError> {
+    Log::start(record);
+    bivouac_proto::encode(batch, record);
+    log.append(record, frees)?;
+    // One huge record should not take memory for ever.
+    if record.capacity() > 1 << 20 {
+        *record = Vec::new();
+    }
+    Ok(())
+}
+
+/// All stripes of a server.
+#[derive(Debug)]
+pub(crate) struct Stripes {
+    stripes: Vec<(Mutex<Stripe>, Condvar)>,
+    /// Longest wait for somebody else before [`Refusal::Busy`].
+    patience: Duration,
+}
+
+impl Stripes {
+    /// Replays all logs in `dir`. `compact_at`: see [`COMPACT_AT`], which is the default.
+    pub(crate) fn open(
+        dir: &Path,
+        deployment: u64,
+        patience: Duration,
+        compact_at: Option<u64>,
+    ) -> Result<Stripes, OpenError> {
+        let mut stripes = Vec::with_capacity(STRIPES);
+        for number in 0..STRIPES {
+            let path = dir.join(format!("stripe-{number:02}.log"));
+            let mut shards: BTreeMap<u16, Shard> = BTreeMap::new();
+            let mut namespace = 0;
+            let identity = Identity {
+                deployment,
+                stripe: number as u32,
+            };
+            let log = Log::open(&path, identity, |body| {
+                let Ok(batch) = bivouac_proto::decode::<Batch>(body) else {
+                    return false;
+                };
+                if batch.shard == WHOLE_SERVER {
+                    for mutation in batch.mutations {
+                        if let Mutation::Namespace(version) = mutation {
+                            namespace = version;
+                        }
+                    }
+                } else {
+                    let shard = shards.entry(batch.shard).or_insert_with(Shard::new);
+                    batch.mutations.into_iter().for_each(|m| shard.apply(m));
+                }
+                true
+            })?;
+            for shard in shards.values_mut() {
+                revive(shard);
+            }
+            let compact_at = compact_at.unwrap_or(COMPACT_AT).max(log.len());
+            let stripe = Stripe {
+                shards,
+                namespace,
+                log,
+                compact_at,
+                record: Vec::new(),
+                waiting: 0,
+            };
+            stripes.push((Mutex::new(stripe), Condvar::new()));
+        }
+        Ok(Stripes { stripes, patience })
+    }
+
+    fn lock(&self, number: usize) -> MutexGuard<'_, Stripe> {
+        // A panic under the lock is a bug elsewhere; the state is as the log says all the same.
+        self.stripes[number % STRIPES]
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `work` on a shard that this server holds. When it has to wait it is run again after every change, and given
+    /// up with [`Refusal::Busy`] after a while.
+    pub(crate) fn with<T>(
+        &self,
+        id: ShardId,
+        work: impl FnMut(&mut Bench<'_>) -> Op<T>,
+    ) -> Result<T, Failure> {
+        self.with_patience(id, self.patience, work)
+    }
+
+    /// Like [`Stripes::with`], with another bound on the wait.
+    pub(crate) fn with_patience<T>(
+        &self,
+        id: ShardId,
+        patience: Duration,
+        mut work: impl FnMut(&mut Bench<'_>) -> Op<T>,
+    ) -> Result<T, Failure> {
+        let number = id.0 as usize % STRIPES;
+        let condvar = &self.stripes[number].1;
+        let mut guard = self.lock(number);
+        let mut deadline: Option<Instant> = None;
+        loop {
+            let stripe = &mut *guard;
+            // Requests for shards of others are refused before they come here.
+            let shard = stripe.shards.get_mut(&id.0).ok_or(Failure::Errno(Errno::IO))?;
+            let mut bench = Bench {
+                id,
+                shard,
+                log: &mut stripe.log,
+                record: &mut stripe.record,
+                changed: false,
+            };
+            let result = work(&mut bench);
+            if bench.changed {
+                if stripe.waiting > 0 {
+                    condvar.notify_all();
+                }
+                compact_if_due(stripe);
+            }
+            match result {
+                Ok(value) => return Ok(value),
+                Err(Stop::Fail(failure)) => return Err(failure),
+                Err(Stop::Wait) => {}
+            }
+            let now = Instant::now();
+            let until = *deadline.get_or_insert(now + patience);
+            if now >= until {
+                return Err(Refusal::Busy.into());
+            }
+            guard.waiting += 1;
+            guard = condvar
+                .wait_timeout(guard, until - now)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+            guard.waiting -= 1;
+        }
+    }
+
+    /// Whether this server holds a shard.
+    pub(crate) fn holds(&self, id: ShardId) -> bool {
+        self.lock(id.0 as usize).shards.contains_key(&id.0)
+    }
+
+    /// The shards that this server holds.
+    pub(crate) fn shards(&self) -> Vec<ShardId> {
+        (0..STRIPES)
+            .flat_map(|n| {
+                self.lock(n)
+                    .shards
+                    .keys()
+                    .map(|s| ShardId(*s))
+                    .collect::<Vec<_>>()
+            })
+            .collect()
+    }
+
+    /// Looks at every shard, one stripe at a time.
+    pub(crate) fn each(&self, mut look: impl FnMut(ShardId, &Shard)) {
+        for number in 0..STRIPES {
+            for (id, shard) in &self.lock(number).shards {
+                look(ShardId(*id), shard);
+            }
+        }
+    }
+
+    /// Takes charge of an empty shard. One that is held already stays as it is.
+    pub(crate) fn adopt(&self, id: ShardId) -> Result<(), LogError> {
+        let mut guard = self.lock(id.0 as usize);
+        let stripe = &mut *guard;
+        if stripe.shards.contains_key(&id.0) {
+            return Ok(());
+        }
+        write(
+            &mut stripe.log,
+            &mut stripe.record,
+            &Batch {
+                shard: id.0,
+                mutations: vec![Mutation::Adopt],
+            },
+            false,
+        )?;
+        stripe.shards.insert(id.0, Shard::new());
+        Ok(())
+    }
+
+    /// The logged namespace version.
+    pub(crate) fn namespace(&self) -> u64 {
+        self.lock(0).namespace
+    }
+
+    /// Raises the logged namespace version; lower ones are ignored. Returns what it was before.
+    pub(crate) fn raise_namespace(&self, version: u64) -> Result<u64, LogError> {
+        let mut guard = self.lock(0);
+        let stripe = &mut *guard;
+        let before = stripe.namespace;
+        if version > before {
+            let batch = Batch {
+                shard: WHOLE_SERVER,
+                mutations: vec![Mutation::Namespace(version)],
+            };
+            write(&mut stripe.log, &mut stripe.record, &batch, false)?;
+            stripe.namespace = version;
+        }
+        Ok(before)
+    }
+
+    /// Puts the log of a shard on stable storage, without keeping its users out meanwhile.
+    pub(crate) fn sync(&self, id: ShardId) -> Result<(), LogError> {
+        let file = self.lock(id.0 as usize).log.sync_handle();
+        Ok(file.sync_data()?)
+    }
+
+    /// Puts all logs on stable storage.
+    pub(crate) fn sync_all(&self) -> Result<(), LogError> {
+        (0..STRIPES).try_for_each(|n| self.sync(ShardId(n as u16)))
+    }
+
+    /// Bytes in all logs.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        (0..STRIPES).map(|n| self.lock(n).log.len()).sum()
+    }
+}
+
+/// After a replay: what follows from the durable state.
+fn revive(shard: &mut Shard) {
+    shard.next_intent = shard.intent_limit;
+    for (ino, holders) in &shard.orphans {
+        // What they may do is forgotten; that they hold the inode is what matters.
+        let opens = holders
+            .iter()
+            .map(|id| Opened {
+                id: *id,
+                write: true,
+                append: false,
+            })
+            .collect();
+        shard.live.insert(
+            *ino,
+            Live {
+                opens,
+                ..Live::default()
+            },
+        );
+    }
+    let ids: Vec<_> = shard.intents.keys().copied().collect();
+    for id in ids {
+        shard.hold_keys(id);
+    }
+}
+
+fn compact_if_due(stripe: &mut Stripe) {
+    if stripe.log.len() < stripe.compact_at {
+        return;
+    }
+    let horizon = now() - ANSWER_AGE;
+    let whole = Batch {
+        shard: WHOLE_SERVER,
+        mutations: vec![Mutation::Namespace(stripe.namespace)],
+    };
+    let batches = stripe
+        .shards
+        .iter()
+        .flat_map(|(id, shard)| shard.snapshot(*id, horizon));
+    let bodies = std::iter::once(whole).chain(batches).map(|batch| {
+        let mut body = Vec::new();
+        bivouac_proto::encode(&batch, &mut body);
+        body
+    });
+    match stripe.log.replace(bodies) {
+        Ok(()) => stripe.compact_at = (2 * stripe.log.len()).max(COMPACT_AT.min(stripe.compact_at)),
+        Err(error) => {
+            // The old log serves on; there may be room later.
+            tracing::warn!(%error, path = %stripe.log.path().display(), "a log could not be compacted");
+            stripe.compact_at = stripe.log.len() + COMPACT_AT;
+        }
+    }
+}
+
+fn now() -> Time {
+    let elapsed = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(elapsed.as_nanos()).unwrap_or(i64::MAX)
+}
