@@ -303,7 +303,7 @@ impl Client {
     }
 
     /// Makes size and mtime exact, when the file is open for writing somewhere.
-    pub(crate) fn exact(&self, mut attr: Box<Attr>) -> Result<Attr, Errno> {
+    pub(crate) fn exact(&self, mut attr: Attr) -> Result<Attr, Errno> {
         if attr.kind == FileKind::File
             && attr.store == (Store::Blocks { settled: false })
             && let Some(layout) = attr.layout.take()
@@ -323,7 +323,7 @@ impl Client {
             }
             attr.layout = Some(layout);
         }
-        Ok(*attr)
+        Ok(attr)
     }
 }
 

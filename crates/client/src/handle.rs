@@ -374,7 +374,7 @@ impl Handle {
     pub fn attr(&self) -> Result<Attr, Errno> {
         let attr = self.client.attr_of(self.ino)?;
         self.learn(&attr);
-        self.client.exact(attr)
+        self.client.exact(*attr)
     }
 
     /// Sets attributes.

@@ -69,7 +69,7 @@ impl Client {
     /// The attributes of what a path names; size and times are exact.
     pub fn stat(&self, start: Ino, path: &[u8], follow: bool) -> Result<Attr, Fail> {
         let attr = self.find(start, path, follow)?;
-        Ok(self.exact(attr)?)
+        Ok(self.exact(*attr)?)
     }
 
     /// Whether this process may access what a path names; `mask` as for `access(2)` (4 read, 2 write, 1 execute).

@@ -62,7 +62,7 @@ impl Handle {
 
     /// Learns the layout of a file that left its record.
     pub(crate) fn learn_layout(&self) -> Result<Box<FileLayout>, Errno> {
-        layout_in(self.client().attr_of(self.ino())?)
+        layout_in(*self.client().attr_of(self.ino())?)
     }
 
     /// Moves the file out of its record.
@@ -71,13 +71,13 @@ impl Handle {
             .client()
             .meta_on(self.ino(), &MetaRequest::Spill { ino: self.ino() })?
         {
-            MetaReply::Attr(attr) => layout_in(attr),
+            MetaReply::Attr(attr) => layout_in(*attr),
             _ => Err(Errno::PROTO),
         }
     }
 }
 
-fn layout_in(attr: Box<Attr>) -> Result<Box<FileLayout>, Errno> {
+fn layout_in(attr: Attr) -> Result<Box<FileLayout>, Errno> {
     attr.layout.ok_or(Errno::IO)
 }
 

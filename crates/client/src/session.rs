@@ -13,7 +13,7 @@ use crate::walk::Cache;
 use bivouac_layout::{Ino, Map, NodeId, ServerId};
 use bivouac_node::{Environment, OpenTable};
 use bivouac_proto::agent::{AgentReply, AgentRequest};
-use bivouac_proto::auth::{Credentials, KEY_LEN, Key, Role};
+use bivouac_proto::auth::{ANY_DEPLOYMENT, Credentials, KEY_LEN, Key, Role};
 use bivouac_proto::{Errno, Header, Kind, Reply, Request};
 use bivouac_transport::{ConnectOptions, Connection, Endpoint, Outgoing, TransportError};
 use rustix::fs::{Mode, OFlags};
@@ -75,8 +75,15 @@ impl Client {
         };
         let fork = ForkMark::new()
             .map_err(|e| agent_error(TransportError::System(Errno(e.raw_os_error() as u16))))?;
-        let mut link =
-            connect_agent(environment, &key, uid, &credentials, fork.generation(), 0).map_err(agent_error)?;
+        let mut link = connect_agent(
+            environment,
+            &key,
+            uid,
+            &credentials,
+            fork.generation(),
+            ANY_DEPLOYMENT,
+        )
+        .map_err(agent_error)?;
         let reply = ask_agent(&mut link, &attach_request()).map_err(agent_error)?;
         let Some(AgentReply::Attached {
             session,

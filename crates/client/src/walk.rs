@@ -32,10 +32,13 @@ struct Known {
     owner: Option<(u16, u32, u32)>,
 }
 
+/// The known subdirectories of one directory.
+type Names = HashMap<Box<[u8]>, Known>;
+
 /// What is known of directories. Waiting is never needed: a lock that is taken means not knowing.
 #[derive(Default)]
 pub(crate) struct Cache {
-    children: RwLock<HashMap<Ino, HashMap<Box<[u8]>, Known>>>,
+    children: RwLock<HashMap<Ino, Names>>,
     split: RwLock<HashSet<Ino>>,
 }
 

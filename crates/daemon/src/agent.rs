@@ -89,11 +89,6 @@ impl Agent {
         })
     }
 
-    /// The agent's number.
-    pub(crate) fn number(&self) -> u64 {
-        self.shared.number
-    }
-
     /// Serves a request of the process `pid`.
     pub(crate) fn serve(
         &self,

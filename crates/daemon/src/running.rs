@@ -25,7 +25,9 @@ pub struct Running {
 /// Starts a daemon: opens its storage, makes its node's directories, binds its sockets. It serves control
 /// requests from here on, and everything else once the first map is installed.
 pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
-    bivouac_transport::raise_descriptor_limit();
+    if let Err(error) = bivouac_transport::raise_descriptor_limit() {
+        tracing::warn!(%error, "the limit of descriptors stays as it is");
+    }
     let boot = random().map_err(|e| DaemonError::Thread(e.into()))?;
     let me = config.server.as_ref().map(|s| s.id);
     let data = match &config.server {

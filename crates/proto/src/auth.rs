@@ -20,6 +20,9 @@ pub const KEY_LEN: usize = 32;
 /// Bytes of a random number.
 pub const NONCE_LEN: usize = 32;
 
+/// In a [`Hello`]: whichever deployment has the key. A process that attaches has the key before it knows the number.
+pub const ANY_DEPLOYMENT: u64 = 0;
+
 /// A deployment's key. It is never shown, not even by `Debug`.
 #[derive(Clone)]
 pub struct Key(pub [u8; KEY_LEN]);
@@ -59,7 +62,7 @@ pub struct Credentials {
 pub struct Hello {
     /// Fresh and random.
     pub nonce: [u8; NONCE_LEN],
-    /// The deployment that the client means.
+    /// The deployment that the client means, or [`ANY_DEPLOYMENT`].
     pub deployment: u64,
     /// What the connection is for.
     pub role: Role,
@@ -105,7 +108,13 @@ pub fn prove(key: &Key, side: Side, hello: &Hello, server_nonce: &[u8; NONCE_LEN
 }
 
 /// Whether a proof holds; takes the same time whatever is wrong with it.
-pub fn verify(key: &Key, side: Side, hello: &Hello, server_nonce: &[u8; NONCE_LEN], proof: &[u8; 32]) -> bool {
+pub fn verify(
+    key: &Key,
+    side: Side,
+    hello: &Hello,
+    server_nonce: &[u8; NONCE_LEN],
+    proof: &[u8; 32],
+) -> bool {
     mac(key, side, hello, server_nonce).verify_slice(proof).is_ok()
 }
 

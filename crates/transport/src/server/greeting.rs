@@ -7,7 +7,7 @@ use super::{PeerInfo, Service};
 use crate::error::TransportError;
 use crate::gather;
 use crate::handshake::nonce;
-use bivouac_proto::auth::{Challenge, Hello, NONCE_LEN, Proof, Side, prove, verify};
+use bivouac_proto::auth::{ANY_DEPLOYMENT, Challenge, Hello, NONCE_LEN, Proof, Side, prove, verify};
 use bivouac_proto::header::HEADER_LEN;
 use bivouac_proto::{Errno, Header, Kind, Status, decode, encode};
 use rustix::fd::BorrowedFd;
@@ -143,7 +143,7 @@ impl Greeting {
         if !self.bytes.is_empty() {
             return Err(TransportError::Protocol("a request before the authentication"));
         }
-        let accepted = if hello.deployment == service.deployment() {
+        let accepted = if [ANY_DEPLOYMENT, service.deployment()].contains(&hello.deployment) {
             service.accept(hello, peer)
         } else {
             None
