@@ -130,3 +130,130 @@ fn mac(key: &Key, side: Side, hello: &Hello, server_nonce: &[u8; NONCE_LEN]) -> 
     mac.update(&encoded);
     mac
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NONCE: [u8; NONCE_LEN] = [2; NONCE_LEN];
+
+    fn key() -> Key {
+        Key([1; KEY_LEN])
+    }
+
+    fn hello() -> Hello {
+        let credentials = Credentials {
+            uid: 1000,
+            gid: 100,
+            groups: vec![4, 27],
+        };
+        Hello {
+            nonce: [3; NONCE_LEN],
+            deployment: 99,
+            role: Role::Client(credentials),
+        }
+    }
+
+    #[test]
+    fn both_sides_accept_each_other() {
+        for side in [Side::Client, Side::Server] {
+            let proof = prove(&key(), side, &hello(), &NONCE);
+            assert!(verify(&key(), side, &hello(), &NONCE, &proof));
+        }
+    }
+
+    #[test]
+    fn a_reflected_proof_is_rejected() {
+        let servers = prove(&key(), Side::Server, &hello(), &NONCE);
+        assert!(!verify(&key(), Side::Client, &hello(), &NONCE, &servers));
+        // Nor with the numbers swapped, as on a connection in the other direction.
+        let swapped = Hello {
+            nonce: NONCE,
+            ..hello()
+        };
+        assert!(!verify(&key(), Side::Client, &swapped, &hello().nonce, &servers));
+    }
+
+    #[test]
+    fn a_changed_hello_is_rejected() {
+        let proof = prove(&key(), Side::Client, &hello(), &NONCE);
+        let root = Credentials {
+            uid: 0,
+            ..Credentials::default()
+        };
+        let fewer = Credentials {
+            uid: 1000,
+            gid: 100,
+            groups: vec![4],
+        };
+        let changed = [
+            Hello {
+                deployment: 98,
+                ..hello()
+            },
+            Hello {
+                nonce: [4; NONCE_LEN],
+                ..hello()
+            },
+            Hello {
+                role: Role::Client(root),
+                ..hello()
+            },
+            Hello {
+                role: Role::Client(fewer),
+                ..hello()
+            },
+            Hello {
+                role: Role::Server(ServerId(1)),
+                ..hello()
+            },
+            Hello {
+                role: Role::Agent(1),
+                ..hello()
+            },
+            Hello {
+                role: Role::Control,
+                ..hello()
+            },
+        ];
+        for hello in changed {
+            assert!(!verify(&key(), Side::Client, &hello, &NONCE, &proof), "{hello:?}");
+        }
+    }
+
+    #[test]
+    fn an_old_proof_is_rejected_for_a_new_challenge() {
+        let proof = prove(&key(), Side::Client, &hello(), &NONCE);
+        assert!(!verify(&key(), Side::Client, &hello(), &[5; NONCE_LEN], &proof));
+    }
+
+    #[test]
+    fn a_key_is_never_shown() {
+        let shown = format!("{:?} {:#?}", key(), Some(key()));
+        assert!(!shown.contains('1'), "{shown}");
+    }
+
+    #[test]
+    fn values_never_change() {
+        let proof = prove(&key(), Side::Client, &hello(), &NONCE);
+        // Worked out by another implementation, from the description above.
+        assert_eq!(proof[..8], [37, 199, 141, 232, 188, 215, 108, 114]);
+    }
+
+    proptest! {
+        #[test]
+        fn one_wrong_bit_anywhere_is_rejected(bit in 0usize..256, what in 0..4) {
+            let (mut key, mut hello, mut nonce) = (key(), hello(), NONCE);
+            let mut proof = prove(&key, Side::Server, &hello, &nonce);
+            let field = match what {
+                0 => &mut key.0,
+                1 => &mut hello.nonce,
+                2 => &mut nonce,
+                _ => &mut proof,
+            };
+            field[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(!verify(&key, Side::Server, &hello, &nonce, &proof));
+        }
+    }
+}

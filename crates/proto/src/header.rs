@@ -101,7 +101,9 @@ pub enum HeaderError {
     #[error("not a Bivouac peer (magic {0:#010x})")]
     Magic(u32),
     /// The peer speaks another version of it.
-    #[error("the peer speaks protocol version {theirs}, this program {VERSION}: install the same Bivouac on all nodes")]
+    #[error(
+        "the peer speaks protocol version {theirs}, this program {VERSION}: install the same Bivouac on all nodes"
+    )]
     Version {
         /// The peer's version.
         theirs: u16,
@@ -174,7 +176,10 @@ impl Header {
         };
         let (body_len, payload_len) = (u32_at(8), u32_at(12));
         if body_len > MAX_BODY || payload_len > MAX_PAYLOAD {
-            return Err(HeaderError::Length { body: body_len, payload: payload_len });
+            return Err(HeaderError::Length {
+                body: body_len,
+                payload: payload_len,
+            });
         }
         Ok(Header {
             kind,
@@ -185,7 +190,115 @@ impl Header {
             shard: ShardId(u16_at(18)),
             epoch: Epoch(u64_at(24)),
             namespace: u64_at(32),
-            id: RequestId { session: u64_at(40), slot: u32_at(20), sequence: u64_at(48) },
+            id: RequestId {
+                session: u64_at(40),
+                slot: u32_at(20),
+                sequence: u64_at(48),
+            },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_header() -> impl Strategy<Value = Header> {
+        let kind = prop::sample::select(vec![Kind::Request, Kind::Reply, Kind::Callback, Kind::Auth]);
+        let lengths = (0..=MAX_BODY, 0..=MAX_PAYLOAD);
+        let id = (any::<u64>(), any::<u32>(), any::<u64>());
+        let rest = (
+            any::<u8>(),
+            any::<u16>(),
+            any::<u16>(),
+            any::<u64>(),
+            any::<u64>(),
+        );
+        (kind, lengths, id, rest).prop_map(|(kind, (body_len, payload_len), id, rest)| {
+            let (session, slot, sequence) = id;
+            let (flags, status, shard, epoch, namespace) = rest;
+            Header {
+                kind,
+                flags,
+                body_len,
+                payload_len,
+                status: Status(status),
+                shard: ShardId(shard),
+                epoch: Epoch(epoch),
+                namespace,
+                id: RequestId {
+                    session,
+                    slot,
+                    sequence,
+                },
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_header_survives_the_wire(header in any_header()) {
+            prop_assert_eq!(Header::from_bytes(&header.to_bytes()), Ok(header));
+        }
+
+        #[test]
+        fn random_bytes_do_not_panic(mut bytes: [u8; HEADER_LEN], magic: bool, version: bool) {
+            if magic {
+                bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+            }
+            if version {
+                bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+            }
+            if let Ok(header) = Header::from_bytes(&bytes) {
+                prop_assert!(header.body_len <= MAX_BODY && header.payload_len <= MAX_PAYLOAD);
+            }
+        }
+
+        #[test]
+        fn another_version_is_named_whatever_follows(mut bytes: [u8; HEADER_LEN], theirs: u16) {
+            prop_assume!(theirs != VERSION);
+            bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+            bytes[4..6].copy_from_slice(&theirs.to_le_bytes());
+            prop_assert_eq!(Header::from_bytes(&bytes), Err(HeaderError::Version { theirs }));
+        }
+    }
+
+    #[test]
+    fn lengths_are_accepted_up_to_their_bounds() {
+        let header = |body_len, payload_len| Header {
+            body_len,
+            payload_len,
+            ..Header::new(Kind::Request)
+        };
+        let parsed = |body, payload| Header::from_bytes(&header(body, payload).to_bytes());
+        assert!(parsed(MAX_BODY, MAX_PAYLOAD).is_ok());
+        for (body, payload) in [
+            (MAX_BODY + 1, 0),
+            (0, MAX_PAYLOAD + 1),
+            (u32::MAX, 0),
+            (0, u32::MAX),
+        ] {
+            assert_eq!(parsed(body, payload), Err(HeaderError::Length { body, payload }));
+        }
+    }
+
+    #[test]
+    fn unknown_kinds_are_refused() {
+        let mut bytes = Header::new(Kind::Request).to_bytes();
+        for kind in 0..=u8::MAX {
+            bytes[6] = kind;
+            match Header::from_bytes(&bytes) {
+                Ok(header) => assert!(kind < 4 && header.kind as u8 == kind),
+                Err(error) => assert!(kind >= 4 && error == HeaderError::Kind(kind)),
+            }
+        }
+    }
+
+    #[test]
+    fn other_protocols_are_refused() {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[..14].copy_from_slice(b"GET / HTTP/1.1");
+        assert!(matches!(Header::from_bytes(&bytes), Err(HeaderError::Magic(_))));
     }
 }

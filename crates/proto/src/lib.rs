@@ -65,3 +65,6 @@ pub enum Reply {
     /// Answer to a [`Request::Control`].
     Control(control::ControlReply),
 }
+
+#[cfg(test)]
+mod tests;

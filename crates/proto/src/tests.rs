@@ -1,0 +1,249 @@
+//! Tests of the bodies: every message comes back as it went out, whatever is decoded never panics, and the format
+//! does not change unseen.
+
+mod golden;
+mod samples;
+
+use crate::auth::{Challenge, Hello, Proof, Welcome};
+use crate::{DirEntry, Refusal, Reply, Request, codec::Malformed, decode, encode};
+use proptest::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::fmt::Debug;
+
+fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode(value, &mut bytes);
+    bytes
+}
+
+fn round_trip<'a, T: Serialize + Deserialize<'a> + PartialEq + Debug>(value: &T, bytes: &'a mut Vec<u8>) {
+    encode(value, bytes);
+    assert_eq!(decode(bytes).as_ref(), Ok(value));
+}
+
+/// Decodes as everything that a body can be.
+fn decode_all(bytes: &[u8]) {
+    fn one<'a, T: Serialize + Deserialize<'a>>(bytes: &'a [u8]) {
+        if let Ok(value) = decode::<T>(bytes) {
+            // What was understood can be said again. (Not in the same bytes: numbers have longer forms.)
+            assert!(!encoded(&value).is_empty());
+        }
+    }
+    one::<Request>(bytes);
+    one::<Reply>(bytes);
+    one::<Refusal>(bytes);
+    one::<Hello>(bytes);
+    one::<Challenge>(bytes);
+    one::<Proof>(bytes);
+    one::<Welcome>(bytes);
+}
+
+#[test]
+fn every_request_comes_back_as_it_went_out() {
+    samples::requests()
+        .iter()
+        .for_each(|request| round_trip(request, &mut Vec::new()));
+}
+
+#[test]
+fn every_reply_and_refusal_comes_back_as_it_went_out() {
+    samples::replies()
+        .iter()
+        .for_each(|reply| round_trip(reply, &mut Vec::new()));
+    samples::refusals()
+        .iter()
+        .for_each(|refusal| round_trip(refusal, &mut Vec::new()));
+}
+
+#[test]
+fn every_step_of_the_authentication_comes_back_as_it_went_out() {
+    samples::hellos()
+        .iter()
+        .for_each(|hello| round_trip(hello, &mut Vec::new()));
+    let (nonce, proof) = ([0xfe; 32], [0x80; 32]);
+    round_trip(&Challenge { nonce, proof }, &mut Vec::new());
+    round_trip(&Proof { proof }, &mut Vec::new());
+    let welcome = Welcome {
+        epoch: bivouac_layout::Epoch(u64::MAX),
+        namespace: 1,
+    };
+    round_trip(&welcome, &mut Vec::new());
+}
+
+/// The variants of each family, told by the first bytes: no two samples lists may leave one out.
+#[test]
+fn there_is_a_sample_of_every_variant() {
+    fn check<T: for<'a> Deserialize<'a>>(what: &str, family: &[u8], samples: &[Vec<u8>]) {
+        let known = |bytes: &Vec<u8>| {
+            bytes
+                .starts_with(family)
+                .then(|| bytes.get(family.len()).copied())
+        };
+        let present: std::collections::BTreeSet<u8> = samples.iter().filter_map(known).flatten().collect();
+        let count = u8::try_from(present.len()).unwrap();
+        assert!(
+            present.iter().copied().eq(0..count),
+            "{what}: variants {present:?}"
+        );
+        // An unknown variant is refused whatever follows; zeros are something in every known one.
+        let next: Vec<u8> = family.iter().copied().chain([count]).chain([0; 4096]).collect();
+        let unknown = postcard::take_from_bytes::<T>(&next).is_err();
+        assert!(unknown, "{what}: variant {count} has no sample");
+    }
+    let requests: Vec<_> = samples::requests().iter().map(encoded).collect();
+    let replies: Vec<_> = samples::replies().iter().map(encoded).collect();
+    for family in 0..5 {
+        check_request(family, &requests);
+        check::<Reply>("reply", &[family + 1], &replies);
+    }
+    check::<Reply>("replies", &[], &replies);
+    check::<Refusal>(
+        "refusals",
+        &[],
+        &samples::refusals().iter().map(encoded).collect::<Vec<_>>(),
+    );
+
+    // `Request` borrows, so it is no `for<'a> Deserialize<'a>`.
+    fn check_request(family: u8, samples: &[Vec<u8>]) {
+        let known = |bytes: &Vec<u8>| (bytes[0] == family).then(|| bytes[1]);
+        let present: std::collections::BTreeSet<u8> = samples.iter().filter_map(known).collect();
+        let count = u8::try_from(present.len()).unwrap();
+        assert!(
+            present.iter().copied().eq(0..count),
+            "family {family}: variants {present:?}"
+        );
+        let next: Vec<u8> = [family, count].into_iter().chain([0; 4096]).collect();
+        let unknown = postcard::take_from_bytes::<Request>(&next).is_err();
+        assert!(unknown, "family {family}: request {count} has no sample");
+    }
+}
+
+#[test]
+fn a_message_cut_anywhere_is_malformed() {
+    for bytes in samples::requests().iter().map(encoded) {
+        for cut in 0..bytes.len() {
+            assert_eq!(decode::<Request>(&bytes[..cut]), Err(Malformed));
+        }
+    }
+    for bytes in samples::replies()
+        .iter()
+        .map(encoded)
+        .filter(|bytes| bytes.len() < 2000)
+    {
+        for cut in 0..bytes.len() {
+            assert_eq!(decode::<Reply>(&bytes[..cut]), Err(Malformed));
+        }
+    }
+}
+
+#[test]
+fn trailing_bytes_are_malformed() {
+    for mut bytes in samples::requests().iter().map(encoded) {
+        bytes.push(0);
+        assert_eq!(decode::<Request>(&bytes), Err(Malformed));
+    }
+}
+
+#[test]
+fn encoding_appends() {
+    let mut bytes = b"before".to_vec();
+    encode(&Reply::Done, &mut bytes);
+    assert_eq!(bytes, b"before\0");
+}
+
+#[test]
+fn a_claimed_length_allocates_nothing() {
+    // A listing of 2^60 entries, of which none follows; were it believed, the process would end here.
+    let entries: Vec<DirEntry> = Vec::new();
+    let listing = encoded(&Reply::Meta(crate::meta::MetaReply::Listing {
+        entries,
+        end: true,
+    }));
+    let claimed = [
+        &listing[..2],
+        &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10, 1],
+    ]
+    .concat();
+    assert_eq!(decode::<Reply>(&claimed), Err(Malformed));
+}
+
+#[test]
+fn names_of_any_bytes_travel() {
+    let all: Vec<u8> = (1..=255).filter(|byte| *byte != b'/').collect();
+    for name in [&all[..], b"\xff\xfe", &[b'x'; 255]] {
+        let at = crate::meta::At {
+            dir: bivouac_layout::Ino(u64::MAX),
+            split: true,
+            name,
+        };
+        round_trip(
+            &Request::Meta(crate::meta::MetaRequest::Lookup { at }),
+            &mut Vec::new(),
+        );
+    }
+}
+
+#[test]
+fn frequent_messages_stay_small() {
+    for request in samples::requests() {
+        let (limit, frequent) = match &request {
+            // With a name of 20 bytes, and every number as long as it can get.
+            Request::Meta(crate::meta::MetaRequest::Open { .. }) => (80, true),
+            Request::Meta(crate::meta::MetaRequest::Release { .. }) => (80, true),
+            Request::Data(_) => (40, true),
+            _ => (0, false),
+        };
+        let len = encoded(&request).len();
+        assert!(!frequent || len < limit, "{len} bytes: {request:?}");
+    }
+    let attr = Reply::Meta(crate::meta::MetaReply::Attr(Box::new(samples::largest_attr())));
+    assert!(encoded(&attr).len() < 160, "{}", encoded(&attr).len());
+}
+
+/// Bytes that begin like a message of some family and variant.
+fn nearly_a_message() -> impl Strategy<Value = Vec<u8>> {
+    (0u8..7, 0u8..40, prop::collection::vec(any::<u8>(), 0..200)).prop_map(|(family, variant, mut rest)| {
+        rest.splice(0..0, [family, variant]);
+        rest
+    })
+}
+
+/// A message with some bytes changed, inserted or cut off.
+fn damaged_message() -> impl Strategy<Value = Vec<u8>> {
+    let messages: Vec<Vec<u8>> = samples::requests()
+        .iter()
+        .map(encoded)
+        .chain(samples::replies().iter().map(encoded))
+        .collect();
+    let damage = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3), 1..6);
+    (prop::sample::select(messages), damage).prop_map(|(mut bytes, damage)| {
+        for (at, byte, how) in damage {
+            let at = at.index(bytes.len().max(1)).min(bytes.len());
+            match (how, bytes.get_mut(at)) {
+                (0, Some(old)) => *old = byte,
+                (1, _) => bytes.insert(at, byte),
+                _ => bytes.truncate(bytes.len() - usize::from(byte % 4).min(bytes.len())),
+            }
+        }
+        bytes
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        decode_all(&bytes);
+    }
+
+    #[test]
+    fn bytes_that_begin_well_do_not_panic(bytes in nearly_a_message()) {
+        decode_all(&bytes);
+    }
+
+    #[test]
+    fn damaged_messages_do_not_panic(bytes in damaged_message()) {
+        decode_all(&bytes);
+    }
+}
