@@ -1,0 +1,168 @@
+//! A deployment of several daemons in this process, and a client of it.
+
+#![allow(dead_code, missing_docs)] // each test file uses a part of it
+
+use bivouac_client::{Client, Fail, Handle};
+use bivouac_daemon::config::{DaemonConfig, ServerConfig};
+use bivouac_daemon::controller::ControlLink;
+use bivouac_daemon::{Running, start};
+use bivouac_layout::map::{Generation, Node, Server, ServerState};
+use bivouac_layout::{Epoch, Ino, Map, NodeId, ServerId, balance};
+use bivouac_node::Environment;
+use bivouac_proto::auth::Key;
+use bivouac_proto::control::ControlRequest;
+use bivouac_transport::Endpoint;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+const BLOCK: u32 = 64 << 10;
+
+pub struct Cluster {
+    daemons: Vec<Running>,
+    pub client: &'static Client,
+    _storage: tempfile::TempDir,
+}
+
+pub fn cluster(name: &str, servers: u16) -> Cluster {
+    let name = format!("test-{name}-{}", std::process::id());
+    let uid = rustix::process::getuid().as_raw();
+    let storage = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let key = Key([7; 32]);
+    let mut daemons = Vec::new();
+    for id in 0..servers {
+        let directory = storage.path().join(id.to_string());
+        std::fs::create_dir(&directory).expect("a directory");
+        daemons.push(
+            start(DaemonConfig {
+                name: name.clone(),
+                uid,
+                deployment: 99,
+                key: key.clone(),
+                node: NodeId(0),
+                host: "here".into(),
+                server: Some(ServerConfig {
+                    id: ServerId(id),
+                    storage: vec![directory],
+                    created_storage: true,
+                    listen: "127.0.0.1:0".parse().expect("an address"),
+                }),
+                agent: id == 0,
+                controller: id == 0,
+                mount: "/bivouac".into(),
+                block_size: BLOCK,
+                deployment_dir: storage.path().into(),
+                log_file: storage.path().join("log"),
+                log_level: "info".into(),
+            })
+            .expect("a daemon"),
+        );
+    }
+    let ids: Vec<ServerId> = (0..servers).map(ServerId).collect();
+    let map = Map {
+        epoch: Epoch(1),
+        deployment: 99,
+        mount: "/bivouac".into(),
+        block_size: BLOCK,
+        nodes: vec![Node {
+            id: NodeId(0),
+            host: "here".into(),
+        }],
+        servers: ids
+            .iter()
+            .zip(&daemons)
+            .map(|(&id, daemon)| Server {
+                id,
+                node: NodeId(0),
+                address: daemon.address.expect("a server"),
+                state: ServerState::Up,
+            })
+            .collect(),
+        shards: balance::deal(&[], &ids),
+        copies: 1,
+        generations: vec![Generation { servers: ids }],
+    };
+    for server in &map.servers {
+        ControlLink::connect(&Endpoint::Tcp(server.address), &key, 99, Duration::from_secs(5))
+            .and_then(|mut link| {
+                link.tell(ControlRequest::Install {
+                    map: Box::new(map.clone()),
+                })
+            })
+            .expect("installed");
+    }
+    let environment = Environment {
+        key_path: bivouac_node::key_path(&bivouac_node::run_dir(uid, &name)),
+        name,
+        mount: "/bivouac".into(),
+    };
+    let client = Box::leak(Box::new(Client::attach(&environment).expect("attached")));
+    Cluster {
+        daemons,
+        client,
+        _storage: storage,
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for daemon in self.daemons.drain(..) {
+            daemon.stop(false);
+            daemon.wait();
+        }
+    }
+}
+
+impl Cluster {
+    pub fn open(&self, path: &str, flags: i32) -> Result<Arc<Handle>, Fail> {
+        self.client.open(Ino::ROOT, path.as_bytes(), flags, 0o644)
+    }
+
+    pub fn write(&self, path: &str, data: &[u8]) {
+        let handle = self
+            .open(path, libc::O_CREAT | libc::O_RDWR | libc::O_TRUNC)
+            .expect("created");
+        assert_eq!(handle.write(&[IoSlice::new(data)]), Ok(data.len()));
+        self.client.closed(handle.id());
+    }
+
+    pub fn read(&self, path: &str) -> Vec<u8> {
+        let handle = self.open(path, libc::O_RDONLY).expect("opened");
+        let mut all = Vec::new();
+        let mut buffer = vec![0; 300_000];
+        loop {
+            let count = handle.read(&mut [IoSliceMut::new(&mut buffer)]).expect("read");
+            if count == 0 {
+                break;
+            }
+            all.extend_from_slice(&buffer[..count]);
+        }
+        self.client.closed(handle.id());
+        all
+    }
+
+    pub fn names(&self, path: &str) -> Vec<String> {
+        let handle = self
+            .open(path, libc::O_RDONLY | libc::O_DIRECTORY)
+            .expect("opened");
+        let mut names = Vec::new();
+        loop {
+            let entries = handle.list(1000).expect("listed");
+            if entries.is_empty() {
+                break;
+            }
+            names.extend(
+                entries
+                    .into_iter()
+                    .map(|e| String::from_utf8_lossy(&e.name).into_owned()),
+            );
+        }
+        self.client.closed(handle.id());
+        names.sort();
+        names
+    }
+}
+
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+}
