@@ -1,2 +1,91 @@
-//! The `bivouac` command.
-fn main() {}
+//! The `bivouac` command: what users and batch scripts see.
+//!
+//! It starts and ends deployments, and puts commands inside them; it is also the program that the daemons are. File
+//! system operations are none of its business: `preload` and `flush` go through the client core like every other program.
+//!
+//! - [`args`]: the command line. [`error`]: causes, remedies, exit codes.
+//! - [`home`]: a deployment's directory. [`hosts`]: which machines. [`launch`]: starting daemons there.
+//! - [`up`], [`down`], [`exec`], [`run`], [`copy`], [`status`]: the subcommands.
+//! - [`daemon`]: the hidden one that launchers call.
+
+mod args;
+mod copy;
+mod daemon;
+mod down;
+mod error;
+mod exec;
+mod home;
+mod hosts;
+mod launch;
+mod process;
+mod run;
+mod signals;
+mod status;
+mod text;
+mod up;
+
+use args::{Cli, Command, Copy};
+use clap::{CommandFactory, Parser};
+use copy::Direction;
+use error::Error;
+use home::Home;
+use std::path::Path;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Command::Daemon(args) = &cli.command {
+        return daemon::main(args);
+    }
+    match dispatch(cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            error.show();
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Result<ExitCode, Error> {
+    match command {
+        Command::Run(args) => return run::run(&Home::from_env()?, &args),
+        Command::Up(args) => start(&Home::from_env()?, &args)?,
+        Command::Exec(args) => exec::exec(&Home::from_env()?, &args.name, &args.command)?,
+        Command::Env(args) => exec::env(&Home::from_env()?, &args.name)?,
+        Command::Status(args) => status::status(&Home::from_env()?, args.name.as_deref(), args.json)?,
+        Command::Down(args) => down::down(&Home::from_env()?, &args.name, args.keep, args.force)?,
+        Command::Preload(args) => {
+            let tree = Copy { src: args.src, dst: Some(args.dst) };
+            copy::copy(&Home::from_env()?, &args.name, &tree, Direction::In, args.threads)?;
+        }
+        Command::Flush(args) => {
+            let tree = Copy { src: args.src, dst: Some(args.dst) };
+            copy::copy(&Home::from_env()?, &args.name, &tree, Direction::Out, args.threads)?;
+        }
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "bivouac", &mut std::io::stdout());
+        }
+        Command::Man { dir } => man(&dir)?,
+        Command::Daemon(args) => return Ok(daemon::main(&args)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn start(home: &Home, args: &args::UpArgs) -> Result<(), Error> {
+    signals::take(|taken| {
+        if taken.is_final() {
+            signals::interrupt(taken.number);
+        }
+    })
+    .map_err(|cause| Error::System { what: "cannot wait for signals".into(), cause })?;
+    let started = up::up(home, &args.name, &args.servers, false)?;
+    let servers = started.record.daemons.iter().filter(|d| d.server.is_some()).count();
+    let verb = if started.resumed { "is back" } else { "is up" };
+    println!("{} {verb}: {} at {}", args.name, text::plural(servers, "server"), started.record.mount);
+    Ok(())
+}
+
+/// One page for the command and one for each subcommand.
+fn man(dir: &Path) -> Result<(), Error> {
+    clap_mangen::generate_to(Cli::command(), dir).map_err(|e| Error::file("write man pages into", dir, e))
+}

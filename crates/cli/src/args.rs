@@ -1,0 +1,458 @@
+//! The command line: what can be given, and how help describes it.
+//!
+//! Shell completion and man pages are generated from these definitions, so every text here is read in three places.
+
+use bivouac_layout::placement::{DEFAULT_BLOCK, MAX_BLOCK, MIN_BLOCK};
+use bivouac_node::names::{NAME_MAX, is_valid_mount, is_valid_name};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Exit codes, as the help text ends.
+macro_rules! exit_codes {
+    () => {
+        "\
+Exit codes:
+  0         success; `run` and `exec`: the command's own status
+  2         wrong usage
+  64        unknown deployment, or it does not run
+  65        something given is refused (storage, mount path, host, name)
+  66        a daemon did not start
+  67        the deployment does not answer, or could not be taken down completely
+  68        files could not be copied
+  69        run: the command succeeded, but its results could not be flushed
+  70        any other failure
+  126, 127  the command cannot be executed, or does not exist
+  128+N     ended by signal N"
+    };
+}
+
+/// A fast parallel file system for one job, made of the job's own nodes.
+#[derive(Parser, Debug)]
+#[command(name = "bivouac", version, arg_required_else_help = true, after_help = exit_codes!(), after_long_help = concat!(
+"Examples:
+  Run a program with a file system under /bivouac, and copy its results out:
+    bivouac run --preload ~/input --flush /results:~/results -- ./simulate /bivouac/input /bivouac/results
+
+  The same step by step, in a batch script:
+    bivouac up job --hosts nodes.txt
+    bivouac preload job ~/input /input
+    bivouac exec job -- ./simulate /bivouac/input /bivouac/results
+    bivouac flush job /results ~/results
+    bivouac down job
+
+", exit_codes!(), "
+
+Files:
+  ~/.bivouac/NAME (or $BIVOUAC_HOME/NAME)   map, key, process numbers and logs of a deployment"))]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Start a deployment, run a command inside it, take it down.
+    #[command(long_about = "Start a deployment, copy data in, run a command inside it, copy results out, and take the \
+deployment down. Exits with the command's status. Signals are passed on to the command; whatever ends it, and also \
+when this program itself is killed, nothing stays behind.", after_long_help = "Examples:
+  bivouac run -- bash                                        a shell with /bivouac
+  bivouac run --servers 4 --preload data:/in --flush /out:results -- make -C /bivouac/in
+  bivouac run --hosts node1,node2 --storage /local/ssd --stats -- mpirun ./solver
+
+If the command succeeds and a flush fails, the deployment is kept running, so that no result is lost: the message \
+says how to flush again and how to take it down (exit code 69). After a first interruption (Ctrl-C) the results are \
+still flushed; a second one gives them up.")]
+    Run(RunArgs),
+    /// Start a deployment and return when it serves.
+    #[command(long_about = "Start a deployment and return when it serves. On a deployment that was taken down with --keep, \
+or whose daemons died, it starts the servers again on the storage that they had, with all data.", after_long_help = "Examples:
+  bivouac up job                          one server, on this machine
+  bivouac up job --servers 4              four servers, on this machine
+  bivouac up job --hosts nodes.txt        one server on each host, started by ssh")]
+    Up(UpArgs),
+    /// Run a command inside a running deployment.
+    #[command(after_long_help = "Examples:
+  bivouac exec job -- ls -l /bivouac
+  bivouac exec job -- sh -c 'cd /bivouac && tar xf in.tar'")]
+    Exec(ExecArgs),
+    /// Copy a file or directory tree into a deployment.
+    #[command(after_long_help = "DST is the name of the copy itself, as with `cp -aT`.
+
+Examples:
+  bivouac preload job ~/input /input       makes /bivouac/input
+  bivouac preload job ~/input/ /           the contents of input, into the mount itself")]
+    Preload(PreloadArgs),
+    /// Copy a file or directory tree out of a deployment.
+    #[command(after_long_help = "DST is the name of the copy itself, as with `cp -aT`.
+
+Example:
+  bivouac flush job /results ~/results")]
+    Flush(FlushArgs),
+    /// Show deployments, or the servers of one.
+    #[command(after_long_help = "Examples:
+  bivouac status
+  bivouac status job
+  bivouac status job --json      stable; described in docs/operations.md")]
+    Status(StatusArgs),
+    /// Stop a deployment and remove what it stored.
+    #[command(long_about = "Stop a deployment and remove what it stored, also after a crash. Only what Bivouac made itself is \
+removed.")]
+    Down(DownArgs),
+    /// Print the variables to export, for `eval` in a batch script.
+    #[command(after_long_help = "Example:
+  eval \"$(bivouac env job)\"
+  ls /bivouac")]
+    Env(EnvArgs),
+    /// Print a completion script for a shell.
+    #[command(after_long_help = "Example:
+  bivouac completions bash > ~/.local/share/bash-completion/completions/bivouac")]
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a directory.
+    Man {
+        /// The directory; it must exist.
+        dir: PathBuf,
+    },
+    /// Be a daemon. Launchers call it.
+    #[command(hide = true)]
+    Daemon(DaemonArgs),
+}
+
+/// Which servers, and where.
+#[derive(Args, Debug, Clone)]
+pub struct ServerArgs {
+    /// Server processes on each host.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub servers: Option<u16>,
+    /// Hosts to use: a file with one on each line, or a list separated by commas. Default: this machine alone.
+    #[arg(long, value_name = "FILE|h1,h2,...")]
+    pub hosts: Option<String>,
+    /// Directory (one for each disk) to make storage in, on every host. Default: memory (/dev/shm), or $TMPDIR if that is
+    /// small.
+    #[arg(long, value_name = "DIR")]
+    pub storage: Vec<PathBuf>,
+    /// Where programs see the file system; it need not exist.
+    #[arg(long, value_name = "PATH", default_value = "/bivouac", value_parser = parse_mount)]
+    pub mount: String,
+    /// Unit of striping, for example 512K or 4M.
+    #[arg(long, value_name = "SIZE", default_value_t = BlockSize(DEFAULT_BLOCK), value_parser = parse_block_size)]
+    pub block_size: BlockSize,
+    /// How to start daemons on hosts.
+    #[arg(long, value_enum, default_value_t = LauncherChoice::Auto)]
+    pub launcher: LauncherChoice,
+    /// First TCP port of each host's servers; 0 takes any that are free.
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub port: u16,
+    /// What daemons log: error, warn, info, debug, trace.
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = parse_log_level)]
+    pub log_level: String,
+}
+
+/// How daemons are started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum LauncherChoice {
+    /// Fork for this machine, ssh for others.
+    Auto,
+    /// Fork: this machine only.
+    Local,
+    /// ssh, also for this machine.
+    Ssh,
+    /// Hosts are network namespaces of this machine (for tests; needs root).
+    Netns,
+}
+
+/// Arguments of `run`.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub servers: ServerArgs,
+    /// Name of the deployment. Default: made up.
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    pub name: Option<String>,
+    /// Copy SRC in before the command starts; DST is the copy's name in the mount (default: SRC's last component).
+    /// Colons in names are written `\:`.
+    #[arg(long, value_name = "SRC[:DST]", value_parser = parse_preload)]
+    pub preload: Vec<Copy>,
+    /// Copy SRC (in the mount) out to DST when the command has ended.
+    #[arg(long, value_name = "SRC:DST", value_parser = parse_flush)]
+    pub flush: Vec<Copy>,
+    /// Leave the storage, so that `bivouac up NAME` brings the data back.
+    #[arg(long)]
+    pub keep: bool,
+    /// At the end, print what each server did.
+    #[arg(long)]
+    pub stats: bool,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// Arguments of `up`.
+#[derive(Args, Debug)]
+pub struct UpArgs {
+    /// Name of the deployment.
+    #[arg(value_parser = parse_name)]
+    pub name: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub servers: ServerArgs,
+}
+
+/// Arguments of `exec`.
+#[derive(Args, Debug)]
+pub struct ExecArgs {
+    /// Name of the deployment.
+    #[arg(value_parser = parse_name)]
+    pub name: String,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// Arguments of `preload`.
+#[derive(Args, Debug)]
+pub struct PreloadArgs {
+    /// Name of the deployment.
+    #[arg(value_parser = parse_name)]
+    pub name: String,
+    /// What to copy.
+    pub src: PathBuf,
+    /// The copy's path in the mount (with or without the mount point before it).
+    pub dst: PathBuf,
+    /// Threads that copy. Default: twice the processors.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+}
+
+/// Arguments of `flush`.
+#[derive(Args, Debug)]
+pub struct FlushArgs {
+    /// Name of the deployment.
+    #[arg(value_parser = parse_name)]
+    pub name: String,
+    /// What to copy, in the mount (with or without the mount point before it).
+    pub src: PathBuf,
+    /// The copy's path outside.
+    pub dst: PathBuf,
+    /// Threads that copy. Default: twice the processors.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+}
+
+/// Arguments of `status`.
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// Name of a deployment. Default: all.
+    #[arg(value_parser = parse_name)]
+    pub name: Option<String>,
+    /// For programs: stable, documented JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `down`.
+#[derive(Args, Debug)]
+pub struct DownArgs {
+    /// Name of the deployment.
+    #[arg(value_parser = parse_name)]
+    pub name: String,
+    /// Leave the storage, so that `bivouac up NAME` brings the data back.
+    #[arg(long)]
+    pub keep: bool,
+    /// Forget the deployment even if a host of it cannot be reached any more.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Arguments of `env`.
+#[derive(Args, Debug)]
+pub struct EnvArgs {
+    /// Name of the deployment.
+    #[arg(value_parser = parse_name)]
+    pub name: String,
+}
+
+/// Arguments of `daemon`.
+#[derive(Args, Debug)]
+pub struct DaemonArgs {
+    /// Already detached: serve.
+    #[arg(long)]
+    pub serve: bool,
+    /// Remove what daemons of this host have left, as the order on standard input says.
+    #[arg(long, conflicts_with = "serve")]
+    pub cleanup: bool,
+}
+
+/// A block size, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockSize(pub u32);
+
+impl std::fmt::Display for BlockSize {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            n if n % (1 << 20) == 0 => write!(f, "{}M", n >> 20),
+            n => write!(f, "{}K", n >> 10),
+        }
+    }
+}
+
+/// One tree to copy: from where, and to where if that was said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Copy {
+    /// Source.
+    pub src: PathBuf,
+    /// Destination.
+    pub dst: Option<PathBuf>,
+}
+
+fn parse_name(text: &str) -> Result<String, String> {
+    if is_valid_name(text) && !text.starts_with('-') {
+        Ok(text.to_owned())
+    } else {
+        Err(format!(
+            "a deployment's name has 1 to {NAME_MAX} letters, digits, '.', '_' and '-', and starts with neither '.' nor '-'"
+        ))
+    }
+}
+
+fn parse_mount(text: &str) -> Result<String, String> {
+    let trimmed = text.trim_end_matches('/');
+    if is_valid_mount(trimmed) && !trimmed.chars().any(char::is_control) {
+        Ok(trimmed.to_owned())
+    } else {
+        Err("the mount path is an absolute path below /, without `//`, `.` and `..`, for example /bivouac".into())
+    }
+}
+
+fn parse_log_level(text: &str) -> Result<String, String> {
+    match text.to_ascii_lowercase().as_str() {
+        level @ ("error" | "warn" | "info" | "debug" | "trace") => Ok(level.to_owned()),
+        _ => Err("one of error, warn, info, debug, trace".into()),
+    }
+}
+
+fn parse_block_size(text: &str) -> Result<BlockSize, String> {
+    let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_at);
+    let shift = match unit.to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KB" | "KIB" => 10,
+        "M" | "MB" | "MIB" => 20,
+        _ => return Err("a number with K or M, for example 512K".into()),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
+    match bytes.and_then(|b| u32::try_from(b).ok()) {
+        Some(b) if (MIN_BLOCK..=MAX_BLOCK).contains(&b) && b.is_multiple_of(MIN_BLOCK) => Ok(BlockSize(b)),
+        _ => Err("block sizes are multiples of 4K, from 4K to 128M".into()),
+    }
+}
+
+fn parse_preload(text: &str) -> Result<Copy, String> {
+    parse_copy(text)
+}
+
+fn parse_flush(text: &str) -> Result<Copy, String> {
+    match parse_copy(text)? {
+        Copy { dst: None, .. } => Err("say where to: SRC:DST".into()),
+        copy => Ok(copy),
+    }
+}
+
+/// Splits at the one colon that is not escaped.
+fn parse_copy(text: &str) -> Result<Copy, String> {
+    let mut parts = vec![String::new()];
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        let last = parts.last_mut().ok_or("empty")?;
+        match c {
+            '\\' if chars.peek() == Some(&':') => last.extend(chars.next()),
+            ':' => parts.push(String::new()),
+            c => last.push(c),
+        }
+    }
+    match <[String; 2]>::try_from(parts) {
+        Ok([src, dst]) if !src.is_empty() && !dst.is_empty() => Ok(Copy { src: src.into(), dst: Some(dst.into()) }),
+        Ok(_) => Err("source or destination is empty".into()),
+        Err(parts) => match <[String; 1]>::try_from(parts) {
+            Ok([src]) if !src.is_empty() => Ok(Copy { src: src.into(), dst: None }),
+            Ok(_) => Err("source is empty".into()),
+            Err(_) => Err("more than one colon: write those that belong to a name as `\\:`".into()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_subcommand_and_option_has_help() {
+        for command in Cli::command().get_subcommands() {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            for arg in command.get_arguments() {
+                assert!(arg.get_help().is_some(), "{} {}", command.get_name(), arg.get_id());
+            }
+        }
+    }
+
+    #[test]
+    fn block_sizes_are_multiples_of_4k_up_to_128m() {
+        assert_eq!(parse_block_size("512K"), Ok(BlockSize(512 << 10)));
+        assert_eq!(parse_block_size("128MiB"), Ok(BlockSize(128 << 20)));
+        assert_eq!(parse_block_size("4096"), Ok(BlockSize(4096)));
+        for bad in ["", "K", "0", "1K", "5000", "129M", "4G", "-4K", "99999999999999999999", "18014398509481984K"] {
+            assert!(parse_block_size(bad).is_err(), "{bad}");
+        }
+        assert_eq!(BlockSize(512 << 10).to_string(), "512K");
+        assert_eq!(BlockSize(4 << 20).to_string(), "4M");
+    }
+
+    #[test]
+    fn colons_in_names_can_be_written() {
+        let copy = |src: &str, dst: Option<&str>| Copy { src: src.into(), dst: dst.map(Into::into) };
+        assert_eq!(parse_copy("a:b"), Ok(copy("a", Some("b"))));
+        assert_eq!(parse_copy("a"), Ok(copy("a", None)));
+        assert_eq!(parse_copy(r"a\:1:b\:2"), Ok(copy("a:1", Some("b:2"))));
+        assert_eq!(parse_copy(r"a\b"), Ok(copy(r"a\b", None)));
+        for bad in ["", ":", "a:", ":b", "a:b:c"] {
+            assert!(parse_copy(bad).is_err(), "{bad}");
+        }
+        assert!(parse_flush("a").is_err());
+    }
+
+    #[test]
+    fn names_cannot_be_options_or_leave_their_directory() {
+        for bad in ["", ".", "..", ".x", "-x", "a/b", "a b", "a\n"] {
+            assert!(parse_name(bad).is_err(), "{bad:?}");
+        }
+        assert!(parse_name("job-17.x_Y").is_ok());
+    }
+
+    #[test]
+    fn mounts_are_absolute_and_plain() {
+        assert_eq!(parse_mount("/bivouac/"), Ok("/bivouac".into()));
+        for bad in ["", "/", "//", "bivouac", "/a/../b", "/a//b", "/a\nb"] {
+            assert!(parse_mount(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_command_needs_its_separator() {
+        assert!(Cli::try_parse_from(["bivouac", "run", "ls"]).is_err());
+        let cli = Cli::try_parse_from(["bivouac", "run", "--servers", "4", "--", "ls", "--servers", "9"]);
+        let Ok(Cli { command: Command::Run(run) }) = cli else { panic!("parses") };
+        assert_eq!((run.servers.servers, run.command.len()), (Some(4), 3));
+    }
+}

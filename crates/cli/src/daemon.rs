@@ -1,0 +1,246 @@
+//! `bivouac daemon`: this program as a daemon, and what happens on a host before and after its service.
+//!
+//! The program that a launcher starts reads its [`Order`], starts itself once more in a session of its own, and passes on
+//! the one line that this second process writes when it is ready (or why it is not). The second process has by then
+//! [found its storage](place), [left its traces](traces) for `down`, and started to serve; from then on it has no ties to
+//! whoever launched it: no terminal, no descriptors, no working directory, no environment of a surrounding deployment.
+//!
+//! Whoever ends, cleans: a daemon that is told to stop removes what it made; what a killed one left is removed by
+//! [`cleanup`], on the same host, from the traces.
+
+pub mod cleanup;
+pub mod place;
+pub mod traces;
+
+use crate::args::DaemonArgs;
+use crate::error::Error;
+use crate::launch::{self, CleanupOrder, Order, Ready, Report, Talk};
+use crate::process::ProcessId;
+use crate::down;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, Write};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use tracing_subscriber::EnvFilter;
+
+/// Runs the hidden subcommand.
+pub fn main(args: &DaemonArgs) -> ExitCode {
+    if args.serve {
+        return serve();
+    }
+    let report = if args.cleanup { clean_here() } else { detach() };
+    let failed = matches!(report, Report::Error { .. });
+    say(&report);
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// One line for the launcher. If it is gone, nobody wants to know.
+fn say(report: &Report) {
+    if let Ok(mut line) = serde_json::to_vec(report) {
+        line.push(b'\n');
+        let mut out = std::io::stdout().lock();
+        let _ = out.write_all(&line).and_then(|()| out.flush());
+    }
+}
+
+fn read_order<O: serde::de::DeserializeOwned>() -> Result<O, Report> {
+    let mut line = String::new();
+    let read = std::io::stdin().lock().read_line(&mut line);
+    read.map_err(|e| e.to_string()).and_then(|_| serde_json::from_str(&line).map_err(|e| e.to_string())).map_err(
+        |why| Report::Error {
+            cause: format!("the order on standard input is not understood: {why}"),
+            remedy: "install the same Bivouac on all hosts".into(),
+        },
+    )
+}
+
+fn clean_here() -> Report {
+    match read_order::<CleanupOrder>() {
+        Ok(order) => cleanup::clean(&order).map_or_else(|e| report(&e), |()| Report::Cleaned),
+        Err(report) => report,
+    }
+}
+
+fn report(error: &Error) -> Report {
+    Report::Error { cause: error.to_string(), remedy: error.remedy().unwrap_or_default() }
+}
+
+/// Starts the process that serves, and relays what it says.
+fn detach() -> Report {
+    let order = match read_order::<Order>() {
+        Ok(order) => order,
+        Err(report) => return report,
+    };
+    let mut command = launch::own_command();
+    command.args(["daemon", "--serve"]).current_dir("/");
+    // SAFETY: between fork and exec only `setsid` is called, a plain system call.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::setsid()?;
+            Ok(())
+        });
+    }
+    match launch::converse(command, &order, launch::START_LIMIT) {
+        // It lives on as nobody's child.
+        Ok((report, _)) => report,
+        Err(Talk::Silent { status, stderr }) => Report::Error {
+            cause: format!("the daemon ended at once ({status}) {stderr}").trim_end().to_owned(),
+            remedy: String::new(),
+        },
+        Err(Talk::Spawn(e)) => Report::Error { cause: format!("cannot start a process: {e}"), remedy: String::new() },
+        Err(Talk::Nonsense(line)) => Report::Error { cause: format!("the daemon said {line:?}"), remedy: String::new() },
+        Err(Talk::Late) => Report::Error { cause: "the daemon is not ready in time".into(), remedy: String::new() },
+        Err(Talk::Interrupted(n)) => Report::Error { cause: format!("interrupted by signal {n}"), remedy: String::new() },
+    }
+}
+
+/// The process that serves.
+fn serve() -> ExitCode {
+    close_inherited();
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let order = match read_order::<Order>() {
+        Ok(order) => order,
+        Err(report) => {
+            say(&report);
+            return ExitCode::FAILURE;
+        }
+    };
+    let (deployment_dir, uid, name) =
+        (order.config.deployment_dir.clone(), order.config.uid, order.config.name.clone());
+    let (controller, deployment) = (order.config.controller, order.config.deployment);
+    let label = order.config.server.as_ref().map_or_else(
+        || format!("agent-{}", order.config.node),
+        |server| format!("server-{}", server.id),
+    );
+    let running = match begin(order, &label) {
+        Ok(running) => running,
+        Err(error) => {
+            tracing::error!("{error}");
+            say(&report(&error));
+            return ExitCode::FAILURE;
+        }
+    };
+    leave_launcher();
+    running.wait();
+    let run_dir = bivouac_node::run_dir(uid, &name);
+    traces::forget(Path::new(&run_dir), &label);
+    tracing::info!("stopped");
+    if controller {
+        down::after_lifeline(&deployment_dir, deployment);
+    }
+    ExitCode::SUCCESS
+}
+
+/// Everything up to being ready, which is said. On an error nothing of it is left.
+fn begin(order: Order, label: &str) -> Result<bivouac_daemon::Running, Error> {
+    let Order { mut config, storage } = order;
+    log_to(&config.log_file, &config.log_level)?;
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), host = config.host, "starting {label}");
+    place::check_mount(&config.mount)?;
+    let run_dir = place::make_run_dir(config.uid, &config.name, config.deployment)?;
+    let mut made = place::Made::default();
+    if let Some(server) = &mut config.server {
+        let found = place::storage(&config.name, config.uid, server.id, &storage, &mut made);
+        server.storage = found.inspect_err(|_| traces::remove_if_empty(&run_dir))?;
+        server.created_storage = true;
+    }
+    let storage = config.server.as_ref().map(|s| s.storage.clone()).unwrap_or_default();
+    let home = config.deployment_dir.clone();
+    let trace = traces::Trace {
+        deployment: config.deployment,
+        name: config.name.clone(),
+        mount: config.mount.clone(),
+        agent: config.agent,
+        home,
+        process: ProcessId::own(),
+        storage: storage.clone(),
+        log: config.log_file.clone(),
+    };
+    traces::leave(&run_dir, label, &trace)?;
+    let host = config.host.clone();
+    let log = config.log_file.clone();
+    let running = bivouac_daemon::start(config).map_err(|error| {
+        traces::forget(&run_dir, label);
+        Error::Launch { host, cause: error.to_string(), remedy: start_remedy(&error, &log) }
+    })?;
+    made.keep();
+    say(&Report::Ready(Ready {
+        process: ProcessId::own(),
+        address: running.address,
+        reached: reached(),
+        storage,
+    }));
+    Ok(running)
+}
+
+fn start_remedy(error: &bivouac_daemon::DaemonError, log: &Path) -> String {
+    use bivouac_proto::Errno;
+    use bivouac_transport::TransportError;
+    let log = format!("log: {}", log.display());
+    match error {
+        bivouac_daemon::DaemonError::Transport(TransportError::Listen { errno, .. }) => match *errno {
+            Errno(98) => format!("something else uses it: give another --port, or none to take any that is free\n{log}"),
+            Errno(99) => format!("the host does not have this address\n{log}"),
+            _ => log,
+        },
+        _ => log,
+    }
+}
+
+/// The address of this host by which ssh came in.
+fn reached() -> Option<IpAddr> {
+    // "client port server port"
+    let connection = std::env::var("SSH_CONNECTION").ok()?;
+    connection.split(' ').nth(2)?.parse().ok()
+}
+
+/// Closes whatever else the launcher had open: a daemon must hold neither somebody's lock nor somebody's pipe.
+fn close_inherited() {
+    let open: Vec<i32> = std::fs::read_dir("/proc/self/fd")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|fd| *fd > 2)
+        .collect();
+    for fd in open {
+        // SAFETY: this is the first thing that the process does: nothing in it has opened a descriptor yet but the
+        // listing above, which is closed again, so that every number is an inherited one, or closed (an error that is ignored).
+        unsafe { rustix::io::close(fd) };
+    }
+}
+
+/// Lets the launcher's pipes go.
+fn leave_launcher() {
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null");
+    if let Ok(null) = null {
+        let null = null.as_fd();
+        let _ = rustix::stdio::dup2_stdin(null);
+        let _ = rustix::stdio::dup2_stdout(null);
+        let _ = rustix::stdio::dup2_stderr(null);
+    }
+}
+
+/// Messages go to the log file from here on, panics too.
+fn log_to(path: &Path, level: &str) -> Result<(), Error> {
+    if let Some(directory) = path.parent() {
+        place::make_private(directory)?;
+    }
+    let file: File = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|e| Error::file("write the log", path, e))?;
+    let filter = EnvFilter::try_new(level).unwrap_or_else(|_| EnvFilter::new("info"));
+    let subscriber =
+        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Mutex::new(file)).finish();
+    // It can only fail when there is one already.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+    std::panic::set_hook(Box::new(|info| tracing::error!("{info}")));
+    Ok(())
+}

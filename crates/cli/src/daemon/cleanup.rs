@@ -1,0 +1,158 @@
+//! Cleaning one host of a deployment: processes, storage, run directory, logs.
+//!
+//! Works from two sources, the order (what `up` wrote down) and the traces on the host itself, so that it also finds
+//! daemons of an `up` that was killed before it could write. Nothing is removed that these do not name, and nothing
+//! of another deployment with the same name. May be repeated, and finds nothing then.
+
+use super::traces;
+use crate::error::Error;
+use crate::home;
+use crate::launch::CleanupOrder;
+use crate::process::ProcessId;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Does it.
+pub fn clean(order: &CleanupOrder) -> Result<(), Error> {
+    let run_dir = PathBuf::from(bivouac_node::run_dir(order.uid, &order.name));
+    let found = traces::all(&run_dir);
+    let (ours, strangers): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|(_, trace)| trace.deployment == order.deployment);
+    let mut processes: Vec<ProcessId> = order.processes.clone();
+    processes.extend(ours.iter().map(|(_, t)| t.process));
+    let mut storage: Vec<PathBuf> = order.storage.clone();
+    storage.extend(ours.iter().flat_map(|(_, t)| t.storage.clone()));
+    storage.sort();
+    storage.dedup();
+    end_all(&processes, Duration::from_millis(order.grace_ms))?;
+    if !order.keep {
+        for path in &storage {
+            remove_storage(path)?;
+        }
+        remove_logs(order);
+    }
+    for (file, _) in &ours {
+        let _ = std::fs::remove_file(file);
+    }
+    if strangers.is_empty() {
+        remove_run_dir(&run_dir);
+    }
+    Ok(())
+}
+
+/// All of them share the grace.
+fn end_all(processes: &[ProcessId], grace: Duration) -> Result<(), Error> {
+    let deadline = Instant::now() + grace;
+    // The controller's own daemon may be the one who cleans.
+    for process in processes.iter().filter(|p| **p != ProcessId::own()) {
+        if !process.end(deadline.saturating_duration_since(Instant::now())) {
+            return Err(Error::Unanswered {
+                cause: format!("the daemon with process number {} cannot be ended", process.pid),
+                remedy: "it hangs in the kernel; try again later".into(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Removes a storage directory that Bivouac made: one that is named as such, a directory, and the user's own.
+fn remove_storage(path: &Path) -> Result<(), Error> {
+    let named = path.file_name().and_then(|n| n.to_str()).is_some_and(|n| {
+        n.starts_with("bivouac-") || n.starts_with("storage-")
+    });
+    let own = match std::fs::symlink_metadata(path) {
+        Ok(meta) => meta.is_dir() && home::is_own(&meta),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(Error::file("examine", path, e)),
+    };
+    if !(named && own && path.is_absolute()) {
+        return Err(Error::refused(
+            format!("{} does not look like a storage directory of yours", path.display()),
+            "look at it, and remove it by hand",
+        ));
+    }
+    match std::fs::remove_dir_all(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(Error::file("remove", path, e)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the node directories, the key and then the run directory; storage that is kept stays in it.
+fn remove_run_dir(run_dir: &Path) {
+    let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with("node-") {
+            let _ = std::fs::remove_dir_all(entry.path());
+        } else if name == "key" || name.starts_with("key.") {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+    traces::remove_if_empty(run_dir);
+}
+
+/// Logs go with the deployment's directory where that is shared; elsewhere the host has its own.
+fn remove_logs(order: &CleanupOrder) {
+    for log in &order.logs {
+        let _ = std::fs::remove_file(log);
+        let mut directory = log.parent();
+        // The logs' directory, and the deployment's.
+        for _ in 0..2 {
+            if let Some(path) = directory {
+                let _ = std::fs::remove_dir(path);
+                directory = path.parent();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(storage: Vec<PathBuf>, keep: bool) -> CleanupOrder {
+        CleanupOrder {
+            name: format!("cleanup-test-{}", std::process::id()),
+            deployment: 5,
+            uid: home::uid(),
+            keep,
+            grace_ms: 0,
+            processes: Vec::new(),
+            storage,
+            logs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn only_what_bivouac_made_is_removed() {
+        let dir = std::env::temp_dir().join(format!("bivouac-cleanup-{}", std::process::id()));
+        let storage = dir.join("bivouac-job-0");
+        let precious = dir.join("precious");
+        std::fs::create_dir_all(storage.join("deep/er")).expect("makes it");
+        std::fs::create_dir_all(&precious).expect("makes it");
+        std::os::unix::fs::symlink(&precious, dir.join("bivouac-link")).expect("links");
+        clean(&order(vec![storage.clone()], true)).expect("cleans");
+        assert!(storage.exists(), "kept");
+        clean(&order(vec![storage.clone()], false)).expect("cleans");
+        assert!(!storage.exists());
+        clean(&order(vec![storage], false)).expect("may be repeated");
+        for bad in [precious.clone(), dir.join("bivouac-link")] {
+            assert!(matches!(clean(&order(vec![bad], false)), Err(Error::Refused { .. })));
+        }
+        assert!(precious.exists());
+        std::fs::remove_dir_all(dir).expect("cleans up");
+    }
+
+    #[test]
+    fn processes_get_their_grace_and_then_end() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("spawns");
+        let process = ProcessId::of(child.id()).expect("runs");
+        let order = CleanupOrder { processes: vec![process], grace_ms: 50, ..order(Vec::new(), false) };
+        let start = Instant::now();
+        clean(&order).expect("cleans");
+        assert!(start.elapsed() >= Duration::from_millis(50) && !process.is_alive());
+        child.wait().expect("reaped");
+    }
+}

@@ -1,0 +1,135 @@
+//! What daemons note down on their own host, so that they can be found there.
+//!
+//! Each leaves a file in the deployment's run directory before it serves: who it is, and what it made. `exec` and
+//! `env` learn from it what the deployment is on any node of the job, also where home directories are not shared; `down` finds
+//! what a killed daemon has left.
+
+use crate::error::Error;
+use crate::home::write_private;
+use crate::process::ProcessId;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+const PREFIX: &str = "daemon-";
+const SUFFIX: &str = ".json";
+
+/// One daemon's note.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Trace {
+    /// The deployment's number.
+    pub deployment: u64,
+    /// Its name.
+    pub name: String,
+    /// Where programs see the file system.
+    pub mount: String,
+    /// Whether this daemon is its node's agent.
+    pub agent: bool,
+    /// The deployment's directory.
+    pub home: PathBuf,
+    /// The process.
+    pub process: ProcessId,
+    /// The storage directories that were made for it.
+    pub storage: Vec<PathBuf>,
+    /// Its log.
+    pub log: PathBuf,
+}
+
+/// Writes a note.
+pub fn leave(run_dir: &Path, label: &str, trace: &Trace) -> Result<(), Error> {
+    let path = file(run_dir, label);
+    let json = serde_json::to_vec(trace).map_err(|e| Error::file("write", &path, e.into()))?;
+    write_private(&path, &json)
+}
+
+/// Removes a note, and the run directory with the last one if nothing else is in it.
+pub fn forget(run_dir: &Path, label: &str) {
+    let _ = std::fs::remove_file(file(run_dir, label));
+    remove_if_empty(run_dir);
+}
+
+/// Removes the run directory, and the one above, if they are empty.
+pub fn remove_if_empty(run_dir: &Path) {
+    if std::fs::remove_dir(run_dir).is_ok()
+        && let Some(parent) = run_dir.parent()
+    {
+        let _ = std::fs::remove_dir(parent);
+    }
+}
+
+fn file(run_dir: &Path, label: &str) -> PathBuf {
+    run_dir.join(format!("{PREFIX}{label}{SUFFIX}"))
+}
+
+/// All notes in a run directory, with their files. What cannot be read is left out.
+pub fn all(run_dir: &Path) -> Vec<(PathBuf, Trace)> {
+    let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
+    entries
+        .filter(|e| e.file_name().to_str().is_some_and(|n| n.starts_with(PREFIX) && n.ends_with(SUFFIX)))
+        .filter_map(|e| Some((e.path(), serde_json::from_slice(&std::fs::read(e.path()).ok()?).ok()?)))
+        .collect()
+}
+
+/// The note of an agent that is alive on this machine.
+pub fn agent(run_dir: &Path) -> Option<Trace> {
+    all(run_dir).into_iter().map(|(_, trace)| trace).find(|t| t.agent && t.process.is_alive())
+}
+
+/// Refuses a run directory that another deployment of the same name uses or has left.
+pub fn check_stranger(run_dir: &Path, deployment: u64) -> Result<(), Error> {
+    let Some((path, stranger)) = all(run_dir).into_iter().find(|(_, t)| t.deployment != deployment) else {
+        return Ok(());
+    };
+    let home = stranger.home.parent().unwrap_or(&stranger.home).display();
+    let down = format!("BIVOUAC_HOME={home} bivouac down {}", stranger.name);
+    if stranger.process.is_alive() {
+        Err(Error::refused(
+            format!("another deployment named {:?} runs here (process {})", stranger.name, stranger.process.pid),
+            format!("use another name, or take that one down: `{down}`"),
+        ))
+    } else {
+        Err(Error::refused(
+            format!("another deployment named {:?} has crashed here and left {}", stranger.name, path.display()),
+            format!("use another name, or clean up: `{down}`; if that does not know it, remove {}", run_dir.display()),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace(deployment: u64, process: ProcessId) -> Trace {
+        Trace {
+            deployment,
+            name: "job".into(),
+            mount: "/m".into(),
+            agent: true,
+            home: "/home/u/.bivouac/job".into(),
+            process,
+            storage: Vec::new(),
+            log: "/x".into(),
+        }
+    }
+
+    #[test]
+    fn notes_are_found_and_the_directory_goes_with_the_last() {
+        let dir = std::env::temp_dir().join(format!("bivouac-traces-{}", std::process::id()));
+        let run_dir = dir.join("job");
+        std::fs::create_dir_all(&run_dir).expect("makes it");
+        let dead = ProcessId { pid: ProcessId::own().pid, start: 1 };
+        leave(&run_dir, "server-0", &trace(1, dead)).expect("writes");
+        assert!(agent(&run_dir).is_none(), "a dead agent is none");
+        leave(&run_dir, "server-1", &trace(1, ProcessId::own())).expect("writes");
+        std::fs::write(run_dir.join("daemon-junk.json"), "junk").expect("writes");
+        assert_eq!(all(&run_dir).len(), 2);
+        assert_eq!(agent(&run_dir).expect("is alive").mount, "/m");
+        check_stranger(&run_dir, 1).expect("its own deployment");
+        let refused = check_stranger(&run_dir, 2).expect_err("another deployment");
+        assert!(refused.remedy().expect("a remedy").contains("BIVOUAC_HOME=/home/u/.bivouac bivouac down job"));
+        std::fs::remove_file(run_dir.join("daemon-junk.json")).expect("removes");
+        forget(&run_dir, "server-0");
+        assert!(run_dir.exists());
+        forget(&run_dir, "server-1");
+        assert!(!dir.exists());
+    }
+}

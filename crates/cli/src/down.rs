@@ -1,0 +1,149 @@
+//! Taking a deployment down: ask, wait, make sure, remove.
+//!
+//! Daemons that live are asked, through the controller or, when that is gone, one by one; they remove what they made.
+//! Then every host is [cleaned](crate::daemon::cleanup): who has not ended by then is killed (by number and start time), and
+//! what is left is removed. A deployment whose daemons are all gone is taken down the same way. The deployment's directory
+//! goes last, so that `down` can be repeated when a host could not be reached.
+
+use crate::daemon::cleanup;
+use crate::error::Error;
+use crate::home::{Directory, Home, LauncherKind, Lock, Record, State, uid};
+use crate::launch::{self, CleanupOrder};
+use bivouac_daemon::controller::ControlLink;
+use bivouac_proto::auth::Key;
+use bivouac_proto::control::ControlRequest;
+use bivouac_transport::Endpoint;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long daemons that were asked may take to end.
+const GRACE: Duration = Duration::from_secs(15);
+/// How long those may take that could not be asked.
+const NO_GRACE: Duration = Duration::from_millis(200);
+/// How long a daemon that is asked may take to answer.
+const ASK_LIMIT: Duration = Duration::from_secs(5);
+
+/// Takes down the deployment `name`. `force`: also if a host of it cannot be reached.
+pub fn down(home: &Home, name: &str, keep: bool, force: bool) -> Result<(), Error> {
+    let directory = home.deployment(name);
+    let record = match directory.load() {
+        Ok(record) => record,
+        Err(Error::Unknown(_)) if directory.path.is_dir() => {
+            // An `up` that was killed in its first moments.
+            let _lock = directory.lock()?;
+            return directory.remove();
+        }
+        Err(other) => return Err(other),
+    };
+    let lock = directory.lock()?;
+    match take_down(&directory, &record, keep, &lock) {
+        Err(error) if force => {
+            error.show();
+            directory.remove()
+        }
+        result => result,
+    }
+}
+
+/// Ends everything that the record names. The lock shows that nobody else is at it.
+pub fn take_down(directory: &Directory, record: &Record, keep: bool, _lock: &Lock) -> Result<(), Error> {
+    let keep = keep && record.daemons.iter().any(|d| !d.storage.is_empty());
+    let asked = directory.key().is_ok_and(|key| ask(record, &key, keep));
+    clean_hosts(record, keep, if asked { GRACE } else { NO_GRACE }, true)?;
+    if !keep {
+        return directory.remove();
+    }
+    let mut record = record.clone();
+    record.state = State::Stopped;
+    record.ephemeral = false;
+    for daemon in &mut record.daemons {
+        (daemon.process, daemon.address) = (None, None);
+    }
+    directory.save(&record)
+}
+
+/// Asks all daemons to stop; whether all that were started took it.
+fn ask(record: &Record, key: &Key, keep: bool) -> bool {
+    let tell = |endpoint: &Endpoint| {
+        ControlLink::connect(endpoint, key, record.deployment, ASK_LIMIT)
+            .and_then(|mut link| link.tell(ControlRequest::Shutdown { keep }))
+            .is_ok()
+    };
+    if record.state == State::Running && record.controller().is_some_and(|c| tell(&c)) {
+        return true;
+    }
+    let started: Vec<_> = record.daemons.iter().filter(|d| d.process.is_some()).collect();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            started.iter().map(|d| scope.spawn(|| tell(&d.endpoint(&record.name)))).collect();
+        let told = threads.into_iter().filter_map(|t| t.join().ok()).filter(|told| *told).count();
+        told > 0
+    })
+}
+
+/// Cleans every host. All are tried; the first failure is returned. With `logs`, remote hosts' logs go too.
+pub fn clean_hosts(record: &Record, keep: bool, grace: Duration, logs: bool) -> Result<(), Error> {
+    let mut hosts: Vec<(&str, LauncherKind)> = record.daemons.iter().map(|d| (d.host.as_str(), d.launcher)).collect();
+    hosts.sort_by_key(|(host, _)| *host);
+    hosts.dedup();
+    let results: Vec<Result<(), Error>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = hosts
+            .into_iter()
+            .map(|(host, kind)| {
+                scope.spawn(move || {
+                    let order = order(record, host, kind, keep, grace, logs);
+                    match kind {
+                        // Processes and directories of a namespace are those of this machine.
+                        LauncherKind::Local | LauncherKind::Netns => cleanup::clean(&order),
+                        LauncherKind::Ssh => launch::clean(kind, host, &order),
+                    }
+                    .map_err(|error| not_clean(host, &record.name, error))
+                })
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap_or(Err(Error::Interrupted(libc::SIGABRT)))).collect()
+    });
+    results.into_iter().collect()
+}
+
+fn order(
+    record: &Record,
+    host: &str,
+    kind: LauncherKind,
+    keep: bool,
+    grace: Duration,
+    logs: bool,
+) -> CleanupOrder {
+    let daemons = || record.daemons.iter().filter(|d| d.host == host && d.launcher == kind);
+    CleanupOrder {
+        name: record.name.clone(),
+        deployment: record.deployment,
+        uid: uid(),
+        keep,
+        grace_ms: grace.as_millis() as u64,
+        processes: daemons().filter_map(|d| d.process).collect(),
+        storage: daemons().flat_map(|d| d.storage.clone()).collect(),
+        logs: if logs && kind == LauncherKind::Ssh { daemons().map(|d| d.log.clone()).collect() } else { Vec::new() },
+    }
+}
+
+fn not_clean(host: &str, name: &str, error: Error) -> Error {
+    let advice = format!("then repeat `bivouac down {name}`, or forget the host with --force");
+    let remedy = error.remedy().map_or(advice.clone(), |remedy| format!("{remedy}\n{advice}"));
+    Error::Unanswered { cause: format!("not everything could be removed on {host}: {error}"), remedy }
+}
+
+/// What the controller's daemon does when it has ended: if the `run` that made the deployment is gone, nobody else cleans up.
+pub fn after_lifeline(deployment_dir: &Path, deployment: u64) {
+    let Some(name) = deployment_dir.file_name().and_then(|n| n.to_str()) else { return };
+    let directory = Directory { name: name.to_owned(), path: deployment_dir.to_owned() };
+    let Ok(record) = directory.load() else { return };
+    if !record.ephemeral || record.deployment != deployment {
+        return;
+    }
+    // A command that holds the lock is about to do it.
+    let Ok(lock) = directory.lock() else { return };
+    if let Err(error) = take_down(&directory, &record, false, &lock) {
+        tracing::error!(%error, "not everything could be removed");
+    }
+}

@@ -1,0 +1,199 @@
+//! Running a command inside a deployment: the environment that makes it so, and what must be there first.
+
+use crate::daemon::traces;
+use crate::error::Error;
+use crate::home::{Home, State, uid};
+use crate::launch::shell_quote;
+use bivouac_daemon::config::hex_key;
+use bivouac_daemon::controller::ControlLink;
+use bivouac_layout::Epoch;
+use bivouac_node::Environment;
+use bivouac_transport::Endpoint;
+use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// File name of the preload library.
+const LIBRARY: &str = "libbivouac_preload.so";
+/// How long the node's agent may take to answer.
+const AGENT_LIMIT: Duration = Duration::from_secs(10);
+
+/// What programs need in their environment to use a deployment from this machine.
+pub struct Inside {
+    /// The deployment, as the client core sees it.
+    pub environment: Environment,
+    library: PathBuf,
+}
+
+impl Inside {
+    /// Finds the deployment on this machine and makes sure that its agent answers.
+    pub fn find(home: &Home, name: &str) -> Result<Inside, Error> {
+        let environment = attachable(home, name)?;
+        Ok(Inside { environment, library: library()? })
+    }
+
+    /// The variables to set.
+    pub fn variables(&self) -> Vec<(&'static str, OsString)> {
+        let mut variables = vec![("LD_PRELOAD", with_library(&self.library, std::env::var_os("LD_PRELOAD")))];
+        variables.extend(self.environment.to_env().map(|(name, value)| (name, value.into())));
+        variables
+    }
+
+    /// The command, ready to be started inside.
+    pub fn command(&self, words: &[OsString]) -> Result<Command, Error> {
+        let Some((program, arguments)) = words.split_first() else {
+            return Err(Error::refused("there is no command", "give one after --"));
+        };
+        // This program does not see the mount, so that it cannot execute what lies there; a shell inside can.
+        let mut command = if is_below(program, &self.environment.mount) {
+            let mut shell = Command::new("/bin/sh");
+            shell.args(["-c", "exec \"$0\" \"$@\""]).arg(program);
+            shell
+        } else {
+            Command::new(program)
+        };
+        command.args(arguments).envs(self.variables());
+        Ok(command)
+    }
+}
+
+/// `exec`: becomes the command.
+pub fn exec(home: &Home, name: &str, words: &[OsString]) -> Result<(), Error> {
+    let mut command = Inside::find(home, name)?.command(words)?;
+    let cause = command.exec();
+    Err(exec_error(words, cause))
+}
+
+/// `env`: prints what `exec` would set.
+pub fn env(home: &Home, name: &str) -> Result<(), Error> {
+    for (name, value) in Inside::find(home, name)?.variables() {
+        println!("export {name}={}", shell_quote(&value.to_string_lossy()));
+    }
+    Ok(())
+}
+
+/// Why a command could not be started.
+pub fn exec_error(words: &[OsString], cause: std::io::Error) -> Error {
+    let command = words.first().map(|w| w.to_string_lossy().into_owned()).unwrap_or_default();
+    Error::Exec { command, cause }
+}
+
+/// The deployment as this machine knows it, with an agent that answers.
+pub fn attachable(home: &Home, name: &str) -> Result<Environment, Error> {
+    let run_dir = bivouac_node::run_dir(uid(), name);
+    let Some(trace) = traces::agent(Path::new(&run_dir)) else { return Err(why_not_here(home, name)) };
+    let key_path = bivouac_node::key_path(&run_dir);
+    let text = std::fs::read_to_string(&key_path).map_err(|e| Error::file("read", Path::new(&key_path), e))?;
+    let key = hex_key::from_hex(text.trim()).ok_or_else(|| {
+        Error::refused(format!("{key_path} holds no key"), format!("take the deployment down: `bivouac down {name}`"))
+    })?;
+    let socket = Endpoint::Unix(bivouac_node::agent_socket(uid(), name));
+    ControlLink::connect(&socket, &key, trace.deployment, AGENT_LIMIT)
+        .and_then(|mut link| link.ping(Epoch(0)))
+        .map_err(|e| Error::Unanswered {
+            cause: format!("the agent of {name:?} on this machine does not answer: {e}"),
+            remedy: format!("`bivouac status {name}` shows the deployment; log: {}", trace.log.display()),
+        })?;
+    Ok(Environment { name: name.to_owned(), mount: trace.mount, key_path })
+}
+
+/// Why there is no agent of the deployment on this machine.
+fn why_not_here(home: &Home, name: &str) -> Error {
+    let record = match home.deployment(name).load() {
+        Ok(record) => record,
+        Err(error) => return error,
+    };
+    let not_running = |state: &str| Error::NotRunning { name: name.to_owned(), state: state.to_owned() };
+    match record.state {
+        State::Stopped => not_running("it was taken down, and its storage kept"),
+        State::Starting => not_running("it is being started, or that was interrupted"),
+        State::Running => {
+            let gone = |d: &crate::home::DaemonRecord| d.process.is_some_and(|p| !p.is_alive());
+            if record.daemons.iter().any(|d| d.controller && gone(d)) {
+                return not_running("its daemons on this machine have died");
+            }
+            let hosts: Vec<&str> = record.daemons.iter().filter(|d| d.agent).map(|d| d.host.as_str()).collect();
+            Error::Unanswered {
+                cause: format!("{name:?} has no daemon on this machine"),
+                remedy: format!("run the command on one of its hosts: {}", hosts.join(", ")),
+            }
+        }
+    }
+}
+
+/// The preload library: `BIVOUAC_PRELOAD`, or beside this program, or in `../lib`.
+fn library() -> Result<PathBuf, Error> {
+    let given = std::env::var_os("BIVOUAC_PRELOAD").filter(|v| !v.is_empty()).map(PathBuf::from);
+    let candidates = match &given {
+        Some(path) => vec![path.clone()],
+        None => {
+            let own = std::env::current_exe()
+                .map_err(|cause| Error::System { what: "cannot find this program's own file".into(), cause })?;
+            let directory = own.parent().unwrap_or(Path::new("/"));
+            vec![directory.join(LIBRARY), directory.join("../lib").join(LIBRARY)]
+        }
+    };
+    let found = candidates.iter().find_map(|path| path.canonicalize().ok().filter(|p| p.is_file()));
+    let Some(found) = found else {
+        let tried: Vec<String> = candidates.iter().map(|p| p.display().to_string()).collect();
+        return Err(Error::refused(
+            format!("the preload library is not there: {}", tried.join(", ")),
+            format!("install {LIBRARY} beside the bivouac program, or set BIVOUAC_PRELOAD to its path"),
+        ));
+    };
+    // The loader takes a list apart at these; there is no way to quote them.
+    if found.as_os_str().as_bytes().iter().any(|b| b" :\t\n".contains(b)) {
+        return Err(Error::refused(
+            format!("the loader cannot take a path with a space or colon: {}", found.display()),
+            "install Bivouac under another path, or set BIVOUAC_PRELOAD to a copy of the library",
+        ));
+    }
+    Ok(found)
+}
+
+/// `LD_PRELOAD` with the library first, once.
+fn with_library(library: &Path, before: Option<OsString>) -> OsString {
+    let mut list = library.as_os_str().to_owned();
+    for word in before.unwrap_or_default().as_bytes().split(|b| b" :".contains(b)) {
+        if !word.is_empty() && word != library.as_os_str().as_bytes() {
+            list.push(":");
+            list.push(OsStr::from_bytes(word));
+        }
+    }
+    list
+}
+
+fn is_below(program: &OsStr, mount: &str) -> bool {
+    program.as_bytes().strip_prefix(mount.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'/'))
+}
+
+/// Whether an error of `spawn` or `exec` speaks of the program rather than of us.
+pub fn is_about_program(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied | ErrorKind::IsADirectory)
+        || error.raw_os_error() == Some(libc::ENOEXEC)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_existing_preload_stays_behind_ours() {
+        let library = Path::new("/opt/b/libbivouac_preload.so");
+        let list = |before: &str| with_library(library, Some(before.into()));
+        assert_eq!(with_library(library, None), "/opt/b/libbivouac_preload.so");
+        assert_eq!(list("a.so b.so"), "/opt/b/libbivouac_preload.so:a.so:b.so");
+        assert_eq!(list("a.so:/opt/b/libbivouac_preload.so"), "/opt/b/libbivouac_preload.so:a.so");
+    }
+
+    #[test]
+    fn programs_in_the_mount_are_told_by_whole_components() {
+        assert!(is_below(OsStr::new("/bivouac/bin/x"), "/bivouac"));
+        assert!(!is_below(OsStr::new("/bivouac2/x"), "/bivouac"));
+        assert!(!is_below(OsStr::new("ls"), "/bivouac"));
+    }
+}

@@ -1,0 +1,449 @@
+//! A deployment's directory: what is known of it across commands.
+//!
+//! `$BIVOUAC_HOME/NAME` (default `~/.bivouac/NAME`, mode 0700) holds
+//! - `daemons.json`: the [`Record`], which says what was started where, so that all of it can be found again;
+//! - `key`: the deployment's key (0600);
+//! - `map.json`, `changes.log`: the controller's;
+//! - `logs/`: one file for each daemon;
+//! - `lock`: held by the command that changes the deployment.
+//!
+//! The record is written before the first daemon starts: whatever happens after, `down` knows where to look.
+
+use crate::error::Error;
+use crate::process::ProcessId;
+use bivouac_daemon::config::hex_key;
+use bivouac_layout::{NodeId, ServerId};
+use bivouac_proto::auth::{KEY_LEN, Key};
+use bivouac_transport::Endpoint;
+use serde::{Deserialize, Serialize};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+const RECORD: &str = "daemons.json";
+const KEY: &str = "key";
+const LOCK: &str = "lock";
+const LOGS: &str = "logs";
+
+/// Version of the record's form.
+const VERSION: u32 = 1;
+
+/// Where all deployments of the user have their directories.
+#[derive(Clone, Debug)]
+pub struct Home(PathBuf);
+
+impl Home {
+    /// `$BIVOUAC_HOME`, or `~/.bivouac`.
+    pub fn from_env() -> Result<Home, Error> {
+        let path = match (std::env::var_os("BIVOUAC_HOME"), std::env::var_os("HOME")) {
+            (Some(home), _) if !home.is_empty() => PathBuf::from(home),
+            (_, Some(home)) if !home.is_empty() => PathBuf::from(home).join(".bivouac"),
+            _ => return Err(Error::refused("neither BIVOUAC_HOME nor HOME is set", "set one of them")),
+        };
+        std::path::absolute(&path).map(Home).map_err(|e| Error::file("find", &path, e))
+    }
+
+    /// The directory that holds the given deployment's directory.
+    pub fn above(directory: &Path) -> Option<Home> {
+        directory.parent().map(|p| Home(p.to_owned()))
+    }
+
+    /// The directory of one deployment, whether or not it is there.
+    pub fn deployment(&self, name: &str) -> Directory {
+        Directory { name: name.to_owned(), path: self.0.join(name) }
+    }
+
+    /// Where logs of deployments go that did not start.
+    pub fn failed(&self, name: &str) -> PathBuf {
+        // No deployment's name starts with a dot.
+        self.0.join(".failed").join(name)
+    }
+
+    /// All deployments, sorted by name.
+    pub fn list(&self) -> Result<Vec<Directory>, Error> {
+        let entries = match std::fs::read_dir(&self.0) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(Error::file("read", &self.0, e)),
+        };
+        let mut found: Vec<Directory> = entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| bivouac_node::names::is_valid_name(name))
+            .map(|name| self.deployment(&name))
+            .filter(|d| d.path.join(RECORD).exists())
+            .collect();
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
+    }
+
+    /// Makes it, closed to others.
+    fn create(&self) -> Result<(), Error> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.0)
+            .map_err(|e| Error::file("make the directory", &self.0, e))
+    }
+}
+
+/// One deployment's directory.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    /// The deployment's name.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+/// Held while a command changes a deployment; ends with the process at the latest.
+#[derive(Debug)]
+pub struct Lock(#[allow(dead_code)] File);
+
+impl Directory {
+    /// Makes it. `false`: it was there.
+    pub fn create(&self) -> Result<bool, Error> {
+        if let Some(home) = Home::above(&self.path) {
+            home.create()?;
+        }
+        match DirBuilder::new().mode(0o700).create(&self.path) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(false),
+            Err(e) => Err(Error::file("make the directory", &self.path, e)),
+        }
+    }
+
+    /// Takes the lock. It belongs to one command at a time; others are told so rather than made to wait.
+    pub fn lock(&self) -> Result<Lock, Error> {
+        let path = self.path.join(LOCK);
+        let file = match OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Err(Error::Unknown(self.name.clone())),
+            Err(e) => return Err(Error::file("open", &path, e)),
+        };
+        match file.try_lock() {
+            Ok(()) => Ok(Lock(file)),
+            Err(TryLockError::WouldBlock) => Err(Error::refused(
+                format!("another bivouac command is starting or stopping {:?}", self.name),
+                "wait until it is done",
+            )),
+            Err(TryLockError::Error(e)) => Err(Error::file("lock", &path, e)),
+        }
+    }
+
+    /// The record.
+    pub fn load(&self) -> Result<Record, Error> {
+        let path = self.path.join(RECORD);
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Err(Error::Unknown(self.name.clone())),
+            Err(e) => return Err(Error::file("read", &path, e)),
+        };
+        let remedy = || {
+            format!("end its daemons by hand, then remove {}", self.path.display())
+        };
+        let record: Record = serde_json::from_slice(&text)
+            .map_err(|e| Error::refused(format!("{} is damaged: {e}", path.display()), remedy()))?;
+        if record.version != VERSION {
+            let cause = format!("{} has version {}, this program reads {VERSION}", path.display(), record.version);
+            return Err(Error::refused(cause, "use the Bivouac that started the deployment"));
+        }
+        Ok(record)
+    }
+
+    /// Replaces the record: after a crash there is the old one or the new one.
+    pub fn save(&self, record: &Record) -> Result<(), Error> {
+        let path = self.path.join(RECORD);
+        let json = serde_json::to_vec_pretty(record).map_err(|e| Error::file("write", &path, e.into()))?;
+        write_private(&path, &json)
+    }
+
+    /// The deployment's key.
+    pub fn key(&self) -> Result<Key, Error> {
+        let path = self.path.join(KEY);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Err(Error::Unknown(self.name.clone())),
+            Err(e) => return Err(Error::file("read", &path, e)),
+        };
+        hex_key::from_hex(text.trim()).ok_or_else(|| {
+            Error::refused(format!("{} holds no key", path.display()), "the deployment can only be taken down")
+        })
+    }
+
+    /// Makes a new key.
+    pub fn make_key(&self) -> Result<Key, Error> {
+        let mut key = Key([0; KEY_LEN]);
+        random(&mut key.0)?;
+        write_private(&self.path.join(KEY), hex_key::to_hex(&key).as_bytes())?;
+        Ok(key)
+    }
+
+    /// Where daemons log.
+    pub fn logs(&self) -> PathBuf {
+        self.path.join(LOGS)
+    }
+
+    /// Removes what Bivouac put there, and the directory if nothing else is in it.
+    pub fn remove(&self) -> Result<(), Error> {
+        let logs = self.logs();
+        for entry in std::fs::read_dir(&logs).into_iter().flatten().flatten() {
+            if entry.path().extension().is_some_and(|e| e == "log") {
+                remove_file(&entry.path())?;
+            }
+        }
+        let _ = std::fs::remove_dir(&logs);
+        // The record goes last but the lock: until then `down` can be repeated.
+        for name in ["map.json.new", "map.json", "changes.log", KEY, "key.new", "daemons.json.new", RECORD, LOCK] {
+            remove_file(&self.path.join(name))?;
+        }
+        match std::fs::remove_dir(&self.path) {
+            Err(e) if !matches!(e.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
+                Err(Error::file("remove", &self.path, e))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn remove_file(path: &Path) -> Result<(), Error> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(Error::file("remove", path, e)),
+        _ => Ok(()),
+    }
+}
+
+/// Replaces a file that only the user may read.
+pub fn write_private(path: &Path, content: &[u8]) -> Result<(), Error> {
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
+    let write = || -> std::io::Result<()> {
+        let mut file =
+            OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&fresh)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        std::fs::rename(&fresh, path)
+    };
+    write().map_err(|e| Error::file("write", path, e))
+}
+
+/// Fills `bytes` from the kernel's random numbers.
+pub fn random(bytes: &mut [u8]) -> Result<(), Error> {
+    let mut filled = 0;
+    while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty()) {
+            Ok(n) => filled += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(Error::System { what: "no random numbers".into(), cause: e.into() }),
+        }
+    }
+    Ok(())
+}
+
+/// What a deployment is doing, as far as commands have written it down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// `up` is at work, or was when it was killed.
+    Starting,
+    /// `up` has returned.
+    Running,
+    /// `down --keep` has left the storage.
+    Stopped,
+}
+
+/// How a daemon was started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LauncherKind {
+    /// By fork, on this machine.
+    Local,
+    /// By ssh.
+    Ssh,
+    /// In a network namespace of this machine.
+    Netns,
+}
+
+/// What is known of a deployment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// Version of this form.
+    pub version: u32,
+    /// The deployment's name.
+    pub name: String,
+    /// Its random number.
+    pub deployment: u64,
+    /// What it is doing.
+    pub state: State,
+    /// Seconds since 1970 when it was made.
+    pub created: u64,
+    /// Where programs see the file system.
+    pub mount: String,
+    /// Block size of new files, bytes.
+    pub block_size: u32,
+    /// What daemons log.
+    pub log_level: String,
+    /// It ends with the `run` that made it, however that ends.
+    pub ephemeral: bool,
+    /// Its daemons; nodes in their order, each node's agent first.
+    pub daemons: Vec<DaemonRecord>,
+}
+
+impl Record {
+    /// An empty one.
+    pub fn new(name: &str, deployment: u64, mount: &str, block_size: u32, log_level: &str) -> Record {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Record {
+            version: VERSION,
+            name: name.to_owned(),
+            deployment,
+            state: State::Starting,
+            created: now.as_secs(),
+            mount: mount.to_owned(),
+            block_size,
+            log_level: log_level.to_owned(),
+            ephemeral: false,
+            daemons: Vec::new(),
+        }
+    }
+
+    /// Where the controller can be asked.
+    pub fn controller(&self) -> Option<Endpoint> {
+        let daemon = self.daemons.iter().find(|d| d.controller)?;
+        Some(daemon.endpoint(&self.name))
+    }
+}
+
+/// One daemon of a deployment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DaemonRecord {
+    /// The machine's name, as the user gave it.
+    pub host: String,
+    /// The machine's number.
+    pub node: NodeId,
+    /// How it was started.
+    pub launcher: LauncherKind,
+    /// Its number as a server, if it is one.
+    pub server: Option<ServerId>,
+    /// Whether it is its node's agent.
+    pub agent: bool,
+    /// Whether it is the controller.
+    pub controller: bool,
+    /// Where it was told to listen.
+    pub listen: Option<SocketAddr>,
+    /// The host's address for others; `None`: it was not known before the daemon told.
+    pub reach: Option<IpAddr>,
+    /// The process, once it was ready.
+    pub process: Option<ProcessId>,
+    /// Where others reach it, if it listens on the network.
+    pub address: Option<SocketAddr>,
+    /// Its log, on its machine.
+    pub log: PathBuf,
+    /// In which directories the user wants its storage; none: the default place.
+    pub storage_in: Vec<PathBuf>,
+    /// The storage directories that were made for it, on its machine.
+    pub storage: Vec<PathBuf>,
+}
+
+impl DaemonRecord {
+    /// What it is called in messages and file names.
+    pub fn label(&self) -> String {
+        match self.server {
+            Some(server) => format!("server-{server}"),
+            None => format!("agent-{}", self.node),
+        }
+    }
+
+    /// Where it can be asked. One that does not listen on the network is an agent on this machine.
+    pub fn endpoint(&self, name: &str) -> Endpoint {
+        match self.address {
+            Some(address) => Endpoint::Tcp(address),
+            None => Endpoint::Unix(bivouac_node::agent_socket(uid(), name)),
+        }
+    }
+}
+
+/// The user who runs this command.
+pub fn uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Whether a file or directory belongs to the user who runs this command.
+pub fn is_own(metadata: &std::fs::Metadata) -> bool {
+    metadata.uid() == uid()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn scratch(name: &str) -> (Home, PathBuf) {
+        let path = std::env::temp_dir().join(format!("bivouac-home-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        (Home(path.clone()), path)
+    }
+
+    #[test]
+    fn a_record_survives_and_the_key_is_private() {
+        let (home, path) = scratch("record");
+        let directory = home.deployment("job");
+        assert!(matches!(directory.load(), Err(Error::Unknown(_))));
+        assert!(directory.create().expect("makes it"));
+        assert!(!directory.create().expect("is there"));
+        let key = directory.make_key().expect("makes a key");
+        assert_eq!(directory.key().expect("reads it").0, key.0);
+        let mode = |p: &Path| std::fs::metadata(p).expect("is there").permissions().mode() & 0o777;
+        assert_eq!((mode(&directory.path), mode(&directory.path.join("key"))), (0o700, 0o600));
+        let record = Record::new("job", 7, "/m", 4096, "info");
+        directory.save(&record).expect("saves");
+        assert_eq!(directory.load().expect("loads").deployment, 7);
+        assert_eq!(home.list().expect("lists").len(), 1);
+        std::fs::remove_dir_all(path).expect("cleans up");
+    }
+
+    #[test]
+    fn removal_leaves_files_that_bivouac_did_not_make() {
+        let (home, path) = scratch("remove");
+        let directory = home.deployment("job");
+        directory.create().expect("makes it");
+        directory.save(&Record::new("job", 7, "/m", 4096, "info")).expect("saves");
+        std::fs::create_dir(directory.logs()).expect("logs");
+        std::fs::write(directory.logs().join("server-0.log"), "x").expect("a log");
+        std::fs::write(directory.path.join("notes.txt"), "mine").expect("a user's file");
+        directory.remove().expect("removes");
+        let left: Vec<_> = std::fs::read_dir(&directory.path).expect("is there").flatten().collect();
+        assert_eq!(left.len(), 1);
+        assert!(home.list().expect("lists").is_empty());
+        std::fs::remove_file(directory.path.join("notes.txt")).expect("removes");
+        directory.remove().expect("may be repeated");
+        assert!(!directory.path.exists());
+        std::fs::remove_dir_all(path).expect("cleans up");
+    }
+
+    #[test]
+    fn two_commands_cannot_change_a_deployment_at_once() {
+        let (home, path) = scratch("lock");
+        let directory = home.deployment("job");
+        assert!(matches!(directory.lock(), Err(Error::Unknown(_))));
+        directory.create().expect("makes it");
+        let held = directory.lock().expect("locks");
+        assert!(matches!(directory.lock(), Err(Error::Refused { .. })));
+        drop(held);
+        directory.lock().expect("locks again");
+        std::fs::remove_dir_all(path).expect("cleans up");
+    }
+
+    #[test]
+    fn damaged_records_are_errors_with_a_remedy() {
+        let (home, path) = scratch("damaged");
+        let directory = home.deployment("job");
+        directory.create().expect("makes it");
+        for text in ["", "{}", "{\"version\":99}", "\u{0}"] {
+            std::fs::write(directory.path.join(RECORD), text).expect("writes");
+            assert!(directory.load().expect_err("no record").remedy().is_some());
+        }
+        std::fs::remove_dir_all(path).expect("cleans up");
+    }
+}

@@ -1,0 +1,228 @@
+//! Which machines, and how others reach them.
+//!
+//! Names are compared whole, never by prefix or substring: `node1` must not take `node10` for itself. Whether a name
+//! means this machine is asked of the machine: its own names, or an address that can be bound here.
+
+use crate::args::{LauncherChoice, ServerArgs};
+use crate::error::Error;
+use crate::home::LauncherKind;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+
+/// One machine of a deployment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Host {
+    /// Its name, as the user gave it.
+    pub name: String,
+    /// How daemons are started there.
+    pub launcher: LauncherKind,
+    /// Where its servers listen.
+    pub listen: IpAddr,
+    /// Where others reach them; `None`: the daemon has to tell (a name that only ssh knows).
+    pub reach: Option<IpAddr>,
+    /// Whether it is the machine that this command runs on.
+    pub here: bool,
+}
+
+/// The machine that this command runs on.
+pub fn this_machine() -> Host {
+    let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let name = own_name().unwrap_or_else(|| "localhost".to_owned());
+    Host { name, launcher: LauncherKind::Local, listen: loopback, reach: Some(loopback), here: true }
+}
+
+/// The hosts that the user means: this machine alone unless others are named.
+pub fn resolve(args: &ServerArgs) -> Result<Vec<Host>, Error> {
+    let Some(hosts) = &args.hosts else {
+        return match args.launcher {
+            LauncherChoice::Auto | LauncherChoice::Local => Ok(vec![this_machine()]),
+            _ => Err(Error::refused("this launcher needs hosts", "name them with --hosts")),
+        };
+    };
+    let names = names(hosts)?;
+    let mut found = names.iter().map(|name| one(name, args.launcher)).collect::<Result<Vec<Host>, Error>>()?;
+    let here: Vec<&str> = found.iter().filter(|h| h.here).map(|h| h.name.as_str()).collect();
+    if let [first, second, ..] = here[..] {
+        return Err(Error::refused(
+            format!("{first:?} and {second:?} are the same machine"),
+            "name it once; --servers N starts several servers on each host",
+        ));
+    }
+    // What is local listens on loopback, unless there are others who have to reach it.
+    let remote = found.iter().find(|h| !h.here).map(|h| h.reach);
+    if let Some(remote) = remote {
+        for host in found.iter_mut().filter(|h| h.here) {
+            let own = remote.and_then(address_towards).ok_or_else(|| {
+                Error::refused(
+                    format!("no address of {:?} is known by which the other hosts can reach it", host.name),
+                    "name this machine by its address",
+                )
+            })?;
+            (host.listen, host.reach) = (unspecified(own), Some(own));
+        }
+    }
+    Ok(found)
+}
+
+/// Host names from a file (the first word of each line; `#` begins a comment) or a list.
+fn names(hosts: &str) -> Result<Vec<String>, Error> {
+    let text = match std::fs::read_to_string(hosts) {
+        Ok(text) => text,
+        Err(_) if hosts.contains('/') => {
+            return Err(Error::refused(format!("cannot read the host file {hosts}"), "check its path"));
+        }
+        Err(_) => hosts.replace(',', "\n"),
+    };
+    let mut names: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let line = line.split('#').next().unwrap_or_default();
+        let Some(name) = line.split_whitespace().next() else { continue };
+        let plain = |c: char| c.is_ascii_alphanumeric() || "._-:@%".contains(c);
+        if !name.chars().all(plain) || name.starts_with('-') {
+            return Err(Error::refused(
+                format!("{name:?} is no host name"),
+                "give a file with one host name on each line, or a list like h1,h2",
+            ));
+        }
+        // Batch systems list a host once for each processor.
+        if !names.iter().any(|n| n.eq_ignore_ascii_case(name)) {
+            names.push(name.to_owned());
+        }
+    }
+    if names.is_empty() {
+        return Err(Error::refused(format!("{hosts:?} names no host"), "give a file or a list like h1,h2"));
+    }
+    Ok(names)
+}
+
+fn one(name: &str, launcher: LauncherChoice) -> Result<Host, Error> {
+    if launcher == LauncherChoice::Netns {
+        let address = crate::launch::netns::address(name)?;
+        return Ok(Host {
+            name: name.to_owned(),
+            launcher: LauncherKind::Netns,
+            listen: address,
+            reach: Some(address),
+            here: false,
+        });
+    }
+    let addresses = addresses(name);
+    let here = is_own_name(name) || addresses.iter().any(|a| is_own_address(*a));
+    let launcher = match launcher {
+        LauncherChoice::Ssh => LauncherKind::Ssh,
+        _ if here => LauncherKind::Local,
+        LauncherChoice::Local => {
+            return Err(Error::refused(
+                format!("{name:?} is not this machine"),
+                "use --launcher ssh, or --servers N for several servers on this machine",
+            ));
+        }
+        _ => LauncherKind::Ssh,
+    };
+    if here {
+        let Host { listen, reach, .. } = this_machine();
+        return Ok(Host { name: name.to_owned(), launcher, listen, reach, here });
+    }
+    let reach = addresses.first().copied();
+    let listen = unspecified(reach.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)));
+    Ok(Host { name: name.to_owned(), launcher, listen, reach, here })
+}
+
+/// What a name resolves to, IPv4 first. Nothing: the name service does not know it.
+fn addresses(name: &str) -> Vec<IpAddr> {
+    let host = name.rsplit('@').next().unwrap_or(name);
+    let mut found: Vec<IpAddr> =
+        (host, 0).to_socket_addrs().map(|all| all.map(|a| a.ip()).collect()).unwrap_or_default();
+    found.sort_by_key(IpAddr::is_ipv6);
+    found.dedup();
+    found
+}
+
+fn own_name() -> Option<String> {
+    rustix::system::uname().nodename().to_str().ok().filter(|n| !n.is_empty()).map(str::to_owned)
+}
+
+fn is_own_name(name: &str) -> bool {
+    let Some(own) = own_name() else { return name.eq_ignore_ascii_case("localhost") };
+    let short = own.split('.').next().unwrap_or(&own);
+    [own.as_str(), short, "localhost"].iter().any(|n| n.eq_ignore_ascii_case(name))
+}
+
+fn is_own_address(address: IpAddr) -> bool {
+    address.is_loopback() || UdpSocket::bind(SocketAddr::new(address, 0)).is_ok()
+}
+
+/// The own address from which packets to `other` leave. Nothing is sent.
+fn address_towards(other: IpAddr) -> Option<IpAddr> {
+    let socket = UdpSocket::bind(SocketAddr::new(unspecified(other), 0)).ok()?;
+    socket.connect(SocketAddr::new(other, 9)).ok()?;
+    socket.local_addr().ok().map(|a| a.ip())
+}
+
+fn unspecified(like: IpAddr) -> IpAddr {
+    match like {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_compared_whole() {
+        let own = own_name().expect("a machine has a name");
+        assert!(is_own_name(&own) && is_own_name("localhost"));
+        for other in [format!("{own}0"), format!("x{own}"), "localhost1".into(), own[..own.len() - 1].into()] {
+            assert!(!is_own_name(&other), "{other}");
+        }
+    }
+
+    #[test]
+    fn loopback_is_this_machine_and_documentation_addresses_are_not() {
+        assert!(is_own_address("127.0.0.1".parse().expect("address")));
+        assert!(is_own_address("127.3.2.1".parse().expect("address")));
+        assert!(!is_own_address("192.0.2.1".parse().expect("address")));
+    }
+
+    #[test]
+    fn host_files_may_have_comments_slots_and_repetitions() {
+        let path = std::env::temp_dir().join(format!("bivouac-hosts-{}", std::process::id()));
+        std::fs::write(&path, "# nodes\nn1 slots=4\nn10\n\nn1\nN10  # again\n").expect("writes");
+        let found = names(path.to_str().expect("a plain path"));
+        std::fs::remove_file(&path).expect("removes");
+        assert_eq!(found.expect("reads"), ["n1", "n10"]);
+        assert_eq!(names("a,b").expect("reads"), ["a", "b"]);
+    }
+
+    #[test]
+    fn names_that_could_be_options_or_commands_are_refused() {
+        for bad in ["-oProxyCommand=x", "a;b", "a$(b)", "", ",", "/no/such/file"] {
+            assert!(matches!(names(bad), Err(Error::Refused { .. })), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn two_names_of_this_machine_are_noticed() {
+        let own = own_name().expect("a name");
+        let hosts = format!("localhost,{own}");
+        let args = ServerArgs {
+            servers: None,
+            hosts: Some(hosts),
+            storage: Vec::new(),
+            mount: "/m".into(),
+            block_size: crate::args::BlockSize(4096),
+            launcher: LauncherChoice::Auto,
+            port: 0,
+            log_level: "info".into(),
+        };
+        if !own.eq_ignore_ascii_case("localhost") {
+            assert!(matches!(resolve(&args), Err(Error::Refused { .. })));
+        }
+        let alone = ServerArgs { hosts: Some("127.0.0.1".into()), ..args.clone() };
+        let found = resolve(&alone).expect("resolves");
+        assert!(found[0].here && found[0].listen.is_loopback() && found[0].launcher == LauncherKind::Local);
+        let local = ServerArgs { hosts: Some("192.0.2.1".into()), launcher: LauncherChoice::Local, ..args };
+        assert!(matches!(resolve(&local), Err(Error::Refused { .. })));
+    }
+}

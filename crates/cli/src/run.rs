@@ -1,0 +1,234 @@
+//! `run`: a deployment for the time of one command.
+//!
+//! The main thread goes through the phases: up, preload, command, flush, down. Another one takes signals and knows the
+//! phase: while the command runs they are the command's; before that they end everything; during the flush they give it up;
+//! during `down` they are too late. A connection to the controller, the *lifeline*, makes the daemons clean up
+//! by themselves when this process is killed.
+//!
+//! The command stays in this process's group: what the terminal sends to the foreground group reaches it without us,
+//! and only what was sent to this process alone is passed on.
+
+use crate::args::RunArgs;
+use crate::copy::{self, Direction};
+use crate::error::{Error, exit};
+use crate::exec::{Inside, exec_error, is_about_program};
+use crate::home::{Home, random};
+use crate::signals::{self, Taken};
+use crate::up::{self, Started};
+use crate::{down, status};
+use bivouac_daemon::controller::ControlLink;
+use bivouac_proto::control::ControlRequest;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Where `run` is, for the thread that takes signals.
+enum Phase {
+    /// `up` looks at the interruption itself, and cleans up.
+    Up,
+    /// Copying cannot be stopped: whoever interrupts it ends the process, and the lifeline does the rest.
+    Copying(Ending),
+    /// The command runs.
+    Command(i32),
+    /// Nothing can be stopped any more.
+    Down,
+}
+
+/// What is needed to take the deployment down.
+#[derive(Clone)]
+struct Ending {
+    home: Home,
+    name: String,
+    keep: bool,
+}
+
+/// Does it all; the exit code is the command's.
+pub fn run(home: &Home, args: &RunArgs) -> Result<ExitCode, Error> {
+    let phase = Arc::new(Mutex::new(Phase::Up));
+    let for_signals = phase.clone();
+    signals::take(move |taken| on_signal(&for_signals, taken))
+        .map_err(|cause| Error::System { what: "cannot wait for signals".into(), cause })?;
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => made_up_name()?,
+    };
+    let started = up::up(home, &name, &args.servers, !args.keep)?;
+    let ending = Ending { home: home.clone(), name: name.clone(), keep: args.keep };
+    // From here on the deployment ends with us, whatever happens; with --keep it is the user who ends it.
+    let mut lifeline = if args.keep { None } else { Some(lifeline(&started)?) };
+    let outcome = inside(home, args, &started, &phase, &ending);
+    let code = match outcome {
+        Ok(status) => {
+            *lock(&phase) = Phase::Copying(ending.clone());
+            match flush(home, &name, args) {
+                Ok(()) => ExitCode::from(status),
+                Err(error) => {
+                    error.show();
+                    keep_running(&started, lifeline.as_mut());
+                    return Ok(ExitCode::from(if status == 0 { exit::FLUSH } else { status }));
+                }
+            }
+        }
+        Err(error) => {
+            error.show();
+            ExitCode::from(error.exit_code())
+        }
+    };
+    *lock(&phase) = Phase::Down;
+    if args.stats {
+        eprint!("{}", status::stats(&started.directory, &started.record));
+    }
+    let result = down::down(home, &name, args.keep, false);
+    drop(lifeline);
+    if let Err(error) = result {
+        // The command's own status matters more than what is left of the deployment.
+        error.show();
+    } else if args.keep {
+        eprintln!("bivouac: the storage of {name:?} is kept: `bivouac up {name}` brings it back, `bivouac down {name}` removes it");
+    }
+    Ok(code)
+}
+
+/// Preload and command. The status is what a shell would say of the command.
+fn inside(
+    home: &Home,
+    args: &RunArgs,
+    started: &Started,
+    phase: &Mutex<Phase>,
+    ending: &Ending,
+) -> Result<u8, Error> {
+    let name = &started.record.name;
+    *lock(phase) = Phase::Copying(ending.clone());
+    if let Some(signal) = signals::interrupted() {
+        return Err(Error::Interrupted(signal));
+    }
+    for tree in &args.preload {
+        copy::copy(home, name, tree, Direction::In, None)?;
+    }
+    let mut command = Inside::find(home, name)?.command(&args.command)?;
+    signals::unblock_in_child(&mut command);
+    let child = {
+        // A signal that comes meanwhile waits for the phase, and then finds the command.
+        let mut phase = lock(phase);
+        let child = command.spawn().map_err(|e| {
+            if is_about_program(&e) {
+                exec_error(&args.command, e)
+            } else {
+                Error::System { what: "cannot start a process".into(), cause: e }
+            }
+        })?;
+        let pid = child.id() as i32;
+        *phase = Phase::Command(pid);
+        pid
+    };
+    wait(child)
+}
+
+/// Waits for the command; when job control stops it, this process stops too, so that the shell notices.
+fn wait(child: i32) -> Result<u8, Error> {
+    loop {
+        let mut status = 0;
+        // SAFETY: `status` outlives the call, and nobody else waits for this child.
+        let waited = unsafe { libc::waitpid(child, &mut status, libc::WUNTRACED) };
+        if waited < 0 {
+            let cause = std::io::Error::last_os_error();
+            if cause.kind() == std::io::ErrorKind::Interrupted {
+                continue;
+            }
+            return Err(Error::System { what: "cannot wait for the command".into(), cause });
+        }
+        if libc::WIFSTOPPED(status) {
+            // An explicit SIGSTOP concerns the command alone.
+            if matches!(libc::WSTOPSIG(status), libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
+                send(std::process::id() as i32, libc::SIGSTOP);
+                // Here we are again: whoever continued us means the command.
+                send(child, libc::SIGCONT);
+            }
+        } else if libc::WIFEXITED(status) {
+            return Ok(libc::WEXITSTATUS(status) as u8);
+        } else if libc::WIFSIGNALED(status) {
+            return Ok(128 + libc::WTERMSIG(status) as u8);
+        }
+    }
+}
+
+fn send(pid: i32, signal: i32) {
+    // SAFETY: a plain system call; the child is not reaped yet, so that its number is its own.
+    unsafe { libc::kill(pid, signal) };
+}
+
+fn on_signal(phase: &Mutex<Phase>, taken: Taken) {
+    let phase = lock(phase);
+    match &*phase {
+        Phase::Command(child) => {
+            // A terminal's signal has gone to the whole group.
+            if !taken.from_kernel {
+                send(*child, taken.number);
+            }
+        }
+        Phase::Up if taken.is_final() => signals::interrupt(taken.number),
+        Phase::Copying(ending) if taken.is_final() => {
+            eprintln!("\nbivouac: interrupted; taking the deployment down");
+            signals::interrupt(taken.number);
+            if let Err(error) = down::down(&ending.home, &ending.name, ending.keep, false) {
+                error.show();
+            }
+            std::process::exit(128 + taken.number);
+        }
+        // Where there is nothing to stop or pass on, job control is for us.
+        Phase::Up | Phase::Copying(_) if taken.number == libc::SIGTSTP => {
+            send(std::process::id() as i32, libc::SIGSTOP);
+        }
+        _ => {}
+    }
+}
+
+/// Flushes all that was asked for; the first failure is returned when all were tried.
+fn flush(home: &Home, name: &str, args: &RunArgs) -> Result<(), Error> {
+    let results: Vec<Result<(), Error>> =
+        args.flush.iter().map(|tree| copy::copy(home, name, tree, Direction::Out, None)).collect();
+    results.into_iter().collect()
+}
+
+/// Opens the connection with which the deployment ends.
+fn lifeline(started: &Started) -> Result<ControlLink, Error> {
+    let record = &started.record;
+    let open = || {
+        let controller = record.controller().ok_or(bivouac_daemon::controller::LinkError::Unexpected)?;
+        let mut link =
+            ControlLink::connect(&controller, &started.key, record.deployment, Duration::from_secs(10))?;
+        link.tell(ControlRequest::Lifeline)?;
+        Ok::<_, bivouac_daemon::controller::LinkError>(link)
+    };
+    open().map_err(|e| Error::Unanswered {
+        cause: format!("the controller does not answer: {e}"),
+        remedy: format!("take the deployment down: `bivouac down {}`", record.name),
+    })
+}
+
+/// After a flush that failed: the results are still inside, and stay there.
+fn keep_running(started: &Started, lifeline: Option<&mut ControlLink>) {
+    let name = &started.record.name;
+    let mut record = started.record.clone();
+    record.ephemeral = false;
+    let saved = started.directory.save(&record);
+    let released = lifeline.map_or(Ok(()), |link| link.tell(ControlRequest::Release));
+    if saved.is_err() || released.is_err() {
+        eprintln!("bivouac: the deployment cannot be kept, because its controller does not answer");
+        return;
+    }
+    eprintln!("bivouac: the deployment {name:?} is kept, because its results were not all flushed");
+    eprintln!("  flush them again:  bivouac flush {name} SRC DST");
+    eprintln!("  then take it down: bivouac down {name}");
+}
+
+/// `run-PID-xxxx`, which no other run on this machine has.
+fn made_up_name() -> Result<String, Error> {
+    let mut bytes = [0; 2];
+    random(&mut bytes)?;
+    Ok(format!("run-{}-{:04x}", std::process::id(), u16::from_le_bytes(bytes)))
+}
+
+fn lock(phase: &Mutex<Phase>) -> MutexGuard<'_, Phase> {
+    phase.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,484 @@
+//! What deployments there are and how they fare, for people and (stable) for programs.
+
+use crate::error::Error;
+use crate::home::{Directory, Home, LauncherKind, Record, State};
+use crate::text::{count, imbalance, plural, size, table};
+use bivouac_daemon::controller::{ControlLink, LinkError};
+use bivouac_layout::Map;
+use bivouac_layout::map::{Server, ServerState};
+use bivouac_proto::auth::Key;
+use bivouac_proto::control::{ControlReply, ControlRequest, ServerHealth, Stats};
+use bivouac_transport::{Endpoint, TransportError};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a daemon may take to answer.
+const LIMIT: Duration = Duration::from_secs(2);
+/// Version of the JSON; raised when a field changes its meaning or goes.
+const VERSION: u32 = 1;
+
+/// All of the JSON.
+#[derive(Serialize, Debug)]
+pub struct Status {
+    version: u32,
+    deployments: Vec<Deployment>,
+}
+
+/// One deployment.
+#[derive(Serialize, Debug)]
+pub struct Deployment {
+    name: String,
+    state: Condition,
+    /// What is wrong, in words; `null` if nothing is.
+    problem: Option<String>,
+    mount: String,
+    block_size: u32,
+    epoch: Option<u64>,
+    /// Seconds since 1970.
+    created: u64,
+    directory: PathBuf,
+    servers: Vec<ServerStatus>,
+    totals: Totals,
+}
+
+/// How a deployment fares.
+#[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+enum Condition {
+    Starting,
+    Running,
+    Degraded,
+    Unreachable,
+    Stopped,
+    Crashed,
+}
+
+impl Condition {
+    fn word(self) -> &'static str {
+        match self {
+            Condition::Starting => "starting",
+            Condition::Running => "running",
+            Condition::Degraded => "degraded",
+            Condition::Unreachable => "unreachable",
+            Condition::Stopped => "stopped",
+            Condition::Crashed => "crashed",
+        }
+    }
+}
+
+/// One server. What it counts is `null` when it does not answer.
+#[derive(Serialize, Debug)]
+struct ServerStatus {
+    id: u16,
+    node: u16,
+    host: String,
+    address: Option<String>,
+    /// `up`, or `down`: requests to it fail.
+    state: &'static str,
+    /// Milliseconds since it last answered the controller.
+    silent_ms: Option<u64>,
+    storage: Vec<PathBuf>,
+    log: PathBuf,
+    #[serde(flatten)]
+    counters: Option<Counters>,
+}
+
+/// What a server holds and has done since its start.
+#[derive(Serialize, Clone, Copy, Default, Debug)]
+struct Counters {
+    capacity: u64,
+    available: u64,
+    stored: u64,
+    inodes: u64,
+    meta_operations: u64,
+    data_operations: u64,
+    bytes_read: u64,
+    bytes_written: u64,
+    connections: u64,
+    opens: u64,
+}
+
+/// The sums over the servers that answer.
+#[derive(Serialize, Default, Debug)]
+struct Totals {
+    servers: usize,
+    servers_up: usize,
+    #[serde(flatten)]
+    counters: Counters,
+}
+
+impl From<Stats> for Counters {
+    fn from(s: Stats) -> Counters {
+        Counters {
+            capacity: s.capacity,
+            available: s.available,
+            stored: s.stored,
+            inodes: s.inodes,
+            meta_operations: s.meta_operations,
+            data_operations: s.data_operations,
+            bytes_read: s.bytes_read,
+            bytes_written: s.bytes_written,
+            connections: s.connections,
+            opens: s.opens,
+        }
+    }
+}
+
+impl Counters {
+    fn add(&mut self, other: &Counters) {
+        self.capacity += other.capacity;
+        self.available += other.available;
+        self.stored += other.stored;
+        self.inodes += other.inodes;
+        self.meta_operations += other.meta_operations;
+        self.data_operations += other.data_operations;
+        self.bytes_read += other.bytes_read;
+        self.bytes_written += other.bytes_written;
+        self.connections += other.connections;
+        self.opens += other.opens;
+    }
+
+    fn operations(&self) -> u64 {
+        self.meta_operations + self.data_operations
+    }
+
+    fn moved(&self) -> u64 {
+        self.bytes_read + self.bytes_written
+    }
+}
+
+/// Prints the status of one deployment, or of all.
+pub fn status(home: &Home, name: Option<&str>, json: bool) -> Result<(), Error> {
+    let deployments = match name {
+        Some(name) => {
+            let directory = home.deployment(name);
+            let record = directory.load()?;
+            vec![examine(&directory, &record)]
+        }
+        None => home
+            .list()?
+            .iter()
+            .filter_map(|directory| match directory.load() {
+                Ok(record) => Some(examine(directory, &record)),
+                // Taken down meanwhile.
+                Err(Error::Unknown(_)) => None,
+                Err(error) => {
+                    error.show();
+                    None
+                }
+            })
+            .collect(),
+    };
+    let text = if json {
+        let status = Status { version: VERSION, deployments };
+        let mut text = serde_json::to_string_pretty(&status)
+            .map_err(|e| Error::System { what: "cannot write JSON".into(), cause: e.into() })?;
+        text.push('\n');
+        text
+    } else if let (Some(_), [deployment]) = (name, &deployments[..]) {
+        one(deployment)
+    } else {
+        list(&deployments)
+    };
+    print(&text)
+}
+
+/// Standard output may be a pipe whose reader has gone; that is no error of ours.
+fn print(text: &str) -> Result<(), Error> {
+    use std::io::Write;
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::System { what: "cannot write to standard output".into(), cause: e })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the servers have done, as `run --stats` prints it.
+pub fn stats(directory: &Directory, record: &Record) -> String {
+    let deployment = examine(directory, record);
+    let mut text = servers_table(&deployment);
+    text.push_str(&evenness(&deployment));
+    text
+}
+
+fn examine(directory: &Directory, record: &Record) -> Deployment {
+    let overview = directory.key().map_err(|e| e.to_string()).and_then(|key| {
+        let overview = overview(record, &key).map_err(|e| e.to_string())?;
+        Ok((overview, key))
+    });
+    let mut deployment = Deployment {
+        name: record.name.clone(),
+        state: Condition::Running,
+        problem: None,
+        mount: record.mount.clone(),
+        block_size: record.block_size,
+        epoch: None,
+        created: record.created,
+        directory: directory.path.clone(),
+        servers: Vec::new(),
+        totals: Totals::default(),
+    };
+    match (record.state, overview) {
+        (State::Stopped, _) => {
+            deployment.state = Condition::Stopped;
+            deployment.problem = Some(format!(
+                "its storage was kept: `bivouac up {0}` brings it back, `bivouac down {0}` removes it",
+                record.name
+            ));
+        }
+        (_, Ok(((map, health), key))) => {
+            deployment.epoch = Some(map.epoch.0);
+            deployment.servers = servers(record, &map, &health, &key);
+            let down: Vec<String> =
+                deployment.servers.iter().filter(|s| s.state == "down").map(|s| s.id.to_string()).collect();
+            if !down.is_empty() {
+                deployment.state = Condition::Degraded;
+                deployment.problem = Some(format!(
+                    "server {} is down: what it holds cannot be reached; log: {}",
+                    down.join(", "),
+                    deployment.servers.iter().find(|s| s.state == "down").map_or(String::new(), |s| s.log.display().to_string())
+                ));
+            }
+        }
+        (State::Starting, Err(_)) if directory.lock().is_err() => deployment.state = Condition::Starting,
+        (_, Err(why)) => {
+            let (state, problem) = without_controller(record, &why);
+            deployment.state = state;
+            deployment.problem = Some(problem);
+        }
+    }
+    if deployment.servers.is_empty() {
+        deployment.servers = recorded_servers(record);
+    }
+    deployment.totals.servers = deployment.servers.len();
+    deployment.totals.servers_up = deployment.servers.iter().filter(|s| s.state == "up").count();
+    for counters in deployment.servers.iter().filter_map(|s| s.counters.as_ref()) {
+        deployment.totals.counters.add(counters);
+    }
+    deployment
+}
+
+/// The controller does not answer: is anybody left?
+fn without_controller(record: &Record, why: &str) -> (Condition, String) {
+    let here = |d: &&crate::home::DaemonRecord| d.launcher != LauncherKind::Ssh;
+    let alive = record.daemons.iter().filter(here).filter(|d| d.process.is_some_and(|p| p.is_alive())).count();
+    let remote = record.daemons.iter().any(|d| d.launcher == LauncherKind::Ssh && d.process.is_some());
+    let controller_here = record.daemons.iter().any(|d| d.controller && here(&d));
+    let name = &record.name;
+    match (alive, remote && !controller_here) {
+        (0, true) => (Condition::Unreachable, format!("its controller does not answer: {why}")),
+        (0, false) => {
+            let back = if record.state == State::Running {
+                format!("`bivouac up {name}` brings it back with its data, ")
+            } else {
+                String::new()
+            };
+            let others = if remote { "on this machine " } else { "" };
+            (Condition::Crashed, format!("no daemon {others}is alive: {back}`bivouac down {name}` removes what is left"))
+        }
+        (n, _) => (
+            Condition::Degraded,
+            format!("its controller does not answer ({why}); {} on this machine; `bivouac down {name}` takes it down", plural(n, "daemon")),
+        ),
+    }
+}
+
+fn overview(record: &Record, key: &Key) -> Result<(Map, Vec<ServerHealth>), LinkError> {
+    let endpoint = record.controller().ok_or(LinkError::Transport(TransportError::Refused))?;
+    let mut link = ControlLink::connect(&endpoint, key, record.deployment, LIMIT)?;
+    match link.request(ControlRequest::Overview)? {
+        Some(ControlReply::Overview { map, health }) => Ok((*map, health)),
+        _ => Err(LinkError::Unexpected),
+    }
+}
+
+/// Asks all servers at once.
+fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: &Key) -> Vec<ServerStatus> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = map
+            .servers
+            .iter()
+            .map(|server| scope.spawn(move || (server, ask(server, record, key))))
+            .collect();
+        threads
+            .into_iter()
+            .filter_map(|t| t.join().ok())
+            .map(|(server, counters)| {
+                let recorded = record.daemons.iter().find(|d| d.server == Some(server.id));
+                let health = health.iter().find(|h| h.server == server.id);
+                ServerStatus {
+                    id: server.id.0,
+                    node: server.node.0,
+                    host: map.nodes.iter().find(|n| n.id == server.node).map(|n| n.host.clone()).unwrap_or_default(),
+                    address: Some(server.address.to_string()),
+                    state: if server.state == ServerState::Up { "up" } else { "down" },
+                    silent_ms: health.map(|h| h.silent_ms),
+                    storage: recorded.map(|d| d.storage.clone()).unwrap_or_default(),
+                    log: recorded.map(|d| d.log.clone()).unwrap_or_default(),
+                    counters,
+                }
+            })
+            .collect()
+    })
+}
+
+fn ask(server: &Server, record: &Record, key: &Key) -> Option<Counters> {
+    if server.state == ServerState::Down {
+        return None;
+    }
+    let mut link = ControlLink::connect(&Endpoint::Tcp(server.address), key, record.deployment, LIMIT).ok()?;
+    match link.request(ControlRequest::Stats) {
+        Ok(Some(ControlReply::Stats(stats))) => Some((*stats).into()),
+        _ => None,
+    }
+}
+
+/// What was written down, when nobody can be asked.
+fn recorded_servers(record: &Record) -> Vec<ServerStatus> {
+    let mut servers: Vec<ServerStatus> = record
+        .daemons
+        .iter()
+        .filter_map(|d| {
+            Some(ServerStatus {
+                id: d.server?.0,
+                node: d.node.0,
+                host: d.host.clone(),
+                address: d.address.map(|a| a.to_string()),
+                state: "down",
+                silent_ms: None,
+                storage: d.storage.clone(),
+                log: d.log.clone(),
+                counters: None,
+            })
+        })
+        .collect();
+    servers.sort_by_key(|s| s.id);
+    servers
+}
+
+fn list(deployments: &[Deployment]) -> String {
+    if deployments.is_empty() {
+        return "no deployments\n".into();
+    }
+    let mut rows = vec![vec!["NAME", "STATE", "SERVERS", "MOUNT", "FILES", "STORED", "FREE"]];
+    let cells: Vec<Vec<String>> = deployments
+        .iter()
+        .map(|d| {
+            let t = &d.totals;
+            vec![
+                d.name.clone(),
+                d.state.word().into(),
+                format!("{}/{}", t.servers_up, t.servers),
+                d.mount.clone(),
+                count(t.counters.inodes),
+                size(t.counters.stored),
+                size(t.counters.available),
+            ]
+        })
+        .collect();
+    let mut all: Vec<Vec<String>> = rows.drain(..).map(|r| r.into_iter().map(str::to_owned).collect()).collect();
+    all.extend(cells);
+    let mut text = table(&all, &[2, 4, 5, 6]);
+    for deployment in deployments {
+        if let Some(problem) = &deployment.problem {
+            text.push_str(&format!("{}: {problem}\n", deployment.name));
+        }
+    }
+    text
+}
+
+fn one(d: &Deployment) -> String {
+    let epoch = d.epoch.map_or(String::new(), |e| format!(", epoch {e}"));
+    let mut text = format!(
+        "{}: {} at {}, {} of {}, blocks of {}{epoch}\n",
+        d.name,
+        d.state.word(),
+        d.mount,
+        d.totals.servers_up,
+        plural(d.totals.servers, "server"),
+        size(d.block_size.into()),
+    );
+    if let Some(problem) = &d.problem {
+        text.push_str(&format!("{problem}\n"));
+    }
+    text.push_str(&servers_table(d));
+    text
+}
+
+fn servers_table(d: &Deployment) -> String {
+    let heading = ["SERVER", "HOST", "ADDRESS", "STATE", "CAPACITY", "FREE", "STORED", "FILES", "OPS", "READ", "WRITTEN"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    let numbers = |c: Option<&Counters>| match c {
+        Some(c) => vec![
+            size(c.capacity),
+            size(c.available),
+            size(c.stored),
+            count(c.inodes),
+            count(c.operations()),
+            size(c.bytes_read),
+            size(c.bytes_written),
+        ],
+        None => vec!["-".to_owned(); 7],
+    };
+    for s in &d.servers {
+        let address = s.address.clone().unwrap_or_else(|| "-".into());
+        let mut row = vec![s.id.to_string(), s.host.clone(), address, s.state.to_owned()];
+        row.extend(numbers(s.counters.as_ref()));
+        rows.push(row);
+    }
+    if d.servers.len() > 1 && d.totals.servers_up > 0 {
+        let mut row = vec!["all".to_owned(), String::new(), String::new(), format!("{} up", d.totals.servers_up)];
+        row.extend(numbers(Some(&d.totals.counters)));
+        rows.push(row);
+    }
+    table(&rows, &[4, 5, 6, 7, 8, 9, 10])
+}
+
+/// How evenly the servers were used.
+fn evenness(d: &Deployment) -> String {
+    let share = |what: &str, of: fn(&Counters) -> u64| {
+        let shares: Vec<u64> = d.servers.iter().map(|s| s.counters.as_ref().map_or(0, of)).collect();
+        imbalance(&shares).map(|i| format!("{what} {i:.2}"))
+    };
+    let parts: Vec<String> = [
+        share("files", |c| c.inodes),
+        share("stored bytes", |c| c.stored),
+        share("operations", Counters::operations),
+        share("bytes moved", Counters::moved),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if parts.is_empty() || d.servers.len() < 2 {
+        return String::new();
+    }
+    format!("busiest server against the mean (1.00: perfectly even): {}\n", parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_has_the_documented_fields() {
+        let record = Record::new("job", 1, "/m", 4096, "info");
+        let directory = Directory { name: "job".into(), path: "/no/such/place".into() };
+        let status = Status { version: VERSION, deployments: vec![examine(&directory, &record)] };
+        let json: serde_json::Value = serde_json::to_value(&status).expect("encodes");
+        let deployment = &json["deployments"][0];
+        let mut fields: Vec<&str> = deployment.as_object().expect("an object").keys().map(String::as_str).collect();
+        fields.sort_unstable();
+        assert_eq!(
+            fields,
+            ["block_size", "created", "directory", "epoch", "mount", "name", "problem", "servers", "state", "totals"]
+        );
+        assert_eq!(deployment["totals"]["meta_operations"], 0, "counters are flat");
+    }
+
+    #[test]
+    fn a_list_without_deployments_says_so() {
+        assert_eq!(list(&[]), "no deployments\n");
+    }
+}

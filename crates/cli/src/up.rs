@@ -1,0 +1,493 @@
+//! Starting a deployment: plan, launch, first map, wait.
+//!
+//! The record is saved before the first daemon starts, and whatever goes wrong, everything that was started is stopped
+//! and removed again. A deployment that is there already, but whose daemons are gone, is brought back on the storage that
+//! it had; if that fails, its storage stays as it was.
+
+use crate::args::ServerArgs;
+use crate::down;
+use crate::error::Error;
+use crate::home::{DaemonRecord, Directory, Home, LauncherKind, Lock, Record, State, random, uid};
+use crate::hosts::{self, Host};
+use crate::launch::{self, Order, Ready, StorageOrder};
+use crate::signals;
+use bivouac_daemon::controller::ControlLink;
+use bivouac_daemon::{DaemonConfig, ServerConfig};
+use bivouac_layout::map::{Generation, Node, Server, ServerState};
+use bivouac_layout::{Epoch, Map, NodeId, ServerId, balance};
+use bivouac_proto::auth::Key;
+use bivouac_proto::control::ControlRequest;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Longest time for a daemon to take its first map; it recovers its metadata then.
+const INSTALL_LIMIT: Duration = Duration::from_secs(120);
+/// The storage directories of a server are numbered by 16 bits, and so are servers.
+const MOST_SERVERS: usize = 4096;
+
+/// A deployment that serves.
+pub struct Started {
+    /// Its directory.
+    pub directory: Directory,
+    /// What was started.
+    pub record: Record,
+    /// Its key.
+    pub key: Key,
+    /// It was brought back with its data.
+    pub resumed: bool,
+}
+
+/// Starts, or brings back, the deployment `name`. `ephemeral`: it will end with this process.
+pub fn up(home: &Home, name: &str, args: &ServerArgs, ephemeral: bool) -> Result<Started, Error> {
+    let directory = home.deployment(name);
+    let fresh = directory.create()?;
+    let lock = directory.lock()?;
+    let record = match directory.load() {
+        Ok(record) => Some(record),
+        Err(Error::Unknown(_)) => None,
+        Err(other) => return Err(other),
+    };
+    let started = match record {
+        Some(record) => resume(&directory, record, args, &lock),
+        None => {
+            let result = found(home, &directory, args, ephemeral, &lock);
+            if result.is_err() && fresh {
+                // Nothing of it was used yet, or it was removed after use.
+                let _ = directory.remove();
+            }
+            result
+        }
+    }?;
+    drop(lock);
+    Ok(started)
+}
+
+fn found(
+    home: &Home,
+    directory: &Directory,
+    args: &ServerArgs,
+    ephemeral: bool,
+    lock: &Lock,
+) -> Result<Started, Error> {
+    let hosts = hosts::resolve(args)?;
+    let storage = args
+        .storage
+        .iter()
+        .map(|path| std::path::absolute(path).map_err(|e| Error::file("find", path, e)))
+        .collect::<Result<Vec<PathBuf>, Error>>()?;
+    let mut number = [0; 8];
+    random(&mut number)?;
+    let key = directory.make_key()?;
+    let deployment = u64::from_le_bytes(number);
+    let mut record =
+        Record::new(&directory.name, deployment, &args.mount, args.block_size.0, &args.log_level);
+    record.ephemeral = ephemeral;
+    record.daemons = plan(&hosts, args.servers.unwrap_or(1), args.port, &storage, directory)?;
+    directory.save(&record)?;
+    let started = launch_all(&mut record, &key, directory, false)
+        .and_then(|()| begin(&record, &key, first_map(&record)))
+        .and_then(|()| {
+            record.state = State::Running;
+            directory.save(&record)
+        });
+    match started {
+        Ok(()) => Ok(Started { directory: directory.clone(), record, key, resumed: false }),
+        Err(error) => {
+            let error = with_kept_logs(error, home, directory);
+            let cleaned = down::take_down(directory, &record, false, lock);
+            if let Err(left) = cleaned {
+                left.show();
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Which daemons on which hosts. Servers are numbered host by host and then round again, so that neighbours in the
+/// generation are on different hosts.
+fn plan(
+    hosts: &[Host],
+    servers_per_host: u16,
+    port: u16,
+    storage: &[PathBuf],
+    directory: &Directory,
+) -> Result<Vec<DaemonRecord>, Error> {
+    let total = hosts.len() * usize::from(servers_per_host);
+    if total > MOST_SERVERS {
+        return Err(Error::refused(format!("{total} servers are too many"), format!("at most {MOST_SERVERS} are possible")));
+    }
+    let mut daemons = Vec::with_capacity(total + 1);
+    for (node, host) in hosts.iter().enumerate() {
+        for round in 0..servers_per_host {
+            let id = ServerId(round * hosts.len() as u16 + node as u16);
+            let port = match port {
+                0 => 0,
+                port => port.checked_add(round).ok_or_else(|| {
+                    Error::refused(format!("port {port} and {round} more is beyond 65535"), "give a smaller --port")
+                })?,
+            };
+            let listen = SocketAddr::new(host.listen, port);
+            daemons.push(record_of(host, NodeId(node as u16), Some((id, listen)), round == 0, storage, directory));
+        }
+    }
+    // The machine where it all begins needs an agent for `exec`, and its daemon is the controller.
+    if !hosts.iter().any(|h| h.here) {
+        daemons.push(record_of(&hosts::this_machine(), NodeId(hosts.len() as u16), None, true, &[], directory));
+    }
+    let here = hosts.iter().position(|h| h.here).unwrap_or(hosts.len());
+    if let Some(first) = daemons.iter_mut().find(|d| usize::from(d.node.0) == here) {
+        first.controller = true;
+    }
+    Ok(daemons)
+}
+
+fn record_of(
+    host: &Host,
+    node: NodeId,
+    server: Option<(ServerId, SocketAddr)>,
+    agent: bool,
+    storage: &[PathBuf],
+    directory: &Directory,
+) -> DaemonRecord {
+    let mut record = DaemonRecord {
+        host: host.name.clone(),
+        node,
+        launcher: host.launcher,
+        server: server.map(|(id, _)| id),
+        agent,
+        controller: false,
+        listen: server.map(|(_, listen)| listen),
+        reach: host.reach,
+        process: None,
+        address: None,
+        log: PathBuf::new(),
+        storage_in: storage.to_vec(),
+        storage: Vec::new(),
+    };
+    record.log = directory.logs().join(format!("{}.log", record.label()));
+    record
+}
+
+/// Starts all daemons at once and fills in what they answer. The first failure is returned when all have ended.
+fn launch_all(record: &mut Record, key: &Key, directory: &Directory, existing: bool) -> Result<(), Error> {
+    let orders: Vec<Order> = record.daemons.iter().map(|d| order(record, d, key, directory, existing)).collect();
+    let answers: Vec<Result<Ready, Error>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = record
+            .daemons
+            .iter()
+            .zip(&orders)
+            .map(|(daemon, order)| {
+                let kind = daemon.launcher;
+                scope.spawn(move || launch::start(kind, order))
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(Error::Interrupted(libc::SIGABRT)))).collect()
+    });
+    let mut failed = None;
+    for (daemon, answer) in record.daemons.iter_mut().zip(answers) {
+        match answer.and_then(|ready| fill_in(daemon, ready)) {
+            Ok(()) => {}
+            Err(error) => {
+                failed.get_or_insert(error);
+            }
+        }
+    }
+    // Also what did start is written down: it has to be found again to be ended.
+    directory.save(record)?;
+    failed.map_or(Ok(()), Err)
+}
+
+fn order(record: &Record, daemon: &DaemonRecord, key: &Key, directory: &Directory, existing: bool) -> Order {
+    let server = daemon.server.zip(daemon.listen).map(|(id, listen)| ServerConfig {
+        id,
+        storage: Vec::new(),
+        created_storage: true,
+        listen,
+    });
+    Order {
+        config: DaemonConfig {
+            name: record.name.clone(),
+            uid: uid(),
+            deployment: record.deployment,
+            key: key.clone(),
+            node: daemon.node,
+            host: daemon.host.clone(),
+            server,
+            agent: daemon.agent,
+            controller: daemon.controller,
+            mount: record.mount.clone(),
+            block_size: record.block_size,
+            deployment_dir: directory.path.clone(),
+            log_file: daemon.log.clone(),
+            log_level: record.log_level.clone(),
+        },
+        storage: if existing {
+            StorageOrder::Existing(daemon.storage.clone())
+        } else {
+            StorageOrder::Fresh(daemon.storage_in.clone())
+        },
+    }
+}
+
+fn fill_in(daemon: &mut DaemonRecord, ready: Ready) -> Result<(), Error> {
+    daemon.process = Some(ready.process);
+    daemon.storage = ready.storage;
+    daemon.address = match ready.address {
+        Some(address) if address.ip().is_unspecified() => {
+            let Some(ip) = daemon.reach.or(ready.reached) else {
+                return Err(Error::Launch {
+                    host: daemon.host.clone(),
+                    cause: "no address is known by which other hosts can reach it".into(),
+                    remedy: "name the host by its address".into(),
+                });
+            };
+            Some(SocketAddr::new(ip, address.port()))
+        }
+        other => other,
+    };
+    Ok(())
+}
+
+/// The map at epoch 1.
+fn first_map(record: &Record) -> Map {
+    let mut nodes: Vec<Node> =
+        record.daemons.iter().map(|d| Node { id: d.node, host: d.host.clone() }).collect();
+    nodes.sort_by_key(|n| n.id);
+    nodes.dedup_by_key(|n| n.id);
+    let servers = servers_of(record);
+    let ids: Vec<ServerId> = servers.iter().map(|s| s.id).collect();
+    Map {
+        epoch: Epoch(1),
+        deployment: record.deployment,
+        mount: record.mount.clone(),
+        block_size: record.block_size,
+        nodes,
+        shards: balance::deal(&[], &ids),
+        servers,
+        copies: 1,
+        generations: vec![Generation { servers: ids }],
+    }
+}
+
+fn servers_of(record: &Record) -> Vec<Server> {
+    let mut servers: Vec<Server> = record
+        .daemons
+        .iter()
+        .filter_map(|d| Some(Server { id: d.server?, node: d.node, address: d.address?, state: ServerState::Up }))
+        .collect();
+    servers.sort_by_key(|s| s.id);
+    servers
+}
+
+/// Installs the map everywhere and waits until all serve.
+fn begin(record: &Record, key: &Key, map: Map) -> Result<(), Error> {
+    let problem = |daemon: &DaemonRecord, what: String| Error::Launch {
+        host: daemon.host.clone(),
+        cause: format!("{} {what}", daemon.label()),
+        remedy: format!("log: {}", daemon.log.display()),
+    };
+    let install = |daemon: &DaemonRecord| -> Result<(), Error> {
+        let refused = |e| problem(daemon, format!("does not take its first map: {e}"));
+        let connect = || ControlLink::connect(&daemon.endpoint(&record.name), key, record.deployment, Duration::from_secs(15));
+        let mut link = connect().map_err(|e| {
+            let firewall = "started, but cannot be reached from here; is a firewall between the hosts?";
+            problem(daemon, format!("{firewall} ({} at {}: {e})", daemon.host, daemon.endpoint(&record.name)))
+        })?;
+        link.set_timeout(INSTALL_LIMIT).map_err(refused)?;
+        link.tell(ControlRequest::Install { map: Box::new(map.clone()) }).map_err(refused)?;
+        let deadline = Instant::now() + INSTALL_LIMIT;
+        loop {
+            if let Some(signal) = signals::interrupted() {
+                return Err(Error::Interrupted(signal));
+            }
+            let (epoch, _) = link.ping(map.epoch).map_err(refused)?;
+            if epoch >= map.epoch {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(problem(daemon, "does not begin to serve".into()));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    if map.servers.len() != record.daemons.iter().filter(|d| d.server.is_some()).count() {
+        return Err(Error::refused("a server has no address", "this is a defect: see the logs"));
+    }
+    // The controller last: once it has the map it watches the others.
+    let (last, first): (Vec<&DaemonRecord>, Vec<&DaemonRecord>) = record.daemons.iter().partition(|d| d.controller);
+    for group in [first, last] {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = group.into_iter().map(|daemon| scope.spawn(|| install(daemon))).collect();
+            threads
+                .into_iter()
+                .map(|t| t.join().unwrap_or_else(|_| Err(Error::Interrupted(libc::SIGABRT))))
+                .collect::<Result<Vec<()>, Error>>()
+        })?;
+    }
+    Ok(())
+}
+
+/// Brings a deployment back whose daemons are gone.
+fn resume(directory: &Directory, mut record: Record, args: &ServerArgs, lock: &Lock) -> Result<Started, Error> {
+    let name = &directory.name;
+    let alive = record.daemons.iter().any(|d| {
+        // Only of this machine can be told without asking; elsewhere its controller would answer.
+        d.launcher != LauncherKind::Ssh && d.process.is_some_and(|p| p.is_alive())
+    });
+    let key = directory.key()?;
+    let answers = record
+        .controller()
+        .is_some_and(|c| ControlLink::connect(&c, &key, record.deployment, Duration::from_secs(3)).is_ok());
+    if alive || answers {
+        return Err(Error::refused(
+            format!("the deployment {name:?} runs already"),
+            format!("use it with `bivouac exec {name}`, take it down with `bivouac down {name}`, or use another name"),
+        ));
+    }
+    let whole = record.daemons.iter().all(|d| d.server.is_none() || !d.storage.is_empty());
+    let map = bivouac_daemon::controller::MapLog::recover(&directory.path);
+    let (true, Ok(old)) = (whole, map) else {
+        return Err(Error::refused(
+            format!("the deployment {name:?} was left behind half started"),
+            format!("remove what is left of it with `bivouac down {name}`"),
+        ));
+    };
+    let asks_for_others = args.servers.is_some()
+        || args.hosts.is_some()
+        || !args.storage.is_empty()
+        || (args.mount != "/bivouac" && args.mount != record.mount);
+    if asks_for_others {
+        return Err(Error::refused(
+            format!("the deployment {name:?} exists, with its own servers, storage and mount path"),
+            format!("`bivouac up {name}` without options brings it back; or use another name"),
+        ));
+    }
+    // Stragglers, and the run directories of the earlier life.
+    down::clean_hosts(&record, true, Duration::from_millis(500), false)?;
+    let known: BTreeSet<ServerId> = old.servers.iter().map(|s| s.id).collect();
+    for daemon in &mut record.daemons {
+        (daemon.process, daemon.address) = (None, None);
+    }
+    record.state = State::Starting;
+    record.ephemeral = false;
+    directory.save(&record)?;
+    let started = launch_all(&mut record, &key, directory, true)
+        .and_then(|()| {
+            let servers = servers_of(&record);
+            if servers.iter().map(|s| s.id).collect::<BTreeSet<_>>() != known {
+                return Err(Error::refused("the map and the servers do not fit together", "take the deployment down"));
+            }
+            begin(&record, &key, Map { epoch: Epoch(old.epoch.0 + 1), servers, ..old.clone() })
+        })
+        .and_then(|()| {
+            record.state = State::Running;
+            directory.save(&record)
+        });
+    match started {
+        Ok(()) => Ok(Started { directory: directory.clone(), record, key, resumed: true }),
+        Err(error) => {
+            if let Err(left) = down::take_down(directory, &record, true, lock) {
+                left.show();
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Moves the logs to where they outlive the deployment, and says so.
+fn with_kept_logs(error: Error, home: &Home, directory: &Directory) -> Error {
+    let Error::Launch { host, cause, remedy } = error else { return error };
+    let kept = home.failed(&directory.name);
+    let _ = std::fs::remove_dir_all(&kept);
+    if let Some(parent) = kept.parent() {
+        let _ = std::fs::create_dir_all(parent);
+    }
+    let moved = std::fs::rename(directory.logs(), &kept).is_ok();
+    let (before, after) = (directory.logs().display().to_string(), kept.display().to_string());
+    let remedy: Vec<String> = remedy
+        .lines()
+        .map(|line| if moved { line.replace(&before, &after) } else { line.to_owned() })
+        // A host with a directory of its own takes its log along.
+        .filter(|line| line.strip_prefix("log: ").is_none_or(|path| Path::new(path).exists()))
+        .collect();
+    let remedy = remedy.join("\n");
+    Error::Launch { host, cause, remedy }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str, here: bool) -> Host {
+        let launcher = if here { LauncherKind::Local } else { LauncherKind::Ssh };
+        Host {
+            name: name.into(),
+            launcher,
+            listen: "0.0.0.0".parse().expect("address"),
+            reach: Some("10.0.0.1".parse().expect("address")),
+            here,
+        }
+    }
+
+    fn directory() -> Directory {
+        Directory { name: "job".into(), path: "/home/u/.bivouac/job".into() }
+    }
+
+    #[test]
+    fn neighbouring_servers_are_on_different_hosts() {
+        let hosts = [host("a", false), host("b", false), host("c", true)];
+        let daemons = plan(&hosts, 2, 0, &[], &directory()).expect("a plan");
+        let mut by_id: Vec<(u16, u16)> = daemons.iter().map(|d| (d.server.expect("all serve").0, d.node.0)).collect();
+        by_id.sort_unstable();
+        assert_eq!(by_id, [(0, 0), (1, 1), (2, 2), (3, 0), (4, 1), (5, 2)]);
+        assert_eq!(daemons.iter().filter(|d| d.agent).count(), 3, "one agent on each node");
+        let controllers: Vec<&DaemonRecord> = daemons.iter().filter(|d| d.controller).collect();
+        assert!(matches!(controllers[..], [c] if c.host == "c" && c.agent), "on the launching machine");
+    }
+
+    #[test]
+    fn the_launching_machine_gets_an_agent_when_it_serves_nothing() {
+        let daemons = plan(&[host("a", false)], 1, 7000, &[], &directory()).expect("a plan");
+        assert_eq!(daemons.len(), 2);
+        assert_eq!(daemons[0].listen.expect("listens").port(), 7000);
+        assert!(daemons[1].server.is_none() && daemons[1].agent && daemons[1].controller);
+        assert_eq!(daemons[1].node, NodeId(1));
+    }
+
+    #[test]
+    fn ports_beyond_the_last_are_refused() {
+        assert!(plan(&[host("a", true)], 3, 65_534, &[], &directory()).is_err());
+        assert!(plan(&[host("a", true)], 2, 65_534, &[], &directory()).is_ok());
+    }
+
+    #[test]
+    fn the_first_map_keeps_the_rules_of_maps() {
+        let mut record = Record::new("job", 9, "/m", 4096, "info");
+        record.daemons = plan(&[host("a", true), host("b", false)], 2, 0, &[], &directory()).expect("a plan");
+        for daemon in &mut record.daemons {
+            daemon.address = Some("10.0.0.1:5".parse().expect("address"));
+        }
+        let map = first_map(&record);
+        map.check().expect("a map");
+        assert_eq!((map.nodes.len(), map.servers.len(), map.generations[0].servers.len()), (2, 4, 4));
+    }
+
+    #[test]
+    fn an_address_for_all_is_replaced_by_the_one_that_others_can_reach() {
+        let mut daemon = plan(&[host("a", false)], 1, 0, &[], &directory()).expect("a plan").swap_remove(0);
+        let ready = |reached: Option<&str>| Ready {
+            process: crate::process::ProcessId { pid: 1, start: 1 },
+            address: Some("0.0.0.0:77".parse().expect("address")),
+            reached: reached.map(|a| a.parse().expect("address")),
+            storage: Vec::new(),
+        };
+        fill_in(&mut daemon, ready(Some("10.0.0.9"))).expect("known");
+        assert_eq!(daemon.address, Some("10.0.0.1:77".parse().expect("address")));
+        daemon.reach = None;
+        fill_in(&mut daemon, ready(Some("10.0.0.9"))).expect("told by ssh");
+        assert_eq!(daemon.address, Some("10.0.0.9:77".parse().expect("address")));
+        assert!(fill_in(&mut daemon, ready(None)).is_err());
+    }
+}
