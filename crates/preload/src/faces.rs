@@ -1,0 +1,55 @@
+//! The libc symbols, by family.
+//!
+//! A face takes C's arguments, asks [`crate::vfs`], and gives C's result: -1 and errno, or the value. All of the
+//! deciding is in `vfs`; what glibc itself does inside a call without going through symbols (streams, directory
+//! streams, walking trees, starting programs) is replaced here as far as the mount is concerned.
+
+#[macro_use]
+mod real;
+#[macro_use]
+mod variadic;
+
+pub mod access;
+pub mod cwd;
+pub mod dir;
+pub mod exec;
+pub mod fd;
+pub mod io;
+pub mod load;
+pub mod lock;
+pub mod map;
+pub mod misc;
+pub mod names;
+pub mod open;
+pub mod stat;
+pub mod stdio;
+pub mod temp;
+pub mod transfer;
+pub mod tree;
+pub mod xattr;
+
+use std::ffi::{CStr, c_char};
+
+/// A path as the program passed it; `None` for NULL (the kernel's answer to which is EFAULT).
+///
+/// # Safety
+/// `path` is NULL or a C string that stays valid for the call.
+pub unsafe fn path<'a>(path: *const c_char) -> Option<&'a CStr> {
+    // SAFETY: promised by the caller.
+    (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
+}
+
+/// Runs `body` with a path, or fails with EFAULT.
+///
+/// # Safety
+/// As for [`path`].
+pub unsafe fn with_path<T>(
+    pointer: *const c_char,
+    body: impl FnOnce(&CStr) -> Result<T, bivouac_proto::Errno>,
+) -> Result<T, bivouac_proto::Errno> {
+    // SAFETY: promised by the caller.
+    match unsafe { path(pointer) } {
+        Some(path) => body(path),
+        None => Err(bivouac_proto::Errno(libc::EFAULT as u16)),
+    }
+}

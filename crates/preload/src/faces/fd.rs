@@ -1,0 +1,170 @@
+//! Descriptors themselves: closing, duplicating, `fcntl`, `ioctl`, positions, sizes, syncing.
+
+use crate::raw::{self, result};
+use crate::vfs::{self, Errno, fds, open};
+use std::ffi::{c_char, c_int, c_uint, c_ulong};
+
+const TCGETS: usize = 0x5401;
+
+/// Closes everything from a number on, where the kernel has no `close_range`.
+fn close_listed(first: c_int) {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    let Ok(list) = sys!(SYS_openat, libc::AT_FDCWD, c"/proc/self/fd".as_ptr(), flags) else { return };
+    let list = open::owned(list);
+    let mut numbers = Vec::new();
+    let mut buffer = Vec::with_capacity(4096);
+    let mut entries = rustix::fs::RawDir::new(&list, buffer.spare_capacity_mut());
+    while let Some(Ok(entry)) = entries.next() {
+        let number = entry.file_name().to_str().ok().and_then(|name| name.parse::<c_int>().ok());
+        numbers.extend(number.filter(|number| *number >= first));
+    }
+    drop(list);
+    for number in numbers {
+        let _ = vfs::close(number);
+    }
+}
+
+/// `isatty`: ours never is one.
+fn terminal(fd: c_int) -> Result<(), Errno> {
+    if !fds::is_foreign(fd) && fds::get(fd)?.is_some() {
+        return Err(Errno(libc::ENOTTY as u16));
+    }
+    let mut state = [0u8; 64];
+    sys!(SYS_ioctl, fd, TCGETS, state.as_mut_ptr()).map(|_| ())
+}
+
+/// What `posix_*` functions return: the error itself.
+fn number(result: Result<(), Errno>) -> c_int {
+    result.err().map_or(0, |errno| c_int::from(errno.0))
+}
+
+fn advise(fd: c_int, offset: i64, len: i64, advice: c_int) -> c_int {
+    number(match fds::get(fd) {
+        Ok(Some(_)) if len < 0 || !(0..=5).contains(&advice) => Err(Errno::INVAL),
+        Ok(Some(_)) => Ok(()),
+        Ok(None) => sys!(SYS_fadvise64, fd, offset, len, advice).map(|_| ()),
+        Err(errno) => Err(errno),
+    })
+}
+
+fn allocate(fd: c_int, offset: i64, len: i64) -> c_int {
+    if !fds::is_foreign(fd) && fds::is_ours(fd) {
+        return number(if offset < 0 || len <= 0 { Err(Errno::INVAL) } else { vfs::fallocate(fd, 0, offset, len) });
+    }
+    match next!("posix_fallocate64", fn(c_int, i64, i64) -> c_int) {
+        // SAFETY: plain numbers.
+        Some(real) => unsafe { real(fd, offset, len) },
+        None => number(vfs::fallocate(fd, 0, offset, len)),
+    }
+}
+
+/// Descriptors that come with a message may be ours.
+///
+/// # Safety
+/// `message` was filled in by `recvmsg`.
+unsafe fn note_received(message: *const libc::msghdr) {
+    // SAFETY: the macros walk the control data that the kernel wrote.
+    unsafe {
+        let mut control = libc::CMSG_FIRSTHDR(message);
+        while !control.is_null() {
+            if (*control).cmsg_level == libc::SOL_SOCKET && (*control).cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(control);
+                let header = data as usize - control as usize;
+                let count = ((*control).cmsg_len as usize).saturating_sub(header) / size_of::<c_int>();
+                for i in 0..count {
+                    open::note_unknown(data.cast::<c_int>().add(i).read_unaligned());
+                }
+            }
+            control = libc::CMSG_NXTHDR(message, control);
+        }
+    }
+}
+
+faces! {
+    fn close(fd: c_int) -> c_int { result(vfs::close(fd)) }
+    fn __close(fd: c_int) -> c_int { result(vfs::close(fd)) }
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int { result(vfs::close_range(first, last, flags as u32)) }
+    fn closefrom(first: c_int) {
+        let first = first.max(0);
+        if vfs::close_range(first as u32, u32::MAX, 0).is_err() {
+            close_listed(first);
+        }
+    }
+    fn dup(fd: c_int) -> c_int { result(vfs::dup(fd)) }
+    fn dup2(old: c_int, new: c_int) -> c_int { result(vfs::dup3(old, new, 0, true)) }
+    fn __dup2(old: c_int, new: c_int) -> c_int { result(vfs::dup3(old, new, 0, true)) }
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int { result(vfs::dup3(old, new, flags, false)) }
+    fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int { result(vfs::control::fcntl(fd, command, arg)) }
+    fn fcntl64(fd: c_int, command: c_int, arg: usize) -> c_int { result(vfs::control::fcntl(fd, command, arg)) }
+    fn __fcntl(fd: c_int, command: c_int, arg: usize) -> c_int { result(vfs::control::fcntl(fd, command, arg)) }
+    fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int { result(vfs::control::ioctl(fd, request, arg)) }
+    fn isatty(fd: c_int) -> c_int {
+        match terminal(fd) {
+            Ok(()) => 1,
+            Err(errno) => { raw::set_errno(errno); 0 }
+        }
+    }
+    fn ttyname_r(fd: c_int, buffer: *mut c_char, size: usize) -> c_int {
+        if !fds::is_foreign(fd) && vfs::is_ours(fd) {
+            return libc::ENOTTY;
+        }
+        next!("ttyname_r", fn(c_int, *mut c_char, usize) -> c_int).map_or(libc::ENOSYS, |real| real(fd, buffer, size))
+    }
+    fn ttyname(fd: c_int) -> *mut c_char {
+        if !fds::is_foreign(fd) && vfs::is_ours(fd) {
+            raw::set_errno(Errno(libc::ENOTTY as u16));
+            return std::ptr::null_mut();
+        }
+        next!("ttyname", fn(c_int) -> *mut c_char).map_or(std::ptr::null_mut(), |real| real(fd))
+    }
+    fn lseek(fd: c_int, offset: i64, whence: c_int) -> i64 { result(vfs::lseek(fd, offset, whence)) }
+    fn lseek64(fd: c_int, offset: i64, whence: c_int) -> i64 { result(vfs::lseek(fd, offset, whence)) }
+    fn __lseek(fd: c_int, offset: i64, whence: c_int) -> i64 { result(vfs::lseek(fd, offset, whence)) }
+    fn llseek(fd: c_int, offset: i64, whence: c_int) -> i64 { result(vfs::lseek(fd, offset, whence)) }
+    fn ftruncate(fd: c_int, size: i64) -> c_int { result(vfs::ftruncate(fd, size)) }
+    fn ftruncate64(fd: c_int, size: i64) -> c_int { result(vfs::ftruncate(fd, size)) }
+    fn fallocate(fd: c_int, mode: c_int, offset: i64, len: i64) -> c_int { result(vfs::fallocate(fd, mode, offset, len)) }
+    fn fallocate64(fd: c_int, mode: c_int, offset: i64, len: i64) -> c_int { result(vfs::fallocate(fd, mode, offset, len)) }
+    fn posix_fallocate(fd: c_int, offset: i64, len: i64) -> c_int { allocate(fd, offset, len) }
+    fn posix_fallocate64(fd: c_int, offset: i64, len: i64) -> c_int { allocate(fd, offset, len) }
+    fn posix_fadvise(fd: c_int, offset: i64, len: i64, advice: c_int) -> c_int { advise(fd, offset, len, advice) }
+    fn posix_fadvise64(fd: c_int, offset: i64, len: i64, advice: c_int) -> c_int { advise(fd, offset, len, advice) }
+    fn readahead(fd: c_int, offset: i64, count: usize) -> isize {
+        if !fds::is_foreign(fd) && vfs::is_ours(fd) {
+            return 0;
+        }
+        result(sys!(SYS_readahead, fd, offset, count))
+    }
+    fn sync_file_range(fd: c_int, offset: i64, len: i64, flags: c_uint) -> c_int {
+        if !fds::is_foreign(fd) && vfs::is_ours(fd) {
+            return result(vfs::fsync(fd, true));
+        }
+        result(sys!(SYS_sync_file_range, fd, offset, len, flags))
+    }
+    fn fsync(fd: c_int) -> c_int { result(vfs::fsync(fd, false)) }
+    fn fdatasync(fd: c_int) -> c_int { result(vfs::fsync(fd, true)) }
+    fn syncfs(fd: c_int) -> c_int {
+        if !fds::is_foreign(fd) && vfs::is_ours(fd) {
+            return result(vfs::fsync(fd, false));
+        }
+        result(sys!(SYS_syncfs, fd))
+    }
+    fn recvmsg(socket: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
+        let received = sys!(SYS_recvmsg, socket, message, flags);
+        if received.is_ok() && vfs::active() && !(*message).msg_control.is_null() {
+            note_received(message);
+        }
+        result(received)
+    }
+    fn daemon(stay: c_int, keep: c_int) -> c_int {
+        // It goes to `/` and puts /dev/null on the standard descriptors, inside libc.
+        let forked = next!("daemon", fn(c_int, c_int) -> c_int).map_or(-1, |real| real(stay, keep));
+        if forked == 0 && vfs::active() {
+            if keep == 0 {
+                (0..3).for_each(open::note_unknown);
+            }
+            vfs::cwd::moved();
+        }
+        forked
+    }
+}

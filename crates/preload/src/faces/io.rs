@@ -1,0 +1,226 @@
+//! Reading and writing. A foreign descriptor costs one look into a table, then the program's arguments go to the
+//! kernel as they are.
+
+use crate::raw::{MAX_TRANSFER, result};
+use crate::vfs::copy::{read_into, write_from};
+use crate::vfs::data::position;
+use crate::vfs::{Errno, fds};
+use std::ffi::{c_int, c_void};
+use std::io::{IoSlice, IoSliceMut};
+
+const FAULT: Errno = Errno(libc::EFAULT as u16);
+/// Most buffers of one call.
+const IOV_MAX: c_int = 1024;
+/// So many buffers need no allocation.
+const FEW: usize = 8;
+
+/// # Safety
+/// `buffer` has room for `count` bytes.
+#[inline]
+unsafe fn read_at(fd: c_int, buffer: *mut c_void, count: usize, offset: Option<i64>) -> Result<usize, Errno> {
+    let kernel = || match offset {
+        None => sys!(SYS_read, fd, buffer, count),
+        Some(offset) => sys!(SYS_pread64, fd, buffer, count, offset),
+    };
+    if fds::is_foreign(fd) {
+        return kernel();
+    }
+    let Some(file) = fds::get(fd)? else { return kernel() };
+    let offset = offset.map(position).transpose()?;
+    let count = count.min(MAX_TRANSFER);
+    if count > 0 && buffer.is_null() {
+        return Err(FAULT);
+    }
+    // SAFETY: promised by the caller; an empty slice points to something even when the program passes NULL.
+    let into = if count == 0 { &mut [][..] } else { unsafe { std::slice::from_raw_parts_mut(buffer.cast(), count) } };
+    read_into(&file, &mut [IoSliceMut::new(into)], offset)
+}
+
+/// # Safety
+/// `buffer` holds `count` bytes.
+#[inline]
+unsafe fn write_at(fd: c_int, buffer: *const c_void, count: usize, offset: Option<i64>) -> Result<usize, Errno> {
+    let kernel = || match offset {
+        None => sys!(SYS_write, fd, buffer, count),
+        Some(offset) => sys!(SYS_pwrite64, fd, buffer, count, offset),
+    };
+    if fds::is_foreign(fd) {
+        return kernel();
+    }
+    let Some(file) = fds::get(fd)? else { return kernel() };
+    let offset = offset.map(position).transpose()?;
+    let count = count.min(MAX_TRANSFER);
+    if count > 0 && buffer.is_null() {
+        return Err(FAULT);
+    }
+    // SAFETY: as above.
+    let from = if count == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(buffer.cast(), count) } };
+    write_from(&file, &[IoSlice::new(from)], offset)
+}
+
+/// Checks a vector as the kernel does: its count, and that its lengths have a sum.
+///
+/// # Safety
+/// `vector` points to `count` elements.
+unsafe fn vector<'a>(vector: *const libc::iovec, count: c_int) -> Result<&'a [libc::iovec], Errno> {
+    if !(0..=IOV_MAX).contains(&count) {
+        return Err(Errno::INVAL);
+    }
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if vector.is_null() {
+        return Err(FAULT);
+    }
+    // SAFETY: promised by the caller.
+    let vector = unsafe { std::slice::from_raw_parts(vector, count as usize) };
+    let mut sum = 0usize;
+    for part in vector {
+        sum = sum.checked_add(part.iov_len).filter(|sum| isize::try_from(*sum).is_ok()).ok_or(Errno::INVAL)?;
+        if part.iov_len > 0 && part.iov_base.is_null() {
+            return Err(FAULT);
+        }
+    }
+    Ok(vector)
+}
+
+/// # Safety
+/// `parts` describe memory that may be written.
+unsafe fn read_parts(fd: c_int, parts: *const libc::iovec, count: c_int, offset: Option<i64>) -> Result<usize, Errno> {
+    let kernel = || match offset {
+        None => sys!(SYS_readv, fd, parts, count),
+        Some(offset) => sys!(SYS_preadv, fd, parts, count, offset, 0),
+    };
+    if fds::is_foreign(fd) {
+        return kernel();
+    }
+    let Some(file) = fds::get(fd)? else { return kernel() };
+    let offset = offset.map(position).transpose()?;
+    // SAFETY: promised by the caller.
+    let parts = unsafe { vector(parts, count) }?;
+    let slice = |part: &libc::iovec| {
+        let len = part.iov_len;
+        // SAFETY: promised by the caller; NULL only with no length.
+        IoSliceMut::new(if len == 0 { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(part.iov_base.cast(), len) } })
+    };
+    if parts.len() <= FEW {
+        let mut few: [IoSliceMut<'_>; FEW] = std::array::from_fn(|i| parts.get(i).map_or(IoSliceMut::new(&mut []), slice));
+        return read_into(&file, few.get_mut(..parts.len()).unwrap_or_default(), offset);
+    }
+    read_into(&file, &mut parts.iter().map(slice).collect::<Vec<_>>(), offset)
+}
+
+/// # Safety
+/// `parts` describe memory that may be read.
+unsafe fn write_parts(fd: c_int, parts: *const libc::iovec, count: c_int, offset: Option<i64>) -> Result<usize, Errno> {
+    let kernel = || match offset {
+        None => sys!(SYS_writev, fd, parts, count),
+        Some(offset) => sys!(SYS_pwritev, fd, parts, count, offset, 0),
+    };
+    if fds::is_foreign(fd) {
+        return kernel();
+    }
+    let Some(file) = fds::get(fd)? else { return kernel() };
+    let offset = offset.map(position).transpose()?;
+    // SAFETY: promised by the caller.
+    let parts = unsafe { vector(parts, count) }?;
+    let slice = |part: &libc::iovec| {
+        let len = part.iov_len;
+        // SAFETY: promised by the caller; NULL only with no length.
+        IoSlice::new(if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(part.iov_base.cast(), len) } })
+    };
+    if parts.len() <= FEW {
+        let few: [IoSlice<'_>; FEW] = std::array::from_fn(|i| parts.get(i).map_or(IoSlice::new(&[]), slice));
+        return write_from(&file, few.get(..parts.len()).unwrap_or_default(), offset);
+    }
+    write_from(&file, &parts.iter().map(slice).collect::<Vec<_>>(), offset)
+}
+
+const RWF_HIPRI: c_int = 1;
+const RWF_DSYNC: c_int = 2;
+const RWF_SYNC: c_int = 4;
+
+/// `preadv2` and `pwritev2` for one of ours: offset -1 is the descriptor's own; flags that would change what the call does
+/// are refused, as file systems do that lack them.
+///
+/// # Safety
+/// As for `read_parts` or `write_parts`.
+unsafe fn parts_with_flags(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int, write: bool) -> Result<usize, Errno> {
+    let kernel = || if write {
+        sys!(SYS_pwritev2, fd, parts, count, offset, 0, flags)
+    } else {
+        sys!(SYS_preadv2, fd, parts, count, offset, 0, flags)
+    };
+    if fds::is_foreign(fd) || fds::get(fd)?.is_none() {
+        return kernel();
+    }
+    if flags & !(RWF_HIPRI | RWF_DSYNC | RWF_SYNC) != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let offset = (offset != -1).then_some(offset);
+    if !write {
+        // SAFETY: promised by the caller.
+        return unsafe { read_parts(fd, parts, count, offset) };
+    }
+    // SAFETY: promised by the caller.
+    let written = unsafe { write_parts(fd, parts, count, offset) }?;
+    if flags & (RWF_DSYNC | RWF_SYNC) != 0 {
+        crate::vfs::fsync(fd, flags & RWF_SYNC == 0)?;
+    }
+    Ok(written)
+}
+
+unsafe extern "C" {
+    fn __chk_fail() -> !;
+}
+
+/// What a fortified call checks: the program dies rather than overflow its buffer.
+fn check(count: usize, room: usize) {
+    if count > room {
+        // SAFETY: libc's own end for this.
+        unsafe { __chk_fail() }
+    }
+}
+
+faces! {
+    fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize { result(read_at(fd, buffer, count, None)) }
+    fn __read(fd: c_int, buffer: *mut c_void, count: usize) -> isize { result(read_at(fd, buffer, count, None)) }
+    fn __read_chk(fd: c_int, buffer: *mut c_void, count: usize, room: usize) -> isize {
+        check(count, room);
+        result(read_at(fd, buffer, count, None))
+    }
+    fn pread(fd: c_int, buffer: *mut c_void, count: usize, offset: i64) -> isize { result(read_at(fd, buffer, count, Some(offset))) }
+    fn pread64(fd: c_int, buffer: *mut c_void, count: usize, offset: i64) -> isize { result(read_at(fd, buffer, count, Some(offset))) }
+    fn __pread64(fd: c_int, buffer: *mut c_void, count: usize, offset: i64) -> isize { result(read_at(fd, buffer, count, Some(offset))) }
+    fn __pread_chk(fd: c_int, buffer: *mut c_void, count: usize, offset: i64, room: usize) -> isize {
+        check(count, room);
+        result(read_at(fd, buffer, count, Some(offset)))
+    }
+    fn __pread64_chk(fd: c_int, buffer: *mut c_void, count: usize, offset: i64, room: usize) -> isize {
+        check(count, room);
+        result(read_at(fd, buffer, count, Some(offset)))
+    }
+    fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize { result(read_parts(fd, parts, count, None)) }
+    fn preadv(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { result(read_parts(fd, parts, count, Some(offset))) }
+    fn preadv64(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { result(read_parts(fd, parts, count, Some(offset))) }
+    fn preadv2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize {
+        result(parts_with_flags(fd, parts, count, offset, flags, false))
+    }
+    fn preadv64v2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize {
+        result(parts_with_flags(fd, parts, count, offset, flags, false))
+    }
+    fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize { result(write_at(fd, buffer, count, None)) }
+    fn __write(fd: c_int, buffer: *const c_void, count: usize) -> isize { result(write_at(fd, buffer, count, None)) }
+    fn pwrite(fd: c_int, buffer: *const c_void, count: usize, offset: i64) -> isize { result(write_at(fd, buffer, count, Some(offset))) }
+    fn pwrite64(fd: c_int, buffer: *const c_void, count: usize, offset: i64) -> isize { result(write_at(fd, buffer, count, Some(offset))) }
+    fn __pwrite64(fd: c_int, buffer: *const c_void, count: usize, offset: i64) -> isize { result(write_at(fd, buffer, count, Some(offset))) }
+    fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize { result(write_parts(fd, parts, count, None)) }
+    fn pwritev(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { result(write_parts(fd, parts, count, Some(offset))) }
+    fn pwritev64(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { result(write_parts(fd, parts, count, Some(offset))) }
+    fn pwritev2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize {
+        result(parts_with_flags(fd, parts, count, offset, flags, true))
+    }
+    fn pwritev64v2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize {
+        result(parts_with_flags(fd, parts, count, offset, flags, true))
+    }
+}

@@ -1,0 +1,50 @@
+//! Between the faces and what serves them: for each path and each descriptor, the mount or the kernel.
+//!
+//! Every call comes down to one of two questions. *Which path is this?* ([`place`]): one below the mount goes to the
+//! client, any other to the kernel, and where the kernel does not find it, its symbolic links are walked ([`links`]) to
+//! see whether they lead into the mount; the other way round the client says when a link leads out. *Which
+//! descriptor is this?* ([`fds`]): a flat table says foreign, ours, or not yet known.
+//!
+//! - [`state`]: whether a deployment is configured; the one client of the process, attached when first needed.
+//! - [`fds`]: the table of descriptors, and the handles behind ours.
+//! - [`place`], [`links`], [`at`]: paths.
+//! - [`cwd`]: the working directory, also when it is in the mount.
+//! - [`open`], [`data`], [`names`], [`attrs`], [`xattr`], [`locks`], [`map`], [`copy`], [`control`]: the operations.
+//!
+//! A `vfork` child shares this memory with its parent, but has its own descriptors and working directory. Calls that
+//! change those make the kernel's part only, there: see [`state::borrowed`].
+
+pub mod at;
+pub mod attrs;
+pub mod control;
+pub mod copy;
+pub mod cwd;
+pub mod data;
+pub mod fds;
+pub mod links;
+pub mod locks;
+pub mod map;
+pub mod names;
+pub mod open;
+pub mod place;
+pub mod state;
+pub mod xattr;
+
+pub use at::in_mount;
+pub use attrs::{
+    faccessat, fchmod, fchmodat, fchown, fchownat, fstat, fstatat, fstatfs, futimens, statfs, statx, truncate,
+    utimensat,
+};
+pub use control::fcntl_number as fcntl;
+pub use cwd::{chdir, fchdir, getcwd};
+pub use data::{
+    fallocate, fsync, ftruncate, list, lseek, pread, preadv, pwrite, pwritev, read, readv, write, writev,
+};
+pub use fds::is_ours;
+pub use names::{
+    linkat, mkdirat, mknodat, readlinkat, real_path, renameat2, symlinkat, unlinkat,
+};
+pub use open::{close, close_range, dup, dup3, openat};
+pub use state::{active, begin};
+
+pub use bivouac_proto::Errno;

@@ -1,0 +1,161 @@
+//! The one way of every operation on a path.
+//!
+//! [`at`] takes what the kernel does and what the client does, and goes from one to the other as links lead: from the
+//! kernel when it does not find the path and a walk ends in the mount, from the client when it says
+//! [`Fail::Outside`]. Operations on two paths settle first where each one lies ([`settle`]).
+
+use super::place::{Place, place};
+use super::{links, state};
+use bivouac_client::{Client, Fail};
+use bivouac_layout::Ino;
+use bivouac_proto::Errno;
+use std::ffi::{CStr, CString};
+
+/// How often a path may lead out of the mount and back.
+const MAX_TURNS: u32 = 40;
+
+/// Runs an operation on a path. `follow`: a symbolic link at its end is followed.
+#[inline]
+pub fn at<T>(
+    dirfd: i32,
+    path: &CStr,
+    follow: bool,
+    kernel: impl Fn(i32, &CStr) -> Result<T, Errno>,
+    inside: impl Fn(&'static Client, Ino, &[u8]) -> Result<T, Fail>,
+) -> Result<T, Errno> {
+    if !state::active() {
+        return kernel(dirfd, path);
+    }
+    if let Place::Kernel = place(dirfd, path)? {
+        match kernel(dirfd, path) {
+            Err(errno) if links::may_lead_inside(errno) => {}
+            other => return other,
+        }
+    }
+    turns(dirfd, path, follow, &kernel, &inside)
+}
+
+/// As above, when it is not simply the kernel's.
+fn turns<T>(
+    dirfd: i32,
+    path: &CStr,
+    follow: bool,
+    kernel: &impl Fn(i32, &CStr) -> Result<T, Errno>,
+    inside: &impl Fn(&'static Client, Ino, &[u8]) -> Result<T, Fail>,
+) -> Result<T, Errno> {
+    let mut outside: Option<CString> = None;
+    for _ in 0..MAX_TURNS {
+        let (dirfd, path) = match &outside {
+            Some(path) => (libc::AT_FDCWD, path.as_c_str()),
+            None => (dirfd, path),
+        };
+        let walked: Vec<u8>;
+        let (start, rest) = match place(dirfd, path)? {
+            Place::Inside { start, path } => (start, path),
+            // What cannot be done through such a name.
+            Place::Descriptor(_) => return Err(Errno::OPNOTSUPP),
+            Place::Unsure => match links::walk(dirfd, path, follow) {
+                Some(inside) => {
+                    walked = inside;
+                    (Ino::ROOT, &walked[..])
+                }
+                None => return kernel(dirfd, path),
+            },
+            Place::Kernel => match kernel(dirfd, path) {
+                Err(errno) if links::may_lead_inside(errno) => {
+                    match links::into_mount(dirfd, path, follow) {
+                        Some(inside) => {
+                            walked = inside;
+                            (Ino::ROOT, &walked[..])
+                        }
+                        None => return Err(errno),
+                    }
+                }
+                other => return other,
+            },
+        };
+        match state::guarded(|| inside(state::client()?, start, rest)) {
+            Ok(done) => return Ok(done),
+            Err(Fail::Errno(errno)) => return Err(errno),
+            Err(Fail::Outside(path)) => outside = Some(CString::new(path).map_err(|_| Errno::INVAL)?),
+        }
+    }
+    Err(Errno::LOOP)
+}
+
+/// Whether the mount would serve a path, by its text and the working directory. (Links from outside into the mount are
+/// found only by doing something.)
+pub fn in_mount(dirfd: i32, path: &CStr) -> bool {
+    if !state::active() {
+        return false;
+    }
+    match place(dirfd, path) {
+        Ok(Place::Inside { .. }) => true,
+        Ok(Place::Unsure) => links::walk(dirfd, path, true).is_some(),
+        _ => false,
+    }
+}
+
+/// Where a path lies for good: in one of the two, without links that lead to the other on its way.
+pub enum Settled {
+    /// The kernel's, from a descriptor or AT_FDCWD.
+    Kernel(i32, CString),
+    /// The client's.
+    Inside(Ino, Vec<u8>),
+}
+
+/// Settles where the *name* that a path ends in lies: its directory is followed, the name itself is not.
+pub fn settle(dirfd: i32, path: &CStr) -> Result<Settled, Errno> {
+    let mut outside: Option<CString> = None;
+    for _ in 0..MAX_TURNS {
+        let (dirfd, path) = match &outside {
+            Some(path) => (libc::AT_FDCWD, path.as_c_str()),
+            None => (dirfd, path),
+        };
+        let (start, rest) = match place(dirfd, path)? {
+            Place::Inside { start, path } => (start, path.to_vec()),
+            Place::Descriptor(_) => return Err(Errno::XDEV),
+            Place::Unsure => match links::walk(dirfd, path, false) {
+                Some(inside) => (Ino::ROOT, inside),
+                None => return Ok(Settled::Kernel(dirfd, path.to_owned())),
+            },
+            // A name that is not there, or not yet, may still lie behind a link.
+            Place::Kernel => match sys!(SYS_faccessat, dirfd, path.as_ptr(), libc::F_OK) {
+                Err(errno) if links::may_lead_inside(errno) => match links::into_mount(dirfd, path, false) {
+                    Some(inside) => (Ino::ROOT, inside),
+                    None => return Ok(Settled::Kernel(dirfd, path.to_owned())),
+                },
+                _ => return Ok(Settled::Kernel(dirfd, path.to_owned())),
+            },
+        };
+        let (directory, name) = split_name(&rest);
+        match state::guarded(|| state::client()?.real_path(start, directory)) {
+            Err(Fail::Outside(directory)) => {
+                outside = Some(CString::new([&directory[..], b"/", name].concat()).map_err(|_| Errno::INVAL)?);
+            }
+            // Whether or not it exists: the operation will say.
+            _ => return Ok(Settled::Inside(start, rest)),
+        }
+    }
+    Err(Errno::LOOP)
+}
+
+/// A path's directory (`.` for none) and its last name with the slashes behind it.
+fn split_name(path: &[u8]) -> (&[u8], &[u8]) {
+    let trimmed = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
+    let begin = path.get(..trimmed).unwrap_or_default().iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
+    let directory = if begin == 0 { &b"."[..] } else { path.get(..begin).unwrap_or_default() };
+    (directory, path.get(begin..).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_keep_the_slashes_behind_them() {
+        assert_eq!(split_name(b"/a/b/"), (&b"/a/"[..], &b"b/"[..]));
+        assert_eq!(split_name(b"b"), (&b"."[..], &b"b"[..]));
+        assert_eq!(split_name(b"/"), (&b"."[..], &b"/"[..]));
+    }
+}

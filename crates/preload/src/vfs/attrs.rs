@@ -1,0 +1,381 @@
+//! Attributes: stat in its forms, modes, owners, times, sizes by path, and the file system's own figures.
+
+use super::at::at;
+use super::place::{Place, place};
+use super::{fds, state};
+use bivouac_client::{Client, Fail};
+use bivouac_layout::Ino;
+use bivouac_proto::meta::{SetAttr, SetTime};
+use bivouac_proto::{Attr, Errno};
+use std::ffi::CStr;
+
+/// The device number that files of the mount show: no driver's (major 0xB1), so that it is never a real device's.
+const DEVICE_MAJOR: u32 = 0xB1;
+/// What `st_blksize` recommends: large enough to keep servers busy, small enough for a buffer in each open file.
+const BLOCK_SIZE: i64 = 128 << 10;
+/// `statfs`'s type: "BIVO".
+const FS_TYPE: u32 = 0x4249_564F;
+
+/// The device number of the mount.
+fn device() -> u64 {
+    let name = state::environment().map_or(&b""[..], |environment| environment.name.as_bytes());
+    // Two deployments seen by one program should differ; nothing hangs on it.
+    let minor = name.iter().fold(5381u32, |hash, byte| hash.wrapping_mul(33) ^ u32::from(*byte)) & 0xff;
+    libc::makedev(DEVICE_MAJOR, minor)
+}
+
+fn seconds(time: i64) -> (i64, i64) {
+    (time.div_euclid(1_000_000_000), time.rem_euclid(1_000_000_000))
+}
+
+/// A `struct stat`.
+pub fn to_stat(attr: &Attr) -> libc::stat {
+    // SAFETY: plain numbers, for which zero is a value.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    stat.st_dev = device() as _;
+    stat.st_ino = attr.ino.0;
+    stat.st_mode = attr.kind.mode_bits() | u32::from(attr.mode);
+    stat.st_nlink = attr.nlink as _;
+    stat.st_uid = attr.uid;
+    stat.st_gid = attr.gid;
+    stat.st_size = i64::try_from(attr.size).unwrap_or(i64::MAX);
+    stat.st_blksize = BLOCK_SIZE as _;
+    stat.st_blocks = blocks(attr) as _;
+    (stat.st_atime, stat.st_atime_nsec) = seconds(attr.atime);
+    (stat.st_mtime, stat.st_mtime_nsec) = seconds(attr.mtime);
+    (stat.st_ctime, stat.st_ctime_nsec) = seconds(attr.ctime);
+    stat
+}
+
+/// 512-byte units. Holes are not told apart: a file is as large as it is long.
+fn blocks(attr: &Attr) -> u64 {
+    match attr.kind {
+        bivouac_proto::FileKind::File => attr.size.div_ceil(4096).saturating_mul(8),
+        _ => 0,
+    }
+}
+
+fn to_statx(attr: &Attr) -> libc::statx {
+    // SAFETY: as above.
+    let mut statx: libc::statx = unsafe { std::mem::zeroed() };
+    let time = |time| {
+        let (tv_sec, nanos) = seconds(time);
+        // SAFETY: as above.
+        let mut stamp: libc::statx_timestamp = unsafe { std::mem::zeroed() };
+        (stamp.tv_sec, stamp.tv_nsec) = (tv_sec, nanos as u32);
+        stamp
+    };
+    statx.stx_mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+    statx.stx_blksize = BLOCK_SIZE as u32;
+    statx.stx_nlink = attr.nlink;
+    statx.stx_uid = attr.uid;
+    statx.stx_gid = attr.gid;
+    statx.stx_mode = (attr.kind.mode_bits() | u32::from(attr.mode)) as u16;
+    statx.stx_ino = attr.ino.0;
+    statx.stx_size = attr.size;
+    statx.stx_blocks = blocks(attr);
+    statx.stx_atime = time(attr.atime);
+    statx.stx_btime = time(attr.btime);
+    statx.stx_ctime = time(attr.ctime);
+    statx.stx_mtime = time(attr.mtime);
+    statx.stx_dev_major = libc::major(device());
+    statx.stx_dev_minor = libc::minor(device());
+    statx
+}
+
+/// `fstat(2)`.
+pub fn fstat(fd: i32) -> Result<libc::stat, Errno> {
+    match fds::get(fd)? {
+        Some(file) => state::guarded(|| file.attr()).map(|attr| to_stat(&attr)),
+        None => kernel_fstat(fd),
+    }
+}
+
+fn kernel_fstat(fd: i32) -> Result<libc::stat, Errno> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    sys!(SYS_fstat, fd, stat.as_mut_ptr())?;
+    // SAFETY: the kernel filled it in.
+    Ok(unsafe { stat.assume_init() })
+}
+
+/// Whether a call speaks of the descriptor itself.
+fn names_descriptor(path: &CStr, flags: i32) -> bool {
+    flags & libc::AT_EMPTY_PATH != 0 && path.is_empty()
+}
+
+/// The attributes of what a path names, if it is ours in any way; the kernel is asked by `kernel`.
+fn attr_at<T>(
+    dirfd: i32,
+    path: &CStr,
+    flags: i32,
+    kernel: impl Fn(i32, &CStr) -> Result<T, Errno>,
+    show: impl Fn(&Attr) -> T,
+) -> Result<T, Errno> {
+    if !state::active() {
+        return kernel(dirfd, path);
+    }
+    let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+    if names_descriptor(path, flags) {
+        if dirfd == libc::AT_FDCWD {
+            return at(dirfd, c".", true, |fd, _| kernel(fd, path), |c, start, p| Ok(show(&c.stat(start, p, true)?)));
+        }
+        return match fds::get(dirfd)? {
+            Some(file) => state::guarded(|| file.attr()).map(|attr| show(&attr)),
+            None => kernel(dirfd, path),
+        };
+    }
+    if follow
+        && let Ok(Place::Descriptor(fd)) = place(dirfd, path)
+        && let Some(file) = fds::get(fd)?
+    {
+        return state::guarded(|| file.attr()).map(|attr| show(&attr));
+    }
+    at(dirfd, path, follow, kernel, |client, start, path| Ok(show(&client.stat(start, path, follow)?)))
+}
+
+/// `fstatat(2)`.
+pub fn fstatat(dirfd: i32, path: &CStr, flags: i32) -> Result<libc::stat, Errno> {
+    let kernel = |dirfd: i32, path: &CStr| {
+        let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+        sys!(SYS_newfstatat, dirfd, path.as_ptr(), stat.as_mut_ptr(), flags)?;
+        // SAFETY: the kernel filled it in.
+        Ok(unsafe { stat.assume_init() })
+    };
+    attr_at(dirfd, path, flags, kernel, to_stat)
+}
+
+/// `statx(2)`.
+pub fn statx(dirfd: i32, path: &CStr, flags: i32, mask: u32) -> Result<libc::statx, Errno> {
+    let kernel = |dirfd: i32, path: &CStr| {
+        let mut statx = std::mem::MaybeUninit::<libc::statx>::uninit();
+        sys!(SYS_statx, dirfd, path.as_ptr(), flags, mask, statx.as_mut_ptr())?;
+        // SAFETY: the kernel filled it in.
+        Ok(unsafe { statx.assume_init() })
+    };
+    attr_at(dirfd, path, flags, kernel, to_statx)
+}
+
+/// `faccessat(2)`; `kernel` asks for what is not ours (libc knows how older kernels are asked).
+pub fn faccessat_with(
+    dirfd: i32,
+    path: &CStr,
+    mode: i32,
+    flags: i32,
+    kernel: impl Fn(i32, &CStr) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+    if state::active() {
+        if !(0..=7).contains(&mode) {
+            return Err(Errno::INVAL);
+        }
+        if names_descriptor(path, flags) && fds::is_ours(dirfd) {
+            return Ok(());
+        }
+        if let Ok(Place::Descriptor(_)) = place(dirfd, path) {
+            return Ok(());
+        }
+    }
+    at(dirfd, path, follow, kernel, |client, start, path| client.access(start, path, mode as u32, follow))
+}
+
+/// `faccessat(2)` without flags.
+pub fn faccessat(dirfd: i32, path: &CStr, mode: i32) -> Result<(), Errno> {
+    faccessat_with(dirfd, path, mode, 0, |dirfd, path| {
+        sys!(SYS_faccessat, dirfd, path.as_ptr(), mode).map(|_| ())
+    })
+}
+
+fn set_at(
+    dirfd: i32,
+    path: &CStr,
+    flags: i32,
+    set: SetAttr,
+    kernel: impl Fn(i32, &CStr) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+    if state::active() {
+        let named = match place(dirfd, path) {
+            Ok(Place::Descriptor(fd)) if follow => Some(fd),
+            _ if names_descriptor(path, flags) => Some(dirfd),
+            _ => None,
+        };
+        if let Some(file) = named.map(fds::get).transpose()?.flatten() {
+            return state::guarded(|| file.set_attr(set));
+        }
+    }
+    at(dirfd, path, follow, kernel, |client: &Client, start: Ino, path: &[u8]| {
+        if !follow && set.mode.is_some() {
+            let attr = client.stat(start, path, false)?;
+            if attr.kind == bivouac_proto::FileKind::Symlink {
+                return Err(Fail::Errno(Errno::OPNOTSUPP));
+            }
+        }
+        client.set_attr(start, path, follow, set)
+    })
+}
+
+fn set_on(fd: i32, set: SetAttr, kernel: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+    match fds::get(fd)? {
+        Some(file) => state::guarded(|| file.set_attr(set)),
+        None => kernel(),
+    }
+}
+
+fn mode_of(mode: u32) -> SetAttr {
+    SetAttr { mode: Some((mode & 0o7777) as u16), ..SetAttr::default() }
+}
+
+/// `fchmodat(3)`; `kernel` does what is not ours.
+pub fn fchmodat(
+    dirfd: i32,
+    path: &CStr,
+    mode: u32,
+    flags: i32,
+    kernel: impl Fn(i32, &CStr) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    set_at(dirfd, path, flags, mode_of(mode), kernel)
+}
+
+/// `fchmod(2)`.
+pub fn fchmod(fd: i32, mode: u32) -> Result<(), Errno> {
+    set_on(fd, mode_of(mode), || sys!(SYS_fchmod, fd, mode).map(|_| ()))
+}
+
+fn owner(uid: u32, gid: u32) -> SetAttr {
+    let given = |id: u32| (id != u32::MAX).then_some(id);
+    SetAttr { uid: given(uid), gid: given(gid), ..SetAttr::default() }
+}
+
+/// `fchownat(2)`.
+pub fn fchownat(dirfd: i32, path: &CStr, uid: u32, gid: u32, flags: i32) -> Result<(), Errno> {
+    set_at(dirfd, path, flags, owner(uid, gid), |dirfd, path| {
+        sys!(SYS_fchownat, dirfd, path.as_ptr(), uid, gid, flags).map(|_| ())
+    })
+}
+
+/// `fchown(2)`.
+pub fn fchown(fd: i32, uid: u32, gid: u32) -> Result<(), Errno> {
+    set_on(fd, owner(uid, gid), || sys!(SYS_fchown, fd, uid, gid).map(|_| ()))
+}
+
+/// Two times as `utimensat` takes them; `None`: now.
+pub type Times = Option<[libc::timespec; 2]>;
+
+fn times_of(times: &Times) -> Result<SetAttr, Errno> {
+    let one = |time: &libc::timespec| match time.tv_nsec {
+        libc::UTIME_NOW => Ok(Some(SetTime::Now)),
+        libc::UTIME_OMIT => Ok(None),
+        nanos @ 0..=999_999_999 => {
+            let time = time.tv_sec.saturating_mul(1_000_000_000).saturating_add(nanos);
+            Ok(Some(SetTime::To(time)))
+        }
+        _ => Err(Errno::INVAL),
+    };
+    let (atime, mtime) = match times {
+        None => (Some(SetTime::Now), Some(SetTime::Now)),
+        Some([atime, mtime]) => (one(atime)?, one(mtime)?),
+    };
+    Ok(SetAttr { atime, mtime, ..SetAttr::default() })
+}
+
+fn pointer(times: &Times) -> *const libc::timespec {
+    times.as_ref().map_or(std::ptr::null(), |times| times.as_ptr())
+}
+
+/// `utimensat(2)`.
+pub fn utimensat(dirfd: i32, path: &CStr, times: Times, flags: i32) -> Result<(), Errno> {
+    let kernel = |dirfd: i32, path: &CStr| {
+        sys!(SYS_utimensat, dirfd, path.as_ptr(), pointer(&times), flags).map(|_| ())
+    };
+    if !state::active() {
+        return kernel(dirfd, path);
+    }
+    set_at(dirfd, path, flags, times_of(&times)?, kernel)
+}
+
+/// `futimens(3)`.
+pub fn futimens(fd: i32, times: Times) -> Result<(), Errno> {
+    match fds::get(fd)? {
+        Some(file) => {
+            let set = times_of(&times)?;
+            state::guarded(|| file.set_attr(set))
+        }
+        None => sys!(SYS_utimensat, fd, 0, pointer(&times), 0).map(|_| ()),
+    }
+}
+
+/// `truncate(2)`.
+pub fn truncate(path: &CStr, size: i64) -> Result<(), Errno> {
+    at(
+        libc::AT_FDCWD,
+        path,
+        true,
+        |_, path| sys!(SYS_truncate, path.as_ptr(), size).map(|_| ()),
+        |client, start, path| client.truncate(start, path, super::data::position(size)?),
+    )
+}
+
+/// The figures of the mount.
+fn figures() -> Result<libc::statfs, Errno> {
+    let figures = state::client()?.statfs()?;
+    // SAFETY: plain numbers, for which zero is a value.
+    let mut statfs: libc::statfs = unsafe { std::mem::zeroed() };
+    let unit = u64::from(figures.block_size.max(1));
+    statfs.f_type = FS_TYPE as _;
+    statfs.f_bsize = unit as _;
+    statfs.f_frsize = unit as _;
+    statfs.f_blocks = figures.total / unit;
+    statfs.f_bfree = figures.available / unit;
+    statfs.f_bavail = figures.available / unit;
+    // Inodes are limited by memory alone.
+    statfs.f_files = 1 << 40;
+    statfs.f_ffree = 1 << 39;
+    statfs.f_namelen = bivouac_proto::attr::NAME_MAX as _;
+    Ok(statfs)
+}
+
+/// `statfs(2)` of what is ours; `kernel` does the rest.
+pub fn statfs<T>(
+    path: &CStr,
+    kernel: impl Fn(&CStr) -> Result<T, Errno>,
+    show: impl Fn(&libc::statfs) -> T,
+) -> Result<T, Errno> {
+    at(libc::AT_FDCWD, path, true, |_, path| kernel(path), |client, start, path| {
+        client.stat(start, path, true)?;
+        Ok(show(&figures()?))
+    })
+}
+
+/// `fstatfs(2)`, likewise.
+pub fn fstatfs<T>(
+    fd: i32,
+    kernel: impl Fn() -> Result<T, Errno>,
+    show: impl Fn(&libc::statfs) -> T,
+) -> Result<T, Errno> {
+    match fds::get(fd)? {
+        Some(_) => state::guarded(figures).map(|figures| show(&figures)),
+        None => kernel(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_keep_their_nanoseconds_positive() {
+        assert_eq!(seconds(-1), (-1, 999_999_999));
+        assert_eq!(seconds(1_500_000_000), (1, 500_000_000));
+    }
+
+    #[test]
+    fn omitted_and_current_times_are_told_apart_and_nonsense_is_refused() {
+        let time = |sec, nsec| libc::timespec { tv_sec: sec, tv_nsec: nsec };
+        let set = times_of(&Some([time(0, libc::UTIME_OMIT), time(0, libc::UTIME_NOW)])).unwrap();
+        assert_eq!((set.atime, set.mtime), (None, Some(SetTime::Now)));
+        let set = times_of(&Some([time(3, 5), time(-1, 0)])).unwrap();
+        assert_eq!(set.atime, Some(SetTime::To(3_000_000_005)));
+        assert_eq!(set.mtime, Some(SetTime::To(-1_000_000_000)));
+        assert_eq!(times_of(&Some([time(0, 1_000_000_000), time(0, 0)])), Err(Errno::INVAL));
+    }
+}

@@ -1,0 +1,178 @@
+//! `copy_file_range`, `sendfile` and `splice` where a file of ours takes part.
+
+use super::{data, fds, state};
+use bivouac_client::Handle;
+use bivouac_proto::Errno;
+use std::io::{IoSlice, IoSliceMut};
+
+/// Most bytes moved by one call: callers go on where it ended.
+const MOST: usize = 32 << 20;
+/// Bytes in memory at once.
+const PIECE: usize = 4 << 20;
+
+/// One end of a copy.
+struct End<'a> {
+    fd: i32,
+    file: Option<fds::File>,
+    /// The program's own offset, which the call moves instead of the descriptor's.
+    offset: Option<&'a mut i64>,
+}
+
+impl<'a> End<'a> {
+    fn new(fd: i32, offset: Option<&'a mut i64>) -> Result<End<'a>, Errno> {
+        if offset.as_ref().is_some_and(|offset| **offset < 0) {
+            return Err(Errno::INVAL);
+        }
+        Ok(End { fd, file: fds::get(fd)?, offset })
+    }
+
+    fn ours(&self) -> Option<&Handle> {
+        self.file.as_deref()
+    }
+
+    /// Where it stands.
+    fn position(&self) -> Result<i64, Errno> {
+        match &self.offset {
+            Some(offset) => Ok(**offset),
+            None => data::lseek(self.fd, 0, libc::SEEK_CUR),
+        }
+    }
+
+    /// Reads, not moving anything.
+    fn peek(&self, into: &mut [u8]) -> Result<usize, Errno> {
+        data::pread(self.fd, into, self.position()?)
+    }
+
+    /// Moves past what was read.
+    fn advance(&mut self, by: usize) -> Result<(), Errno> {
+        match &mut self.offset {
+            Some(offset) => **offset += by as i64,
+            None => drop(data::lseek(self.fd, by as i64, libc::SEEK_CUR)?),
+        }
+        Ok(())
+    }
+
+    /// Writes and moves.
+    fn put(&mut self, from: &[u8]) -> Result<usize, Errno> {
+        match &mut self.offset {
+            Some(offset) => {
+                let written = data::pwrite(self.fd, from, **offset)?;
+                **offset += written as i64;
+                Ok(written)
+            }
+            None => data::write(self.fd, from),
+        }
+    }
+}
+
+/// `copy_file_range(2)`. `None`: both are the kernel's.
+pub fn copy_file_range(
+    from: (i32, Option<&mut i64>),
+    to: (i32, Option<&mut i64>),
+    len: usize,
+    flags: u32,
+) -> Option<Result<usize, Errno>> {
+    if fds::is_foreign(from.0) && fds::is_foreign(to.0) {
+        return None;
+    }
+    let ends = End::new(from.0, from.1).and_then(|from| Ok((from, End::new(to.0, to.1)?)));
+    let (from, to) = match ends {
+        Ok(ends) => ends,
+        Err(errno) => return Some(Err(errno)),
+    };
+    if from.file.is_none() && to.file.is_none() {
+        return None;
+    }
+    if flags != 0 {
+        return Some(Err(Errno::INVAL));
+    }
+    Some(regular(&from, false).and_then(|()| regular(&to, true)).and_then(|()| move_bytes(from, to, len)))
+}
+
+/// Both ends have to be regular files, open for what is done.
+fn regular(end: &End<'_>, write: bool) -> Result<(), Errno> {
+    let flags = match end.ours() {
+        Some(file) if file.is_directory() => return Err(Errno::ISDIR),
+        Some(file) => file.flags(),
+        None => {
+            let stat = super::fstat(end.fd)?;
+            match stat.st_mode & libc::S_IFMT {
+                libc::S_IFREG => {}
+                libc::S_IFDIR => return Err(Errno::ISDIR),
+                _ => return Err(Errno::INVAL),
+            }
+            sys!(SYS_fcntl, end.fd, libc::F_GETFL)? as i32
+        }
+    };
+    let wrong = if write { libc::O_RDONLY } else { libc::O_WRONLY };
+    if flags & libc::O_ACCMODE == wrong || write && flags & libc::O_APPEND != 0 {
+        return Err(Errno::BADF);
+    }
+    Ok(())
+}
+
+/// `sendfile(2)`. `None`: both are the kernel's.
+pub fn sendfile(to: i32, from: i32, offset: Option<&mut i64>, len: usize) -> Option<Result<usize, Errno>> {
+    if fds::is_foreign(from) && fds::is_foreign(to) {
+        return None;
+    }
+    let ends = End::new(from, offset).and_then(|from| Ok((from, End::new(to, None)?)));
+    let (from, to) = match ends {
+        Ok(ends) => ends,
+        Err(errno) => return Some(Err(errno)),
+    };
+    if from.file.is_none() && to.file.is_none() {
+        return None;
+    }
+    // What cannot be read at an offset cannot be sent.
+    Some(if from.file.is_none() && from.position().is_err() { Err(Errno::INVAL) } else { move_bytes(from, to, len) })
+}
+
+/// Moves bytes until `len`, the end of the file, or a short write; an error counts only when nothing was moved.
+fn move_bytes(mut from: End<'_>, mut to: End<'_>, len: usize) -> Result<usize, Errno> {
+    let len = len.min(MOST);
+    let mut buffer = vec![0u8; len.min(PIECE)];
+    let mut moved = 0;
+    while moved < len {
+        let room = buffer.get_mut(..(len - moved).min(PIECE)).unwrap_or_default();
+        let step = from.peek(room).and_then(|read| {
+            let filled = room.get(..read).unwrap_or_default();
+            let written = if read == 0 { 0 } else { to.put(filled)? };
+            from.advance(written)?;
+            Ok((read, written))
+        });
+        match step {
+            Ok((0, _)) => break,
+            Ok((read, written)) => {
+                moved += written;
+                if written < read {
+                    break;
+                }
+            }
+            Err(errno) if moved == 0 => return Err(errno),
+            Err(_) => break,
+        }
+    }
+    Ok(moved)
+}
+
+/// Whether a call that only the kernel can do (`splice`, `tee`, `vmsplice`) has to be refused.
+pub fn refuses(fds: &[i32]) -> bool {
+    state::active() && fds.iter().any(|fd| fds::is_ours(*fd))
+}
+
+/// Reads into several buffers; a shorthand for the faces.
+pub fn read_into(file: &Handle, buffers: &mut [IoSliceMut<'_>], offset: Option<u64>) -> Result<usize, Errno> {
+    state::guarded(|| match offset {
+        None => file.read(buffers),
+        Some(offset) => file.pread(offset, buffers),
+    })
+}
+
+/// Writes from several buffers; likewise.
+pub fn write_from(file: &Handle, buffers: &[IoSlice<'_>], offset: Option<u64>) -> Result<usize, Errno> {
+    state::guarded(|| match offset {
+        None => file.write(buffers),
+        Some(offset) => file.pwrite(offset, buffers),
+    })
+}

@@ -1,0 +1,174 @@
+//! Locks: `fcntl`'s of the process and of the description, and `flock`.
+//!
+//! Who has to wait asks the server again and again, with a pause that grows to 25 ms. Signals are held back but during
+//! the pause, so that none slips by: a handler that runs ends the call with EINTR, as programs with a time limit on
+//! a lock (`alarm` before `F_SETLKW`) rely on.
+
+use super::state;
+use bivouac_client::{Handle, LockKind};
+use bivouac_proto::Errno;
+use bivouac_proto::meta::LockOwner;
+
+const SHORTEST_PAUSE: i64 = 500_000;
+const LONGEST_PAUSE: i64 = 25_000_000;
+
+/// Bytes of the kernel's signal set.
+const SET_BYTES: usize = 8;
+
+/// Takes a lock, waiting if need be.
+fn take(file: &Handle, kind: LockKind, exclusive: bool, start: u64, end: u64, wait: bool) -> Result<(), Errno> {
+    let attempt = || state::guarded(|| file.lock(kind, exclusive, start, end, false, &|| false));
+    let first = attempt();
+    if !wait || first != Err(Errno::AGAIN) {
+        return first;
+    }
+    let mut pause = SHORTEST_PAUSE;
+    loop {
+        let before = Blocked::all();
+        let outcome = attempt();
+        if outcome != Err(Errno::AGAIN) {
+            return outcome;
+        }
+        before.pause(pause)?;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// All signals are held back; the mask from before comes back with the drop.
+struct Blocked {
+    before: u64,
+}
+
+impl Blocked {
+    fn all() -> Blocked {
+        let all = u64::MAX;
+        let mut before = 0u64;
+        let _ = sys!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, SET_BYTES);
+        Blocked { before }
+    }
+
+    /// Sleeps with the mask from before; EINTR when a handler ran.
+    fn pause(&self, nanos: i64) -> Result<(), Errno> {
+        let time = libc::timespec { tv_sec: 0, tv_nsec: nanos };
+        match sys!(SYS_ppoll, 0, 0, &raw const time, &raw const self.before, SET_BYTES) {
+            Err(Errno::INTR) => Err(Errno::INTR),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        let _ = sys!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const self.before, 0, SET_BYTES);
+    }
+}
+
+/// `flock(2)` on a file of ours.
+pub fn flock(file: &Handle, operation: i32) -> Result<(), Errno> {
+    let wait = operation & libc::LOCK_NB == 0;
+    match operation & !libc::LOCK_NB {
+        libc::LOCK_SH => take(file, LockKind::Flock, false, 0, u64::MAX, wait),
+        libc::LOCK_EX => take(file, LockKind::Flock, true, 0, u64::MAX, wait),
+        libc::LOCK_UN => state::guarded(|| file.unlock(LockKind::Flock, 0, u64::MAX)),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// `fcntl`'s lock commands on a file of ours.
+pub fn fcntl(file: &Handle, command: i32, lock: &mut libc::flock) -> Result<(), Errno> {
+    let kind = match command {
+        libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
+            if lock.l_pid != 0 {
+                return Err(Errno::INVAL);
+            }
+            LockKind::Description
+        }
+        _ => LockKind::Process,
+    };
+    let (start, end) = range(file, lock)?;
+    let exclusive = match i32::from(lock.l_type) {
+        libc::F_RDLCK => false,
+        libc::F_WRLCK => true,
+        libc::F_UNLCK if matches!(command, libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW) => {
+            return state::guarded(|| file.unlock(kind, start, end));
+        }
+        _ => return Err(Errno::INVAL),
+    };
+    if matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
+        let found = state::guarded(|| file.test_lock(kind, exclusive, start, end))?;
+        let Some((owner, range)) = found else {
+            lock.l_type = libc::F_UNLCK as i16;
+            return Ok(());
+        };
+        lock.l_type = (if range.exclusive { libc::F_WRLCK } else { libc::F_RDLCK }) as i16;
+        lock.l_whence = libc::SEEK_SET as i16;
+        lock.l_start = i64::try_from(range.start).unwrap_or(i64::MAX);
+        // Up to the end of the file, however it grows, is length 0.
+        lock.l_len = i64::try_from(range.end).map_or(0, |end| end - lock.l_start);
+        lock.l_pid = match owner {
+            LockOwner::Process { pid, .. } => pid as i32,
+            _ => -1,
+        };
+        return Ok(());
+    }
+    let access = file.flags() & libc::O_ACCMODE;
+    if access == if exclusive { libc::O_RDONLY } else { libc::O_WRONLY } {
+        return Err(Errno::BADF);
+    }
+    let wait = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
+    take(file, kind, exclusive, start, end, wait)
+}
+
+/// The bytes that a `struct flock` means.
+fn range(file: &Handle, lock: &libc::flock) -> Result<(u64, u64), Errno> {
+    let base = match i32::from(lock.l_whence) {
+        libc::SEEK_SET => 0,
+        libc::SEEK_CUR => state::guarded(|| file.seek(0, libc::SEEK_CUR))? as i64,
+        libc::SEEK_END => i64::try_from(state::guarded(|| file.attr())?.size).map_err(|_| Errno::OVERFLOW)?,
+        _ => return Err(Errno::INVAL),
+    };
+    bounds(base.checked_add(lock.l_start).ok_or(Errno::OVERFLOW)?, lock.l_len)
+}
+
+/// From `start`, `len` bytes: 0 means to the end of the file, a negative number the bytes before.
+fn bounds(start: i64, len: i64) -> Result<(u64, u64), Errno> {
+    let (start, end) = match len {
+        0 => (start, None),
+        1.. => (start, Some(start.checked_add(len).ok_or(Errno::OVERFLOW)?)),
+        _ => (start.checked_add(len).ok_or(Errno::INVAL)?, Some(start)),
+    };
+    let start = u64::try_from(start).map_err(|_| Errno::INVAL)?;
+    Ok((start, end.map_or(u64::MAX, |end| end as u64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lock_ranges_follow_posix() {
+        assert_eq!(bounds(10, 0), Ok((10, u64::MAX)));
+        assert_eq!(bounds(10, 5), Ok((10, 15)));
+        assert_eq!(bounds(10, -5), Ok((5, 10)));
+        assert_eq!(bounds(3, -5), Err(Errno::INVAL));
+        assert_eq!(bounds(-1, 5), Err(Errno::INVAL));
+        assert_eq!(bounds(i64::MAX, 2), Err(Errno::OVERFLOW));
+    }
+
+    #[test]
+    fn a_pause_ends_when_a_handler_runs_and_the_mask_comes_back() {
+        extern "C" fn nothing(_: i32) {}
+        // SAFETY: a handler that does nothing, for a signal that only this test sends, to this thread.
+        unsafe {
+            libc::signal(libc::SIGUSR2, nothing as *const () as libc::sighandler_t);
+            let blocked = Blocked::all();
+            libc::pthread_kill(libc::pthread_self(), libc::SIGUSR2);
+            assert_eq!(blocked.pause(5_000_000_000 - 4_500_000_000), Err(Errno::INTR));
+            assert_eq!(blocked.pause(1_000_000), Ok(()));
+            drop(blocked);
+            let mut now: libc::sigset_t = std::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), &mut now);
+            assert_eq!(libc::sigismember(&now, libc::SIGUSR1), 0);
+        }
+    }
+}

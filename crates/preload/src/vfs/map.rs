@@ -1,0 +1,129 @@
+//! Mapping files into memory.
+//!
+//! The kernel can map only its own files. A range that lies in one block on this node is mapped from the sub-file
+//! itself: such a mapping is the file, writable and shared too. Any other range is *filled in*: anonymous memory with the
+//! file's bytes as they are now, which is what a private mapping promises, and what a shared read-only one is used for
+//! (later writes of others do not show in it). A shared writable mapping that cannot be the file is refused with ENODEV,
+//! never faked.
+
+use super::{fds, state};
+use bivouac_client::Handle;
+use bivouac_proto::Errno;
+use std::io::IoSliceMut;
+
+const PAGE: usize = 4096;
+/// Bytes asked for at once when filling in.
+const PIECE: usize = 8 << 20;
+
+/// Below 2 GiB; only x86_64 has it.
+const MAP_32BIT: i32 = if cfg!(target_arch = "x86_64") { 0x40 } else { 0 };
+
+/// What `mmap(2)` is given.
+#[derive(Clone, Copy)]
+pub struct Wanted {
+    /// Where, or 0.
+    pub address: usize,
+    /// Bytes.
+    pub len: usize,
+    /// `PROT_*`.
+    pub protection: i32,
+    /// `MAP_*`.
+    pub flags: i32,
+}
+
+impl Wanted {
+    fn map(&self, flags: i32, protection: i32, fd: i32, offset: i64) -> Result<usize, Errno> {
+        sys!(SYS_mmap, self.address, self.len, protection, flags, fd, offset)
+    }
+}
+
+/// `mmap(2)`.
+#[inline]
+pub fn mmap(wanted: Wanted, fd: i32, offset: i64) -> Result<usize, Errno> {
+    if wanted.flags & libc::MAP_ANONYMOUS == 0
+        && fd >= 0
+        && let Some(file) = fds::get(fd)?
+    {
+        return map_ours(wanted, &file, offset);
+    }
+    wanted.map(wanted.flags, wanted.protection, fd, offset)
+}
+
+fn map_ours(wanted: Wanted, file: &Handle, offset: i64) -> Result<usize, Errno> {
+    let shared = match wanted.flags & libc::MAP_TYPE {
+        libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE => true,
+        libc::MAP_PRIVATE => false,
+        _ => return Err(Errno::INVAL),
+    };
+    let start = u64::try_from(offset).ok().filter(|start| start.is_multiple_of(PAGE as u64)).ok_or(Errno::INVAL)?;
+    if wanted.len == 0 {
+        return Err(Errno::INVAL);
+    }
+    if file.is_directory() {
+        return Err(Errno::NODEV);
+    }
+    let access = file.flags() & libc::O_ACCMODE;
+    let writable = shared && wanted.protection & libc::PROT_WRITE != 0;
+    if access == libc::O_WRONLY || writable && access != libc::O_RDWR {
+        return Err(Errno::ACCESS);
+    }
+    let size = state::guarded(|| file.attr())?.size;
+    let end = start.checked_add(wanted.len as u64).ok_or(Errno::OVERFLOW)?;
+    if let Some(address) = map_block(wanted, file, start, end.min(size), access == libc::O_RDWR && shared)? {
+        return Ok(address);
+    }
+    // It may be made writable later.
+    if writable {
+        return Err(Errno::NODEV);
+    }
+    fill_in(wanted, file, start, end.min(size))
+}
+
+/// Maps the local sub-file, if all of the range that the file has lies in one of its blocks here.
+fn map_block(wanted: Wanted, file: &Handle, start: u64, end: u64, create: bool) -> Result<Option<usize>, Errno> {
+    if end <= start {
+        return Ok(None);
+    }
+    let descriptor = state::guarded(|| Ok::<_, Errno>(file.local_descriptor(start, end - start, create)))?;
+    let Some(descriptor) = descriptor else { return Ok(None) };
+    // Where the sub-file is shorter (a hole at the end of the file), touching the mapping would be a SIGBUS.
+    let length = rustix::fs::fstat(&descriptor).map_or(0, |stat| stat.st_size);
+    if u64::try_from(length).unwrap_or(0) < end {
+        return Ok(None);
+    }
+    let fd = rustix::fd::AsRawFd::as_raw_fd(&descriptor);
+    let offset = i64::try_from(start).map_err(|_| Errno::OVERFLOW)?;
+    wanted.map(wanted.flags, wanted.protection, fd, offset).map(Some)
+}
+
+fn fill_in(wanted: Wanted, file: &Handle, start: u64, end: u64) -> Result<usize, Errno> {
+    let kept = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE | MAP_32BIT | libc::MAP_LOCKED;
+    let flags = wanted.flags & kept | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let writable = libc::PROT_READ | libc::PROT_WRITE;
+    let address = wanted.map(flags, writable, -1, 0)?;
+    let filled = fill(address, file, start, end);
+    if let Err(errno) = filled {
+        let _ = sys!(SYS_munmap, address, wanted.len);
+        return Err(errno);
+    }
+    if wanted.protection != writable {
+        sys!(SYS_mprotect, address, wanted.len, wanted.protection)?;
+    }
+    Ok(address)
+}
+
+fn fill(address: usize, file: &Handle, start: u64, end: u64) -> Result<(), Errno> {
+    let mut at = start;
+    while at < end {
+        let len = usize::try_from(end - at).unwrap_or(usize::MAX).min(PIECE);
+        let to = address + (at - start) as usize;
+        // SAFETY: freshly mapped, writable memory of ours: the range from `start` to `end` fits into it.
+        let into = unsafe { std::slice::from_raw_parts_mut(to as *mut u8, len) };
+        match state::guarded(|| file.pread(at, &mut [IoSliceMut::new(into)]))? {
+            // The file was cut meanwhile: the rest stays zero.
+            0 => return Ok(()),
+            read => at += read as u64,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,244 @@
+//! Where a path leads, judged by its text.
+//!
+//! An absolute path below the mount is the client's; `..` and symbolic links behind the mount point are the client's
+//! business too. A relative path belongs to where its directory is. What cannot be told from the text alone (`..` before
+//! the mount point, where a symbolic link may stand) is [`Place::Unsure`], and walked. The common answer, "not
+//! in the mount", needs no allocation and no system call.
+
+use super::{cwd, fds, state};
+use bivouac_layout::Ino;
+use bivouac_proto::Errno;
+use std::ffi::CStr;
+
+/// Who serves a path.
+pub enum Place<'p> {
+    /// The kernel (as far as the text tells: a symbolic link may still lead into the mount).
+    Kernel,
+    /// The client, from a directory.
+    Inside {
+        /// The directory.
+        start: Ino,
+        /// The rest.
+        path: &'p [u8],
+    },
+    /// An open descriptor of ours, named through `/proc/self/fd` or `/dev/fd`.
+    Descriptor(i32),
+    /// It has to be walked.
+    Unsure,
+}
+
+/// What the text of an absolute path says.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Lexical<'p> {
+    /// Not below the mount.
+    Outside,
+    /// Below it: what follows the mount point, with its slashes.
+    Inside(&'p [u8]),
+    /// Below it if no component before a `..` is a symbolic link.
+    Unsure,
+}
+
+/// Judges an absolute path by its text.
+pub fn lexical<'p>(mount: &[u8], path: &'p [u8]) -> Lexical<'p> {
+    // Most paths differ from the mount point in their first byte behind the slash, and have no `..`.
+    let mut wanted = components(mount);
+    let mut matched = 0usize;
+    let mut depth = 0usize;
+    let mut went_up = false;
+    let mut at = 0;
+    let target = components(mount).count();
+    loop {
+        if depth == matched && matched == target {
+            let rest = path.get(at..).unwrap_or_default();
+            return if went_up { Lexical::Unsure } else { Lexical::Inside(rest) };
+        }
+        let Some((component, end)) = next_component(path, at) else { return Lexical::Outside };
+        at = end;
+        match component {
+            b"." => {}
+            b".." => {
+                went_up = true;
+                depth = depth.saturating_sub(1);
+                if matched > depth {
+                    matched = depth;
+                    wanted = components(mount);
+                    if matched > 0 {
+                        wanted.nth(matched - 1);
+                    }
+                }
+            }
+            name => {
+                if depth == matched && wanted.clone().next() == Some(name) {
+                    wanted.next();
+                    matched += 1;
+                } else if !has_dot_dot(path, at) {
+                    return Lexical::Outside;
+                }
+                depth += 1;
+            }
+        }
+    }
+}
+
+fn has_dot_dot(path: &[u8], from: usize) -> bool {
+    path.get(from..).unwrap_or_default().windows(3).any(|w| w == b"/..")
+}
+
+fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
+    path.split(|b| *b == b'/').filter(|component| !component.is_empty())
+}
+
+/// The component that begins at or after `at`, and where it ends.
+pub fn next_component(path: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    let begin = at + path.get(at..)?.iter().position(|b| *b != b'/')?;
+    let end = path.get(begin..)?.iter().position(|b| *b == b'/').map_or(path.len(), |i| begin + i);
+    Some((path.get(begin..end)?, end))
+}
+
+/// Judges any path. Fails only when a relative one starts from a descriptor of ours that is no directory.
+pub fn place<'p>(dirfd: i32, path: &'p CStr) -> Result<Place<'p>, Errno> {
+    let bytes = path.to_bytes();
+    match bytes.first() {
+        None => Ok(Place::Kernel),
+        Some(b'/') => Ok(match lexical(state::mount(), bytes) {
+            Lexical::Inside(path) => Place::Inside { start: Ino::ROOT, path },
+            Lexical::Unsure => Place::Unsure,
+            Lexical::Outside => named_descriptor(bytes),
+        }),
+        Some(_) if dirfd == libc::AT_FDCWD => Ok(match cwd::current() {
+            cwd::Current::Inside(start) => Place::Inside { start, path: bytes },
+            cwd::Current::Above => Place::Unsure,
+            cwd::Current::Outside => Place::Kernel,
+        }),
+        Some(_) => match fds::get(dirfd)? {
+            None => Ok(Place::Kernel),
+            Some(file) if file.is_directory() => Ok(Place::Inside { start: file.ino(), path: bytes }),
+            Some(_) => Err(Errno::NOTDIR),
+        },
+    }
+}
+
+/// Paths in `/proc` and `/dev` that name one of our descriptors.
+fn named_descriptor<'p>(path: &'p [u8]) -> Place<'p> {
+    if !(path.starts_with(b"/proc/") || path.starts_with(b"/dev/")) {
+        return Place::Kernel;
+    }
+    let Some((fd, rest)) = descriptor_number(path, bivouac_node::process::real_pid()) else { return Place::Kernel };
+    match fds::get(fd) {
+        Ok(None) => Place::Kernel,
+        Ok(Some(file)) if !rest.is_empty() && file.is_directory() => {
+            Place::Inside { start: file.ino(), path: rest }
+        }
+        _ => Place::Descriptor(fd),
+    }
+}
+
+/// The descriptor that a path names, and what follows it.
+pub fn descriptor_number(path: &[u8], pid: u32) -> Option<(i32, &[u8])> {
+    for (name, fd) in [(&b"/dev/stdin"[..], 0), (b"/dev/stdout", 1), (b"/dev/stderr", 2)] {
+        if path == name {
+            return Some((fd, b""));
+        }
+    }
+    let rest = if let Some(rest) = path.strip_prefix(b"/dev/fd/") {
+        rest
+    } else {
+        let rest = path.strip_prefix(b"/proc/")?;
+        let (who, end) = next_component(rest, 0)?;
+        if !(matches!(who, b"self" | b"thread-self") || number(who) == Some(u64::from(pid))) {
+            return None;
+        }
+        rest.get(end..)?.strip_prefix(b"/fd/")?
+    };
+    let (digits, end) = next_component(rest, 0)?;
+    Some((i32::try_from(number(digits)?).ok()?, rest.get(end..)?))
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judge(path: &str) -> Lexical<'_> {
+        lexical(b"/mnt/bivouac", path.as_bytes())
+    }
+
+    #[test]
+    fn paths_below_the_mount_are_recognised_whatever_their_slashes() {
+        assert_eq!(judge("/mnt/bivouac"), Lexical::Inside(b""));
+        assert_eq!(judge("//mnt///bivouac/"), Lexical::Inside(b"/"));
+        assert_eq!(judge("/./mnt/./bivouac/a/../../x"), Lexical::Inside(b"/a/../../x"));
+    }
+
+    #[test]
+    fn names_that_only_begin_like_the_mount_are_outside() {
+        for path in ["/", "/mnt", "/mnt/", "/mnt/bivouac2", "/mnt/bivoua", "/bivouac", "/mnt/x/bivouac", "/x/mnt/bivouac"] {
+            assert_eq!(judge(path), Lexical::Outside, "{path}");
+        }
+    }
+
+    #[test]
+    fn going_up_before_the_mount_has_to_be_walked() {
+        for path in ["/tmp/../mnt/bivouac/x", "/mnt/x/../bivouac", "/../mnt/bivouac", "/a/b/../../mnt/bivouac"] {
+            assert_eq!(judge(path), Lexical::Unsure, "{path}");
+        }
+        for path in ["/tmp/../x", "/a/../mnt/b/../c", "/mnt/../bivouac", "/tmp/..", "/a/..b/mnt/bivouac"] {
+            assert_eq!(judge(path), Lexical::Outside, "{path}");
+        }
+    }
+
+    #[test]
+    fn descriptors_are_found_by_all_their_names() {
+        for (path, expected) in [
+            ("/dev/stdin", Some((0, ""))),
+            ("/dev/fd/17", Some((17, ""))),
+            ("/proc/self/fd/3", Some((3, ""))),
+            ("/proc/99/fd/3/x", Some((3, "/x"))),
+            ("/proc/98/fd/3", None),
+            ("/dev/fd/", None),
+            ("/dev/fd/3x", None),
+            ("/dev/fd/99999999999", None),
+            ("/proc/self/status", None),
+        ] {
+            let expected = expected.map(|(fd, rest)| (fd, rest.as_bytes()));
+            assert_eq!(descriptor_number(path.as_bytes(), 99), expected, "{path}");
+        }
+    }
+
+    proptest::proptest! {
+        /// Against a plain model: components on a stack.
+        #[test]
+        fn the_judgement_agrees_with_normalising(parts in proptest::collection::vec("(mnt|bivouac|a|\\.|\\.\\.|)", 0..8)) {
+            let path = format!("/{}", parts.join("/"));
+            let mut stack: Vec<&str> = Vec::new();
+            let mut up = false;
+            let mut inside = None;
+            for part in path.split('/') {
+                if stack == ["mnt", "bivouac"] {
+                    inside = Some(up);
+                    break;
+                }
+                match part {
+                    "" | "." => {}
+                    ".." => { up = true; stack.pop(); }
+                    name => stack.push(name),
+                }
+            }
+            if inside.is_none() && stack == ["mnt", "bivouac"] {
+                inside = Some(up);
+            }
+            let judged = lexical(b"/mnt/bivouac", path.as_bytes());
+            match inside {
+                None => proptest::prop_assert_eq!(judged, Lexical::Outside),
+                Some(true) => proptest::prop_assert_eq!(judged, Lexical::Unsure),
+                Some(false) => proptest::prop_assert!(matches!(judged, Lexical::Inside(_))),
+            }
+        }
+    }
+}

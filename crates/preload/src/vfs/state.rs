@@ -1,0 +1,202 @@
+//! Whether a deployment is configured, and the process's one client.
+//!
+//! The client is attached at the first call that needs it, by one thread while others wait. If nothing answers, the
+//! process is told once on stderr, and every call on the mount fails with EIO from then on.
+
+use crate::raw;
+use bivouac_client::Client;
+use bivouac_node::{Environment, process};
+use bivouac_proto::Errno;
+use std::ffi::{CStr, c_char};
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+const UNDECIDED: u8 = 0;
+const OFF: u8 = 1;
+const ON: u8 = 2;
+
+static MODE: AtomicU8 = AtomicU8::new(UNDECIDED);
+static CONFIG: AtomicPtr<Environment> = AtomicPtr::new(std::ptr::null_mut());
+static CLIENT: AtomicPtr<Client> = AtomicPtr::new(std::ptr::null_mut());
+/// Who attaches: 0 nobody, [`FAILED`], else a process's number.
+static ATTACHING: AtomicU32 = AtomicU32::new(0);
+const FAILED: u32 = u32::MAX;
+/// The process's umask; kept by the `umask` face.
+static UMASK: AtomicU32 = AtomicU32::new(0o022);
+/// What a `vfork` child attached for itself, and its number: see [`client`].
+static BORROWER: AtomicPtr<Client> = AtomicPtr::new(std::ptr::null_mut());
+static BORROWER_PID: AtomicU64 = AtomicU64::new(0);
+
+/// Whether a deployment is configured in the environment. When not, every face goes straight to the kernel.
+#[inline]
+pub fn active() -> bool {
+    match MODE.load(Ordering::Relaxed) {
+        ON => true,
+        OFF => false,
+        _ => decide(Environment::from_env()),
+    }
+}
+
+/// Decides at the start of the process, from the environment as the kernel passed it: libc may not know it yet.
+pub fn begin(envp: *const *const c_char) -> bool {
+    let lookup = |name: &CStr| {
+        let name = name.to_bytes();
+        let mut at = envp;
+        loop {
+            // SAFETY: the environment is an array of C strings, ended by NULL, that lasts as long as the process.
+            let entry = unsafe { if at.is_null() || (*at).is_null() { return None } else { CStr::from_ptr(*at) } };
+            let value = entry.to_bytes_with_nul().strip_prefix(name).and_then(|rest| rest.strip_prefix(b"="));
+            if let Some(value) = value {
+                return CStr::from_bytes_with_nul(value).ok();
+            }
+            // SAFETY: the entry was not NULL, so there is another.
+            at = unsafe { at.add(1) };
+        }
+    };
+    decide(Environment::from_lookup(lookup))
+}
+
+#[cold]
+fn decide(environment: Option<Environment>) -> bool {
+    let Some(environment) = environment else {
+        MODE.store(OFF, Ordering::Relaxed);
+        return false;
+    };
+    let environment = Box::into_raw(Box::new(environment));
+    if CONFIG.compare_exchange(std::ptr::null_mut(), environment, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        // SAFETY: not published.
+        drop(unsafe { Box::from_raw(environment) });
+    } else {
+        learn_umask();
+    }
+    MODE.store(ON, Ordering::Release);
+    true
+}
+
+fn learn_umask() {
+    // There is no way to look without changing; the strict value is in force only for a moment.
+    if let Ok(mask) = sys!(SYS_umask, 0o077) {
+        let _ = sys!(SYS_umask, mask);
+        UMASK.store(mask as u32, Ordering::Relaxed);
+    }
+}
+
+/// `umask(2)`, remembered.
+pub fn umask(mask: u32) -> u32 {
+    let old = sys!(SYS_umask, mask).unwrap_or(0) as u32;
+    if active() && !borrowed() {
+        UMASK.store(mask & 0o777, Ordering::Relaxed);
+    }
+    old
+}
+
+/// A mode for a new file, with the umask applied.
+pub fn masked(mode: u32) -> u32 {
+    mode & !UMASK.load(Ordering::Relaxed)
+}
+
+/// The configured deployment.
+pub fn environment() -> Option<&'static Environment> {
+    let config = CONFIG.load(Ordering::Acquire);
+    // SAFETY: once set, it is never changed or freed.
+    (!config.is_null()).then(|| unsafe { &*config })
+}
+
+/// The mount point; empty without a deployment (it is asked for only with one).
+pub fn mount() -> &'static [u8] {
+    environment().map_or(b"", |environment| environment.mount.as_bytes())
+}
+
+/// Whether this is a `vfork` child (or another process that shares this memory): descriptors, working directory and
+/// umask are its own, so what it changes must not be written down here.
+pub fn borrowed() -> bool {
+    process::real_pid() != process::pid()
+}
+
+/// The client. EIO when no daemon answers.
+///
+/// A `vfork` child gets a client of its own, which nobody uses after it: connections that it makes are descriptors of its
+/// own, which must not come into its parent's pools.
+pub fn client() -> Result<&'static Client, Errno> {
+    if borrowed() {
+        return borrowers_client();
+    }
+    let client = CLIENT.load(Ordering::Acquire);
+    if client.is_null() {
+        return attach();
+    }
+    // SAFETY: once set, it is never changed or freed.
+    Ok(unsafe { &*client })
+}
+
+#[cold]
+fn attach() -> Result<&'static Client, Errno> {
+    let me = process::pid();
+    loop {
+        let client = CLIENT.load(Ordering::Acquire);
+        if !client.is_null() {
+            // SAFETY: as in `client`.
+            return Ok(unsafe { &*client });
+        }
+        match ATTACHING.load(Ordering::Acquire) {
+            FAILED => return Err(Errno::IO),
+            // Another thread is at it.
+            pid if pid == me => {
+                let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 100_000 };
+                let _ = rustix::thread::nanosleep(&pause);
+            }
+            // Nobody, or a thread of the process that this one was forked from.
+            other => {
+                if ATTACHING.compare_exchange(other, me, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                    let made = make_client();
+                    if let Ok(client) = made {
+                        CLIENT.store(std::ptr::from_ref(client).cast_mut(), Ordering::Release);
+                    }
+                    ATTACHING.store(if made.is_ok() { 0 } else { FAILED }, Ordering::Release);
+                    return made;
+                }
+            }
+        }
+    }
+}
+
+fn make_client() -> Result<&'static Client, Errno> {
+    let environment = environment().ok_or(Errno::IO)?;
+    quiet_panics();
+    let attached = std::panic::catch_unwind(AssertUnwindSafe(|| Client::attach(environment)));
+    match attached {
+        Ok(Ok(client)) => Ok(Box::leak(Box::new(client))),
+        Ok(Err(error)) => {
+            raw::complain(&format!("{} cannot be used: {error}", environment.mount));
+            Err(Errno::IO)
+        }
+        Err(_) => Err(Errno::IO),
+    }
+}
+
+#[cold]
+fn borrowers_client() -> Result<&'static Client, Errno> {
+    let pid = u64::from(process::real_pid());
+    if BORROWER_PID.load(Ordering::Acquire) == pid {
+        let client = BORROWER.load(Ordering::Acquire);
+        if !client.is_null() {
+            // SAFETY: never freed.
+            return Ok(unsafe { &*client });
+        }
+    }
+    let client = make_client()?;
+    BORROWER.store(std::ptr::from_ref(client).cast_mut(), Ordering::Release);
+    BORROWER_PID.store(pid, Ordering::Release);
+    Ok(client)
+}
+
+/// A panic inside a program that knows nothing of Rust prints nothing: the call fails with EIO.
+fn quiet_panics() {
+    std::panic::set_hook(Box::new(|_| {}));
+}
+
+/// Runs what enters the client: a panic there is EIO here.
+#[inline]
+pub fn guarded<T, E: From<Errno>>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    std::panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| Err(Errno::IO.into()))
+}
