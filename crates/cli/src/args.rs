@@ -55,23 +55,29 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Start a deployment, run a command inside it, take it down.
-    #[command(long_about = "Start a deployment, copy data in, run a command inside it, copy results out, and take the \
+    #[command(
+        long_about = "Start a deployment, copy data in, run a command inside it, copy results out, and take the \
 deployment down. Exits with the command's status. Signals are passed on to the command; whatever ends it, and also \
-when this program itself is killed, nothing stays behind.", after_long_help = "Examples:
+when this program itself is killed, nothing stays behind.",
+        after_long_help = "Examples:
   bivouac run -- bash                                        a shell with /bivouac
   bivouac run --servers 4 --preload data:/in --flush /out:results -- make -C /bivouac/in
   bivouac run --hosts node1,node2 --storage /local/ssd --stats -- mpirun ./solver
 
 If the command succeeds and a flush fails, the deployment is kept running, so that no result is lost: the message \
 says how to flush again and how to take it down (exit code 69). After a first interruption (Ctrl-C) the results are \
-still flushed; a second one gives them up.")]
+still flushed; a second one gives them up."
+    )]
     Run(RunArgs),
     /// Start a deployment and return when it serves.
-    #[command(long_about = "Start a deployment and return when it serves. On a deployment that was taken down with --keep, \
-or whose daemons died, it starts the servers again on the storage that they had, with all data.", after_long_help = "Examples:
+    #[command(
+        long_about = "Start a deployment and return when it serves. On a deployment that was taken down with --keep, \
+or whose daemons died, it starts the servers again on the storage that they had, with all data.",
+        after_long_help = "Examples:
   bivouac up job                          one server, on this machine
   bivouac up job --servers 4              four servers, on this machine
-  bivouac up job --hosts nodes.txt        one server on each host, started by ssh")]
+  bivouac up job --hosts nodes.txt        one server on each host, started by ssh"
+    )]
     Up(UpArgs),
     /// Run a command inside a running deployment.
     #[command(after_long_help = "Examples:
@@ -98,8 +104,10 @@ Example:
   bivouac status job --json      stable; described in docs/operations.md")]
     Status(StatusArgs),
     /// Stop a deployment and remove what it stored.
-    #[command(long_about = "Stop a deployment and remove what it stored, also after a crash. Only what Bivouac made itself is \
-removed.")]
+    #[command(
+        long_about = "Stop a deployment and remove what it stored, also after a crash. Only what Bivouac made itself is \
+removed."
+    )]
     Down(DownArgs),
     /// Print the variables to export, for `eval` in a batch script.
     #[command(after_long_help = "Example:
@@ -326,7 +334,10 @@ fn parse_mount(text: &str) -> Result<String, String> {
     if is_valid_mount(trimmed) && !trimmed.chars().any(char::is_control) {
         Ok(trimmed.to_owned())
     } else {
-        Err("the mount path is an absolute path below /, without `//`, `.` and `..`, for example /bivouac".into())
+        Err(
+            "the mount path is an absolute path below /, without `//`, `.` and `..`, for example /bivouac"
+                .into(),
+        )
     }
 }
 
@@ -377,10 +388,16 @@ fn parse_copy(text: &str) -> Result<Copy, String> {
         }
     }
     match <[String; 2]>::try_from(parts) {
-        Ok([src, dst]) if !src.is_empty() && !dst.is_empty() => Ok(Copy { src: src.into(), dst: Some(dst.into()) }),
+        Ok([src, dst]) if !src.is_empty() && !dst.is_empty() => Ok(Copy {
+            src: src.into(),
+            dst: Some(dst.into()),
+        }),
         Ok(_) => Err("source or destination is empty".into()),
         Err(parts) => match <[String; 1]>::try_from(parts) {
-            Ok([src]) if !src.is_empty() => Ok(Copy { src: src.into(), dst: None }),
+            Ok([src]) if !src.is_empty() => Ok(Copy {
+                src: src.into(),
+                dst: None,
+            }),
             Ok(_) => Err("source is empty".into()),
             Err(_) => Err("more than one colon: write those that belong to a name as `\\:`".into()),
         },
@@ -402,7 +419,12 @@ mod tests {
         for command in Cli::command().get_subcommands() {
             assert!(command.get_about().is_some(), "{}", command.get_name());
             for arg in command.get_arguments() {
-                assert!(arg.get_help().is_some(), "{} {}", command.get_name(), arg.get_id());
+                assert!(
+                    arg.get_help().is_some(),
+                    "{} {}",
+                    command.get_name(),
+                    arg.get_id()
+                );
             }
         }
     }
@@ -412,7 +434,18 @@ mod tests {
         assert_eq!(parse_block_size("512K"), Ok(BlockSize(512 << 10)));
         assert_eq!(parse_block_size("128MiB"), Ok(BlockSize(128 << 20)));
         assert_eq!(parse_block_size("4096"), Ok(BlockSize(4096)));
-        for bad in ["", "K", "0", "1K", "5000", "129M", "4G", "-4K", "99999999999999999999", "18014398509481984K"] {
+        for bad in [
+            "",
+            "K",
+            "0",
+            "1K",
+            "5000",
+            "129M",
+            "4G",
+            "-4K",
+            "99999999999999999999",
+            "18014398509481984K",
+        ] {
             assert!(parse_block_size(bad).is_err(), "{bad}");
         }
         assert_eq!(BlockSize(512 << 10).to_string(), "512K");
@@ -421,7 +454,10 @@ mod tests {
 
     #[test]
     fn colons_in_names_can_be_written() {
-        let copy = |src: &str, dst: Option<&str>| Copy { src: src.into(), dst: dst.map(Into::into) };
+        let copy = |src: &str, dst: Option<&str>| Copy {
+            src: src.into(),
+            dst: dst.map(Into::into),
+        };
         assert_eq!(parse_copy("a:b"), Ok(copy("a", Some("b"))));
         assert_eq!(parse_copy("a"), Ok(copy("a", None)));
         assert_eq!(parse_copy(r"a\:1:b\:2"), Ok(copy("a:1", Some("b:2"))));
@@ -452,7 +488,12 @@ mod tests {
     fn a_command_needs_its_separator() {
         assert!(Cli::try_parse_from(["bivouac", "run", "ls"]).is_err());
         let cli = Cli::try_parse_from(["bivouac", "run", "--servers", "4", "--", "ls", "--servers", "9"]);
-        let Ok(Cli { command: Command::Run(run) }) = cli else { panic!("parses") };
+        let Ok(Cli {
+            command: Command::Run(run),
+        }) = cli
+        else {
+            panic!("parses")
+        };
         assert_eq!((run.servers.servers, run.command.len()), (Some(4), 3));
     }
 }

@@ -6,10 +6,12 @@ use crate::exec::attachable;
 use crate::home::Home;
 use crate::text::{count, size};
 use bivouac_client::Client;
+use bivouac_node::Environment;
 use bivouac_stage::{Options, Report, StageError};
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Most failed files that are named; the number of all is told in any case.
 const SHOWN_FAILURES: usize = 20;
@@ -24,12 +26,15 @@ pub enum Direction {
 }
 
 /// Copies one tree into the deployment `name`, or out of it.
-pub fn copy(home: &Home, name: &str, copy: &Copy, direction: Direction, threads: Option<u16>) -> Result<(), Error> {
+pub fn copy(
+    home: &Home,
+    name: &str,
+    copy: &Copy,
+    direction: Direction,
+    threads: Option<u16>,
+) -> Result<(), Error> {
     let environment = attachable(home, name)?;
-    let client = Client::attach(&environment).map_err(|e| Error::Unanswered {
-        cause: format!("cannot use {name:?}: {e}"),
-        remedy: format!("`bivouac status {name}` shows the deployment"),
-    })?;
+    let client = client(name, &environment)?;
     let options = options(threads);
     let (verb, result) = match direction {
         Direction::In => {
@@ -37,27 +42,56 @@ pub fn copy(home: &Home, name: &str, copy: &Copy, direction: Direction, threads:
                 Some(dst) => inside(dst, &environment.mount),
                 None => default_destination(&copy.src)?,
             };
-            ("preloaded", bivouac_stage::copy_in(&client, &copy.src, &destination, &options))
+            (
+                "preloaded",
+                bivouac_stage::copy_in(client, &copy.src, &destination, &options),
+            )
         }
         Direction::Out => {
-            let dst = copy.dst.as_deref().ok_or_else(|| Error::refused("there is no destination", "say where to"))?;
-            ("flushed", bivouac_stage::copy_out(&client, &inside(&copy.src, &environment.mount), dst, &options))
+            let dst = copy
+                .dst
+                .as_deref()
+                .ok_or_else(|| Error::refused("there is no destination", "say where to"))?;
+            (
+                "flushed",
+                bivouac_stage::copy_out(client, &inside(&copy.src, &environment.mount), dst, &options),
+            )
         }
     };
     judge(verb, &copy.src, result)
 }
 
+/// The client core, which lives as long as the process. A process has to do with one deployment only.
+fn client(name: &str, environment: &Environment) -> Result<&'static Client, Error> {
+    static CLIENT: OnceLock<Client> = OnceLock::new();
+    if CLIENT.get().is_none() {
+        let client = Client::attach(environment).map_err(|e| Error::Unanswered {
+            cause: format!("cannot use {name:?}: {e}"),
+            remedy: format!("`bivouac status {name}` shows the deployment"),
+        })?;
+        let _ = CLIENT.set(client);
+    }
+    CLIENT.get().ok_or(Error::Interrupted(libc::SIGABRT))
+}
+
 fn options(threads: Option<u16>) -> Options {
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     let threads = threads.map_or((2 * processors).clamp(4, 32), usize::from);
-    Options { threads, progress: std::io::stderr().is_terminal() }
+    Options {
+        threads,
+        progress: std::io::stderr().is_terminal(),
+    }
 }
 
 /// A path in the mount, from its root: with or without the mount point before it, and with or without a slash.
 fn inside(path: &Path, mount: &str) -> Vec<u8> {
     let below = path.strip_prefix(mount).unwrap_or(path);
     let bytes = below.as_os_str().as_bytes();
-    if bytes.starts_with(b"/") { bytes.to_vec() } else { [b"/", bytes].concat() }
+    if bytes.starts_with(b"/") {
+        bytes.to_vec()
+    } else {
+        [b"/", bytes].concat()
+    }
 }
 
 /// The source's own name, in the mount's root.
@@ -89,16 +123,37 @@ fn judge(verb: &str, src: &Path, result: Result<Report, StageError>) -> Result<(
         eprintln!("  and {} more", count(more as u64 + 1));
     }
     Err(Error::Copy {
-        cause: format!("{} of {} were not {verb}", count(report.failed.len() as u64), src.display()),
+        cause: format!(
+            "{} of {} were not {verb}",
+            count(report.failed.len() as u64),
+            src.display()
+        ),
         remedy: "all others were; repeat it when the cause is gone".into(),
     })
 }
 
 fn summary(report: &Report) -> String {
-    let files = format!("{} files, {} directories", count(report.files), count(report.directories));
-    let links = if report.symlinks > 0 { format!(", {} links", count(report.symlinks)) } else { String::new() };
-    let rate = if report.seconds > 0.0 { report.bytes as f64 / report.seconds } else { 0.0 };
-    format!("{files}{links}, {} in {:.1} s ({}/s)", size(report.bytes), report.seconds, size(rate as u64))
+    let files = format!(
+        "{} files, {} directories",
+        count(report.files),
+        count(report.directories)
+    );
+    let links = if report.symlinks > 0 {
+        format!(", {} links", count(report.symlinks))
+    } else {
+        String::new()
+    };
+    let rate = if report.seconds > 0.0 {
+        report.bytes as f64 / report.seconds
+    } else {
+        0.0
+    };
+    format!(
+        "{files}{links}, {} in {:.1} s ({}/s)",
+        size(report.bytes),
+        report.seconds,
+        size(rate as u64)
+    )
 }
 
 #[cfg(test)]

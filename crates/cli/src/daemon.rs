@@ -13,10 +13,10 @@ pub mod place;
 pub mod traces;
 
 use crate::args::DaemonArgs;
+use crate::down;
 use crate::error::Error;
 use crate::launch::{self, CleanupOrder, Order, Ready, Report, Talk};
 use crate::process::ProcessId;
-use crate::down;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, Write};
 use std::net::IpAddr;
@@ -36,7 +36,11 @@ pub fn main(args: &DaemonArgs) -> ExitCode {
     let report = if args.cleanup { clean_here() } else { detach() };
     let failed = matches!(report, Report::Error { .. });
     say(&report);
-    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 /// One line for the launcher. If it is gone, nobody wants to know.
@@ -51,12 +55,12 @@ fn say(report: &Report) {
 fn read_order<O: serde::de::DeserializeOwned>() -> Result<O, Report> {
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line);
-    read.map_err(|e| e.to_string()).and_then(|_| serde_json::from_str(&line).map_err(|e| e.to_string())).map_err(
-        |why| Report::Error {
+    read.map_err(|e| e.to_string())
+        .and_then(|_| serde_json::from_str(&line).map_err(|e| e.to_string()))
+        .map_err(|why| Report::Error {
             cause: format!("the order on standard input is not understood: {why}"),
             remedy: "install the same Bivouac on all hosts".into(),
-        },
-    )
+        })
 }
 
 fn clean_here() -> Report {
@@ -67,7 +71,10 @@ fn clean_here() -> Report {
 }
 
 fn report(error: &Error) -> Report {
-    Report::Error { cause: error.to_string(), remedy: error.remedy().unwrap_or_default() }
+    Report::Error {
+        cause: error.to_string(),
+        remedy: error.remedy().unwrap_or_default(),
+    }
 }
 
 /// Starts the process that serves, and relays what it says.
@@ -89,13 +96,27 @@ fn detach() -> Report {
         // It lives on as nobody's child.
         Ok((report, _)) => report,
         Err(Talk::Silent { status, stderr }) => Report::Error {
-            cause: format!("the daemon ended at once ({status}) {stderr}").trim_end().to_owned(),
+            cause: format!("the daemon ended at once ({status}) {stderr}")
+                .trim_end()
+                .to_owned(),
             remedy: String::new(),
         },
-        Err(Talk::Spawn(e)) => Report::Error { cause: format!("cannot start a process: {e}"), remedy: String::new() },
-        Err(Talk::Nonsense(line)) => Report::Error { cause: format!("the daemon said {line:?}"), remedy: String::new() },
-        Err(Talk::Late) => Report::Error { cause: "the daemon is not ready in time".into(), remedy: String::new() },
-        Err(Talk::Interrupted(n)) => Report::Error { cause: format!("interrupted by signal {n}"), remedy: String::new() },
+        Err(Talk::Spawn(e)) => Report::Error {
+            cause: format!("cannot start a process: {e}"),
+            remedy: String::new(),
+        },
+        Err(Talk::Nonsense(line)) => Report::Error {
+            cause: format!("the daemon said {line:?}"),
+            remedy: String::new(),
+        },
+        Err(Talk::Late) => Report::Error {
+            cause: "the daemon is not ready in time".into(),
+            remedy: String::new(),
+        },
+        Err(Talk::Interrupted(n)) => Report::Error {
+            cause: format!("interrupted by signal {n}"),
+            remedy: String::new(),
+        },
     }
 }
 
@@ -110,8 +131,11 @@ fn serve() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let (deployment_dir, uid, name) =
-        (order.config.deployment_dir.clone(), order.config.uid, order.config.name.clone());
+    let (deployment_dir, uid, name) = (
+        order.config.deployment_dir.clone(),
+        order.config.uid,
+        order.config.name.clone(),
+    );
     let (controller, deployment) = (order.config.controller, order.config.deployment);
     let label = order.config.server.as_ref().map_or_else(
         || format!("agent-{}", order.config.node),
@@ -140,7 +164,12 @@ fn serve() -> ExitCode {
 fn begin(order: Order, label: &str) -> Result<bivouac_daemon::Running, Error> {
     let Order { mut config, storage } = order;
     log_to(&config.log_file, &config.log_level)?;
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), pid = std::process::id(), host = config.host, "starting {label}");
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        pid = std::process::id(),
+        host = config.host,
+        "starting {label}"
+    );
     place::check_mount(&config.mount)?;
     let run_dir = place::make_run_dir(config.uid, &config.name, config.deployment)?;
     let mut made = place::Made::default();
@@ -149,7 +178,11 @@ fn begin(order: Order, label: &str) -> Result<bivouac_daemon::Running, Error> {
         server.storage = found.inspect_err(|_| traces::remove_if_empty(&run_dir))?;
         server.created_storage = true;
     }
-    let storage = config.server.as_ref().map(|s| s.storage.clone()).unwrap_or_default();
+    let storage = config
+        .server
+        .as_ref()
+        .map(|s| s.storage.clone())
+        .unwrap_or_default();
     let home = config.deployment_dir.clone();
     let trace = traces::Trace {
         deployment: config.deployment,
@@ -166,7 +199,11 @@ fn begin(order: Order, label: &str) -> Result<bivouac_daemon::Running, Error> {
     let log = config.log_file.clone();
     let running = bivouac_daemon::start(config).map_err(|error| {
         traces::forget(&run_dir, label);
-        Error::Launch { host, cause: error.to_string(), remedy: start_remedy(&error, &log) }
+        Error::Launch {
+            host,
+            cause: error.to_string(),
+            remedy: start_remedy(&error, &log),
+        }
     })?;
     made.keep();
     say(&Report::Ready(Ready {
@@ -184,7 +221,9 @@ fn start_remedy(error: &bivouac_daemon::DaemonError, log: &Path) -> String {
     let log = format!("log: {}", log.display());
     match error {
         bivouac_daemon::DaemonError::Transport(TransportError::Listen { errno, .. }) => match *errno {
-            Errno(98) => format!("something else uses it: give another --port, or none to take any that is free\n{log}"),
+            Errno(98) => format!(
+                "something else uses it: give another --port, or none to take any that is free\n{log}"
+            ),
             Errno(99) => format!("the host does not have this address\n{log}"),
             _ => log,
         },
@@ -237,8 +276,11 @@ fn log_to(path: &Path, level: &str) -> Result<(), Error> {
         .open(path)
         .map_err(|e| Error::file("write the log", path, e))?;
     let filter = EnvFilter::try_new(level).unwrap_or_else(|_| EnvFilter::new("info"));
-    let subscriber =
-        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Mutex::new(file)).finish();
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_writer(Mutex::new(file))
+        .finish();
     // It can only fail when there is one already.
     let _ = tracing::subscriber::set_global_default(subscriber);
     std::panic::set_hook(Box::new(|info| tracing::error!("{info}")));

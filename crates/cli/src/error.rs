@@ -99,18 +99,26 @@ pub enum Error {
 impl Error {
     /// What the user gave cannot be used.
     pub fn refused(cause: impl Into<String>, remedy: impl Into<String>) -> Error {
-        Error::Refused { cause: cause.into(), remedy: remedy.into() }
+        Error::Refused {
+            cause: cause.into(),
+            remedy: remedy.into(),
+        }
     }
 
     /// A file operation failed.
     pub fn file(verb: &str, path: &Path, cause: std::io::Error) -> Error {
-        Error::System { what: format!("cannot {verb} {}", path.display()), cause }
+        Error::System {
+            what: format!("cannot {verb} {}", path.display()),
+            cause,
+        }
     }
 
     /// What the user can do about it.
     pub fn remedy(&self) -> Option<String> {
         match self {
-            Error::Unknown(_) => Some("`bivouac status` lists the deployments, `bivouac up NAME` starts one".into()),
+            Error::Unknown(_) => {
+                Some("`bivouac status` lists the deployments, `bivouac up NAME` starts one".into())
+            }
             Error::NotRunning { name, .. } => Some(format!(
                 "`bivouac up {name}` brings it back with its data, `bivouac down {name}` removes what it left"
             )),
@@ -122,15 +130,17 @@ impl Error {
                 Some("check the spelling, or give the whole path".into())
             }
             Error::Exec { .. } => Some("is it an executable file?".into()),
-            Error::System { cause, .. } => match cause.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
-                Some(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => {
-                    Some("free some space there, or set BIVOUAC_HOME to a directory with space".into())
+            Error::System { cause, .. } => {
+                match cause.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+                    Some(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => {
+                        Some("free some space there, or set BIVOUAC_HOME to a directory with space".into())
+                    }
+                    Some(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => {
+                        Some("check the permissions and the owner".into())
+                    }
+                    _ => None,
                 }
-                Some(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => {
-                    Some("check the permissions and the owner".into())
-                }
-                _ => None,
-            },
+            }
             Error::Interrupted(_) => None,
         }
     }

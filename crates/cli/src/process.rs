@@ -16,7 +16,10 @@ pub struct ProcessId {
 impl ProcessId {
     /// This process.
     pub fn own() -> ProcessId {
-        ProcessId::of(std::process::id()).unwrap_or(ProcessId { pid: std::process::id(), start: 0 })
+        ProcessId::of(std::process::id()).unwrap_or(ProcessId {
+            pid: std::process::id(),
+            start: 0,
+        })
     }
 
     /// The process that has this number now.
@@ -48,9 +51,13 @@ impl ProcessId {
 
     /// Sends a signal, to this very process or to nobody.
     pub fn signal(self, signal: Signal) {
-        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return };
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
+            return;
+        };
         // The descriptor pins the process: if it is the right one once it is open, the signal goes to the right one.
-        let Ok(pinned) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return };
+        let Ok(pinned) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else {
+            return;
+        };
         if self.is_alive() {
             let _ = rustix::process::pidfd_send_signal(&pinned, signal);
         }
@@ -91,9 +98,15 @@ mod tests {
 
     #[test]
     fn a_number_with_another_start_time_is_never_signalled() {
-        let mut child = std::process::Command::new("sleep").arg("30").spawn().expect("spawns");
+        let mut child = std::process::Command::new("sleep")
+            .arg("30")
+            .spawn()
+            .expect("spawns");
         let real = ProcessId::of(child.id()).expect("runs");
-        let stranger = ProcessId { start: real.start + 1, ..real };
+        let stranger = ProcessId {
+            start: real.start + 1,
+            ..real
+        };
         assert!(!stranger.is_alive());
         assert!(stranger.end(Duration::ZERO), "it counts as ended");
         assert!(real.is_alive(), "and whoever has the number now lives on");

@@ -171,9 +171,14 @@ pub fn status(home: &Home, name: Option<&str>, json: bool) -> Result<(), Error> 
             .collect(),
     };
     let text = if json {
-        let status = Status { version: VERSION, deployments };
-        let mut text = serde_json::to_string_pretty(&status)
-            .map_err(|e| Error::System { what: "cannot write JSON".into(), cause: e.into() })?;
+        let status = Status {
+            version: VERSION,
+            deployments,
+        };
+        let mut text = serde_json::to_string_pretty(&status).map_err(|e| Error::System {
+            what: "cannot write JSON".into(),
+            cause: e.into(),
+        })?;
         text.push('\n');
         text
     } else if let (Some(_), [deployment]) = (name, &deployments[..]) {
@@ -188,9 +193,10 @@ pub fn status(home: &Home, name: Option<&str>, json: bool) -> Result<(), Error> 
 fn print(text: &str) -> Result<(), Error> {
     use std::io::Write;
     match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Error::System { what: "cannot write to standard output".into(), cause: e })
-        }
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::System {
+            what: "cannot write to standard output".into(),
+            cause: e,
+        }),
         _ => Ok(()),
     }
 }
@@ -231,14 +237,22 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
         (_, Ok(((map, health), key))) => {
             deployment.epoch = Some(map.epoch.0);
             deployment.servers = servers(record, &map, &health, &key);
-            let down: Vec<String> =
-                deployment.servers.iter().filter(|s| s.state == "down").map(|s| s.id.to_string()).collect();
+            let down: Vec<String> = deployment
+                .servers
+                .iter()
+                .filter(|s| s.state == "down")
+                .map(|s| s.id.to_string())
+                .collect();
             if !down.is_empty() {
                 deployment.state = Condition::Degraded;
                 deployment.problem = Some(format!(
                     "server {} is down: what it holds cannot be reached; log: {}",
                     down.join(", "),
-                    deployment.servers.iter().find(|s| s.state == "down").map_or(String::new(), |s| s.log.display().to_string())
+                    deployment
+                        .servers
+                        .iter()
+                        .find(|s| s.state == "down")
+                        .map_or(String::new(), |s| s.log.display().to_string())
                 ));
             }
         }
@@ -263,12 +277,23 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
 /// The controller does not answer: is anybody left?
 fn without_controller(record: &Record, why: &str) -> (Condition, String) {
     let here = |d: &&crate::home::DaemonRecord| d.launcher != LauncherKind::Ssh;
-    let alive = record.daemons.iter().filter(here).filter(|d| d.process.is_some_and(|p| p.is_alive())).count();
-    let remote = record.daemons.iter().any(|d| d.launcher == LauncherKind::Ssh && d.process.is_some());
+    let alive = record
+        .daemons
+        .iter()
+        .filter(here)
+        .filter(|d| d.process.is_some_and(|p| p.is_alive()))
+        .count();
+    let remote = record
+        .daemons
+        .iter()
+        .any(|d| d.launcher == LauncherKind::Ssh && d.process.is_some());
     let controller_here = record.daemons.iter().any(|d| d.controller && here(&d));
     let name = &record.name;
     match (alive, remote && !controller_here) {
-        (0, true) => (Condition::Unreachable, format!("its controller does not answer: {why}")),
+        (0, true) => (
+            Condition::Unreachable,
+            format!("its controller does not answer: {why}"),
+        ),
         (0, false) => {
             let back = if record.state == State::Running {
                 format!("`bivouac up {name}` brings it back with its data, ")
@@ -276,17 +301,25 @@ fn without_controller(record: &Record, why: &str) -> (Condition, String) {
                 String::new()
             };
             let others = if remote { "on this machine " } else { "" };
-            (Condition::Crashed, format!("no daemon {others}is alive: {back}`bivouac down {name}` removes what is left"))
+            (
+                Condition::Crashed,
+                format!("no daemon {others}is alive: {back}`bivouac down {name}` removes what is left"),
+            )
         }
         (n, _) => (
             Condition::Degraded,
-            format!("its controller does not answer ({why}); {} on this machine; `bivouac down {name}` takes it down", plural(n, "daemon")),
+            format!(
+                "its controller does not answer ({why}); {} on this machine; `bivouac down {name}` takes it down",
+                plural(n, "daemon")
+            ),
         ),
     }
 }
 
 fn overview(record: &Record, key: &Key) -> Result<(Map, Vec<ServerHealth>), LinkError> {
-    let endpoint = record.controller().ok_or(LinkError::Transport(TransportError::Refused))?;
+    let endpoint = record
+        .controller()
+        .ok_or(LinkError::Transport(TransportError::Refused))?;
     let mut link = ControlLink::connect(&endpoint, key, record.deployment, LIMIT)?;
     match link.request(ControlRequest::Overview)? {
         Some(ControlReply::Overview { map, health }) => Ok((*map, health)),
@@ -311,9 +344,18 @@ fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: &Key) -> Ve
                 ServerStatus {
                     id: server.id.0,
                     node: server.node.0,
-                    host: map.nodes.iter().find(|n| n.id == server.node).map(|n| n.host.clone()).unwrap_or_default(),
+                    host: map
+                        .nodes
+                        .iter()
+                        .find(|n| n.id == server.node)
+                        .map(|n| n.host.clone())
+                        .unwrap_or_default(),
                     address: Some(server.address.to_string()),
-                    state: if server.state == ServerState::Up { "up" } else { "down" },
+                    state: if server.state == ServerState::Up {
+                        "up"
+                    } else {
+                        "down"
+                    },
                     silent_ms: health.map(|h| h.silent_ms),
                     storage: recorded.map(|d| d.storage.clone()).unwrap_or_default(),
                     log: recorded.map(|d| d.log.clone()).unwrap_or_default(),
@@ -328,7 +370,8 @@ fn ask(server: &Server, record: &Record, key: &Key) -> Option<Counters> {
     if server.state == ServerState::Down {
         return None;
     }
-    let mut link = ControlLink::connect(&Endpoint::Tcp(server.address), key, record.deployment, LIMIT).ok()?;
+    let mut link =
+        ControlLink::connect(&Endpoint::Tcp(server.address), key, record.deployment, LIMIT).ok()?;
     match link.request(ControlRequest::Stats) {
         Ok(Some(ControlReply::Stats(stats))) => Some((*stats).into()),
         _ => None,
@@ -362,7 +405,9 @@ fn list(deployments: &[Deployment]) -> String {
     if deployments.is_empty() {
         return "no deployments\n".into();
     }
-    let mut rows = vec![vec!["NAME", "STATE", "SERVERS", "MOUNT", "FILES", "STORED", "FREE"]];
+    let mut rows = vec![vec![
+        "NAME", "STATE", "SERVERS", "MOUNT", "FILES", "STORED", "FREE",
+    ]];
     let cells: Vec<Vec<String>> = deployments
         .iter()
         .map(|d| {
@@ -378,7 +423,10 @@ fn list(deployments: &[Deployment]) -> String {
             ]
         })
         .collect();
-    let mut all: Vec<Vec<String>> = rows.drain(..).map(|r| r.into_iter().map(str::to_owned).collect()).collect();
+    let mut all: Vec<Vec<String>> = rows
+        .drain(..)
+        .map(|r| r.into_iter().map(str::to_owned).collect())
+        .collect();
     all.extend(cells);
     let mut text = table(&all, &[2, 4, 5, 6]);
     for deployment in deployments {
@@ -408,7 +456,9 @@ fn one(d: &Deployment) -> String {
 }
 
 fn servers_table(d: &Deployment) -> String {
-    let heading = ["SERVER", "HOST", "ADDRESS", "STATE", "CAPACITY", "FREE", "STORED", "FILES", "OPS", "READ", "WRITTEN"];
+    let heading = [
+        "SERVER", "HOST", "ADDRESS", "STATE", "CAPACITY", "FREE", "STORED", "FILES", "OPS", "READ", "WRITTEN",
+    ];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     let numbers = |c: Option<&Counters>| match c {
         Some(c) => vec![
@@ -429,7 +479,12 @@ fn servers_table(d: &Deployment) -> String {
         rows.push(row);
     }
     if d.servers.len() > 1 && d.totals.servers_up > 0 {
-        let mut row = vec!["all".to_owned(), String::new(), String::new(), format!("{} up", d.totals.servers_up)];
+        let mut row = vec![
+            "all".to_owned(),
+            String::new(),
+            String::new(),
+            format!("{} up", d.totals.servers_up),
+        ];
         row.extend(numbers(Some(&d.totals.counters)));
         rows.push(row);
     }
@@ -439,7 +494,11 @@ fn servers_table(d: &Deployment) -> String {
 /// How evenly the servers were used.
 fn evenness(d: &Deployment) -> String {
     let share = |what: &str, of: fn(&Counters) -> u64| {
-        let shares: Vec<u64> = d.servers.iter().map(|s| s.counters.as_ref().map_or(0, of)).collect();
+        let shares: Vec<u64> = d
+            .servers
+            .iter()
+            .map(|s| s.counters.as_ref().map_or(0, of))
+            .collect();
         imbalance(&shares).map(|i| format!("{what} {i:.2}"))
     };
     let parts: Vec<String> = [
@@ -454,7 +513,10 @@ fn evenness(d: &Deployment) -> String {
     if parts.is_empty() || d.servers.len() < 2 {
         return String::new();
     }
-    format!("busiest server against the mean (1.00: perfectly even): {}\n", parts.join(", "))
+    format!(
+        "busiest server against the mean (1.00: perfectly even): {}\n",
+        parts.join(", ")
+    )
 }
 
 #[cfg(test)]
@@ -464,15 +526,37 @@ mod tests {
     #[test]
     fn json_has_the_documented_fields() {
         let record = Record::new("job", 1, "/m", 4096, "info");
-        let directory = Directory { name: "job".into(), path: "/no/such/place".into() };
-        let status = Status { version: VERSION, deployments: vec![examine(&directory, &record)] };
+        let directory = Directory {
+            name: "job".into(),
+            path: "/no/such/place".into(),
+        };
+        let status = Status {
+            version: VERSION,
+            deployments: vec![examine(&directory, &record)],
+        };
         let json: serde_json::Value = serde_json::to_value(&status).expect("encodes");
         let deployment = &json["deployments"][0];
-        let mut fields: Vec<&str> = deployment.as_object().expect("an object").keys().map(String::as_str).collect();
+        let mut fields: Vec<&str> = deployment
+            .as_object()
+            .expect("an object")
+            .keys()
+            .map(String::as_str)
+            .collect();
         fields.sort_unstable();
         assert_eq!(
             fields,
-            ["block_size", "created", "directory", "epoch", "mount", "name", "problem", "servers", "state", "totals"]
+            [
+                "block_size",
+                "created",
+                "directory",
+                "epoch",
+                "mount",
+                "name",
+                "problem",
+                "servers",
+                "state",
+                "totals"
+            ]
         );
         assert_eq!(deployment["totals"]["meta_operations"], 0, "counters are flat");
     }

@@ -81,8 +81,13 @@ fn found(
     random(&mut number)?;
     let key = directory.make_key()?;
     let deployment = u64::from_le_bytes(number);
-    let mut record =
-        Record::new(&directory.name, deployment, &args.mount, args.block_size.0, &args.log_level);
+    let mut record = Record::new(
+        &directory.name,
+        deployment,
+        &args.mount,
+        args.block_size.0,
+        &args.log_level,
+    );
     record.ephemeral = ephemeral;
     record.daemons = plan(&hosts, args.servers.unwrap_or(1), args.port, &storage, directory)?;
     directory.save(&record)?;
@@ -93,7 +98,12 @@ fn found(
             directory.save(&record)
         });
     match started {
-        Ok(()) => Ok(Started { directory: directory.clone(), record, key, resumed: false }),
+        Ok(()) => Ok(Started {
+            directory: directory.clone(),
+            record,
+            key,
+            resumed: false,
+        }),
         Err(error) => {
             let error = with_kept_logs(error, home, directory);
             let cleaned = down::take_down(directory, &record, false, lock);
@@ -116,7 +126,10 @@ fn plan(
 ) -> Result<Vec<DaemonRecord>, Error> {
     let total = hosts.len() * usize::from(servers_per_host);
     if total > MOST_SERVERS {
-        return Err(Error::refused(format!("{total} servers are too many"), format!("at most {MOST_SERVERS} are possible")));
+        return Err(Error::refused(
+            format!("{total} servers are too many"),
+            format!("at most {MOST_SERVERS} are possible"),
+        ));
     }
     let mut daemons = Vec::with_capacity(total + 1);
     for (node, host) in hosts.iter().enumerate() {
@@ -125,16 +138,33 @@ fn plan(
             let port = match port {
                 0 => 0,
                 port => port.checked_add(round).ok_or_else(|| {
-                    Error::refused(format!("port {port} and {round} more is beyond 65535"), "give a smaller --port")
+                    Error::refused(
+                        format!("port {port} and {round} more is beyond 65535"),
+                        "give a smaller --port",
+                    )
                 })?,
             };
             let listen = SocketAddr::new(host.listen, port);
-            daemons.push(record_of(host, NodeId(node as u16), Some((id, listen)), round == 0, storage, directory));
+            daemons.push(record_of(
+                host,
+                NodeId(node as u16),
+                Some((id, listen)),
+                round == 0,
+                storage,
+                directory,
+            ));
         }
     }
     // The machine where it all begins needs an agent for `exec`, and its daemon is the controller.
     if !hosts.iter().any(|h| h.here) {
-        daemons.push(record_of(&hosts::this_machine(), NodeId(hosts.len() as u16), None, true, &[], directory));
+        daemons.push(record_of(
+            &hosts::this_machine(),
+            NodeId(hosts.len() as u16),
+            None,
+            true,
+            &[],
+            directory,
+        ));
     }
     let here = hosts.iter().position(|h| h.here).unwrap_or(hosts.len());
     if let Some(first) = daemons.iter_mut().find(|d| usize::from(d.node.0) == here) {
@@ -172,7 +202,11 @@ fn record_of(
 
 /// Starts all daemons at once and fills in what they answer. The first failure is returned when all have ended.
 fn launch_all(record: &mut Record, key: &Key, directory: &Directory, existing: bool) -> Result<(), Error> {
-    let orders: Vec<Order> = record.daemons.iter().map(|d| order(record, d, key, directory, existing)).collect();
+    let orders: Vec<Order> = record
+        .daemons
+        .iter()
+        .map(|d| order(record, d, key, directory, existing))
+        .collect();
     let answers: Vec<Result<Ready, Error>> = std::thread::scope(|scope| {
         let threads: Vec<_> = record
             .daemons
@@ -183,7 +217,10 @@ fn launch_all(record: &mut Record, key: &Key, directory: &Directory, existing: b
                 scope.spawn(move || launch::start(kind, order))
             })
             .collect();
-        threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(Error::Interrupted(libc::SIGABRT)))).collect()
+        threads
+            .into_iter()
+            .map(|t| t.join().unwrap_or(Err(Error::Interrupted(libc::SIGABRT))))
+            .collect()
     });
     let mut failed = None;
     for (daemon, answer) in record.daemons.iter_mut().zip(answers) {
@@ -252,8 +289,14 @@ fn fill_in(daemon: &mut DaemonRecord, ready: Ready) -> Result<(), Error> {
 
 /// The map at epoch 1.
 fn first_map(record: &Record) -> Map {
-    let mut nodes: Vec<Node> =
-        record.daemons.iter().map(|d| Node { id: d.node, host: d.host.clone() }).collect();
+    let mut nodes: Vec<Node> = record
+        .daemons
+        .iter()
+        .map(|d| Node {
+            id: d.node,
+            host: d.host.clone(),
+        })
+        .collect();
     nodes.sort_by_key(|n| n.id);
     nodes.dedup_by_key(|n| n.id);
     let servers = servers_of(record);
@@ -275,7 +318,14 @@ fn servers_of(record: &Record) -> Vec<Server> {
     let mut servers: Vec<Server> = record
         .daemons
         .iter()
-        .filter_map(|d| Some(Server { id: d.server?, node: d.node, address: d.address?, state: ServerState::Up }))
+        .filter_map(|d| {
+            Some(Server {
+                id: d.server?,
+                node: d.node,
+                address: d.address?,
+                state: ServerState::Up,
+            })
+        })
         .collect();
     servers.sort_by_key(|s| s.id);
     servers
@@ -290,13 +340,30 @@ fn begin(record: &Record, key: &Key, map: Map) -> Result<(), Error> {
     };
     let install = |daemon: &DaemonRecord| -> Result<(), Error> {
         let refused = |e| problem(daemon, format!("does not take its first map: {e}"));
-        let connect = || ControlLink::connect(&daemon.endpoint(&record.name), key, record.deployment, Duration::from_secs(15));
+        let connect = || {
+            ControlLink::connect(
+                &daemon.endpoint(&record.name),
+                key,
+                record.deployment,
+                Duration::from_secs(15),
+            )
+        };
         let mut link = connect().map_err(|e| {
             let firewall = "started, but cannot be reached from here; is a firewall between the hosts?";
-            problem(daemon, format!("{firewall} ({} at {}: {e})", daemon.host, daemon.endpoint(&record.name)))
+            problem(
+                daemon,
+                format!(
+                    "{firewall} ({} at {}: {e})",
+                    daemon.host,
+                    daemon.endpoint(&record.name)
+                ),
+            )
         })?;
         link.set_timeout(INSTALL_LIMIT).map_err(refused)?;
-        link.tell(ControlRequest::Install { map: Box::new(map.clone()) }).map_err(refused)?;
+        link.tell(ControlRequest::Install {
+            map: Box::new(map.clone()),
+        })
+        .map_err(refused)?;
         let deadline = Instant::now() + INSTALL_LIMIT;
         loop {
             if let Some(signal) = signals::interrupted() {
@@ -313,16 +380,23 @@ fn begin(record: &Record, key: &Key, map: Map) -> Result<(), Error> {
         }
     };
     if map.servers.len() != record.daemons.iter().filter(|d| d.server.is_some()).count() {
-        return Err(Error::refused("a server has no address", "this is a defect: see the logs"));
+        return Err(Error::refused(
+            "a server has no address",
+            "this is a defect: see the logs",
+        ));
     }
     // The controller last: once it has the map it watches the others.
-    let (last, first): (Vec<&DaemonRecord>, Vec<&DaemonRecord>) = record.daemons.iter().partition(|d| d.controller);
+    let (last, first): (Vec<&DaemonRecord>, Vec<&DaemonRecord>) =
+        record.daemons.iter().partition(|d| d.controller);
     for group in [first, last] {
         std::thread::scope(|scope| {
-            let threads: Vec<_> = group.into_iter().map(|daemon| scope.spawn(|| install(daemon))).collect();
+            let threads: Vec<_> = group
+                .into_iter()
+                .map(|daemon| scope.spawn(|| install(daemon)))
+                .collect();
             threads
                 .into_iter()
-                .map(|t| t.join().unwrap_or_else(|_| Err(Error::Interrupted(libc::SIGABRT))))
+                .map(|t| t.join().unwrap_or(Err(Error::Interrupted(libc::SIGABRT))))
                 .collect::<Result<Vec<()>, Error>>()
         })?;
     }
@@ -330,7 +404,12 @@ fn begin(record: &Record, key: &Key, map: Map) -> Result<(), Error> {
 }
 
 /// Brings a deployment back whose daemons are gone.
-fn resume(directory: &Directory, mut record: Record, args: &ServerArgs, lock: &Lock) -> Result<Started, Error> {
+fn resume(
+    directory: &Directory,
+    mut record: Record,
+    args: &ServerArgs,
+    lock: &Lock,
+) -> Result<Started, Error> {
     let name = &directory.name;
     let alive = record.daemons.iter().any(|d| {
         // Only of this machine can be told without asking; elsewhere its controller would answer.
@@ -343,10 +422,15 @@ fn resume(directory: &Directory, mut record: Record, args: &ServerArgs, lock: &L
     if alive || answers {
         return Err(Error::refused(
             format!("the deployment {name:?} runs already"),
-            format!("use it with `bivouac exec {name}`, take it down with `bivouac down {name}`, or use another name"),
+            format!(
+                "use it with `bivouac exec {name}`, take it down with `bivouac down {name}`, or use another name"
+            ),
         ));
     }
-    let whole = record.daemons.iter().all(|d| d.server.is_none() || !d.storage.is_empty());
+    let whole = record
+        .daemons
+        .iter()
+        .all(|d| d.server.is_none() || !d.storage.is_empty());
     let map = bivouac_daemon::controller::MapLog::recover(&directory.path);
     let (true, Ok(old)) = (whole, map) else {
         return Err(Error::refused(
@@ -377,16 +461,32 @@ fn resume(directory: &Directory, mut record: Record, args: &ServerArgs, lock: &L
         .and_then(|()| {
             let servers = servers_of(&record);
             if servers.iter().map(|s| s.id).collect::<BTreeSet<_>>() != known {
-                return Err(Error::refused("the map and the servers do not fit together", "take the deployment down"));
+                return Err(Error::refused(
+                    "the map and the servers do not fit together",
+                    "take the deployment down",
+                ));
             }
-            begin(&record, &key, Map { epoch: Epoch(old.epoch.0 + 1), servers, ..old.clone() })
+            begin(
+                &record,
+                &key,
+                Map {
+                    epoch: Epoch(old.epoch.0 + 1),
+                    servers,
+                    ..old.clone()
+                },
+            )
         })
         .and_then(|()| {
             record.state = State::Running;
             directory.save(&record)
         });
     match started {
-        Ok(()) => Ok(Started { directory: directory.clone(), record, key, resumed: true }),
+        Ok(()) => Ok(Started {
+            directory: directory.clone(),
+            record,
+            key,
+            resumed: true,
+        }),
         Err(error) => {
             if let Err(left) = down::take_down(directory, &record, true, lock) {
                 left.show();
@@ -398,7 +498,9 @@ fn resume(directory: &Directory, mut record: Record, args: &ServerArgs, lock: &L
 
 /// Moves the logs to where they outlive the deployment, and says so.
 fn with_kept_logs(error: Error, home: &Home, directory: &Directory) -> Error {
-    let Error::Launch { host, cause, remedy } = error else { return error };
+    let Error::Launch { host, cause, remedy } = error else {
+        return error;
+    };
     let kept = home.failed(&directory.name);
     let _ = std::fs::remove_dir_all(&kept);
     if let Some(parent) = kept.parent() {
@@ -408,9 +510,18 @@ fn with_kept_logs(error: Error, home: &Home, directory: &Directory) -> Error {
     let (before, after) = (directory.logs().display().to_string(), kept.display().to_string());
     let remedy: Vec<String> = remedy
         .lines()
-        .map(|line| if moved { line.replace(&before, &after) } else { line.to_owned() })
+        .map(|line| {
+            if moved {
+                line.replace(&before, &after)
+            } else {
+                line.to_owned()
+            }
+        })
         // A host with a directory of its own takes its log along.
-        .filter(|line| line.strip_prefix("log: ").is_none_or(|path| Path::new(path).exists()))
+        .filter(|line| {
+            line.strip_prefix("log: ")
+                .is_none_or(|path| Path::new(path).exists())
+        })
         .collect();
     let remedy = remedy.join("\n");
     Error::Launch { host, cause, remedy }
@@ -421,7 +532,11 @@ mod tests {
     use super::*;
 
     fn host(name: &str, here: bool) -> Host {
-        let launcher = if here { LauncherKind::Local } else { LauncherKind::Ssh };
+        let launcher = if here {
+            LauncherKind::Local
+        } else {
+            LauncherKind::Ssh
+        };
         Host {
             name: name.into(),
             launcher,
@@ -432,19 +547,32 @@ mod tests {
     }
 
     fn directory() -> Directory {
-        Directory { name: "job".into(), path: "/home/u/.bivouac/job".into() }
+        Directory {
+            name: "job".into(),
+            path: "/home/u/.bivouac/job".into(),
+        }
     }
 
     #[test]
     fn neighbouring_servers_are_on_different_hosts() {
         let hosts = [host("a", false), host("b", false), host("c", true)];
         let daemons = plan(&hosts, 2, 0, &[], &directory()).expect("a plan");
-        let mut by_id: Vec<(u16, u16)> = daemons.iter().map(|d| (d.server.expect("all serve").0, d.node.0)).collect();
+        let mut by_id: Vec<(u16, u16)> = daemons
+            .iter()
+            .map(|d| (d.server.expect("all serve").0, d.node.0))
+            .collect();
         by_id.sort_unstable();
         assert_eq!(by_id, [(0, 0), (1, 1), (2, 2), (3, 0), (4, 1), (5, 2)]);
-        assert_eq!(daemons.iter().filter(|d| d.agent).count(), 3, "one agent on each node");
+        assert_eq!(
+            daemons.iter().filter(|d| d.agent).count(),
+            3,
+            "one agent on each node"
+        );
         let controllers: Vec<&DaemonRecord> = daemons.iter().filter(|d| d.controller).collect();
-        assert!(matches!(controllers[..], [c] if c.host == "c" && c.agent), "on the launching machine");
+        assert!(
+            matches!(controllers[..], [c] if c.host == "c" && c.agent),
+            "on the launching machine"
+        );
     }
 
     #[test]
@@ -471,12 +599,21 @@ mod tests {
         }
         let map = first_map(&record);
         map.check().expect("a map");
-        assert_eq!((map.nodes.len(), map.servers.len(), map.generations[0].servers.len()), (2, 4, 4));
+        assert_eq!(
+            (
+                map.nodes.len(),
+                map.servers.len(),
+                map.generations[0].servers.len()
+            ),
+            (2, 4, 4)
+        );
     }
 
     #[test]
     fn an_address_for_all_is_replaced_by_the_one_that_others_can_reach() {
-        let mut daemon = plan(&[host("a", false)], 1, 0, &[], &directory()).expect("a plan").swap_remove(0);
+        let mut daemon = plan(&[host("a", false)], 1, 0, &[], &directory())
+            .expect("a plan")
+            .swap_remove(0);
         let ready = |reached: Option<&str>| Ready {
             process: crate::process::ProcessId { pid: 1, start: 1 },
             address: Some("0.0.0.0:77".parse().expect("address")),

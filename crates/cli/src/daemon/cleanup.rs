@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 pub fn clean(order: &CleanupOrder) -> Result<(), Error> {
     let run_dir = PathBuf::from(bivouac_node::run_dir(order.uid, &order.name));
     let found = traces::all(&run_dir);
-    let (ours, strangers): (Vec<_>, Vec<_>) =
-        found.into_iter().partition(|(_, trace)| trace.deployment == order.deployment);
+    let (ours, strangers): (Vec<_>, Vec<_>) = found
+        .into_iter()
+        .partition(|(_, trace)| trace.deployment == order.deployment);
     let mut processes: Vec<ProcessId> = order.processes.clone();
     processes.extend(ours.iter().map(|(_, t)| t.process));
     let mut storage: Vec<PathBuf> = order.storage.clone();
@@ -58,9 +59,10 @@ fn end_all(processes: &[ProcessId], grace: Duration) -> Result<(), Error> {
 
 /// Removes a storage directory that Bivouac made: one that is named as such, a directory, and the user's own.
 fn remove_storage(path: &Path) -> Result<(), Error> {
-    let named = path.file_name().and_then(|n| n.to_str()).is_some_and(|n| {
-        n.starts_with("bivouac-") || n.starts_with("storage-")
-    });
+    let named = path
+        .file_name()
+        .and_then(|n| n.to_str())
+        .is_some_and(|n| n.starts_with("bivouac-") || n.starts_with("storage-"));
     let own = match std::fs::symlink_metadata(path) {
         Ok(meta) => meta.is_dir() && home::is_own(&meta),
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
@@ -68,7 +70,10 @@ fn remove_storage(path: &Path) -> Result<(), Error> {
     };
     if !(named && own && path.is_absolute()) {
         return Err(Error::refused(
-            format!("{} does not look like a storage directory of yours", path.display()),
+            format!(
+                "{} does not look like a storage directory of yours",
+                path.display()
+            ),
             "look at it, and remove it by hand",
         ));
     }
@@ -139,7 +144,10 @@ mod tests {
         assert!(!storage.exists());
         clean(&order(vec![storage], false)).expect("may be repeated");
         for bad in [precious.clone(), dir.join("bivouac-link")] {
-            assert!(matches!(clean(&order(vec![bad], false)), Err(Error::Refused { .. })));
+            assert!(matches!(
+                clean(&order(vec![bad], false)),
+                Err(Error::Refused { .. })
+            ));
         }
         assert!(precious.exists());
         std::fs::remove_dir_all(dir).expect("cleans up");
@@ -147,9 +155,16 @@ mod tests {
 
     #[test]
     fn processes_get_their_grace_and_then_end() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("spawns");
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("spawns");
         let process = ProcessId::of(child.id()).expect("runs");
-        let order = CleanupOrder { processes: vec![process], grace_ms: 50, ..order(Vec::new(), false) };
+        let order = CleanupOrder {
+            processes: vec![process],
+            grace_ms: 50,
+            ..order(Vec::new(), false)
+        };
         let start = Instant::now();
         clean(&order).expect("cleans");
         assert!(start.elapsed() >= Duration::from_millis(50) && !process.is_alive());

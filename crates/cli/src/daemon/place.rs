@@ -24,7 +24,10 @@ const SHM: &str = "/dev/shm";
 pub fn check_mount(mount: &str) -> Result<(), Error> {
     let path = Path::new(mount);
     let occupied = |what: &str| {
-        Error::refused(format!("the mount path {mount} {what}"), "give a path that does not exist, with --mount")
+        Error::refused(
+            format!("the mount path {mount} {what}"),
+            "give a path that does not exist, with --mount",
+        )
     };
     match std::fs::symlink_metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
@@ -116,7 +119,11 @@ pub fn storage(
                 check_parent(parent)?;
                 // The same directory may be named twice: its storage directories differ.
                 let twice = parents.iter().take(disk).filter(|p| *p == parent).count();
-                let suffix = if twice > 0 { format!("-{}", twice + 1) } else { String::new() };
+                let suffix = if twice > 0 {
+                    format!("-{}", twice + 1)
+                } else {
+                    String::new()
+                };
                 let path = parent.join(format!("bivouac-{name}-{server}{suffix}"));
                 make_storage(&path, made)?;
                 Ok(path)
@@ -130,7 +137,9 @@ fn default_storage(name: &str, uid: u32, server: ServerId) -> Result<PathBuf, Er
     if free_space(Path::new(SHM)).is_ok_and(|free| free >= ENOUGH_MEMORY) {
         return Ok(PathBuf::from(bivouac_node::run_dir(uid, name)).join(format!("storage-{server}")));
     }
-    let parent = std::env::var_os("TMPDIR").filter(|t| !t.is_empty()).map_or_else(|| "/tmp".into(), PathBuf::from);
+    let parent = std::env::var_os("TMPDIR")
+        .filter(|t| !t.is_empty())
+        .map_or_else(|| "/tmp".into(), PathBuf::from);
     let parent = std::path::absolute(&parent).map_err(|e| Error::file("find", &parent, e))?;
     check_parent(&parent)?;
     Ok(parent.join(format!("bivouac-{name}-{server}")))
@@ -145,9 +154,17 @@ fn free_space(path: &Path) -> Result<u64, Error> {
 /// Refuses a directory in which no storage can or may be made.
 fn check_parent(path: &Path) -> Result<(), Error> {
     let shown = path.display();
-    let refuse = |what: String, remedy: &str| Err(Error::refused(format!("the storage directory {shown} {what}"), remedy));
+    let refuse = |what: String, remedy: &str| {
+        Err(Error::refused(
+            format!("the storage directory {shown} {what}"),
+            remedy,
+        ))
+    };
     if !path.is_absolute() {
-        return refuse("is not an absolute path".into(), "give a path that means the same on every host");
+        return refuse(
+            "is not an absolute path".into(),
+            "give a path that means the same on every host",
+        );
     }
     let meta = match std::fs::metadata(path) {
         Ok(meta) => meta,
@@ -160,19 +177,28 @@ fn check_parent(path: &Path) -> Result<(), Error> {
         return refuse("is not a directory".into(), "give a directory");
     }
     if !may_use(path, &meta) {
-        return refuse(format!("belongs to user {}", meta.uid()), "give one that is yours, or open to everybody as /tmp is");
+        return refuse(
+            format!("belongs to user {}", meta.uid()),
+            "give one that is yours, or open to everybody as /tmp is",
+        );
     }
     match rustix::fs::accessat(CWD, path, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
         Ok(()) => {}
         Err(rustix::io::Errno::ROFS) => return refuse("is read-only".into(), "give one that can be written"),
         Err(e) => {
             let why = std::io::Error::from(e);
-            return refuse(format!("cannot be written: {why}"), "give one that you may write to");
+            return refuse(
+                format!("cannot be written: {why}"),
+                "give one that you may write to",
+            );
         }
     }
     let free = free_space(path)?;
     if free < LEAST {
-        return refuse(format!("is full: {} free", crate::text::size(free)), "free some space, or give another");
+        return refuse(
+            format!("is full: {} free", crate::text::size(free)),
+            "free some space, or give another",
+        );
     }
     Ok(())
 }
@@ -181,7 +207,8 @@ fn check_parent(path: &Path) -> Result<(), Error> {
 /// superuser could write anywhere, and does not want to by mistake.
 fn may_use(path: &Path, meta: &Metadata) -> bool {
     let sticky = meta.permissions().mode() & 0o1000 != 0;
-    let opened = home::uid() != 0 && rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).is_ok();
+    let opened =
+        home::uid() != 0 && rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).is_ok();
     home::is_own(meta) || sticky || opened || is_read_only(path)
 }
 
@@ -205,7 +232,10 @@ fn make_storage(path: &Path, made: &mut Made) -> Result<(), Error> {
             format!("there is no space to make the storage {shown}"),
             "free some space, or give another directory with --storage",
         )),
-        Err(e) => Err(Error::refused(format!("cannot make the storage {shown}: {e}"), "give another directory with --storage")),
+        Err(e) => Err(Error::refused(
+            format!("cannot make the storage {shown}: {e}"),
+            "give another directory with --storage",
+        )),
     }
 }
 
@@ -213,7 +243,10 @@ fn check_existing(path: &Path) -> Result<(), Error> {
     let shown = path.display();
     match std::fs::symlink_metadata(path) {
         Ok(meta) if meta.is_dir() && home::is_own(&meta) => Ok(()),
-        Ok(_) => Err(Error::refused(format!("{shown} is not the storage that was left"), "take the deployment down")),
+        Ok(_) => Err(Error::refused(
+            format!("{shown} is not the storage that was left"),
+            "take the deployment down",
+        )),
         Err(e) => Err(Error::refused(
             format!("the storage {shown} that was left cannot be found: {e}"),
             "its data is lost (memory does not outlive a reboot): take the deployment down",
@@ -240,7 +273,12 @@ mod tests {
         check_mount(&format!("{shown}/not/there")).expect("need not exist");
         std::fs::write(dir.join("file"), "x").expect("writes");
         std::os::unix::fs::symlink("/no/where", dir.join("link")).expect("links");
-        for bad in [shown.clone(), format!("{shown}/file"), format!("{shown}/file/below"), format!("{shown}/link")] {
+        for bad in [
+            shown.clone(),
+            format!("{shown}/file"),
+            format!("{shown}/file/below"),
+            format!("{shown}/link"),
+        ] {
             assert!(matches!(check_mount(&bad), Err(Error::Refused { .. })), "{bad}");
         }
         std::fs::remove_dir_all(dir).expect("cleans up");
@@ -253,14 +291,33 @@ mod tests {
         let mut made = Made::default();
         let paths = storage("job", 0, ServerId(3), &order, &mut made).expect("makes them");
         assert_eq!(paths, [dir.join("bivouac-job-3"), dir.join("bivouac-job-3-2")]);
-        assert_eq!(std::fs::metadata(&paths[0]).expect("is there").permissions().mode() & 0o777, 0o700);
+        assert_eq!(
+            std::fs::metadata(&paths[0])
+                .expect("is there")
+                .permissions()
+                .mode()
+                & 0o777,
+            0o700
+        );
         let again = storage("job", 0, ServerId(3), &order, &mut Made::default());
-        assert!(matches!(again, Err(Error::Refused { .. })), "what exists is refused");
+        assert!(
+            matches!(again, Err(Error::Refused { .. })),
+            "what exists is refused"
+        );
         assert!(paths[0].exists(), "and stays");
-        storage("job", 0, ServerId(3), &StorageOrder::Existing(paths.clone()), &mut Made::default())
-            .expect("its own storage is found again");
+        storage(
+            "job",
+            0,
+            ServerId(3),
+            &StorageOrder::Existing(paths.clone()),
+            &mut Made::default(),
+        )
+        .expect("its own storage is found again");
         drop(made);
-        assert!(!paths[0].exists() && dir.exists(), "a daemon that does not start leaves nothing");
+        assert!(
+            !paths[0].exists() && dir.exists(),
+            "a daemon that does not start leaves nothing"
+        );
         std::fs::remove_dir_all(dir).expect("cleans up");
     }
 
@@ -268,7 +325,12 @@ mod tests {
     fn unusable_storage_parents_are_refused() {
         let dir = scratch("parents");
         std::fs::write(dir.join("file"), "x").expect("writes");
-        for bad in [dir.join("missing"), dir.join("file"), "relative".into(), "/proc".into()] {
+        for bad in [
+            dir.join("missing"),
+            dir.join("file"),
+            "relative".into(),
+            "/proc".into(),
+        ] {
             let order = StorageOrder::Fresh(vec![bad.clone()]);
             let refused = storage("job", 0, ServerId(0), &order, &mut Made::default());
             assert!(matches!(refused, Err(Error::Refused { .. })), "{}", bad.display());
@@ -280,7 +342,10 @@ mod tests {
     fn storage_that_was_left_must_still_be_there() {
         let dir = scratch("left");
         let order = StorageOrder::Existing(vec![dir.join("gone")]);
-        assert!(matches!(storage("job", 0, ServerId(0), &order, &mut Made::default()), Err(Error::Refused { .. })));
+        assert!(matches!(
+            storage("job", 0, ServerId(0), &order, &mut Made::default()),
+            Err(Error::Refused { .. })
+        ));
         std::fs::remove_dir_all(dir).expect("cleans up");
     }
 }

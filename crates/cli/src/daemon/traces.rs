@@ -64,14 +64,26 @@ fn file(run_dir: &Path, label: &str) -> PathBuf {
 pub fn all(run_dir: &Path) -> Vec<(PathBuf, Trace)> {
     let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
     entries
-        .filter(|e| e.file_name().to_str().is_some_and(|n| n.starts_with(PREFIX) && n.ends_with(SUFFIX)))
-        .filter_map(|e| Some((e.path(), serde_json::from_slice(&std::fs::read(e.path()).ok()?).ok()?)))
+        .filter(|e| {
+            e.file_name()
+                .to_str()
+                .is_some_and(|n| n.starts_with(PREFIX) && n.ends_with(SUFFIX))
+        })
+        .filter_map(|e| {
+            Some((
+                e.path(),
+                serde_json::from_slice(&std::fs::read(e.path()).ok()?).ok()?,
+            ))
+        })
         .collect()
 }
 
 /// The note of an agent that is alive on this machine.
 pub fn agent(run_dir: &Path) -> Option<Trace> {
-    all(run_dir).into_iter().map(|(_, trace)| trace).find(|t| t.agent && t.process.is_alive())
+    all(run_dir)
+        .into_iter()
+        .map(|(_, trace)| trace)
+        .find(|t| t.agent && t.process.is_alive())
 }
 
 /// Refuses a run directory that another deployment of the same name uses or has left.
@@ -83,13 +95,23 @@ pub fn check_stranger(run_dir: &Path, deployment: u64) -> Result<(), Error> {
     let down = format!("BIVOUAC_HOME={home} bivouac down {}", stranger.name);
     if stranger.process.is_alive() {
         Err(Error::refused(
-            format!("another deployment named {:?} runs here (process {})", stranger.name, stranger.process.pid),
+            format!(
+                "another deployment named {:?} runs here (process {})",
+                stranger.name, stranger.process.pid
+            ),
             format!("use another name, or take that one down: `{down}`"),
         ))
     } else {
         Err(Error::refused(
-            format!("another deployment named {:?} has crashed here and left {}", stranger.name, path.display()),
-            format!("use another name, or clean up: `{down}`; if that does not know it, remove {}", run_dir.display()),
+            format!(
+                "another deployment named {:?} has crashed here and left {}",
+                stranger.name,
+                path.display()
+            ),
+            format!(
+                "use another name, or clean up: `{down}`; if that does not know it, remove {}",
+                run_dir.display()
+            ),
         ))
     }
 }
@@ -116,7 +138,10 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("bivouac-traces-{}", std::process::id()));
         let run_dir = dir.join("job");
         std::fs::create_dir_all(&run_dir).expect("makes it");
-        let dead = ProcessId { pid: ProcessId::own().pid, start: 1 };
+        let dead = ProcessId {
+            pid: ProcessId::own().pid,
+            start: 1,
+        };
         leave(&run_dir, "server-0", &trace(1, dead)).expect("writes");
         assert!(agent(&run_dir).is_none(), "a dead agent is none");
         leave(&run_dir, "server-1", &trace(1, ProcessId::own())).expect("writes");
@@ -125,7 +150,12 @@ mod tests {
         assert_eq!(agent(&run_dir).expect("is alive").mount, "/m");
         check_stranger(&run_dir, 1).expect("its own deployment");
         let refused = check_stranger(&run_dir, 2).expect_err("another deployment");
-        assert!(refused.remedy().expect("a remedy").contains("BIVOUAC_HOME=/home/u/.bivouac bivouac down job"));
+        assert!(
+            refused
+                .remedy()
+                .expect("a remedy")
+                .contains("BIVOUAC_HOME=/home/u/.bivouac bivouac down job")
+        );
         std::fs::remove_file(run_dir.join("daemon-junk.json")).expect("removes");
         forget(&run_dir, "server-0");
         assert!(run_dir.exists());

@@ -13,7 +13,11 @@ pub(super) struct Netns;
 impl Launcher for Netns {
     fn command(&self, host: &str, arguments: &[&str]) -> Result<Command, Error> {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", host]).arg(own_path()?).arg("daemon").args(arguments);
+        command
+            .args(["netns", "exec", host])
+            .arg(own_path()?)
+            .arg("daemon")
+            .args(arguments);
         for variable in ["LD_PRELOAD", "BIVOUAC_DEPLOYMENT", "BIVOUAC_MOUNT", "BIVOUAC_KEY"] {
             command.env_remove(variable);
         }
@@ -46,7 +50,10 @@ pub fn address(name: &str) -> Result<IpAddr, Error> {
         ));
     }
     let output = Command::new("ip").args(["-n", name, "-j", "addr"]).output();
-    let output = output.map_err(|cause| Error::System { what: "cannot run `ip`".into(), cause })?;
+    let output = output.map_err(|cause| Error::System {
+        what: "cannot run `ip`".into(),
+        cause,
+    })?;
     first_address(&output.stdout).ok_or_else(|| {
         let said = String::from_utf8_lossy(&output.stderr);
         Error::refused(
@@ -58,8 +65,12 @@ pub fn address(name: &str) -> Result<IpAddr, Error> {
 
 fn first_address(json: &[u8]) -> Option<IpAddr> {
     let links: Vec<Link> = serde_json::from_slice(json).ok()?;
-    let mut global: Vec<IpAddr> =
-        links.into_iter().flat_map(|l| l.addr_info).filter(|a| a.scope == "global").map(|a| a.local).collect();
+    let mut global: Vec<IpAddr> = links
+        .into_iter()
+        .flat_map(|l| l.addr_info)
+        .filter(|a| a.scope == "global")
+        .map(|a| a.local)
+        .collect();
     global.sort_by_key(IpAddr::is_ipv6);
     global.first().copied()
 }
@@ -80,7 +91,10 @@ mod tests {
 
     #[test]
     fn an_unknown_namespace_is_refused() {
-        assert!(matches!(address("bivouac-no-such-namespace"), Err(Error::Refused { .. })));
+        assert!(matches!(
+            address("bivouac-no-such-namespace"),
+            Err(Error::Refused { .. })
+        ));
         assert!(matches!(address("../../etc"), Err(Error::Refused { .. })));
     }
 }
