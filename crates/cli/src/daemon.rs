@@ -249,7 +249,7 @@ fn close_inherited() {
     for fd in open {
         // SAFETY: this is the first thing that the process does: nothing in it has opened a descriptor yet but the
         // listing above, which is closed again, so that every number is an inherited one, or closed (an error that is ignored).
-        unsafe { rustix::io::close(fd) };
+        unsafe { libc::close(fd) };
     }
 }
 
