@@ -55,7 +55,7 @@ macro_rules! variadic {
             ///
             /// # Safety
             /// As for the C function.
-            #[unsafe(no_mangle)]
+            #[cfg_attr(not(test), unsafe(no_mangle))]
             #[unsafe(naked)]
             pub unsafe extern "C" fn $name() {
                 core::arch::naked_asm!(

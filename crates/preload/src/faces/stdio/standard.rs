@@ -210,6 +210,7 @@ pub unsafe fn close(number: usize, stream: *mut FILE) -> c_int {
         std_descriptor_changed(number as c_int);
         // The descriptor is closed already: without its number, the C library closes nobody else's.
         (*stream::layout(original)).fileno = -1;
+        (*stream::layout(original)).flags |= bits::NO_READS | bits::NO_WRITES;
         open::real_fclose(original);
         if let Err(errno) = closed {
             set_errno(errno);
