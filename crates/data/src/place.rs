@@ -1,7 +1,7 @@
 //! Where in the directories a sub-file lies.
 //!
 //! All three choices (directory, subdirectory, part of the descriptor cache) come from different bits of one hash, so
-//! that none follows from another. The first two are part of the format on disk: [`tests::places_never_change`]
+//! that none follows from another. The first two are part of the format on disk: `tests::places_never_change`
 //! pins them.
 
 use bivouac_layout::Ino;

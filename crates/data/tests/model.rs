@@ -247,7 +247,7 @@ fn check(ops: &[(u64, Op)], place: &tempfile::TempDir, directories: usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
     fn a_store_in_memory_is_what_was_written(
@@ -261,7 +261,7 @@ proptest! {
 
 proptest! {
     // Few and long: making directories takes long on a disk.
-    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
 
     #[test]
     fn a_store_on_disk_is_what_was_written(ops in prop::collection::vec((0..FILES, op()), 1..400)) {

@@ -1,7 +1,7 @@
 //! The one hash behind every placement: XXH3, 64 bits, seeded by what it is used for.
 //!
 //! It is stable: a deployment's data is found by it, so a different result after an upgrade would lose files.
-//! [`tests::values_never_change`] pins it.
+//! `tests::values_never_change` pins it.
 
 use crate::ids::Ino;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
