@@ -23,6 +23,7 @@ pub mod names;
 pub mod open;
 pub mod stat;
 pub mod stdio;
+pub mod syscall;
 pub mod temp;
 pub mod transfer;
 pub mod tree;

@@ -5,20 +5,11 @@ use crate::raw::{self, result};
 use crate::vfs::{self, Errno};
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
-fn kernel_access(dirfd: c_int, path: &CStr, mode: c_int, flags: c_int) -> Result<(), Errno> {
-    if flags == 0 {
-        return sys!(SYS_faccessat, dirfd, path.as_ptr(), mode).map(|_| ());
-    }
-    // libc knows what older kernels lack.
-    let real = next!("faccessat", fn(c_int, *const c_char, c_int, c_int) -> c_int).ok_or(Errno::NOSYS)?;
-    // SAFETY: a C string and numbers.
-    from_libc(unsafe { real(dirfd, path.as_ptr(), mode, flags) })
-}
-
 fn kernel_chmod(dirfd: c_int, path: &CStr, mode: c_uint, flags: c_int) -> Result<(), Errno> {
     if flags == 0 {
         return sys!(SYS_fchmodat, dirfd, path.as_ptr(), mode).map(|_| ());
     }
+    // libc knows what older kernels lack.
     let real = next!("fchmodat", fn(c_int, *const c_char, c_uint, c_int) -> c_int).ok_or(Errno::NOSYS)?;
     // SAFETY: a C string and numbers.
     from_libc(unsafe { real(dirfd, path.as_ptr(), mode, flags) })
@@ -31,9 +22,8 @@ fn from_libc(result: c_int) -> Result<(), Errno> {
 /// # Safety
 /// `name` is NULL or a C string.
 unsafe fn access_path(dirfd: c_int, name: *const c_char, mode: c_int, flags: c_int) -> c_int {
-    let check = |path: &CStr| vfs::attrs::faccessat_with(dirfd, path, mode, flags, |dirfd, path| kernel_access(dirfd, path, mode, flags));
     // SAFETY: promised by the caller.
-    result(unsafe { with_path(name, check) })
+    result(unsafe { with_path(name, |path| vfs::attrs::faccessat_flags(dirfd, path, mode, flags)) })
 }
 
 /// # Safety

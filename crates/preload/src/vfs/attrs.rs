@@ -155,14 +155,14 @@ pub fn statx(dirfd: i32, path: &CStr, flags: i32, mask: u32) -> Result<libc::sta
     attr_at(dirfd, path, flags, kernel, to_statx)
 }
 
-/// `faccessat(2)`; `kernel` asks for what is not ours (libc knows how older kernels are asked).
-pub fn faccessat_with(
-    dirfd: i32,
-    path: &CStr,
-    mode: i32,
-    flags: i32,
-    kernel: impl Fn(i32, &CStr) -> Result<(), Errno>,
-) -> Result<(), Errno> {
+/// `faccessat(3)` without flags.
+pub fn faccessat(dirfd: i32, path: &CStr, mode: i32) -> Result<(), Errno> {
+    faccessat_flags(dirfd, path, mode, 0)
+}
+
+/// `faccessat(3)`.
+pub fn faccessat_flags(dirfd: i32, path: &CStr, mode: i32, flags: i32) -> Result<(), Errno> {
+    let kernel = |dirfd: i32, path: &CStr| kernel_access(dirfd, path, mode, flags);
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
     if state::active() {
         if !(0..=7).contains(&mode) {
@@ -178,11 +178,14 @@ pub fn faccessat_with(
     at(dirfd, path, follow, kernel, |client, start, path| client.access(start, path, mode as u32, follow))
 }
 
-/// `faccessat(2)` without flags.
-pub fn faccessat(dirfd: i32, path: &CStr, mode: i32) -> Result<(), Errno> {
-    faccessat_with(dirfd, path, mode, 0, |dirfd, path| {
-        sys!(SYS_faccessat, dirfd, path.as_ptr(), mode).map(|_| ())
-    })
+fn kernel_access(dirfd: i32, path: &CStr, mode: i32, flags: i32) -> Result<(), Errno> {
+    if flags == 0 {
+        return sys!(SYS_faccessat, dirfd, path.as_ptr(), mode).map(|_| ());
+    }
+    // libc knows what older kernels lack.
+    let real = next!("faccessat", fn(i32, *const std::ffi::c_char, i32, i32) -> i32).ok_or(Errno::NOSYS)?;
+    // SAFETY: a C string and numbers.
+    if unsafe { real(dirfd, path.as_ptr(), mode, flags) } == 0 { Ok(()) } else { Err(crate::raw::errno()) }
 }
 
 fn set_at(

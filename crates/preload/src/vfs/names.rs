@@ -69,9 +69,9 @@ pub fn readlinkat(dirfd: i32, path: &CStr, buffer: &mut [u8]) -> Result<usize, E
         _ => {
             let kernel = |dirfd: i32, path: &CStr| {
                 let mut target = [0u8; 4096];
-                let len = sys!(SYS_readlinkat, dirfd, path.as_ptr(), target.as_mut_ptr(), target.len().min(buffer.len()))?;
+                let len = sys!(SYS_readlinkat, dirfd, path.as_ptr(), target.as_mut_ptr(), target.len())?;
                 let target = target.get(..len).unwrap_or_default();
-                Ok(seen_through_mirror(target).unwrap_or_else(|| target.to_vec()))
+                Ok(seen_through(target).unwrap_or_else(|| target.to_vec()))
             };
             at(dirfd, path, false, kernel, |client, start, path| client.readlink(start, path))?
         }
@@ -87,9 +87,16 @@ pub fn readlinkat(dirfd: i32, path: &CStr, buffer: &mut [u8]) -> Result<usize, E
     Ok(len)
 }
 
-/// `/proc/self/cwd` in a directory of ours shows the mirror: its path in the mount instead.
-fn seen_through_mirror(target: &[u8]) -> Option<Vec<u8>> {
-    if !state::active() || !target.starts_with(b"/dev/shm/bivouac-") {
+/// What links in `/proc` show of ours, in the mount's own words: `/proc/self/cwd` (the mirror) and `/proc/self/exe`
+/// (the copy of a program that is stored in the mount).
+fn seen_through(target: &[u8]) -> Option<Vec<u8>> {
+    if !state::active() {
+        return None;
+    }
+    if let Some(program) = crate::faces::exec::program_of_link(target) {
+        return Some(program.to_vec());
+    }
+    if !target.starts_with(b"/dev/shm/bivouac-") {
         return None;
     }
     super::cwd::mirrored_path(target).map(|inside| [state::mount(), &inside].concat())
