@@ -19,9 +19,11 @@ macro_rules! faces {
 
 /// Forwards a call to the kernel: `sys!(SYS_read, fd, buffer, count)`, arguments as `usize`, `Result<usize, Errno>`.
 macro_rules! sys {
-    ($number:ident $(, $arg:expr)* $(,)?) => {{
-        let args = $crate::raw::padded([$(($arg) as usize),*]);
-        // SAFETY: the arguments are the program's own, or borrowed for the length of the call.
-        unsafe { $crate::raw::call(libc::$number, args) }
-    }};
+    ($number:ident $(, $arg:expr)* $(,)?) => {
+        // A match, so that what the arguments point into lives until the call is done.
+        match $crate::raw::padded([$(($arg) as usize),*]) {
+            // SAFETY: the arguments are the program's own, or borrowed for the length of the call.
+            args => unsafe { $crate::raw::call(libc::$number, args) },
+        }
+    };
 }

@@ -19,16 +19,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum Current {
     /// Not in the mount.
     Outside,
-    /// In a directory from which relative paths lead to the mount point.
-    Above,
     /// In this directory of the mount.
     Inside(Ino),
 }
 
 const UNKNOWN: u64 = 0;
 const OUTSIDE: u64 = u64::MAX;
-const ABOVE: u64 = u64::MAX - 1;
-/// One of the above, or an inode number.
+/// One of these, or an inode number.
 static KNOWN: AtomicU64 = AtomicU64::new(UNKNOWN);
 
 const PATH_MAX: usize = 4096;
@@ -40,7 +37,6 @@ pub fn current() -> Current {
         _ if state::borrowed() => look(),
         UNKNOWN => look(),
         OUTSIDE => Current::Outside,
-        ABOVE => Current::Above,
         ino => Current::Inside(Ino(ino)),
     }
 }
@@ -50,7 +46,6 @@ fn look() -> Current {
     let Ok(path) = of_kernel() else { return Current::Outside };
     let word = match mirrored(&path) {
         Some((ino, _)) => ino.0,
-        None if is_above(state::mount(), &path) => ABOVE,
         None => OUTSIDE,
     };
     if !state::borrowed() {
@@ -58,14 +53,8 @@ fn look() -> Current {
     }
     match word {
         OUTSIDE => Current::Outside,
-        ABOVE => Current::Above,
         ino => Current::Inside(Ino(ino)),
     }
-}
-
-fn is_above(mount: &[u8], path: &[u8]) -> bool {
-    let path = if path == b"/" { b"" } else { path };
-    mount.strip_prefix(path).is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
 /// The kernel's working directory.
@@ -92,7 +81,7 @@ fn mirrored_in<'p>(name: &[u8], path: &'p [u8]) -> Option<(Ino, &'p [u8])> {
     let rest = rest.strip_prefix(b"/")?.strip_prefix(name)?.strip_prefix(b"/node-")?;
     let rest = digits(rest)?.strip_prefix(b"/cwd/")?;
     let hex = std::str::from_utf8(rest.get(..16)?).ok()?;
-    let ino = u64::from_str_radix(hex, 16).ok().filter(|ino| (1..ABOVE).contains(ino))?;
+    let ino = u64::from_str_radix(hex, 16).ok().filter(|ino| (1..OUTSIDE).contains(ino))?;
     let rest = rest.get(16..)?;
     (rest.is_empty() || rest.first() == Some(&b'/')).then_some((Ino(ino), rest))
 }
@@ -105,11 +94,14 @@ pub fn mirrored_path(path: &[u8]) -> Option<Vec<u8>> {
     Some([below, rest].concat())
 }
 
+fn mirror_name(dir: Ino) -> Result<Vec<u8>, Errno> {
+    Ok([state::client()?.node_dir(), format!("/cwd/{dir}\0").as_bytes()].concat())
+}
+
 /// Makes the mirror of a directory and returns its path, ended by NUL.
 pub fn mirror(dir: Ino) -> Result<Vec<u8>, Errno> {
-    let node_dir = state::client()?.node_dir();
-    let parent = [node_dir, b"/cwd\0"].concat();
-    let path = [node_dir, format!("/cwd/{dir}\0").as_bytes()].concat();
+    let parent = [state::client()?.node_dir(), b"/cwd\0"].concat();
+    let path = mirror_name(dir)?;
     let make = |path: &[u8], mode: usize| match sys!(SYS_mkdirat, libc::AT_FDCWD, path.as_ptr(), mode) {
         Ok(_) | Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(errno),
@@ -125,8 +117,10 @@ pub fn mirror(dir: Ino) -> Result<Vec<u8>, Errno> {
 }
 
 fn enter(dir: Ino) -> Result<(), Errno> {
-    let path = mirror(dir)?;
-    sys!(SYS_chdir, path.as_ptr())?;
+    let path = mirror_name(dir)?;
+    if sys!(SYS_chdir, path.as_ptr()).is_err() {
+        sys!(SYS_chdir, mirror(dir)?.as_ptr())?;
+    }
     remember(dir.0);
     Ok(())
 }
@@ -229,13 +223,6 @@ mod tests {
             b"/tmp",
         ] {
             assert_eq!(mirrored_in(b"job", bad), None, "{}", String::from_utf8_lossy(bad));
-        }
-    }
-
-    #[test]
-    fn only_real_ancestors_are_above_the_mount() {
-        for (path, expected) in [("/", true), ("/mnt", true), ("/mn", false), ("/mnt/b", false), ("/mnt/b/x", false)] {
-            assert_eq!(is_above(b"/mnt/b", path.as_bytes()), expected, "{path}");
         }
     }
 }

@@ -107,14 +107,24 @@ pub fn place<'p>(dirfd: i32, path: &'p CStr) -> Result<Place<'p>, Errno> {
         }),
         Some(_) if dirfd == libc::AT_FDCWD => Ok(match cwd::current() {
             cwd::Current::Inside(start) => Place::Inside { start, path: bytes },
-            cwd::Current::Above => Place::Unsure,
-            cwd::Current::Outside => Place::Kernel,
+            cwd::Current::Outside => relative(state::mount(), bytes),
         }),
         Some(_) => match fds::get(dirfd)? {
-            None => Ok(Place::Kernel),
+            None => Ok(relative(state::mount(), bytes)),
             Some(file) if file.is_directory() => Ok(Place::Inside { start: file.ino(), path: bytes }),
             Some(_) => Err(Errno::NOTDIR),
         },
+    }
+}
+
+/// A relative path that starts outside the mount: it can lead there only through the mount point's own name (links apart).
+fn relative<'p>(mount: &[u8], path: &'p [u8]) -> Place<'p> {
+    let name = mount.rsplit(|b| *b == b'/').next().unwrap_or_default();
+    // Shorter than the name is the quick answer for most.
+    if path.len() >= name.len() && components(path).any(|component| component == name) {
+        Place::Unsure
+    } else {
+        Place::Kernel
     }
 }
 
@@ -190,6 +200,13 @@ mod tests {
         }
         for path in ["/tmp/../x", "/a/../mnt/b/../c", "/mnt/../bivouac", "/tmp/..", "/a/..b/mnt/bivouac"] {
             assert_eq!(judge(path), Lexical::Outside, "{path}");
+        }
+    }
+
+    #[test]
+    fn relative_paths_are_walked_when_they_name_the_mount_point() {
+        for (path, walked) in [("bivouac", true), ("../bivouac/x", true), ("x/bivouac2", false), ("a", false)] {
+            assert_eq!(matches!(relative(b"/mnt/bivouac", path.as_bytes()), Place::Unsure), walked, "{path}");
         }
     }
 
