@@ -1,0 +1,41 @@
+# Targets for people; `make help` lists them. Everything is incremental, and quiet when there is nothing to do.
+
+# What a fresh Debian 12 needs besides a Rust toolchain: to build, for the demo, and for the whole-system tests.
+PACKAGES := build-essential git curl iproute2 openssh-client perl python3 bc time \
+            fio rsync sqlite3 mpich libmpich-dev libhdf5-mpich-dev attr util-linux
+
+CARGO ?= cargo
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
+.PHONY: help build setup lint test unit system demo clean
+
+help:
+	@echo "make build   the programs: $(TARGET)/release/bivouac and libbivouac_preload.so beside it"
+	@echo "make demo    a real workload on four servers, checked against a local directory (under 2 minutes)"
+	@echo "make test    everything: what tests need is installed, lint, unit tests, whole-system tests"
+	@echo "make lint    formatting and clippy"
+	@echo "make setup   installs with apt-get what is missing (as root)"
+
+build:
+	@$(CARGO) build --quiet --release -p bivouac-cli -p bivouac-preload
+
+setup:
+	@scripts/setup.sh $(PACKAGES)
+
+lint:
+	@$(CARGO) fmt --all --check
+	@$(CARGO) clippy --quiet --workspace --all-targets -- -D warnings
+
+unit:
+	@$(CARGO) test --quiet --workspace --exclude bivouac-tests
+
+system: build
+	@BIVOUAC_TEST_BINARY=$(abspath $(TARGET))/release/bivouac $(CARGO) test --quiet -p bivouac-tests
+
+test: setup lint unit system
+
+demo: setup build
+	@BIVOUAC=$(abspath $(TARGET))/release/bivouac scripts/demo.sh
+
+clean:
+	@$(CARGO) clean --quiet

@@ -1,0 +1,209 @@
+//! A scratch directory with deployments in it.
+
+use std::ffi::OsStr;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// The `bivouac` program, release build, with the preload library beside it. Built by the first who asks.
+pub fn bivouac() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are a member of the workspace");
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
+        if let Some(given) = std::env::var_os("BIVOUAC_TEST_BINARY") {
+            return given.into();
+        }
+        let status = Command::new(env!("CARGO"))
+            .current_dir(root)
+            .args(["build", "--quiet", "--release", "-p", "bivouac-cli", "-p", "bivouac-preload"])
+            .status()
+            .expect("cargo runs");
+        assert!(status.success(), "the release build failed");
+        target.join("release/bivouac")
+    })
+}
+
+/// The run directory of a deployment on this machine.
+pub fn run_dir(name: &str) -> PathBuf {
+    PathBuf::from(format!("/dev/shm/bivouac-{}/{name}", rustix::process::geteuid().as_raw()))
+}
+
+/// Waits until something holds; panics with `what` if it does not within `limit`. How long it took.
+pub fn eventually(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) -> Duration {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    start.elapsed()
+}
+
+/// A program that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// Its exit code, or 128 + the signal that ended it.
+    pub code: i32,
+    /// What it wrote to standard output.
+    pub out: String,
+    /// What it wrote to standard error.
+    pub err: String,
+}
+
+impl Finished {
+    /// Of an output.
+    pub fn of(output: Output) -> Finished {
+        let status = output.status;
+        Finished {
+            code: status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Panics with all that the program said unless it succeeded; what it wrote to standard output.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, 0, "failed\n--- out\n{}\n--- err\n{}", self.out, self.err);
+        self.out
+    }
+
+    /// Panics unless it ended with `code` and its error output contains all of `words`.
+    #[track_caller]
+    pub fn fails(self, code: i32, words: &[&str]) {
+        let all = words.iter().all(|word| self.err.contains(word));
+        assert!(
+            self.code == code && all,
+            "expected code {code} and {words:?}, got {}\n--- out\n{}\n--- err\n{}",
+            self.code,
+            self.out,
+            self.err
+        );
+    }
+}
+
+/// A scratch directory with a `BIVOUAC_HOME` in it.
+pub struct Site {
+    dir: PathBuf,
+    id: String,
+}
+
+impl Site {
+    /// A new one. `name` is the test's.
+    pub fn new(name: &str) -> Site {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let id = format!("{name}-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let dir = std::env::temp_dir().join(format!("bivouac-test-{id}"));
+        std::fs::create_dir_all(&dir).expect("a scratch directory");
+        Site { dir, id }
+    }
+
+    /// A path in the scratch directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The `BIVOUAC_HOME`.
+    pub fn home(&self) -> PathBuf {
+        self.path("home")
+    }
+
+    /// A deployment's name that no other test has (all deployments of a user share a machine).
+    pub fn name(&self, suffix: &str) -> String {
+        // Names have a limit, which test names need not know.
+        let id: String = self.id.chars().rev().take(30).collect::<Vec<_>>().into_iter().rev().collect();
+        format!("{}-{suffix}", id.trim_start_matches(['-', '.', '_']))
+    }
+
+    /// The `bivouac` command with arguments, not started yet.
+    pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(bivouac());
+        command.args(args).env("BIVOUAC_HOME", self.home()).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the `bivouac` command.
+    pub fn bivouac<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Finished {
+        Finished::of(self.command(args).output().expect("bivouac starts"))
+    }
+
+    /// Starts a deployment on this machine; answers its name.
+    pub fn up(&self, servers: usize) -> String {
+        self.up_with(servers, &[])
+    }
+
+    /// The same with further options.
+    pub fn up_with(&self, servers: usize, options: &[&str]) -> String {
+        let name = self.name(&format!("d{}", self.deployments().len()));
+        let servers = servers.to_string();
+        let mut args = vec!["up", name.as_str(), "--servers", &servers];
+        args.extend(options);
+        self.bivouac(&args).ok();
+        name
+    }
+
+    /// Runs a shell script inside a deployment.
+    pub fn sh(&self, name: &str, script: &str) -> Finished {
+        self.bivouac(["exec", name, "--", "bash", "-c", script])
+    }
+
+    /// `status --json` of one deployment.
+    pub fn status(&self, name: &str) -> serde_json::Value {
+        let text = self.bivouac(["status", name, "--json"]).ok();
+        let mut all: serde_json::Value = serde_json::from_str(&text).expect("status prints JSON");
+        all["deployments"][0].take()
+    }
+
+    /// The numbers of the processes of a deployment's daemons, by what they are.
+    pub fn daemons(&self, name: &str) -> Vec<(Option<u64>, i32)> {
+        let text = std::fs::read(self.home().join(name).join("daemons.json")).expect("a record");
+        let record: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        let daemons = record["daemons"].as_array().expect("a list").iter();
+        daemons.map(|d| (d["server"].as_u64(), d["process"]["pid"].as_i64().expect("started") as i32)).collect()
+    }
+
+    /// The process of a server.
+    pub fn server_pid(&self, name: &str, server: u64) -> i32 {
+        let found = self.daemons(name).into_iter().find(|(id, _)| *id == Some(server));
+        found.expect("the server is recorded").1
+    }
+
+    /// Sends a signal to a process that the test has started.
+    pub fn kill(pid: i32, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(pid).expect("a process number");
+        rustix::process::kill_process(pid, signal).expect("the process is there");
+    }
+
+    /// Names of the deployments that have a directory.
+    pub fn deployments(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.home()).into_iter().flatten().flatten();
+        let names = entries.filter_map(|e| e.file_name().into_string().ok());
+        names.filter(|n| !n.starts_with('.')).collect()
+    }
+
+    /// Panics if anything of a deployment is left: directory, run directory, processes.
+    #[track_caller]
+    pub fn assert_nothing_left(&self, name: &str, pids: &[i32]) {
+        assert!(!self.home().join(name).exists(), "the deployment's directory is left");
+        assert!(!run_dir(name).exists(), "the run directory is left: {}", run_dir(name).display());
+        for pid in pids {
+            let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            assert!(!command.contains("daemon"), "the daemon {pid} is left");
+        }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for name in self.deployments() {
+            let down = self.bivouac(["down", &name]);
+            if down.code != 0 {
+                eprintln!("{name} was not taken down: {}", down.err);
+            }
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
