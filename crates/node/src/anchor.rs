@@ -23,6 +23,17 @@ pub(crate) fn of(index: u32) -> usize {
     ((index ^ (index >> 8)) & 0xff) as usize
 }
 
+/// A description of an anchor that holds no lock, to ask through. It is closed by a system call of our own: the standard
+/// library's way is libc's `close`, which in a program with the preload library means going through that.
+pub(crate) struct Probe(std::mem::ManuallyDrop<OwnedFd>);
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours, open, and not used again.
+        unsafe { rustix::io::close(self.0.as_raw_fd()) };
+    }
+}
+
 /// Where the anchors are, and how their paths are built without allocating.
 pub(crate) struct Anchors {
     /// `<node directory>/anchors/`, then room for a number and NUL.
@@ -53,8 +64,13 @@ impl Anchors {
         Ok((inodes, device))
     }
 
+    /// A fresh description of a slot's anchor, to ask through.
+    pub fn probe(&self, index: u32) -> Result<Probe, rustix::io::Errno> {
+        self.open(index, true).map(|fd| Probe(std::mem::ManuallyDrop::new(fd)))
+    }
+
     /// Opens the anchor of a slot: another description of it each time.
-    pub fn open(&self, index: u32, cloexec: bool) -> Result<OwnedFd, rustix::io::Errno> {
+    fn open(&self, index: u32, cloexec: bool) -> Result<OwnedFd, rustix::io::Errno> {
         let mut path = [0u8; 512];
         let mut rest = &mut path[..];
         let fits = rest.write_all(&self.prefix).is_ok() && write!(rest, "{}\0", of(index)).is_ok();
@@ -80,10 +96,10 @@ impl Anchors {
     }
 }
 
-/// Whether anybody holds the lock of a slot; `probe` is a description of its anchor that holds no lock.
-pub(crate) fn is_locked(probe: &OwnedFd, index: u32) -> Result<bool, rustix::io::Errno> {
+/// Whether anybody holds the lock of a slot; `probe` is of its anchor.
+pub(crate) fn is_locked(probe: &Probe, index: u32) -> Result<bool, rustix::io::Errno> {
     let mut lock = range(libc::F_WRLCK, index);
-    lock_call(probe, libc::F_OFD_GETLK, &mut lock)?;
+    lock_call(&probe.0, libc::F_OFD_GETLK, &mut lock)?;
     Ok(i32::from(lock.l_type) != libc::F_UNLCK)
 }
 

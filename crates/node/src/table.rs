@@ -9,7 +9,7 @@
 //! [`SlotId`] never reaches a slot's next user. A process that dies between two steps leaves a slot that
 //! [`OpenTable::abandoned`] recognises: the agent retires it.
 
-use crate::anchor::{self, ANCHORS, Anchors};
+use crate::anchor::{self, ANCHORS, Anchors, Probe};
 use crate::error::{NodeError, doing};
 use crate::process;
 use crate::slot::{Slot, State, Word};
@@ -223,13 +223,13 @@ impl OpenTable {
         if self.current(id).is_none() {
             return false;
         }
-        match self.anchors.open(id.index, true) {
+        match self.anchors.probe(id.index) {
             Ok(probe) => self.locked(&probe, id.index),
             Err(_) => true,
         }
     }
 
-    fn locked(&self, probe: &OwnedFd, index: u32) -> bool {
+    fn locked(&self, probe: &Probe, index: u32) -> bool {
         anchor::is_locked(probe, index).unwrap_or(true)
     }
 
@@ -299,7 +299,7 @@ impl OpenTable {
     /// All slots that are [`abandoned`](Self::abandoned), with one descriptor for each anchor rather than for each
     /// slot: what the agent calls when a process has died, and now and then.
     pub fn sweep(&self) -> Vec<SlotId> {
-        let mut probes: Vec<Option<OwnedFd>> = Vec::new();
+        let mut probes: Vec<Option<Probe>> = Vec::new();
         probes.resize_with(ANCHORS, || None);
         let mut found = Vec::new();
         for id in self.in_use() {
@@ -317,7 +317,7 @@ impl OpenTable {
                 continue;
             };
             if probe.is_none() {
-                *probe = self.anchors.open(id.index, true).ok();
+                *probe = self.anchors.probe(id.index).ok();
             }
             if probe.as_ref().is_some_and(|probe| !self.locked(probe, id.index)) {
                 found.push(id);

@@ -164,12 +164,8 @@ pub fn kernel_path(dirfd: i32, path: &CStr) -> Result<Option<Vec<u8>>, Errno> {
 /// `fchdir(2)`.
 pub fn fchdir(fd: i32) -> Result<(), Errno> {
     match fds::get(fd)? {
-        Some(file) if file.is_directory() => {
-            let mode_allows = state::guarded(|| {
-                state::client()?.access(file.ino(), b".", libc::X_OK as u32, true).map_err(Fail::errno)
-            });
-            mode_allows?;
-            enter(file.ino())
+        Some(file) if file.starts_paths() => {
+            enter(state::guarded(|| directory(state::client()?, file.ino(), b".").map_err(Fail::errno))?)
         }
         Some(_) => Err(Errno::NOTDIR),
         None => {

@@ -70,6 +70,11 @@ impl std::ops::Deref for File {
 }
 
 impl File {
+    /// Whether paths may start from it: a directory, or what was opened with O_PATH (then its server will say).
+    pub fn starts_paths(&self) -> bool {
+        self.is_directory() || self.flags() & libc::O_PATH != 0
+    }
+
     fn new(handle: Arc<Handle>) -> Option<File> {
         let start = HINT.load(Ordering::Relaxed);
         let all = (CHUNKS.len() * CHUNK) as u32;

@@ -106,7 +106,7 @@ fn seen_through(target: &[u8]) -> Option<Vec<u8>> {
 /// the kernel shows for things without a name.
 fn descriptor_target(fd: i32) -> Result<Vec<u8>, Errno> {
     let file = fds::get(fd)?.ok_or(Errno::NOENT)?;
-    if file.is_directory() {
+    if file.starts_paths() && super::fstat(fd)?.st_mode & libc::S_IFMT == libc::S_IFDIR {
         state::guarded(|| state::client()?.path_of(file.ino()))
     } else {
         Ok(format!("bivouac:[{}]", file.ino()).into_bytes())

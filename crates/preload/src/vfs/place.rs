@@ -111,7 +111,7 @@ pub fn place<'p>(dirfd: i32, path: &'p CStr) -> Result<Place<'p>, Errno> {
         }),
         Some(_) => match fds::get(dirfd)? {
             None => Ok(relative(state::mount(), bytes)),
-            Some(file) if file.is_directory() => Ok(Place::Inside { start: file.ino(), path: bytes }),
+            Some(file) if file.starts_paths() => Ok(Place::Inside { start: file.ino(), path: bytes }),
             Some(_) => Err(Errno::NOTDIR),
         },
     }
@@ -136,7 +136,7 @@ fn named_descriptor<'p>(path: &'p [u8]) -> Place<'p> {
     let Some((fd, rest)) = descriptor_number(path, bivouac_node::process::real_pid()) else { return Place::Kernel };
     match fds::get(fd) {
         Ok(None) => Place::Kernel,
-        Ok(Some(file)) if !rest.is_empty() && file.is_directory() => {
+        Ok(Some(file)) if !rest.is_empty() && file.starts_paths() => {
             Place::Inside { start: file.ino(), path: rest }
         }
         _ => Place::Descriptor(fd),
