@@ -89,6 +89,11 @@ pub fn restore_errno(value: c_int) {
     unsafe { *libc::__errno_location() = value };
 }
 
+/// Clears `errno`, before a C function that says only by it whether it failed.
+pub fn set_no_error() {
+    restore_errno(0);
+}
+
 /// The error of a C function that has just failed.
 pub fn last_error() -> Errno {
     Errno(saved_errno() as u16)

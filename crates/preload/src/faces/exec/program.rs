@@ -70,7 +70,7 @@ impl Program {
     fn open(dirfd: c_int, path: &CStr, name: CString, flags: c_int, depth: usize) -> Result<Program, Errno> {
         let fd = vfs::openat(dirfd, path, libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | flags, 0)?;
         let program = if vfs::is_ours(fd) {
-            vfs::faccessat(dirfd, path, libc::X_OK, libc::AT_EACCESS).and_then(|()| Program::read(fd, &name, depth))
+            vfs::faccessat(dirfd, path, libc::X_OK).and_then(|()| Program::read(fd, &name, depth))
         } else {
             Program::outside(fd, &name, depth)
         };

@@ -357,7 +357,7 @@ fn searched(file: &CStr) -> Result<Option<CString>, Errno> {
     let mut error = Errno::NOENT;
     for candidate in search::candidates(file) {
         let Ok(stat) = vfs::fstatat(libc::AT_FDCWD, &candidate, 0) else { continue };
-        match vfs::faccessat(libc::AT_FDCWD, &candidate, libc::X_OK, libc::AT_EACCESS) {
+        match vfs::faccessat(libc::AT_FDCWD, &candidate, libc::X_OK) {
             Ok(()) if stat.st_mode & libc::S_IFMT == libc::S_IFREG => return Ok(Some(candidate)),
             _ => error = Errno::ACCESS,
         }
