@@ -430,10 +430,19 @@ impl Client {
             available: 0,
             block_size: map.block_size,
         };
+        let mut counted = Vec::new();
         for server in map.servers.iter().filter(|s| s.state == ServerState::Up) {
-            if let (DataReply::Space { total, available }, ..) =
-                self.data(server.id, DataRequest::Space, &[], &mut [])?
+            if let (
+                DataReply::Space {
+                    total,
+                    available,
+                    device,
+                },
+                ..,
+            ) = self.data(server.id, DataRequest::Space, &[], &mut [])?
+                && !counted.contains(&(server.node, device))
             {
+                counted.push((server.node, device));
                 sum.total = sum.total.saturating_add(total);
                 sum.available = sum.available.saturating_add(available);
             }

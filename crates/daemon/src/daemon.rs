@@ -259,6 +259,7 @@ impl Daemon {
             stored: self.links.data.as_ref().map_or(0, |d| d.stored()),
             capacity: space.total,
             available: space.available,
+            device: space.device,
             meta_operations: self.counters.meta.load(Ordering::Relaxed),
             data_operations: self.counters.data.load(Ordering::Relaxed),
             bytes_read: self.counters.read.load(Ordering::Relaxed),

@@ -134,6 +134,7 @@ pub(crate) fn data_locally(
             DataReply::Space {
                 total: space.total,
                 available: space.available,
+                device: space.device,
             }
         }
         DataRequest::Pass { .. } => return Err(Errno::OPNOTSUPP),

@@ -37,6 +37,8 @@ pub struct Space {
     pub total: u64,
     /// Bytes that can still be stored.
     pub available: u64,
+    /// Which file systems these are: the same for stores on the same ones.
+    pub device: u64,
 }
 
 /// The sub-files of one server. All methods may be called from any number of threads at once.
@@ -261,6 +263,7 @@ impl DataStore {
                 unit = u64::from(memory.mem_unit);
                 (total, available) = (memory.totalram, memory.freeram);
             }
+            space.device = space.device.wrapping_mul(31).wrapping_add(disk.device);
             space.total = space.total.saturating_add(total.saturating_mul(unit));
             space.available = space.available.saturating_add(available.saturating_mul(unit));
         }

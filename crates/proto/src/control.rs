@@ -50,6 +50,8 @@ pub struct Stats {
     pub capacity: u64,
     /// Bytes that can still be stored.
     pub available: u64,
+    /// Which storage that is: servers of one node that name the same share it, and it counts once.
+    pub device: u64,
     /// Requests to the metadata served.
     pub meta_operations: u64,
     /// Requests for data served (direct local access is not seen by the server).

@@ -131,5 +131,7 @@ pub enum DataReply {
         total: u64,
         /// Bytes that can still be stored.
         available: u64,
+        /// Which storage that is: servers of one node that name the same share it, and it counts once.
+        device: u64,
     },
 }

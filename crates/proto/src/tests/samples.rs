@@ -489,6 +489,7 @@ pub(super) fn replies() -> Vec<Reply> {
         DataReply::Space {
             total: u64::MAX,
             available: 0,
+            device: 7,
         },
     ];
     let peer = [
