@@ -66,7 +66,8 @@ impl Anchors {
 
     /// A fresh description of a slot's anchor, to ask through.
     pub fn probe(&self, index: u32) -> Result<Probe, rustix::io::Errno> {
-        self.open(index, true).map(|fd| Probe(std::mem::ManuallyDrop::new(fd)))
+        self.open(index, true)
+            .map(|fd| Probe(std::mem::ManuallyDrop::new(fd)))
     }
 
     /// Opens the anchor of a slot: another description of it each time.

@@ -14,7 +14,11 @@ pub const MAX_TRANSFER: usize = 0x7fff_f000;
 pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: promised by the caller.
     let result = unsafe { bivouac_node::raw::syscall6(number as usize, args) };
-    if (-4095..0).contains(&result) { Err(Errno(-result as u16)) } else { Ok(result as usize) }
+    if (-4095..0).contains(&result) {
+        Err(Errno(-result as u16))
+    } else {
+        Ok(result as usize)
+    }
 }
 
 /// Fills up to six arguments.
@@ -95,7 +99,6 @@ macro_rules! from_values {
 }
 
 from_values!(i32 => c_int, usize => c_int, i64 => i64, u64 => i64, usize => i64, usize => isize);
-
 
 /// Prints a line on stderr, whatever stderr is for the kernel.
 pub fn complain(text: &str) {

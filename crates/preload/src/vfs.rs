@@ -32,8 +32,8 @@ pub mod xattr;
 
 pub use at::in_mount;
 pub use attrs::{
-    faccessat, fchmod, fchmodat, fchown, fchownat, fstat, fstatat, fstatfs, futimens, statfs, statx, truncate,
-    utimensat,
+    faccessat, fchmod, fchmodat, fchown, fchownat, fstat, fstatat, fstatfs, futimens, statfs, statx,
+    truncate, utimensat,
 };
 pub use control::fcntl_number as fcntl;
 pub use cwd::{chdir, fchdir, getcwd};
@@ -41,9 +41,7 @@ pub use data::{
     fallocate, fsync, ftruncate, list, lseek, pread, preadv, pwrite, pwritev, read, readv, write, writev,
 };
 pub use fds::is_ours;
-pub use names::{
-    linkat, mkdirat, mknodat, readlinkat, real_path, renameat2, symlinkat, unlinkat,
-};
+pub use names::{linkat, mkdirat, mknodat, readlinkat, real_path, renameat2, symlinkat, unlinkat};
 pub use open::{close, close_range, dup, dup3, openat};
 pub use state::{active, begin};
 

@@ -29,7 +29,11 @@ unsafe fn access_path(dirfd: c_int, name: *const c_char, mode: c_int, flags: c_i
 /// # Safety
 /// `name` is NULL or a C string.
 unsafe fn chmod_path(dirfd: c_int, name: *const c_char, mode: c_uint, flags: c_int) -> c_int {
-    let set = |path: &CStr| vfs::fchmodat(dirfd, path, mode, flags, |dirfd, path| kernel_chmod(dirfd, path, mode, flags));
+    let set = |path: &CStr| {
+        vfs::fchmodat(dirfd, path, mode, flags, |dirfd, path| {
+            kernel_chmod(dirfd, path, mode, flags)
+        })
+    };
     // SAFETY: promised by the caller.
     result(unsafe { with_path(name, set) })
 }
@@ -52,7 +56,10 @@ unsafe fn from_timevals(times: *const libc::timeval) -> Result<Times, Errno> {
         return Ok(None);
     }
     let one = |time: libc::timeval| match time.tv_usec {
-        0..=999_999 => Ok(libc::timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec * 1000 }),
+        0..=999_999 => Ok(libc::timespec {
+            tv_sec: time.tv_sec,
+            tv_nsec: time.tv_usec * 1000,
+        }),
         _ => Err(Errno::INVAL),
     };
     // SAFETY: promised by the caller, and not NULL.
@@ -70,7 +77,10 @@ unsafe fn from_timespecs(times: *const libc::timespec) -> Times {
 /// `name` is NULL or a C string, `times` NULL or two.
 unsafe fn set_times(dirfd: c_int, name: *const c_char, times: *const libc::timeval, flags: c_int) -> c_int {
     // SAFETY: promised by the caller.
-    result(unsafe { from_timevals(times).and_then(|times| with_path(name, |path| vfs::utimensat(dirfd, path, times, flags))) })
+    result(unsafe {
+        from_timevals(times)
+            .and_then(|times| with_path(name, |path| vfs::utimensat(dirfd, path, times, flags)))
+    })
 }
 
 const NOFOLLOW: c_int = libc::AT_SYMLINK_NOFOLLOW;

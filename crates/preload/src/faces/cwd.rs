@@ -9,7 +9,11 @@ use std::ffi::{CStr, c_char, c_int};
 ///
 /// # Safety
 /// `buffer` is NULL or has room for `size` bytes.
-unsafe fn hand_over(path: Result<Vec<u8>, Errno>, buffer: *mut c_char, size: usize) -> Result<*mut c_char, Errno> {
+unsafe fn hand_over(
+    path: Result<Vec<u8>, Errno>,
+    buffer: *mut c_char,
+    size: usize,
+) -> Result<*mut c_char, Errno> {
     let path = path?;
     let needed = path.len() + 1;
     if (size > 0 || !buffer.is_null()) && needed > size {
@@ -17,7 +21,11 @@ unsafe fn hand_over(path: Result<Vec<u8>, Errno>, buffer: *mut c_char, size: usi
     }
     // SAFETY: what malloc gives, or what the caller promised, has room for the path and NUL.
     unsafe {
-        let to = if buffer.is_null() { libc::malloc(size.max(needed)).cast::<c_char>() } else { buffer };
+        let to = if buffer.is_null() {
+            libc::malloc(size.max(needed)).cast::<c_char>()
+        } else {
+            buffer
+        };
         if to.is_null() {
             return Err(Errno::NOMEM);
         }

@@ -9,13 +9,19 @@ const TCGETS: usize = 0x5401;
 /// Closes everything from a number on, where the kernel has no `close_range`.
 fn close_listed(first: c_int) {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    let Ok(list) = sys!(SYS_openat, libc::AT_FDCWD, c"/proc/self/fd".as_ptr(), flags) else { return };
+    let Ok(list) = sys!(SYS_openat, libc::AT_FDCWD, c"/proc/self/fd".as_ptr(), flags) else {
+        return;
+    };
     let list = open::owned(list);
     let mut numbers = Vec::new();
     let mut buffer = Vec::with_capacity(4096);
     let mut entries = rustix::fs::RawDir::new(&list, buffer.spare_capacity_mut());
     while let Some(Ok(entry)) = entries.next() {
-        let number = entry.file_name().to_str().ok().and_then(|name| name.parse::<c_int>().ok());
+        let number = entry
+            .file_name()
+            .to_str()
+            .ok()
+            .and_then(|name| name.parse::<c_int>().ok());
         numbers.extend(number.filter(|number| *number >= first));
     }
     drop(list);
@@ -49,7 +55,11 @@ fn advise(fd: c_int, offset: i64, len: i64, advice: c_int) -> c_int {
 
 fn allocate(fd: c_int, offset: i64, len: i64) -> c_int {
     if !fds::is_foreign(fd) && fds::is_ours(fd) {
-        return number(if offset < 0 || len <= 0 { Err(Errno::INVAL) } else { vfs::fallocate(fd, 0, offset, len) });
+        return number(if offset < 0 || len <= 0 {
+            Err(Errno::INVAL)
+        } else {
+            vfs::fallocate(fd, 0, offset, len)
+        });
     }
     match next!("posix_fallocate64", fn(c_int, i64, i64) -> c_int) {
         // SAFETY: plain numbers.

@@ -25,21 +25,32 @@ unsafe fn read_at(fd: c_int, buffer: *mut c_void, count: usize, offset: Option<i
     if fds::is_foreign(fd) {
         return kernel();
     }
-    let Some(file) = fds::get(fd)? else { return kernel() };
+    let Some(file) = fds::get(fd)? else {
+        return kernel();
+    };
     let offset = offset.map(position).transpose()?;
     let count = count.min(MAX_TRANSFER);
     if count > 0 && buffer.is_null() {
         return Err(FAULT);
     }
     // SAFETY: promised by the caller; an empty slice points to something even when the program passes NULL.
-    let into = if count == 0 { &mut [][..] } else { unsafe { std::slice::from_raw_parts_mut(buffer.cast(), count) } };
+    let into = if count == 0 {
+        &mut [][..]
+    } else {
+        unsafe { std::slice::from_raw_parts_mut(buffer.cast(), count) }
+    };
     read_into(&file, &mut [IoSliceMut::new(into)], offset)
 }
 
 /// # Safety
 /// `buffer` holds `count` bytes.
 #[inline]
-unsafe fn write_at(fd: c_int, buffer: *const c_void, count: usize, offset: Option<i64>) -> Result<usize, Errno> {
+unsafe fn write_at(
+    fd: c_int,
+    buffer: *const c_void,
+    count: usize,
+    offset: Option<i64>,
+) -> Result<usize, Errno> {
     let kernel = || match offset {
         None => sys!(SYS_write, fd, buffer, count),
         Some(offset) => sys!(SYS_pwrite64, fd, buffer, count, offset),
@@ -47,14 +58,20 @@ unsafe fn write_at(fd: c_int, buffer: *const c_void, count: usize, offset: Optio
     if fds::is_foreign(fd) {
         return kernel();
     }
-    let Some(file) = fds::get(fd)? else { return kernel() };
+    let Some(file) = fds::get(fd)? else {
+        return kernel();
+    };
     let offset = offset.map(position).transpose()?;
     let count = count.min(MAX_TRANSFER);
     if count > 0 && buffer.is_null() {
         return Err(FAULT);
     }
     // SAFETY: as above.
-    let from = if count == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(buffer.cast(), count) } };
+    let from = if count == 0 {
+        &[][..]
+    } else {
+        unsafe { std::slice::from_raw_parts(buffer.cast(), count) }
+    };
     write_from(&file, &[IoSlice::new(from)], offset)
 }
 
@@ -76,7 +93,10 @@ unsafe fn vector<'a>(vector: *const libc::iovec, count: c_int) -> Result<&'a [li
     let vector = unsafe { std::slice::from_raw_parts(vector, count as usize) };
     let mut sum = 0usize;
     for part in vector {
-        sum = sum.checked_add(part.iov_len).filter(|sum| isize::try_from(*sum).is_ok()).ok_or(Errno::INVAL)?;
+        sum = sum
+            .checked_add(part.iov_len)
+            .filter(|sum| isize::try_from(*sum).is_ok())
+            .ok_or(Errno::INVAL)?;
         if part.iov_len > 0 && part.iov_base.is_null() {
             return Err(FAULT);
         }
@@ -86,7 +106,12 @@ unsafe fn vector<'a>(vector: *const libc::iovec, count: c_int) -> Result<&'a [li
 
 /// # Safety
 /// `parts` describe memory that may be written.
-unsafe fn read_parts(fd: c_int, parts: *const libc::iovec, count: c_int, offset: Option<i64>) -> Result<usize, Errno> {
+unsafe fn read_parts(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+    offset: Option<i64>,
+) -> Result<usize, Errno> {
     let kernel = || match offset {
         None => sys!(SYS_readv, fd, parts, count),
         Some(offset) => sys!(SYS_preadv, fd, parts, count, offset, 0),
@@ -94,17 +119,24 @@ unsafe fn read_parts(fd: c_int, parts: *const libc::iovec, count: c_int, offset:
     if fds::is_foreign(fd) {
         return kernel();
     }
-    let Some(file) = fds::get(fd)? else { return kernel() };
+    let Some(file) = fds::get(fd)? else {
+        return kernel();
+    };
     let offset = offset.map(position).transpose()?;
     // SAFETY: promised by the caller.
     let parts = unsafe { vector(parts, count) }?;
     let slice = |part: &libc::iovec| {
         let len = part.iov_len;
         // SAFETY: promised by the caller; NULL only with no length.
-        IoSliceMut::new(if len == 0 { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(part.iov_base.cast(), len) } })
+        IoSliceMut::new(if len == 0 {
+            &mut []
+        } else {
+            unsafe { std::slice::from_raw_parts_mut(part.iov_base.cast(), len) }
+        })
     };
     if parts.len() <= FEW {
-        let mut few: [IoSliceMut<'_>; FEW] = std::array::from_fn(|i| parts.get(i).map_or(IoSliceMut::new(&mut []), slice));
+        let mut few: [IoSliceMut<'_>; FEW] =
+            std::array::from_fn(|i| parts.get(i).map_or(IoSliceMut::new(&mut []), slice));
         return read_into(&file, few.get_mut(..parts.len()).unwrap_or_default(), offset);
     }
     read_into(&file, &mut parts.iter().map(slice).collect::<Vec<_>>(), offset)
@@ -112,7 +144,12 @@ unsafe fn read_parts(fd: c_int, parts: *const libc::iovec, count: c_int, offset:
 
 /// # Safety
 /// `parts` describe memory that may be read.
-unsafe fn write_parts(fd: c_int, parts: *const libc::iovec, count: c_int, offset: Option<i64>) -> Result<usize, Errno> {
+unsafe fn write_parts(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+    offset: Option<i64>,
+) -> Result<usize, Errno> {
     let kernel = || match offset {
         None => sys!(SYS_writev, fd, parts, count),
         Some(offset) => sys!(SYS_pwritev, fd, parts, count, offset, 0),
@@ -120,14 +157,20 @@ unsafe fn write_parts(fd: c_int, parts: *const libc::iovec, count: c_int, offset
     if fds::is_foreign(fd) {
         return kernel();
     }
-    let Some(file) = fds::get(fd)? else { return kernel() };
+    let Some(file) = fds::get(fd)? else {
+        return kernel();
+    };
     let offset = offset.map(position).transpose()?;
     // SAFETY: promised by the caller.
     let parts = unsafe { vector(parts, count) }?;
     let slice = |part: &libc::iovec| {
         let len = part.iov_len;
         // SAFETY: promised by the caller; NULL only with no length.
-        IoSlice::new(if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(part.iov_base.cast(), len) } })
+        IoSlice::new(if len == 0 {
+            &[]
+        } else {
+            unsafe { std::slice::from_raw_parts(part.iov_base.cast(), len) }
+        })
     };
     if parts.len() <= FEW {
         let few: [IoSlice<'_>; FEW] = std::array::from_fn(|i| parts.get(i).map_or(IoSlice::new(&[]), slice));
@@ -145,11 +188,20 @@ const RWF_SYNC: c_int = 4;
 ///
 /// # Safety
 /// As for `read_parts` or `write_parts`.
-unsafe fn parts_with_flags(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int, write: bool) -> Result<usize, Errno> {
-    let kernel = || if write {
-        sys!(SYS_pwritev2, fd, parts, count, offset, 0, flags)
-    } else {
-        sys!(SYS_preadv2, fd, parts, count, offset, 0, flags)
+unsafe fn parts_with_flags(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+    offset: i64,
+    flags: c_int,
+    write: bool,
+) -> Result<usize, Errno> {
+    let kernel = || {
+        if write {
+            sys!(SYS_pwritev2, fd, parts, count, offset, 0, flags)
+        } else {
+            sys!(SYS_preadv2, fd, parts, count, offset, 0, flags)
+        }
     };
     if fds::is_foreign(fd) || fds::get(fd)?.is_none() {
         return kernel();

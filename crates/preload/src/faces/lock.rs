@@ -1,7 +1,7 @@
 //! `flock` and `lockf`. (`fcntl`'s locks come in through `fcntl`.)
 
 use crate::raw::result;
-use crate::vfs::{control, Errno, fds, locks};
+use crate::vfs::{Errno, control, fds, locks};
 use std::ffi::c_int;
 
 fn lock_file(fd: c_int, operation: c_int) -> Result<(), Errno> {
@@ -27,8 +27,13 @@ fn lock_section(fd: c_int, command: c_int, len: i64) -> Result<(), Errno> {
     lock.l_type = kind as i16;
     // SAFETY: the lock lives through the call.
     unsafe { control::fcntl(fd, action, &raw mut lock as usize) }?;
-    let free = i32::from(lock.l_type) == libc::F_UNLCK || lock.l_pid == bivouac_node::process::real_pid() as i32;
-    if command == libc::F_TEST && !free { Err(Errno::ACCESS) } else { Ok(()) }
+    let free =
+        i32::from(lock.l_type) == libc::F_UNLCK || lock.l_pid == bivouac_node::process::real_pid() as i32;
+    if command == libc::F_TEST && !free {
+        Err(Errno::ACCESS)
+    } else {
+        Ok(())
+    }
 }
 
 faces! {

@@ -42,10 +42,18 @@ unsafe fn statvfs_path(name: *const c_char, into: *mut libc::statvfs) -> c_int {
     let kernel = |path: &CStr| {
         let real = next!("statvfs", fn(*const c_char, *mut libc::statvfs) -> c_int).ok_or(Errno::NOSYS)?;
         // SAFETY: promised by the caller.
-        if unsafe { real(path.as_ptr(), into) } == 0 { Ok(()) } else { Err(raw::errno()) }
+        if unsafe { real(path.as_ptr(), into) } == 0 {
+            Ok(())
+        } else {
+            Err(raw::errno())
+        }
     };
     // SAFETY: promised by the caller.
-    result(unsafe { with_path(name, |path| vfs::statfs(path, kernel, |ours| into.write(to_statvfs(ours)))) })
+    result(unsafe {
+        with_path(name, |path| {
+            vfs::statfs(path, kernel, |ours| into.write(to_statvfs(ours)))
+        })
+    })
 }
 
 /// # Safety
@@ -54,10 +62,16 @@ unsafe fn statvfs_descriptor(fd: c_int, into: *mut libc::statvfs) -> c_int {
     let kernel = || {
         let real = next!("fstatvfs", fn(c_int, *mut libc::statvfs) -> c_int).ok_or(Errno::NOSYS)?;
         // SAFETY: promised by the caller.
-        if unsafe { real(fd, into) } == 0 { Ok(()) } else { Err(raw::errno()) }
+        if unsafe { real(fd, into) } == 0 {
+            Ok(())
+        } else {
+            Err(raw::errno())
+        }
     };
     // SAFETY: promised by the caller.
-    result(vfs::fstatfs(fd, kernel, |ours| unsafe { into.write(to_statvfs(ours)) }))
+    result(vfs::fstatfs(fd, kernel, |ours| unsafe {
+        into.write(to_statvfs(ours))
+    }))
 }
 
 /// `pathconf` for the mount; -1 without an error is "no limit".

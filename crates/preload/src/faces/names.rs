@@ -30,30 +30,56 @@ unsafe fn remove_name(dirfd: c_int, name: *const c_char, flags: c_int) -> c_int 
 
 /// # Safety
 /// Both names are NULL or C strings.
-unsafe fn rename_path(from_fd: c_int, from: *const c_char, to_fd: c_int, to: *const c_char, flags: c_uint) -> c_int {
+unsafe fn rename_path(
+    from_fd: c_int,
+    from: *const c_char,
+    to_fd: c_int,
+    to: *const c_char,
+    flags: c_uint,
+) -> c_int {
     // SAFETY: promised by the caller.
-    result(unsafe { with_path(from, |from| with_path(to, |to| vfs::renameat2(from_fd, from, to_fd, to, flags))) })
+    result(unsafe {
+        with_path(from, |from| {
+            with_path(to, |to| vfs::renameat2(from_fd, from, to_fd, to, flags))
+        })
+    })
 }
 
 /// # Safety
 /// Both names are NULL or C strings.
-unsafe fn link_path(from_fd: c_int, from: *const c_char, to_fd: c_int, to: *const c_char, flags: c_int) -> c_int {
+unsafe fn link_path(
+    from_fd: c_int,
+    from: *const c_char,
+    to_fd: c_int,
+    to: *const c_char,
+    flags: c_int,
+) -> c_int {
     // SAFETY: promised by the caller.
-    result(unsafe { with_path(from, |from| with_path(to, |to| vfs::linkat(from_fd, from, to_fd, to, flags))) })
+    result(unsafe {
+        with_path(from, |from| {
+            with_path(to, |to| vfs::linkat(from_fd, from, to_fd, to, flags))
+        })
+    })
 }
 
 /// # Safety
 /// Both are NULL or C strings.
 unsafe fn make_symlink(target: *const c_char, dirfd: c_int, name: *const c_char) -> c_int {
     // SAFETY: promised by the caller.
-    result(unsafe { with_path(target, |target| with_path(name, |name| vfs::symlinkat(target, dirfd, name))) })
+    result(unsafe {
+        with_path(target, |target| {
+            with_path(name, |name| vfs::symlinkat(target, dirfd, name))
+        })
+    })
 }
 
 /// # Safety
 /// `name` is NULL or a C string, `buffer` has room for `size` bytes.
 unsafe fn read_link(dirfd: c_int, name: *const c_char, buffer: *mut c_char, size: usize) -> isize {
     let read = |path: &std::ffi::CStr| {
-        let Ok(_) = isize::try_from(size) else { return Err(Errno::INVAL) };
+        let Ok(_) = isize::try_from(size) else {
+            return Err(Errno::INVAL);
+        };
         if size == 0 {
             return Err(Errno::INVAL);
         }
@@ -61,7 +87,9 @@ unsafe fn read_link(dirfd: c_int, name: *const c_char, buffer: *mut c_char, size
             return Err(Errno(libc::EFAULT as u16));
         }
         // SAFETY: promised by the caller, and not NULL.
-        vfs::readlinkat(dirfd, path, unsafe { std::slice::from_raw_parts_mut(buffer.cast(), size) })
+        vfs::readlinkat(dirfd, path, unsafe {
+            std::slice::from_raw_parts_mut(buffer.cast(), size)
+        })
     };
     // SAFETY: promised by the caller.
     result(unsafe { with_path(name, read) })

@@ -30,10 +30,26 @@ unsafe fn routed(number: c_long, args: Args) -> Option<Result<usize, Errno>> {
     // SAFETY: promised by the caller, also below.
     unsafe {
         match number {
-            libc::SYS_read | libc::SYS_write | libc::SYS_pread64 | libc::SYS_pwrite64 | libc::SYS_readv
-            | libc::SYS_writev | libc::SYS_preadv | libc::SYS_pwritev | libc::SYS_lseek | libc::SYS_fstat
-            | libc::SYS_ftruncate | libc::SYS_fallocate | libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_flock
-            | libc::SYS_fcntl | libc::SYS_ioctl | libc::SYS_fchmod | libc::SYS_fchown | libc::SYS_fchdir
+            libc::SYS_read
+            | libc::SYS_write
+            | libc::SYS_pread64
+            | libc::SYS_pwrite64
+            | libc::SYS_readv
+            | libc::SYS_writev
+            | libc::SYS_preadv
+            | libc::SYS_pwritev
+            | libc::SYS_lseek
+            | libc::SYS_fstat
+            | libc::SYS_ftruncate
+            | libc::SYS_fallocate
+            | libc::SYS_fsync
+            | libc::SYS_fdatasync
+            | libc::SYS_flock
+            | libc::SYS_fcntl
+            | libc::SYS_ioctl
+            | libc::SYS_fchmod
+            | libc::SYS_fchown
+            | libc::SYS_fchdir
             | libc::SYS_getdents64
                 if fds::is_foreign(args[0] as i32) && number != libc::SYS_fcntl =>
             {
@@ -45,7 +61,11 @@ unsafe fn routed(number: c_long, args: Args) -> Option<Result<usize, Errno>> {
 }
 
 fn face(returned: i64) -> Option<Result<usize, Errno>> {
-    Some(if returned == -1 { Err(crate::raw::errno()) } else { Ok(returned as usize) })
+    Some(if returned == -1 {
+        Err(crate::raw::errno())
+    } else {
+        Ok(returned as usize)
+    })
 }
 
 /// # Safety
@@ -102,10 +122,12 @@ unsafe fn on_path(number: c_long, args: Args) -> Option<Result<usize, Errno>> {
     unsafe {
         match number {
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_open => at(HERE, first, |fd, path| vfs::openat(fd, path, b as i32, c as u32).map(|fd| fd as usize)),
-            libc::SYS_openat => {
-                at(a as i32, second, |fd, path| vfs::openat(fd, path, c as i32, d as u32).map(|fd| fd as usize))
-            }
+            libc::SYS_open => at(HERE, first, |fd, path| {
+                vfs::openat(fd, path, b as i32, c as u32).map(|fd| fd as usize)
+            }),
+            libc::SYS_openat => at(a as i32, second, |fd, path| {
+                vfs::openat(fd, path, c as i32, d as u32).map(|fd| fd as usize)
+            }),
             // Its rules for resolving are the kernel's own: callers fall back to openat.
             libc::SYS_openat2 if in_mount(a as i32, second) => Some(Err(Errno::NOSYS)),
             #[cfg(target_arch = "x86_64")]
@@ -131,17 +153,25 @@ unsafe fn on_path(number: c_long, args: Args) -> Option<Result<usize, Errno>> {
             libc::SYS_unlinkat => face(super::names::unlinkat(a as i32, second, c as i32).into()),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_rename => face(super::names::rename(first, second).into()),
-            libc::SYS_renameat2 => face(super::names::renameat2(a as i32, second, c as i32, d as _, e as u32).into()),
+            libc::SYS_renameat2 => {
+                face(super::names::renameat2(a as i32, second, c as i32, d as _, e as u32).into())
+            }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_readlink => face(super::names::readlink(first, b as _, c) as i64),
             libc::SYS_readlinkat => face(super::names::readlinkat(a as i32, second, c as _, d) as i64),
-            libc::SYS_linkat => face(super::names::linkat(a as i32, second, c as i32, d as _, e as i32).into()),
+            libc::SYS_linkat => {
+                face(super::names::linkat(a as i32, second, c as i32, d as _, e as i32).into())
+            }
             libc::SYS_symlinkat => face(super::names::symlinkat(first, b as i32, c as _).into()),
             libc::SYS_chdir => at(HERE, first, |_, path| vfs::chdir(path).map(|()| 0)),
             libc::SYS_getcwd => Some(working_directory(a as *mut u8, b)),
             libc::SYS_fchmodat => face(super::access::fchmodat(a as i32, second, c as u32, 0).into()),
-            libc::SYS_fchownat => face(super::access::fchownat(a as i32, second, c as u32, d as u32, e as i32).into()),
-            libc::SYS_utimensat if b != 0 => face(super::access::utimensat(a as i32, second, c as _, d as i32).into()),
+            libc::SYS_fchownat => {
+                face(super::access::fchownat(a as i32, second, c as u32, d as u32, e as i32).into())
+            }
+            libc::SYS_utimensat if b != 0 => {
+                face(super::access::utimensat(a as i32, second, c as _, d as i32).into())
+            }
             libc::SYS_umask => Some(Ok(vfs::state::umask(a as u32) as usize)),
             _ => None,
         }
@@ -197,7 +227,9 @@ const ENTRY_HEAD: usize = 19;
 /// # Safety
 /// `buffer` has room for `size` bytes.
 unsafe fn list(fd: i32, buffer: *mut u8, size: usize) -> Result<usize, Errno> {
-    let Some(file) = fds::get(fd)? else { return sys!(SYS_getdents64, fd, buffer, size) };
+    let Some(file) = fds::get(fd)? else {
+        return sys!(SYS_getdents64, fd, buffer, size);
+    };
     // The smallest entry takes 24 bytes; what does not fit is asked for again.
     let entries = vfs::state::guarded(|| file.list((size / 48).max(1)))?;
     let mut used = 0;
@@ -210,7 +242,9 @@ unsafe fn list(fd: i32, buffer: *mut u8, size: usize) -> Result<usize, Errno> {
             run = (used, last);
         }
         if used + length > size {
-            let (fitting, Some(back)) = run else { return Err(Errno::INVAL) };
+            let (fitting, Some(back)) = run else {
+                return Err(Errno::INVAL);
+            };
             vfs::lseek(fd, back, libc::SEEK_SET)?;
             used = fitting;
             break;

@@ -2,17 +2,25 @@
 
 use super::path;
 use crate::raw::result;
-use crate::vfs::xattr::{self, Target};
 use crate::vfs::Errno;
+use crate::vfs::xattr::{self, Target};
 use std::ffi::{c_char, c_int, c_void};
 
 const FAULT: Errno = Errno(libc::EFAULT as u16);
 
 /// # Safety
 /// `name` is NULL or a C string, `value` holds `size` bytes.
-unsafe fn set(target: Option<Target<'_>>, name: *const c_char, value: *const c_void, size: usize, flags: c_int) -> c_int {
+unsafe fn set(
+    target: Option<Target<'_>>,
+    name: *const c_char,
+    value: *const c_void,
+    size: usize,
+    flags: c_int,
+) -> c_int {
     // SAFETY: promised by the caller.
-    let (Some(target), Some(name)) = (target, unsafe { path(name) }) else { return result(Err::<(), _>(FAULT)) };
+    let (Some(target), Some(name)) = (target, unsafe { path(name) }) else {
+        return result(Err::<(), _>(FAULT));
+    };
     if size > 0 && value.is_null() {
         return result(Err::<(), _>(FAULT));
     }
@@ -20,7 +28,11 @@ unsafe fn set(target: Option<Target<'_>>, name: *const c_char, value: *const c_v
         return result(Err::<(), _>(Errno(libc::E2BIG as u16)));
     }
     // SAFETY: promised by the caller.
-    let value = if size == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(value.cast(), size) } };
+    let value = if size == 0 {
+        &[][..]
+    } else {
+        unsafe { std::slice::from_raw_parts(value.cast(), size) }
+    };
     result(xattr::set(target, name, value, flags))
 }
 
@@ -28,7 +40,9 @@ unsafe fn set(target: Option<Target<'_>>, name: *const c_char, value: *const c_v
 /// `name` is NULL or a C string, `value` has room for `size` bytes.
 unsafe fn get(target: Option<Target<'_>>, name: *const c_char, value: *mut c_void, size: usize) -> isize {
     // SAFETY: promised by the caller.
-    let (Some(target), Some(name)) = (target, unsafe { path(name) }) else { return result(Err::<usize, _>(FAULT)) };
+    let (Some(target), Some(name)) = (target, unsafe { path(name) }) else {
+        return result(Err::<usize, _>(FAULT));
+    };
     // SAFETY: promised by the caller.
     result(unsafe { xattr::get(target, name, value.cast(), size) })
 }
@@ -36,7 +50,9 @@ unsafe fn get(target: Option<Target<'_>>, name: *const c_char, value: *mut c_voi
 /// # Safety
 /// `names` has room for `size` bytes.
 unsafe fn list(target: Option<Target<'_>>, names: *mut c_char, size: usize) -> isize {
-    let Some(target) = target else { return result(Err::<usize, _>(FAULT)) };
+    let Some(target) = target else {
+        return result(Err::<usize, _>(FAULT));
+    };
     // SAFETY: promised by the caller.
     result(unsafe { xattr::list(target, names.cast(), size) })
 }
@@ -45,7 +61,9 @@ unsafe fn list(target: Option<Target<'_>>, names: *mut c_char, size: usize) -> i
 /// `name` is NULL or a C string.
 unsafe fn remove(target: Option<Target<'_>>, name: *const c_char) -> c_int {
     // SAFETY: promised by the caller.
-    let (Some(target), Some(name)) = (target, unsafe { path(name) }) else { return result(Err::<(), _>(FAULT)) };
+    let (Some(target), Some(name)) = (target, unsafe { path(name) }) else {
+        return result(Err::<(), _>(FAULT));
+    };
     result(xattr::remove(target, name))
 }
 

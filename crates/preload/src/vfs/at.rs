@@ -62,15 +62,13 @@ fn turns<T>(
                 None => return kernel(dirfd, path),
             },
             Place::Kernel => match kernel(dirfd, path) {
-                Err(errno) if links::may_lead_inside(errno) => {
-                    match links::into_mount(dirfd, path, follow) {
-                        Some(inside) => {
-                            walked = inside;
-                            (Ino::ROOT, &walked[..])
-                        }
-                        None => return Err(errno),
+                Err(errno) if links::may_lead_inside(errno) => match links::into_mount(dirfd, path, follow) {
+                    Some(inside) => {
+                        walked = inside;
+                        (Ino::ROOT, &walked[..])
                     }
-                }
+                    None => return Err(errno),
+                },
                 other => return other,
             },
         };
@@ -131,7 +129,8 @@ pub fn settle(dirfd: i32, path: &CStr) -> Result<Settled, Errno> {
         let (directory, name) = split_name(&rest);
         match state::guarded(|| state::client()?.real_path(start, directory)) {
             Err(Fail::Outside(directory)) => {
-                outside = Some(CString::new([&directory[..], b"/", name].concat()).map_err(|_| Errno::INVAL)?);
+                outside =
+                    Some(CString::new([&directory[..], b"/", name].concat()).map_err(|_| Errno::INVAL)?);
             }
             // Whether or not it exists: the operation will say.
             _ => return Ok(Settled::Inside(start, rest)),
@@ -143,8 +142,17 @@ pub fn settle(dirfd: i32, path: &CStr) -> Result<Settled, Errno> {
 /// A path's directory (`.` for none) and its last name with the slashes behind it.
 fn split_name(path: &[u8]) -> (&[u8], &[u8]) {
     let trimmed = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
-    let begin = path.get(..trimmed).unwrap_or_default().iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
-    let directory = if begin == 0 { &b"."[..] } else { path.get(..begin).unwrap_or_default() };
+    let begin = path
+        .get(..trimmed)
+        .unwrap_or_default()
+        .iter()
+        .rposition(|b| *b == b'/')
+        .map_or(0, |i| i + 1);
+    let directory = if begin == 0 {
+        &b"."[..]
+    } else {
+        path.get(..begin).unwrap_or_default()
+    };
     (directory, path.get(begin..).unwrap_or_default())
 }
 

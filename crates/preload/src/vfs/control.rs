@@ -23,14 +23,21 @@ pub unsafe fn fcntl(fd: i32, command: i32, arg: usize) -> Result<i32, Errno> {
         libc::F_GETFD | libc::F_SETFD => return kernel(),
         _ => {}
     }
-    let Some(file) = fds::get(fd)? else { return kernel() };
+    let Some(file) = fds::get(fd)? else {
+        return kernel();
+    };
     match command {
         libc::F_GETFL => Ok(file.flags() | LARGE_FILE),
         libc::F_SETFL => {
             file.set_flags(arg as i32);
             Ok(0)
         }
-        libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
+        libc::F_GETLK
+        | libc::F_SETLK
+        | libc::F_SETLKW
+        | libc::F_OFD_GETLK
+        | libc::F_OFD_SETLK
+        | libc::F_OFD_SETLKW => {
             if arg == 0 {
                 return Err(Errno(libc::EFAULT as u16));
             }
@@ -49,7 +56,12 @@ pub unsafe fn fcntl(fd: i32, command: i32, arg: usize) -> Result<i32, Errno> {
 /// `fcntl(2)` for commands whose argument is a number.
 pub fn fcntl_number(fd: i32, command: i32, arg: usize) -> Result<i32, Errno> {
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_GETFD | libc::F_SETFD | libc::F_GETFL | libc::F_SETFL => {
+        libc::F_DUPFD
+        | libc::F_DUPFD_CLOEXEC
+        | libc::F_GETFD
+        | libc::F_SETFD
+        | libc::F_GETFL
+        | libc::F_SETFL => {
             // SAFETY: none of these takes a pointer.
             unsafe { fcntl(fd, command, arg) }
         }

@@ -23,7 +23,11 @@ impl<'a> End<'a> {
         if offset.as_ref().is_some_and(|offset| **offset < 0) {
             return Err(Errno::INVAL);
         }
-        Ok(End { fd, file: fds::get(fd)?, offset })
+        Ok(End {
+            fd,
+            file: fds::get(fd)?,
+            offset,
+        })
     }
 
     fn ours(&self) -> Option<&Handle> {
@@ -86,7 +90,11 @@ pub fn copy_file_range(
     if flags != 0 {
         return Some(Err(Errno::INVAL));
     }
-    Some(regular(&from, false).and_then(|()| regular(&to, true)).and_then(|()| move_bytes(from, to, len)))
+    Some(
+        regular(&from, false)
+            .and_then(|()| regular(&to, true))
+            .and_then(|()| move_bytes(from, to, len)),
+    )
 }
 
 /// Both ends have to be regular files, open for what is done.
@@ -125,7 +133,11 @@ pub fn sendfile(to: i32, from: i32, offset: Option<&mut i64>, len: usize) -> Opt
         return None;
     }
     // What cannot be read at an offset cannot be sent.
-    Some(if from.file.is_none() && from.position().is_err() { Err(Errno::INVAL) } else { move_bytes(from, to, len) })
+    Some(if from.file.is_none() && from.position().is_err() {
+        Err(Errno::INVAL)
+    } else {
+        move_bytes(from, to, len)
+    })
 }
 
 /// Moves bytes until `len`, the end of the file, or a short write; an error counts only when nothing was moved.

@@ -47,7 +47,9 @@ unsafe impl Sync for Entry {}
 impl Entry {
     fn enter(&self) -> bool {
         let enter = |users: u32| (users > 0 && users < BUSY - 1).then_some(users + 1);
-        self.users.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_ok()
+        self.users
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, enter)
+            .is_ok()
     }
 }
 
@@ -81,7 +83,11 @@ impl File {
         for step in 0..all {
             let index = (start + step) % all;
             let entry = make_entry(index)?;
-            if entry.users.compare_exchange(0, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            if entry
+                .users
+                .compare_exchange(0, BUSY, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+            {
                 // SAFETY: BUSY is ours.
                 unsafe { *entry.handle.get() = Some(handle) };
                 entry.users.store(1, Ordering::Release);
@@ -110,7 +116,11 @@ impl Drop for File {
     fn drop(&mut self) {
         let Some(entry) = entry(self.index) else { return };
         let leave = |users: u32| Some(if users == 1 { BUSY } else { users - 1 });
-        if entry.users.fetch_update(Ordering::AcqRel, Ordering::Relaxed, leave) != Ok(1) {
+        if entry
+            .users
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, leave)
+            != Ok(1)
+        {
             return;
         }
         // SAFETY: the last user: BUSY is ours.
@@ -138,9 +148,17 @@ fn make_entry(index: u32) -> Option<&'static Entry> {
     let chunk = CHUNKS.get(index as usize / CHUNK)?;
     if chunk.load(Ordering::Acquire).is_null() {
         let fresh = Box::into_raw(Box::new(
-            [const { Entry { users: AtomicU32::new(0), handle: UnsafeCell::new(None) } }; CHUNK],
+            [const {
+                Entry {
+                    users: AtomicU32::new(0),
+                    handle: UnsafeCell::new(None),
+                }
+            }; CHUNK],
         ));
-        if chunk.compare_exchange(std::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        if chunk
+            .compare_exchange(std::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
             // SAFETY: not published.
             drop(unsafe { Box::from_raw(fresh) });
         }
@@ -171,7 +189,9 @@ fn find(fd: i32) -> Result<Option<File>, Errno> {
             UNKNOWN => return resolve(fd, word),
             FOREIGN => return Ok(None),
             seen => {
-                let Some(file) = File::again(seen - FIRST_ENTRY) else { continue };
+                let Some(file) = File::again(seen - FIRST_ENTRY) else {
+                    continue;
+                };
                 // Otherwise it was closed in between, and this may be another file.
                 if word.load(Ordering::Acquire) == seen {
                     return Ok(Some(file));
@@ -191,7 +211,11 @@ fn resolve(fd: i32, word: &AtomicU32) -> Result<Option<File>, Errno> {
         Ok(offset) => bivouac_node::anchor::is_marked(offset),
         Err(_) => false,
     };
-    let id = if marked { state::client()?.table().identify(borrowed_fd) } else { None };
+    let id = if marked {
+        state::client()?.table().identify(borrowed_fd)
+    } else {
+        None
+    };
     let Some(id) = id else {
         if !state::borrowed() {
             let _ = word.compare_exchange(UNKNOWN, FOREIGN, Ordering::AcqRel, Ordering::Relaxed);
@@ -205,7 +229,10 @@ fn resolve(fd: i32, word: &AtomicU32) -> Result<Option<File>, Errno> {
         HIGHEST.fetch_max(fd, Ordering::Relaxed);
         let shared = file.clone();
         let ours = FIRST_ENTRY + shared.index;
-        if word.compare_exchange(UNKNOWN, ours, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if word
+            .compare_exchange(UNKNOWN, ours, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
             std::mem::forget(shared);
         }
     }
@@ -242,7 +269,9 @@ pub fn set(fd: i32, standing: Standing) {
     }
     let old = word.swap(value, Ordering::AcqRel);
     if old >= FIRST_ENTRY {
-        drop(File { index: old - FIRST_ENTRY });
+        drop(File {
+            index: old - FIRST_ENTRY,
+        });
     }
     if fd <= 2 && old != value {
         crate::faces::stdio::std_descriptor_changed(fd);
@@ -252,7 +281,9 @@ pub fn set(fd: i32, standing: Standing) {
 /// Takes a number's file out before the kernel closes it: dropped afterwards, it lets go.
 pub fn take(fd: i32) -> Option<File> {
     let old = word(fd)?.swap(UNKNOWN, Ordering::AcqRel);
-    (old >= FIRST_ENTRY).then(|| File { index: old - FIRST_ENTRY })
+    (old >= FIRST_ENTRY).then(|| File {
+        index: old - FIRST_ENTRY,
+    })
 }
 
 /// An open file that has no number yet.

@@ -21,16 +21,27 @@ pub fn may_lead_inside(errno: Errno) -> bool {
 /// Where a path that the kernel did not find leads: what follows the mount point. `None`: not into the mount.
 #[cold]
 pub fn into_mount(dirfd: i32, path: &CStr, follow: bool) -> Option<Vec<u8>> {
-    if is_plainly_missing(dirfd, path, follow) { None } else { walk(dirfd, path, follow) }
+    if is_plainly_missing(dirfd, path, follow) {
+        None
+    } else {
+        walk(dirfd, path, follow)
+    }
 }
 
 /// The directory exists, and the name in it is no symbolic link that would be followed.
 fn is_plainly_missing(dirfd: i32, path: &CStr, follow: bool) -> bool {
     let bytes = path.to_bytes();
     let trimmed = bytes.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
-    let parent = bytes.get(..trimmed).unwrap_or_default().iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
+    let parent = bytes
+        .get(..trimmed)
+        .unwrap_or_default()
+        .iter()
+        .rposition(|b| *b == b'/')
+        .map_or(0, |i| i + 1);
     let mut buffer = [0u8; PATH_MAX];
-    let Some(room) = buffer.get_mut(..parent) else { return true };
+    let Some(room) = buffer.get_mut(..parent) else {
+        return true;
+    };
     if parent > 0 {
         room.copy_from_slice(bytes.get(..parent).unwrap_or_default());
         if sys!(SYS_faccessat, dirfd, buffer.as_ptr(), libc::F_OK).is_err() {
@@ -41,13 +52,22 @@ fn is_plainly_missing(dirfd: i32, path: &CStr, follow: bool) -> bool {
     if !follow && trimmed == bytes.len() {
         return true;
     }
-    let Some(room) = buffer.get_mut(..trimmed) else { return true };
+    let Some(room) = buffer.get_mut(..trimmed) else {
+        return true;
+    };
     room.copy_from_slice(bytes.get(..trimmed).unwrap_or_default());
     if let Some(end) = buffer.get_mut(trimmed) {
         *end = 0;
     }
     let mut target = [0u8; 1];
-    sys!(SYS_readlinkat, dirfd, buffer.as_ptr(), target.as_mut_ptr(), target.len()).is_err()
+    sys!(
+        SYS_readlinkat,
+        dirfd,
+        buffer.as_ptr(),
+        target.as_mut_ptr(),
+        target.len()
+    )
+    .is_err()
 }
 
 /// Walks, from the real path of where it starts.
@@ -128,7 +148,14 @@ fn reached(mount: &[u8], resolved: &[u8]) -> Option<Vec<u8>> {
 /// The target of a symbolic link; `path` ends with NUL.
 fn link_target(path: &[u8]) -> Option<Vec<u8>> {
     let mut target = vec![0u8; PATH_MAX];
-    let len = sys!(SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), target.as_mut_ptr(), target.len()).ok()?;
+    let len = sys!(
+        SYS_readlinkat,
+        libc::AT_FDCWD,
+        path.as_ptr(),
+        target.as_mut_ptr(),
+        target.len()
+    )
+    .ok()?;
     target.truncate(len);
     Some(target)
 }
@@ -147,8 +174,10 @@ mod tests {
             (b"/home/dir", b"/var/lib"),
             (b"/root", b"/"),
         ]);
-        walk_from(b"/bivouac", start.into(), path.as_bytes(), follow, |p| links.get(p).map(|t| t.to_vec()))
-            .map(|rest| String::from_utf8(rest).unwrap())
+        walk_from(b"/bivouac", start.into(), path.as_bytes(), follow, |p| {
+            links.get(p).map(|t| t.to_vec())
+        })
+        .map(|rest| String::from_utf8(rest).unwrap())
     }
 
     #[test]
@@ -167,7 +196,11 @@ mod tests {
             ("/tmp", "no/such", None),
         ];
         for (start, path, expected) in cases {
-            assert_eq!(walked(start, path, true).as_deref(), expected, "{path} from {start}");
+            assert_eq!(
+                walked(start, path, true).as_deref(),
+                expected,
+                "{path} from {start}"
+            );
         }
     }
 

@@ -16,7 +16,14 @@ const LONGEST_PAUSE: i64 = 25_000_000;
 const SET_BYTES: usize = 8;
 
 /// Takes a lock, waiting if need be.
-fn take(file: &Handle, kind: LockKind, exclusive: bool, start: u64, end: u64, wait: bool) -> Result<(), Errno> {
+fn take(
+    file: &Handle,
+    kind: LockKind,
+    exclusive: bool,
+    start: u64,
+    end: u64,
+    wait: bool,
+) -> Result<(), Errno> {
     let attempt = || state::guarded(|| file.lock(kind, exclusive, start, end, false, &|| false));
     let first = attempt();
     if !wait || first != Err(Errno::AGAIN) {
@@ -43,14 +50,30 @@ impl Blocked {
     fn all() -> Blocked {
         let all = u64::MAX;
         let mut before = 0u64;
-        let _ = sys!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, SET_BYTES);
+        let _ = sys!(
+            SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const all,
+            &raw mut before,
+            SET_BYTES
+        );
         Blocked { before }
     }
 
     /// Sleeps with the mask from before; EINTR when a handler ran.
     fn pause(&self, nanos: i64) -> Result<(), Errno> {
-        let time = libc::timespec { tv_sec: 0, tv_nsec: nanos };
-        match sys!(SYS_ppoll, 0, 0, &raw const time, &raw const self.before, SET_BYTES) {
+        let time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: nanos,
+        };
+        match sys!(
+            SYS_ppoll,
+            0,
+            0,
+            &raw const time,
+            &raw const self.before,
+            SET_BYTES
+        ) {
             Err(Errno::INTR) => Err(Errno::INTR),
             _ => Ok(()),
         }
@@ -59,7 +82,13 @@ impl Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        let _ = sys!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const self.before, 0, SET_BYTES);
+        let _ = sys!(
+            SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const self.before,
+            0,
+            SET_BYTES
+        );
     }
 }
 
@@ -89,7 +118,12 @@ pub fn fcntl(file: &Handle, command: i32, lock: &mut libc::flock) -> Result<(), 
     let exclusive = match i32::from(lock.l_type) {
         libc::F_RDLCK => false,
         libc::F_WRLCK => true,
-        libc::F_UNLCK if matches!(command, libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW) => {
+        libc::F_UNLCK
+            if matches!(
+                command,
+                libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW
+            ) =>
+        {
             return state::guarded(|| file.unlock(kind, start, end));
         }
         _ => return Err(Errno::INVAL),
@@ -100,7 +134,11 @@ pub fn fcntl(file: &Handle, command: i32, lock: &mut libc::flock) -> Result<(), 
             lock.l_type = libc::F_UNLCK as i16;
             return Ok(());
         };
-        lock.l_type = (if range.exclusive { libc::F_WRLCK } else { libc::F_RDLCK }) as i16;
+        lock.l_type = (if range.exclusive {
+            libc::F_WRLCK
+        } else {
+            libc::F_RDLCK
+        }) as i16;
         lock.l_whence = libc::SEEK_SET as i16;
         lock.l_start = i64::try_from(range.start).unwrap_or(i64::MAX);
         // Up to the end of the file, however it grows, is length 0.

@@ -55,7 +55,10 @@ fn map_ours(wanted: Wanted, file: &Handle, offset: i64) -> Result<usize, Errno> 
         libc::MAP_PRIVATE => false,
         _ => return Err(Errno::INVAL),
     };
-    let start = u64::try_from(offset).ok().filter(|start| start.is_multiple_of(PAGE as u64)).ok_or(Errno::INVAL)?;
+    let start = u64::try_from(offset)
+        .ok()
+        .filter(|start| start.is_multiple_of(PAGE as u64))
+        .ok_or(Errno::INVAL)?;
     if wanted.len == 0 {
         return Err(Errno::INVAL);
     }
@@ -69,7 +72,13 @@ fn map_ours(wanted: Wanted, file: &Handle, offset: i64) -> Result<usize, Errno> 
     }
     let size = state::guarded(|| file.attr())?.size;
     let end = start.checked_add(wanted.len as u64).ok_or(Errno::OVERFLOW)?;
-    if let Some(address) = map_block(wanted, file, start, end.min(size), access == libc::O_RDWR && shared)? {
+    if let Some(address) = map_block(
+        wanted,
+        file,
+        start,
+        end.min(size),
+        access == libc::O_RDWR && shared,
+    )? {
         return Ok(address);
     }
     // It may be made writable later.
@@ -80,12 +89,20 @@ fn map_ours(wanted: Wanted, file: &Handle, offset: i64) -> Result<usize, Errno> 
 }
 
 /// Maps the local sub-file, if all of the range that the file has lies in one of its blocks here.
-fn map_block(wanted: Wanted, file: &Handle, start: u64, end: u64, create: bool) -> Result<Option<usize>, Errno> {
+fn map_block(
+    wanted: Wanted,
+    file: &Handle,
+    start: u64,
+    end: u64,
+    create: bool,
+) -> Result<Option<usize>, Errno> {
     if end <= start {
         return Ok(None);
     }
     let descriptor = state::guarded(|| Ok::<_, Errno>(file.local_descriptor(start, end - start, create)))?;
-    let Some(descriptor) = descriptor else { return Ok(None) };
+    let Some(descriptor) = descriptor else {
+        return Ok(None);
+    };
     // Where the sub-file is shorter (a hole at the end of the file), touching the mapping would be a SIGBUS.
     let length = rustix::fs::fstat(&descriptor).map_or(0, |stat| stat.st_size);
     if u64::try_from(length).unwrap_or(0) < end {
@@ -97,7 +114,8 @@ fn map_block(wanted: Wanted, file: &Handle, start: u64, end: u64, create: bool) 
 }
 
 fn fill_in(wanted: Wanted, file: &Handle, start: u64, end: u64) -> Result<usize, Errno> {
-    let kept = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE | MAP_32BIT | libc::MAP_LOCKED;
+    let kept =
+        libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE | MAP_32BIT | libc::MAP_LOCKED;
     let flags = wanted.flags & kept | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let writable = libc::PROT_READ | libc::PROT_WRITE;
     let address = wanted.map(flags, writable, -1, 0)?;

@@ -25,7 +25,8 @@ pub fn openat(dirfd: i32, path: &CStr, flags: i32, mode: u32) -> Result<i32, Err
         // Not a description of its own, as the kernel would give, but what is expected of /dev/stdin and the like.
         return duplicate(fd, 0, flags & libc::O_CLOEXEC != 0);
     }
-    let follow = flags & libc::O_NOFOLLOW == 0 && flags & (libc::O_CREAT | libc::O_EXCL) != libc::O_CREAT | libc::O_EXCL;
+    let follow = flags & libc::O_NOFOLLOW == 0
+        && flags & (libc::O_CREAT | libc::O_EXCL) != libc::O_CREAT | libc::O_EXCL;
     let inside = |client, start, path: &[u8]| open_inside(client, start, path, flags, mode);
     at(dirfd, path, follow, kernel, inside)
 }
@@ -69,7 +70,11 @@ pub fn note_unknown(fd: i32) {
 /// `close(2)`. A descriptor of the library's own is not open, as far as the program can tell.
 #[inline]
 pub fn close(fd: i32) -> Result<(), Errno> {
-    if state::active() { close_active(fd) } else { sys!(SYS_close, fd).map(|_| ()) }
+    if state::active() {
+        close_active(fd)
+    } else {
+        sys!(SYS_close, fd).map(|_| ())
+    }
 }
 
 fn close_active(fd: i32) -> Result<(), Errno> {
@@ -136,7 +141,11 @@ pub fn dup(fd: i32) -> Result<i32, Errno> {
 
 /// `F_DUPFD`, `F_DUPFD_CLOEXEC`.
 pub fn duplicate(fd: i32, least: usize, cloexec: bool) -> Result<i32, Errno> {
-    let command = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    let command = if cloexec {
+        libc::F_DUPFD_CLOEXEC
+    } else {
+        libc::F_DUPFD
+    };
     if state::active() && hidden::is_hidden(fd) {
         return Err(Errno::BADF);
     }
@@ -175,11 +184,14 @@ fn stands_as(old: i32, new: i32) {
     if !state::active() || state::borrowed() {
         return;
     }
-    fds::set(new, match fds::get(old) {
-        Ok(Some(file)) => Standing::Ours(file),
-        Ok(None) if fds::is_known(old) => Standing::Foreign,
-        _ => Standing::Unknown,
-    });
+    fds::set(
+        new,
+        match fds::get(old) {
+            Ok(Some(file)) => Standing::Ours(file),
+            Ok(None) if fds::is_known(old) => Standing::Foreign,
+            _ => Standing::Unknown,
+        },
+    );
 }
 
 /// A descriptor of the kernel's that is not to be seen by the program, for the length of a call.

@@ -44,8 +44,17 @@ pub fn begin(envp: *const *const c_char) -> bool {
         let mut at = envp;
         loop {
             // SAFETY: the environment is an array of C strings, ended by NULL, that lasts as long as the process.
-            let entry = unsafe { if at.is_null() || (*at).is_null() { return None } else { CStr::from_ptr(*at) } };
-            let value = entry.to_bytes_with_nul().strip_prefix(name).and_then(|rest| rest.strip_prefix(b"="));
+            let entry = unsafe {
+                if at.is_null() || (*at).is_null() {
+                    return None;
+                } else {
+                    CStr::from_ptr(*at)
+                }
+            };
+            let value = entry
+                .to_bytes_with_nul()
+                .strip_prefix(name)
+                .and_then(|rest| rest.strip_prefix(b"="));
             if let Some(value) = value {
                 return CStr::from_bytes_with_nul(value).ok();
             }
@@ -63,7 +72,15 @@ fn decide(environment: Option<Environment>) -> bool {
         return false;
     };
     let environment = Box::into_raw(Box::new(environment));
-    if CONFIG.compare_exchange(std::ptr::null_mut(), environment, Ordering::AcqRel, Ordering::Acquire).is_err() {
+    if CONFIG
+        .compare_exchange(
+            std::ptr::null_mut(),
+            environment,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        )
+        .is_err()
+    {
         // SAFETY: not published.
         drop(unsafe { Box::from_raw(environment) });
     } else {
@@ -142,12 +159,18 @@ fn attach() -> Result<&'static Client, Errno> {
             FAILED => return Err(Errno::IO),
             // Another thread is at it.
             pid if pid == me => {
-                let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 100_000 };
+                let pause = rustix::thread::Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 100_000,
+                };
                 let _ = rustix::thread::nanosleep(&pause);
             }
             // Nobody, or a thread of the process that this one was forked from.
             other => {
-                if ATTACHING.compare_exchange(other, me, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                if ATTACHING
+                    .compare_exchange(other, me, Ordering::AcqRel, Ordering::Acquire)
+                    .is_ok()
+                {
                     let made = make_client();
                     if let Ok(client) = made {
                         CLIENT.store(std::ptr::from_ref(client).cast_mut(), Ordering::Release);
