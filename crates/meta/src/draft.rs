@@ -52,12 +52,8 @@ impl Draft {
 
     /// The number of the next new inode.
     pub(crate) fn next_ino(&self, shard: &Shard, id: ShardId) -> Ino {
-        let drafted = self
-            .inodes
-            .iter()
-            .map(|(ino, _)| ino.counter() + 1)
-            .fold(shard.next, u64::max);
-        Ino::new(id, drafted)
+        let drafted = self.inodes.iter().map(|(ino, _)| ino.counter());
+        Ino::new(id, drafted.fold(shard.last, u64::max) + 1)
     }
 
     /// Adds or replaces an inode.

@@ -281,8 +281,8 @@ pub(crate) fn promise(
         .iter()
         .filter(|s| matches!(s, Step::MakeDirectory { .. }))
         .count() as u64;
-    let made = (0..directories)
-        .map(|n| Ino::new(bench.id, bench.shard.next + n))
+    let made = (1..=directories)
+        .map(|n| Ino::new(bench.id, bench.shard.last + n))
         .collect::<Vec<_>>();
     let prepared = Prepared {
         steps: steps.to_vec(),

@@ -3,7 +3,7 @@
 //! Everything here is owed by the log, not by the queues: after a restart the queues are filled from it again. The thread
 //! sleeps without a time limit when there is nothing to do.
 
-use crate::draft::Draft;
+use crate::draft::{Draft, wants_split};
 use crate::mutation::Mutation;
 use crate::record::Spread;
 use crate::store::{Core, Outside, lock};
@@ -15,8 +15,6 @@ use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long an intent may be prepared before its coordinator is asked what became of it.
-const INTENT_AGE: Duration = Duration::from_secs(2);
 /// Time between two tries of what did not work.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -121,7 +119,8 @@ impl<O: Outside> Core<O> {
                     Some(blocks) if !blocks.settled => drop(work.settles.insert(*ino)),
                     _ => {}
                 }
-                if inode.as_directory().is_some_and(|d| d.state == Spread::Splitting) {
+                let splitting = inode.as_directory().is_some_and(|d| d.state == Spread::Splitting);
+                if splitting || wants_split(inode) {
                     work.splits.insert(*ino);
                 }
                 if inode.nlink == 0 && !shard.orphans.contains_key(ino) {
@@ -303,7 +302,7 @@ impl<O: Outside> Core<O> {
             }));
             for (intent, prepared) in shard.intents.iter().filter(|(_, p)| !p.own) {
                 match prepared.since {
-                    Some(since) if since.elapsed() < INTENT_AGE => young = true,
+                    Some(since) if since.elapsed() < self.intent_age => young = true,
                     _ => promised.push(*intent),
                 }
             }

@@ -9,17 +9,16 @@ use bivouac_proto::meta::{LockOwner, LockRange};
 /// The locks on one file. Of one owner they neither overlap nor touch with the same mode.
 #[derive(Debug, Default)]
 pub(crate) struct LockTable {
-    // `None` as long as there are none: hardly any file has locks.
-    held: Option<Box<Vec<(LockOwner, LockRange)>>>,
+    held: Vec<(LockOwner, LockRange)>,
 }
 
 impl LockTable {
     pub(crate) fn is_empty(&self) -> bool {
-        self.held.is_none()
+        self.held.is_empty()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &(LockOwner, LockRange)> {
-        self.held.iter().flat_map(|held| held.iter())
+        self.held.iter()
     }
 
     /// The locks that stand in the way of one.
@@ -40,9 +39,8 @@ impl LockTable {
     /// Sets a lock that nothing conflicts with, over what the owner has there.
     pub(crate) fn set(&mut self, owner: LockOwner, mut new: LockRange) {
         self.clear(owner, new.start, new.end);
-        let held = self.held.get_or_insert_default();
         // What touches it in the same mode becomes one with it.
-        held.retain(|(other, range)| {
+        self.held.retain(|(other, range)| {
             let joins = *other == owner
                 && range.exclusive == new.exclusive
                 && (range.end == new.start || range.start == new.end);
@@ -52,15 +50,14 @@ impl LockTable {
             }
             !joins
         });
-        held.push((owner, new));
+        self.held.push((owner, new));
     }
 
     /// Takes an owner's locks off a range. Returns whether there were any.
     pub(crate) fn clear(&mut self, owner: LockOwner, start: u64, end: u64) -> bool {
-        let Some(held) = &mut self.held else { return false };
         let mut rests = Vec::new();
-        let before = held.len();
-        held.retain(|(other, range)| {
+        let before = self.held.len();
+        self.held.retain(|(other, range)| {
             if *other != owner || range.end <= start || end <= range.start {
                 return true;
             }
@@ -72,9 +69,8 @@ impl LockTable {
             }
             false
         });
-        let found = held.len() < before;
-        held.extend(rests);
-        self.shrink();
+        let found = self.held.len() < before;
+        self.held.extend(rests);
         found
     }
 
@@ -91,16 +87,7 @@ impl LockTable {
     }
 
     fn drop_owners(&mut self, which: impl Fn(&LockOwner) -> bool) {
-        if let Some(held) = &mut self.held {
-            held.retain(|(owner, _)| !which(owner));
-        }
-        self.shrink();
-    }
-
-    fn shrink(&mut self) {
-        if self.held.as_ref().is_some_and(|held| held.is_empty()) {
-            self.held = None;
-        }
+        self.held.retain(|(owner, _)| !which(owner));
     }
 }
 

@@ -59,7 +59,7 @@ pub(crate) enum Mutation {
     PutPart(Ino, u16, Part),
     /// With its entries.
     DropPart(Ino, u16),
-    NextInode(u64),
+    LastInode(u64),
     IntentLimit(u64),
     PutIntent(IntentId, Box<Prepared>),
     DropIntent(IntentId),
@@ -80,7 +80,7 @@ impl Shard {
         match mutation {
             Mutation::Adopt | Mutation::Namespace(_) => {}
             Mutation::PutInode(ino, inode) => {
-                self.next = self.next.max(ino.counter() + 1);
+                self.last = self.last.max(ino.counter());
                 self.inodes.insert(ino, inode);
             }
             Mutation::DropInode(ino) => {
@@ -130,14 +130,11 @@ impl Shard {
                     self.drop_entries(dir, |part| part == number);
                 }
             }
-            Mutation::NextInode(next) => self.next = self.next.max(next),
+            Mutation::LastInode(last) => self.last = self.last.max(last),
             Mutation::IntentLimit(limit) => self.intent_limit = self.intent_limit.max(limit),
             Mutation::PutIntent(id, prepared) => {
-                self.next = prepared
-                    .made
-                    .iter()
-                    .map(|ino| ino.counter() + 1)
-                    .fold(self.next, u64::max);
+                let made = prepared.made.iter().map(|ino| ino.counter());
+                self.last = made.fold(self.last, u64::max);
                 self.intents.insert(id, *prepared);
             }
             Mutation::DropIntent(id) => {
@@ -193,7 +190,7 @@ impl Shard {
     pub(crate) fn snapshot(&self, shard: u16, horizon: Time) -> impl Iterator<Item = Batch> + '_ {
         let head = [
             Mutation::Adopt,
-            Mutation::NextInode(self.next),
+            Mutation::LastInode(self.last),
             Mutation::IntentLimit(self.intent_limit),
         ];
         let inodes = self

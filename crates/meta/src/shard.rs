@@ -138,8 +138,8 @@ pub(crate) struct Shard {
     pub entries: BTreeMap<EntryKey, Named>,
     pub inodes: BTreeMap<Ino, Box<Inode>>,
     pub parts: BTreeMap<(Ino, u16), Part>,
-    /// Counter of the next inode.
-    pub next: u64,
+    /// Counter of the newest inode.
+    pub last: u64,
     /// Numbers of intents below this were, or may have been, given out.
     pub intent_limit: u64,
     pub intents: BTreeMap<IntentId, Prepared>,
@@ -168,13 +168,6 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    pub(crate) fn new() -> Shard {
-        Shard {
-            next: 1,
-            ..Shard::default()
-        }
-    }
-
     /// What `name` names in `dir`.
     pub(crate) fn find(&self, dir: Ino, name: &[u8]) -> Option<Named> {
         let cookie = namespace::cookie(dir, name);

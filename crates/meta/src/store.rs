@@ -76,6 +76,8 @@ pub struct Options {
     /// For how long after the opening of a store with files in it agents may register their opens again, before
     /// unlinked files are removed and sizes are settled.
     pub grace: Duration,
+    /// How long an intent may be prepared before its coordinator is asked what became of it.
+    pub intent_age: Duration,
     /// Run the keeper's thread (see [`MetaStore::keep`]).
     pub background: bool,
     /// Compact a log at this length, bytes, rather than at the default (for tests).
@@ -85,11 +87,11 @@ pub struct Options {
 impl Options {
     /// The usual options for a deployment.
     pub fn new(deployment: u64) -> Options {
-        let (patience, grace) = (Duration::from_secs(10), Duration::from_secs(5));
         Options {
             deployment,
-            patience,
-            grace,
+            patience: Duration::from_secs(10),
+            grace: Duration::from_secs(5),
+            intent_age: Duration::from_secs(2),
             background: true,
             compact_at: None,
         }
@@ -121,6 +123,7 @@ pub(crate) struct Core<O> {
     pub stripes: Stripes,
     pub outside: O,
     pub patience: Duration,
+    pub intent_age: Duration,
     pub keeper: Keeper,
     pub locking: Locking,
     /// Where the intents lie that were prepared here. Taken for moments, under no other lock or under a stripe's.
@@ -148,6 +151,7 @@ impl<O: Outside> MetaStore<O> {
             locking: Locking::default(),
             prepared: Mutex::default(),
             patience: options.patience,
+            intent_age: options.intent_age,
             namespace,
             stripes,
             outside,

@@ -128,7 +128,7 @@ impl Stripes {
                         }
                     }
                 } else {
-                    let shard = shards.entry(batch.shard).or_insert_with(Shard::new);
+                    let shard = shards.entry(batch.shard).or_default();
                     batch.mutations.into_iter().for_each(|m| shard.apply(m));
                 }
                 true
@@ -259,7 +259,7 @@ impl Stripes {
             },
             false,
         )?;
-        stripe.shards.insert(id.0, Shard::new());
+        stripe.shards.insert(id.0, Shard::default());
         Ok(())
     }
 

@@ -1,0 +1,318 @@
+//! A cluster of stores in one process, with data servers that are plain memory, and faults on demand.
+#![allow(dead_code, missing_docs)]
+
+pub mod client;
+
+use bivouac_layout::balance::deal;
+use bivouac_layout::{Epoch, Generation, Ino, Map, Node, NodeId, Server, ServerId, ServerState};
+use bivouac_meta::{MetaStore, Options, Outside};
+use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::peer::PeerRequest;
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Reply, Time};
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::time::Duration;
+
+pub const DEPLOYMENT: u64 = 0xb1;
+pub const BLOCK: u32 = 8192;
+
+/// What a panicking server leaves.
+pub struct Crash(pub ServerId);
+
+pub type Store = MetaStore<Port>;
+
+pub struct Cluster {
+    pub inner: Arc<Inner>,
+}
+
+pub struct Inner {
+    pub map: Arc<Map>,
+    dir: tempfile::TempDir,
+    options: Options,
+    stores: Vec<RwLock<Option<Arc<Store>>>>,
+    pub data: Vec<Mutex<HashMap<Ino, SubFile>>>,
+    clock: AtomicI64,
+    /// Calls of servers to what is outside of them, so far.
+    pub calls: AtomicUsize,
+    /// At this call its server crashes (only that of `victim`, if any is named).
+    pub crash_at: AtomicUsize,
+    pub victim: Mutex<Option<ServerId>>,
+    /// Data servers answer so.
+    pub data_fault: Mutex<Option<Errno>>,
+    /// So many bytes can still be written to each data server.
+    pub room: AtomicUsize,
+    pub data_requests: Mutex<Vec<(ServerId, DataRequest)>>,
+    /// Runs before each data request.
+    pub hook: Mutex<Option<Arc<dyn Fn(&DataRequest) + Send + Sync>>>,
+}
+
+#[derive(Clone, Default)]
+pub struct SubFile {
+    pub bytes: Vec<u8>,
+    pub written: Time,
+}
+
+impl Cluster {
+    pub fn new(servers: u16) -> Cluster {
+        Cluster::with(servers, |_| {})
+    }
+
+    pub fn with(servers: u16, change: impl FnOnce(&mut Options)) -> Cluster {
+        let ids: Vec<ServerId> = (0..servers).map(ServerId).collect();
+        let map = Map {
+            epoch: Epoch(1),
+            deployment: DEPLOYMENT,
+            mount: "/bivouac".into(),
+            block_size: BLOCK,
+            nodes: vec![Node { id: NodeId(0), host: "here".into() }],
+            servers: ids
+                .iter()
+                .map(|id| Server {
+                    id: *id,
+                    node: NodeId(0),
+                    address: ([127, 0, 0, 1], 1).into(),
+                    state: ServerState::Up,
+                })
+                .collect(),
+            shards: deal(&[], &ids),
+            copies: 1,
+            generations: vec![Generation { servers: ids.clone() }],
+        };
+        map.check().unwrap();
+        let mut options = Options {
+            patience: Duration::from_secs(2),
+            grace: Duration::ZERO,
+            intent_age: Duration::ZERO,
+            background: false,
+            ..Options::new(DEPLOYMENT)
+        };
+        change(&mut options);
+        let base = if std::path::Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
+        let inner = Arc::new(Inner {
+            map: Arc::new(map),
+            dir: tempfile::tempdir_in(base).unwrap(),
+            options,
+            stores: ids.iter().map(|_| RwLock::new(None)).collect(),
+            data: ids.iter().map(|_| Mutex::default()).collect(),
+            clock: AtomicI64::new(1_000_000_000_000),
+            calls: AtomicUsize::new(0),
+            crash_at: AtomicUsize::new(usize::MAX),
+            victim: Mutex::new(None),
+            data_fault: Mutex::new(None),
+            room: AtomicUsize::new(usize::MAX),
+            data_requests: Mutex::default(),
+            hook: Mutex::new(None),
+        });
+        let cluster = Cluster { inner };
+        for id in &ids {
+            cluster.start(*id);
+        }
+        for id in ids {
+            cluster.store(id).unwrap().adopt(cluster.inner.map.shards_of(id)).unwrap();
+        }
+        cluster
+    }
+
+    pub fn dir(&self, id: ServerId) -> PathBuf {
+        self.inner.dir.path().join(format!("server-{id}"))
+    }
+
+    pub fn store(&self, id: ServerId) -> Option<Arc<Store>> {
+        self.inner.store(id)
+    }
+
+    pub fn stores(&self) -> Vec<Arc<Store>> {
+        self.inner.map.servers.iter().filter_map(|s| self.store(s.id)).collect()
+    }
+
+    /// Takes a server away, as a crash does: memory is lost, the log is as it is.
+    pub fn kill(&self, id: ServerId) {
+        let store = self.inner.stores[id.0 as usize].write().unwrap().take();
+        if let Some(store) = store {
+            // Handlers on other threads may still hold it for a moment.
+            for _ in 0..5000 {
+                if Arc::strong_count(&store) == 1 {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    /// Starts a server on its logs.
+    pub fn start(&self, id: ServerId) {
+        let port = Port { inner: Arc::downgrade(&self.inner), me: id };
+        let store = MetaStore::open(&self.dir(id), self.inner.options.clone(), port).unwrap();
+        *self.inner.stores[id.0 as usize].write().unwrap() = Some(Arc::new(store));
+    }
+
+    pub fn restart(&self, id: ServerId) {
+        self.kill(id);
+        self.start(id);
+        self.store(id).unwrap().recover();
+    }
+
+    /// Starts whoever is down, then lets all finish what they have under way.
+    pub fn heal(&self) {
+        self.inner.crash_at.store(usize::MAX, Ordering::SeqCst);
+        for server in &self.inner.map.servers {
+            if self.store(server.id).is_none() {
+                self.start(server.id);
+            }
+        }
+        for _ in 0..2 {
+            self.stores().iter().for_each(|store| store.recover());
+        }
+    }
+
+    /// Crashes the server that makes the `n`-th call from now (the first is 0).
+    pub fn crash_at(&self, n: usize) {
+        self.inner.calls.store(0, Ordering::SeqCst);
+        self.inner.crash_at.store(n, Ordering::SeqCst);
+    }
+
+    pub fn tick(&self, nanoseconds: i64) {
+        self.inner.clock.fetch_add(nanoseconds, Ordering::SeqCst);
+    }
+
+    pub fn now(&self) -> Time {
+        self.inner.clock.load(Ordering::SeqCst)
+    }
+
+    /// What the data servers hold of a file, put together.
+    pub fn holders(&self, ino: Ino) -> Vec<ServerId> {
+        self.inner
+            .map
+            .servers
+            .iter()
+            .map(|s| s.id)
+            .filter(|id| self.inner.data[id.0 as usize].lock().unwrap().contains_key(&ino))
+            .collect()
+    }
+
+    pub fn requests(&self) -> Vec<(ServerId, DataRequest)> {
+        std::mem::take(&mut *self.inner.data_requests.lock().unwrap())
+    }
+}
+
+impl Inner {
+    pub fn store(&self, id: ServerId) -> Option<Arc<Store>> {
+        self.stores[id.0 as usize].read().unwrap().clone()
+    }
+
+    /// Runs a server's handler; when the server crashes in it, it is gone and its caller sees EIO.
+    pub fn serve<T>(&self, id: ServerId, work: impl FnOnce(&Store) -> Result<T, Failure>) -> Result<T, Failure> {
+        let Some(store) = self.store(id) else { return Err(Errno::IO.into()) };
+        let result = catch_unwind(AssertUnwindSafe(|| work(&store)));
+        drop(store);
+        match result {
+            Ok(result) => result,
+            Err(panic) => match panic.downcast::<Crash>() {
+                Ok(crash) => {
+                    assert_eq!(crash.0, id);
+                    self.stores[id.0 as usize].write().unwrap().take();
+                    Err(Errno::IO.into())
+                }
+                Err(other) => resume_unwind(other),
+            },
+        }
+    }
+}
+
+/// What one store sees of the cluster.
+pub struct Port {
+    inner: Weak<Inner>,
+    me: ServerId,
+}
+
+impl Port {
+    fn inner(&self) -> Arc<Inner> {
+        let inner = self.inner.upgrade().expect("the cluster outlives its calls");
+        let victim = *inner.victim.lock().unwrap();
+        if !std::thread::panicking() && victim.is_none_or(|v| v == self.me) {
+            let call = inner.calls.fetch_add(1, Ordering::SeqCst);
+            if call == inner.crash_at.load(Ordering::SeqCst) {
+                resume_unwind(Box::new(Crash(self.me)));
+            }
+        }
+        inner
+    }
+}
+
+impl Outside for Port {
+    fn map(&self) -> Arc<Map> {
+        self.inner().map.clone()
+    }
+
+    fn me(&self) -> ServerId {
+        self.me
+    }
+
+    fn peer(&self, server: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
+        assert_ne!(server, self.me);
+        let inner = self.inner();
+        // Over the wire and back.
+        let mut encoded = Vec::new();
+        bivouac_proto::encode(request, &mut encoded);
+        assert!(encoded.len() <= bivouac_proto::header::MAX_BODY as usize);
+        let request: PeerRequest<'_> = bivouac_proto::decode(&encoded).unwrap();
+        inner.serve(server, |store| store.peer(self.me, &request))
+    }
+
+    fn data(&self, server: ServerId, request: &DataRequest, payload: &[u8], _: &mut [u8]) -> Result<DataReply, Errno> {
+        let inner = self.inner();
+        let hook = inner.hook.lock().unwrap().clone();
+        if let Some(hook) = hook {
+            hook(request);
+        }
+        inner.data_requests.lock().unwrap().push((server, *request));
+        if let Some(errno) = *inner.data_fault.lock().unwrap() {
+            return Err(errno);
+        }
+        let now = inner.clock.load(Ordering::SeqCst);
+        let mut files = inner.data[server.0 as usize].lock().unwrap();
+        match *request {
+            DataRequest::Write { ino, offset, .. } => {
+                let room = inner.room.load(Ordering::SeqCst);
+                let payload = &payload[..payload.len().min(room)];
+                inner.room.store(room - payload.len(), Ordering::SeqCst);
+                let file = files.entry(ino).or_default();
+                let end = offset as usize + payload.len();
+                file.bytes.resize(file.bytes.len().max(end), 0);
+                file.bytes[offset as usize..end].copy_from_slice(payload);
+                file.written = now;
+                Ok(DataReply::Written { count: payload.len() as u32 })
+            }
+            DataRequest::Extent { ino } => Ok(match files.get(&ino) {
+                None => DataReply::Extent { length: 0, allocated: 0, age: u64::MAX },
+                Some(file) => DataReply::Extent {
+                    length: file.bytes.len() as u64,
+                    allocated: file.bytes.len() as u64,
+                    age: (now - file.written) as u64,
+                },
+            }),
+            DataRequest::Truncate { ino, size, extend } => {
+                if extend {
+                    let file = files.entry(ino).or_default();
+                    file.bytes.resize(size as usize, 0);
+                } else if let Some(file) = files.get_mut(&ino) {
+                    file.bytes.truncate(size as usize);
+                }
+                Ok(DataReply::Written { count: 0 })
+            }
+            DataRequest::Remove { ino } => {
+                files.remove(&ino);
+                Ok(DataReply::Written { count: 0 })
+            }
+            other => panic!("a store has no use for {other:?}"),
+        }
+    }
+
+    fn now(&self) -> Time {
+        self.inner().clock.fetch_add(1, Ordering::SeqCst)
+    }
+}
