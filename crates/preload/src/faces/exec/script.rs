@@ -24,7 +24,9 @@ fn is_blank(byte: u8) -> bool {
 /// ENOEXEC: no interpreter is named, or its name does not end within the head.
 pub fn parse(head: &[u8]) -> Result<Option<Line<'_>>, Errno> {
     const NOEXEC: Errno = Errno(libc::ENOEXEC as u16);
-    let Some(rest) = head.strip_prefix(b"#!") else { return Ok(None) };
+    let Some(rest) = head.strip_prefix(b"#!") else {
+        return Ok(None);
+    };
     let end = rest.iter().position(|&byte| byte == b'\n');
     let whole = end.is_some() || head.len() < HEAD;
     // The kernel pads a shorter file with NULs, and a NUL ends the line as well.
@@ -43,7 +45,10 @@ pub fn parse(head: &[u8]) -> Result<Option<Line<'_>>, Errno> {
         let last = text.iter().rposition(|&byte| !is_blank(byte))?;
         text.get(..=last)
     });
-    Ok(Some(Line { interpreter, argument }))
+    Ok(Some(Line {
+        interpreter,
+        argument,
+    }))
 }
 
 #[cfg(test)]
@@ -51,12 +56,18 @@ mod tests {
     use super::*;
 
     fn line<'a>(interpreter: &'a [u8], argument: Option<&'a [u8]>) -> Result<Option<Line<'a>>, Errno> {
-        Ok(Some(Line { interpreter, argument }))
+        Ok(Some(Line {
+            interpreter,
+            argument,
+        }))
     }
 
     #[test]
     fn argument_is_one_piece_without_outer_blanks() {
-        assert_eq!(parse(b"#! /usr/bin/env  python3 -u \t\nrest"), line(b"/usr/bin/env", Some(b"python3 -u")));
+        assert_eq!(
+            parse(b"#! /usr/bin/env  python3 -u \t\nrest"),
+            line(b"/usr/bin/env", Some(b"python3 -u"))
+        );
         assert_eq!(parse(b"#!/bin/sh\n"), line(b"/bin/sh", None));
         assert_eq!(parse(b"#!/bin/sh"), line(b"/bin/sh", None));
     }

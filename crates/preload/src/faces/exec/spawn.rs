@@ -70,7 +70,12 @@ const _: () = assert!(size_of::<RawAction>() == 32);
 enum Action<'a> {
     Close(c_int),
     Dup2(c_int, c_int),
-    Open { fd: c_int, path: &'a CStr, flags: c_int, mode: u32 },
+    Open {
+        fd: c_int,
+        path: &'a CStr,
+        flags: c_int,
+        mode: u32,
+    },
     Chdir(&'a CStr),
     Fchdir(c_int),
     CloseFrom(c_int),
@@ -103,7 +108,12 @@ unsafe fn read<'a>(list: *const Actions) -> Option<Vec<Action<'a>>> {
                     1 => Action::Dup2(action.body.pair[0], action.body.pair[1]),
                     2 => {
                         let open = action.body.open;
-                        Action::Open { fd: open.fd, path: text(open.path).ok()?, flags: open.flags, mode: open.mode }
+                        Action::Open {
+                            fd: open.fd,
+                            path: text(open.path).ok()?,
+                            flags: open.flags,
+                            mode: open.mode,
+                        }
                     }
                     3 => Action::Chdir(text(action.body.path).ok()?),
                     4 => Action::Fchdir(action.body.number),
@@ -129,6 +139,8 @@ struct Rewritten {
     free: c_int,
     /// Something differs from the program's list.
     changed: bool,
+    /// Descriptors of ours may have to outlive a `closefrom`.
+    guarded: bool,
 }
 
 impl Drop for Rewritten {
@@ -142,11 +154,15 @@ impl Drop for Rewritten {
 }
 
 fn checked(code: c_int) -> Result<(), Errno> {
-    if code == 0 { Ok(()) } else { Err(Errno(code as u16)) }
+    if code == 0 {
+        Ok(())
+    } else {
+        Err(Errno(code as u16))
+    }
 }
 
 impl Rewritten {
-    fn new(actions: &[Action<'_>]) -> Result<Rewritten, Errno> {
+    fn new(actions: &[Action<'_>], program: &CStr) -> Result<Rewritten, Errno> {
         let mut list = MaybeUninit::uninit();
         // SAFETY: initializes the list.
         checked(unsafe { libc::posix_spawn_file_actions_init(list.as_mut_ptr()) })?;
@@ -157,7 +173,14 @@ impl Rewritten {
             Action::Chdir(_) => 0,
         });
         let free = highest.max().unwrap_or(0).saturating_add(1).max(64);
-        Ok(Rewritten { list, temporary: Vec::new(), spared: Vec::new(), directory: libc::AT_FDCWD, free, changed: false })
+        Ok(Rewritten {
+            list,
+            temporary: Vec::new(),
+            spared: Vec::new(),
+            directory: libc::AT_FDCWD,
+            free,
+            changed: false,
+        })
     }
 
     /// Moves a descriptor out of the way of all actions. It is closed at the end.
@@ -182,7 +205,9 @@ impl Rewritten {
             self.directory = self.keep(fd)?;
         }
         self.changed |= mirror.is_some();
-        let mirror = mirror.as_deref().and_then(|mirror| CStr::from_bytes_until_nul(mirror).ok());
+        let mirror = mirror
+            .as_deref()
+            .and_then(|mirror| CStr::from_bytes_until_nul(mirror).ok());
         // SAFETY: an initialized list, which copies the path.
         checked(unsafe { add_chdir(self.list.as_mut_ptr(), mirror.unwrap_or(path).as_ptr()) })
     }
@@ -194,7 +219,12 @@ impl Rewritten {
             match *action {
                 Action::Close(fd) => self.close(fd),
                 Action::Dup2(from, to) => checked(libc::posix_spawn_file_actions_adddup2(list, from, to)),
-                Action::Open { fd, path, flags, mode } if handles(self.directory, path) => {
+                Action::Open {
+                    fd,
+                    path,
+                    flags,
+                    mode,
+                } if handles(self.directory, path) => {
                     self.changed = true;
                     let opened = vfs::openat(self.directory, path, flags | libc::O_CLOEXEC, mode)?;
                     let kept = self.keep(opened)?;
@@ -203,9 +233,18 @@ impl Rewritten {
                     }
                     checked(libc::posix_spawn_file_actions_adddup2(list, kept, fd))
                 }
-                Action::Open { fd, path, flags, mode } => {
-                    checked(libc::posix_spawn_file_actions_addopen(list, fd, path.as_ptr(), flags, mode))
-                }
+                Action::Open {
+                    fd,
+                    path,
+                    flags,
+                    mode,
+                } => checked(libc::posix_spawn_file_actions_addopen(
+                    list,
+                    fd,
+                    path.as_ptr(),
+                    flags,
+                    mode,
+                )),
                 Action::Chdir(path) => self.enter(path),
                 Action::Fchdir(fd) if vfs::is_ours(fd) => {
                     self.changed = true;
@@ -219,6 +258,7 @@ impl Rewritten {
                     checked(add_fchdir(list, fd))
                 }
                 Action::SetGroup(fd) => checked(add_tcsetpgrp(list, fd)),
+                Action::CloseFrom(from) if !self.guarded => checked(add_closefrom(list, from)),
                 // Descriptors of ours that the child still needs are above all numbers that the program names, so
                 // close what is open one by one.
                 Action::CloseFrom(from) => {
@@ -247,8 +287,11 @@ fn open_descriptors(from: c_int) -> Result<Vec<c_int>, Errno> {
     while let Ok(count @ 1..) = sys!(SYS_getdents64, fd, buffer.as_mut_ptr(), buffer.len()) {
         let mut records = buffer.get(..count).unwrap_or_default();
         while let Some(&[low, high]) = records.get(16..18) {
-            let (record, rest) = records.split_at(usize::from(u16::from_ne_bytes([low, high])).min(records.len()));
-            let name = record.get(NAME..).and_then(|name| CStr::from_bytes_until_nul(name).ok());
+            let (record, rest) =
+                records.split_at(usize::from(u16::from_ne_bytes([low, high])).min(records.len()));
+            let name = record
+                .get(NAME..)
+                .and_then(|name| CStr::from_bytes_until_nul(name).ok());
             let number = name.and_then(|name| name.to_str().ok()?.parse::<c_int>().ok());
             found.extend(number.filter(|&number| number >= from && number as usize != fd));
             records = rest;
@@ -276,10 +319,19 @@ impl Call {
         // SAFETY: the caller's promise.
         unsafe {
             let unchanged = |path: &CStr| {
-                real_spawn(self.pid, path.as_ptr(), self.actions, self.attributes, self.argv, self.envp)
+                real_spawn(
+                    self.pid,
+                    path.as_ptr(),
+                    self.actions,
+                    self.attributes,
+                    self.argv,
+                    self.envp,
+                )
             };
-            let Some(actions) = read(self.actions) else { return Ok(unchanged(path)) };
-            let mut rewritten = Rewritten::new(&actions)?;
+            let Some(actions) = read(self.actions) else {
+                return Ok(unchanged(path));
+            };
+            let mut rewritten = Rewritten::new(&actions, path)?;
             // What is left open by `closefrom` for the child has to be open before, so the program comes first; but
             // relative paths start from where the actions lead.
             let moves = |action: &Action<'_>| matches!(action, Action::Chdir(_) | Action::Fchdir(_));
@@ -326,9 +378,20 @@ impl Call {
         // SAFETY: the caller's promise; the new lists live to the end of the call.
         unsafe {
             let arguments = program.arguments(self.argv);
-            let argv = if arguments.is_empty() { self.argv } else { arguments.as_ptr() };
+            let argv = if arguments.is_empty() {
+                self.argv
+            } else {
+                arguments.as_ptr()
+            };
             let path = program.path();
-            Ok(real_spawn(self.pid, path.as_ptr(), rewritten.list.as_ptr(), self.attributes, argv, self.envp))
+            Ok(real_spawn(
+                self.pid,
+                path.as_ptr(),
+                rewritten.list.as_ptr(),
+                self.attributes,
+                argv,
+                self.envp,
+            ))
         }
     }
 }
@@ -336,7 +399,11 @@ impl Call {
 impl Rewritten {
     /// The program, if the kernel can't find it by itself, out of the way of all actions.
     fn program(&mut self, path: &CStr) -> Result<Option<Program>, Errno> {
-        if handles(self.directory, path) { self.find(path).map(Some) } else { Ok(None) }
+        if handles(self.directory, path) {
+            self.find(path).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
     fn find(&mut self, path: &CStr) -> Result<Program, Errno> {
@@ -356,7 +423,9 @@ fn searched(file: &CStr) -> Result<Option<CString>, Errno> {
     }
     let mut error = Errno::NOENT;
     for candidate in search::candidates(file) {
-        let Ok(stat) = vfs::fstatat(libc::AT_FDCWD, &candidate, 0) else { continue };
+        let Ok(stat) = vfs::fstatat(libc::AT_FDCWD, &candidate, 0) else {
+            continue;
+        };
         match vfs::faccessat(libc::AT_FDCWD, &candidate, libc::X_OK) {
             Ok(()) if stat.st_mode & libc::S_IFMT == libc::S_IFREG => return Ok(Some(candidate)),
             _ => error = Errno::ACCESS,
@@ -420,14 +489,27 @@ impl Call {
         // SAFETY: the caller's promise.
         unsafe {
             let forward = |actions: *const Actions| {
-                real_spawnp(self.pid, file.as_ptr(), actions, self.attributes, self.argv, self.envp)
+                real_spawnp(
+                    self.pid,
+                    file.as_ptr(),
+                    actions,
+                    self.attributes,
+                    self.argv,
+                    self.envp,
+                )
             };
-            let Some(actions) = read(self.actions) else { return Ok(forward(self.actions)) };
-            let mut rewritten = Rewritten::new(&actions)?;
+            let Some(actions) = read(self.actions) else {
+                return Ok(forward(self.actions));
+            };
+            let mut rewritten = Rewritten::new(&actions, file)?;
             for action in &actions {
                 rewritten.add(action)?;
             }
-            Ok(forward(if rewritten.changed { rewritten.list.as_ptr() } else { self.actions }))
+            Ok(forward(if rewritten.changed {
+                rewritten.list.as_ptr()
+            } else {
+                self.actions
+            }))
         }
     }
 }
