@@ -84,7 +84,8 @@ fn send(store: &MetaStore<Alone>, sequence: u64, request: MetaRequest<'_>, data:
         MetaRequest::Rename { from, .. } => from.dir.shard(),
         _ => shard,
     };
-    let id = RequestId { session: 9, slot: 1, sequence };
+    // Preparations have no identity.
+    let id = RequestId { session: if sequence == 0 { 0 } else { 9 }, slot: 1, sequence };
     let caller = Caller { credentials: Credentials::default(), id, shard };
     let mut out = Vec::new();
     match store.meta(&caller, &request, data, &mut out) {
