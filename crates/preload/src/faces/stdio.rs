@@ -27,6 +27,6 @@ pub mod open;
 pub mod reopen;
 pub mod standard;
 pub mod stream;
-
+pub mod wide;
 
 pub use standard::{at_start, std_descriptor_changed};

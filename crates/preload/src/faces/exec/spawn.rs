@@ -173,14 +173,14 @@ impl Rewritten {
             Action::Chdir(_) => 0,
         });
         let free = highest.max().unwrap_or(0).saturating_add(1).max(64);
-        Ok(Rewritten {
-            list,
-            temporary: Vec::new(),
-            spared: Vec::new(),
-            directory: libc::AT_FDCWD,
-            free,
-            changed: false,
-        })
+        let guarded = handles(libc::AT_FDCWD, program)
+            || actions.iter().any(|action| match *action {
+                Action::Open { path, .. } => handles(libc::AT_FDCWD, path),
+                Action::Chdir(_) | Action::Fchdir(_) => true,
+                _ => false,
+            });
+        let (temporary, spared) = (Vec::new(), Vec::new());
+        Ok(Rewritten { list, temporary, spared, directory: libc::AT_FDCWD, free, changed: false, guarded })
     }
 
     /// Moves a descriptor out of the way of all actions. It is closed at the end.

@@ -47,7 +47,12 @@ fn variable(number: usize) -> *mut *mut FILE {
 /// What the stream of a number may do.
 fn mode_of(number: usize) -> Mode {
     let reads = number == 0;
-    Mode { flags: if reads { libc::O_RDONLY } else { libc::O_WRONLY }, reads, writes: !reads, appends: false }
+    Mode {
+        flags: if reads { libc::O_RDONLY } else { libc::O_WRONLY },
+        reads,
+        writes: !reads,
+        appends: false,
+    }
 }
 
 /// To be called when the library starts: descriptors 0, 1, 2 may have been ours from the beginning.
@@ -61,7 +66,9 @@ pub fn at_start() {
 ///
 /// Not to be called in a `vfork` child, whose variables are its parent's.
 pub fn std_descriptor_changed(fd: c_int) {
-    let Ok(number @ 0..3) = usize::try_from(fd) else { return };
+    let Ok(number @ 0..3) = usize::try_from(fd) else {
+        return;
+    };
     let ours = vfs::is_ours(fd);
     let exchanged = !ORIGINAL[number].load(Ordering::Acquire).is_null();
     if ours == exchanged || EXCHANGING.swap(true, Ordering::Acquire) {
@@ -69,9 +76,7 @@ pub fn std_descriptor_changed(fd: c_int) {
     }
     let errno = crate::faces::real::saved_errno();
     // SAFETY: the C library's variables and streams, which live for ever; `EXCHANGING` keeps other threads out.
-    unsafe {
-        if ours { exchange(number) } else { put_back(number) }
-    }
+    unsafe { if ours { exchange(number) } else { put_back(number) } }
     crate::faces::real::restore_errno(errno);
     EXCHANGING.store(false, Ordering::Release);
 }
@@ -86,12 +91,17 @@ unsafe fn exchange(number: usize) {
         let variable = variable(number);
         let original = *variable;
         // A program may have closed the stream, or put another one there: then it is none of our business.
-        if original.is_null() || stream::is_ours(original) || (*stream::layout(original)).fileno != number as c_int {
+        if original.is_null()
+            || stream::is_ours(original)
+            || (*stream::layout(original)).fileno != number as c_int
+        {
             return;
         }
         let mut ours = OURS[number].load(Ordering::Acquire);
         if ours.is_null() {
-            let Ok(made) = stream::make(number as c_int, mode_of(number)) else { return };
+            let Ok(made) = stream::make(number as c_int, mode_of(number)) else {
+                return;
+            };
             ours = made;
             OURS[number].store(made, Ordering::Release);
         }
@@ -176,7 +186,11 @@ pub fn standard_number(stream: *mut FILE) -> Option<usize> {
 pub fn current(number: usize) -> *mut FILE {
     let variable = variable(number);
     // SAFETY: the C library's variable, if there is one of that number.
-    if variable.is_null() { null_mut() } else { unsafe { *variable } }
+    if variable.is_null() {
+        null_mut()
+    } else {
+        unsafe { *variable }
+    }
 }
 
 /// Makes the variable that holds `old`, if one does, hold `new`.
