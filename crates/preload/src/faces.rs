@@ -54,3 +54,27 @@ pub unsafe fn with_path<T>(
         None => Err(bivouac_proto::Errno(libc::EFAULT as u16)),
     }
 }
+
+/// Memory of the program that a call writes to. Without a length the program may pass any pointer, also NULL.
+///
+/// # Safety
+/// `pointer` has room for `len` bytes, which nobody else uses during the call.
+pub unsafe fn room<'a>(pointer: *mut std::ffi::c_void, len: usize) -> &'a mut [u8] {
+    if len == 0 {
+        return &mut [];
+    }
+    // SAFETY: promised by the caller.
+    unsafe { std::slice::from_raw_parts_mut(pointer.cast(), len) }
+}
+
+/// Memory of the program that a call reads from; likewise.
+///
+/// # Safety
+/// `pointer` points to `len` bytes, which nobody changes during the call.
+pub unsafe fn bytes<'a>(pointer: *const std::ffi::c_void, len: usize) -> &'a [u8] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: promised by the caller.
+    unsafe { std::slice::from_raw_parts(pointer.cast(), len) }
+}

@@ -34,7 +34,6 @@ impl Next {
 }
 
 /// The libc function of a name, as an `Option` of its type: `next!("fchmodat", fn(c_int, ...) -> c_int)`.
-
 macro_rules! next {
     ($name:literal, fn($($arg:ty),*) -> $result:ty) => {{
         static NEXT: $crate::real::Next = $crate::real::Next::new(

@@ -37,9 +37,7 @@ pub use attrs::{
 };
 pub use control::fcntl_number as fcntl;
 pub use cwd::{chdir, fchdir, getcwd};
-pub use data::{
-    fallocate, fsync, ftruncate, list, lseek, pread, preadv, pwrite, pwritev, read, readv, write, writev,
-};
+pub use data::{fallocate, fsync, ftruncate, list, lseek, pread, read, write};
 pub use fds::is_ours;
 pub use names::{linkat, mkdirat, mknodat, readlinkat, real_path, renameat2, symlinkat, unlinkat};
 pub use open::{close, close_range, dup, dup3, openat};

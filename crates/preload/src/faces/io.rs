@@ -1,6 +1,7 @@
 //! Reading and writing. A foreign descriptor costs one look into a table, then the program's arguments go to the
 //! kernel as they are.
 
+use super::{bytes, room};
 use crate::raw::{MAX_TRANSFER, result};
 use crate::vfs::copy::{read_into, write_from};
 use crate::vfs::data::position;
@@ -33,12 +34,8 @@ unsafe fn read_at(fd: c_int, buffer: *mut c_void, count: usize, offset: Option<i
     if count > 0 && buffer.is_null() {
         return Err(FAULT);
     }
-    // SAFETY: promised by the caller; an empty slice points to something even when the program passes NULL.
-    let into = if count == 0 {
-        &mut [][..]
-    } else {
-        unsafe { std::slice::from_raw_parts_mut(buffer.cast(), count) }
-    };
+    // SAFETY: promised by the caller.
+    let into = unsafe { room(buffer, count) };
     read_into(&file, &mut [IoSliceMut::new(into)], offset)
 }
 
@@ -66,12 +63,8 @@ unsafe fn write_at(
     if count > 0 && buffer.is_null() {
         return Err(FAULT);
     }
-    // SAFETY: as above.
-    let from = if count == 0 {
-        &[][..]
-    } else {
-        unsafe { std::slice::from_raw_parts(buffer.cast(), count) }
-    };
+    // SAFETY: promised by the caller.
+    let from = unsafe { bytes(buffer, count) };
     write_from(&file, &[IoSlice::new(from)], offset)
 }
 
@@ -125,15 +118,8 @@ unsafe fn read_parts(
     let offset = offset.map(position).transpose()?;
     // SAFETY: promised by the caller.
     let parts = unsafe { vector(parts, count) }?;
-    let slice = |part: &libc::iovec| {
-        let len = part.iov_len;
-        // SAFETY: promised by the caller; NULL only with no length.
-        IoSliceMut::new(if len == 0 {
-            &mut []
-        } else {
-            unsafe { std::slice::from_raw_parts_mut(part.iov_base.cast(), len) }
-        })
-    };
+    // SAFETY: promised by the caller.
+    let slice = |part: &libc::iovec| IoSliceMut::new(unsafe { room(part.iov_base, part.iov_len) });
     if parts.len() <= FEW {
         let mut few: [IoSliceMut<'_>; FEW] =
             std::array::from_fn(|i| parts.get(i).map_or(IoSliceMut::new(&mut []), slice));
@@ -163,15 +149,8 @@ unsafe fn write_parts(
     let offset = offset.map(position).transpose()?;
     // SAFETY: promised by the caller.
     let parts = unsafe { vector(parts, count) }?;
-    let slice = |part: &libc::iovec| {
-        let len = part.iov_len;
-        // SAFETY: promised by the caller; NULL only with no length.
-        IoSlice::new(if len == 0 {
-            &[]
-        } else {
-            unsafe { std::slice::from_raw_parts(part.iov_base.cast(), len) }
-        })
-    };
+    // SAFETY: promised by the caller.
+    let slice = |part: &libc::iovec| IoSlice::new(unsafe { bytes(part.iov_base, part.iov_len) });
     if parts.len() <= FEW {
         let few: [IoSlice<'_>; FEW] = std::array::from_fn(|i| parts.get(i).map_or(IoSlice::new(&[]), slice));
         return write_from(&file, few.get(..parts.len()).unwrap_or_default(), offset);

@@ -87,7 +87,7 @@ fn limit(name: c_int) -> Result<c_long, Errno> {
         libc::_PC_2_SYMLINKS => 1,
         libc::_PC_REC_XFER_ALIGN | libc::_PC_ALLOC_SIZE_MIN | libc::_PC_REC_MIN_XFER_SIZE => 4096,
         libc::_PC_MAX_CANON | libc::_PC_MAX_INPUT => 255,
-        0..=20 => -1,
+        other if (0..=20).contains(&other) => -1,
         _ => return Err(Errno::INVAL),
     })
 }

@@ -1,6 +1,6 @@
 //! Extended attributes.
 
-use super::path;
+use super::{bytes, path};
 use crate::raw::result;
 use crate::vfs::Errno;
 use crate::vfs::xattr::{self, Target};
@@ -28,11 +28,7 @@ unsafe fn set(
         return result(Err::<(), _>(Errno(libc::E2BIG as u16)));
     }
     // SAFETY: promised by the caller.
-    let value = if size == 0 {
-        &[][..]
-    } else {
-        unsafe { std::slice::from_raw_parts(value.cast(), size) }
-    };
+    let value = unsafe { bytes(value, size) };
     result(xattr::set(target, name, value, flags))
 }
 

@@ -208,11 +208,6 @@ pub fn moved() {
     remember(UNKNOWN);
 }
 
-/// Whether a relative path starts in the mount.
-pub fn is_inside() -> bool {
-    matches!(current(), Current::Inside(_))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

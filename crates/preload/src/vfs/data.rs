@@ -23,22 +23,6 @@ pub fn write(fd: i32, buffer: &[u8]) -> Result<usize, Errno> {
     }
 }
 
-/// `readv(2)`.
-pub fn readv(fd: i32, buffers: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-    match fds::get(fd)? {
-        Some(file) => state::guarded(|| file.read(buffers)),
-        None => sys!(SYS_readv, fd, buffers.as_mut_ptr(), buffers.len()),
-    }
-}
-
-/// `writev(2)`.
-pub fn writev(fd: i32, buffers: &[IoSlice<'_>]) -> Result<usize, Errno> {
-    match fds::get(fd)? {
-        Some(file) => state::guarded(|| file.write(buffers)),
-        None => sys!(SYS_writev, fd, buffers.as_ptr(), buffers.len()),
-    }
-}
-
 /// `pread(2)`.
 pub fn pread(fd: i32, buffer: &mut [u8], offset: i64) -> Result<usize, Errno> {
     preadv(fd, &mut [IoSliceMut::new(buffer)], offset)

@@ -87,13 +87,8 @@ fn close_active(fd: i32) -> Result<(), Errno> {
     // Also one that nobody has looked at yet may be the last of its description.
     let _ = fds::get(fd);
     let file = fds::take(fd);
-    if let Some(file) = &file
-        && let Ok(client) = state::client()
-    {
-        let _ = state::guarded(|| {
-            client.release_process_locks(file.ino());
-            Ok::<(), Errno>(())
-        });
+    if let Some(file) = &file {
+        release_locks(file);
     }
     let closed = sys!(SYS_close, fd).map(|_| ());
     let was_ours = file.is_some();
@@ -102,6 +97,14 @@ fn close_active(fd: i32) -> Result<(), Errno> {
         crate::faces::stdio::std_descriptor_changed(fd);
     }
     closed
+}
+
+/// A process that closes any descriptor of a file loses its process locks on it, as POSIX has it.
+fn release_locks(file: &File) {
+    let _ = state::guarded(|| {
+        state::client()?.release_process_locks(file.ino());
+        Ok::<(), Errno>(())
+    });
 }
 
 /// `close_range(2)`, going around the library's own descriptors.
@@ -169,13 +172,16 @@ pub fn dup3(old: i32, new: i32, flags: i32, same: bool) -> Result<i32, Errno> {
     if hidden::is_hidden(old) {
         return Err(Errno::BADF);
     }
-    // What is replaced may be the last of its description.
-    let _ = fds::get(new);
+    // What is replaced may be the last of its description, and is closed in every sense.
+    let replaced = fds::get(new).unwrap_or(None);
     if hidden::is_hidden(new) {
         hidden::make_way(new);
     }
     let fd = duplicate()?;
     stands_as(old, fd);
+    if let Some(file) = &replaced {
+        release_locks(file);
+    }
     Ok(fd)
 }
 
