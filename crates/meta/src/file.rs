@@ -178,7 +178,7 @@ impl<O: Outside> Core<O> {
             &data,
             &mut [],
         ) {
-            Ok(DataReply::Written { count }) if count as usize == data.len() => Ok(()),
+            Ok(DataReply::Written { count, .. }) if count as usize == data.len() => Ok(()),
             Ok(DataReply::Written { .. }) => Err(Errno::NOSPC),
             Ok(_) => Err(Errno::PROTO),
             Err(errno) => Err(errno),
@@ -479,8 +479,8 @@ impl<O: Outside> Core<O> {
                 sync: false,
             };
             match self.outside.data(piece.server, &request, bytes, &mut []) {
-                Ok(DataReply::Written { count }) if count as usize >= len => done += len,
-                Ok(DataReply::Written { count }) if done + count as usize > 0 => {
+                Ok(DataReply::Written { count, .. }) if count as usize >= len => done += len,
+                Ok(DataReply::Written { count, .. }) if done + count as usize > 0 => {
                     return Ok((done + count as usize) as u32);
                 }
                 Ok(DataReply::Written { .. }) => return Err(Errno::NOSPC),

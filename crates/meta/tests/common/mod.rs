@@ -13,7 +13,7 @@ use bivouac_proto::{Errno, Reply, Time};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::Duration;
 
@@ -45,9 +45,9 @@ pub struct Inner {
     pub data_fault: Mutex<Option<Errno>>,
     /// So many bytes can still be written to each data server.
     pub room: AtomicUsize,
+    /// The server that writes data next dies when it is written.
+    pub crash_after_write: AtomicBool,
     pub data_requests: Mutex<Vec<(ServerId, DataRequest)>>,
-    /// Runs before each data request.
-    pub hook: Mutex<Option<Arc<dyn Fn(&DataRequest) + Send + Sync>>>,
 }
 
 #[derive(Clone, Default)]
@@ -104,8 +104,8 @@ impl Cluster {
             victim: Mutex::new(None),
             data_fault: Mutex::new(None),
             room: AtomicUsize::new(usize::MAX),
+            crash_after_write: AtomicBool::new(false),
             data_requests: Mutex::default(),
-            hook: Mutex::new(None),
         });
         let cluster = Cluster { inner };
         for id in &ids {
@@ -265,10 +265,6 @@ impl Outside for Port {
 
     fn data(&self, server: ServerId, request: &DataRequest, payload: &[u8], _: &mut [u8]) -> Result<DataReply, Errno> {
         let inner = self.inner();
-        let hook = inner.hook.lock().unwrap().clone();
-        if let Some(hook) = hook {
-            hook(request);
-        }
         inner.data_requests.lock().unwrap().push((server, *request));
         if let Some(errno) = *inner.data_fault.lock().unwrap() {
             return Err(errno);
@@ -281,11 +277,16 @@ impl Outside for Port {
                 let payload = &payload[..payload.len().min(room)];
                 inner.room.store(room - payload.len(), Ordering::SeqCst);
                 let file = files.entry(ino).or_default();
+                let before = file.bytes.len() as u64;
                 let end = offset as usize + payload.len();
                 file.bytes.resize(file.bytes.len().max(end), 0);
                 file.bytes[offset as usize..end].copy_from_slice(payload);
                 file.written = now;
-                Ok(DataReply::Written { count: payload.len() as u32 })
+                drop(files);
+                if inner.crash_after_write.swap(false, Ordering::SeqCst) {
+                    resume_unwind(Box::new(Crash(self.me)));
+                }
+                Ok(DataReply::Written { count: payload.len() as u32, before })
             }
             DataRequest::Extent { ino } => Ok(match files.get(&ino) {
                 None => DataReply::Extent { length: 0, allocated: 0, age: u64::MAX },
@@ -302,11 +303,11 @@ impl Outside for Port {
                 } else if let Some(file) = files.get_mut(&ino) {
                     file.bytes.truncate(size as usize);
                 }
-                Ok(DataReply::Written { count: 0 })
+                Ok(DataReply::Written { count: 0, before: 0 })
             }
             DataRequest::Remove { ino } => {
                 files.remove(&ino);
-                Ok(DataReply::Written { count: 0 })
+                Ok(DataReply::Written { count: 0, before: 0 })
             }
             other => panic!("a store has no use for {other:?}"),
         }
