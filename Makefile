@@ -27,10 +27,10 @@ lint:
 	@$(CARGO) clippy --quiet --workspace --all-targets -- -D warnings
 
 unit:
-	@$(CARGO) test --quiet --workspace --exclude bivouac-tests
+	@$(CARGO) test --quiet --no-fail-fast --workspace --exclude bivouac-tests
 
 system: build
-	@BIVOUAC_TEST_BINARY=$(abspath $(TARGET))/release/bivouac $(CARGO) test --quiet -p bivouac-tests
+	@BIVOUAC_TEST_BINARY=$(abspath $(TARGET))/release/bivouac $(CARGO) test --quiet --no-fail-fast -p bivouac-tests
 
 test: setup lint unit system
 

@@ -202,18 +202,6 @@ static void view(MPI_File file, int who, int block, int blocks)
     MUST(MPI_Type_free(&strided));
 }
 
-static void fill_view(unsigned char *data, int who, int block, int blocks, uint32_t seed)
-{
-    for (int i = 0; i < blocks; i++)
-        fill(data + (size_t)i * block, ((uint64_t)i * RANKS + who) * block, block, seed);
-}
-
-static void check_view(const char *what, const unsigned char *data, int who, int block, int blocks, uint32_t seed)
-{
-    for (int i = 0; i < blocks; i++)
-        check(what, data + (size_t)i * block, ((uint64_t)i * RANKS + who) * block, block, seed);
-}
-
 /* All ranks write their blocks in turn, and read back those of the next rank. */
 static void strided(const char *part, const char *name, MPI_Info info, int block, int blocks, uint32_t seed, int together)
 {
@@ -222,7 +210,8 @@ static void strided(const char *part, const char *name, MPI_Info info, int block
     MPI_Status status;
     MPI_File file = open_file(MPI_COMM_WORLD, name, MPI_MODE_CREATE | MPI_MODE_RDWR, info);
     view(file, rank, block, blocks);
-    fill_view(data, rank, block, blocks, seed);
+    for (int i = 0; i < blocks; i++)
+        fill(data + (size_t)i * block, ((uint64_t)i * RANKS + rank) * block, block, seed);
     if (together)
         MUST(MPI_File_write_at_all(file, 0, data, (int)bytes, MPI_BYTE, &status));
     else
@@ -239,7 +228,8 @@ static void strided(const char *part, const char *name, MPI_Info info, int block
     else
         MUST(MPI_File_read_at(file, 0, data, (int)bytes, MPI_BYTE, &status));
     complete(part, &status, (long long)bytes);
-    check_view(part, data, other, block, blocks, seed);
+    for (int i = 0; i < blocks; i++)
+        check(part, data + (size_t)i * block, ((uint64_t)i * RANKS + other) * block, block, seed);
     MUST(MPI_File_close(&file));
     free(data);
     say_file(part, name);
@@ -339,31 +329,6 @@ static void asynchronous(void)
     MUST(MPI_File_close(&file));
     free(data);
     say_file("asynchronous", "asynchronous");
-}
-
-/* Collective and non-blocking, each rank through its strided view. */
-static void asynchronous_collective(void)
-{
-    enum { BLOCK = 3001, BLOCKS = 64, BYTES = BLOCK * BLOCKS };
-    unsigned char *data = room(BYTES);
-    MPI_Request request;
-    MPI_Status status;
-    MPI_File file = open_file(MPI_COMM_WORLD, "icollective", MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_INFO_NULL);
-    view(file, rank, BLOCK, BLOCKS);
-    fill_view(data, rank, BLOCK, BLOCKS, 7);
-    MUST(MPI_File_iwrite_at_all(file, 0, data, BYTES, MPI_BYTE, &request));
-    MUST(MPI_Wait(&request, &status));
-    MUST(MPI_File_sync(file));
-    MPI_Barrier(MPI_COMM_WORLD);
-    int other = (rank + 3) % RANKS;
-    view(file, other, BLOCK, BLOCKS);
-    memset(data, 0xee, BYTES);
-    MUST(MPI_File_iread_at_all(file, 0, data, BYTES, MPI_BYTE, &request));
-    MUST(MPI_Wait(&request, &status));
-    check_view("icollective", data, other, BLOCK, BLOCKS, 7);
-    MUST(MPI_File_close(&file));
-    free(data);
-    say_file("icollective", "icollective");
 }
 
 /* A record of the shared file pointer's test: who wrote it, its number, its length, then bytes that follow from both. */
@@ -737,7 +702,6 @@ int main(int argc, char **argv)
         { "collective", collective },
         { "independent", independent },
         { "asynchronous", asynchronous },
-        { "asynchronous_collective", asynchronous_collective },
         { "shared_pointer", shared_pointer },
         { "sizes", sizes },
         { "file_per_process", file_per_process },

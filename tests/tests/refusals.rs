@@ -1,0 +1,454 @@
+//! What the command line refuses, and how it says so: storage, mount paths, hosts, ports, keys, sources that vanish, and peers
+//! that send garbage.
+
+use bivouac_tests::{Site, eventually, run_dir};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A file system of its own in memory; unmounted when dropped. Needs root.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(path: PathBuf, options: &str) -> Mounted {
+        std::fs::create_dir_all(&path).expect("makes it");
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "none"])
+            .arg(&path)
+            .status();
+        assert!(status.expect("mount starts").success());
+        Mounted(path)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+/// `up` with this storage is refused with these words, and leaves nothing.
+fn refused_storage(site: &Site, storage: &str, words: &[&str]) {
+    let name = site.name("refused");
+    site.bivouac(["up", &name, "--storage", storage]).fails(66, words);
+    site.assert_nothing_left(&name, &[]);
+}
+
+#[test]
+fn storage_that_is_missing_or_a_file_is_refused() {
+    let site = Site::new("nostorage");
+    refused_storage(
+        &site,
+        &site.path("nosuch").display().to_string(),
+        &["does not exist", "nosuch"],
+    );
+    std::fs::write(site.path("file"), "x").expect("writes");
+    refused_storage(
+        &site,
+        &site.path("file").display().to_string(),
+        &["not a directory"],
+    );
+}
+
+#[test]
+fn storage_that_is_full_read_only_or_someone_elses_is_refused() {
+    if !is_root() {
+        eprintln!("not root: full and read-only file systems cannot be mounted");
+        return;
+    }
+    let site = Site::new("badstorage");
+    {
+        let full = Mounted::new(site.path("full"), "size=1m");
+        refused_storage(&site, &full.0.display().to_string(), &["is full", "free"]);
+        let read_only = Mounted::new(site.path("ro"), "ro");
+        refused_storage(&site, &read_only.0.display().to_string(), &["read-only"]);
+    }
+    let theirs = site.path("theirs");
+    std::fs::create_dir(&theirs).expect("makes it");
+    std::os::unix::fs::chown(&theirs, Some(12345), None).expect("gives it away");
+    refused_storage(&site, &theirs.display().to_string(), &["belongs to user 12345"]);
+    assert_eq!(std::fs::read_dir(&theirs).expect("is there").count(), 0);
+}
+
+#[test]
+fn storage_is_made_inside_the_given_directory_and_the_rest_of_it_stays() {
+    let site = Site::new("inside");
+    let disks = [site.path("disk1"), site.path("disk2")];
+    for disk in &disks {
+        std::fs::create_dir(disk).expect("makes it");
+        std::fs::write(disk.join("precious"), "mine").expect("writes");
+    }
+    let [first, second] = disks.clone().map(|d| d.display().to_string());
+    let name = site.up_with(2, &["--storage", &first, "--storage", &second]);
+    assert!(
+        disks[0].join(format!("bivouac-{name}-0")).is_dir()
+            && disks[1].join(format!("bivouac-{name}-1")).is_dir()
+    );
+    let other = Site::new("inside2");
+    site.sh(&name, "head -c 3000000 /dev/zero > /bivouac/x").ok();
+    site.bivouac(["down", &name]).ok();
+    for disk in &disks {
+        let left: Vec<_> = std::fs::read_dir(disk)
+            .expect("is there")
+            .flatten()
+            .map(|e| e.file_name())
+            .collect();
+        assert_eq!(left, ["precious"]);
+    }
+    // What stands where storage would be made is not touched either.
+    let taken = disks[0].join(format!("bivouac-{}-0", other.name("x")));
+    std::fs::create_dir(&taken).expect("makes it");
+    other
+        .bivouac(["up", &other.name("x"), "--storage", &first])
+        .fails(66, &["exists already"]);
+    assert!(taken.is_dir());
+}
+
+#[test]
+fn a_mount_path_with_real_files_is_refused() {
+    let site = Site::new("mount");
+    for mount in ["/usr", "/etc/passwd", "/etc/passwd/x"] {
+        let name = site.name("m");
+        site.bivouac(["up", &name, "--mount", mount])
+            .fails(66, &["mount path", "--mount"]);
+        site.assert_nothing_left(&name, &[]);
+    }
+    let empty = site.path("empty");
+    std::fs::create_dir(&empty).expect("makes it");
+    let mount = empty.display().to_string();
+    let name = site.up_with(1, &["--mount", &mount]);
+    site.sh(&name, &format!("echo x > {mount}/x; cat {mount}/x")).ok();
+    assert_eq!(
+        std::fs::read_dir(&empty).expect("is there").count(),
+        0,
+        "nothing lands under the mount path"
+    );
+}
+
+#[test]
+fn unknown_hosts_and_launchers_are_told() {
+    let site = Site::new("hosts");
+    let name = site.name("h");
+    let up = |args: &[&str]| site.bivouac(["up", &name].iter().chain(args));
+    up(&["--hosts", "nosuch.invalid"]).fails(66, &["nosuch.invalid", "ssh"]);
+    up(&["--hosts", "/no/such/file"]).fails(65, &["/no/such/file"]);
+    up(&["--hosts", "-oProxyCommand=x"]).fails(2, &["error:"]);
+    up(&["--hosts=-oProxyCommand=x"]).fails(65, &["no host name"]);
+    up(&["--hosts", "192.0.2.1", "--launcher", "local"]).fails(65, &["not this machine"]);
+    up(&["--hosts", "nosuch", "--launcher", "netns"]).fails(65, &["no network namespace"]);
+    site.assert_nothing_left(&name, &[]);
+}
+
+#[test]
+fn a_port_that_is_taken_is_told_and_everything_started_is_removed() {
+    let site = Site::new("port");
+    let name = site.name("p");
+    // The second server's port is taken; the first starts.
+    let (taken, port) = loop {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let port = listener.local_addr().expect("bound").port();
+        if TcpListener::bind(("127.0.0.1", port - 1)).is_ok() {
+            break (listener, port);
+        }
+    };
+    let first = (port - 1).to_string();
+    site.bivouac(["up", &name, "--servers", "2", "--port", &first])
+        .fails(66, &[&port.to_string(), "--port", "log:"]);
+    site.assert_nothing_left(&name, &[]);
+    drop(taken);
+    site.bivouac(["up", &name, "--servers", "2", "--port", &first])
+        .ok();
+    assert_eq!(
+        site.status(&name)["servers"][1]["address"],
+        format!("127.0.0.1:{port}").as_str()
+    );
+}
+
+#[test]
+fn a_wrong_key_opens_nothing() {
+    let site = Site::new("key");
+    let name = site.up(1);
+    site.sh(&name, "echo secret > /bivouac/s").ok();
+    let wrong = site.path("wrong");
+    std::fs::write(&wrong, "ab".repeat(32)).expect("writes");
+    let steal = format!("BIVOUAC_KEY={} cat /bivouac/s", wrong.display());
+    let finished = site.sh(&name, &steal);
+    assert!(
+        finished.code != 0 && !finished.out.contains("secret"),
+        "{finished:?}"
+    );
+    let key = run_dir(&name).join("key");
+    let right = std::fs::read(&key).expect("reads");
+    std::fs::write(&key, "cd".repeat(32)).expect("writes");
+    site.bivouac(["exec", &name, "--", "true"])
+        .fails(67, &["wrong key"]);
+    std::fs::write(&key, right).expect("writes");
+    assert_eq!(site.sh(&name, "cat /bivouac/s").ok(), "secret\n");
+}
+
+#[test]
+fn truncated_oversized_and_random_messages_leave_the_server_serving() {
+    let site = Site::new("garbage");
+    let name = site.up(2);
+    site.sh(&name, "echo here > /bivouac/f").ok();
+    let status = site.status(&name);
+    let address = status["servers"][0]["address"]
+        .as_str()
+        .expect("an address")
+        .to_owned();
+    let mut header = Vec::from(*b"BVWK");
+    header.extend(bivouac_proto::header::VERSION.to_le_bytes());
+    let mut oversized = header.clone();
+    oversized.extend([3, 0]);
+    oversized.extend([0xff; 56]);
+    let mut request = header.clone();
+    request.extend([0, 0, 4, 0, 0, 0]);
+    request.resize(80, 0);
+    let noise: Vec<u8> = (0..200_000u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .collect();
+    let cases = [
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        header[..3].to_vec(),
+        header,
+        oversized,
+        request,
+        noise,
+        Vec::new(),
+    ];
+    for (i, case) in cases.iter().enumerate() {
+        for half_closed in [true, false] {
+            let mut stream = TcpStream::connect(&address).expect("connects");
+            // The server may close before all was sent.
+            let _ = stream.write_all(case);
+            if half_closed {
+                let _ = stream.shutdown(Shutdown::Write);
+                stream
+                    .set_read_timeout(Some(Duration::from_secs(10)))
+                    .expect("sets it");
+                let mut answer = Vec::new();
+                let _ = stream.read_to_end(&mut answer);
+                assert!(answer.len() < 4096, "case {i}: a stranger is told nothing");
+            }
+        }
+    }
+    assert_eq!(site.sh(&name, "cat /bivouac/f").ok(), "here\n");
+    assert_eq!(site.status(&name)["state"], "running");
+}
+
+#[test]
+fn a_source_that_vanishes_while_it_is_copied_is_reported_and_the_rest_is_copied() {
+    let site = Site::new("vanish");
+    let name = site.up(2);
+    let source = site.path("source");
+    let script = format!(
+        "mkdir -p {0}/keep {0}/go; for i in $(seq 1 3000); do echo $i > {0}/go/$i; echo $i > {0}/keep/$i; done",
+        source.display()
+    );
+    assert!(
+        Command::new("bash")
+            .args(["-c", &script])
+            .status()
+            .expect("runs")
+            .success()
+    );
+    let mut copying = site.command(["preload", &name, &source.display().to_string(), "/in"]);
+    let child = copying
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("starts");
+    std::thread::sleep(Duration::from_millis(20));
+    std::fs::remove_dir_all(source.join("go")).expect("vanishes");
+    let output = child.wait_with_output().expect("ends");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    // All was copied before it vanished, or what was not is told.
+    assert!(
+        matches!(output.status.code(), Some(0 | 68)),
+        "{:?} {said}",
+        output.status
+    );
+    assert_eq!(
+        output.status.code() == Some(68),
+        said.contains("were not preloaded"),
+        "{said}"
+    );
+    assert_eq!(
+        site.sh(
+            &name,
+            "cat /bivouac/in/keep/* | sort -n | tail -1; ls /bivouac/in/keep | wc -l"
+        )
+        .ok(),
+        "3000\n3000\n"
+    );
+    let gone = site.path("gone").display().to_string();
+    site.bivouac(["preload", &name, &gone, "/in2"])
+        .fails(68, &["gone"]);
+    site.bivouac(["flush", &name, "/nosuch", &gone])
+        .fails(68, &["nosuch"]);
+}
+
+#[test]
+fn the_local_launcher_and_a_fake_ssh_start_the_same_deployment() {
+    let site = Site::new("ssh");
+    let bin = site.path("bin");
+    std::fs::create_dir(&bin).expect("makes it");
+    let log = site.path("ssh.log");
+    // What follows `--` is the host and the command, which a login shell takes apart.
+    let fake = format!(
+        "#!/bin/sh\necho \"$@\" >> {}\nwhile [ \"$1\" != -- ]; do shift; done\n[ \"$2\" = localhost ] || {{ echo \"no route to $2\" >&2; exit 255; }}\nshift 2\nexec env -i PATH=/usr/bin:/bin HOME=/nonexistent sh -c \"$*\"\n",
+        log.display()
+    );
+    std::fs::write(bin.join("ssh"), fake).expect("writes");
+    assert!(
+        Command::new("chmod")
+            .args(["+x"])
+            .arg(bin.join("ssh"))
+            .status()
+            .expect("runs")
+            .success()
+    );
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+    let name = site.name("s");
+    let run = |args: &[&str]| {
+        bivouac_tests::Finished::of(site.command(args).env("PATH", &path).output().expect("starts"))
+    };
+    run(&["up", &name, "--hosts", "elsewhere", "--launcher", "ssh"])
+        .fails(66, &["elsewhere", "no route to elsewhere", "without a password"]);
+    site.assert_nothing_left(&name, &[]);
+    run(&[
+        "up",
+        &name,
+        "--hosts",
+        "localhost",
+        "--launcher",
+        "ssh",
+        "--servers",
+        "2",
+    ])
+    .ok();
+    let calls = std::fs::read_to_string(&log).expect("was called");
+    assert!(
+        calls.contains("BatchMode=yes")
+            && !calls.contains(
+                std::fs::read_to_string(run_dir(&name).join("key"))
+                    .expect("a key")
+                    .trim()
+            ),
+        "no secret on the command line"
+    );
+    assert_eq!(
+        run(&[
+            "exec",
+            &name,
+            "--",
+            "sh",
+            "-c",
+            "echo x > /bivouac/x; cat /bivouac/x"
+        ])
+        .ok(),
+        "x\n"
+    );
+    let pids: Vec<i32> = site.daemons(&name).into_iter().map(|d| d.1).collect();
+    run(&["down", &name]).ok();
+    site.assert_nothing_left(&name, &pids);
+}
+
+#[test]
+fn network_namespaces_are_nodes() {
+    if !is_root() {
+        eprintln!("not root: network namespaces cannot be made");
+        return;
+    }
+    let site = Site::new("netns");
+    let net = Network::new();
+    let hosts = net.names.join(",");
+    let name = site.name("n");
+    site.bivouac(["up", &name, "--hosts", &hosts, "--launcher", "netns"])
+        .ok();
+    let status = site.status(&name);
+    assert_eq!(status["servers"].as_array().expect("a list").len(), 2);
+    site.sh(
+        &name,
+        "head -c 2000000 /dev/urandom > /bivouac/x; sha256sum < /bivouac/x > /bivouac/sum",
+    )
+    .ok();
+    // From a node, over the network to the other.
+    let on_node = |node: &str, script: &str| {
+        let mut command = Command::new("ip");
+        command
+            .args(["netns", "exec", node])
+            .arg(bivouac_tests::bivouac());
+        command
+            .args(["exec", &name, "--", "sh", "-c", script])
+            .env("BIVOUAC_HOME", site.home());
+        bivouac_tests::Finished::of(command.output().expect("ip starts"))
+    };
+    for node in &net.names {
+        on_node(
+            node,
+            &format!("sha256sum < /bivouac/x | cmp - /bivouac/sum && echo {node} > /bivouac/{node}"),
+        )
+        .ok();
+    }
+    assert_eq!(
+        site.sh(&name, "cat /bivouac/bvt*").ok(),
+        format!("{}\n{}\n", net.names[0], net.names[1])
+    );
+    let pids: Vec<i32> = site.daemons(&name).into_iter().map(|d| d.1).collect();
+    assert_eq!(pids.len(), 3, "two servers, and an agent for this machine");
+    site.bivouac(["down", &name]).ok();
+    site.assert_nothing_left(&name, &pids);
+    eventually(Duration::from_secs(2), "ended", || true);
+}
+
+/// Two namespaces on a bridge.
+struct Network {
+    bridge: String,
+    names: Vec<String>,
+}
+
+impl Network {
+    fn new() -> Network {
+        let id = std::process::id() % 10_000;
+        let subnet = format!("10.{}.{}", 64 + id / 250 % 64, id % 250);
+        let network = Network {
+            bridge: format!("bvb{id}"),
+            names: vec![format!("bvt{id}a"), format!("bvt{id}b")],
+        };
+        let ip = |line: String| {
+            let status = Command::new("ip")
+                .args(line.split(' '))
+                .status()
+                .expect("ip starts");
+            assert!(status.success(), "ip {line}");
+        };
+        let bridge = &network.bridge;
+        ip(format!("link add {bridge} type bridge"));
+        ip(format!("addr add {subnet}.1/24 dev {bridge}"));
+        ip(format!("link set {bridge} up"));
+        for (i, name) in network.names.iter().enumerate() {
+            ip(format!("netns add {name}"));
+            ip(format!("link add {name} type veth peer name eth0 netns {name}"));
+            ip(format!("link set {name} master {bridge} up"));
+            ip(format!("-n {name} addr add {subnet}.{}/24 dev eth0", i + 2));
+            ip(format!("-n {name} link set eth0 up"));
+            ip(format!("-n {name} link set lo up"));
+        }
+        network
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = Command::new("ip").args(["netns", "del", name]).status();
+        }
+        let _ = Command::new("ip").args(["link", "del", &self.bridge]).status();
+    }
+}
