@@ -1,0 +1,345 @@
+//! Opens, locks, repeated requests, and what a store makes of its logs.
+
+mod common;
+
+use bivouac_layout::{Ino, ServerId};
+use bivouac_meta::{MetaStore, OpenError, Options};
+use bivouac_proto::header::{OpenId, RequestId};
+use bivouac_proto::meta::{
+    At, Create, LockOwner, LockRange, MetaReply, MetaRequest, OpenHow, RenameMode, XattrMode,
+};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, FileKind, Reply};
+use common::client::Client;
+use common::{Cluster, DEPLOYMENT, Port};
+use std::time::{Duration, Instant};
+
+const EXCLUSIVE: LockRange = LockRange { start: 0, end: u64::MAX, exclusive: true };
+
+fn process(session: u64) -> LockOwner {
+    LockOwner::Process { session, pid: 100 + session as u32 }
+}
+
+fn lock(client: &Client, ino: Ino, owner: LockOwner, range: LockRange, wait_ms: u32) -> Result<(), Errno> {
+    client.inode(ino, MetaRequest::Lock { ino, owner, range, wait_ms }, &[]).map(drop)
+}
+
+fn inodes(cluster: &Cluster) -> u64 {
+    cluster.stores().iter().map(|s| s.counts().inodes).sum()
+}
+
+#[test]
+fn an_unlinked_open_file_can_be_used_until_its_last_close_also_over_a_restart() {
+    let cluster = Cluster::new(1);
+    let client = Client::new(&cluster);
+    let (attr, first) = client.create("f", true).unwrap();
+    let (_, second, _) = client.open("f", OpenHow { read: true, ..OpenHow::default() }).unwrap();
+    let ino = attr.ino;
+    client.inode(ino, MetaRequest::WriteRecord { ino, offset: 0 }, b"still here").unwrap();
+    client.unlink("f").unwrap();
+    assert_eq!(client.attr(ino).unwrap().nlink, 0);
+    client.release(ino, first, None).unwrap();
+    cluster.restart(ServerId(0));
+    let (_, data) = client.inode(ino, MetaRequest::ReadRecord { ino, offset: 0, len: 100 }, &[]).unwrap();
+    assert_eq!(data, b"still here");
+    client.release(ino, second, None).unwrap();
+    assert_eq!(client.attr(ino), Err(Errno::NOENT));
+    assert_eq!(inodes(&cluster), 1);
+    cluster.restart(ServerId(0));
+    assert_eq!(inodes(&cluster), 1);
+}
+
+#[test]
+fn rename_over_an_open_file_keeps_its_reader() {
+    let cluster = Cluster::new(3);
+    let client = Client::new(&cluster);
+    client.mkdir("d").unwrap();
+    client.put("new", b"new").unwrap();
+    let old = client.put("d/old", b"old").unwrap();
+    let (_, open, _) = client.open("d/old", OpenHow { read: true, ..OpenHow::default() }).unwrap();
+    client.rename("new", "d/old", RenameMode::Replace).unwrap();
+    assert_eq!(client.get("d/old").unwrap(), b"new");
+    let (_, data) = client.inode(old, MetaRequest::ReadRecord { ino: old, offset: 0, len: 9 }, &[]).unwrap();
+    assert_eq!(data, b"old");
+    client.release(old, open, None).unwrap();
+    assert_eq!(client.attr(old), Err(Errno::NOENT));
+}
+
+#[test]
+fn opens_can_be_registered_again_within_the_grace_time() {
+    let cluster = Cluster::with(1, |options| options.grace = Duration::from_millis(300));
+    let client = Client::new(&cluster);
+    let (attr, open) = client.create("f", true).unwrap();
+    let ino = attr.ino;
+    cluster.restart(ServerId(0));
+    client.inode(ino, MetaRequest::Reopen { ino, open, write: true }, &[]).unwrap();
+    client.unlink("f").unwrap();
+    std::thread::sleep(Duration::from_millis(320));
+    cluster.store(ServerId(0)).unwrap().keep();
+    assert_eq!(client.attr(ino).unwrap().nlink, 0);
+    client.release(ino, open, None).unwrap();
+    assert_eq!(client.attr(ino), Err(Errno::NOENT));
+}
+
+#[test]
+fn a_removed_directory_that_is_open_is_empty_and_takes_no_entries() {
+    let cluster = Cluster::new(3);
+    let client = Client::new(&cluster);
+    client.mkdir("d").unwrap();
+    let dir = client.dir("d").unwrap();
+    let (attr, open, _) = client.open("d", OpenHow { read: true, ..OpenHow::default() }).unwrap();
+    client.rmdir("d").unwrap();
+    assert_eq!(client.attr(attr.ino).unwrap().nlink, 0);
+    assert_eq!(client.list_dir(dir, 10).unwrap(), []);
+    let make = |at| MetaRequest::MakeNode { at, kind: FileKind::File, mode: 0o600, target: &[] };
+    assert_eq!(client.entry(dir, "x", make, &[]).map(drop), Err(Errno::NOENT));
+    client.release(attr.ino, open, None).unwrap();
+    assert_eq!(client.attr(attr.ino), Err(Errno::NOENT));
+}
+
+#[test]
+fn a_repeated_request_is_answered_and_not_done_again_also_after_a_restart() {
+    let cluster = Cluster::new(3);
+    let client = Client::new(&cluster);
+    let root = Ino::ROOT.shard();
+    let at = |name| At { dir: Ino::ROOT, split: false, name };
+    let open = client.open_id();
+    let how = OpenHow { create: Some(Create { mode: 0o600, exclusive: true }), write: true, ..OpenHow::default() };
+    let requests = [
+        MetaRequest::Open { at: at(b"f"), how, open },
+        MetaRequest::Mkdir { at: at(b"d"), mode: 0o700 },
+        MetaRequest::MakeNode { at: at(b"s"), kind: FileKind::Symlink, mode: 0, target: b"x" },
+        MetaRequest::Rename { from: at(b"f"), to: at(b"g"), mode: RenameMode::NoReplace },
+        MetaRequest::Rename { from: at(b"d"), to: at(b"e"), mode: RenameMode::NoReplace },
+        MetaRequest::Rmdir { at: at(b"e") },
+        MetaRequest::Unlink { at: at(b"s") },
+    ];
+    for request in &requests {
+        let id = client.next_id();
+        let first = client.send_as(id, root, request, &[]).unwrap();
+        assert_eq!(client.send_as(id, root, request, &[]).unwrap(), first);
+        cluster.restart(cluster.inner.map.primary(root));
+        assert_eq!(client.send_as(id, root, request, &[]).unwrap(), first, "{request:?}");
+        // Nobody awaits an answer to an older one, and it is not done.
+        let stale = RequestId { sequence: id.sequence - 1, ..id };
+        assert!(client.send_as(stale, root, request, &[]).is_err());
+    }
+    assert_eq!(client.names("").unwrap(), ["g"]);
+}
+
+#[test]
+fn a_request_repeated_while_it_is_under_way_is_done_once() {
+    let cluster = Cluster::new(3);
+    let client = Client::new(&cluster);
+    for round in 0..30 {
+        let name = format!("d{round}");
+        let at = At { dir: Ino::ROOT, split: false, name: name.as_bytes() };
+        let request = MetaRequest::Mkdir { at, mode: 0o700 };
+        let id = client.next_id();
+        std::thread::scope(|scope| {
+            let send = || client.send_as(id, Ino::ROOT.shard(), &request, &[]);
+            let (one, two) = (scope.spawn(send), scope.spawn(send));
+            let (one, two) = (one.join().unwrap().unwrap(), two.join().unwrap().unwrap());
+            assert_eq!(one, two);
+        });
+    }
+    assert_eq!(inodes(&cluster), 31);
+}
+
+#[test]
+fn a_closing_description_and_an_ending_process_give_their_locks_up() {
+    let cluster = Cluster::new(1);
+    let client = Client::new(&cluster);
+    let (attr, open) = client.create("f", true).unwrap();
+    let ino = attr.ino;
+    lock(&client, ino, LockOwner::Description(open), EXCLUSIVE, 0).unwrap();
+    assert_eq!(lock(&client, ino, process(1), EXCLUSIVE, 0), Err(Errno::AGAIN));
+    let test = MetaRequest::TestLock { ino, owner: process(1), range: EXCLUSIVE };
+    let (reply, _) = client.inode(ino, test, &[]).unwrap();
+    assert_eq!(reply, Reply::Meta(MetaReply::Conflict(Some((LockOwner::Description(open), EXCLUSIVE)))));
+    client.release(ino, open, None).unwrap();
+    lock(&client, ino, process(1), EXCLUSIVE, 0).unwrap();
+    assert_eq!(lock(&client, ino, process(2), EXCLUSIVE, 0), Err(Errno::AGAIN));
+    client.inode(ino, MetaRequest::EndSession { session: 1 }, &[]).unwrap();
+    lock(&client, ino, process(2), EXCLUSIVE, 0).unwrap();
+}
+
+#[test]
+fn who_waits_for_a_lock_gets_it_when_it_is_free_and_eagain_when_it_never_is() {
+    let cluster = Cluster::new(1);
+    let client = Client::new(&cluster);
+    let ino = client.put("f", b"").unwrap();
+    lock(&client, ino, process(1), EXCLUSIVE, 0).unwrap();
+    let started = Instant::now();
+    assert_eq!(lock(&client, ino, process(2), EXCLUSIVE, 50), Err(Errno::AGAIN));
+    assert!(started.elapsed() >= Duration::from_millis(50));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock(&Client::new(&cluster), ino, process(2), EXCLUSIVE, 1000));
+        std::thread::sleep(Duration::from_millis(20));
+        let unlock = MetaRequest::Unlock { ino, owner: process(1), start: 0, end: u64::MAX };
+        client.inode(ino, unlock, &[]).unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+    // A process that ended while it waited does not get one.
+    let result = std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock(&Client::new(&cluster), ino, process(3), EXCLUSIVE, 1000));
+        std::thread::sleep(Duration::from_millis(20));
+        client.inode(ino, MetaRequest::EndSession { session: 3 }, &[]).unwrap();
+        client.inode(ino, MetaRequest::EndSession { session: 2 }, &[]).unwrap();
+        waiter.join().unwrap()
+    });
+    assert!(result.is_err());
+    lock(&client, ino, process(4), EXCLUSIVE, 0).unwrap();
+}
+
+#[test]
+fn a_circle_of_waiting_processes_is_a_deadlock() {
+    let cluster = Cluster::new(1);
+    let client = Client::new(&cluster);
+    let (a, b) = (client.put("a", b"").unwrap(), client.put("b", b"").unwrap());
+    lock(&client, a, process(1), EXCLUSIVE, 0).unwrap();
+    lock(&client, b, process(2), EXCLUSIVE, 0).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock(&Client::new(&cluster), b, process(1), EXCLUSIVE, 1000));
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(lock(&client, a, process(2), EXCLUSIVE, 1000), Err(Errno::DEADLK));
+        client.inode(b, MetaRequest::EndSession { session: 2 }, &[]).unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn extended_attributes_keep_their_values_modes_and_limits() {
+    let cluster = Cluster::new(1);
+    let client = Client::new(&cluster);
+    let ino = client.put("f", b"").unwrap();
+    let set = |name: &[u8], mode, value: &[u8]| {
+        client.inode(ino, MetaRequest::SetXattr { ino, name, mode }, value).map(drop)
+    };
+    let get = |name: &[u8]| client.inode(ino, MetaRequest::GetXattr { ino, name }, &[]).map(|(_, value)| value);
+    set(b"user.b", XattrMode::Create, b"two").unwrap();
+    set(b"user.a", XattrMode::Set, b"one").unwrap();
+    assert_eq!(set(b"user.a", XattrMode::Create, b""), Err(Errno::EXIST));
+    assert_eq!(set(b"user.c", XattrMode::Replace, b""), Err(Errno::NODATA));
+    set(b"user.a", XattrMode::Replace, b"").unwrap();
+    assert_eq!(set(b"user.big", XattrMode::Set, &vec![0; 65_537]), Err(Errno(7)));
+    set(b"user.big", XattrMode::Set, &vec![1; 65_000]).unwrap();
+    assert_eq!(set(b"user.more", XattrMode::Set, &vec![1; 2000]), Err(Errno::NOSPC));
+    assert_eq!(set(b"system.posix_acl_access", XattrMode::Set, b""), Err(Errno::OPNOTSUPP));
+    cluster.restart(ServerId(0));
+    assert_eq!((get(b"user.a").unwrap(), get(b"user.b").unwrap()), (vec![], b"two".to_vec()));
+    let (_, names) = client.inode(ino, MetaRequest::ListXattr { ino }, &[]).unwrap();
+    assert_eq!(names, b"user.a\0user.b\0user.big\0");
+    client.inode(ino, MetaRequest::RemoveXattr { ino, name: b"user.a" }, &[]).unwrap();
+    assert_eq!(get(b"user.a"), Err(Errno::NODATA));
+}
+
+/// A log is cut at every byte of its last records: what is left is the state after some operation, never a mixture.
+#[test]
+fn a_log_torn_at_any_byte_gives_the_state_after_a_whole_operation() {
+    let cluster = Cluster::new(1);
+    let client = Client::new(&cluster);
+    client.put("kept", b"kept").unwrap();
+    let log = cluster.dir(ServerId(0)).join("stripe-00.log");
+    let size = || std::fs::metadata(&log).unwrap().len();
+    let root = |name| At { dir: Ino::ROOT, split: false, name };
+    let start = size();
+    let mut states = vec![(start, client.names("").unwrap())];
+    let requests = [
+        MetaRequest::MakeNode { at: root(b"a"), kind: FileKind::File, mode: 0o600, target: &[] },
+        MetaRequest::Rename { from: root(b"a"), to: root(b"b"), mode: RenameMode::Replace },
+        MetaRequest::Rename { from: root(b"kept"), to: root(b"b"), mode: RenameMode::Exchange },
+    ];
+    for request in requests.iter().chain([&MetaRequest::Unlink { at: root(b"b") }]) {
+        let result = client.send(Ino::ROOT.shard(), request, &[]);
+        assert!(result.is_ok(), "{request:?}: {result:?}");
+        states.push((size(), client.names("").unwrap()));
+    }
+    let end = size();
+    cluster.kill(ServerId(0));
+    let whole = std::fs::read(&log).unwrap();
+    for cut in (start..=end).rev() {
+        std::fs::write(&log, &whole[..cut as usize]).unwrap();
+        cluster.restart(ServerId(0));
+        let expected = &states.iter().rev().find(|(size, _)| *size <= cut).unwrap().1;
+        assert_eq!(&client.names("").unwrap(), expected, "cut at {cut}");
+        for name in expected {
+            client.stat(name).unwrap();
+        }
+        cluster.kill(ServerId(0));
+    }
+}
+
+#[test]
+fn a_damaged_log_is_refused_with_file_offset_and_remedy() {
+    let cluster = Cluster::new(1);
+    let client = Client::new(&cluster);
+    for n in 0..50 {
+        client.put(&n.to_string(), b"data").unwrap();
+    }
+    cluster.kill(ServerId(0));
+    let log = cluster.dir(ServerId(0)).join("stripe-00.log");
+    let mut bytes = std::fs::read(&log).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&log, &bytes).unwrap();
+    let open = |deployment| {
+        let options = Options { background: false, ..Options::new(deployment) };
+        MetaStore::<Port>::open(&cluster.dir(ServerId(0)), options, Port::nowhere())
+    };
+    let error = open(DEPLOYMENT).err().unwrap();
+    assert!(matches!(error, OpenError::Damaged { .. }));
+    let text = error.to_string();
+    assert!(text.contains("stripe-00.log") && text.contains("truncate -s"), "{text}");
+    bytes[middle] ^= 1;
+    std::fs::write(&log, &bytes).unwrap();
+    assert!(matches!(open(DEPLOYMENT + 1), Err(OpenError::Foreign { .. })));
+    cluster.start(ServerId(0));
+    assert!(matches!(open(DEPLOYMENT), Err(OpenError::InUse(_))));
+    assert_eq!(client.names("").unwrap().len(), 50);
+}
+
+#[test]
+fn the_log_stays_bounded_while_the_same_files_change_for_ever() {
+    let cluster = Cluster::with(1, |options| options.compact_at = Some(20_000));
+    let client = Client::new(&cluster);
+    let before = cluster.stores()[0].counts().log_bytes;
+    for n in 0..3000u32 {
+        client.put("f", &n.to_le_bytes()).unwrap();
+        client.put("g", &[0; 100]).unwrap();
+        client.unlink("g").unwrap();
+    }
+    let after = cluster.stores()[0].counts().log_bytes;
+    assert!(after - before < 60_000, "{before} {after}");
+    cluster.restart(ServerId(0));
+    assert_eq!(client.get("f").unwrap(), 2999u32.to_le_bytes());
+    assert_eq!(client.names("").unwrap(), ["f"]);
+}
+
+#[test]
+fn hostile_requests_are_refused_and_harm_nobody() {
+    let cluster = Cluster::new(1);
+    let client = Client::new(&cluster);
+    let file = client.put("f", b"x").unwrap();
+    let open = OpenId::default();
+    for ino in [Ino(0), Ino(u64::MAX), Ino(1 << 52), file, Ino::ROOT] {
+        let requests = [
+            MetaRequest::GetAttr { ino },
+            MetaRequest::ReadRecord { ino, offset: u64::MAX, len: u32::MAX },
+            MetaRequest::WriteRecord { ino, offset: u64::MAX },
+            MetaRequest::Truncate { ino, size: u64::MAX },
+            MetaRequest::Release { ino, open, wrote: None },
+            MetaRequest::Lock { ino, owner: process(1), range: LockRange { start: 9, end: 3, exclusive: true }, wait_ms: 9 },
+            MetaRequest::ReadDir { dir: ino, split: true, after: u64::MAX, limit: u32::MAX, attrs: true },
+            MetaRequest::ReadDir { dir: ino, split: false, after: u64::MAX, limit: 0, attrs: true },
+            MetaRequest::Parent { ino },
+            MetaRequest::ReadLink { ino },
+            MetaRequest::Rmdir { at: At { dir: ino, split: false, name: b"nothing" } },
+        ];
+        for request in requests {
+            let _: Result<_, Failure> = client.send(ino.shard(), &request, b"payload");
+        }
+    }
+    assert_eq!(client.get("f").unwrap(), b"x");
+    assert_eq!(client.names("").unwrap(), ["f"]);
+}
