@@ -34,9 +34,9 @@ real! {
     real_readdir = readdir(dir: *mut DIR) -> *mut dirent, else null_mut();
     real_readdir_r = readdir_r(dir: *mut DIR, entry: *mut dirent, out: *mut *mut dirent) -> c_int, else libc::ENOSYS;
     real_closedir = closedir(dir: *mut DIR) -> c_int, else -1;
-    real_rewinddir = rewinddir(dir: *mut DIR) -> (), else ();
+    real_rewinddir = rewinddir(dir: *mut DIR) -> (), else {};
     real_telldir = telldir(dir: *mut DIR) -> c_long, else -1;
-    real_seekdir = seekdir(dir: *mut DIR, place: c_long) -> (), else ();
+    real_seekdir = seekdir(dir: *mut DIR, place: c_long) -> (), else {};
     real_dirfd = dirfd(dir: *mut DIR) -> c_int, else -1;
 }
 
@@ -80,8 +80,17 @@ impl Stream {
         let place = vfs::lseek(fd, 0, libc::SEEK_CUR).unwrap_or(0) as u64;
         // SAFETY: plain data, for which zeros are a value.
         let entry: dirent = unsafe { std::mem::zeroed() };
-        let state = Mutex::new(State { ahead: VecDeque::new(), place, entry });
-        Ok(Box::into_raw(Box::new(Stream { mark: MARK, fd, state })).cast())
+        let state = Mutex::new(State {
+            ahead: VecDeque::new(),
+            place,
+            entry,
+        });
+        Ok(Box::into_raw(Box::new(Stream {
+            mark: MARK,
+            fd,
+            state,
+        }))
+        .cast())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -98,7 +107,9 @@ impl Stream {
                 Err(errno) => return Err(errno),
             };
         }
-        let Some(entry) = state.ahead.pop_front() else { return Ok(false) };
+        let Some(entry) = state.ahead.pop_front() else {
+            return Ok(false);
+        };
         state.place = entry.cookie;
         fill(&mut state.entry, &entry);
         Ok(true)
@@ -123,7 +134,11 @@ fn fill(target: &mut dirent, entry: &DirEntry) {
     target.d_type = entry.kind.d_type();
     let length = entry.name.len().min(target.d_name.len() - 1);
     target.d_reclen = record_length(length) as u16;
-    for (to, &from) in target.d_name.iter_mut().zip(entry.name.iter().take(length).chain([&0])) {
+    for (to, &from) in target
+        .d_name
+        .iter_mut()
+        .zip(entry.name.iter().take(length).chain([&0]))
+    {
         *to = from as c_char;
     }
 }
@@ -152,7 +167,11 @@ pub fn fill_entries(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
     let mut used = 0;
     // No more than surely fit, so that the shared cookie stays behind what is returned.
     let max = (buffer.len() / LARGEST).clamp(1, BATCH);
-    let before = if max == 1 { vfs::lseek(fd, 0, libc::SEEK_CUR)? } else { 0 };
+    let before = if max == 1 {
+        vfs::lseek(fd, 0, libc::SEEK_CUR)?
+    } else {
+        0
+    };
     for entry in vfs::list(fd, max)? {
         let length = record_length(entry.name.len());
         let Some(record) = buffer.get_mut(used..used + length) else {
@@ -212,7 +231,8 @@ fn scan(
         }
         std::ptr::copy_nonoverlapping(found.as_ptr(), list, found.len());
         if let Some(compare) = compare {
-            let compare: unsafe extern "C" fn(*const c_void, *const c_void) -> c_int = std::mem::transmute(compare);
+            let compare: unsafe extern "C" fn(*const c_void, *const c_void) -> c_int =
+                std::mem::transmute(compare);
             libc::qsort(list.cast(), found.len(), size_of::<*mut dirent>(), Some(compare));
         }
         *out = list;

@@ -7,7 +7,7 @@
 //!
 //! - [`program`]: from a path to what the kernel is to execute.
 //! - [`script`]: the `#!` line, read as the kernel does.
-//! - [`search`]: `PATH`.
+//! - [`search`]: the directories of `PATH`.
 //! - [`spawn`]: `posix_spawn` and its file actions.
 //!
 //! `system` and `popen` run `/bin/sh` and are the C library's.
@@ -43,8 +43,14 @@ unsafe extern "C" {
 unsafe fn run(program: &Program, argv: Strings, envp: Strings) -> Errno {
     // SAFETY: the caller's promise.
     let arguments = unsafe { program.arguments(argv) };
-    let argv = if arguments.is_empty() { argv } else { arguments.as_ptr() };
-    sys!(SYS_execve, program.path().as_ptr(), argv, envp).err().unwrap_or(Errno::IO)
+    let argv = if arguments.is_empty() {
+        argv
+    } else {
+        arguments.as_ptr()
+    };
+    sys!(SYS_execve, program.path().as_ptr(), argv, envp)
+        .err()
+        .unwrap_or(Errno::IO)
 }
 
 /// `execve`; returns only why it did not work.
@@ -53,7 +59,9 @@ unsafe fn run(program: &Program, argv: Strings, envp: Strings) -> Errno {
 /// As for [`run`].
 unsafe fn execute(path: &CStr, argv: Strings, envp: Strings) -> Errno {
     if !handles(libc::AT_FDCWD, path) {
-        let errno = sys!(SYS_execve, path.as_ptr(), argv, envp).err().unwrap_or(Errno::IO);
+        let errno = sys!(SYS_execve, path.as_ptr(), argv, envp)
+            .err()
+            .unwrap_or(Errno::IO);
         // A link into the mount, or a script whose interpreter is there.
         if !vfs::active() || !matches!(errno, Errno::NOENT | Errno::NOTDIR) {
             return errno;
@@ -177,12 +185,20 @@ unsafe extern "C" fn execute_list(path: *const c_char, first: *const c_char, lis
     unsafe { execve(path, collect(first, list).as_ptr(), environ) }
 }
 
-unsafe extern "C" fn execute_list_searched(file: *const c_char, first: *const c_char, list: *mut VaList) -> c_int {
+unsafe extern "C" fn execute_list_searched(
+    file: *const c_char,
+    first: *const c_char,
+    list: *mut VaList,
+) -> c_int {
     // SAFETY: the arguments of `execlp`.
     unsafe { execvpe(file, collect(first, list).as_ptr(), environ) }
 }
 
-unsafe extern "C" fn execute_list_environment(path: *const c_char, first: *const c_char, list: *mut VaList) -> c_int {
+unsafe extern "C" fn execute_list_environment(
+    path: *const c_char,
+    first: *const c_char,
+    list: *mut VaList,
+) -> c_int {
     // SAFETY: the arguments of `execle`: the environment follows the null.
     unsafe {
         let arguments = collect(first, list);

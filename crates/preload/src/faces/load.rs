@@ -9,9 +9,14 @@
 //! One copy is kept for each state of a file, since loading it again must give the same library. The loader knows
 //! libraries by name too, so no name is ever used twice, even when the program has closed the copy's descriptor.
 //!
+//! What a library needs itself (DT_NEEDED) the loader looks for by system calls too. What of that lies in the mount, by
+//! the library's own search path or LD_LIBRARY_PATH, is loaded here before, as the loader takes a library that is
+//! there already under the name that is needed ([`needed`]).
+//!
 //! # Limits
-//! What a library or a program needs (DT_NEEDED) is loaded by the loader itself, and not found in the mount, unless
-//! something has loaded it by `dlopen` before. Only for x86_64 so far.
+//! A program finds no library of the mount when it starts: then the loader is at work before us. Only for x86_64.
+
+pub mod needed;
 
 use super::exec::program;
 use super::real::{Real, handles, restore_errno, saved_errno, text};
@@ -67,7 +72,11 @@ fn copy_of_open(fd: c_int, path: &CStr) -> Result<&'static Copy, Errno> {
     let origin = (stat.st_ino, stat.st_mtime, stat.st_mtime_nsec, stat.st_size);
     let mut copies = COPIES.lock().unwrap_or_else(PoisonError::into_inner);
     let open = |copy: &&Copy| vfs::fstat(copy.memory).is_ok_and(|stat| stat.st_ino == copy.memory_inode);
-    if let Some(copy) = copies.iter().copied().find(|copy| copy.origin == origin && open(copy)) {
+    if let Some(copy) = copies
+        .iter()
+        .copied()
+        .find(|copy| copy.origin == origin && open(copy))
+    {
         return Ok(copy);
     }
     let memory = program::copy(fd, path)?;
@@ -94,7 +103,9 @@ fn searched(name: &CStr) -> Option<CString> {
         }
         CStr::from_ptr(value).to_bytes().to_vec()
     };
-    let candidates = path.split(|&byte| byte == b':' || byte == b';').filter(|directory| !directory.is_empty());
+    let candidates = path
+        .split(|&byte| byte == b':' || byte == b';')
+        .filter(|directory| !directory.is_empty());
     for directory in candidates {
         let candidate = CString::new([directory, b"/", name.to_bytes()].concat()).ok()?;
         if vfs::faccessat(libc::AT_FDCWD, &candidate, libc::R_OK).is_ok() {
@@ -104,22 +115,59 @@ fn searched(name: &CStr) -> Option<CString> {
     None
 }
 
+/// How many libraries one may need, all in all.
+const MAX_NEEDED: usize = 1000;
+
+/// Loads what a library needs and has in the mount. The handles are kept: what is needed stays.
+fn load_needed(copy: &Copy, done: &mut Vec<CString>) {
+    let needed = needed::of(copy.memory);
+    for name in needed.names.iter().filter(|name| !name.contains(&b'/')) {
+        let own = needed.directories.iter().filter_map(|directory| {
+            let directory = needed::expand(directory, copy.path.to_bytes());
+            CString::new([&directory[..], b"/", name].concat()).ok()
+        });
+        let place = own
+            .filter(|path| handles(libc::AT_FDCWD, path))
+            .find(|path| vfs::faccessat(libc::AT_FDCWD, path, libc::R_OK).is_ok())
+            .or_else(|| searched(&CString::new(&name[..]).ok()?));
+        let Some(path) = place else { continue };
+        if done.contains(&path) || done.len() >= MAX_NEEDED {
+            continue;
+        }
+        done.push(path.clone());
+        if let Ok(copy) = copy_of(&path) {
+            load_needed(copy, done);
+            // SAFETY: the C library's function, with a name that lives for ever.
+            unsafe { real_dlopen(copy.name.as_ptr(), libc::RTLD_LAZY) };
+        }
+    }
+}
+
 /// The name to give to the loader for the name that the program gave. On any failure that is the same: the loader will
 /// say what is wrong with it.
-unsafe extern "C" fn exchange(name: *const c_char) -> *const c_char {
+unsafe extern "C" fn exchange(name: *const c_char, needs: bool) -> *const c_char {
     if !vfs::active() {
         return name;
     }
     // SAFETY: the program's string, or null.
-    let Ok(path) = (unsafe { text(name) }) else { return name };
+    let Ok(path) = (unsafe { text(name) }) else {
+        return name;
+    };
     let errno = saved_errno();
     let found = if !path.to_bytes().contains(&b'/') {
-        if path.is_empty() { None } else { searched(path).and_then(|path| copy_of(&path).ok()) }
+        if path.is_empty() {
+            None
+        } else {
+            searched(path).and_then(|path| copy_of(&path).ok())
+        }
     } else if handles(libc::AT_FDCWD, path) {
         copy_of(path).ok()
     } else {
         None
     };
+    if let Some(copy) = found.filter(|_| needs) {
+        load_needed(copy, &mut Vec::new());
+    }
     restore_errno(errno);
     found.map_or(name, |copy| copy.name.as_ptr())
 }
@@ -138,10 +186,12 @@ unsafe extern "C" fn loader_open_in() -> *mut c_void {
 /// As for the C function.
 #[cfg(target_arch = "x86_64")]
 #[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlopen(_name: *const c_char, _flags: c_int) -> *mut c_void {
     core::arch::naked_asm!(
         "push rsi",
+        "mov esi, 1",
         "call {exchange}",
         "push rax",
         "sub rsp, 8",
@@ -166,13 +216,20 @@ pub unsafe extern "C" fn dlopen(_name: *const c_char, _flags: c_int) -> *mut c_v
 /// As for the C function.
 #[cfg(target_arch = "x86_64")]
 #[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code))]
 #[unsafe(naked)]
-pub unsafe extern "C" fn dlmopen(_namespace: libc::c_long, _name: *const c_char, _flags: c_int) -> *mut c_void {
+pub unsafe extern "C" fn dlmopen(
+    _namespace: libc::c_long,
+    _name: *const c_char,
+    _flags: c_int,
+) -> *mut c_void {
     core::arch::naked_asm!(
         "push rdi",
         "push rdx",
         "sub rsp, 8",
         "mov rdi, rsi",
+        // What is needed would have to be loaded into that namespace.
+        "xor esi, esi",
         "call {exchange}",
         "mov [rsp], rax",
         "call {function}",
@@ -190,6 +247,7 @@ pub unsafe extern "C" fn dlmopen(_namespace: libc::c_long, _name: *const c_char,
 }
 
 real! {
+    real_dlopen = dlopen(name: *const c_char, flags: c_int) -> *mut c_void, else std::ptr::null_mut();
     real_dladdr = dladdr(address: *const c_void, info: *mut libc::Dl_info) -> c_int, else 0;
 }
 
@@ -213,7 +271,8 @@ mod tests {
 
     #[test]
     fn names_differ_even_for_the_same_descriptor() {
-        let names: std::collections::HashSet<String> = (1..500).map(|number| unique_name(7, number)).collect();
+        let names: std::collections::HashSet<String> =
+            (1..500).map(|number| unique_name(7, number)).collect();
         assert_eq!(names.len(), 499);
         assert!(names.iter().all(|name| name.ends_with("/7")));
     }

@@ -25,7 +25,10 @@ pub struct Real {
 impl Real {
     /// The function called `name`, not looked up yet.
     pub const fn new(name: &'static CStr) -> Real {
-        Real { name, at: AtomicPtr::new(null_mut()) }
+        Real {
+            name,
+            at: AtomicPtr::new(null_mut()),
+        }
     }
 
     /// Its address; null when no library has it.
@@ -54,6 +57,7 @@ macro_rules! real {
             /// # Safety
             /// As for the function itself.
             #[inline]
+            #[allow(clippy::unused_unit)]
             unsafe fn $function($($arg: $type),*) -> $ret {
                 static REAL: $crate::faces::real::Real = $crate::faces::real::Real::new(
                     // SAFETY: a literal that ends with its only NUL.

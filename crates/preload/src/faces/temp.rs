@@ -27,11 +27,18 @@ unsafe extern "C" {
 
 fn fill(name: &mut [u8]) {
     let mut random = [0u8; 8];
-    let length = sys!(SYS_getrandom, random.as_mut_ptr(), random.len(), libc::GRND_NONBLOCK);
+    let length = sys!(
+        SYS_getrandom,
+        random.as_mut_ptr(),
+        random.len(),
+        libc::GRND_NONBLOCK
+    );
     if length.is_err() {
         // Early in the life of the machine: names need to differ, not to be secret.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        random = (now.tv_nsec as u64 ^ (now.tv_sec as u64) << 30).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes();
+        random = (now.tv_nsec as u64 ^ (now.tv_sec as u64) << 30)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .to_ne_bytes();
     }
     let mut value = u64::from_ne_bytes(random);
     for byte in name {
@@ -53,7 +60,10 @@ unsafe fn make<T>(
     // SAFETY: the caller's promise. Between the attempts nobody else looks at the bytes.
     unsafe {
         let length = CStr::from_ptr(template).count_bytes();
-        let start = length.checked_sub(suffix).and_then(|end| end.checked_sub(MARKS.len())).ok_or(Errno::INVAL)?;
+        let start = length
+            .checked_sub(suffix)
+            .and_then(|end| end.checked_sub(MARKS.len()))
+            .ok_or(Errno::INVAL)?;
         let marks = template.add(start).cast::<u8>();
         if std::slice::from_raw_parts(marks, MARKS.len()) != MARKS {
             return Err(Errno::INVAL);
@@ -205,7 +215,11 @@ mod tests {
         let attempt = |path: &CStr| {
             tries.set(tries.get() + 1);
             assert!(path.to_bytes().starts_with(b"/d/ab") && path.to_bytes().ends_with(b".c"));
-            if tries.get() < 3 { Err(Errno::EXIST) } else { Ok(()) }
+            if tries.get() < 3 {
+                Err(Errno::EXIST)
+            } else {
+                Ok(())
+            }
         };
         // SAFETY: a C string of our own.
         assert_eq!(unsafe { make(name.as_mut_ptr().cast(), 2, attempt) }, Ok(()));
@@ -218,7 +232,8 @@ mod tests {
         for (text, suffix) in [("/d/abXXXXX", 0), ("XXXXXX", 1), ("abXXXXXX", -1), ("", 0)] {
             let mut name = template(text);
             // SAFETY: as above.
-            assert_eq!(unsafe { make(name.as_mut_ptr().cast(), suffix, |_| Ok(())) }, Err(Errno::INVAL));
+            let made = unsafe { make(name.as_mut_ptr().cast(), suffix, |_| Ok(())) };
+            assert_eq!(made, Err(Errno::INVAL));
         }
     }
 }

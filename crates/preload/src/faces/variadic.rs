@@ -56,6 +56,7 @@ macro_rules! variadic {
             /// # Safety
             /// As for the C function.
             #[cfg_attr(not(test), unsafe(no_mangle))]
+            #[cfg_attr(test, allow(dead_code))]
             #[unsafe(naked)]
             pub unsafe extern "C" fn $name() {
                 core::arch::naked_asm!(
@@ -135,7 +136,20 @@ mod tests {
         let result = unsafe {
             let call: unsafe extern "C" fn(usize, *mut usize, ...) -> usize =
                 std::mem::transmute(bivouac_test_collect as *const ());
-            call(100, out.as_mut_ptr(), 1usize, 2usize, 3usize, 4usize, 5usize, 6usize, 7usize, 8usize, 9usize, 0usize)
+            call(
+                100,
+                out.as_mut_ptr(),
+                1usize,
+                2usize,
+                3usize,
+                4usize,
+                5usize,
+                6usize,
+                7usize,
+                8usize,
+                9usize,
+                0usize,
+            )
         };
         assert_eq!(result, 109);
         assert_eq!(out, [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]);

@@ -180,7 +180,15 @@ impl Rewritten {
                 _ => false,
             });
         let (temporary, spared) = (Vec::new(), Vec::new());
-        Ok(Rewritten { list, temporary, spared, directory: libc::AT_FDCWD, free, changed: false, guarded })
+        Ok(Rewritten {
+            list,
+            temporary,
+            spared,
+            directory: libc::AT_FDCWD,
+            free,
+            changed: false,
+            guarded,
+        })
     }
 
     /// Moves a descriptor out of the way of all actions. It is closed at the end.

@@ -123,6 +123,7 @@ faces! {
     }
 
     /// The name of [`fopen`] in old programs.
+    #[allow(non_snake_case)]
     fn _IO_fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
         fopen(path, mode)
     }
@@ -137,6 +138,7 @@ faces! {
     }
 
     /// The name of [`fdopen`] in old programs.
+    #[allow(non_snake_case)]
     fn _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         fdopen(fd, mode)
     }
@@ -151,6 +153,7 @@ faces! {
     }
 
     /// The name of [`fclose`] in old programs.
+    #[allow(non_snake_case)]
     fn _IO_fclose(stream: *mut FILE) -> c_int {
         fclose(stream)
     }

@@ -185,12 +185,11 @@ pub fn standard_number(stream: *mut FILE) -> Option<usize> {
 /// The stream that the variable of `number` (below 3) holds now.
 pub fn current(number: usize) -> *mut FILE {
     let variable = variable(number);
-    // SAFETY: the C library's variable, if there is one of that number.
     if variable.is_null() {
-        null_mut()
-    } else {
-        unsafe { *variable }
+        return null_mut();
     }
+    // SAFETY: the C library's variable.
+    unsafe { *variable }
 }
 
 /// Makes the variable that holds `old`, if one does, hold `new`.
