@@ -34,11 +34,7 @@ pub fn same_as_local(name: &str, script: &str) -> String {
         "the script fails on a local directory, so it proves nothing\n--- out\n{}\n--- err\n{}",
         local.out, local.err
     );
-    assert_eq!(
-        inside.code, 0,
-        "fails inside only\n--- out\n{}\n--- err\n{}",
-        inside.out, inside.err
-    );
+    assert_eq!(inside.code, 0, "fails inside only\n--- out\n{}\n--- err\n{}", inside.out, inside.err);
     if local.out != inside.out {
         panic!(
             "not the same as on a local directory\n{}\n--- err inside\n{}",
@@ -57,11 +53,7 @@ fn run_local(site: &Site, script: &str) -> Finished {
     std::fs::create_dir(&work).expect("makes a directory");
     let scratch = scratch(site, "scratch-local");
     let mut command = Command::new("bash");
-    command
-        .args(["-c", script])
-        .env("D", &work)
-        .env("S", &scratch)
-        .env("INPUT", site.path("input"));
+    command.args(["-c", script]).env("D", &work).env("S", &scratch).env("INPUT", site.path("input"));
     neutral(finish(command), &work.to_string_lossy(), &scratch)
 }
 
@@ -70,10 +62,7 @@ fn run_inside(site: &Site, deployment: &str, script: &str) -> Finished {
     site.sh(deployment, mkdir).ok();
     let scratch = scratch(site, "scratch-inside");
     let mut command = site.command(["exec", deployment, "--", "bash", "-c", script]);
-    command
-        .env("D", "/bivouac/work")
-        .env("S", &scratch)
-        .env("INPUT", site.path("input"));
+    command.env("D", "/bivouac/work").env("S", &scratch).env("INPUT", site.path("input"));
     neutral(finish(command), "/bivouac/work", &scratch)
 }
 
@@ -102,11 +91,7 @@ fn difference(local: &str, inside: &str) -> String {
             return text;
         }
         if a != b {
-            text.push_str(&format!(
-                "local:  {}\ninside: {}\n",
-                a.unwrap_or("(end)"),
-                b.unwrap_or("(end)")
-            ));
+            text.push_str(&format!("local:  {}\ninside: {}\n", a.unwrap_or("(end)"), b.unwrap_or("(end)")));
             shown += 1;
         }
     }
@@ -132,10 +117,6 @@ ln one hard
 chmod 600 zero; chmod 755 large; chmod 444 deep/a/b/c/seq; chmod 2755 empty
 find . -exec touch -h -d '2021-03-04 05:06:07' {} +
 "#;
-    let status = Command::new("bash")
-        .args(["-c", script, "bash"])
-        .arg(input)
-        .status()
-        .expect("bash starts");
+    let status = Command::new("bash").args(["-c", script, "bash"]).arg(input).status().expect("bash starts");
     assert!(status.success(), "the input cannot be made");
 }

@@ -12,9 +12,8 @@ use std::time::{Duration, Instant};
 pub fn bivouac() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
-            .expect("the tests are a member of the workspace");
+        let root =
+            Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are a member of the workspace");
         let target =
             std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
         if let Some(given) = std::env::var_os("BIVOUAC_TEST_BINARY") {
@@ -22,15 +21,7 @@ pub fn bivouac() -> &'static Path {
         }
         let status = Command::new(env!("CARGO"))
             .current_dir(root)
-            .args([
-                "build",
-                "--quiet",
-                "--release",
-                "-p",
-                "bivouac-cli",
-                "-p",
-                "bivouac-preload",
-            ])
+            .args(["build", "--quiet", "--release", "-p", "bivouac-cli", "-p", "bivouac-preload"])
             .status()
             .expect("cargo runs");
         assert!(status.success(), "the release build failed");
@@ -40,10 +31,7 @@ pub fn bivouac() -> &'static Path {
 
 /// The run directory of a deployment on this machine.
 pub fn run_dir(name: &str) -> PathBuf {
-    PathBuf::from(format!(
-        "/dev/shm/bivouac-{}/{name}",
-        rustix::process::geteuid().as_raw()
-    ))
+    PathBuf::from(format!("/dev/shm/bivouac-{}/{name}", rustix::process::geteuid().as_raw()))
 }
 
 /// Waits until something holds; panics with `what` if it does not within `limit`. How long it took.
@@ -91,9 +79,7 @@ impl Finished {
     pub fn of(output: Output) -> Finished {
         let status = output.status;
         Finished {
-            code: status
-                .code()
-                .unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+            code: status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
             out: String::from_utf8_lossy(&output.stdout).into_owned(),
             err: String::from_utf8_lossy(&output.stderr).into_owned(),
         }
@@ -102,11 +88,7 @@ impl Finished {
     /// Panics with all that the program said unless it succeeded; what it wrote to standard output.
     #[track_caller]
     pub fn ok(self) -> String {
-        assert_eq!(
-            self.code, 0,
-            "failed\n--- out\n{}\n--- err\n{}",
-            self.out, self.err
-        );
+        assert_eq!(self.code, 0, "failed\n--- out\n{}\n--- err\n{}", self.out, self.err);
         self.out
     }
 
@@ -134,11 +116,7 @@ impl Site {
     /// A new one. `name` is the test's.
     pub fn new(name: &str) -> Site {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let id = format!(
-            "{name}-{}-{}",
-            std::process::id(),
-            COUNT.fetch_add(1, Ordering::Relaxed)
-        );
+        let id = format!("{name}-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let dir = std::env::temp_dir().join(format!("bivouac-test-{id}"));
         std::fs::create_dir_all(&dir).expect("a scratch directory");
         Site { dir, id }
@@ -157,25 +135,14 @@ impl Site {
     /// A deployment's name that no other test has (all deployments of a user share a machine).
     pub fn name(&self, suffix: &str) -> String {
         // Names have a limit, which test names need not know.
-        let id: String = self
-            .id
-            .chars()
-            .rev()
-            .take(30)
-            .collect::<Vec<_>>()
-            .into_iter()
-            .rev()
-            .collect();
+        let id: String = self.id.chars().rev().take(30).collect::<Vec<_>>().into_iter().rev().collect();
         format!("{}-{suffix}", id.trim_start_matches(['-', '.', '_']))
     }
 
     /// The `bivouac` command with arguments, not started yet.
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(bivouac());
-        command
-            .args(args)
-            .env("BIVOUAC_HOME", self.home())
-            .stdin(Stdio::null());
+        command.args(args).env("BIVOUAC_HOME", self.home()).stdin(Stdio::null());
         command
     }
 
@@ -217,12 +184,7 @@ impl Site {
         let record: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
         let daemons = record["daemons"].as_array().expect("a list").iter();
         daemons
-            .map(|d| {
-                (
-                    d["server"].as_u64(),
-                    d["process"]["pid"].as_i64().expect("started") as i32,
-                )
-            })
+            .map(|d| (d["server"].as_u64(), d["process"]["pid"].as_i64().expect("started") as i32))
             .collect()
     }
 
@@ -248,15 +210,8 @@ impl Site {
     /// Panics if anything of a deployment is left: directory, run directory, processes.
     #[track_caller]
     pub fn assert_nothing_left(&self, name: &str, pids: &[i32]) {
-        assert!(
-            !self.home().join(name).exists(),
-            "the deployment's directory is left"
-        );
-        assert!(
-            !run_dir(name).exists(),
-            "the run directory is left: {}",
-            run_dir(name).display()
-        );
+        assert!(!self.home().join(name).exists(), "the deployment's directory is left");
+        assert!(!run_dir(name).exists(), "the run directory is left: {}", run_dir(name).display());
         for pid in pids {
             let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             assert!(!command.contains("daemon"), "the daemon {pid} is left");

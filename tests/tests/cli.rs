@@ -10,26 +10,15 @@ use std::time::{Duration, Instant};
 #[test]
 fn run_exits_with_the_commands_status() {
     let site = Site::new("status");
-    for (script, code) in [
-        ("true", 0),
-        ("exit 7", 7),
-        ("kill -TERM $$", 143),
-        ("kill -KILL $$", 137),
-    ] {
+    for (script, code) in [("true", 0), ("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)] {
         let name = site.name("run");
-        assert_eq!(
-            site.bivouac(["run", "--name", &name, "--", "sh", "-c", script])
-                .code,
-            code,
-            "{script}"
-        );
+        assert_eq!(site.bivouac(["run", "--name", &name, "--", "sh", "-c", script]).code, code, "{script}");
         site.assert_nothing_left(&name, &[]);
     }
     let name = site.name("run");
     site.bivouac(["run", "--name", &name, "--", "no-such-program"])
         .fails(127, &["no-such-program", "No such file"]);
-    site.bivouac(["run", "--name", &name, "--", "/etc/passwd"])
-        .fails(126, &["/etc/passwd", "executable"]);
+    site.bivouac(["run", "--name", &name, "--", "/etc/passwd"]).fails(126, &["/etc/passwd", "executable"]);
     site.assert_nothing_left(&name, &[]);
 }
 
@@ -38,8 +27,7 @@ fn exec_exits_with_the_commands_status_and_several_run_at_once() {
     let site = Site::new("exec");
     let name = site.up(2);
     assert_eq!(site.bivouac(["exec", &name, "--", "sh", "-c", "exit 9"]).code, 9);
-    site.bivouac(["exec", &name, "--", "no-such-program"])
-        .fails(127, &["no-such-program"]);
+    site.bivouac(["exec", &name, "--", "no-such-program"]).fails(127, &["no-such-program"]);
     let children: Vec<Child> = (0..6)
         .map(|i| {
             let script = format!(
@@ -65,15 +53,8 @@ fn a_program_stored_in_the_mount_can_be_the_command() {
         "cp /bin/echo /bivouac/say; printf '#!/bin/sh\\necho script $1\\n' > /bivouac/s; chmod +x /bivouac/s",
     )
     .ok();
-    assert_eq!(
-        site.bivouac(["exec", &name, "--", "/bivouac/say", "a b", "$c"])
-            .ok(),
-        "a b $c\n"
-    );
-    assert_eq!(
-        site.bivouac(["exec", &name, "--", "/bivouac/s", "x"]).ok(),
-        "script x\n"
-    );
+    assert_eq!(site.bivouac(["exec", &name, "--", "/bivouac/say", "a b", "$c"]).ok(), "a b $c\n");
+    assert_eq!(site.bivouac(["exec", &name, "--", "/bivouac/s", "x"]).ok(), "script x\n");
 }
 
 #[test]
@@ -88,44 +69,17 @@ fn run_preloads_and_flushes() {
     let flush = format!("/bivouac/out:{}", site.path("out").display());
     let script =
         "test -L /bivouac/in/link && cp -a /bivouac/in /bivouac/out && ls /bivouac/sub > /bivouac/out/list";
-    let run = [
-        "run",
-        "--servers",
-        "3",
-        "--stats",
-        "--preload",
-        &preload,
-        "--preload",
-        &second,
-        "--flush",
-        &flush,
-    ];
+    let run =
+        ["run", "--servers", "3", "--stats", "--preload", &preload, "--preload", &second, "--flush", &flush];
     let finished = site.bivouac(run.iter().copied().chain(["--", "sh", "-c", script]));
     assert_eq!(finished.code, 0, "{}", finished.err);
     for word in ["preloaded", "flushed", "SERVER", "WRITTEN", "perfectly even"] {
-        assert!(
-            finished.err.contains(word),
-            "{word} is missing in {}",
-            finished.err
-        );
+        assert!(finished.err.contains(word), "{word} is missing in {}", finished.err);
     }
-    assert!(
-        finished.out.is_empty(),
-        "standard output is the command's: {}",
-        finished.out
-    );
-    assert_eq!(
-        std::fs::read(site.path("out/sub/data")).expect("flushed").len(),
-        3_000_000
-    );
-    assert_eq!(
-        std::fs::read_to_string(site.path("out/list")).expect("flushed"),
-        "data\n"
-    );
-    assert_eq!(
-        std::fs::read_link(site.path("out/link")).expect("a link"),
-        Path::new("sub/data")
-    );
+    assert!(finished.out.is_empty(), "standard output is the command's: {}", finished.out);
+    assert_eq!(std::fs::read(site.path("out/sub/data")).expect("flushed").len(), 3_000_000);
+    assert_eq!(std::fs::read_to_string(site.path("out/list")).expect("flushed"), "data\n");
+    assert_eq!(std::fs::read_link(site.path("out/link")).expect("a link"), Path::new("sub/data"));
     assert!(site.deployments().is_empty());
 }
 
@@ -136,17 +90,8 @@ fn a_failed_flush_keeps_the_deployment_and_says_how_to_go_on() {
     std::fs::write(site.path("blocked"), "a file where a directory is needed").expect("writes");
     let flush = format!("/out:{}", site.path("blocked/below").display());
     let script = "echo precious > /bivouac/out";
-    let run = site.bivouac([
-        "run", "--name", &name, "--flush", &flush, "--", "sh", "-c", script,
-    ]);
-    run.fails(
-        69,
-        &[
-            "is kept",
-            &format!("bivouac flush {name}"),
-            &format!("bivouac down {name}"),
-        ],
-    );
+    let run = site.bivouac(["run", "--name", &name, "--flush", &flush, "--", "sh", "-c", script]);
+    run.fails(69, &["is kept", &format!("bivouac flush {name}"), &format!("bivouac down {name}")]);
     // It outlives its lifeline.
     std::thread::sleep(Duration::from_millis(300));
     let out = site.path("out").display().to_string();
@@ -156,9 +101,7 @@ fn a_failed_flush_keeps_the_deployment_and_says_how_to_go_on() {
     site.bivouac(["down", &name]).ok();
     site.assert_nothing_left(&name, &pids);
     // What the command says of itself comes first.
-    let run = site.bivouac([
-        "run", "--name", &name, "--flush", &flush, "--", "sh", "-c", "exit 5",
-    ]);
+    let run = site.bivouac(["run", "--name", &name, "--flush", &flush, "--", "sh", "-c", "exit 5"]);
     assert_eq!(run.code, 5);
 }
 
@@ -170,30 +113,15 @@ fn kept_storage_is_brought_back_with_its_data() {
     let before = site.sh(&name, write).ok();
     site.bivouac(["down", &name, "--keep"]).ok();
     assert_eq!(site.status(&name)["state"], "stopped");
-    site.bivouac(["exec", &name, "--", "true"])
-        .fails(64, &["does not run", &format!("bivouac up {name}")]);
-    site.bivouac(["up", &name, "--servers", "2"])
-        .fails(65, &["exists", "its own servers"]);
+    site.bivouac(["exec", &name, "--", "true"]).fails(64, &["does not run", &format!("bivouac up {name}")]);
+    site.bivouac(["up", &name, "--servers", "2"]).fails(65, &["exists", "its own servers"]);
     assert!(site.bivouac(["up", &name]).ok().contains("is back"));
     assert_eq!(site.sh(&name, "cd /bivouac; sha256sum big d/s").ok(), before);
     assert!(site.status(&name)["epoch"].as_u64() > Some(1));
     site.bivouac(["down", &name]).ok();
     site.assert_nothing_left(&name, &[]);
-    let run = site.bivouac([
-        "run",
-        "--keep",
-        "--name",
-        &name,
-        "--",
-        "sh",
-        "-c",
-        "echo k > /bivouac/k",
-    ]);
-    assert!(
-        run.code == 0 && run.err.contains(&format!("bivouac up {name}")),
-        "{}",
-        run.err
-    );
+    let run = site.bivouac(["run", "--keep", "--name", &name, "--", "sh", "-c", "echo k > /bivouac/k"]);
+    assert!(run.code == 0 && run.err.contains(&format!("bivouac up {name}")), "{}", run.err);
     site.bivouac(["up", &name]).ok();
     assert_eq!(site.sh(&name, "cat /bivouac/k").ok(), "k\n");
 }
@@ -202,25 +130,17 @@ fn kept_storage_is_brought_back_with_its_data() {
 fn a_crash_is_told_by_status_and_cleaned_by_down_or_survived_by_up() {
     let site = Site::new("crash");
     let name = site.up(3);
-    let before = site
-        .sh(&name, "seq 1 100000 > /bivouac/a; sha256sum /bivouac/a")
-        .ok();
+    let before = site.sh(&name, "seq 1 100000 > /bivouac/a; sha256sum /bivouac/a").ok();
     let crash = || {
         for (_, pid) in site.daemons(&name) {
             Site::kill(pid, Signal::KILL);
         }
     };
     crash();
-    eventually(Duration::from_secs(2), "crashed", || {
-        site.status(&name)["state"] == "crashed"
-    });
+    eventually(Duration::from_secs(2), "crashed", || site.status(&name)["state"] == "crashed");
     let text = site.bivouac(["status"]).ok();
-    assert!(
-        text.contains("crashed") && text.contains(&format!("bivouac down {name}")),
-        "{text}"
-    );
-    site.bivouac(["exec", &name, "--", "true"])
-        .fails(64, &["have died"]);
+    assert!(text.contains("crashed") && text.contains(&format!("bivouac down {name}")), "{text}");
+    site.bivouac(["exec", &name, "--", "true"]).fails(64, &["have died"]);
     site.bivouac(["up", &name]).ok();
     assert_eq!(
         site.sh(&name, "sha256sum /bivouac/a").ok(),
@@ -237,8 +157,7 @@ fn a_record_cut_short_is_an_error_with_a_remedy() {
     let site = Site::new("record");
     std::fs::create_dir_all(site.home().join("broken")).expect("makes it");
     std::fs::write(site.home().join("broken/daemons.json"), "{\"version\": 1, \"na").expect("writes");
-    site.bivouac(["status", "broken"])
-        .fails(65, &["damaged", "remove"]);
+    site.bivouac(["status", "broken"]).fails(65, &["damaged", "remove"]);
     let all = site.bivouac(["status"]);
     assert!(all.code == 0 && all.err.contains("damaged"));
     std::fs::remove_dir_all(site.home()).expect("removes");
@@ -255,10 +174,8 @@ fn unknown_deployments_are_told_by_every_subcommand() {
     site.bivouac(["status", "nosuch"]).fails(64, &words);
     site.bivouac(["down", "nosuch"]).fails(64, &words);
     site.bivouac(["env", "nosuch"]).fails(64, &words);
-    site.bivouac(["preload", "nosuch", "/etc", "/x"])
-        .fails(64, &words);
-    site.bivouac(["flush", "nosuch", "/x", "/tmp/x"])
-        .fails(64, &words);
+    site.bivouac(["preload", "nosuch", "/etc", "/x"]).fails(64, &words);
+    site.bivouac(["flush", "nosuch", "/x", "/tmp/x"]).fails(64, &words);
     assert_eq!(site.bivouac(["status"]).ok(), "no deployments\n");
 }
 
@@ -308,7 +225,8 @@ fn help_is_there_on_every_level_and_feeds_completion_and_man_pages() {
 fn env_can_be_evaluated_by_a_shell() {
     let site = Site::new("env");
     let name = site.up(1);
-    let script = "eval \"$(\"$B\" env \"$N\")\"; echo hello > /bivouac/x; cat /bivouac/x; ls /bivouac";
+    let script =
+        "eval \"$(\"$B\" env \"$N\")\"; sh -c 'echo hello > /bivouac/x'; cat /bivouac/x; ls /bivouac";
     let output = Command::new("bash")
         .args(["-c", script])
         .env("B", bivouac())
@@ -323,32 +241,17 @@ fn env_can_be_evaluated_by_a_shell() {
 fn status_shows_servers_and_its_json_is_as_documented() {
     let site = Site::new("json");
     let name = site.up_with(2, &["--block-size", "64K", "--mount", "/bivouac/"]);
-    site.sh(
-        &name,
-        "head -c 1000000 /dev/zero > /bivouac/z; echo s > /bivouac/s",
-    )
-    .ok();
+    site.sh(&name, "head -c 1000000 /dev/zero > /bivouac/z; echo s > /bivouac/s").ok();
     let status = site.status(&name);
     assert_eq!(status["name"], name.as_str());
-    assert_eq!(
-        (&status["state"], &status["mount"]),
-        (&"running".into(), &"/bivouac".into())
-    );
-    assert_eq!(
-        (status["block_size"].as_u64(), status["epoch"].as_u64()),
-        (Some(65536), Some(1))
-    );
+    assert_eq!((&status["state"], &status["mount"]), (&"running".into(), &"/bivouac".into()));
+    assert_eq!((status["block_size"].as_u64(), status["epoch"].as_u64()), (Some(65536), Some(1)));
     let servers = status["servers"].as_array().expect("a list");
     assert_eq!(servers.len(), 2);
     for (i, server) in servers.iter().enumerate() {
         assert_eq!(server["id"].as_u64(), Some(i as u64));
         assert_eq!(server["state"], "up");
-        assert!(
-            server["address"]
-                .as_str()
-                .expect("an address")
-                .starts_with("127.0.0.1:")
-        );
+        assert!(server["address"].as_str().expect("an address").starts_with("127.0.0.1:"));
         for field in [
             "capacity",
             "available",
@@ -381,13 +284,8 @@ fn two_deployments_at_once_do_not_see_each_other() {
     let site = Site::new("two");
     let (first, second) = (site.up(2), site.up_with(1, &["--mount", "/elsewhere"]));
     site.sh(&first, "echo first > /bivouac/f").ok();
-    site.sh(&second, "echo second > /elsewhere/f; test ! -e /bivouac")
-        .ok();
-    assert_eq!(
-        site.sh(&first, "cat /bivouac/f; ls /bivouac; test ! -e /elsewhere")
-            .ok(),
-        "first\nf\n"
-    );
+    site.sh(&second, "echo second > /elsewhere/f; test ! -e /bivouac").ok();
+    assert_eq!(site.sh(&first, "cat /bivouac/f; ls /bivouac; test ! -e /elsewhere").ok(), "first\nf\n");
     let text = site.bivouac(["status"]).ok();
     assert!(text.contains(&first) && text.contains(&second), "{text}");
     site.bivouac(["up", &first]).fails(65, &["runs already"]);
@@ -399,9 +297,7 @@ fn two_deployments_at_once_do_not_see_each_other() {
 fn the_same_name_from_another_home_is_refused_and_left_alone() {
     let (site, other) = (Site::new("mine"), Site::new("yours"));
     let name = site.up(1);
-    other
-        .bivouac(["up", &name])
-        .fails(65, &["another deployment named", "use another name"]);
+    other.bivouac(["up", &name]).fails(65, &["another deployment named", "use another name"]);
     assert!(other.deployments().is_empty());
     assert_eq!(site.sh(&name, "echo alive").ok(), "alive\n");
 }
@@ -412,17 +308,7 @@ fn the_same_name_from_another_home_is_refused_and_left_alone() {
 fn start_run(site: &Site, name: &str, script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
     let script = format!("echo ready; {script}");
     let mut child = site
-        .command([
-            "run",
-            "--name",
-            name,
-            "--servers",
-            "2",
-            "--",
-            "bash",
-            "-c",
-            &script,
-        ])
+        .command(["run", "--name", name, "--servers", "2", "--", "bash", "-c", &script])
         .stdout(Stdio::piped())
         .spawn()
         .expect("starts");
@@ -471,11 +357,7 @@ fn an_interrupt_at_the_terminal_reaches_the_command_once() {
         "trap 'echo int >> {0}' INT; echo ready >> {0}; for i in 1 2 3 4 5 6; do sleep 0.2; done; exit 6",
         log.display()
     );
-    let run = format!(
-        "{} run --name {name} -- bash -c {}",
-        bivouac().display(),
-        quote(&inner)
-    );
+    let run = format!("{} run --name {name} -- bash -c {}", bivouac().display(), quote(&inner));
     // `script` gives it a terminal of its own, to which the test types.
     let mut child = Command::new("script")
         .args(["-qec", &run, "/dev/null"])
@@ -489,11 +371,7 @@ fn an_interrupt_at_the_terminal_reaches_the_command_once() {
     let mut keyboard = child.stdin.take().expect("a pipe");
     keyboard.write_all(b"\x03").expect("types");
     keyboard.flush().expect("types");
-    assert_eq!(
-        child.wait().expect("ends").code(),
-        Some(6),
-        "the command's own status"
-    );
+    assert_eq!(child.wait().expect("ends").code(), Some(6), "the command's own status");
     assert_eq!(text().matches("int").count(), 1, "{}", text());
     site.assert_nothing_left(&name, &[]);
 }
@@ -506,11 +384,7 @@ fn quote(text: &str) -> String {
 fn job_control_stops_and_continues_the_command() {
     let site = Site::new("jobs");
     let name = site.name("run");
-    let (mut child, mut out) = start_run(
-        &site,
-        &name,
-        "for i in $(seq 1 50); do sleep 0.02; done; echo end",
-    );
+    let (mut child, mut out) = start_run(&site, &name, "for i in $(seq 1 50); do sleep 0.02; done; echo end");
     let pid = child.id() as i32;
     let state = || {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -543,9 +417,7 @@ fn killing_run_outright_takes_everything_down() {
     });
     eventually(Duration::from_secs(5), "the daemons end", || {
         pids.iter().all(|pid| {
-            !std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
-                .unwrap_or_default()
-                .contains("daemon")
+            !std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().contains("daemon")
         })
     });
 }
@@ -558,11 +430,9 @@ fn killing_run_and_a_server_takes_everything_down() {
     Site::kill(site.server_pid(&name, 1), Signal::KILL);
     child.kill().expect("kills");
     child.wait().expect("ends");
-    eventually(
-        Duration::from_secs(20),
-        "all is gone, also what the dead server stored",
-        || !site.home().join(&name).exists() && !run_dir(&name).exists(),
-    );
+    eventually(Duration::from_secs(20), "all is gone, also what the dead server stored", || {
+        !site.home().join(&name).exists() && !run_dir(&name).exists()
+    });
 }
 
 #[test]

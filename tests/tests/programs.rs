@@ -4,10 +4,7 @@ use bivouac_tests::same_as_local;
 
 #[test]
 fn cp_r() {
-    same_as_local(
-        "cp-r",
-        "cp -r \"$INPUT\" tree; cp -r tree again; diff -r \"$INPUT\" again",
-    );
+    same_as_local("cp-r", "cp -r \"$INPUT\" tree; cp -r tree again; diff -r \"$INPUT\" again");
 }
 
 #[test]

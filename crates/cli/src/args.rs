@@ -112,7 +112,10 @@ removed."
     /// Print the variables to export, for `eval` in a batch script.
     #[command(after_long_help = "Example:
   eval \"$(bivouac env job)\"
-  ls /bivouac")]
+  ls /bivouac
+
+Programs that the shell starts from then on see the deployment. The shell itself does not, so its own redirections to \
+the mount fail: run a whole script inside with `bivouac exec job -- sh script`.")]
     Env(EnvArgs),
     /// Print a completion script for a shell.
     #[command(after_long_help = "Example:
@@ -334,10 +337,8 @@ fn parse_mount(text: &str) -> Result<String, String> {
     if is_valid_mount(trimmed) && !trimmed.chars().any(char::is_control) {
         Ok(trimmed.to_owned())
     } else {
-        Err(
-            "the mount path is an absolute path below /, without `//`, `.` and `..`, for example /bivouac"
-                .into(),
-        )
+        Err("the mount path is an absolute path below /, without `//`, `.` and `..`, for example /bivouac"
+            .into())
     }
 }
 
@@ -388,16 +389,12 @@ fn parse_copy(text: &str) -> Result<Copy, String> {
         }
     }
     match <[String; 2]>::try_from(parts) {
-        Ok([src, dst]) if !src.is_empty() && !dst.is_empty() => Ok(Copy {
-            src: src.into(),
-            dst: Some(dst.into()),
-        }),
+        Ok([src, dst]) if !src.is_empty() && !dst.is_empty() => {
+            Ok(Copy { src: src.into(), dst: Some(dst.into()) })
+        }
         Ok(_) => Err("source or destination is empty".into()),
         Err(parts) => match <[String; 1]>::try_from(parts) {
-            Ok([src]) if !src.is_empty() => Ok(Copy {
-                src: src.into(),
-                dst: None,
-            }),
+            Ok([src]) if !src.is_empty() => Ok(Copy { src: src.into(), dst: None }),
             Ok(_) => Err("source is empty".into()),
             Err(_) => Err("more than one colon: write those that belong to a name as `\\:`".into()),
         },
@@ -419,12 +416,7 @@ mod tests {
         for command in Cli::command().get_subcommands() {
             assert!(command.get_about().is_some(), "{}", command.get_name());
             for arg in command.get_arguments() {
-                assert!(
-                    arg.get_help().is_some(),
-                    "{} {}",
-                    command.get_name(),
-                    arg.get_id()
-                );
+                assert!(arg.get_help().is_some(), "{} {}", command.get_name(), arg.get_id());
             }
         }
     }
@@ -434,18 +426,9 @@ mod tests {
         assert_eq!(parse_block_size("512K"), Ok(BlockSize(512 << 10)));
         assert_eq!(parse_block_size("128MiB"), Ok(BlockSize(128 << 20)));
         assert_eq!(parse_block_size("4096"), Ok(BlockSize(4096)));
-        for bad in [
-            "",
-            "K",
-            "0",
-            "1K",
-            "5000",
-            "129M",
-            "4G",
-            "-4K",
-            "99999999999999999999",
-            "18014398509481984K",
-        ] {
+        for bad in
+            ["", "K", "0", "1K", "5000", "129M", "4G", "-4K", "99999999999999999999", "18014398509481984K"]
+        {
             assert!(parse_block_size(bad).is_err(), "{bad}");
         }
         assert_eq!(BlockSize(512 << 10).to_string(), "512K");
@@ -454,10 +437,7 @@ mod tests {
 
     #[test]
     fn colons_in_names_can_be_written() {
-        let copy = |src: &str, dst: Option<&str>| Copy {
-            src: src.into(),
-            dst: dst.map(Into::into),
-        };
+        let copy = |src: &str, dst: Option<&str>| Copy { src: src.into(), dst: dst.map(Into::into) };
         assert_eq!(parse_copy("a:b"), Ok(copy("a", Some("b"))));
         assert_eq!(parse_copy("a"), Ok(copy("a", None)));
         assert_eq!(parse_copy(r"a\:1:b\:2"), Ok(copy("a:1", Some("b:2"))));
@@ -488,12 +468,7 @@ mod tests {
     fn a_command_needs_its_separator() {
         assert!(Cli::try_parse_from(["bivouac", "run", "ls"]).is_err());
         let cli = Cli::try_parse_from(["bivouac", "run", "--servers", "4", "--", "ls", "--servers", "9"]);
-        let Ok(Cli {
-            command: Command::Run(run),
-        }) = cli
-        else {
-            panic!("parses")
-        };
+        let Ok(Cli { command: Command::Run(run) }) = cli else { panic!("parses") };
         assert_eq!((run.servers.servers, run.command.len()), (Some(4), 3));
     }
 }

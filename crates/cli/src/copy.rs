@@ -42,10 +42,7 @@ pub fn copy(
                 Some(dst) => inside(dst, &environment.mount),
                 None => default_destination(&copy.src)?,
             };
-            (
-                "preloaded",
-                bivouac_stage::copy_in(client, &copy.src, &destination, &options),
-            )
+            ("preloaded", bivouac_stage::copy_in(client, &copy.src, &destination, &options))
         }
         Direction::Out => {
             let dst = copy
@@ -77,21 +74,14 @@ fn client(name: &str, environment: &Environment) -> Result<&'static Client, Erro
 fn options(threads: Option<u16>) -> Options {
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     let threads = threads.map_or((2 * processors).clamp(4, 32), usize::from);
-    Options {
-        threads,
-        progress: std::io::stderr().is_terminal(),
-    }
+    Options { threads, progress: std::io::stderr().is_terminal() }
 }
 
 /// A path in the mount, from its root: with or without the mount point before it, and with or without a slash.
 fn inside(path: &Path, mount: &str) -> Vec<u8> {
     let below = path.strip_prefix(mount).unwrap_or(path);
     let bytes = below.as_os_str().as_bytes();
-    if bytes.starts_with(b"/") {
-        bytes.to_vec()
-    } else {
-        [b"/", bytes].concat()
-    }
+    if bytes.starts_with(b"/") { bytes.to_vec() } else { [b"/", bytes].concat() }
 }
 
 /// The source's own name, in the mount's root.
@@ -123,37 +113,17 @@ fn judge(verb: &str, src: &Path, result: Result<Report, StageError>) -> Result<(
         eprintln!("  and {} more", count(more as u64 + 1));
     }
     Err(Error::Copy {
-        cause: format!(
-            "{} of {} were not {verb}",
-            count(report.failed.len() as u64),
-            src.display()
-        ),
+        cause: format!("{} of {} were not {verb}", count(report.failed.len() as u64), src.display()),
         remedy: "all others were; repeat it when the cause is gone".into(),
     })
 }
 
 fn summary(report: &Report) -> String {
-    let files = format!(
-        "{} files, {} directories",
-        count(report.files),
-        count(report.directories)
-    );
-    let links = if report.symlinks > 0 {
-        format!(", {} links", count(report.symlinks))
-    } else {
-        String::new()
-    };
-    let rate = if report.seconds > 0.0 {
-        report.bytes as f64 / report.seconds
-    } else {
-        0.0
-    };
-    format!(
-        "{files}{links}, {} in {:.1} s ({}/s)",
-        size(report.bytes),
-        report.seconds,
-        size(rate as u64)
-    )
+    let files = format!("{} files, {} directories", count(report.files), count(report.directories));
+    let links =
+        if report.symlinks > 0 { format!(", {} links", count(report.symlinks)) } else { String::new() };
+    let rate = if report.seconds > 0.0 { report.bytes as f64 / report.seconds } else { 0.0 };
+    format!("{files}{links}, {} in {:.1} s ({}/s)", size(report.bytes), report.seconds, size(rate as u64))
 }
 
 #[cfg(test)]

@@ -36,11 +36,7 @@ pub fn main(args: &DaemonArgs) -> ExitCode {
     let report = if args.cleanup { clean_here() } else { detach() };
     let failed = matches!(report, Report::Error { .. });
     say(&report);
-    if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// One line for the launcher. If it is gone, nobody wants to know.
@@ -60,6 +56,7 @@ fn read_order<O: serde::de::DeserializeOwned>() -> Result<O, Report> {
         .map_err(|why| Report::Error {
             cause: format!("the order on standard input is not understood: {why}"),
             remedy: "install the same Bivouac on all hosts".into(),
+            refused: false,
         })
 }
 
@@ -71,10 +68,13 @@ fn clean_here() -> Report {
 }
 
 fn report(error: &Error) -> Report {
-    Report::Error {
-        cause: error.to_string(),
-        remedy: error.remedy().unwrap_or_default(),
-    }
+    let refused = matches!(error, Error::Refused { .. });
+    Report::Error { cause: error.to_string(), remedy: error.remedy().unwrap_or_default(), refused }
+}
+
+/// The daemon did not get as far as saying why.
+fn dead(cause: String) -> Report {
+    Report::Error { cause, remedy: String::new(), refused: false }
 }
 
 /// Starts the process that serves, and relays what it says.
@@ -95,28 +95,13 @@ fn detach() -> Report {
     match launch::converse(command, &order, launch::START_LIMIT) {
         // It lives on as nobody's child.
         Ok((report, _)) => report,
-        Err(Talk::Silent { status, stderr }) => Report::Error {
-            cause: format!("the daemon ended at once ({status}) {stderr}")
-                .trim_end()
-                .to_owned(),
-            remedy: String::new(),
-        },
-        Err(Talk::Spawn(e)) => Report::Error {
-            cause: format!("cannot start a process: {e}"),
-            remedy: String::new(),
-        },
-        Err(Talk::Nonsense(line)) => Report::Error {
-            cause: format!("the daemon said {line:?}"),
-            remedy: String::new(),
-        },
-        Err(Talk::Late) => Report::Error {
-            cause: "the daemon is not ready in time".into(),
-            remedy: String::new(),
-        },
-        Err(Talk::Interrupted(n)) => Report::Error {
-            cause: format!("interrupted by signal {n}"),
-            remedy: String::new(),
-        },
+        Err(Talk::Silent { status, stderr }) => {
+            dead(format!("the daemon ended at once ({status}) {stderr}").trim_end().to_owned())
+        }
+        Err(Talk::Spawn(e)) => dead(format!("cannot start a process: {e}")),
+        Err(Talk::Nonsense(line)) => dead(format!("the daemon said {line:?}")),
+        Err(Talk::Late) => dead("the daemon is not ready in time".into()),
+        Err(Talk::Interrupted(n)) => dead(format!("interrupted by signal {n}")),
     }
 }
 
@@ -131,16 +116,14 @@ fn serve() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let (deployment_dir, uid, name) = (
-        order.config.deployment_dir.clone(),
-        order.config.uid,
-        order.config.name.clone(),
-    );
+    let (deployment_dir, uid, name) =
+        (order.config.deployment_dir.clone(), order.config.uid, order.config.name.clone());
     let (controller, deployment) = (order.config.controller, order.config.deployment);
-    let label = order.config.server.as_ref().map_or_else(
-        || format!("agent-{}", order.config.node),
-        |server| format!("server-{}", server.id),
-    );
+    let label = order
+        .config
+        .server
+        .as_ref()
+        .map_or_else(|| format!("agent-{}", order.config.node), |server| format!("server-{}", server.id));
     let running = match begin(order, &label) {
         Ok(running) => running,
         Err(error) => {
@@ -178,11 +161,7 @@ fn begin(order: Order, label: &str) -> Result<bivouac_daemon::Running, Error> {
         server.storage = found.inspect_err(|_| traces::remove_if_empty(&run_dir))?;
         server.created_storage = true;
     }
-    let storage = config
-        .server
-        .as_ref()
-        .map(|s| s.storage.clone())
-        .unwrap_or_default();
+    let storage = config.server.as_ref().map(|s| s.storage.clone()).unwrap_or_default();
     let home = config.deployment_dir.clone();
     let trace = traces::Trace {
         deployment: config.deployment,
@@ -199,11 +178,7 @@ fn begin(order: Order, label: &str) -> Result<bivouac_daemon::Running, Error> {
     let log = config.log_file.clone();
     let running = bivouac_daemon::start(config).map_err(|error| {
         traces::forget(&run_dir, label);
-        Error::Launch {
-            host,
-            cause: error.to_string(),
-            remedy: start_remedy(&error, &log),
-        }
+        Error::Launch { host, cause: error.to_string(), remedy: start_remedy(&error, &log), refused: false }
     })?;
     made.keep();
     say(&Report::Ready(Ready {

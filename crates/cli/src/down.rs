@@ -74,26 +74,17 @@ fn ask(record: &Record, key: &Key, keep: bool) -> bool {
     }
     let started: Vec<_> = record.daemons.iter().filter(|d| d.process.is_some()).collect();
     std::thread::scope(|scope| {
-        let threads: Vec<_> = started
-            .iter()
-            .map(|d| scope.spawn(|| tell(&d.endpoint(&record.name))))
-            .collect();
-        let told = threads
-            .into_iter()
-            .filter_map(|t| t.join().ok())
-            .filter(|told| *told)
-            .count();
+        let threads: Vec<_> =
+            started.iter().map(|d| scope.spawn(|| tell(&d.endpoint(&record.name)))).collect();
+        let told = threads.into_iter().filter_map(|t| t.join().ok()).filter(|told| *told).count();
         told > 0
     })
 }
 
 /// Cleans every host. All are tried; the first failure is returned. With `logs`, remote hosts' logs go too.
 pub fn clean_hosts(record: &Record, keep: bool, grace: Duration, logs: bool) -> Result<(), Error> {
-    let mut hosts: Vec<(&str, LauncherKind)> = record
-        .daemons
-        .iter()
-        .map(|d| (d.host.as_str(), d.launcher))
-        .collect();
+    let mut hosts: Vec<(&str, LauncherKind)> =
+        record.daemons.iter().map(|d| (d.host.as_str(), d.launcher)).collect();
     hosts.sort_by_key(|(host, _)| *host);
     hosts.dedup();
     let results: Vec<Result<(), Error>> = std::thread::scope(|scope| {
@@ -111,10 +102,7 @@ pub fn clean_hosts(record: &Record, keep: bool, grace: Duration, logs: bool) -> 
                 })
             })
             .collect();
-        threads
-            .into_iter()
-            .map(|t| t.join().unwrap_or(Err(Error::Interrupted(libc::SIGABRT))))
-            .collect()
+        threads.into_iter().map(|t| t.join().unwrap_or(Err(Error::Interrupted(libc::SIGABRT)))).collect()
     });
     results.into_iter().collect()
 }
@@ -127,12 +115,7 @@ fn order(
     grace: Duration,
     logs: bool,
 ) -> CleanupOrder {
-    let daemons = || {
-        record
-            .daemons
-            .iter()
-            .filter(|d| d.host == host && d.launcher == kind)
-    };
+    let daemons = || record.daemons.iter().filter(|d| d.host == host && d.launcher == kind);
     CleanupOrder {
         name: record.name.clone(),
         deployment: record.deployment,
@@ -151,13 +134,8 @@ fn order(
 
 fn not_clean(host: &str, name: &str, error: Error) -> Error {
     let advice = format!("then repeat `bivouac down {name}`, or forget the host with --force");
-    let remedy = error
-        .remedy()
-        .map_or(advice.clone(), |remedy| format!("{remedy}\n{advice}"));
-    Error::Unanswered {
-        cause: format!("not everything could be removed on {host}: {error}"),
-        remedy,
-    }
+    let remedy = error.remedy().map_or(advice.clone(), |remedy| format!("{remedy}\n{advice}"));
+    Error::Unanswered { cause: format!("not everything could be removed on {host}: {error}"), remedy }
 }
 
 /// What the controller's daemon does when it has ended: if the `run` that made the deployment is gone, nobody else cleans up.
@@ -165,10 +143,7 @@ pub fn after_lifeline(deployment_dir: &Path, deployment: u64) {
     let Some(name) = deployment_dir.file_name().and_then(|n| n.to_str()) else {
         return;
     };
-    let directory = Directory {
-        name: name.to_owned(),
-        path: deployment_dir.to_owned(),
-    };
+    let directory = Directory { name: name.to_owned(), path: deployment_dir.to_owned() };
     let Ok(record) = directory.load() else { return };
     if !record.ephemeral || record.deployment != deployment {
         return;

@@ -58,6 +58,8 @@ pub enum Error {
         cause: String,
         /// What to do.
         remedy: String,
+        /// The daemon refuses what the user gave.
+        refused: bool,
     },
     /// Something does not answer.
     #[error("{cause}")]
@@ -99,18 +101,12 @@ pub enum Error {
 impl Error {
     /// What the user gave cannot be used.
     pub fn refused(cause: impl Into<String>, remedy: impl Into<String>) -> Error {
-        Error::Refused {
-            cause: cause.into(),
-            remedy: remedy.into(),
-        }
+        Error::Refused { cause: cause.into(), remedy: remedy.into() }
     }
 
     /// A file operation failed.
     pub fn file(verb: &str, path: &Path, cause: std::io::Error) -> Error {
-        Error::System {
-            what: format!("cannot {verb} {}", path.display()),
-            cause,
-        }
+        Error::System { what: format!("cannot {verb} {}", path.display()), cause }
     }
 
     /// What the user can do about it.
@@ -149,7 +145,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Unknown(_) | Error::NotRunning { .. } => exit::UNKNOWN,
-            Error::Refused { .. } => exit::REFUSED,
+            Error::Refused { .. } | Error::Launch { refused: true, .. } => exit::REFUSED,
             Error::Launch { .. } => exit::LAUNCH,
             Error::Unanswered { .. } => exit::UNANSWERED,
             Error::Copy { .. } => exit::COPY,

@@ -33,23 +33,13 @@ impl Inside {
     /// Finds the deployment on this machine and makes sure that its agent answers.
     pub fn find(home: &Home, name: &str) -> Result<Inside, Error> {
         let environment = attachable(home, name)?;
-        Ok(Inside {
-            environment,
-            library: library()?,
-        })
+        Ok(Inside { environment, library: library()? })
     }
 
     /// The variables to set.
     pub fn variables(&self) -> Vec<(&'static str, OsString)> {
-        let mut variables = vec![(
-            "LD_PRELOAD",
-            with_library(&self.library, std::env::var_os("LD_PRELOAD")),
-        )];
-        variables.extend(
-            self.environment
-                .to_env()
-                .map(|(name, value)| (name, value.into())),
-        );
+        let mut variables = vec![("LD_PRELOAD", with_library(&self.library, std::env::var_os("LD_PRELOAD")))];
+        variables.extend(self.environment.to_env().map(|(name, value)| (name, value.into())));
         variables
     }
 
@@ -88,10 +78,7 @@ pub fn env(home: &Home, name: &str) -> Result<(), Error> {
 
 /// Why a command could not be started.
 pub fn exec_error(words: &[OsString], cause: std::io::Error) -> Error {
-    let command = words
-        .first()
-        .map(|w| w.to_string_lossy().into_owned())
-        .unwrap_or_default();
+    let command = words.first().map(|w| w.to_string_lossy().into_owned()).unwrap_or_default();
     Error::Exec { command, cause }
 }
 
@@ -115,16 +102,9 @@ pub fn attachable(home: &Home, name: &str) -> Result<Environment, Error> {
         .and_then(|mut link| link.ping(Epoch(0)))
         .map_err(|e| Error::Unanswered {
             cause: format!("the agent of {name:?} on this machine does not answer: {e}"),
-            remedy: format!(
-                "`bivouac status {name}` shows the deployment; log: {}",
-                trace.log.display()
-            ),
+            remedy: format!("`bivouac status {name}` shows the deployment; log: {}", trace.log.display()),
         })?;
-    Ok(Environment {
-        name: name.to_owned(),
-        mount: trace.mount,
-        key_path,
-    })
+    Ok(Environment { name: name.to_owned(), mount: trace.mount, key_path })
 }
 
 /// Why there is no agent of the deployment on this machine.
@@ -133,10 +113,7 @@ fn why_not_here(home: &Home, name: &str) -> Error {
         Ok(record) => record,
         Err(error) => return error,
     };
-    let not_running = |state: &str| Error::NotRunning {
-        name: name.to_owned(),
-        state: state.to_owned(),
-    };
+    let not_running = |state: &str| Error::NotRunning { name: name.to_owned(), state: state.to_owned() };
     match record.state {
         State::Stopped => not_running("it was taken down, and its storage kept"),
         State::Starting => not_running("it is being started, or that was interrupted"),
@@ -145,12 +122,8 @@ fn why_not_here(home: &Home, name: &str) -> Error {
             if record.daemons.iter().any(|d| d.controller && gone(d)) {
                 return not_running("its daemons on this machine have died");
             }
-            let hosts: Vec<&str> = record
-                .daemons
-                .iter()
-                .filter(|d| d.agent)
-                .map(|d| d.host.as_str())
-                .collect();
+            let hosts: Vec<&str> =
+                record.daemons.iter().filter(|d| d.agent).map(|d| d.host.as_str()).collect();
             Error::Unanswered {
                 cause: format!("{name:?} has no daemon on this machine"),
                 remedy: format!("run the command on one of its hosts: {}", hosts.join(", ")),
@@ -161,9 +134,7 @@ fn why_not_here(home: &Home, name: &str) -> Error {
 
 /// The preload library: `BIVOUAC_PRELOAD`, or beside this program, or in `../lib`.
 fn library() -> Result<PathBuf, Error> {
-    let given = std::env::var_os("BIVOUAC_PRELOAD")
-        .filter(|v| !v.is_empty())
-        .map(PathBuf::from);
+    let given = std::env::var_os("BIVOUAC_PRELOAD").filter(|v| !v.is_empty()).map(PathBuf::from);
     let candidates = match &given {
         Some(path) => vec![path.clone()],
         None => {
@@ -175,9 +146,7 @@ fn library() -> Result<PathBuf, Error> {
             vec![directory.join(LIBRARY), directory.join("../lib").join(LIBRARY)]
         }
     };
-    let found = candidates
-        .iter()
-        .find_map(|path| path.canonicalize().ok().filter(|p| p.is_file()));
+    let found = candidates.iter().find_map(|path| path.canonicalize().ok().filter(|p| p.is_file()));
     let Some(found) = found else {
         let tried: Vec<String> = candidates.iter().map(|p| p.display().to_string()).collect();
         return Err(Error::refused(
@@ -188,10 +157,7 @@ fn library() -> Result<PathBuf, Error> {
     // The loader takes a list apart at these; there is no way to quote them.
     if found.as_os_str().as_bytes().iter().any(|b| b" :\t\n".contains(b)) {
         return Err(Error::refused(
-            format!(
-                "the loader cannot take a path with a space or colon: {}",
-                found.display()
-            ),
+            format!("the loader cannot take a path with a space or colon: {}", found.display()),
             "install Bivouac under another path, or set BIVOUAC_PRELOAD to a copy of the library",
         ));
     }
@@ -211,18 +177,13 @@ fn with_library(library: &Path, before: Option<OsString>) -> OsString {
 }
 
 fn is_below(program: &OsStr, mount: &str) -> bool {
-    program
-        .as_bytes()
-        .strip_prefix(mount.as_bytes())
-        .is_some_and(|rest| rest.first() == Some(&b'/'))
+    program.as_bytes().strip_prefix(mount.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
 /// Whether an error of `spawn` or `exec` speaks of the program rather than of us.
 pub fn is_about_program(error: &std::io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::NotFound | ErrorKind::PermissionDenied | ErrorKind::IsADirectory
-    ) || error.raw_os_error() == Some(libc::ENOEXEC)
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied | ErrorKind::IsADirectory)
+        || error.raw_os_error() == Some(libc::ENOEXEC)
 }
 
 #[cfg(test)]
@@ -235,10 +196,7 @@ mod tests {
         let list = |before: &str| with_library(library, Some(before.into()));
         assert_eq!(with_library(library, None), "/opt/b/libbivouac_preload.so");
         assert_eq!(list("a.so b.so"), "/opt/b/libbivouac_preload.so:a.so:b.so");
-        assert_eq!(
-            list("a.so:/opt/b/libbivouac_preload.so"),
-            "/opt/b/libbivouac_preload.so:a.so"
-        );
+        assert_eq!(list("a.so:/opt/b/libbivouac_preload.so"), "/opt/b/libbivouac_preload.so:a.so");
     }
 
     #[test]

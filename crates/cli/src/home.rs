@@ -41,15 +41,10 @@ impl Home {
             (Some(home), _) if !home.is_empty() => PathBuf::from(home),
             (_, Some(home)) if !home.is_empty() => PathBuf::from(home).join(".bivouac"),
             _ => {
-                return Err(Error::refused(
-                    "neither BIVOUAC_HOME nor HOME is set",
-                    "set one of them",
-                ));
+                return Err(Error::refused("neither BIVOUAC_HOME nor HOME is set", "set one of them"));
             }
         };
-        std::path::absolute(&path)
-            .map(Home)
-            .map_err(|e| Error::file("find", &path, e))
+        std::path::absolute(&path).map(Home).map_err(|e| Error::file("find", &path, e))
     }
 
     /// The directory that holds the given deployment's directory.
@@ -59,10 +54,7 @@ impl Home {
 
     /// The directory of one deployment, whether or not it is there.
     pub fn deployment(&self, name: &str) -> Directory {
-        Directory {
-            name: name.to_owned(),
-            path: self.0.join(name),
-        }
+        Directory { name: name.to_owned(), path: self.0.join(name) }
     }
 
     /// Where logs of deployments go that did not start.
@@ -127,13 +119,7 @@ impl Directory {
     /// Takes the lock. It belongs to one command at a time; others are told so rather than made to wait.
     pub fn lock(&self) -> Result<Lock, Error> {
         let path = self.path.join(LOCK);
-        let file = match OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&path)
-        {
+        let file = match OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path) {
             Ok(file) => file,
             Err(e) if e.kind() == ErrorKind::NotFound => return Err(Error::Unknown(self.name.clone())),
             Err(e) => return Err(Error::file("open", &path, e)),
@@ -160,15 +146,9 @@ impl Directory {
         let record: Record = serde_json::from_slice(&text)
             .map_err(|e| Error::refused(format!("{} is damaged: {e}", path.display()), remedy()))?;
         if record.version != VERSION {
-            let cause = format!(
-                "{} has version {}, this program reads {VERSION}",
-                path.display(),
-                record.version
-            );
-            return Err(Error::refused(
-                cause,
-                "use the Bivouac that started the deployment",
-            ));
+            let cause =
+                format!("{} has version {}, this program reads {VERSION}", path.display(), record.version);
+            return Err(Error::refused(cause, "use the Bivouac that started the deployment"));
         }
         Ok(record)
     }
@@ -219,16 +199,9 @@ impl Directory {
         }
         let _ = std::fs::remove_dir(&logs);
         // The record goes last but the lock: until then `down` can be repeated.
-        for name in [
-            "map.json.new",
-            "map.json",
-            "changes.log",
-            KEY,
-            "key.new",
-            "daemons.json.new",
-            RECORD,
-            LOCK,
-        ] {
+        for name in
+            ["map.json.new", "map.json", "changes.log", KEY, "key.new", "daemons.json.new", RECORD, LOCK]
+        {
             remove_file(&self.path.join(name))?;
         }
         match std::fs::remove_dir(&self.path) {
@@ -252,12 +225,7 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<(), Error> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
     let write = || -> std::io::Result<()> {
-        let mut file = OpenOptions::new()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .mode(0o600)
-            .open(&fresh)?;
+        let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&fresh)?;
         file.write_all(content)?;
         file.sync_all()?;
         std::fs::rename(&fresh, path)
@@ -273,10 +241,7 @@ pub fn random(bytes: &mut [u8]) -> Result<(), Error> {
             Ok(n) => filled += n,
             Err(rustix::io::Errno::INTR) => {}
             Err(e) => {
-                return Err(Error::System {
-                    what: "no random numbers".into(),
-                    cause: e.into(),
-                });
+                return Err(Error::System { what: "no random numbers".into(), cause: e.into() });
             }
         }
     }
@@ -335,9 +300,7 @@ pub struct Record {
 impl Record {
     /// An empty one.
     pub fn new(name: &str, deployment: u64, mount: &str, block_size: u32, log_level: &str) -> Record {
-        let now = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap_or_default();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         Record {
             version: VERSION,
             name: name.to_owned(),
@@ -439,10 +402,7 @@ mod tests {
         let key = directory.make_key().expect("makes a key");
         assert_eq!(directory.key().expect("reads it").0, key.0);
         let mode = |p: &Path| std::fs::metadata(p).expect("is there").permissions().mode() & 0o777;
-        assert_eq!(
-            (mode(&directory.path), mode(&directory.path.join("key"))),
-            (0o700, 0o600)
-        );
+        assert_eq!((mode(&directory.path), mode(&directory.path.join("key"))), (0o700, 0o600));
         let record = Record::new("job", 7, "/m", 4096, "info");
         directory.save(&record).expect("saves");
         assert_eq!(directory.load().expect("loads").deployment, 7);
@@ -455,17 +415,12 @@ mod tests {
         let (home, path) = scratch("remove");
         let directory = home.deployment("job");
         directory.create().expect("makes it");
-        directory
-            .save(&Record::new("job", 7, "/m", 4096, "info"))
-            .expect("saves");
+        directory.save(&Record::new("job", 7, "/m", 4096, "info")).expect("saves");
         std::fs::create_dir(directory.logs()).expect("logs");
         std::fs::write(directory.logs().join("server-0.log"), "x").expect("a log");
         std::fs::write(directory.path.join("notes.txt"), "mine").expect("a user's file");
         directory.remove().expect("removes");
-        let left: Vec<_> = std::fs::read_dir(&directory.path)
-            .expect("is there")
-            .flatten()
-            .collect();
+        let left: Vec<_> = std::fs::read_dir(&directory.path).expect("is there").flatten().collect();
         assert_eq!(left.len(), 1);
         assert!(home.list().expect("lists").is_empty());
         std::fs::remove_file(directory.path.join("notes.txt")).expect("removes");

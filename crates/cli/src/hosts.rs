@@ -27,13 +27,7 @@ pub struct Host {
 pub fn this_machine() -> Host {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let name = own_name().unwrap_or_else(|| "localhost".to_owned());
-    Host {
-        name,
-        launcher: LauncherKind::Local,
-        listen: loopback,
-        reach: Some(loopback),
-        here: true,
-    }
+    Host { name, launcher: LauncherKind::Local, listen: loopback, reach: Some(loopback), here: true }
 }
 
 /// The hosts that the user means: this machine alone unless others are named.
@@ -41,17 +35,12 @@ pub fn resolve(args: &ServerArgs) -> Result<Vec<Host>, Error> {
     let Some(hosts) = &args.hosts else {
         return match args.launcher {
             LauncherChoice::Auto | LauncherChoice::Local => Ok(vec![this_machine()]),
-            _ => Err(Error::refused(
-                "this launcher needs hosts",
-                "name them with --hosts",
-            )),
+            _ => Err(Error::refused("this launcher needs hosts", "name them with --hosts")),
         };
     };
     let names = names(hosts)?;
-    let mut found = names
-        .iter()
-        .map(|name| one(name, args.launcher))
-        .collect::<Result<Vec<Host>, Error>>()?;
+    let mut found =
+        names.iter().map(|name| one(name, args.launcher)).collect::<Result<Vec<Host>, Error>>()?;
     let here: Vec<&str> = found.iter().filter(|h| h.here).map(|h| h.name.as_str()).collect();
     if let [first, second, ..] = here[..] {
         return Err(Error::refused(
@@ -65,10 +54,7 @@ pub fn resolve(args: &ServerArgs) -> Result<Vec<Host>, Error> {
         for host in found.iter_mut().filter(|h| h.here) {
             let own = remote.and_then(address_towards).ok_or_else(|| {
                 Error::refused(
-                    format!(
-                        "no address of {:?} is known by which the other hosts can reach it",
-                        host.name
-                    ),
+                    format!("no address of {:?} is known by which the other hosts can reach it", host.name),
                     "name this machine by its address",
                 )
             })?;
@@ -83,10 +69,7 @@ fn names(hosts: &str) -> Result<Vec<String>, Error> {
     let text = match std::fs::read_to_string(hosts) {
         Ok(text) => text,
         Err(_) if hosts.contains('/') => {
-            return Err(Error::refused(
-                format!("cannot read the host file {hosts}"),
-                "check its path",
-            ));
+            return Err(Error::refused(format!("cannot read the host file {hosts}"), "check its path"));
         }
         Err(_) => hosts.replace(',', "\n"),
     };
@@ -109,10 +92,7 @@ fn names(hosts: &str) -> Result<Vec<String>, Error> {
         }
     }
     if names.is_empty() {
-        return Err(Error::refused(
-            format!("{hosts:?} names no host"),
-            "give a file or a list like h1,h2",
-        ));
+        return Err(Error::refused(format!("{hosts:?} names no host"), "give a file or a list like h1,h2"));
     }
     Ok(names)
 }
@@ -143,44 +123,25 @@ fn one(name: &str, launcher: LauncherChoice) -> Result<Host, Error> {
     };
     if here {
         let Host { listen, reach, .. } = this_machine();
-        return Ok(Host {
-            name: name.to_owned(),
-            launcher,
-            listen,
-            reach,
-            here,
-        });
+        return Ok(Host { name: name.to_owned(), launcher, listen, reach, here });
     }
     let reach = addresses.first().copied();
     let listen = unspecified(reach.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)));
-    Ok(Host {
-        name: name.to_owned(),
-        launcher,
-        listen,
-        reach,
-        here,
-    })
+    Ok(Host { name: name.to_owned(), launcher, listen, reach, here })
 }
 
 /// What a name resolves to, IPv4 first. Nothing: the name service does not know it.
 fn addresses(name: &str) -> Vec<IpAddr> {
     let host = name.rsplit('@').next().unwrap_or(name);
-    let mut found: Vec<IpAddr> = (host, 0)
-        .to_socket_addrs()
-        .map(|all| all.map(|a| a.ip()).collect())
-        .unwrap_or_default();
+    let mut found: Vec<IpAddr> =
+        (host, 0).to_socket_addrs().map(|all| all.map(|a| a.ip()).collect()).unwrap_or_default();
     found.sort_by_key(IpAddr::is_ipv6);
     found.dedup();
     found
 }
 
 fn own_name() -> Option<String> {
-    rustix::system::uname()
-        .nodename()
-        .to_str()
-        .ok()
-        .filter(|n| !n.is_empty())
-        .map(str::to_owned)
+    rustix::system::uname().nodename().to_str().ok().filter(|n| !n.is_empty()).map(str::to_owned)
 }
 
 fn is_own_name(name: &str) -> bool {
@@ -188,9 +149,7 @@ fn is_own_name(name: &str) -> bool {
         return name.eq_ignore_ascii_case("localhost");
     };
     let short = own.split('.').next().unwrap_or(&own);
-    [own.as_str(), short, "localhost"]
-        .iter()
-        .any(|n| n.eq_ignore_ascii_case(name))
+    [own.as_str(), short, "localhost"].iter().any(|n| n.eq_ignore_ascii_case(name))
 }
 
 fn is_own_address(address: IpAddr) -> bool {
@@ -219,12 +178,8 @@ mod tests {
     fn a_name_is_compared_whole() {
         let own = own_name().expect("a machine has a name");
         assert!(is_own_name(&own) && is_own_name("localhost"));
-        for other in [
-            format!("{own}0"),
-            format!("x{own}"),
-            "localhost1".into(),
-            own[..own.len() - 1].into(),
-        ] {
+        for other in [format!("{own}0"), format!("x{own}"), "localhost1".into(), own[..own.len() - 1].into()]
+        {
             assert!(!is_own_name(&other), "{other}");
         }
     }
@@ -270,17 +225,10 @@ mod tests {
         if !own.eq_ignore_ascii_case("localhost") {
             assert!(matches!(resolve(&args), Err(Error::Refused { .. })));
         }
-        let alone = ServerArgs {
-            hosts: Some("127.0.0.1".into()),
-            ..args.clone()
-        };
+        let alone = ServerArgs { hosts: Some("127.0.0.1".into()), ..args.clone() };
         let found = resolve(&alone).expect("resolves");
         assert!(found[0].here && found[0].listen.is_loopback() && found[0].launcher == LauncherKind::Local);
-        let local = ServerArgs {
-            hosts: Some("192.0.2.1".into()),
-            launcher: LauncherChoice::Local,
-            ..args
-        };
+        let local = ServerArgs { hosts: Some("192.0.2.1".into()), launcher: LauncherChoice::Local, ..args };
         assert!(matches!(resolve(&local), Err(Error::Refused { .. })));
     }
 }

@@ -81,8 +81,9 @@ pub enum Report {
         /// Why.
         cause: String,
         /// What the user can do.
-        #[serde(default)]
         remedy: String,
+        /// It refuses what the user gave.
+        refused: bool,
     },
 }
 
@@ -145,10 +146,8 @@ pub fn own_command() -> Command {
 
 /// This program's file, for hosts that find it under the same path.
 fn own_path() -> Result<PathBuf, Error> {
-    std::env::current_exe().map_err(|cause| Error::System {
-        what: "cannot find this program's own file".into(),
-        cause,
-    })
+    std::env::current_exe()
+        .map_err(|cause| Error::System { what: "cannot find this program's own file".into(), cause })
 }
 
 /// Starts a daemon and waits until it is ready.
@@ -157,13 +156,9 @@ pub fn start(kind: LauncherKind, order: &Order) -> Result<Ready, Error> {
     let label = format!("log: {}", order.config.log_file.display());
     match run(kind, host, &[], order, START_LIMIT)? {
         Report::Ready(ready) => Ok(ready),
-        Report::Error { cause, remedy } => {
+        Report::Error { cause, remedy, refused } => {
             let remedy = if remedy.is_empty() { label } else { remedy };
-            Err(Error::Launch {
-                host: host.to_owned(),
-                cause,
-                remedy,
-            })
+            Err(Error::Launch { host: host.to_owned(), cause, remedy, refused })
         }
         Report::Cleaned => Err(nonsense(host)),
     }
@@ -173,10 +168,9 @@ pub fn start(kind: LauncherKind, order: &Order) -> Result<Ready, Error> {
 pub fn clean(kind: LauncherKind, host: &str, order: &CleanupOrder) -> Result<(), Error> {
     match run(kind, host, &["--cleanup"], order, CLEANUP_LIMIT)? {
         Report::Cleaned => Ok(()),
-        Report::Error { cause, remedy } => Err(Error::Unanswered {
-            cause: format!("{host}: {cause}"),
-            remedy,
-        }),
+        Report::Error { cause, remedy, .. } => {
+            Err(Error::Unanswered { cause: format!("{host}: {cause}"), remedy })
+        }
         Report::Ready(_) => Err(nonsense(host)),
     }
 }
@@ -186,6 +180,7 @@ fn nonsense(host: &str) -> Error {
         host: host.to_owned(),
         cause: "bivouac answered something that was not asked".into(),
         remedy: "install the same Bivouac on all hosts".into(),
+        refused: false,
     }
 }
 
@@ -201,6 +196,7 @@ fn run<O: Serialize>(
         host: host.to_owned(),
         cause,
         remedy: launcher.hint(host),
+        refused: false,
     };
     let mut command = launcher.command(host, arguments)?;
     // A group of its own: an interruption at the terminal is for us, and we decide what becomes of it.
@@ -216,14 +212,8 @@ fn run<O: Serialize>(
         }
         Err(Talk::Spawn(e)) => Err(failed(format!("cannot run {program}: {e}"))),
         Err(Talk::Silent { status, stderr }) => {
-            let said = if stderr.is_empty() {
-                String::new()
-            } else {
-                format!(": {stderr}")
-            };
-            Err(failed(format!(
-                "{program} ended without an answer ({status}){said}"
-            )))
+            let said = if stderr.is_empty() { String::new() } else { format!(": {stderr}") };
+            Err(failed(format!("{program} ended without an answer ({status}){said}")))
         }
         Err(Talk::Nonsense(line)) => Err(failed(format!("an answer that is none: {line:?}"))),
         Err(Talk::Late) => Err(failed(format!("no answer within {} s", limit.as_secs()))),
@@ -257,10 +247,7 @@ pub fn converse<O: Serialize, R: DeserializeOwned>(
     limit: Duration,
 ) -> Result<(R, Child), Talk> {
     let deadline = Instant::now() + limit;
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     signals::unblock_in_child(&mut command);
     let mut child = command.spawn().map_err(Talk::Spawn)?;
     let mut line = serde_json::to_vec(order).map_err(|e| Talk::Spawn(e.into()))?;
@@ -346,15 +333,7 @@ mod tests {
 
     #[test]
     fn quoted_words_come_out_of_a_shell_as_they_went_in() {
-        for word in [
-            "",
-            "plain",
-            "two words",
-            "it's",
-            "$HOME `x` \"y\" \\",
-            "a\nb",
-            "*",
-        ] {
+        for word in ["", "plain", "two words", "it's", "$HOME `x` \"y\" \\", "a\nb", "*"] {
             let script = format!("printf %s {}", shell_quote(word));
             let output = Command::new("sh").args(["-c", &script]).output().expect("runs");
             assert_eq!(String::from_utf8_lossy(&output.stdout), word);
@@ -381,19 +360,13 @@ mod tests {
             _ => panic!("silent"),
         }
         assert!(matches!(talk("echo hello", limit), Err(Talk::Nonsense(line)) if line == "hello"));
-        assert!(matches!(
-            talk(r#"read x; echo '"cleaned"'"#, limit),
-            Ok(Report::Cleaned)
-        ));
+        assert!(matches!(talk(r#"read x; echo '"cleaned"'"#, limit), Ok(Report::Cleaned)));
     }
 
     #[test]
     fn a_launcher_that_hangs_is_given_up() {
         let start = Instant::now();
-        assert!(matches!(
-            talk("sleep 20", Duration::from_millis(200)),
-            Err(Talk::Late)
-        ));
+        assert!(matches!(talk("sleep 20", Duration::from_millis(200)), Err(Talk::Late)));
         assert!(start.elapsed() < Duration::from_secs(5));
     }
 
@@ -401,10 +374,7 @@ mod tests {
     fn a_daemon_that_holds_its_output_open_does_not_hold_up_the_launcher() {
         let start = Instant::now();
         let script = r#"sleep 20 & echo '"cleaned"'"#;
-        assert!(matches!(
-            talk(script, Duration::from_secs(10)),
-            Ok(Report::Cleaned)
-        ));
+        assert!(matches!(talk(script, Duration::from_secs(10)), Ok(Report::Cleaned)));
         assert!(start.elapsed() < Duration::from_secs(5));
     }
 }

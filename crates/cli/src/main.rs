@@ -55,24 +55,12 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
         Command::Status(args) => status::status(&Home::from_env()?, args.name.as_deref(), args.json)?,
         Command::Down(args) => down::down(&Home::from_env()?, &args.name, args.keep, args.force)?,
         Command::Preload(args) => {
-            let tree = Copy {
-                src: args.src,
-                dst: Some(args.dst),
-            };
+            let tree = Copy { src: args.src, dst: Some(args.dst) };
             copy::copy(&Home::from_env()?, &args.name, &tree, Direction::In, args.threads)?;
         }
         Command::Flush(args) => {
-            let tree = Copy {
-                src: args.src,
-                dst: Some(args.dst),
-            };
-            copy::copy(
-                &Home::from_env()?,
-                &args.name,
-                &tree,
-                Direction::Out,
-                args.threads,
-            )?;
+            let tree = Copy { src: args.src, dst: Some(args.dst) };
+            copy::copy(&Home::from_env()?, &args.name, &tree, Direction::Out, args.threads)?;
         }
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "bivouac", &mut std::io::stdout());
@@ -89,24 +77,11 @@ fn start(home: &Home, args: &args::UpArgs) -> Result<(), Error> {
             signals::interrupt(taken.number);
         }
     })
-    .map_err(|cause| Error::System {
-        what: "cannot wait for signals".into(),
-        cause,
-    })?;
+    .map_err(|cause| Error::System { what: "cannot wait for signals".into(), cause })?;
     let started = up::up(home, &args.name, &args.servers, false)?;
-    let servers = started
-        .record
-        .daemons
-        .iter()
-        .filter(|d| d.server.is_some())
-        .count();
+    let servers = started.record.daemons.iter().filter(|d| d.server.is_some()).count();
     let verb = if started.resumed { "is back" } else { "is up" };
-    println!(
-        "{} {verb}: {} at {}",
-        args.name,
-        text::plural(servers, "server"),
-        started.record.mount
-    );
+    println!("{} {verb}: {} at {}", args.name, text::plural(servers, "server"), started.record.mount);
     Ok(())
 }
 

@@ -16,10 +16,7 @@ pub struct ProcessId {
 impl ProcessId {
     /// This process.
     pub fn own() -> ProcessId {
-        ProcessId::of(std::process::id()).unwrap_or(ProcessId {
-            pid: std::process::id(),
-            start: 0,
-        })
+        ProcessId::of(std::process::id()).unwrap_or(ProcessId { pid: std::process::id(), start: 0 })
     }
 
     /// The process that has this number now.
@@ -98,15 +95,9 @@ mod tests {
 
     #[test]
     fn a_number_with_another_start_time_is_never_signalled() {
-        let mut child = std::process::Command::new("sleep")
-            .arg("30")
-            .spawn()
-            .expect("spawns");
+        let mut child = std::process::Command::new("sleep").arg("30").spawn().expect("spawns");
         let real = ProcessId::of(child.id()).expect("runs");
-        let stranger = ProcessId {
-            start: real.start + 1,
-            ..real
-        };
+        let stranger = ProcessId { start: real.start + 1, ..real };
         assert!(!stranger.is_alive());
         assert!(stranger.end(Duration::ZERO), "it counts as ended");
         assert!(real.is_alive(), "and whoever has the number now lives on");

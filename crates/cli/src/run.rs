@@ -46,26 +46,16 @@ struct Ending {
 pub fn run(home: &Home, args: &RunArgs) -> Result<ExitCode, Error> {
     let phase = Arc::new(Mutex::new(Phase::Up));
     let for_signals = phase.clone();
-    signals::take(move |taken| on_signal(&for_signals, taken)).map_err(|cause| Error::System {
-        what: "cannot wait for signals".into(),
-        cause,
-    })?;
+    signals::take(move |taken| on_signal(&for_signals, taken))
+        .map_err(|cause| Error::System { what: "cannot wait for signals".into(), cause })?;
     let name = match &args.name {
         Some(name) => name.clone(),
         None => made_up_name()?,
     };
     let started = up::up(home, &name, &args.servers, !args.keep)?;
-    let ending = Ending {
-        home: home.clone(),
-        name: name.clone(),
-        keep: args.keep,
-    };
+    let ending = Ending { home: home.clone(), name: name.clone(), keep: args.keep };
     // From here on the deployment ends with us, whatever happens; with --keep it is the user who ends it.
-    let mut lifeline = if args.keep {
-        None
-    } else {
-        Some(lifeline(&started)?)
-    };
+    let mut lifeline = if args.keep { None } else { Some(lifeline(&started)?) };
     let outcome = inside(home, args, &started, &phase, &ending);
     let code = match outcome {
         Ok(status) => {
@@ -126,10 +116,7 @@ fn inside(
             if is_about_program(&e) {
                 exec_error(&args.command, e)
             } else {
-                Error::System {
-                    what: "cannot start a process".into(),
-                    cause: e,
-                }
+                Error::System { what: "cannot start a process".into(), cause: e }
             }
         })?;
         let pid = child.id() as i32;
@@ -150,17 +137,11 @@ fn wait(child: i32) -> Result<u8, Error> {
             if cause.kind() == std::io::ErrorKind::Interrupted {
                 continue;
             }
-            return Err(Error::System {
-                what: "cannot wait for the command".into(),
-                cause,
-            });
+            return Err(Error::System { what: "cannot wait for the command".into(), cause });
         }
         if libc::WIFSTOPPED(status) {
             // An explicit SIGSTOP concerns the command alone.
-            if matches!(
-                libc::WSTOPSIG(status),
-                libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU
-            ) {
+            if matches!(libc::WSTOPSIG(status), libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
                 send(std::process::id() as i32, libc::SIGSTOP);
                 // Here we are again: whoever continued us means the command.
                 send(child, libc::SIGCONT);
@@ -202,11 +183,8 @@ fn on_signal(phase: &Mutex<Phase>, taken: Taken) {
 
 /// Flushes all that was asked for; the first failure is returned when all were tried.
 fn flush(home: &Home, name: &str, args: &RunArgs) -> Result<(), Error> {
-    let results: Vec<Result<(), Error>> = args
-        .flush
-        .iter()
-        .map(|tree| copy::copy(home, name, tree, Direction::Out, None))
-        .collect();
+    let results: Vec<Result<(), Error>> =
+        args.flush.iter().map(|tree| copy::copy(home, name, tree, Direction::Out, None)).collect();
     results.into_iter().collect()
 }
 
@@ -214,15 +192,9 @@ fn flush(home: &Home, name: &str, args: &RunArgs) -> Result<(), Error> {
 fn lifeline(started: &Started) -> Result<ControlLink, Error> {
     let record = &started.record;
     let open = || {
-        let controller = record
-            .controller()
-            .ok_or(bivouac_daemon::controller::LinkError::Unexpected)?;
-        let mut link = ControlLink::connect(
-            &controller,
-            &started.key,
-            record.deployment,
-            Duration::from_secs(10),
-        )?;
+        let controller = record.controller().ok_or(bivouac_daemon::controller::LinkError::Unexpected)?;
+        let mut link =
+            ControlLink::connect(&controller, &started.key, record.deployment, Duration::from_secs(10))?;
         link.tell(ControlRequest::Lifeline)?;
         Ok::<_, bivouac_daemon::controller::LinkError>(link)
     };
@@ -252,11 +224,7 @@ fn keep_running(started: &Started, lifeline: Option<&mut ControlLink>) {
 fn made_up_name() -> Result<String, Error> {
     let mut bytes = [0; 2];
     random(&mut bytes)?;
-    Ok(format!(
-        "run-{}-{:04x}",
-        std::process::id(),
-        u16::from_le_bytes(bytes)
-    ))
+    Ok(format!("run-{}-{:04x}", std::process::id(), u16::from_le_bytes(bytes)))
 }
 
 fn lock(phase: &Mutex<Phase>) -> MutexGuard<'_, Phase> {

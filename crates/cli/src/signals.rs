@@ -38,10 +38,7 @@ pub struct Taken {
 impl Taken {
     /// Whether it asks for an end.
     pub fn is_final(self) -> bool {
-        matches!(
-            self.number,
-            libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT
-        )
+        matches!(self.number, libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT)
     }
 }
 
@@ -56,22 +53,17 @@ pub fn take(on_signal: impl Fn(Taken) + Send + 'static) -> std::io::Result<()> {
         return Err(std::io::Error::from_raw_os_error(failed));
     }
     let _ = ORIGINAL.set(original);
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            loop {
-                // SAFETY: an all-zero `siginfo_t` is a valid value of a plain C structure.
-                let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-                // SAFETY: both point to initialised values that outlive the call.
-                let number = unsafe { libc::sigwaitinfo(&set, &mut info) };
-                if number > 0 {
-                    on_signal(Taken {
-                        number,
-                        from_kernel: info.si_code == libc::SI_KERNEL,
-                    });
-                }
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        loop {
+            // SAFETY: an all-zero `siginfo_t` is a valid value of a plain C structure.
+            let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+            // SAFETY: both point to initialised values that outlive the call.
+            let number = unsafe { libc::sigwaitinfo(&set, &mut info) };
+            if number > 0 {
+                on_signal(Taken { number, from_kernel: info.si_code == libc::SI_KERNEL });
             }
-        })?;
+        }
+    })?;
     Ok(())
 }
 

@@ -171,14 +171,9 @@ pub fn status(home: &Home, name: Option<&str>, json: bool) -> Result<(), Error> 
             .collect(),
     };
     let text = if json {
-        let status = Status {
-            version: VERSION,
-            deployments,
-        };
-        let mut text = serde_json::to_string_pretty(&status).map_err(|e| Error::System {
-            what: "cannot write JSON".into(),
-            cause: e.into(),
-        })?;
+        let status = Status { version: VERSION, deployments };
+        let mut text = serde_json::to_string_pretty(&status)
+            .map_err(|e| Error::System { what: "cannot write JSON".into(), cause: e.into() })?;
         text.push('\n');
         text
     } else if let (Some(_), [deployment]) = (name, &deployments[..]) {
@@ -193,10 +188,9 @@ pub fn status(home: &Home, name: Option<&str>, json: bool) -> Result<(), Error> 
 fn print(text: &str) -> Result<(), Error> {
     use std::io::Write;
     match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::System {
-            what: "cannot write to standard output".into(),
-            cause: e,
-        }),
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::System { what: "cannot write to standard output".into(), cause: e })
+        }
         _ => Ok(()),
     }
 }
@@ -237,12 +231,8 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
         (_, Ok(((map, health), key))) => {
             deployment.epoch = Some(map.epoch.0);
             deployment.servers = servers(record, &map, &health, &key);
-            let down: Vec<String> = deployment
-                .servers
-                .iter()
-                .filter(|s| s.state == "down")
-                .map(|s| s.id.to_string())
-                .collect();
+            let down: Vec<String> =
+                deployment.servers.iter().filter(|s| s.state == "down").map(|s| s.id.to_string()).collect();
             if !down.is_empty() {
                 deployment.state = Condition::Degraded;
                 deployment.problem = Some(format!(
@@ -277,23 +267,13 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
 /// The controller does not answer: is anybody left?
 fn without_controller(record: &Record, why: &str) -> (Condition, String) {
     let here = |d: &&crate::home::DaemonRecord| d.launcher != LauncherKind::Ssh;
-    let alive = record
-        .daemons
-        .iter()
-        .filter(here)
-        .filter(|d| d.process.is_some_and(|p| p.is_alive()))
-        .count();
-    let remote = record
-        .daemons
-        .iter()
-        .any(|d| d.launcher == LauncherKind::Ssh && d.process.is_some());
+    let alive =
+        record.daemons.iter().filter(here).filter(|d| d.process.is_some_and(|p| p.is_alive())).count();
+    let remote = record.daemons.iter().any(|d| d.launcher == LauncherKind::Ssh && d.process.is_some());
     let controller_here = record.daemons.iter().any(|d| d.controller && here(&d));
     let name = &record.name;
     match (alive, remote && !controller_here) {
-        (0, true) => (
-            Condition::Unreachable,
-            format!("its controller does not answer: {why}"),
-        ),
+        (0, true) => (Condition::Unreachable, format!("its controller does not answer: {why}")),
         (0, false) => {
             let back = if record.state == State::Running {
                 format!("`bivouac up {name}` brings it back with its data, ")
@@ -317,9 +297,7 @@ fn without_controller(record: &Record, why: &str) -> (Condition, String) {
 }
 
 fn overview(record: &Record, key: &Key) -> Result<(Map, Vec<ServerHealth>), LinkError> {
-    let endpoint = record
-        .controller()
-        .ok_or(LinkError::Transport(TransportError::Refused))?;
+    let endpoint = record.controller().ok_or(LinkError::Transport(TransportError::Refused))?;
     let mut link = ControlLink::connect(&endpoint, key, record.deployment, LIMIT)?;
     match link.request(ControlRequest::Overview)? {
         Some(ControlReply::Overview { map, health }) => Ok((*map, health)),
@@ -351,11 +329,7 @@ fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: &Key) -> Ve
                         .map(|n| n.host.clone())
                         .unwrap_or_default(),
                     address: Some(server.address.to_string()),
-                    state: if server.state == ServerState::Up {
-                        "up"
-                    } else {
-                        "down"
-                    },
+                    state: if server.state == ServerState::Up { "up" } else { "down" },
                     silent_ms: health.map(|h| h.silent_ms),
                     storage: recorded.map(|d| d.storage.clone()).unwrap_or_default(),
                     log: recorded.map(|d| d.log.clone()).unwrap_or_default(),
@@ -405,9 +379,7 @@ fn list(deployments: &[Deployment]) -> String {
     if deployments.is_empty() {
         return "no deployments\n".into();
     }
-    let mut rows = vec![vec![
-        "NAME", "STATE", "SERVERS", "MOUNT", "FILES", "STORED", "FREE",
-    ]];
+    let mut rows = vec![vec!["NAME", "STATE", "SERVERS", "MOUNT", "FILES", "STORED", "FREE"]];
     let cells: Vec<Vec<String>> = deployments
         .iter()
         .map(|d| {
@@ -423,10 +395,8 @@ fn list(deployments: &[Deployment]) -> String {
             ]
         })
         .collect();
-    let mut all: Vec<Vec<String>> = rows
-        .drain(..)
-        .map(|r| r.into_iter().map(str::to_owned).collect())
-        .collect();
+    let mut all: Vec<Vec<String>> =
+        rows.drain(..).map(|r| r.into_iter().map(str::to_owned).collect()).collect();
     all.extend(cells);
     let mut text = table(&all, &[2, 4, 5, 6]);
     for deployment in deployments {
@@ -479,12 +449,8 @@ fn servers_table(d: &Deployment) -> String {
         rows.push(row);
     }
     if d.servers.len() > 1 && d.totals.servers_up > 0 {
-        let mut row = vec![
-            "all".to_owned(),
-            String::new(),
-            String::new(),
-            format!("{} up", d.totals.servers_up),
-        ];
+        let mut row =
+            vec!["all".to_owned(), String::new(), String::new(), format!("{} up", d.totals.servers_up)];
         row.extend(numbers(Some(&d.totals.counters)));
         rows.push(row);
     }
@@ -494,11 +460,7 @@ fn servers_table(d: &Deployment) -> String {
 /// How evenly the servers were used.
 fn evenness(d: &Deployment) -> String {
     let share = |what: &str, of: fn(&Counters) -> u64| {
-        let shares: Vec<u64> = d
-            .servers
-            .iter()
-            .map(|s| s.counters.as_ref().map_or(0, of))
-            .collect();
+        let shares: Vec<u64> = d.servers.iter().map(|s| s.counters.as_ref().map_or(0, of)).collect();
         imbalance(&shares).map(|i| format!("{what} {i:.2}"))
     };
     let parts: Vec<String> = [
@@ -513,10 +475,7 @@ fn evenness(d: &Deployment) -> String {
     if parts.is_empty() || d.servers.len() < 2 {
         return String::new();
     }
-    format!(
-        "busiest server against the mean (1.00: perfectly even): {}\n",
-        parts.join(", ")
-    )
+    format!("busiest server against the mean (1.00: perfectly even): {}\n", parts.join(", "))
 }
 
 #[cfg(test)]
@@ -526,22 +485,12 @@ mod tests {
     #[test]
     fn json_has_the_documented_fields() {
         let record = Record::new("job", 1, "/m", 4096, "info");
-        let directory = Directory {
-            name: "job".into(),
-            path: "/no/such/place".into(),
-        };
-        let status = Status {
-            version: VERSION,
-            deployments: vec![examine(&directory, &record)],
-        };
+        let directory = Directory { name: "job".into(), path: "/no/such/place".into() };
+        let status = Status { version: VERSION, deployments: vec![examine(&directory, &record)] };
         let json: serde_json::Value = serde_json::to_value(&status).expect("encodes");
         let deployment = &json["deployments"][0];
-        let mut fields: Vec<&str> = deployment
-            .as_object()
-            .expect("an object")
-            .keys()
-            .map(String::as_str)
-            .collect();
+        let mut fields: Vec<&str> =
+            deployment.as_object().expect("an object").keys().map(String::as_str).collect();
         fields.sort_unstable();
         assert_eq!(
             fields,

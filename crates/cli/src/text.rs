@@ -16,11 +16,7 @@ pub fn size(bytes: u64) -> String {
         value /= 1024.0;
         unit = next;
     }
-    if value < 9.95 {
-        format!("{value:.1} {unit}")
-    } else {
-        format!("{value:.0} {unit}")
-    }
+    if value < 9.95 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
 }
 
 /// A number with its thousands apart: `1 234 567`.
@@ -46,9 +42,8 @@ pub fn plural(n: usize, what: &str) -> String {
 pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cell = |row: &Vec<String>, column: usize| row.get(column).cloned().unwrap_or_default();
-    let widths: Vec<usize> = (0..columns)
-        .map(|c| rows.iter().map(|r| cell(r, c).chars().count()).max().unwrap_or(0))
-        .collect();
+    let widths: Vec<usize> =
+        (0..columns).map(|c| rows.iter().map(|r| cell(r, c).chars().count()).max().unwrap_or(0)).collect();
     let mut out = String::new();
     for row in rows {
         let mut line = String::new();
@@ -102,11 +97,7 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let rows = [
-            vec!["name".into(), "n".into()],
-            vec!["ä".into(), "10".into()],
-            vec!["x".into()],
-        ];
+        let rows = [vec!["name".into(), "n".into()], vec!["ä".into(), "10".into()], vec!["x".into()]];
         assert_eq!(table(&rows, &[1]), "name   n\nä     10\nx\n");
     }
 

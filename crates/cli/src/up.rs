@@ -81,13 +81,8 @@ fn found(
     random(&mut number)?;
     let key = directory.make_key()?;
     let deployment = u64::from_le_bytes(number);
-    let mut record = Record::new(
-        &directory.name,
-        deployment,
-        &args.mount,
-        args.block_size.0,
-        &args.log_level,
-    );
+    let mut record =
+        Record::new(&directory.name, deployment, &args.mount, args.block_size.0, &args.log_level);
     record.ephemeral = ephemeral;
     record.daemons = plan(&hosts, args.servers.unwrap_or(1), args.port, &storage, directory)?;
     directory.save(&record)?;
@@ -98,12 +93,7 @@ fn found(
             directory.save(&record)
         });
     match started {
-        Ok(()) => Ok(Started {
-            directory: directory.clone(),
-            record,
-            key,
-            resumed: false,
-        }),
+        Ok(()) => Ok(Started { directory: directory.clone(), record, key, resumed: false }),
         Err(error) => {
             let error = with_kept_logs(error, home, directory);
             let cleaned = down::take_down(directory, &record, false, lock);
@@ -202,11 +192,8 @@ fn record_of(
 
 /// Starts all daemons at once and fills in what they answer. The first failure is returned when all have ended.
 fn launch_all(record: &mut Record, key: &Key, directory: &Directory, existing: bool) -> Result<(), Error> {
-    let orders: Vec<Order> = record
-        .daemons
-        .iter()
-        .map(|d| order(record, d, key, directory, existing))
-        .collect();
+    let orders: Vec<Order> =
+        record.daemons.iter().map(|d| order(record, d, key, directory, existing)).collect();
     let answers: Vec<Result<Ready, Error>> = std::thread::scope(|scope| {
         let threads: Vec<_> = record
             .daemons
@@ -217,10 +204,7 @@ fn launch_all(record: &mut Record, key: &Key, directory: &Directory, existing: b
                 scope.spawn(move || launch::start(kind, order))
             })
             .collect();
-        threads
-            .into_iter()
-            .map(|t| t.join().unwrap_or(Err(Error::Interrupted(libc::SIGABRT))))
-            .collect()
+        threads.into_iter().map(|t| t.join().unwrap_or(Err(Error::Interrupted(libc::SIGABRT)))).collect()
     });
     let mut failed = None;
     for (daemon, answer) in record.daemons.iter_mut().zip(answers) {
@@ -278,6 +262,7 @@ fn fill_in(daemon: &mut DaemonRecord, ready: Ready) -> Result<(), Error> {
                     host: daemon.host.clone(),
                     cause: "no address is known by which other hosts can reach it".into(),
                     remedy: "name the host by its address".into(),
+                    refused: false,
                 });
             };
             Some(SocketAddr::new(ip, address.port()))
@@ -289,14 +274,8 @@ fn fill_in(daemon: &mut DaemonRecord, ready: Ready) -> Result<(), Error> {
 
 /// The map at epoch 1.
 fn first_map(record: &Record) -> Map {
-    let mut nodes: Vec<Node> = record
-        .daemons
-        .iter()
-        .map(|d| Node {
-            id: d.node,
-            host: d.host.clone(),
-        })
-        .collect();
+    let mut nodes: Vec<Node> =
+        record.daemons.iter().map(|d| Node { id: d.node, host: d.host.clone() }).collect();
     nodes.sort_by_key(|n| n.id);
     nodes.dedup_by_key(|n| n.id);
     let servers = servers_of(record);
@@ -319,12 +298,7 @@ fn servers_of(record: &Record) -> Vec<Server> {
         .daemons
         .iter()
         .filter_map(|d| {
-            Some(Server {
-                id: d.server?,
-                node: d.node,
-                address: d.address?,
-                state: ServerState::Up,
-            })
+            Some(Server { id: d.server?, node: d.node, address: d.address?, state: ServerState::Up })
         })
         .collect();
     servers.sort_by_key(|s| s.id);
@@ -337,6 +311,7 @@ fn begin(record: &Record, key: &Key, map: Map) -> Result<(), Error> {
         host: daemon.host.clone(),
         cause: format!("{} {what}", daemon.label()),
         remedy: format!("log: {}", daemon.log.display()),
+        refused: false,
     };
     let install = |daemon: &DaemonRecord| -> Result<(), Error> {
         let refused = |e| problem(daemon, format!("does not take its first map: {e}"));
@@ -350,20 +325,10 @@ fn begin(record: &Record, key: &Key, map: Map) -> Result<(), Error> {
         };
         let mut link = connect().map_err(|e| {
             let firewall = "started, but cannot be reached from here; is a firewall between the hosts?";
-            problem(
-                daemon,
-                format!(
-                    "{firewall} ({} at {}: {e})",
-                    daemon.host,
-                    daemon.endpoint(&record.name)
-                ),
-            )
+            problem(daemon, format!("{firewall} ({} at {}: {e})", daemon.host, daemon.endpoint(&record.name)))
         })?;
         link.set_timeout(INSTALL_LIMIT).map_err(refused)?;
-        link.tell(ControlRequest::Install {
-            map: Box::new(map.clone()),
-        })
-        .map_err(refused)?;
+        link.tell(ControlRequest::Install { map: Box::new(map.clone()) }).map_err(refused)?;
         let deadline = Instant::now() + INSTALL_LIMIT;
         loop {
             if let Some(signal) = signals::interrupted() {
@@ -380,20 +345,14 @@ fn begin(record: &Record, key: &Key, map: Map) -> Result<(), Error> {
         }
     };
     if map.servers.len() != record.daemons.iter().filter(|d| d.server.is_some()).count() {
-        return Err(Error::refused(
-            "a server has no address",
-            "this is a defect: see the logs",
-        ));
+        return Err(Error::refused("a server has no address", "this is a defect: see the logs"));
     }
     // The controller last: once it has the map it watches the others.
     let (last, first): (Vec<&DaemonRecord>, Vec<&DaemonRecord>) =
         record.daemons.iter().partition(|d| d.controller);
     for group in [first, last] {
         std::thread::scope(|scope| {
-            let threads: Vec<_> = group
-                .into_iter()
-                .map(|daemon| scope.spawn(|| install(daemon)))
-                .collect();
+            let threads: Vec<_> = group.into_iter().map(|daemon| scope.spawn(|| install(daemon))).collect();
             threads
                 .into_iter()
                 .map(|t| t.join().unwrap_or(Err(Error::Interrupted(libc::SIGABRT))))
@@ -427,10 +386,7 @@ fn resume(
             ),
         ));
     }
-    let whole = record
-        .daemons
-        .iter()
-        .all(|d| d.server.is_none() || !d.storage.is_empty());
+    let whole = record.daemons.iter().all(|d| d.server.is_none() || !d.storage.is_empty());
     let map = bivouac_daemon::controller::MapLog::recover(&directory.path);
     let (true, Ok(old)) = (whole, map) else {
         return Err(Error::refused(
@@ -466,27 +422,14 @@ fn resume(
                     "take the deployment down",
                 ));
             }
-            begin(
-                &record,
-                &key,
-                Map {
-                    epoch: Epoch(old.epoch.0 + 1),
-                    servers,
-                    ..old.clone()
-                },
-            )
+            begin(&record, &key, Map { epoch: Epoch(old.epoch.0 + 1), servers, ..old.clone() })
         })
         .and_then(|()| {
             record.state = State::Running;
             directory.save(&record)
         });
     match started {
-        Ok(()) => Ok(Started {
-            directory: directory.clone(),
-            record,
-            key,
-            resumed: true,
-        }),
+        Ok(()) => Ok(Started { directory: directory.clone(), record, key, resumed: true }),
         Err(error) => {
             if let Err(left) = down::take_down(directory, &record, true, lock) {
                 left.show();
@@ -498,7 +441,7 @@ fn resume(
 
 /// Moves the logs to where they outlive the deployment, and says so.
 fn with_kept_logs(error: Error, home: &Home, directory: &Directory) -> Error {
-    let Error::Launch { host, cause, remedy } = error else {
+    let Error::Launch { host, cause, remedy, refused } = error else {
         return error;
     };
     let kept = home.failed(&directory.name);
@@ -510,21 +453,12 @@ fn with_kept_logs(error: Error, home: &Home, directory: &Directory) -> Error {
     let (before, after) = (directory.logs().display().to_string(), kept.display().to_string());
     let remedy: Vec<String> = remedy
         .lines()
-        .map(|line| {
-            if moved {
-                line.replace(&before, &after)
-            } else {
-                line.to_owned()
-            }
-        })
+        .map(|line| if moved { line.replace(&before, &after) } else { line.to_owned() })
         // A host with a directory of its own takes its log along.
-        .filter(|line| {
-            line.strip_prefix("log: ")
-                .is_none_or(|path| Path::new(path).exists())
-        })
+        .filter(|line| line.strip_prefix("log: ").is_none_or(|path| Path::new(path).exists()))
         .collect();
     let remedy = remedy.join("\n");
-    Error::Launch { host, cause, remedy }
+    Error::Launch { host, cause, remedy, refused }
 }
 
 #[cfg(test)]
@@ -532,11 +466,7 @@ mod tests {
     use super::*;
 
     fn host(name: &str, here: bool) -> Host {
-        let launcher = if here {
-            LauncherKind::Local
-        } else {
-            LauncherKind::Ssh
-        };
+        let launcher = if here { LauncherKind::Local } else { LauncherKind::Ssh };
         Host {
             name: name.into(),
             launcher,
@@ -547,32 +477,20 @@ mod tests {
     }
 
     fn directory() -> Directory {
-        Directory {
-            name: "job".into(),
-            path: "/home/u/.bivouac/job".into(),
-        }
+        Directory { name: "job".into(), path: "/home/u/.bivouac/job".into() }
     }
 
     #[test]
     fn neighbouring_servers_are_on_different_hosts() {
         let hosts = [host("a", false), host("b", false), host("c", true)];
         let daemons = plan(&hosts, 2, 0, &[], &directory()).expect("a plan");
-        let mut by_id: Vec<(u16, u16)> = daemons
-            .iter()
-            .map(|d| (d.server.expect("all serve").0, d.node.0))
-            .collect();
+        let mut by_id: Vec<(u16, u16)> =
+            daemons.iter().map(|d| (d.server.expect("all serve").0, d.node.0)).collect();
         by_id.sort_unstable();
         assert_eq!(by_id, [(0, 0), (1, 1), (2, 2), (3, 0), (4, 1), (5, 2)]);
-        assert_eq!(
-            daemons.iter().filter(|d| d.agent).count(),
-            3,
-            "one agent on each node"
-        );
+        assert_eq!(daemons.iter().filter(|d| d.agent).count(), 3, "one agent on each node");
         let controllers: Vec<&DaemonRecord> = daemons.iter().filter(|d| d.controller).collect();
-        assert!(
-            matches!(controllers[..], [c] if c.host == "c" && c.agent),
-            "on the launching machine"
-        );
+        assert!(matches!(controllers[..], [c] if c.host == "c" && c.agent), "on the launching machine");
     }
 
     #[test]
@@ -599,21 +517,12 @@ mod tests {
         }
         let map = first_map(&record);
         map.check().expect("a map");
-        assert_eq!(
-            (
-                map.nodes.len(),
-                map.servers.len(),
-                map.generations[0].servers.len()
-            ),
-            (2, 4, 4)
-        );
+        assert_eq!((map.nodes.len(), map.servers.len(), map.generations[0].servers.len()), (2, 4, 4));
     }
 
     #[test]
     fn an_address_for_all_is_replaced_by_the_one_that_others_can_reach() {
-        let mut daemon = plan(&[host("a", false)], 1, 0, &[], &directory())
-            .expect("a plan")
-            .swap_remove(0);
+        let mut daemon = plan(&[host("a", false)], 1, 0, &[], &directory()).expect("a plan").swap_remove(0);
         let ready = |reached: Option<&str>| Ready {
             process: crate::process::ProcessId { pid: 1, start: 1 },
             address: Some("0.0.0.0:77".parse().expect("address")),

@@ -17,9 +17,8 @@ use std::time::{Duration, Instant};
 pub fn clean(order: &CleanupOrder) -> Result<(), Error> {
     let run_dir = PathBuf::from(bivouac_node::run_dir(order.uid, &order.name));
     let found = traces::all(&run_dir);
-    let (ours, strangers): (Vec<_>, Vec<_>) = found
-        .into_iter()
-        .partition(|(_, trace)| trace.deployment == order.deployment);
+    let (ours, strangers): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|(_, trace)| trace.deployment == order.deployment);
     let mut processes: Vec<ProcessId> = order.processes.clone();
     processes.extend(ours.iter().map(|(_, t)| t.process));
     let mut storage: Vec<PathBuf> = order.storage.clone();
@@ -70,10 +69,7 @@ fn remove_storage(path: &Path) -> Result<(), Error> {
     };
     if !(named && own && path.is_absolute()) {
         return Err(Error::refused(
-            format!(
-                "{} does not look like a storage directory of yours",
-                path.display()
-            ),
+            format!("{} does not look like a storage directory of yours", path.display()),
             "look at it, and remove it by hand",
         ));
     }
@@ -144,10 +140,7 @@ mod tests {
         assert!(!storage.exists());
         clean(&order(vec![storage], false)).expect("may be repeated");
         for bad in [precious.clone(), dir.join("bivouac-link")] {
-            assert!(matches!(
-                clean(&order(vec![bad], false)),
-                Err(Error::Refused { .. })
-            ));
+            assert!(matches!(clean(&order(vec![bad], false)), Err(Error::Refused { .. })));
         }
         assert!(precious.exists());
         std::fs::remove_dir_all(dir).expect("cleans up");
@@ -155,16 +148,9 @@ mod tests {
 
     #[test]
     fn processes_get_their_grace_and_then_end() {
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .spawn()
-            .expect("spawns");
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("spawns");
         let process = ProcessId::of(child.id()).expect("runs");
-        let order = CleanupOrder {
-            processes: vec![process],
-            grace_ms: 50,
-            ..order(Vec::new(), false)
-        };
+        let order = CleanupOrder { processes: vec![process], grace_ms: 50, ..order(Vec::new(), false) };
         let start = Instant::now();
         clean(&order).expect("cleans");
         assert!(start.elapsed() >= Duration::from_millis(50) && !process.is_alive());

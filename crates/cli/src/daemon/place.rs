@@ -119,11 +119,7 @@ pub fn storage(
                 check_parent(parent)?;
                 // The same directory may be named twice: its storage directories differ.
                 let twice = parents.iter().take(disk).filter(|p| *p == parent).count();
-                let suffix = if twice > 0 {
-                    format!("-{}", twice + 1)
-                } else {
-                    String::new()
-                };
+                let suffix = if twice > 0 { format!("-{}", twice + 1) } else { String::new() };
                 let path = parent.join(format!("bivouac-{name}-{server}{suffix}"));
                 make_storage(&path, made)?;
                 Ok(path)
@@ -137,9 +133,8 @@ fn default_storage(name: &str, uid: u32, server: ServerId) -> Result<PathBuf, Er
     if free_space(Path::new(SHM)).is_ok_and(|free| free >= ENOUGH_MEMORY) {
         return Ok(PathBuf::from(bivouac_node::run_dir(uid, name)).join(format!("storage-{server}")));
     }
-    let parent = std::env::var_os("TMPDIR")
-        .filter(|t| !t.is_empty())
-        .map_or_else(|| "/tmp".into(), PathBuf::from);
+    let parent =
+        std::env::var_os("TMPDIR").filter(|t| !t.is_empty()).map_or_else(|| "/tmp".into(), PathBuf::from);
     let parent = std::path::absolute(&parent).map_err(|e| Error::file("find", &parent, e))?;
     check_parent(&parent)?;
     Ok(parent.join(format!("bivouac-{name}-{server}")))
@@ -155,16 +150,10 @@ fn free_space(path: &Path) -> Result<u64, Error> {
 fn check_parent(path: &Path) -> Result<(), Error> {
     let shown = path.display();
     let refuse = |what: String, remedy: &str| {
-        Err(Error::refused(
-            format!("the storage directory {shown} {what}"),
-            remedy,
-        ))
+        Err(Error::refused(format!("the storage directory {shown} {what}"), remedy))
     };
     if !path.is_absolute() {
-        return refuse(
-            "is not an absolute path".into(),
-            "give a path that means the same on every host",
-        );
+        return refuse("is not an absolute path".into(), "give a path that means the same on every host");
     }
     let meta = match std::fs::metadata(path) {
         Ok(meta) => meta,
@@ -187,10 +176,7 @@ fn check_parent(path: &Path) -> Result<(), Error> {
         Err(rustix::io::Errno::ROFS) => return refuse("is read-only".into(), "give one that can be written"),
         Err(e) => {
             let why = std::io::Error::from(e);
-            return refuse(
-                format!("cannot be written: {why}"),
-                "give one that you may write to",
-            );
+            return refuse(format!("cannot be written: {why}"), "give one that you may write to");
         }
     }
     let free = free_space(path)?;
@@ -273,12 +259,9 @@ mod tests {
         check_mount(&format!("{shown}/not/there")).expect("need not exist");
         std::fs::write(dir.join("file"), "x").expect("writes");
         std::os::unix::fs::symlink("/no/where", dir.join("link")).expect("links");
-        for bad in [
-            shown.clone(),
-            format!("{shown}/file"),
-            format!("{shown}/file/below"),
-            format!("{shown}/link"),
-        ] {
+        for bad in
+            [shown.clone(), format!("{shown}/file"), format!("{shown}/file/below"), format!("{shown}/link")]
+        {
             assert!(matches!(check_mount(&bad), Err(Error::Refused { .. })), "{bad}");
         }
         std::fs::remove_dir_all(dir).expect("cleans up");
@@ -291,33 +274,14 @@ mod tests {
         let mut made = Made::default();
         let paths = storage("job", 0, ServerId(3), &order, &mut made).expect("makes them");
         assert_eq!(paths, [dir.join("bivouac-job-3"), dir.join("bivouac-job-3-2")]);
-        assert_eq!(
-            std::fs::metadata(&paths[0])
-                .expect("is there")
-                .permissions()
-                .mode()
-                & 0o777,
-            0o700
-        );
+        assert_eq!(std::fs::metadata(&paths[0]).expect("is there").permissions().mode() & 0o777, 0o700);
         let again = storage("job", 0, ServerId(3), &order, &mut Made::default());
-        assert!(
-            matches!(again, Err(Error::Refused { .. })),
-            "what exists is refused"
-        );
+        assert!(matches!(again, Err(Error::Refused { .. })), "what exists is refused");
         assert!(paths[0].exists(), "and stays");
-        storage(
-            "job",
-            0,
-            ServerId(3),
-            &StorageOrder::Existing(paths.clone()),
-            &mut Made::default(),
-        )
-        .expect("its own storage is found again");
+        storage("job", 0, ServerId(3), &StorageOrder::Existing(paths.clone()), &mut Made::default())
+            .expect("its own storage is found again");
         drop(made);
-        assert!(
-            !paths[0].exists() && dir.exists(),
-            "a daemon that does not start leaves nothing"
-        );
+        assert!(!paths[0].exists() && dir.exists(), "a daemon that does not start leaves nothing");
         std::fs::remove_dir_all(dir).expect("cleans up");
     }
 
@@ -325,12 +289,7 @@ mod tests {
     fn unusable_storage_parents_are_refused() {
         let dir = scratch("parents");
         std::fs::write(dir.join("file"), "x").expect("writes");
-        for bad in [
-            dir.join("missing"),
-            dir.join("file"),
-            "relative".into(),
-            "/proc".into(),
-        ] {
+        for bad in [dir.join("missing"), dir.join("file"), "relative".into(), "/proc".into()] {
             let order = StorageOrder::Fresh(vec![bad.clone()]);
             let refused = storage("job", 0, ServerId(0), &order, &mut Made::default());
             assert!(matches!(refused, Err(Error::Refused { .. })), "{}", bad.display());

@@ -64,26 +64,14 @@ fn file(run_dir: &Path, label: &str) -> PathBuf {
 pub fn all(run_dir: &Path) -> Vec<(PathBuf, Trace)> {
     let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
     entries
-        .filter(|e| {
-            e.file_name()
-                .to_str()
-                .is_some_and(|n| n.starts_with(PREFIX) && n.ends_with(SUFFIX))
-        })
-        .filter_map(|e| {
-            Some((
-                e.path(),
-                serde_json::from_slice(&std::fs::read(e.path()).ok()?).ok()?,
-            ))
-        })
+        .filter(|e| e.file_name().to_str().is_some_and(|n| n.starts_with(PREFIX) && n.ends_with(SUFFIX)))
+        .filter_map(|e| Some((e.path(), serde_json::from_slice(&std::fs::read(e.path()).ok()?).ok()?)))
         .collect()
 }
 
 /// The note of an agent that is alive on this machine.
 pub fn agent(run_dir: &Path) -> Option<Trace> {
-    all(run_dir)
-        .into_iter()
-        .map(|(_, trace)| trace)
-        .find(|t| t.agent && t.process.is_alive())
+    all(run_dir).into_iter().map(|(_, trace)| trace).find(|t| t.agent && t.process.is_alive())
 }
 
 /// Refuses a run directory that another deployment of the same name uses or has left.
@@ -138,10 +126,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("bivouac-traces-{}", std::process::id()));
         let run_dir = dir.join("job");
         std::fs::create_dir_all(&run_dir).expect("makes it");
-        let dead = ProcessId {
-            pid: ProcessId::own().pid,
-            start: 1,
-        };
+        let dead = ProcessId { pid: ProcessId::own().pid, start: 1 };
         leave(&run_dir, "server-0", &trace(1, dead)).expect("writes");
         assert!(agent(&run_dir).is_none(), "a dead agent is none");
         leave(&run_dir, "server-1", &trace(1, ProcessId::own())).expect("writes");
@@ -151,10 +136,7 @@ mod tests {
         check_stranger(&run_dir, 1).expect("its own deployment");
         let refused = check_stranger(&run_dir, 2).expect_err("another deployment");
         assert!(
-            refused
-                .remedy()
-                .expect("a remedy")
-                .contains("BIVOUAC_HOME=/home/u/.bivouac bivouac down job")
+            refused.remedy().expect("a remedy").contains("BIVOUAC_HOME=/home/u/.bivouac bivouac down job")
         );
         std::fs::remove_file(run_dir.join("daemon-junk.json")).expect("removes");
         forget(&run_dir, "server-0");

@@ -13,11 +13,7 @@ pub(super) struct Netns;
 impl Launcher for Netns {
     fn command(&self, host: &str, arguments: &[&str]) -> Result<Command, Error> {
         let mut command = Command::new("ip");
-        command
-            .args(["netns", "exec", host])
-            .arg(own_path()?)
-            .arg("daemon")
-            .args(arguments);
+        command.args(["netns", "exec", host]).arg(own_path()?).arg("daemon").args(arguments);
         for variable in ["LD_PRELOAD", "BIVOUAC_DEPLOYMENT", "BIVOUAC_MOUNT", "BIVOUAC_KEY"] {
             command.env_remove(variable);
         }
@@ -50,10 +46,7 @@ pub fn address(name: &str) -> Result<IpAddr, Error> {
         ));
     }
     let output = Command::new("ip").args(["-n", name, "-j", "addr"]).output();
-    let output = output.map_err(|cause| Error::System {
-        what: "cannot run `ip`".into(),
-        cause,
-    })?;
+    let output = output.map_err(|cause| Error::System { what: "cannot run `ip`".into(), cause })?;
     first_address(&output.stdout).ok_or_else(|| {
         let said = String::from_utf8_lossy(&output.stderr);
         Error::refused(
@@ -91,10 +84,7 @@ mod tests {
 
     #[test]
     fn an_unknown_namespace_is_refused() {
-        assert!(matches!(
-            address("bivouac-no-such-namespace"),
-            Err(Error::Refused { .. })
-        ));
+        assert!(matches!(address("bivouac-no-such-namespace"), Err(Error::Refused { .. })));
         assert!(matches!(address("../../etc"), Err(Error::Refused { .. })));
     }
 }

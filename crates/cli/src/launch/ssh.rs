@@ -16,17 +16,7 @@ impl Launcher for Ssh {
             remote.push_str(argument);
         }
         let mut command = Command::new("ssh");
-        command.args([
-            "-T",
-            "-x",
-            "-o",
-            "BatchMode=yes",
-            "-o",
-            "ConnectTimeout=15",
-            "--",
-            host,
-            &remote,
-        ]);
+        command.args(["-T", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "--", host, &remote]);
         Ok(command)
     }
 
