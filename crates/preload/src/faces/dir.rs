@@ -80,17 +80,8 @@ impl Stream {
         let place = vfs::lseek(fd, 0, libc::SEEK_CUR).unwrap_or(0) as u64;
         // SAFETY: plain data, for which zeros are a value.
         let entry: dirent = unsafe { std::mem::zeroed() };
-        let state = Mutex::new(State {
-            ahead: VecDeque::new(),
-            place,
-            entry,
-        });
-        Ok(Box::into_raw(Box::new(Stream {
-            mark: MARK,
-            fd,
-            state,
-        }))
-        .cast())
+        let state = Mutex::new(State { ahead: VecDeque::new(), place, entry });
+        Ok(Box::into_raw(Box::new(Stream { mark: MARK, fd, state })).cast())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -134,11 +125,7 @@ fn fill(target: &mut dirent, entry: &DirEntry) {
     target.d_type = entry.kind.d_type();
     let length = entry.name.len().min(target.d_name.len() - 1);
     target.d_reclen = record_length(length) as u16;
-    for (to, &from) in target
-        .d_name
-        .iter_mut()
-        .zip(entry.name.iter().take(length).chain([&0]))
-    {
+    for (to, &from) in target.d_name.iter_mut().zip(entry.name.iter().take(length).chain([&0])) {
         *to = from as c_char;
     }
 }
@@ -167,11 +154,7 @@ pub fn fill_entries(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
     let mut used = 0;
     // No more than surely fit, so that the shared cookie stays behind what is returned.
     let max = (buffer.len() / LARGEST).clamp(1, BATCH);
-    let before = if max == 1 {
-        vfs::lseek(fd, 0, libc::SEEK_CUR)?
-    } else {
-        0
-    };
+    let before = if max == 1 { vfs::lseek(fd, 0, libc::SEEK_CUR)? } else { 0 };
     for entry in vfs::list(fd, max)? {
         let length = record_length(entry.name.len());
         let Some(record) = buffer.get_mut(used..used + length) else {

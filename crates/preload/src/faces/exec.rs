@@ -43,14 +43,8 @@ unsafe extern "C" {
 unsafe fn run(program: &Program, argv: Strings, envp: Strings) -> Errno {
     // SAFETY: the caller's promise.
     let arguments = unsafe { program.arguments(argv) };
-    let argv = if arguments.is_empty() {
-        argv
-    } else {
-        arguments.as_ptr()
-    };
-    sys!(SYS_execve, program.path().as_ptr(), argv, envp)
-        .err()
-        .unwrap_or(Errno::IO)
+    let argv = if arguments.is_empty() { argv } else { arguments.as_ptr() };
+    sys!(SYS_execve, program.path().as_ptr(), argv, envp).err().unwrap_or(Errno::IO)
 }
 
 /// `execve`; returns only why it did not work.
@@ -59,9 +53,7 @@ unsafe fn run(program: &Program, argv: Strings, envp: Strings) -> Errno {
 /// As for [`run`].
 unsafe fn execute(path: &CStr, argv: Strings, envp: Strings) -> Errno {
     if !handles(libc::AT_FDCWD, path) {
-        let errno = sys!(SYS_execve, path.as_ptr(), argv, envp)
-            .err()
-            .unwrap_or(Errno::IO);
+        let errno = sys!(SYS_execve, path.as_ptr(), argv, envp).err().unwrap_or(Errno::IO);
         // A link into the mount, or a script whose interpreter is there.
         if !vfs::active() || !matches!(errno, Errno::NOENT | Errno::NOTDIR) {
             return errno;

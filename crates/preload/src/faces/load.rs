@@ -72,11 +72,7 @@ fn copy_of_open(fd: c_int, path: &CStr) -> Result<&'static Copy, Errno> {
     let origin = (stat.st_ino, stat.st_mtime, stat.st_mtime_nsec, stat.st_size);
     let mut copies = COPIES.lock().unwrap_or_else(PoisonError::into_inner);
     let open = |copy: &&Copy| vfs::fstat(copy.memory).is_ok_and(|stat| stat.st_ino == copy.memory_inode);
-    if let Some(copy) = copies
-        .iter()
-        .copied()
-        .find(|copy| copy.origin == origin && open(copy))
-    {
+    if let Some(copy) = copies.iter().copied().find(|copy| copy.origin == origin && open(copy)) {
         return Ok(copy);
     }
     let memory = program::copy(fd, path)?;
@@ -103,9 +99,8 @@ fn searched(name: &CStr) -> Option<CString> {
         }
         CStr::from_ptr(value).to_bytes().to_vec()
     };
-    let candidates = path
-        .split(|&byte| byte == b':' || byte == b';')
-        .filter(|directory| !directory.is_empty());
+    let candidates =
+        path.split(|&byte| byte == b':' || byte == b';').filter(|directory| !directory.is_empty());
     for directory in candidates {
         let candidate = CString::new([directory, b"/", name.to_bytes()].concat()).ok()?;
         if vfs::faccessat(libc::AT_FDCWD, &candidate, libc::R_OK).is_ok() {
@@ -155,11 +150,7 @@ unsafe extern "C" fn exchange(name: *const c_char, needs: bool) -> *const c_char
     };
     let errno = saved_errno();
     let found = if !path.to_bytes().contains(&b'/') {
-        if path.is_empty() {
-            None
-        } else {
-            searched(path).and_then(|path| copy_of(&path).ok())
-        }
+        if path.is_empty() { None } else { searched(path).and_then(|path| copy_of(&path).ok()) }
     } else if handles(libc::AT_FDCWD, path) {
         copy_of(path).ok()
     } else {

@@ -25,10 +25,7 @@ pub struct Real {
 impl Real {
     /// The function called `name`, not looked up yet.
     pub const fn new(name: &'static CStr) -> Real {
-        Real {
-            name,
-            at: AtomicPtr::new(null_mut()),
-        }
+        Real { name, at: AtomicPtr::new(null_mut()) }
     }
 
     /// Its address; null when no library has it.

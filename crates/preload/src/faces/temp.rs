@@ -27,12 +27,7 @@ unsafe extern "C" {
 
 fn fill(name: &mut [u8]) {
     let mut random = [0u8; 8];
-    let length = sys!(
-        SYS_getrandom,
-        random.as_mut_ptr(),
-        random.len(),
-        libc::GRND_NONBLOCK
-    );
+    let length = sys!(SYS_getrandom, random.as_mut_ptr(), random.len(), libc::GRND_NONBLOCK);
     if length.is_err() {
         // Early in the life of the machine: names need to differ, not to be secret.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -60,10 +55,8 @@ unsafe fn make<T>(
     // SAFETY: the caller's promise. Between the attempts nobody else looks at the bytes.
     unsafe {
         let length = CStr::from_ptr(template).count_bytes();
-        let start = length
-            .checked_sub(suffix)
-            .and_then(|end| end.checked_sub(MARKS.len()))
-            .ok_or(Errno::INVAL)?;
+        let start =
+            length.checked_sub(suffix).and_then(|end| end.checked_sub(MARKS.len())).ok_or(Errno::INVAL)?;
         let marks = template.add(start).cast::<u8>();
         if std::slice::from_raw_parts(marks, MARKS.len()) != MARKS {
             return Err(Errno::INVAL);
@@ -215,11 +208,7 @@ mod tests {
         let attempt = |path: &CStr| {
             tries.set(tries.get() + 1);
             assert!(path.to_bytes().starts_with(b"/d/ab") && path.to_bytes().ends_with(b".c"));
-            if tries.get() < 3 {
-                Err(Errno::EXIST)
-            } else {
-                Ok(())
-            }
+            if tries.get() < 3 { Err(Errno::EXIST) } else { Ok(()) }
         };
         // SAFETY: a C string of our own.
         assert_eq!(unsafe { make(name.as_mut_ptr().cast(), 2, attempt) }, Ok(()));

@@ -54,11 +54,7 @@ impl Program {
             let text = [format!("/dev/fd/{dirfd}/").as_bytes(), path.to_bytes()].concat();
             CString::new(text).map_err(|_| Errno::INVAL)?
         };
-        let nofollow = if flags & libc::AT_SYMLINK_NOFOLLOW != 0 {
-            libc::O_NOFOLLOW
-        } else {
-            0
-        };
+        let nofollow = if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { libc::O_NOFOLLOW } else { 0 };
         Program::open(dirfd, path, name, nofollow, 0)
     }
 
@@ -72,12 +68,7 @@ impl Program {
     }
 
     fn open(dirfd: c_int, path: &CStr, name: CString, flags: c_int, depth: usize) -> Result<Program, Errno> {
-        let fd = vfs::openat(
-            dirfd,
-            path,
-            libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | flags,
-            0,
-        )?;
+        let fd = vfs::openat(dirfd, path, libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | flags, 0)?;
         let program = if vfs::is_ours(fd) {
             vfs::faccessat(dirfd, path, libc::X_OK).and_then(|()| Program::read(fd, &name, depth))
         } else {
@@ -101,12 +92,7 @@ impl Program {
         let link = CString::new(format!("/proc/self/fd/{fd}")).map_err(|_| Errno::INVAL)?;
         let length = vfs::readlinkat(libc::AT_FDCWD, &link, &mut target)?;
         let path = CString::new(target.get(..length).unwrap_or_default()).map_err(|_| Errno::NOENT)?;
-        Ok(Program {
-            memory: -1,
-            path,
-            prefix: Vec::new(),
-            special: false,
-        })
+        Ok(Program { memory: -1, path, prefix: Vec::new(), special: false })
     }
 
     /// Reads the program of a descriptor of ours.
@@ -129,12 +115,7 @@ impl Program {
         }
         let memory = copy(fd, name)?;
         let path = CString::new(format!("/proc/self/fd/{memory}")).map_err(|_| Errno::INVAL)?;
-        Ok(Program {
-            memory,
-            path,
-            prefix: Vec::new(),
-            special: true,
-        })
+        Ok(Program { memory, path, prefix: Vec::new(), special: true })
     }
 
     /// The interpreter of the script called `name`.
@@ -153,12 +134,7 @@ impl Program {
         }
         own.push(name.to_owned());
         if !handles(libc::AT_FDCWD, &interpreter) {
-            return Ok(Program {
-                memory: -1,
-                path: interpreter,
-                prefix: own,
-                special: true,
-            });
+            return Ok(Program { memory: -1, path: interpreter, prefix: own, special: true });
         }
         let mut program = Program::open(libc::AT_FDCWD, &interpreter, interpreter.clone(), 0, depth + 1)?;
         if program.prefix.is_empty() {
@@ -265,10 +241,7 @@ fn memory_name(path: &CStr) -> CString {
     whole.extend_from_slice(path.to_bytes());
     let room = NAME_MAX - NAME.len();
     if whole.len() > room {
-        let start = whole
-            .iter()
-            .rposition(|&byte| byte == b'/')
-            .map_or(0, |at| at + 1);
+        let start = whole.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
         whole = whole.split_off(start.max(whole.len() - room));
     }
     CString::new([NAME, &whole[..]].concat()).unwrap_or_default()
@@ -287,10 +260,7 @@ mod tests {
 
     #[test]
     fn link_of_a_copied_program_tells_its_path() {
-        assert_eq!(
-            program_of_link(b"/memfd:bivouac:/bivouac/a.out (deleted)"),
-            Some(&b"/bivouac/a.out"[..])
-        );
+        assert_eq!(program_of_link(b"/memfd:bivouac:/bivouac/a.out (deleted)"), Some(&b"/bivouac/a.out"[..]));
         assert_eq!(program_of_link(b"/memfd:bivouac:cut (deleted)"), None);
         assert_eq!(program_of_link(b"/usr/bin/ls"), None);
     }

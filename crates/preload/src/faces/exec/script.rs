@@ -45,10 +45,7 @@ pub fn parse(head: &[u8]) -> Result<Option<Line<'_>>, Errno> {
         let last = text.iter().rposition(|&byte| !is_blank(byte))?;
         text.get(..=last)
     });
-    Ok(Some(Line {
-        interpreter,
-        argument,
-    }))
+    Ok(Some(Line { interpreter, argument }))
 }
 
 #[cfg(test)]
@@ -56,10 +53,7 @@ mod tests {
     use super::*;
 
     fn line<'a>(interpreter: &'a [u8], argument: Option<&'a [u8]>) -> Result<Option<Line<'a>>, Errno> {
-        Ok(Some(Line {
-            interpreter,
-            argument,
-        }))
+        Ok(Some(Line { interpreter, argument }))
     }
 
     #[test]

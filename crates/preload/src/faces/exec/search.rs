@@ -16,11 +16,7 @@ pub fn candidates(file: &CStr) -> impl Iterator<Item = CString> {
     // SAFETY: getenv returns null or a C string of the environment; it is copied at once.
     let path = unsafe {
         let value = libc::getenv(c"PATH".as_ptr());
-        if value.is_null() {
-            DEFAULT.to_vec()
-        } else {
-            CStr::from_ptr(value).to_bytes().to_vec()
-        }
+        if value.is_null() { DEFAULT.to_vec() } else { CStr::from_ptr(value).to_bytes().to_vec() }
     };
     joined(path, file.to_bytes().to_vec())
 }
@@ -32,21 +28,15 @@ fn joined(path: Vec<u8>, file: Vec<u8>) -> impl Iterator<Item = CString> {
         let length = rest.iter().position(|&byte| byte == b':');
         let directory = rest.get(..length.unwrap_or(rest.len()))?;
         at = length.and_then(|length| Some(at? + length + 1));
-        let candidate = if directory.is_empty() {
-            file.clone()
-        } else {
-            [directory, b"/", &file[..]].concat()
-        };
+        let candidate =
+            if directory.is_empty() { file.clone() } else { [directory, b"/", &file[..]].concat() };
         CString::new(candidate).ok()
     })
 }
 
 /// Whether the search goes on after this error. (EACCES too, but it is remembered.)
 pub fn goes_on_after(errno: Errno) -> bool {
-    matches!(
-        errno,
-        Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::NODEV | Errno::TIMEDOUT
-    )
+    matches!(errno, Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::NODEV | Errno::TIMEDOUT)
 }
 
 /// The shell's arguments for a file without a `#!` line.

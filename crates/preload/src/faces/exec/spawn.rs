@@ -70,12 +70,7 @@ const _: () = assert!(size_of::<RawAction>() == 32);
 enum Action<'a> {
     Close(c_int),
     Dup2(c_int, c_int),
-    Open {
-        fd: c_int,
-        path: &'a CStr,
-        flags: c_int,
-        mode: u32,
-    },
+    Open { fd: c_int, path: &'a CStr, flags: c_int, mode: u32 },
     Chdir(&'a CStr),
     Fchdir(c_int),
     CloseFrom(c_int),
@@ -154,11 +149,7 @@ impl Drop for Rewritten {
 }
 
 fn checked(code: c_int) -> Result<(), Errno> {
-    if code == 0 {
-        Ok(())
-    } else {
-        Err(Errno(code as u16))
-    }
+    if code == 0 { Ok(()) } else { Err(Errno(code as u16)) }
 }
 
 impl Rewritten {
@@ -180,15 +171,7 @@ impl Rewritten {
                 _ => false,
             });
         let (temporary, spared) = (Vec::new(), Vec::new());
-        Ok(Rewritten {
-            list,
-            temporary,
-            spared,
-            directory: libc::AT_FDCWD,
-            free,
-            changed: false,
-            guarded,
-        })
+        Ok(Rewritten { list, temporary, spared, directory: libc::AT_FDCWD, free, changed: false, guarded })
     }
 
     /// Moves a descriptor out of the way of all actions. It is closed at the end.
@@ -213,9 +196,7 @@ impl Rewritten {
             self.directory = self.keep(fd)?;
         }
         self.changed |= mirror.is_some();
-        let mirror = mirror
-            .as_deref()
-            .and_then(|mirror| CStr::from_bytes_until_nul(mirror).ok());
+        let mirror = mirror.as_deref().and_then(|mirror| CStr::from_bytes_until_nul(mirror).ok());
         // SAFETY: an initialized list, which copies the path.
         checked(unsafe { add_chdir(self.list.as_mut_ptr(), mirror.unwrap_or(path).as_ptr()) })
     }
@@ -227,12 +208,7 @@ impl Rewritten {
             match *action {
                 Action::Close(fd) => self.close(fd),
                 Action::Dup2(from, to) => checked(libc::posix_spawn_file_actions_adddup2(list, from, to)),
-                Action::Open {
-                    fd,
-                    path,
-                    flags,
-                    mode,
-                } if handles(self.directory, path) => {
+                Action::Open { fd, path, flags, mode } if handles(self.directory, path) => {
                     self.changed = true;
                     let opened = vfs::openat(self.directory, path, flags | libc::O_CLOEXEC, mode)?;
                     let kept = self.keep(opened)?;
@@ -241,18 +217,9 @@ impl Rewritten {
                     }
                     checked(libc::posix_spawn_file_actions_adddup2(list, kept, fd))
                 }
-                Action::Open {
-                    fd,
-                    path,
-                    flags,
-                    mode,
-                } => checked(libc::posix_spawn_file_actions_addopen(
-                    list,
-                    fd,
-                    path.as_ptr(),
-                    flags,
-                    mode,
-                )),
+                Action::Open { fd, path, flags, mode } => {
+                    checked(libc::posix_spawn_file_actions_addopen(list, fd, path.as_ptr(), flags, mode))
+                }
                 Action::Chdir(path) => self.enter(path),
                 Action::Fchdir(fd) if vfs::is_ours(fd) => {
                     self.changed = true;
@@ -297,9 +264,7 @@ fn open_descriptors(from: c_int) -> Result<Vec<c_int>, Errno> {
         while let Some(&[low, high]) = records.get(16..18) {
             let (record, rest) =
                 records.split_at(usize::from(u16::from_ne_bytes([low, high])).min(records.len()));
-            let name = record
-                .get(NAME..)
-                .and_then(|name| CStr::from_bytes_until_nul(name).ok());
+            let name = record.get(NAME..).and_then(|name| CStr::from_bytes_until_nul(name).ok());
             let number = name.and_then(|name| name.to_str().ok()?.parse::<c_int>().ok());
             found.extend(number.filter(|&number| number >= from && number as usize != fd));
             records = rest;
@@ -327,14 +292,7 @@ impl Call {
         // SAFETY: the caller's promise.
         unsafe {
             let unchanged = |path: &CStr| {
-                real_spawn(
-                    self.pid,
-                    path.as_ptr(),
-                    self.actions,
-                    self.attributes,
-                    self.argv,
-                    self.envp,
-                )
+                real_spawn(self.pid, path.as_ptr(), self.actions, self.attributes, self.argv, self.envp)
             };
             let Some(actions) = read(self.actions) else {
                 return Ok(unchanged(path));
@@ -386,20 +344,9 @@ impl Call {
         // SAFETY: the caller's promise; the new lists live to the end of the call.
         unsafe {
             let arguments = program.arguments(self.argv);
-            let argv = if arguments.is_empty() {
-                self.argv
-            } else {
-                arguments.as_ptr()
-            };
+            let argv = if arguments.is_empty() { self.argv } else { arguments.as_ptr() };
             let path = program.path();
-            Ok(real_spawn(
-                self.pid,
-                path.as_ptr(),
-                rewritten.list.as_ptr(),
-                self.attributes,
-                argv,
-                self.envp,
-            ))
+            Ok(real_spawn(self.pid, path.as_ptr(), rewritten.list.as_ptr(), self.attributes, argv, self.envp))
         }
     }
 }
@@ -407,11 +354,7 @@ impl Call {
 impl Rewritten {
     /// The program, if the kernel can't find it by itself, out of the way of all actions.
     fn program(&mut self, path: &CStr) -> Result<Option<Program>, Errno> {
-        if handles(self.directory, path) {
-            self.find(path).map(Some)
-        } else {
-            Ok(None)
-        }
+        if handles(self.directory, path) { self.find(path).map(Some) } else { Ok(None) }
     }
 
     fn find(&mut self, path: &CStr) -> Result<Program, Errno> {
@@ -497,14 +440,7 @@ impl Call {
         // SAFETY: the caller's promise.
         unsafe {
             let forward = |actions: *const Actions| {
-                real_spawnp(
-                    self.pid,
-                    file.as_ptr(),
-                    actions,
-                    self.attributes,
-                    self.argv,
-                    self.envp,
-                )
+                real_spawnp(self.pid, file.as_ptr(), actions, self.attributes, self.argv, self.envp)
             };
             let Some(actions) = read(self.actions) else {
                 return Ok(forward(self.actions));
@@ -513,11 +449,7 @@ impl Call {
             for action in &actions {
                 rewritten.add(action)?;
             }
-            Ok(forward(if rewritten.changed {
-                rewritten.list.as_ptr()
-            } else {
-                self.actions
-            }))
+            Ok(forward(if rewritten.changed { rewritten.list.as_ptr() } else { self.actions }))
         }
     }
 }

@@ -46,21 +46,15 @@ fn read(fd: c_int, offset: u64, buffer: &mut [u8]) -> Option<()> {
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(
-        bytes.get(at..at.checked_add(8)?)?.try_into().ok()?,
-    ))
+    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
 fn half(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(
-        bytes.get(at..at.checked_add(4)?)?.try_into().ok()?,
-    ))
+    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
 fn quarter(bytes: &[u8], at: usize) -> Option<usize> {
-    Some(usize::from(u16::from_le_bytes(
-        bytes.get(at..at.checked_add(2)?)?.try_into().ok()?,
-    )))
+    Some(usize::from(u16::from_le_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?)))
 }
 
 fn string(strings: &[u8], at: u64) -> Option<&[u8]> {
@@ -119,35 +113,20 @@ fn parse(read: impl Fn(u64, &mut [u8]) -> Option<()>) -> Option<Needed> {
     })?;
     let strings = piece(&read, place, length, MAX_STRINGS)?;
     let names = entries().filter(|(tag, _)| *tag == NEEDED);
-    let names = names
-        .filter_map(|(_, value)| Some(string(&strings, value)?.to_vec()))
-        .collect();
-    let path = value(RUNPATH)
-        .or_else(|| value(RPATH))
-        .and_then(|path| string(&strings, path))
-        .unwrap_or_default();
-    let directories = path
-        .split(|&byte| byte == b':')
-        .filter(|directory| !directory.is_empty());
-    Some(Needed {
-        names,
-        directories: directories.map(<[u8]>::to_vec).collect(),
-    })
+    let names = names.filter_map(|(_, value)| Some(string(&strings, value)?.to_vec())).collect();
+    let path =
+        value(RUNPATH).or_else(|| value(RPATH)).and_then(|path| string(&strings, path)).unwrap_or_default();
+    let directories = path.split(|&byte| byte == b':').filter(|directory| !directory.is_empty());
+    Some(Needed { names, directories: directories.map(<[u8]>::to_vec).collect() })
 }
 
 /// A search directory with `$ORIGIN` replaced by the directory of the library at `path`.
 pub fn expand(directory: &[u8], path: &[u8]) -> Vec<u8> {
-    let origin = path
-        .iter()
-        .rposition(|&byte| byte == b'/')
-        .and_then(|at| path.get(..at))
-        .unwrap_or(b".");
+    let origin = path.iter().rposition(|&byte| byte == b'/').and_then(|at| path.get(..at)).unwrap_or(b".");
     let mut expanded = Vec::new();
     let mut rest = directory;
     while let Some((&first, behind)) = rest.split_first() {
-        let after = rest
-            .strip_prefix(b"$ORIGIN")
-            .or_else(|| rest.strip_prefix(b"${ORIGIN}"));
+        let after = rest.strip_prefix(b"$ORIGIN").or_else(|| rest.strip_prefix(b"${ORIGIN}"));
         if let Some(after) = after {
             expanded.extend_from_slice(origin);
             rest = after;
@@ -206,10 +185,8 @@ mod tests {
 
     #[test]
     fn names_and_search_path_are_read() {
-        let file = library(
-            b"\0liba.so\0libb.so\0$ORIGIN/lib:/x\0",
-            &[(NEEDED, 1), (NEEDED, 9), (RUNPATH, 17)],
-        );
+        let file =
+            library(b"\0liba.so\0libb.so\0$ORIGIN/lib:/x\0", &[(NEEDED, 1), (NEEDED, 9), (RUNPATH, 17)]);
         let needed = parsed(&file).unwrap();
         assert_eq!(needed.names, [b"liba.so".to_vec(), b"libb.so".to_vec()]);
         assert_eq!(needed.directories, [b"$ORIGIN/lib".to_vec(), b"/x".to_vec()]);

@@ -23,12 +23,7 @@ impl Mode {
         let bytes = mode.to_bytes();
         let (&first, rest) = bytes.split_first().ok_or(Errno::INVAL)?;
         let mut parsed = match first {
-            b'r' => Mode {
-                flags: libc::O_RDONLY,
-                reads: true,
-                writes: false,
-                appends: false,
-            },
+            b'r' => Mode { flags: libc::O_RDONLY, reads: true, writes: false, appends: false },
             b'w' => Mode {
                 flags: libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC,
                 reads: false,
@@ -78,17 +73,11 @@ mod tests {
     #[test]
     fn each_letter_sets_its_flags() {
         let read = Mode::parse(c"rbe").unwrap();
-        assert_eq!(
-            (read.flags, read.writes),
-            (libc::O_RDONLY | libc::O_CLOEXEC, false)
-        );
+        assert_eq!((read.flags, read.writes), (libc::O_RDONLY | libc::O_CLOEXEC, false));
         let update = Mode::parse(c"rb+").unwrap();
         assert_eq!((update.flags, update.plain()), (libc::O_RDWR, c"r+"));
         let exclusive = Mode::parse(c"w+x").unwrap();
-        assert_eq!(
-            exclusive.flags,
-            libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC | libc::O_EXCL
-        );
+        assert_eq!(exclusive.flags, libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC | libc::O_EXCL);
         assert_eq!(Mode::parse(c"a+").unwrap().plain(), c"a+");
     }
 

@@ -33,11 +33,7 @@ unsafe fn on_descriptor(fd: c_int, mode: *const c_char, parsed: Mode) -> Result<
     } else {
         // SAFETY: the caller's promise.
         let made = unsafe { real_fdopen(fd, mode) };
-        if made.is_null() {
-            Err(Errno::NOMEM)
-        } else {
-            Ok(made)
-        }
+        if made.is_null() { Err(Errno::NOMEM) } else { Ok(made) }
     };
     if made.is_err() {
         let _ = vfs::close(fd);

@@ -69,12 +69,7 @@ unsafe fn reopen(path: Option<&CStr>, mode: *const c_char, stream: *mut FILE) ->
             Some(path) => vfs::openat(libc::AT_FDCWD, path, mode.flags, 0o666)?,
             None => {
                 let itself = CString::new(format!("/proc/self/fd/{old}")).map_err(|_| Errno::INVAL)?;
-                vfs::openat(
-                    libc::AT_FDCWD,
-                    &itself,
-                    mode.flags & !(libc::O_CREAT | libc::O_EXCL),
-                    0,
-                )?
+                vfs::openat(libc::AT_FDCWD, &itself, mode.flags & !(libc::O_CREAT | libc::O_EXCL), 0)?
             }
         };
         let fd = move_onto(opened, old, mode)?;
@@ -83,11 +78,7 @@ unsafe fn reopen(path: Option<&CStr>, mode: *const c_char, stream: *mut FILE) ->
             Some(number) if old == number as c_int => {
                 standard::std_descriptor_changed(fd);
                 let now = standard::current(number);
-                if stream::is_ours(now) || !vfs::is_ours(fd) {
-                    now
-                } else {
-                    replaced(now, fd, mode)?
-                }
+                if stream::is_ours(now) || !vfs::is_ours(fd) { now } else { replaced(now, fd, mode)? }
             }
             Some(_) => replaced(stream, fd, mode)?,
             None if stream::is_ours(stream) || convert(stream, fd, mode) => stream,

@@ -47,12 +47,7 @@ fn variable(number: usize) -> *mut *mut FILE {
 /// What the stream of a number may do.
 fn mode_of(number: usize) -> Mode {
     let reads = number == 0;
-    Mode {
-        flags: if reads { libc::O_RDONLY } else { libc::O_WRONLY },
-        reads,
-        writes: !reads,
-        appends: false,
-    }
+    Mode { flags: if reads { libc::O_RDONLY } else { libc::O_WRONLY }, reads, writes: !reads, appends: false }
 }
 
 /// To be called when the library starts: descriptors 0, 1, 2 may have been ours from the beginning.

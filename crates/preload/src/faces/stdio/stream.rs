@@ -112,21 +112,13 @@ struct Shape {
     read: AtomicUsize,
 }
 
-static SHAPE: Shape = Shape {
-    kind: AtomicUsize::new(0),
-    read: AtomicUsize::new(0),
-};
+static SHAPE: Shape = Shape { kind: AtomicUsize::new(0), read: AtomicUsize::new(0) };
 
 /// A stream for descriptor `fd`.
 ///
 /// ENOMEM, or ENOTSUP when the C library's streams are not laid out as we know them.
 pub fn make(fd: c_int, mode: Mode) -> Result<*mut FILE, Errno> {
-    let functions = Functions {
-        read,
-        write,
-        seek,
-        close,
-    };
+    let functions = Functions { read, write, seek, close };
     // SAFETY: the functions take the number that the cookie is; the mode is a C string.
     let stream = unsafe { fopencookie(fd as usize as *mut c_void, mode.plain().as_ptr(), functions) };
     if stream.is_null() {
@@ -270,11 +262,6 @@ pub unsafe fn dismiss(stream: *mut FILE) {
 
 /// Where streams are learned from when none has been made yet; null for failure.
 pub fn sample() -> *mut FILE {
-    let reading = Mode {
-        flags: libc::O_RDONLY,
-        reads: true,
-        writes: false,
-        appends: false,
-    };
+    let reading = Mode { flags: libc::O_RDONLY, reads: true, writes: false, appends: false };
     make(-1, reading).unwrap_or(null_mut())
 }

@@ -264,21 +264,10 @@ mod printing {
                 let length = vswprintf(text.as_mut_ptr(), text.len(), format, &mut again);
                 if let Some(text) = usize::try_from(length).ok().and_then(|length| text.get(..length)) {
                     crate::faces::real::restore_errno(errno);
-                    return if text.iter().all(|&character| put(character, stream)) {
-                        length
-                    } else {
-                        -1
-                    };
+                    return if text.iter().all(|&character| put(character, stream)) { length } else { -1 };
                 }
                 if last_error() == ILSEQ || text.len() >= LARGEST {
-                    mark(
-                        stream,
-                        if last_error() == ILSEQ {
-                            ILSEQ
-                        } else {
-                            Errno::OVERFLOW
-                        },
-                    );
+                    mark(stream, if last_error() == ILSEQ { ILSEQ } else { Errno::OVERFLOW });
                     return -1;
                 }
                 text.resize(text.len() * 4, 0);

@@ -24,13 +24,7 @@ fn resolve(path: &CStr) -> Result<Option<Vec<u8>>, Errno> {
     let fd = vfs::openat(libc::AT_FDCWD, path, libc::O_PATH | libc::O_CLOEXEC, 0)?;
     let mut target = vec![0u8; PATH_MAX];
     let link = format!("/proc/self/fd/{fd}\0");
-    let length = sys!(
-        SYS_readlinkat,
-        libc::AT_FDCWD,
-        link.as_ptr(),
-        target.as_mut_ptr(),
-        target.len()
-    );
+    let length = sys!(SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), target.as_mut_ptr(), target.len());
     let _ = vfs::close(fd);
     target.truncate(length?);
     Ok(Some(target))
@@ -46,11 +40,7 @@ unsafe fn hand_over(path: Vec<u8>, into: *mut c_char) -> Result<*mut c_char, Err
     }
     // SAFETY: the caller's promise, or memory that was just allocated for it.
     unsafe {
-        let target = if into.is_null() {
-            libc::malloc(path.len() + 1).cast()
-        } else {
-            into
-        };
+        let target = if into.is_null() { libc::malloc(path.len() + 1).cast() } else { into };
         if target.is_null() {
             return Err(Errno::NOMEM);
         }

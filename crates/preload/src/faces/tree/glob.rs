@@ -54,14 +54,10 @@ unsafe extern "C" fn close_directory(stream: *mut c_void) {
 /// As for `stat`.
 unsafe fn look(path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int {
     // SAFETY: the caller's promise.
-    result(
-        unsafe { text(path) }
-            .and_then(|path| vfs::fstatat(libc::AT_FDCWD, path, flags))
-            .map(|stat| {
-                // SAFETY: the caller's promise.
-                unsafe { into.write(stat) };
-            }),
-    )
+    result(unsafe { text(path) }.and_then(|path| vfs::fstatat(libc::AT_FDCWD, path, flags)).map(|stat| {
+        // SAFETY: the caller's promise.
+        unsafe { into.write(stat) };
+    }))
 }
 
 unsafe extern "C" fn look_at_link(path: *const c_char, into: *mut libc::stat) -> c_int {

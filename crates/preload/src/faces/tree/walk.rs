@@ -105,11 +105,7 @@ impl Walk {
                 Function::New(function) => function(path.as_ptr(), stat, kind, &mut self.position),
             }
         };
-        if answer == 0 {
-            Ok(())
-        } else {
-            Err(End::Answer(answer))
-        }
+        if answer == 0 { Ok(()) } else { Err(End::Answer(answer)) }
     }
 
     /// The path to use in calls for the object at hand.
@@ -199,11 +195,7 @@ impl Walk {
     }
 
     fn entry(&mut self, fd: c_int, name: &CStr) -> Result<(), End> {
-        let follow = if self.has(option::PHYS) {
-            libc::AT_SYMLINK_NOFOLLOW
-        } else {
-            0
-        };
+        let follow = if self.has(option::PHYS) { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
         let (stat, what) = match vfs::fstatat(fd, name, follow) {
             Ok(stat) => {
                 let what = match stat.st_mode & libc::S_IFMT {
@@ -272,37 +264,20 @@ fn walk(path: &CStr, function: Function, flags: i32) -> Result<c_int, Errno> {
     if bytes.is_empty() {
         return Err(Errno::NOENT);
     }
-    let length = bytes
-        .iter()
-        .rposition(|&byte| byte != b'/')
-        .map_or(1, |last| last + 1);
+    let length = bytes.iter().rposition(|&byte| byte != b'/').map_or(1, |last| last + 1);
     let bytes = bytes.get(..length).unwrap_or_default();
-    let base = if length == 1 {
-        0
-    } else {
-        bytes
-            .iter()
-            .rposition(|&byte| byte == b'/')
-            .map_or(0, |at| at + 1)
-    };
+    let base =
+        if length == 1 { 0 } else { bytes.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1) };
     let mut walk = Walk {
         function,
         flags,
         device: 0,
         seen: HashSet::new(),
         path: bytes.to_vec(),
-        position: Position {
-            base: base as c_int,
-            level: 0,
-        },
+        position: Position { base: base as c_int, level: 0 },
     };
     let cwd = if flags & option::CHDIR != 0 {
-        Some(vfs::openat(
-            libc::AT_FDCWD,
-            c".",
-            libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC,
-            0,
-        )?)
+        Some(vfs::openat(libc::AT_FDCWD, c".", libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC, 0)?)
     } else {
         None
     };
@@ -330,11 +305,7 @@ fn begin(walk: &mut Walk, path: &[u8], base: usize) -> Result<(), End> {
         vfs::chdir(&above)?;
         name = CString::new(path.get(base..).unwrap_or_default()).map_err(|_| Errno::INVAL)?;
     }
-    let follow = if walk.has(option::PHYS) {
-        libc::AT_SYMLINK_NOFOLLOW
-    } else {
-        0
-    };
+    let follow = if walk.has(option::PHYS) { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
     match vfs::fstatat(libc::AT_FDCWD, &name, follow) {
         Ok(stat) => walk.start(&stat, &name),
         Err(Errno::NOENT) if follow == 0 => {
