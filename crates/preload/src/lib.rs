@@ -30,6 +30,19 @@ extern "C" fn begin(_argc: libc::c_int, _argv: *const *const libc::c_char, envp:
     }
 }
 
+/// Runs when the process ends by `exit`; `_exit` has a face.
+extern "C" fn end() {
+    // SAFETY: flushes all of libc's streams.
+    vfs::fds::leave(|| drop(unsafe { libc::fflush(std::ptr::null_mut()) }));
+}
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
+#[cfg(test)]
+const _: extern "C" fn() = end;
+
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".init_array")]

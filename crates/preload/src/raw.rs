@@ -14,11 +14,7 @@ pub const MAX_TRANSFER: usize = 0x7fff_f000;
 pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: promised by the caller.
     let result = unsafe { bivouac_node::raw::syscall6(number as usize, args) };
-    if (-4095..0).contains(&result) {
-        Err(Errno(-result as u16))
-    } else {
-        Ok(result as usize)
-    }
+    if (-4095..0).contains(&result) { Err(Errno(-result as u16)) } else { Ok(result as usize) }
 }
 
 /// Fills up to six arguments.

@@ -14,10 +14,7 @@ pub struct Next {
 impl Next {
     /// Names a function.
     pub const fn new(name: &'static CStr) -> Next {
-        Next {
-            name,
-            found: AtomicPtr::new(std::ptr::null_mut()),
-        }
+        Next { name, found: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
     /// Its address; NULL when no library has it.

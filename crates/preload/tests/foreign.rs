@@ -9,12 +9,7 @@ use std::process::{Command, Output};
 /// The library that cargo built beside this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    let path = test
-        .parent()
-        .unwrap()
-        .parent()
-        .unwrap()
-        .join("libbivouac_preload.so");
+    let path = test.parent().unwrap().parent().unwrap().join("libbivouac_preload.so");
     assert!(path.exists(), "{} is missing", path.display());
     path
 }
@@ -110,12 +105,7 @@ fn without_a_daemon_the_mount_fails_with_eio_and_one_line_says_why() {
     let script = "import os\nfor p in ('/bivouac-test/mount/a', '/bivouac-test/mount', '/tmp/../bivouac-test/mount'):\n \
                   for f in (os.stat, os.listdir, open, os.mkdir):\n  try: f(p); print('worked')\n  \
                   except OSError as e: print(e.errno)\n";
-    let output = run(
-        With::Awake,
-        "/usr/bin/env",
-        &["python3", "-c", script],
-        dir.path(),
-    );
+    let output = run(With::Awake, "/usr/bin/env", &["python3", "-c", script], dir.path());
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert_eq!(stdout.lines().collect::<Vec<_>>(), vec!["5"; 12]);
     let stderr = String::from_utf8_lossy(&output.stderr);

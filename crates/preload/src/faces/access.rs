@@ -30,9 +30,7 @@ unsafe fn access_path(dirfd: c_int, name: *const c_char, mode: c_int, flags: c_i
 /// `name` is NULL or a C string.
 unsafe fn chmod_path(dirfd: c_int, name: *const c_char, mode: c_uint, flags: c_int) -> c_int {
     let set = |path: &CStr| {
-        vfs::fchmodat(dirfd, path, mode, flags, |dirfd, path| {
-            kernel_chmod(dirfd, path, mode, flags)
-        })
+        vfs::fchmodat(dirfd, path, mode, flags, |dirfd, path| kernel_chmod(dirfd, path, mode, flags))
     };
     // SAFETY: promised by the caller.
     result(unsafe { with_path(name, set) })
@@ -56,10 +54,7 @@ unsafe fn from_timevals(times: *const libc::timeval) -> Result<Times, Errno> {
         return Ok(None);
     }
     let one = |time: libc::timeval| match time.tv_usec {
-        0..=999_999 => Ok(libc::timespec {
-            tv_sec: time.tv_sec,
-            tv_nsec: time.tv_usec * 1000,
-        }),
+        0..=999_999 => Ok(libc::timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec * 1000 }),
         _ => Err(Errno::INVAL),
     };
     // SAFETY: promised by the caller, and not NULL.

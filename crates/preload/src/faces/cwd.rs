@@ -21,11 +21,7 @@ unsafe fn hand_over(
     }
     // SAFETY: what malloc gives, or what the caller promised, has room for the path and NUL.
     unsafe {
-        let to = if buffer.is_null() {
-            libc::malloc(size.max(needed)).cast::<c_char>()
-        } else {
-            buffer
-        };
+        let to = if buffer.is_null() { libc::malloc(size.max(needed)).cast::<c_char>() } else { buffer };
         if to.is_null() {
             return Err(Errno::NOMEM);
         }

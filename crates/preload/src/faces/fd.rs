@@ -17,11 +17,7 @@ fn close_listed(first: c_int) {
     let mut buffer = Vec::with_capacity(4096);
     let mut entries = rustix::fs::RawDir::new(&list, buffer.spare_capacity_mut());
     while let Some(Ok(entry)) = entries.next() {
-        let number = entry
-            .file_name()
-            .to_str()
-            .ok()
-            .and_then(|name| name.parse::<c_int>().ok());
+        let number = entry.file_name().to_str().ok().and_then(|name| name.parse::<c_int>().ok());
         numbers.extend(number.filter(|number| *number >= first));
     }
     drop(list);

@@ -86,10 +86,8 @@ unsafe fn vector<'a>(vector: *const libc::iovec, count: c_int) -> Result<&'a [li
     let vector = unsafe { std::slice::from_raw_parts(vector, count as usize) };
     let mut sum = 0usize;
     for part in vector {
-        sum = sum
-            .checked_add(part.iov_len)
-            .filter(|sum| isize::try_from(*sum).is_ok())
-            .ok_or(Errno::INVAL)?;
+        sum =
+            sum.checked_add(part.iov_len).filter(|sum| isize::try_from(*sum).is_ok()).ok_or(Errno::INVAL)?;
         if part.iov_len > 0 && part.iov_base.is_null() {
             return Err(FAULT);
         }

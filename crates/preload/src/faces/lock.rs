@@ -29,11 +29,7 @@ fn lock_section(fd: c_int, command: c_int, len: i64) -> Result<(), Errno> {
     unsafe { control::fcntl(fd, action, &raw mut lock as usize) }?;
     let free =
         i32::from(lock.l_type) == libc::F_UNLCK || lock.l_pid == bivouac_node::process::real_pid() as i32;
-    if command == libc::F_TEST && !free {
-        Err(Errno::ACCESS)
-    } else {
-        Ok(())
-    }
+    if command == libc::F_TEST && !free { Err(Errno::ACCESS) } else { Ok(()) }
 }
 
 faces! {

@@ -42,18 +42,10 @@ unsafe fn statvfs_path(name: *const c_char, into: *mut libc::statvfs) -> c_int {
     let kernel = |path: &CStr| {
         let real = next!("statvfs", fn(*const c_char, *mut libc::statvfs) -> c_int).ok_or(Errno::NOSYS)?;
         // SAFETY: promised by the caller.
-        if unsafe { real(path.as_ptr(), into) } == 0 {
-            Ok(())
-        } else {
-            Err(raw::errno())
-        }
+        if unsafe { real(path.as_ptr(), into) } == 0 { Ok(()) } else { Err(raw::errno()) }
     };
     // SAFETY: promised by the caller.
-    result(unsafe {
-        with_path(name, |path| {
-            vfs::statfs(path, kernel, |ours| into.write(to_statvfs(ours)))
-        })
-    })
+    result(unsafe { with_path(name, |path| vfs::statfs(path, kernel, |ours| into.write(to_statvfs(ours)))) })
 }
 
 /// # Safety
@@ -62,16 +54,10 @@ unsafe fn statvfs_descriptor(fd: c_int, into: *mut libc::statvfs) -> c_int {
     let kernel = || {
         let real = next!("fstatvfs", fn(c_int, *mut libc::statvfs) -> c_int).ok_or(Errno::NOSYS)?;
         // SAFETY: promised by the caller.
-        if unsafe { real(fd, into) } == 0 {
-            Ok(())
-        } else {
-            Err(raw::errno())
-        }
+        if unsafe { real(fd, into) } == 0 { Ok(()) } else { Err(raw::errno()) }
     };
     // SAFETY: promised by the caller.
-    result(vfs::fstatfs(fd, kernel, |ours| unsafe {
-        into.write(to_statvfs(ours))
-    }))
+    result(vfs::fstatfs(fd, kernel, |ours| unsafe { into.write(to_statvfs(ours)) }))
 }
 
 /// `pathconf` for the mount; -1 without an error is "no limit".
@@ -90,6 +76,14 @@ fn limit(name: c_int) -> Result<c_long, Errno> {
         other if (0..=20).contains(&other) => -1,
         _ => return Err(Errno::INVAL),
     })
+}
+
+/// The end of the process.
+fn leave(status: c_int) {
+    vfs::fds::leave(|| ());
+    loop {
+        let _ = sys!(SYS_exit_group, status);
+    }
 }
 
 faces! {
@@ -126,6 +120,8 @@ faces! {
         }
         result(sys!(SYS_inotify_add_watch, fd, name, mask))
     }
+    fn _exit(status: c_int) { leave(status) }
+    fn _Exit(status: c_int) { leave(status) }
     fn fanotify_mark(fd: c_int, flags: c_uint, mask: u64, dirfd: c_int, name: *const c_char) -> c_int {
         if path(name).is_some_and(|path| vfs::in_mount(dirfd, path)) {
             return result(Err::<(), _>(Errno::NOSYS));

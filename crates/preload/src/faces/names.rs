@@ -39,9 +39,7 @@ unsafe fn rename_path(
 ) -> c_int {
     // SAFETY: promised by the caller.
     result(unsafe {
-        with_path(from, |from| {
-            with_path(to, |to| vfs::renameat2(from_fd, from, to_fd, to, flags))
-        })
+        with_path(from, |from| with_path(to, |to| vfs::renameat2(from_fd, from, to_fd, to, flags)))
     })
 }
 
@@ -56,9 +54,7 @@ unsafe fn link_path(
 ) -> c_int {
     // SAFETY: promised by the caller.
     result(unsafe {
-        with_path(from, |from| {
-            with_path(to, |to| vfs::linkat(from_fd, from, to_fd, to, flags))
-        })
+        with_path(from, |from| with_path(to, |to| vfs::linkat(from_fd, from, to_fd, to, flags)))
     })
 }
 
@@ -66,11 +62,7 @@ unsafe fn link_path(
 /// Both are NULL or C strings.
 unsafe fn make_symlink(target: *const c_char, dirfd: c_int, name: *const c_char) -> c_int {
     // SAFETY: promised by the caller.
-    result(unsafe {
-        with_path(target, |target| {
-            with_path(name, |name| vfs::symlinkat(target, dirfd, name))
-        })
-    })
+    result(unsafe { with_path(target, |target| with_path(name, |name| vfs::symlinkat(target, dirfd, name))) })
 }
 
 /// # Safety
@@ -87,9 +79,7 @@ unsafe fn read_link(dirfd: c_int, name: *const c_char, buffer: *mut c_char, size
             return Err(Errno(libc::EFAULT as u16));
         }
         // SAFETY: promised by the caller, and not NULL.
-        vfs::readlinkat(dirfd, path, unsafe {
-            std::slice::from_raw_parts_mut(buffer.cast(), size)
-        })
+        vfs::readlinkat(dirfd, path, unsafe { std::slice::from_raw_parts_mut(buffer.cast(), size) })
     };
     // SAFETY: promised by the caller.
     result(unsafe { with_path(name, read) })

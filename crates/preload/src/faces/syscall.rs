@@ -61,11 +61,7 @@ unsafe fn routed(number: c_long, args: Args) -> Option<Result<usize, Errno>> {
 }
 
 fn face(returned: i64) -> Option<Result<usize, Errno>> {
-    Some(if returned == -1 {
-        Err(crate::raw::errno())
-    } else {
-        Ok(returned as usize)
-    })
+    Some(if returned == -1 { Err(crate::raw::errno()) } else { Ok(returned as usize) })
 }
 
 /// # Safety
@@ -122,9 +118,9 @@ unsafe fn on_path(number: c_long, args: Args) -> Option<Result<usize, Errno>> {
     unsafe {
         match number {
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_open => at(HERE, first, |fd, path| {
-                vfs::openat(fd, path, b as i32, c as u32).map(|fd| fd as usize)
-            }),
+            libc::SYS_open => {
+                at(HERE, first, |fd, path| vfs::openat(fd, path, b as i32, c as u32).map(|fd| fd as usize))
+            }
             libc::SYS_openat => at(a as i32, second, |fd, path| {
                 vfs::openat(fd, path, c as i32, d as u32).map(|fd| fd as usize)
             }),

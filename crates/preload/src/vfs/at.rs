@@ -142,17 +142,8 @@ pub fn settle(dirfd: i32, path: &CStr) -> Result<Settled, Errno> {
 /// A path's directory (`.` for none) and its last name with the slashes behind it.
 fn split_name(path: &[u8]) -> (&[u8], &[u8]) {
     let trimmed = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
-    let begin = path
-        .get(..trimmed)
-        .unwrap_or_default()
-        .iter()
-        .rposition(|b| *b == b'/')
-        .map_or(0, |i| i + 1);
-    let directory = if begin == 0 {
-        &b"."[..]
-    } else {
-        path.get(..begin).unwrap_or_default()
-    };
+    let begin = path.get(..trimmed).unwrap_or_default().iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
+    let directory = if begin == 0 { &b"."[..] } else { path.get(..begin).unwrap_or_default() };
     (directory, path.get(begin..).unwrap_or_default())
 }
 

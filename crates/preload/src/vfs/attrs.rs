@@ -20,10 +20,7 @@ const FS_TYPE: u32 = 0x4249_564F;
 fn device() -> u64 {
     let name = state::environment().map_or(&b""[..], |environment| environment.name.as_bytes());
     // Two deployments seen by one program should differ; nothing hangs on it.
-    let minor = name
-        .iter()
-        .fold(5381u32, |hash, byte| hash.wrapping_mul(33) ^ u32::from(*byte))
-        & 0xff;
+    let minor = name.iter().fold(5381u32, |hash, byte| hash.wrapping_mul(33) ^ u32::from(*byte)) & 0xff;
     libc::makedev(DEVICE_MAJOR, minor)
 }
 
@@ -139,9 +136,7 @@ fn attr_at<T>(
     {
         return state::guarded(|| file.attr()).map(|attr| show(&attr));
     }
-    at(dirfd, path, follow, kernel, |client, start, path| {
-        Ok(show(&client.stat(start, path, follow)?))
-    })
+    at(dirfd, path, follow, kernel, |client, start, path| Ok(show(&client.stat(start, path, follow)?)))
 }
 
 /// `fstatat(2)`.
@@ -186,9 +181,7 @@ pub fn faccessat_flags(dirfd: i32, path: &CStr, mode: i32, flags: i32) -> Result
             return Ok(());
         }
     }
-    at(dirfd, path, follow, kernel, |client, start, path| {
-        client.access(start, path, mode as u32, follow)
-    })
+    at(dirfd, path, follow, kernel, |client, start, path| client.access(start, path, mode as u32, follow))
 }
 
 fn kernel_access(dirfd: i32, path: &CStr, mode: i32, flags: i32) -> Result<(), Errno> {
@@ -198,11 +191,7 @@ fn kernel_access(dirfd: i32, path: &CStr, mode: i32, flags: i32) -> Result<(), E
     // libc knows what older kernels lack.
     let real = next!("faccessat", fn(i32, *const std::ffi::c_char, i32, i32) -> i32).ok_or(Errno::NOSYS)?;
     // SAFETY: a C string and numbers.
-    if unsafe { real(dirfd, path.as_ptr(), mode, flags) } == 0 {
-        Ok(())
-    } else {
-        Err(crate::raw::errno())
-    }
+    if unsafe { real(dirfd, path.as_ptr(), mode, flags) } == 0 { Ok(()) } else { Err(crate::raw::errno()) }
 }
 
 fn set_at(
@@ -223,35 +212,27 @@ fn set_at(
             return state::guarded(|| file.set_attr(set));
         }
     }
-    at(
-        dirfd,
-        path,
-        follow,
-        kernel,
-        |client: &Client, start: Ino, path: &[u8]| {
-            if !follow && set.mode.is_some() {
-                let attr = client.stat(start, path, false)?;
-                if attr.kind == bivouac_proto::FileKind::Symlink {
-                    return Err(Fail::Errno(Errno::OPNOTSUPP));
-                }
+    at(dirfd, path, follow, kernel, |client: &Client, start: Ino, path: &[u8]| {
+        if !follow && set.mode.is_some() {
+            let attr = client.stat(start, path, false)?;
+            if attr.kind == bivouac_proto::FileKind::Symlink {
+                return Err(Fail::Errno(Errno::OPNOTSUPP));
             }
-            client.set_attr(start, path, follow, set)
-        },
-    )
+        }
+        client.set_attr(start, path, follow, set)
+    })
 }
 
 fn set_on(fd: i32, set: SetAttr, kernel: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     match fds::get(fd)? {
+        Some(file) if file.is_path_only() => Err(Errno::BADF),
         Some(file) => state::guarded(|| file.set_attr(set)),
         None => kernel(),
     }
 }
 
 fn mode_of(mode: u32) -> SetAttr {
-    SetAttr {
-        mode: Some((mode & 0o7777) as u16),
-        ..SetAttr::default()
-    }
+    SetAttr { mode: Some((mode & 0o7777) as u16), ..SetAttr::default() }
 }
 
 /// `fchmodat(3)`; `kernel` does what is not ours.
@@ -272,11 +253,7 @@ pub fn fchmod(fd: i32, mode: u32) -> Result<(), Errno> {
 
 fn owner(uid: u32, gid: u32) -> SetAttr {
     let given = |id: u32| (id != u32::MAX).then_some(id);
-    SetAttr {
-        uid: given(uid),
-        gid: given(gid),
-        ..SetAttr::default()
-    }
+    SetAttr { uid: given(uid), gid: given(gid), ..SetAttr::default() }
 }
 
 /// `fchownat(2)`.
@@ -308,11 +285,7 @@ fn times_of(times: &Times) -> Result<SetAttr, Errno> {
         None => (Some(SetTime::Now), Some(SetTime::Now)),
         Some([atime, mtime]) => (one(atime)?, one(mtime)?),
     };
-    Ok(SetAttr {
-        atime,
-        mtime,
-        ..SetAttr::default()
-    })
+    Ok(SetAttr { atime, mtime, ..SetAttr::default() })
 }
 
 fn pointer(times: &Times) -> *const libc::timespec {
@@ -333,6 +306,7 @@ pub fn utimensat(dirfd: i32, path: &CStr, times: Times, flags: i32) -> Result<()
 /// `futimens(3)`.
 pub fn futimens(fd: i32, times: Times) -> Result<(), Errno> {
     match fds::get(fd)? {
+        Some(file) if file.is_path_only() => Err(Errno::BADF),
         Some(file) => {
             let set = times_of(&times)?;
             state::guarded(|| file.set_attr(set))
@@ -413,18 +387,12 @@ mod tests {
 
     #[test]
     fn omitted_and_current_times_are_told_apart_and_nonsense_is_refused() {
-        let time = |sec, nsec| libc::timespec {
-            tv_sec: sec,
-            tv_nsec: nsec,
-        };
+        let time = |sec, nsec| libc::timespec { tv_sec: sec, tv_nsec: nsec };
         let set = times_of(&Some([time(0, libc::UTIME_OMIT), time(0, libc::UTIME_NOW)])).unwrap();
         assert_eq!((set.atime, set.mtime), (None, Some(SetTime::Now)));
         let set = times_of(&Some([time(3, 5), time(-1, 0)])).unwrap();
         assert_eq!(set.atime, Some(SetTime::To(3_000_000_005)));
         assert_eq!(set.mtime, Some(SetTime::To(-1_000_000_000)));
-        assert_eq!(
-            times_of(&Some([time(0, 1_000_000_000), time(0, 0)])),
-            Err(Errno::INVAL)
-        );
+        assert_eq!(times_of(&Some([time(0, 1_000_000_000), time(0, 0)])), Err(Errno::INVAL));
     }
 }

@@ -23,11 +23,7 @@ impl<'a> End<'a> {
         if offset.as_ref().is_some_and(|offset| **offset < 0) {
             return Err(Errno::INVAL);
         }
-        Ok(End {
-            fd,
-            file: fds::get(fd)?,
-            offset,
-        })
+        Ok(End { fd, file: fds::get(fd)?, offset })
     }
 
     fn ours(&self) -> Option<&Handle> {
@@ -90,11 +86,7 @@ pub fn copy_file_range(
     if flags != 0 {
         return Some(Err(Errno::INVAL));
     }
-    Some(
-        regular(&from, false)
-            .and_then(|()| regular(&to, true))
-            .and_then(|()| move_bytes(from, to, len)),
-    )
+    Some(regular(&from, false).and_then(|()| regular(&to, true)).and_then(|()| move_bytes(from, to, len)))
 }
 
 /// Both ends have to be regular files, open for what is done.

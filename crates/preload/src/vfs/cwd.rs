@@ -65,11 +65,7 @@ pub fn of_kernel() -> Result<Vec<u8>, Errno> {
     let len = sys!(SYS_getcwd, path.as_mut_ptr(), path.len())?;
     path.truncate(len.saturating_sub(1));
     // "(unreachable)/..." is no path.
-    if path.first() == Some(&b'/') {
-        Ok(path)
-    } else {
-        Err(Errno::NOENT)
-    }
+    if path.first() == Some(&b'/') { Ok(path) } else { Err(Errno::NOENT) }
 }
 
 /// The inode that a mirror stands for, and what follows in the path.
@@ -80,22 +76,14 @@ fn mirrored(path: &[u8]) -> Option<(Ino, &[u8])> {
 /// `/dev/shm/bivouac-<uid>/<name>/node-<n>/cwd/<inode>`; of the user and the node only the form is checked.
 fn mirrored_in<'p>(name: &[u8], path: &'p [u8]) -> Option<(Ino, &'p [u8])> {
     let digits = |text: &'p [u8]| {
-        let end = text
-            .iter()
-            .position(|b| !b.is_ascii_digit())
-            .unwrap_or(text.len());
+        let end = text.iter().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
         (end > 0).then(|| text.get(end..)).flatten()
     };
     let rest = digits(path.strip_prefix(b"/dev/shm/bivouac-")?)?;
-    let rest = rest
-        .strip_prefix(b"/")?
-        .strip_prefix(name)?
-        .strip_prefix(b"/node-")?;
+    let rest = rest.strip_prefix(b"/")?.strip_prefix(name)?.strip_prefix(b"/node-")?;
     let rest = digits(rest)?.strip_prefix(b"/cwd/")?;
     let hex = std::str::from_utf8(rest.get(..16)?).ok()?;
-    let ino = u64::from_str_radix(hex, 16)
-        .ok()
-        .filter(|ino| (1..OUTSIDE).contains(ino))?;
+    let ino = u64::from_str_radix(hex, 16).ok().filter(|ino| (1..OUTSIDE).contains(ino))?;
     let rest = rest.get(16..)?;
     (rest.is_empty() || rest.first() == Some(&b'/')).then_some((Ino(ino), rest))
 }
@@ -178,9 +166,9 @@ pub fn kernel_path(dirfd: i32, path: &CStr) -> Result<Option<Vec<u8>>, Errno> {
 /// `fchdir(2)`.
 pub fn fchdir(fd: i32) -> Result<(), Errno> {
     match fds::get(fd)? {
-        Some(file) if file.starts_paths() => enter(state::guarded(|| {
-            directory(state::client()?, file.ino(), b".").map_err(Fail::errno)
-        })?),
+        Some(file) if file.starts_paths() => {
+            enter(state::guarded(|| directory(state::client()?, file.ino(), b".").map_err(Fail::errno))?)
+        }
         Some(_) => Err(Errno::NOTDIR),
         None => {
             sys!(SYS_fchdir, fd)?;
@@ -215,15 +203,9 @@ mod tests {
     #[test]
     fn a_mirror_names_its_inode_and_nothing_else_does() {
         let path = b"/dev/shm/bivouac-1000/job/node-3/cwd/00f0000000000007";
-        assert_eq!(
-            mirrored_in(b"job", path),
-            Some((Ino(0x00f0_0000_0000_0007), &b""[..]))
-        );
+        assert_eq!(mirrored_in(b"job", path), Some((Ino(0x00f0_0000_0000_0007), &b""[..])));
         let below = [&path[..], b"/x"].concat();
-        assert_eq!(
-            mirrored_in(b"job", &below),
-            Some((Ino(0x00f0_0000_0000_0007), &b"/x"[..]))
-        );
+        assert_eq!(mirrored_in(b"job", &below), Some((Ino(0x00f0_0000_0000_0007), &b"/x"[..])));
         for bad in [
             &b"/dev/shm/bivouac-1000/job2/node-3/cwd/00f0000000000007"[..],
             b"/dev/shm/bivouac-1000/job/node-3/cwd/00f000000000000",

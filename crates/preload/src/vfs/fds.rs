@@ -47,9 +47,7 @@ unsafe impl Sync for Entry {}
 impl Entry {
     fn enter(&self) -> bool {
         let enter = |users: u32| (users > 0 && users < BUSY - 1).then_some(users + 1);
-        self.users
-            .fetch_update(Ordering::Acquire, Ordering::Relaxed, enter)
-            .is_ok()
+        self.users.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_ok()
     }
 }
 
@@ -74,7 +72,12 @@ impl std::ops::Deref for File {
 impl File {
     /// Whether paths may start from it: a directory, or what was opened with O_PATH (then its server will say).
     pub fn starts_paths(&self) -> bool {
-        self.is_directory() || self.flags() & libc::O_PATH != 0
+        self.is_directory() || self.is_path_only()
+    }
+
+    /// Whether it was opened with O_PATH: it names something, and can do little else.
+    pub fn is_path_only(&self) -> bool {
+        self.flags() & libc::O_PATH != 0
     }
 
     fn new(handle: Arc<Handle>) -> Option<File> {
@@ -83,11 +86,7 @@ impl File {
         for step in 0..all {
             let index = (start + step) % all;
             let entry = make_entry(index)?;
-            if entry
-                .users
-                .compare_exchange(0, BUSY, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
-            {
+            if entry.users.compare_exchange(0, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 // SAFETY: BUSY is ours.
                 unsafe { *entry.handle.get() = Some(handle) };
                 entry.users.store(1, Ordering::Release);
@@ -116,11 +115,7 @@ impl Drop for File {
     fn drop(&mut self) {
         let Some(entry) = entry(self.index) else { return };
         let leave = |users: u32| Some(if users == 1 { BUSY } else { users - 1 });
-        if entry
-            .users
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, leave)
-            != Ok(1)
-        {
+        if entry.users.fetch_update(Ordering::AcqRel, Ordering::Relaxed, leave) != Ok(1) {
             return;
         }
         // SAFETY: the last user: BUSY is ours.
@@ -148,17 +143,9 @@ fn make_entry(index: u32) -> Option<&'static Entry> {
     let chunk = CHUNKS.get(index as usize / CHUNK)?;
     if chunk.load(Ordering::Acquire).is_null() {
         let fresh = Box::into_raw(Box::new(
-            [const {
-                Entry {
-                    users: AtomicU32::new(0),
-                    handle: UnsafeCell::new(None),
-                }
-            }; CHUNK],
+            [const { Entry { users: AtomicU32::new(0), handle: UnsafeCell::new(None) } }; CHUNK],
         ));
-        if chunk
-            .compare_exchange(std::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire)
-            .is_err()
-        {
+        if chunk.compare_exchange(std::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: not published.
             drop(unsafe { Box::from_raw(fresh) });
         }
@@ -211,11 +198,7 @@ fn resolve(fd: i32, word: &AtomicU32) -> Result<Option<File>, Errno> {
         Ok(offset) => bivouac_node::anchor::is_marked(offset),
         Err(_) => false,
     };
-    let id = if marked {
-        state::client()?.table().identify(borrowed_fd)
-    } else {
-        None
-    };
+    let id = if marked { state::client()?.table().identify(borrowed_fd) } else { None };
     let Some(id) = id else {
         if !state::borrowed() {
             let _ = word.compare_exchange(UNKNOWN, FOREIGN, Ordering::AcqRel, Ordering::Relaxed);
@@ -229,10 +212,7 @@ fn resolve(fd: i32, word: &AtomicU32) -> Result<Option<File>, Errno> {
         HIGHEST.fetch_max(fd, Ordering::Relaxed);
         let shared = file.clone();
         let ours = FIRST_ENTRY + shared.index;
-        if word
-            .compare_exchange(UNKNOWN, ours, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-        {
+        if word.compare_exchange(UNKNOWN, ours, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             std::mem::forget(shared);
         }
     }
@@ -269,9 +249,7 @@ pub fn set(fd: i32, standing: Standing) {
     }
     let old = word.swap(value, Ordering::AcqRel);
     if old >= FIRST_ENTRY {
-        drop(File {
-            index: old - FIRST_ENTRY,
-        });
+        drop(File { index: old - FIRST_ENTRY });
     }
     if fd <= 2 && old != value {
         crate::faces::stdio::std_descriptor_changed(fd);
@@ -281,9 +259,7 @@ pub fn set(fd: i32, standing: Standing) {
 /// Takes a number's file out before the kernel closes it: dropped afterwards, it lets go.
 pub fn take(fd: i32) -> Option<File> {
     let old = word(fd)?.swap(UNKNOWN, Ordering::AcqRel);
-    (old >= FIRST_ENTRY).then(|| File {
-        index: old - FIRST_ENTRY,
-    })
+    (old >= FIRST_ENTRY).then(|| File { index: old - FIRST_ENTRY })
 }
 
 /// An open file that has no number yet.
@@ -303,4 +279,36 @@ pub fn highest() -> i32 {
 /// Whether anything is known of a number.
 pub fn is_known(fd: i32) -> bool {
     word(fd).is_some_and(|word| word.load(Ordering::Relaxed) != UNKNOWN)
+}
+
+/// The process ends: locks are given up now, not when the agent has noticed. (The kernel too is done with them before
+/// anybody who waits for the process goes on.) Other descriptors need no hurry. `flush` runs before anything is closed.
+pub fn leave(flush: impl Fn()) {
+    if !state::has_client() || state::borrowed() {
+        return;
+    }
+    let Ok(client) = state::client() else { return };
+    let mut flushed = false;
+    for fd in 0..=highest() {
+        if !word(fd).is_some_and(|word| word.load(Ordering::Relaxed) >= FIRST_ENTRY) {
+            continue;
+        }
+        let Ok(Some(file)) = get(fd) else { continue };
+        let _ = state::guarded(|| {
+            client.release_process_locks(file.ino());
+            Ok::<(), Errno>(())
+        });
+        let locked =
+            client.table().slot(file.id()).is_some_and(|slot| slot.locks.load(Ordering::Acquire) != 0);
+        if locked {
+            if !flushed {
+                flush();
+                flushed = true;
+            }
+            drop(file);
+            let file = take(fd);
+            let _ = sys!(SYS_close, fd);
+            drop(file);
+        }
+    }
 }

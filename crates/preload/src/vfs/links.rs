@@ -21,23 +21,15 @@ pub fn may_lead_inside(errno: Errno) -> bool {
 /// Where a path that the kernel did not find leads: what follows the mount point. `None`: not into the mount.
 #[cold]
 pub fn into_mount(dirfd: i32, path: &CStr, follow: bool) -> Option<Vec<u8>> {
-    if is_plainly_missing(dirfd, path, follow) {
-        None
-    } else {
-        walk(dirfd, path, follow)
-    }
+    if is_plainly_missing(dirfd, path, follow) { None } else { walk(dirfd, path, follow) }
 }
 
 /// The directory exists, and the name in it is no symbolic link that would be followed.
 fn is_plainly_missing(dirfd: i32, path: &CStr, follow: bool) -> bool {
     let bytes = path.to_bytes();
     let trimmed = bytes.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
-    let parent = bytes
-        .get(..trimmed)
-        .unwrap_or_default()
-        .iter()
-        .rposition(|b| *b == b'/')
-        .map_or(0, |i| i + 1);
+    let parent =
+        bytes.get(..trimmed).unwrap_or_default().iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
     let mut buffer = [0u8; PATH_MAX];
     let Some(room) = buffer.get_mut(..parent) else {
         return true;
@@ -60,14 +52,7 @@ fn is_plainly_missing(dirfd: i32, path: &CStr, follow: bool) -> bool {
         *end = 0;
     }
     let mut target = [0u8; 1];
-    sys!(
-        SYS_readlinkat,
-        dirfd,
-        buffer.as_ptr(),
-        target.as_mut_ptr(),
-        target.len()
-    )
-    .is_err()
+    sys!(SYS_readlinkat, dirfd, buffer.as_ptr(), target.as_mut_ptr(), target.len()).is_err()
 }
 
 /// Walks, from the real path of where it starts.
@@ -148,14 +133,7 @@ fn reached(mount: &[u8], resolved: &[u8]) -> Option<Vec<u8>> {
 /// The target of a symbolic link; `path` ends with NUL.
 fn link_target(path: &[u8]) -> Option<Vec<u8>> {
     let mut target = vec![0u8; PATH_MAX];
-    let len = sys!(
-        SYS_readlinkat,
-        libc::AT_FDCWD,
-        path.as_ptr(),
-        target.as_mut_ptr(),
-        target.len()
-    )
-    .ok()?;
+    let len = sys!(SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), target.as_mut_ptr(), target.len()).ok()?;
     target.truncate(len);
     Some(target)
 }
@@ -174,10 +152,8 @@ mod tests {
             (b"/home/dir", b"/var/lib"),
             (b"/root", b"/"),
         ]);
-        walk_from(b"/bivouac", start.into(), path.as_bytes(), follow, |p| {
-            links.get(p).map(|t| t.to_vec())
-        })
-        .map(|rest| String::from_utf8(rest).unwrap())
+        walk_from(b"/bivouac", start.into(), path.as_bytes(), follow, |p| links.get(p).map(|t| t.to_vec()))
+            .map(|rest| String::from_utf8(rest).unwrap())
     }
 
     #[test]
@@ -196,11 +172,7 @@ mod tests {
             ("/tmp", "no/such", None),
         ];
         for (start, path, expected) in cases {
-            assert_eq!(
-                walked(start, path, true).as_deref(),
-                expected,
-                "{path} from {start}"
-            );
+            assert_eq!(walked(start, path, true).as_deref(), expected, "{path} from {start}");
         }
     }
 

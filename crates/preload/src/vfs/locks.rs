@@ -1,16 +1,13 @@
 //! Locks: `fcntl`'s of the process and of the description, and `flock`.
 //!
-//! Who has to wait asks the server again and again, with a pause that grows to 25 ms. Signals are held back but during
-//! the pause, so that none slips by: a handler that runs ends the call with EINTR, as programs with a time limit on
-//! a lock (`alarm` before `F_SETLKW`) rely on.
+//! Waiting is done at the server, in turns of half a second, so that locks go to who asked first and deadlocks are seen.
+//! Signals are held back during a turn and let in between two, so that none slips by: a handler that runs ends the call
+//! with EINTR, as programs with a time limit on a lock (`alarm` before `F_SETLKW`) rely on.
 
 use super::state;
 use bivouac_client::{Handle, LockKind};
 use bivouac_proto::Errno;
 use bivouac_proto::meta::LockOwner;
-
-const SHORTEST_PAUSE: i64 = 500_000;
-const LONGEST_PAUSE: i64 = 25_000_000;
 
 /// Bytes of the kernel's signal set.
 const SET_BYTES: usize = 8;
@@ -24,20 +21,17 @@ fn take(
     end: u64,
     wait: bool,
 ) -> Result<(), Errno> {
-    let attempt = || state::guarded(|| file.lock(kind, exclusive, start, end, false, &|| false));
-    let first = attempt();
+    let attempt = |wait| state::guarded(|| file.lock(kind, exclusive, start, end, wait, &|| true));
+    let first = attempt(false);
     if !wait || first != Err(Errno::AGAIN) {
         return first;
     }
-    let mut pause = SHORTEST_PAUSE;
     loop {
         let before = Blocked::all();
-        let outcome = attempt();
-        if outcome != Err(Errno::AGAIN) {
-            return outcome;
+        match attempt(true) {
+            Err(Errno::AGAIN | Errno::INTR) => before.let_in()?,
+            outcome => return outcome,
         }
-        before.pause(pause)?;
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
@@ -50,30 +44,14 @@ impl Blocked {
     fn all() -> Blocked {
         let all = u64::MAX;
         let mut before = 0u64;
-        let _ = sys!(
-            SYS_rt_sigprocmask,
-            libc::SIG_SETMASK,
-            &raw const all,
-            &raw mut before,
-            SET_BYTES
-        );
+        let _ = sys!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, SET_BYTES);
         Blocked { before }
     }
 
-    /// Sleeps with the mask from before; EINTR when a handler ran.
-    fn pause(&self, nanos: i64) -> Result<(), Errno> {
-        let time = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: nanos,
-        };
-        match sys!(
-            SYS_ppoll,
-            0,
-            0,
-            &raw const time,
-            &raw const self.before,
-            SET_BYTES
-        ) {
+    /// Lets in what came meanwhile; EINTR when a handler ran.
+    fn let_in(&self) -> Result<(), Errno> {
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        match sys!(SYS_ppoll, 0, 0, &raw const now, &raw const self.before, SET_BYTES) {
             Err(Errno::INTR) => Err(Errno::INTR),
             _ => Ok(()),
         }
@@ -82,13 +60,7 @@ impl Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        let _ = sys!(
-            SYS_rt_sigprocmask,
-            libc::SIG_SETMASK,
-            &raw const self.before,
-            0,
-            SET_BYTES
-        );
+        let _ = sys!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const self.before, 0, SET_BYTES);
     }
 }
 
@@ -119,10 +91,7 @@ pub fn fcntl(file: &Handle, command: i32, lock: &mut libc::flock) -> Result<(), 
         libc::F_RDLCK => false,
         libc::F_WRLCK => true,
         libc::F_UNLCK
-            if matches!(
-                command,
-                libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW
-            ) =>
+            if matches!(command, libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW) =>
         {
             return state::guarded(|| file.unlock(kind, start, end));
         }
@@ -134,11 +103,7 @@ pub fn fcntl(file: &Handle, command: i32, lock: &mut libc::flock) -> Result<(), 
             lock.l_type = libc::F_UNLCK as i16;
             return Ok(());
         };
-        lock.l_type = (if range.exclusive {
-            libc::F_WRLCK
-        } else {
-            libc::F_RDLCK
-        }) as i16;
+        lock.l_type = (if range.exclusive { libc::F_WRLCK } else { libc::F_RDLCK }) as i16;
         lock.l_whence = libc::SEEK_SET as i16;
         lock.l_start = i64::try_from(range.start).unwrap_or(i64::MAX);
         // Up to the end of the file, however it grows, is length 0.
@@ -194,15 +159,15 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_ends_when_a_handler_runs_and_the_mask_comes_back() {
+    fn a_signal_held_back_is_noticed_when_let_in_and_the_mask_comes_back() {
         extern "C" fn nothing(_: i32) {}
         // SAFETY: a handler that does nothing, for a signal that only this test sends, to this thread.
         unsafe {
             libc::signal(libc::SIGUSR2, nothing as *const () as libc::sighandler_t);
             let blocked = Blocked::all();
             libc::pthread_kill(libc::pthread_self(), libc::SIGUSR2);
-            assert_eq!(blocked.pause(5_000_000_000 - 4_500_000_000), Err(Errno::INTR));
-            assert_eq!(blocked.pause(1_000_000), Ok(()));
+            assert_eq!(blocked.let_in(), Err(Errno::INTR));
+            assert_eq!(blocked.let_in(), Ok(()));
             drop(blocked);
             let mut now: libc::sigset_t = std::mem::zeroed();
             libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), &mut now);

@@ -49,36 +49,31 @@ pub fn mmap(wanted: Wanted, fd: i32, offset: i64) -> Result<usize, Errno> {
     wanted.map(wanted.flags, wanted.protection, fd, offset)
 }
 
-fn map_ours(wanted: Wanted, file: &Handle, offset: i64) -> Result<usize, Errno> {
+fn map_ours(wanted: Wanted, file: &fds::File, offset: i64) -> Result<usize, Errno> {
     let shared = match wanted.flags & libc::MAP_TYPE {
         libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE => true,
         libc::MAP_PRIVATE => false,
         _ => return Err(Errno::INVAL),
     };
-    let start = u64::try_from(offset)
-        .ok()
-        .filter(|start| start.is_multiple_of(PAGE as u64))
-        .ok_or(Errno::INVAL)?;
+    let start =
+        u64::try_from(offset).ok().filter(|start| start.is_multiple_of(PAGE as u64)).ok_or(Errno::INVAL)?;
     if wanted.len == 0 {
         return Err(Errno::INVAL);
     }
-    if file.is_directory() {
-        return Err(Errno::NODEV);
+    if file.is_path_only() {
+        return Err(Errno::BADF);
     }
     let access = file.flags() & libc::O_ACCMODE;
     let writable = shared && wanted.protection & libc::PROT_WRITE != 0;
     if access == libc::O_WRONLY || writable && access != libc::O_RDWR {
         return Err(Errno::ACCESS);
     }
+    if file.is_directory() {
+        return Err(Errno::NODEV);
+    }
     let size = state::guarded(|| file.attr())?.size;
     let end = start.checked_add(wanted.len as u64).ok_or(Errno::OVERFLOW)?;
-    if let Some(address) = map_block(
-        wanted,
-        file,
-        start,
-        end.min(size),
-        access == libc::O_RDWR && shared,
-    )? {
+    if let Some(address) = map_block(wanted, file, start, end.min(size), access == libc::O_RDWR && shared)? {
         return Ok(address);
     }
     // It may be made writable later.

@@ -69,19 +69,11 @@ pub fn readlinkat(dirfd: i32, path: &CStr, buffer: &mut [u8]) -> Result<usize, E
         _ => {
             let kernel = |dirfd: i32, path: &CStr| {
                 let mut target = [0u8; 4096];
-                let len = sys!(
-                    SYS_readlinkat,
-                    dirfd,
-                    path.as_ptr(),
-                    target.as_mut_ptr(),
-                    target.len()
-                )?;
+                let len = sys!(SYS_readlinkat, dirfd, path.as_ptr(), target.as_mut_ptr(), target.len())?;
                 let target = target.get(..len).unwrap_or_default();
                 Ok(seen_through(target).unwrap_or_else(|| target.to_vec()))
             };
-            at(dirfd, path, false, kernel, |client, start, path| {
-                client.readlink(start, path)
-            })?
+            at(dirfd, path, false, kernel, |client, start, path| client.readlink(start, path))?
         }
     };
     // Like the kernel: a target that is too long is cut, without an error; an empty buffer is one.
@@ -127,13 +119,11 @@ pub fn linkat(from_fd: i32, from: &CStr, to_fd: i32, to: &CStr, flags: i32) -> R
         sys!(SYS_linkat, from_fd, from.as_ptr(), to_fd, to.as_ptr(), flags).map(|_| ())
     };
     let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
-    two_paths((from_fd, from), (to_fd, to), kernel, |from, to| {
-        match (from, to) {
-            (Settled::Inside(start, path), Settled::Inside(to, to_path)) => {
-                state::client()?.link(start, &path, to, &to_path, follow)
-            }
-            _ => Err(Errno::XDEV.into()),
+    two_paths((from_fd, from), (to_fd, to), kernel, |from, to| match (from, to) {
+        (Settled::Inside(start, path), Settled::Inside(to, to_path)) => {
+            state::client()?.link(start, &path, to, &to_path, follow)
         }
+        _ => Err(Errno::XDEV.into()),
     })
 }
 
@@ -191,7 +181,5 @@ fn two_paths(
 pub fn real_path(dirfd: i32, path: &CStr) -> Result<Option<Vec<u8>>, Errno> {
     let kernel =
         |dirfd: i32, path: &CStr| sys!(SYS_faccessat, dirfd, path.as_ptr(), libc::F_OK).map(|_| None);
-    at(dirfd, path, true, kernel, |client, start, path| {
-        client.real_path(start, path).map(Some)
-    })
+    at(dirfd, path, true, kernel, |client, start, path| client.real_path(start, path).map(Some))
 }

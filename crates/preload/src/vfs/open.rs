@@ -70,11 +70,7 @@ pub fn note_unknown(fd: i32) {
 /// `close(2)`. A descriptor of the library's own is not open, as far as the program can tell.
 #[inline]
 pub fn close(fd: i32) -> Result<(), Errno> {
-    if state::active() {
-        close_active(fd)
-    } else {
-        sys!(SYS_close, fd).map(|_| ())
-    }
+    if state::active() { close_active(fd) } else { sys!(SYS_close, fd).map(|_| ()) }
 }
 
 fn close_active(fd: i32) -> Result<(), Errno> {
@@ -144,11 +140,7 @@ pub fn dup(fd: i32) -> Result<i32, Errno> {
 
 /// `F_DUPFD`, `F_DUPFD_CLOEXEC`.
 pub fn duplicate(fd: i32, least: usize, cloexec: bool) -> Result<i32, Errno> {
-    let command = if cloexec {
-        libc::F_DUPFD_CLOEXEC
-    } else {
-        libc::F_DUPFD
-    };
+    let command = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
     if state::active() && hidden::is_hidden(fd) {
         return Err(Errno::BADF);
     }

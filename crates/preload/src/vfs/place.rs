@@ -50,11 +50,7 @@ pub fn lexical<'p>(mount: &[u8], path: &'p [u8]) -> Lexical<'p> {
     loop {
         if depth == matched && matched == target {
             let rest = path.get(at..).unwrap_or_default();
-            return if went_up {
-                Lexical::Unsure
-            } else {
-                Lexical::Inside(rest)
-            };
+            return if went_up { Lexical::Unsure } else { Lexical::Inside(rest) };
         }
         let Some((component, end)) = next_component(path, at) else {
             return Lexical::Outside;
@@ -87,25 +83,17 @@ pub fn lexical<'p>(mount: &[u8], path: &'p [u8]) -> Lexical<'p> {
 }
 
 fn has_dot_dot(path: &[u8], from: usize) -> bool {
-    path.get(from..)
-        .unwrap_or_default()
-        .windows(3)
-        .any(|w| w == b"/..")
+    path.get(from..).unwrap_or_default().windows(3).any(|w| w == b"/..")
 }
 
 fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
-    path.split(|b| *b == b'/')
-        .filter(|component| !component.is_empty())
+    path.split(|b| *b == b'/').filter(|component| !component.is_empty())
 }
 
 /// The component that begins at or after `at`, and where it ends.
 pub fn next_component(path: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let begin = at + path.get(at..)?.iter().position(|b| *b != b'/')?;
-    let end = path
-        .get(begin..)?
-        .iter()
-        .position(|b| *b == b'/')
-        .map_or(path.len(), |i| begin + i);
+    let end = path.get(begin..)?.iter().position(|b| *b == b'/').map_or(path.len(), |i| begin + i);
     Some((path.get(begin..end)?, end))
 }
 
@@ -115,10 +103,7 @@ pub fn place<'p>(dirfd: i32, path: &'p CStr) -> Result<Place<'p>, Errno> {
     match bytes.first() {
         None => Ok(Place::Kernel),
         Some(b'/') => Ok(match lexical(state::mount(), bytes) {
-            Lexical::Inside(path) => Place::Inside {
-                start: Ino::ROOT,
-                path,
-            },
+            Lexical::Inside(path) => Place::Inside { start: Ino::ROOT, path },
             Lexical::Unsure => Place::Unsure,
             Lexical::Outside => named_descriptor(bytes),
         }),
@@ -128,10 +113,7 @@ pub fn place<'p>(dirfd: i32, path: &'p CStr) -> Result<Place<'p>, Errno> {
         }),
         Some(_) => match fds::get(dirfd)? {
             None => Ok(relative(state::mount(), bytes)),
-            Some(file) if file.starts_paths() => Ok(Place::Inside {
-                start: file.ino(),
-                path: bytes,
-            }),
+            Some(file) if file.starts_paths() => Ok(Place::Inside { start: file.ino(), path: bytes }),
             Some(_) => Err(Errno::NOTDIR),
         },
     }
@@ -158,10 +140,9 @@ fn named_descriptor<'p>(path: &'p [u8]) -> Place<'p> {
     };
     match fds::get(fd) {
         Ok(None) => Place::Kernel,
-        Ok(Some(file)) if !rest.is_empty() && file.starts_paths() => Place::Inside {
-            start: file.ino(),
-            path: rest,
-        },
+        Ok(Some(file)) if !rest.is_empty() && file.starts_paths() => {
+            Place::Inside { start: file.ino(), path: rest }
+        }
         _ => Place::Descriptor(fd),
     }
 }
@@ -206,10 +187,7 @@ mod tests {
     fn paths_below_the_mount_are_recognised_whatever_their_slashes() {
         assert_eq!(judge("/mnt/bivouac"), Lexical::Inside(b""));
         assert_eq!(judge("//mnt///bivouac/"), Lexical::Inside(b"/"));
-        assert_eq!(
-            judge("/./mnt/./bivouac/a/../../x"),
-            Lexical::Inside(b"/a/../../x")
-        );
+        assert_eq!(judge("/./mnt/./bivouac/a/../../x"), Lexical::Inside(b"/a/../../x"));
     }
 
     #[test]
@@ -230,38 +208,21 @@ mod tests {
 
     #[test]
     fn going_up_before_the_mount_has_to_be_walked() {
-        for path in [
-            "/tmp/../mnt/bivouac/x",
-            "/mnt/x/../bivouac",
-            "/../mnt/bivouac",
-            "/a/b/../../mnt/bivouac",
-        ] {
+        for path in
+            ["/tmp/../mnt/bivouac/x", "/mnt/x/../bivouac", "/../mnt/bivouac", "/a/b/../../mnt/bivouac"]
+        {
             assert_eq!(judge(path), Lexical::Unsure, "{path}");
         }
-        for path in [
-            "/tmp/../x",
-            "/a/../mnt/b/../c",
-            "/mnt/../bivouac",
-            "/tmp/..",
-            "/a/..b/mnt/bivouac",
-        ] {
+        for path in ["/tmp/../x", "/a/../mnt/b/../c", "/mnt/../bivouac", "/tmp/..", "/a/..b/mnt/bivouac"] {
             assert_eq!(judge(path), Lexical::Outside, "{path}");
         }
     }
 
     #[test]
     fn relative_paths_are_walked_when_they_name_the_mount_point() {
-        for (path, walked) in [
-            ("bivouac", true),
-            ("../bivouac/x", true),
-            ("x/bivouac2", false),
-            ("a", false),
-        ] {
-            assert_eq!(
-                matches!(relative(b"/mnt/bivouac", path.as_bytes()), Place::Unsure),
-                walked,
-                "{path}"
-            );
+        for (path, walked) in [("bivouac", true), ("../bivouac/x", true), ("x/bivouac2", false), ("a", false)]
+        {
+            assert_eq!(matches!(relative(b"/mnt/bivouac", path.as_bytes()), Place::Unsure), walked, "{path}");
         }
     }
 

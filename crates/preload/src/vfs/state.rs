@@ -51,10 +51,7 @@ pub fn begin(envp: *const *const c_char) -> bool {
                     CStr::from_ptr(*at)
                 }
             };
-            let value = entry
-                .to_bytes_with_nul()
-                .strip_prefix(name)
-                .and_then(|rest| rest.strip_prefix(b"="));
+            let value = entry.to_bytes_with_nul().strip_prefix(name).and_then(|rest| rest.strip_prefix(b"="));
             if let Some(value) = value {
                 return CStr::from_bytes_with_nul(value).ok();
             }
@@ -73,12 +70,7 @@ fn decide(environment: Option<Environment>) -> bool {
     };
     let environment = Box::into_raw(Box::new(environment));
     if CONFIG
-        .compare_exchange(
-            std::ptr::null_mut(),
-            environment,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        )
+        .compare_exchange(std::ptr::null_mut(), environment, Ordering::AcqRel, Ordering::Acquire)
         .is_err()
     {
         // SAFETY: not published.
@@ -130,6 +122,11 @@ pub fn borrowed() -> bool {
     process::real_pid() != process::pid()
 }
 
+/// Whether there is a client: this process has used the mount.
+pub fn has_client() -> bool {
+    active() && !CLIENT.load(Ordering::Acquire).is_null()
+}
+
 /// The client. EIO when no daemon answers.
 ///
 /// A `vfork` child gets a client of its own, which nobody uses after it: connections that it makes are descriptors of its
@@ -159,18 +156,12 @@ fn attach() -> Result<&'static Client, Errno> {
             FAILED => return Err(Errno::IO),
             // Another thread is at it.
             pid if pid == me => {
-                let pause = rustix::thread::Timespec {
-                    tv_sec: 0,
-                    tv_nsec: 100_000,
-                };
+                let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 100_000 };
                 let _ = rustix::thread::nanosleep(&pause);
             }
             // Nobody, or a thread of the process that this one was forked from.
             other => {
-                if ATTACHING
-                    .compare_exchange(other, me, Ordering::AcqRel, Ordering::Acquire)
-                    .is_ok()
-                {
+                if ATTACHING.compare_exchange(other, me, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                     let made = make_client();
                     if let Ok(client) = made {
                         CLIENT.store(std::ptr::from_ref(client).cast_mut(), Ordering::Release);

@@ -105,16 +105,10 @@ pub unsafe fn get(target: Target<'_>, name: &CStr, buffer: *mut u8, size: usize)
     let calls = [libc::SYS_getxattr, libc::SYS_lgetxattr, libc::SYS_fgetxattr];
     let got = target.run(
         |path| {
-            target
-                .kernel(calls, path, [name.as_ptr() as usize, buffer as usize, size, 0])
-                .map(Got::Kernel)
+            target.kernel(calls, path, [name.as_ptr() as usize, buffer as usize, size, 0]).map(Got::Kernel)
         },
         |file| file.get_xattr(check_name(name)?).map(Got::Ours),
-        |client, start, path, follow| {
-            client
-                .get_xattr(start, path, follow, check_name(name)?)
-                .map(Got::Ours)
-        },
+        |client, start, path, follow| client.get_xattr(start, path, follow, check_name(name)?).map(Got::Ours),
     )?;
     // SAFETY: promised by the caller.
     unsafe { put(got, buffer, size) }
@@ -127,11 +121,7 @@ pub unsafe fn get(target: Target<'_>, name: &CStr, buffer: *mut u8, size: usize)
 pub unsafe fn list(target: Target<'_>, buffer: *mut u8, size: usize) -> Result<usize, Errno> {
     let calls = [libc::SYS_listxattr, libc::SYS_llistxattr, libc::SYS_flistxattr];
     let got = target.run(
-        |path| {
-            target
-                .kernel(calls, path, [buffer as usize, size, 0, 0])
-                .map(Got::Kernel)
-        },
+        |path| target.kernel(calls, path, [buffer as usize, size, 0, 0]).map(Got::Kernel),
         |file| file.list_xattr().map(Got::Ours),
         |client, start, path, follow| client.list_xattr(start, path, follow).map(Got::Ours),
     )?;
@@ -142,12 +132,7 @@ pub unsafe fn list(target: Target<'_>, buffer: *mut u8, size: usize) -> Result<u
 /// `setxattr(2)` and its variants.
 pub fn set(target: Target<'_>, name: &CStr, value: &[u8], flags: i32) -> Result<(), Errno> {
     let calls = [libc::SYS_setxattr, libc::SYS_lsetxattr, libc::SYS_fsetxattr];
-    let rest = [
-        name.as_ptr() as usize,
-        value.as_ptr() as usize,
-        value.len(),
-        flags as usize,
-    ];
+    let rest = [name.as_ptr() as usize, value.as_ptr() as usize, value.len(), flags as usize];
     target.run(
         |path| target.kernel(calls, path, rest).map(|_| ()),
         |file| file.set_xattr(check_name(name)?, value, flags),
@@ -157,17 +142,9 @@ pub fn set(target: Target<'_>, name: &CStr, value: &[u8], flags: i32) -> Result<
 
 /// `removexattr(2)` and its variants.
 pub fn remove(target: Target<'_>, name: &CStr) -> Result<(), Errno> {
-    let calls = [
-        libc::SYS_removexattr,
-        libc::SYS_lremovexattr,
-        libc::SYS_fremovexattr,
-    ];
+    let calls = [libc::SYS_removexattr, libc::SYS_lremovexattr, libc::SYS_fremovexattr];
     target.run(
-        |path| {
-            target
-                .kernel(calls, path, [name.as_ptr() as usize, 0, 0, 0])
-                .map(|_| ())
-        },
+        |path| target.kernel(calls, path, [name.as_ptr() as usize, 0, 0, 0]).map(|_| ()),
         |file| file.remove_xattr(check_name(name)?),
         |client, start, path, follow| client.remove_xattr(start, path, follow, check_name(name)?),
     )
