@@ -101,6 +101,8 @@ with multiprocessing.get_context("fork").Pool(4) as pool:
     pool.map(append, range(4))
 lines = open("shared").read().splitlines()
 print(len(lines), len(set(lines)))
+with open("shared", "w") as f:
+    f.writelines(sorted(line + "\n" for line in lines))
 
 fd = os.open("low", os.O_RDWR | os.O_CREAT, 0o640)
 os.pwrite(fd, b"hello", 10)

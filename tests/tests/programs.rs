@@ -4,7 +4,10 @@ use bivouac_tests::same_as_local;
 
 #[test]
 fn cp_r() {
-    same_as_local("cp-r", "cp -r \"$INPUT\" tree; cp -r tree again; diff -r \"$INPUT\" again");
+    same_as_local(
+        "cp-r",
+        "cp -r \"$INPUT\" tree; cp -r tree again; diff -r --no-dereference \"$INPUT\" again",
+    );
 }
 
 #[test]
@@ -34,7 +37,7 @@ fn rm_r() {
 fn ls_l_recursive() {
     // Sizes of directories and block counts are each file system's own business.
     let script = "cp -a \"$INPUT\" tree; ls -lR --time-style=+%s tree | grep -v ^total | awk '/^d/ { $5 = \"-\" } { print }'
-ls -la tree/names | awk '!/^total/ { print $1, $2, $9, $10 }'; ls -1f tree/names | sort; ls -i tree | wc -l; ls -F tree; ls -S tree/headers | head -3";
+ls -la tree/names | awk '!/^total/ { print $1, $2, $9, $10 }'; ls -1f tree/names | sort; ls -i tree | wc -l; ls -F tree; ls -S tree/headers | sed -n 1,3p";
     same_as_local("ls-lr", script);
 }
 
@@ -42,21 +45,21 @@ ls -la tree/names | awk '!/^total/ { print $1, $2, $9, $10 }'; ls -1f tree/names
 fn find() {
     let script = "cp -a \"$INPUT\" tree; find tree | sort; find tree -name '*.h' -size +20k | sort; find tree -type l | sort
 find -L tree -name '*.h' | wc -l; find tree -newermt 2021-03-04 ! -newermt 2021-03-05 | wc -l; find tree -empty | sort; find tree -perm 600
-find tree -links 2 -type f | sort; find tree -depth -name 'a*' -print -delete | sort; find tree -samefile tree/hard | sort";
+find tree -links 2 -type f | sort; find tree -depth -name 'a*' -type f -print -delete | sort; find tree -samefile tree/hard | sort";
     same_as_local("find", script);
 }
 
 #[test]
 fn du() {
     // Allocated sizes are each file system's own business; apparent sizes of files are not.
-    let script = "cp -a \"$INPUT\" tree; find tree -type f -print0 | sort -z | du -b --files0-from=- -c; du -a --inodes tree | sort -k2";
+    let script = "cp -a \"$INPUT\" tree; find tree -type f -print0 | sort -z | du -b --files0-from=- -c; du -a -l --inodes tree | sort -k2";
     same_as_local("du", script);
 }
 
 #[test]
 fn grep_r() {
     let script = "cp -r \"$INPUT\" tree; grep -rn struct tree/headers | sort | sha256sum; grep -rlw int tree --include='*.h' | sort
-grep -c 7 tree/numbers; grep -rL include tree/headers | sort; ! grep -q nosuchword tree/numbers; grep -o '^4242 .*' tree/numbers";
+grep -c 7 tree/numbers; grep -rL include tree/headers | sort; ! grep -q nosuchword tree/numbers; grep -o ' 4242$' tree/numbers";
     same_as_local("grep-r", script);
 }
 
@@ -93,7 +96,7 @@ q if=a of=d bs=1M conv=notrunc oflag=append; wc -c d; q if=a of=e bs=512 count=3
 #[test]
 fn sha256sum_and_wc() {
     let script = "cp -r \"$INPUT\" tree; find tree -type f | sort | grep -v $'\\n' | tr '\\n' '\\0' | xargs -0 sha256sum > sums 2>/dev/null || true; grep -v names sums > s2; sha256sum -c s2 | tail -3; sha256sum --quiet -c s2
-wc tree/numbers tree/large tree/zero tree/deep/a/b/c/seq; wc -l < tree/numbers; md5sum tree/sparse; cksum tree/one; b2sum tree/large; tail -n 3 tree/numbers; head -n 3 tree/numbers; tail -c 7 tree/sparse; tac tree/deep/a/b/c/seq | head -2; split -n 4 tree/numbers p.; cat p.* | cmp - tree/numbers; cut -d' ' -f1 tree/numbers | uniq | wc -l; rm -r tree sums s2";
+wc tree/numbers tree/large tree/zero tree/deep/a/b/c/seq; wc -l < tree/numbers; md5sum tree/sparse; cksum tree/one; b2sum tree/large; tail -n 3 tree/numbers; head -n 3 tree/numbers; tail -c 7 tree/sparse; tac tree/deep/a/b/c/seq | sed -n 1,2p; split -n 4 tree/numbers p.; cat p.* | cmp - tree/numbers; cut -d' ' -f1 tree/numbers | uniq | wc -l; rm -r tree sums s2";
     same_as_local("sums", script);
 }
 
@@ -107,7 +110,7 @@ touch -c nosuch; ls; touch -m -d @0 b; stat -c %Y b; ln -s a l; touch -h -d @5 l
 #[test]
 fn ln() {
     let script = "echo x > a; ln a b; stat -c '%h' a; echo y >> b; cat a; rm a; cat b; stat -c %h b; mkdir d; ln b d/c; ! ln b d/c 2>/dev/null; ln -f b d/c; ln -s d e; ls e/; ln -s \"$D\"/b abs; cat abs; readlink abs e
-ln -s loop loop; ! cat loop 2>/dev/null; ! ln d hard 2>/dev/null; realpath -m e/../b; readlink -f e/c; ln -sfn . e; ls e; ln -s \"$S\" outside; echo o > outside/f; cat \"$S\"/f; ln -s ../.. up; test -e up/. && echo up; cd e; pwd; rm ../abs";
+ln -s loop loop; ! cat loop 2>/dev/null; ! ln d hard 2>/dev/null; realpath -m e/../b; readlink -f e/c; ln -sfn . e; ls e; ln -s \"$S\" outside; echo o > outside/f; cat \"$S\"/f; ln -s ../.. up; test -e up/. && echo up; cd e; pwd; rm abs";
     same_as_local("ln", script);
 }
 
@@ -127,7 +130,7 @@ printf '%s\n' *; [ -f f ] && [ ! -s f ] && [ -d . ] && echo tests; sort < loop |
 fn bash_cd_and_pwd() {
     let script = r#"mkdir -p a/b/c; cd a; pwd; cd b/c; pwd; pwd -P; cd ../..; pwd; cd -; /bin/pwd; cd "$D"; ln -s a/b link; cd link; pwd; pwd -P; cd ..; pwd; cd "$D"/link/..; pwd -P
 cd "$D"; (cd a; pwd; echo x > rel); cat a/rel; pushd a/b > /dev/null; dirs -l; popd > /dev/null; ! cd nosuch 2>/dev/null; cd /; ls "$D"; cd "$D"; sh -c pwd; cd a; env pwd; bash -c 'cd b; pwd; exec sh -c pwd'; cd "$S"; pwd; cd "$OLDPWD"; pwd
-touch ./../top; ls ..; cd ./b//c/; pwd; rmdir "$D"/a/b/c; ls; cd ..; pwd"#;
+touch ./../top; ls ..; cd ./b//c/; pwd; cd ..; rmdir "$D"/a/b/c; pwd; ls -a"#;
     same_as_local("bash-cd", script);
 }
 
@@ -156,7 +159,7 @@ int main(int argc, char **argv) { FILE *f = fopen("out", "w"); fprintf(f, "%s %d
 END
 printf '#define HELLO "hello"\nint twice(int);\n' > a.h; printf '#include "a.h"\nint twice(int x) { return 2 * x; }\n' > b.c
 gcc -O1 -g -c a.c; gcc -O1 -c b.c -o b.o; gcc a.o b.o -o prog; ./prog one; cat out; "$D"/prog two; cat out; ar rcs lib.a b.o; gcc a.c -L. -l:lib.a -o prog2; ./prog2 x y z; cat out
-gcc -shared -fPIC b.c -o libb.so; gcc a.c -L"$D" -lb -Wl,-rpath,"$D" -o prog3; ./prog3 q; cat out; printf 'all: p\np: a.c b.c a.h\n\tgcc -pipe a.c b.c -o p\n' > Makefile; make; make; ./p w; rm -f prog* p *.o *.so lib.a"#;
+printf 'all: p\np: a.c b.c a.h\n\tgcc -pipe a.c b.c -o p\n' > Makefile; make; make; ./p w; rm -f prog* p *.o lib.a"#;
     same_as_local("gcc", script);
 }
 
