@@ -44,20 +44,12 @@ impl Owner {
         } else {
             self.mode
         };
-        if granted & wanted == wanted {
-            Ok(())
-        } else {
-            Err(Errno::ACCESS)
-        }
+        if granted & wanted == wanted { Ok(()) } else { Err(Errno::ACCESS) }
     }
 
     /// Whether `who` may do what only the owner may; EPERM if not.
     pub(crate) fn check_owner(self, who: &Credentials) -> Result<(), Errno> {
-        if who.uid == 0 || who.uid == self.uid {
-            Ok(())
-        } else {
-            Err(Errno::PERM)
-        }
+        if who.uid == 0 || who.uid == self.uid { Ok(()) } else { Err(Errno::PERM) }
     }
 
     /// Whether removing an entry of this directory asks for the owner of what it names.
@@ -69,18 +61,10 @@ impl Owner {
     pub(crate) fn inherit(self, who: &Credentials, mode: u16, directory: bool) -> Owner {
         let mode = mode & 0o7777;
         if self.mode & SET_GID == 0 {
-            return Owner {
-                mode,
-                uid: who.uid,
-                gid: who.gid,
-            };
+            return Owner { mode, uid: who.uid, gid: who.gid };
         }
         let mode = if directory { mode | SET_GID } else { mode };
-        Owner {
-            mode,
-            uid: who.uid,
-            gid: self.gid,
-        }
+        Owner { mode, uid: who.uid, gid: self.gid }
     }
 }
 
@@ -91,11 +75,7 @@ pub(crate) fn in_group(who: &Credentials, gid: u32) -> bool {
 
 /// The mode that a regular file keeps when somebody but user 0 changes its content.
 pub(crate) fn mode_after_write(mode: u16, who: &Credentials) -> u16 {
-    if who.uid == 0 {
-        mode
-    } else {
-        mode_after_chown(mode)
-    }
+    if who.uid == 0 { mode } else { mode_after_chown(mode) }
 }
 
 /// The mode that a file keeps when its owner changes. Set-gid without group execution is not a privilege and stays.

@@ -36,11 +36,7 @@ impl<O: Outside> Core<O> {
         (attr.size, attr.nlink) = (0, 2);
         for server in &self.outside.map().servers {
             match self.ask(server.id, &PeerRequest::StatParts { dir: attr.ino })? {
-                Reply::Peer(PeerReply::Parts {
-                    entries,
-                    subdirectories,
-                    mtime,
-                }) => {
+                Reply::Peer(PeerReply::Parts { entries, subdirectories, mtime }) => {
                     attr.size += entries;
                     attr.nlink = attr.nlink.saturating_add(subdirectories);
                     if mtime > mtime_set {
@@ -78,13 +74,7 @@ impl<O: Outside> Core<O> {
         })?;
         if let Some(owner) = split_owner {
             for server in &self.outside.map().servers {
-                self.ask(
-                    server.id,
-                    &PeerRequest::OwnParts {
-                        dir: ino,
-                        owner: owner.triple(),
-                    },
-                )?;
+                self.ask(server.id, &PeerRequest::OwnParts { dir: ino, owner: owner.triple() })?;
             }
         }
         if closes {
@@ -100,10 +90,7 @@ impl<O: Outside> Core<O> {
             bench.shard.inode_is_free(ino)?;
             let inode = bench.shard.inodes.get(&ino).ok_or(Refusal::UnknownDirectory)?;
             let place = inode.as_directory().ok_or(Errno::NOTDIR)?;
-            Ok(Reply::Meta(MetaReply::Parent {
-                parent: place.parent,
-                name: place.name.to_vec(),
-            }))
+            Ok(Reply::Meta(MetaReply::Parent { parent: place.parent, name: place.name.to_vec() }))
         })
     }
 

@@ -66,10 +66,7 @@ impl<O: Outside> Core<O> {
             bench.shard.active.insert(number);
             Ok(number)
         })?;
-        Ok(Active {
-            core: self,
-            id: IntentId { shard, number },
-        })
+        Ok(Active { core: self, id: IntentId { shard, number } })
     }
 
     /// Carries a plan out, coordinated by the shard `home`. The reply may depend on the number of the directory made.
@@ -101,12 +98,8 @@ impl<O: Outside> Core<O> {
         let (reply, purged, grown) = self.stripes.with(home, |bench| {
             let mut draft = Draft::new(now);
             let made = draft.next_ino(bench.shard, home);
-            let all: Vec<Step> = plan
-                .make
-                .iter()
-                .chain(&plan.steps)
-                .map(|(_, s)| filled_in(s.clone(), made))
-                .collect();
+            let all: Vec<Step> =
+                plan.make.iter().chain(&plan.steps).map(|(_, s)| filled_in(s.clone(), made)).collect();
             bench.shard.keys_are_free(&all)?;
             for step in &all {
                 bench.shard.check(home, step, &all)?;
@@ -163,17 +156,10 @@ impl<O: Outside> Core<O> {
             // It needs no keys, so it has no place in the order.
             let server = map.primary(shard);
             asked.push(server);
-            made = self
-                .prepare_at(server, shard, id, vec![step])?
-                .first()
-                .copied()
-                .ok_or(Errno::PROTO)?;
+            made = self.prepare_at(server, shard, id, vec![step])?.first().copied().ok_or(Errno::PROTO)?;
         }
-        let mut steps: Vec<(ShardId, Step)> = plan
-            .steps
-            .into_iter()
-            .map(|(shard, step)| (shard, filled_in(step, made)))
-            .collect();
+        let mut steps: Vec<(ShardId, Step)> =
+            plan.steps.into_iter().map(|(shard, step)| (shard, filled_in(step, made))).collect();
         steps.sort_by_key(|(shard, _)| *shard);
         for group in steps.chunk_by(|a, b| a.0 == b.0) {
             let Some((shard, _)) = group.first() else { continue };
@@ -197,10 +183,7 @@ impl<O: Outside> Core<O> {
         if server == self.outside.me() {
             return self.prepare_in(shard, id, &steps, shard == id.shard);
         }
-        match self
-            .outside
-            .peer(server, &PeerRequest::Prepare { intent: id, steps })?
-        {
+        match self.outside.peer(server, &PeerRequest::Prepare { intent: id, steps })? {
             Reply::Peer(PeerReply::Prepared { made }) => Ok(made),
             _ => Err(Errno::PROTO.into()),
         }
@@ -218,12 +201,8 @@ impl<O: Outside> Core<O> {
         let map = self.outside.map();
         let (purged, grown) = self.stripes.with(id.shard, |bench| {
             let own = bench.shard.intents.get(&id).cloned();
-            let Prepared { steps, made, .. } = own.unwrap_or(Prepared {
-                steps: Vec::new(),
-                made: Vec::new(),
-                since: None,
-                own: true,
-            });
+            let Prepared { steps, made, .. } =
+                own.unwrap_or(Prepared { steps: Vec::new(), made: Vec::new(), since: None, own: true });
             let mut draft = Draft::freeing(now);
             bench.shard.perform(&mut draft, &map, &steps, &made);
             if !participants.is_empty() {
@@ -282,10 +261,7 @@ impl<O: Outside> Core<O> {
 
     /// An inode anywhere, with its parent if it is a directory.
     pub(crate) fn inode_anywhere(&self, ino: Ino) -> Result<(Attr, Ino), Failure> {
-        match self.ask(
-            self.outside.map().primary(ino.shard()),
-            &PeerRequest::Inode { ino },
-        )? {
+        match self.ask(self.outside.map().primary(ino.shard()), &PeerRequest::Inode { ino })? {
             Reply::Peer(PeerReply::Inode { attr, parent }) => Ok((*attr, parent)),
             _ => Err(Errno::PROTO.into()),
         }
@@ -293,16 +269,11 @@ impl<O: Outside> Core<O> {
 
     /// An entry anywhere, with its directory's owner.
     pub(crate) fn entry_anywhere(&self, at: &At<'_>) -> Result<(Option<Named>, Owner), Failure> {
-        let request = PeerRequest::Entry {
-            dir: at.dir,
-            split: at.split,
-            name: at.name,
-        };
+        let request = PeerRequest::Entry { dir: at.dir, split: at.split, name: at.name };
         match self.ask(self.outside.map().primary(shard_of(at)), &request)? {
-            Reply::Peer(PeerReply::Entry { named, owner }) => Ok((
-                named.map(|(ino, kind)| Named { ino, kind }),
-                Owner::from_triple(owner),
-            )),
+            Reply::Peer(PeerReply::Entry { named, owner }) => {
+                Ok((named.map(|(ino, kind)| Named { ino, kind }), Owner::from_triple(owner)))
+            }
             _ => Err(Errno::PROTO.into()),
         }
     }
@@ -321,31 +292,13 @@ impl<O: Outside> Core<O> {
                 let shard = directory_shard(at.dir, at.name);
                 let (mode, uid, gid) = owner.triple();
                 let name = at.name.to_vec();
-                let make = Step::MakeDirectory {
-                    shard,
-                    parent: at.dir,
-                    name: name.clone(),
-                    mode,
-                    uid,
-                    gid,
-                };
-                let put = Step::PutEntry {
-                    dir: at.dir,
-                    name,
-                    ino: MADE,
-                    kind: FileKind::Directory,
-                    replace: None,
-                };
-                let plan = Plan {
-                    make: Some((shard, make)),
-                    steps: vec![(home, put)],
-                };
+                let make = Step::MakeDirectory { shard, parent: at.dir, name: name.clone(), mode, uid, gid };
+                let put =
+                    Step::PutEntry { dir: at.dir, name, ino: MADE, kind: FileKind::Directory, replace: None };
+                let plan = Plan { make: Some((shard, make)), steps: vec![(home, put)] };
                 self.carry_out(caller, home, plan, |ino| {
                     let attr = crate::record::Inode::directory(owner, now, at.dir, at.name).attr(ino);
-                    Reply::Meta(MetaReply::Entry {
-                        attr: Box::new(attr),
-                        target: Vec::new(),
-                    })
+                    Reply::Meta(MetaReply::Entry { attr: Box::new(attr), target: Vec::new() })
                 })
             })
         })
@@ -361,25 +314,15 @@ impl<O: Outside> Core<O> {
                     return Err(Errno::NOTDIR.into());
                 }
                 let ino = named.ino;
-                let remove = Step::RemoveEntry {
-                    dir: at.dir,
-                    name: at.name.to_vec(),
-                    ino,
-                };
+                let remove = Step::RemoveEntry { dir: at.dir, name: at.name.to_vec(), ino };
                 let steps = vec![(home, remove), (ino.shard(), Step::RemoveDirectory { ino })];
-                let plan = Plan {
-                    make: None,
-                    steps: steps.clone(),
-                };
+                let plan = Plan { make: None, steps: steps.clone() };
                 match self.carry_out(caller, home, plan, |_| Reply::Done) {
                     Err(Failure::Refused(Refusal::DirectorySplit)) => {}
                     other => return other,
                 }
                 // The entry's own directory was found a moment ago, so it is the other one that is split.
-                let plan = Plan {
-                    make: None,
-                    steps: [steps, remove_parts(ino)].concat(),
-                };
+                let plan = Plan { make: None, steps: [steps, remove_parts(ino)].concat() };
                 self.carry_out(caller, home, plan, |_| Reply::Done)
             })
         })
@@ -403,12 +346,7 @@ impl<O: Outside> Core<O> {
     pub(crate) fn check_sticky(&self, caller: &Caller, owner: Owner, ino: Ino) -> Result<(), Failure> {
         if owner.is_restricted(&caller.credentials) {
             let (attr, _) = self.inode_anywhere(ino)?;
-            Owner {
-                mode: attr.mode,
-                uid: attr.uid,
-                gid: attr.gid,
-            }
-            .check_owner(&caller.credentials)?;
+            Owner { mode: attr.mode, uid: attr.uid, gid: attr.gid }.check_owner(&caller.credentials)?;
         }
         Ok(())
     }
@@ -421,15 +359,8 @@ impl<O: Outside> Core<O> {
                 if named.kind == FileKind::Directory {
                     return Err(Errno::ISDIR.into());
                 }
-                let remove = Step::RemoveEntry {
-                    dir: at.dir,
-                    name: at.name.to_vec(),
-                    ino: named.ino,
-                };
-                let steps = vec![
-                    (home, remove),
-                    (named.ino.shard(), Step::DropLink { ino: named.ino }),
-                ];
+                let remove = Step::RemoveEntry { dir: at.dir, name: at.name.to_vec(), ino: named.ino };
+                let steps = vec![(home, remove), (named.ino.shard(), Step::DropLink { ino: named.ino })];
                 self.carry_out(caller, home, Plan { make: None, steps }, |_| Reply::Done)
             })
         })
@@ -440,8 +371,7 @@ impl<O: Outside> Core<O> {
         let home = shard_of(&at);
         self.once(caller, home, || {
             self.patiently(|| {
-                self.stripes
-                    .with(home, |bench| may_make(bench, caller, &at).map(drop))?;
+                self.stripes.with(home, |bench| may_make(bench, caller, &at).map(drop))?;
                 let now = self.outside.now();
                 let (mut attr, target) = self.linked(ino)?;
                 if attr.kind == FileKind::Directory {
@@ -450,19 +380,10 @@ impl<O: Outside> Core<O> {
                 attr.nlink += 1;
                 attr.ctime = now;
                 let name = at.name.to_vec();
-                let put = Step::PutEntry {
-                    dir: at.dir,
-                    name,
-                    ino,
-                    kind: attr.kind,
-                    replace: None,
-                };
+                let put = Step::PutEntry { dir: at.dir, name, ino, kind: attr.kind, replace: None };
                 let steps = vec![(home, put), (ino.shard(), Step::AddLink { ino })];
                 self.carry_out(caller, home, Plan { make: None, steps }, |_| {
-                    Reply::Meta(MetaReply::Entry {
-                        attr: Box::new(attr.clone()),
-                        target: target.clone(),
-                    })
+                    Reply::Meta(MetaReply::Entry { attr: Box::new(attr.clone()), target: target.clone() })
                 })
             })
         })
@@ -481,34 +402,19 @@ impl<O: Outside> Core<O> {
 /// Steps that remove the parts of a split directory, wherever they are. The directory's own shard is among them, which tells it
 /// that the coordinator knows.
 pub(crate) fn remove_parts(dir: Ino) -> Vec<(ShardId, Step)> {
-    let mut shards: Vec<ShardId> = (0..PARTS)
-        .map(|part| part_shard(dir, part))
-        .chain([dir.shard()])
-        .collect();
+    let mut shards: Vec<ShardId> =
+        (0..PARTS).map(|part| part_shard(dir, part)).chain([dir.shard()]).collect();
     shards.sort();
     shards.dedup();
-    shards
-        .into_iter()
-        .map(|shard| (shard, Step::RemoveParts { dir, shard }))
-        .collect()
+    shards.into_iter().map(|shard| (shard, Step::RemoveParts { dir, shard })).collect()
 }
 
 /// A step with the number of the new directory in its place.
 fn filled_in(step: Step, made: Ino) -> Step {
     match step {
-        Step::PutEntry {
-            dir,
-            name,
-            ino,
-            kind,
-            replace,
-        } if ino == MADE => Step::PutEntry {
-            dir,
-            name,
-            ino: made,
-            kind,
-            replace,
-        },
+        Step::PutEntry { dir, name, ino, kind, replace } if ino == MADE => {
+            Step::PutEntry { dir, name, ino: made, kind, replace }
+        }
         other => other,
     }
 }

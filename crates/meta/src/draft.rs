@@ -29,21 +29,12 @@ struct Change {
 
 impl Draft {
     pub(crate) fn new(now: Time) -> Draft {
-        Draft {
-            now,
-            mutations: Vec::with_capacity(6),
-            inodes: Vec::new(),
-            homes: Vec::new(),
-            frees: false,
-        }
+        Draft { now, mutations: Vec::with_capacity(6), inodes: Vec::new(), homes: Vec::new(), frees: false }
     }
 
     /// A change that makes room.
     pub(crate) fn freeing(now: Time) -> Draft {
-        Draft {
-            frees: true,
-            ..Draft::new(now)
-        }
+        Draft { frees: true, ..Draft::new(now) }
     }
 
     pub(crate) fn push(&mut self, mutation: Mutation) {
@@ -79,12 +70,7 @@ impl Draft {
     /// An entry appears, or names something else (`replaced`) than before.
     pub(crate) fn put_entry(&mut self, home: Home, name: &[u8], new: Named, replaced: Option<FileKind>) {
         let dir = home.dir();
-        self.push(Mutation::PutEntry {
-            dir,
-            name: name.into(),
-            ino: new.ino,
-            kind: new.kind,
-        });
+        self.push(Mutation::PutEntry { dir, name: name.into(), ino: new.ino, kind: new.kind });
         let change = self.change(home);
         change.entries += i64::from(replaced.is_none());
         change.subdirectories += is_directory(new.kind) - replaced.map_or(0, is_directory);
@@ -92,10 +78,7 @@ impl Draft {
 
     /// An entry goes.
     pub(crate) fn drop_entry(&mut self, home: Home, name: &[u8], kind: FileKind) {
-        self.push(Mutation::DropEntry {
-            dir: home.dir(),
-            name: name.into(),
-        });
+        self.push(Mutation::DropEntry { dir: home.dir(), name: name.into() });
         let change = self.change(home);
         change.entries -= 1;
         change.subdirectories -= is_directory(kind);
@@ -106,7 +89,7 @@ impl Draft {
         let now = self.now;
         self.frees = true;
         let drafted = self.inodes.iter().any(|(i, _)| *i == ino);
-        if !drafted && !shard.in_use(ino) && shard.inodes.get(&ino).is_some_and(|i| i.nlink <= 1) {
+        if !drafted && !shard.must_stay(ino) && shard.inodes.get(&ino).is_some_and(|i| i.nlink <= 1) {
             // The common case needs no copy.
             return self.drop_inode(shard, map, ino);
         }
@@ -114,16 +97,12 @@ impl Draft {
             return;
         };
         let directory = matches!(inode.body, Body::Directory(_));
-        inode.nlink = if directory {
-            0
-        } else {
-            inode.nlink.saturating_sub(1)
-        };
+        inode.nlink = if directory { 0 } else { inode.nlink.saturating_sub(1) };
         inode.ctime = now;
         if inode.nlink > 0 {
             return;
         }
-        if shard.in_use(ino) {
+        if shard.must_stay(ino) {
             self.push(Mutation::PutOrphan(ino, shard.holders(ino)));
         } else {
             self.drop_inode(shard, map, ino);
@@ -152,11 +131,7 @@ impl Draft {
         if id.session != 0 {
             let mut encoded = Vec::with_capacity(96);
             bivouac_proto::encode(reply, &mut encoded);
-            let answer = Answer {
-                sequence: id.sequence,
-                time: self.now,
-                reply: encoded.into(),
-            };
+            let answer = Answer { sequence: id.sequence, time: self.now, reply: encoded.into() };
             self.push(Mutation::PutAnswer(id.session, id.slot, Box::new(answer)));
         }
     }
@@ -203,15 +178,9 @@ impl Draft {
         }
         let mut mutations = self.mutations;
         // Inodes come before what drops them again.
-        let inodes = self
-            .inodes
-            .into_iter()
-            .map(|(ino, inode)| Mutation::PutInode(ino, inode));
+        let inodes = self.inodes.into_iter().map(|(ino, inode)| Mutation::PutInode(ino, inode));
         mutations.splice(0..0, inodes);
-        Batch {
-            shard: id.0,
-            mutations,
-        }
+        Batch { shard: id.0, mutations }
     }
 
     fn change(&mut self, home: Home) -> &mut Change {

@@ -40,11 +40,7 @@ fn touch(inode: &mut Inode, now: Time, who: &Credentials) {
 }
 
 fn not_a_file(inode: &Inode) -> Stop {
-    if inode.as_directory().is_some() {
-        Errno::ISDIR.into()
-    } else {
-        Errno::INVAL.into()
-    }
+    if inode.as_directory().is_some() { Errno::ISDIR.into() } else { Errno::INVAL.into() }
 }
 
 /// How an append begins.
@@ -102,9 +98,7 @@ impl<O: Outside> Core<O> {
                 Body::Blocks(_) => return Err(Refusal::NotInRecord.into()),
                 _ => return Err(not_a_file(inode)),
             }
-            let end = offset
-                .checked_add(payload.len() as u64)
-                .filter(|end| *end <= RECORD_MAX as u64);
+            let end = offset.checked_add(payload.len() as u64).filter(|end| *end <= RECORD_MAX as u64);
             let Some(end) = end else {
                 return Err(Refusal::NotInRecord.into());
             };
@@ -170,11 +164,7 @@ impl<O: Outside> Core<O> {
         };
         let written = match self.outside.data(
             holder,
-            &DataRequest::Write {
-                ino,
-                offset: 0,
-                sync: false,
-            },
+            &DataRequest::Write { ino, offset: 0, sync: false },
             &data,
             &mut [],
         ) {
@@ -306,41 +296,18 @@ impl<O: Outside> Core<O> {
     /// Cuts the sub-files that can be longer than `size`, and lengthens that of the last byte.
     fn cut_blocks(&self, ino: Ino, blocks: &Blocks, old: u64, size: u64) -> Result<(), Errno> {
         let map = self.outside.map();
-        let last = size
-            .checked_sub(1)
-            .and_then(|last| blocks.layout.server_at(&map, last));
+        let last = size.checked_sub(1).and_then(|last| blocks.layout.server_at(&map, last));
         let longer: Vec<ServerId> = if blocks.settled && size >= old {
             Vec::new()
         } else {
             let reach = if blocks.settled { blocks.reach } else { u64::MAX };
-            blocks
-                .layout
-                .servers(&map, reach)
-                .into_iter()
-                .filter(|server| Some(*server) != last)
-                .collect()
+            blocks.layout.servers(&map, reach).into_iter().filter(|server| Some(*server) != last).collect()
         };
-        for answer in self.outside.data_all(
-            &longer,
-            &DataRequest::Truncate {
-                ino,
-                size,
-                extend: false,
-            },
-        ) {
+        for answer in self.outside.data_all(&longer, &DataRequest::Truncate { ino, size, extend: false }) {
             answer?;
         }
         if let Some(last) = last {
-            self.outside.data(
-                last,
-                &DataRequest::Truncate {
-                    ino,
-                    size,
-                    extend: true,
-                },
-                &[],
-                &mut [],
-            )?;
+            self.outside.data(last, &DataRequest::Truncate { ino, size, extend: true }, &[], &mut [])?;
         }
         Ok(())
     }
@@ -396,12 +363,7 @@ impl<O: Outside> Core<O> {
                     Append::Spill => {
                         self.spill_now(ino)?;
                     }
-                    Append::Blocks {
-                        layout,
-                        end,
-                        size,
-                        generation,
-                    } => {
+                    Append::Blocks { layout, end, size, generation } => {
                         let written = match end {
                             Some(end) => Ok(end),
                             None => self.extent(ino, &layout).map(|(length, _)| length.max(size)),
@@ -448,12 +410,7 @@ impl<O: Outside> Core<O> {
                     let live = bench.shard.live.entry(ino).or_default();
                     live.busy = true;
                     let end = live.written.append_end.or(settled.then_some(size));
-                    Ok(Append::Blocks {
-                        layout,
-                        end,
-                        size,
-                        generation,
-                    })
+                    Ok(Append::Blocks { layout, end, size, generation })
                 }
                 _ => Err(not_a_file(inode)),
             }
@@ -463,21 +420,15 @@ impl<O: Outside> Core<O> {
     /// Writes at the end, block after block, and returns how much of it the servers took.
     fn append_blocks(&self, ino: Ino, layout: &FileLayout, end: u64, payload: &[u8]) -> Result<u32, Errno> {
         let map = self.outside.map();
-        let until = end
-            .checked_add(payload.len() as u64)
-            .filter(|until| *until <= FILE_MAX)
-            .ok_or(Errno::FBIG)?;
+        let until =
+            end.checked_add(payload.len() as u64).filter(|until| *until <= FILE_MAX).ok_or(Errno::FBIG)?;
         let mut done = 0usize;
         for piece in layout.pieces(&map, end..until) {
             let len = piece.len as usize;
             let Some(bytes) = payload.get(done..done + len) else {
                 break;
             };
-            let request = DataRequest::Write {
-                ino,
-                offset: piece.offset,
-                sync: false,
-            };
+            let request = DataRequest::Write { ino, offset: piece.offset, sync: false };
             match self.outside.data(piece.server, &request, bytes, &mut []) {
                 Ok(DataReply::Written { count, .. }) if count as usize >= len => done += len,
                 Ok(DataReply::Written { count, .. }) if done + count as usize > 0 => {
@@ -519,22 +470,13 @@ impl<O: Outside> Core<O> {
             live.written.last = now;
             let only_appenders = live.has_writer() && live.opens.iter().all(|o| o.append || !o.write);
             live.written.append_end = only_appenders.then_some(end);
-            let reply = MetaReply::Appended {
-                offset,
-                written: count,
-                size_generation: generation,
-            };
+            let reply = MetaReply::Appended { offset, written: count, size_generation: generation };
             let reply = Reply::Meta(reply);
             let mut draft = Draft::new(now);
             let inode = bench.shard.inode(ino)?;
             if inode.as_blocks().is_some_and(|b| b.settled) {
                 // Without an open: there will be no close to settle it.
-                let stamp = crate::mutation::Stamp {
-                    size: end,
-                    mtime: now,
-                    ctime: now,
-                    ..stamp(inode)
-                };
+                let stamp = crate::mutation::Stamp { size: end, mtime: now, ctime: now, ..stamp(inode) };
                 draft.push(Mutation::Stamp(ino, stamp));
             }
             draft.answer(&caller.id, &reply);
@@ -554,13 +496,8 @@ fn move_out(bench: &mut Bench<'_>, ino: Ino, layout: &FileLayout, now: Time, pur
     }
     if let Some(inode) = draft.inode(bench.shard, ino) {
         let (reach, layout) = (inode.size, layout.clone());
-        inode.body = Body::Blocks(Box::new(Blocks {
-            layout,
-            settled,
-            reach,
-            cut: None,
-            mtime_set: Time::MIN,
-        }));
+        inode.body =
+            Body::Blocks(Box::new(Blocks { layout, settled, reach, cut: None, mtime_set: Time::MIN }));
     }
     bench.commit(draft)?;
     let inode = bench.shard.inode(ino)?;

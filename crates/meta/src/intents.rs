@@ -26,10 +26,7 @@ use std::time::Instant;
 fn keys_of(step: &Step) -> Vec<(Key, bool)> {
     match step {
         Step::PutEntry { dir, name, .. } | Step::RemoveEntry { dir, name, .. } => {
-            vec![
-                (Key::Entry(*dir, name.as_slice().into()), true),
-                (Key::Content(*dir), false),
-            ]
+            vec![(Key::Entry(*dir, name.as_slice().into()), true), (Key::Content(*dir), false)]
         }
         Step::RemoveDirectory { ino } => vec![(Key::Content(*ino), true), (Key::Inode(*ino), true)],
         Step::RemoveParts { dir, .. } => vec![(Key::Content(*dir), true)],
@@ -47,11 +44,7 @@ impl Shard {
             return Ok(());
         }
         for (key, exclusive) in steps.iter().flat_map(keys_of) {
-            if self
-                .keys
-                .get(&key)
-                .is_some_and(|held| held.exclusive || exclusive)
-            {
+            if self.keys.get(&key).is_some_and(|held| held.exclusive || exclusive) {
                 return Err(Stop::Wait);
             }
         }
@@ -60,11 +53,7 @@ impl Shard {
 
     /// Takes the keys of a prepared intent.
     pub(crate) fn hold_keys(&mut self, intent: IntentId) {
-        let steps = self
-            .intents
-            .get(&intent)
-            .map(|p| p.steps.as_slice())
-            .unwrap_or_default();
+        let steps = self.intents.get(&intent).map(|p| p.steps.as_slice()).unwrap_or_default();
         for (key, exclusive) in steps.iter().flat_map(keys_of) {
             let holders: &mut Holders = self.keys.entry(key).or_default();
             holders.exclusive |= exclusive;
@@ -87,9 +76,7 @@ impl Shard {
     /// Whether a step can be done now, so that it can be promised.
     pub(crate) fn check(&self, id: ShardId, step: &Step, all: &[Step]) -> Op<()> {
         match step {
-            Step::PutEntry {
-                dir, name, replace, ..
-            } => {
+            Step::PutEntry { dir, name, replace, .. } => {
                 let (home, _) = self.home_of(*dir, name)?;
                 self.may_change(home)?;
                 if self.find(*dir, name).map(|named| named.ino) != *replace {
@@ -104,11 +91,7 @@ impl Shard {
                 }
             }
             Step::RemoveDirectory { ino } => {
-                let inode = self
-                    .inodes
-                    .get(ino)
-                    .filter(|i| i.nlink > 0)
-                    .ok_or(Refusal::Busy)?;
+                let inode = self.inodes.get(ino).filter(|i| i.nlink > 0).ok_or(Refusal::Busy)?;
                 let directory = inode.as_directory().ok_or(Errno::NOTDIR)?;
                 // Who knows that it is split says so with a step for its parts here.
                 let knows = all.contains(&Step::RemoveParts { dir: *ino, shard: id });
@@ -121,11 +104,7 @@ impl Shard {
                 }
             }
             Step::RemoveParts { dir, .. } => {
-                if self
-                    .parts
-                    .range((*dir, 0)..=(*dir, u16::MAX))
-                    .any(|(_, part)| part.entries > 0)
-                {
+                if self.parts.range((*dir, 0)..=(*dir, u16::MAX)).any(|(_, part)| part.entries > 0) {
                     return Err(Errno::NOTEMPTY.into());
                 }
             }
@@ -142,10 +121,7 @@ impl Shard {
                 }
             }
             Step::DropLink { ino } | Step::SetParent { ino, .. } => {
-                self.inodes
-                    .get(ino)
-                    .filter(|i| i.nlink > 0)
-                    .ok_or(Refusal::Busy)?;
+                self.inodes.get(ino).filter(|i| i.nlink > 0).ok_or(Refusal::Busy)?;
             }
             Step::MakeDirectory { .. } | Step::Touch { .. } => {}
         }
@@ -158,22 +134,12 @@ impl Shard {
         let mut made = made.iter();
         for step in steps {
             match step {
-                Step::PutEntry {
-                    dir, name, ino, kind, ..
-                } => {
+                Step::PutEntry { dir, name, ino, kind, .. } => {
                     let Ok((home, _)) = self.home_of(*dir, name) else {
                         continue;
                     };
                     let replaced = self.find(*dir, name).map(|named| named.kind);
-                    draft.put_entry(
-                        home,
-                        name,
-                        Named {
-                            ino: *ino,
-                            kind: *kind,
-                        },
-                        replaced,
-                    );
+                    draft.put_entry(home, name, Named { ino: *ino, kind: *kind }, replaced);
                 }
                 Step::RemoveEntry { dir, name, .. } => {
                     let Ok((home, _)) = self.home_of(*dir, name) else {
@@ -183,20 +149,9 @@ impl Shard {
                         draft.drop_entry(home, name, named.kind);
                     }
                 }
-                Step::MakeDirectory {
-                    parent,
-                    name,
-                    mode,
-                    uid,
-                    gid,
-                    ..
-                } => {
+                Step::MakeDirectory { parent, name, mode, uid, gid, .. } => {
                     let Some(ino) = made.next() else { continue };
-                    let owner = Owner {
-                        mode: *mode,
-                        uid: *uid,
-                        gid: *gid,
-                    };
+                    let owner = Owner { mode: *mode, uid: *uid, gid: *gid };
                     draft.put_inode(*ino, Inode::directory(owner, now, *parent, name));
                 }
                 Step::RemoveDirectory { ino } | Step::DropLink { ino } => draft.drop_link(self, map, *ino),
@@ -235,11 +190,7 @@ impl Shard {
             Step::DropLink { ino } => Some(*ino),
             _ => None,
         };
-        steps
-            .iter()
-            .filter_map(dropped)
-            .filter(|ino| self.purges.contains_key(ino))
-            .collect()
+        steps.iter().filter_map(dropped).filter(|ino| self.purges.contains_key(ino)).collect()
     }
 
     /// The directories that steps may have made too large, of those packed here.
@@ -248,11 +199,7 @@ impl Shard {
             Step::PutEntry { dir, .. } => Some(*dir),
             _ => None,
         };
-        let grown = |dir: &Ino| {
-            self.inodes
-                .get(dir)
-                .is_some_and(|inode| crate::draft::wants_split(inode))
-        };
+        let grown = |dir: &Ino| self.inodes.get(dir).is_some_and(|inode| crate::draft::wants_split(inode));
         steps.iter().filter_map(put).filter(grown).collect()
     }
 }
@@ -267,29 +214,15 @@ pub(crate) fn promise(
     own: bool,
 ) -> Op<Vec<Ino>> {
     if let Some(known) = bench.shard.intents.get(&intent) {
-        return if known.steps == steps {
-            Ok(known.made.clone())
-        } else {
-            Err(Refusal::Busy.into())
-        };
+        return if known.steps == steps { Ok(known.made.clone()) } else { Err(Refusal::Busy.into()) };
     }
     bench.shard.keys_are_free(steps)?;
     for step in steps {
         bench.shard.check(bench.id, step, steps)?;
     }
-    let directories = steps
-        .iter()
-        .filter(|s| matches!(s, Step::MakeDirectory { .. }))
-        .count() as u64;
-    let made = (1..=directories)
-        .map(|n| Ino::new(bench.id, bench.shard.last + n))
-        .collect::<Vec<_>>();
-    let prepared = Prepared {
-        steps: steps.to_vec(),
-        made: made.clone(),
-        since: Some(Instant::now()),
-        own,
-    };
+    let directories = steps.iter().filter(|s| matches!(s, Step::MakeDirectory { .. })).count() as u64;
+    let made = (1..=directories).map(|n| Ino::new(bench.id, bench.shard.last + n)).collect::<Vec<_>>();
+    let prepared = Prepared { steps: steps.to_vec(), made: made.clone(), since: Some(Instant::now()), own };
     if own {
         bench.shard.intents.insert(intent, prepared);
     } else {
@@ -306,10 +239,7 @@ impl<O: Outside> Core<O> {
     pub(crate) fn prepare(&self, intent: IntentId, steps: &[Step]) -> Result<Vec<Ino>, Failure> {
         let mut groups: BTreeMap<ShardId, Vec<Step>> = BTreeMap::new();
         for step in steps {
-            groups
-                .entry(self.shard_of_step(step)?)
-                .or_default()
-                .push(step.clone());
+            groups.entry(self.shard_of_step(step)?).or_default().push(step.clone());
         }
         let mut made = Vec::new();
         for (shard, steps) in groups {
@@ -348,8 +278,7 @@ impl<O: Outside> Core<O> {
             Step::PutEntry { dir, name, .. } | Step::RemoveEntry { dir, name, .. } => {
                 let of_part = part_shard(*dir, part_of(cookie(*dir, name)));
                 let packed = if self.stripes.holds(dir.shard()) {
-                    self.stripes
-                        .with(dir.shard(), |bench| bench.shard.home(*dir, false, name).map(drop))
+                    self.stripes.with(dir.shard(), |bench| bench.shard.home(*dir, false, name).map(drop))
                 } else {
                     Err(Refusal::UnknownDirectory.into())
                 };

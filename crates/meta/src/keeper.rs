@@ -25,8 +25,8 @@ struct Work {
     purges: BTreeSet<Ino>,
     settles: BTreeSet<Ino>,
     cuts: BTreeSet<Ino>,
-    /// Inodes without links and holders, when the grace time is over.
-    orphans: BTreeSet<Ino>,
+    /// Orphans are to be looked for when the grace time is over: files that were unlinked in it, too, stay until then.
+    orphans_unknown: bool,
     /// There may be intents without an end.
     intents: bool,
     stop: bool,
@@ -38,7 +38,7 @@ impl Work {
     }
 
     fn has_leftovers(&self) -> bool {
-        self.intents || !self.settles.is_empty() || !self.orphans.is_empty()
+        self.intents || !self.settles.is_empty() || self.orphans_unknown
     }
 }
 
@@ -55,12 +55,7 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     pub(crate) fn new(grace: Instant) -> Keeper {
-        Keeper {
-            work: Mutex::default(),
-            wake: Condvar::new(),
-            pass: Mutex::new(()),
-            grace,
-        }
+        Keeper { work: Mutex::default(), wake: Condvar::new(), pass: Mutex::new(()), grace }
     }
 
     /// A file is gone, its blocks are to follow.
@@ -106,13 +101,6 @@ impl<O: Outside> Core<O> {
         self.stripes.each(|id, shard| {
             work.purges.extend(shard.purges.keys());
             work.intents |= !shard.intents.is_empty() || !shard.decisions.is_empty();
-            work.orphans.extend(
-                shard
-                    .orphans
-                    .iter()
-                    .filter(|(_, holders)| holders.is_empty())
-                    .map(|(ino, _)| ino),
-            );
             for (ino, inode) in &shard.inodes {
                 match inode.as_blocks() {
                     Some(blocks) if blocks.cut.is_some() => drop(work.cuts.insert(*ino)),
@@ -123,14 +111,12 @@ impl<O: Outside> Core<O> {
                 if splitting || wants_split(inode) {
                     work.splits.insert(*ino);
                 }
-                if inode.nlink == 0 && !shard.orphans.contains_key(ino) {
-                    work.orphans.insert(*ino);
-                }
             }
             for intent in shard.intents.keys() {
                 index.entry(*intent).or_default().push(id);
             }
         });
+        work.orphans_unknown = true;
         *lock(&self.keeper.work) = work;
     }
 
@@ -146,30 +132,18 @@ impl<O: Outside> Core<O> {
                 let Some(left) = until.checked_duration_since(Instant::now()) else {
                     break;
                 };
-                work = self
-                    .keeper
-                    .wake
-                    .wait_timeout(work, left)
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .0;
+                work = self.keeper.wake.wait_timeout(work, left).unwrap_or_else(PoisonError::into_inner).0;
             }
             while !work.stop && !work.has_tasks() {
                 if work.has_leftovers() {
-                    let waited = self
-                        .keeper
-                        .wake
-                        .wait_timeout(work, RETRY)
-                        .unwrap_or_else(PoisonError::into_inner);
+                    let waited =
+                        self.keeper.wake.wait_timeout(work, RETRY).unwrap_or_else(PoisonError::into_inner);
                     work = waited.0;
                     if waited.1.timed_out() {
                         break;
                     }
                 } else {
-                    work = self
-                        .keeper
-                        .wake
-                        .wait(work)
-                        .unwrap_or_else(PoisonError::into_inner);
+                    work = self.keeper.wake.wait(work).unwrap_or_else(PoisonError::into_inner);
                 }
             }
             if work.stop {
@@ -187,16 +161,8 @@ impl<O: Outside> Core<O> {
         let work = {
             let mut queued = lock(&self.keeper.work);
             let later = Work {
-                settles: if in_grace {
-                    std::mem::take(&mut queued.settles)
-                } else {
-                    BTreeSet::new()
-                },
-                orphans: if in_grace {
-                    std::mem::take(&mut queued.orphans)
-                } else {
-                    BTreeSet::new()
-                },
+                settles: if in_grace { std::mem::take(&mut queued.settles) } else { BTreeSet::new() },
+                orphans_unknown: in_grace && queued.orphans_unknown,
                 stop: queued.stop,
                 ..Work::default()
             };
@@ -206,26 +172,12 @@ impl<O: Outside> Core<O> {
         if work.intents {
             failed.intents = !self.resolve_intents();
         }
-        failed.cuts = work
-            .cuts
-            .into_iter()
-            .filter(|ino| self.redo_cut(*ino).is_err())
-            .collect();
-        failed.splits = work
-            .splits
-            .into_iter()
-            .filter(|dir| self.split_directory(*dir).is_err())
-            .collect();
-        failed.settles = work
-            .settles
-            .into_iter()
-            .filter(|ino| self.settle(*ino).is_err())
-            .collect();
-        failed.orphans = work
-            .orphans
-            .into_iter()
-            .filter(|ino| !self.reap_orphan(*ino))
-            .collect();
+        failed.cuts = work.cuts.into_iter().filter(|ino| self.redo_cut(*ino).is_err()).collect();
+        failed.splits = work.splits.into_iter().filter(|dir| self.split_directory(*dir).is_err()).collect();
+        failed.settles = work.settles.into_iter().filter(|ino| self.settle(*ino).is_err()).collect();
+        if work.orphans_unknown && !in_grace {
+            failed.orphans_unknown = !self.reap_orphans();
+        }
         failed.purges = work.purges.into_iter().filter(|ino| !self.purge(*ino)).collect();
         let well = !failed.has_tasks() && !failed.has_leftovers();
         let mut queued = lock(&self.keeper.work);
@@ -233,9 +185,20 @@ impl<O: Outside> Core<O> {
         queued.cuts.extend(failed.cuts);
         queued.splits.extend(failed.splits);
         queued.settles.extend(failed.settles);
-        queued.orphans.extend(failed.orphans);
+        queued.orphans_unknown |= failed.orphans_unknown;
         queued.purges.extend(failed.purges);
         well
+    }
+
+    /// Removes inodes without links that nobody has come back for. Says whether all are gone.
+    fn reap_orphans(&self) -> bool {
+        let mut found = Vec::new();
+        self.stripes.each(|_, shard| {
+            let unused = |ino: &&Ino| !shard.in_use(**ino);
+            found.extend(shard.orphans.keys().filter(unused).copied());
+        });
+        let left: Vec<Ino> = found.into_iter().filter(|ino| !self.reap_orphan(*ino)).collect();
+        left.is_empty()
     }
 
     fn reap_orphan(&self, ino: Ino) -> bool {
@@ -287,19 +250,10 @@ impl<O: Outside> Core<O> {
         let mut promised: Vec<IntentId> = Vec::new();
         let mut young = false;
         self.stripes.each(|id, shard| {
-            let decisions = shard
-                .decisions
-                .iter()
-                .filter(|(number, _)| !shard.active.contains(number));
-            decided.extend(decisions.map(|(number, servers)| {
-                (
-                    IntentId {
-                        shard: id,
-                        number: *number,
-                    },
-                    servers.clone(),
-                )
-            }));
+            let decisions = shard.decisions.iter().filter(|(number, _)| !shard.active.contains(number));
+            decided.extend(
+                decisions.map(|(number, servers)| (IntentId { shard: id, number: *number }, servers.clone())),
+            );
             for (intent, prepared) in shard.intents.iter().filter(|(_, p)| !p.own) {
                 match prepared.since {
                     Some(since) if since.elapsed() < self.intent_age => young = true,

@@ -38,14 +38,7 @@ impl<O: Outside> Core<O> {
         attrs: bool,
     ) -> Result<Reply, Failure> {
         let limit = (limit as usize).max(1);
-        let mut listing = Listing {
-            entries: Vec::new(),
-            after,
-            limit,
-            bytes: 0,
-            attrs,
-            full: false,
-        };
+        let mut listing = Listing { entries: Vec::new(), after, limit, bytes: 0, attrs, full: false };
         if split {
             self.list_parts(caller, dir, &mut listing)?;
         } else {
@@ -64,10 +57,7 @@ impl<O: Outside> Core<O> {
         if attrs {
             self.fill_in(&mut listing.entries);
         }
-        Ok(Reply::Meta(MetaReply::Listing {
-            entries: listing.entries,
-            end: !listing.full,
-        }))
+        Ok(Reply::Meta(MetaReply::Listing { entries: listing.entries, end: !listing.full }))
     }
 
     /// The parts follow each other in the order of their cookies.
@@ -94,20 +84,16 @@ impl<O: Outside> Core<O> {
             })?;
             found += usize::from(known);
         }
-        if mine > 0 && found == 0 {
-            Err(Refusal::UnknownDirectory.into())
-        } else {
-            Ok(())
-        }
+        if mine > 0 && found == 0 { Err(Refusal::UnknownDirectory.into()) } else { Ok(()) }
     }
 
     /// Attributes of inodes that are in other shards of this server.
     fn fill_in(&self, entries: &mut [DirEntry]) {
         for entry in entries {
             if entry.attr.is_none() && self.is_mine(entry.ino.shard()) {
-                let found: Result<Attr, Failure> = self.stripes.with(entry.ino.shard(), |bench| {
-                    Ok(bench.shard.inode(entry.ino)?.attr(entry.ino))
-                });
+                let found: Result<Attr, Failure> = self
+                    .stripes
+                    .with(entry.ino.shard(), |bench| Ok(bench.shard.inode(entry.ino)?.attr(entry.ino)));
                 // Of a split directory only the whole is worth showing.
                 entry.attr = found.ok().filter(|attr| !attr.split).map(Box::new);
             }
@@ -125,12 +111,7 @@ impl Listing {
     fn take(&mut self, bench: &Bench<'_>, dir: Ino, low: u64, high: u64) {
         let first = EntryKey::first(dir, self.after.saturating_add(1).max(low));
         let belongs = |key: &EntryKey| key.dir == dir && key.cookie <= high;
-        for (key, named) in bench
-            .shard
-            .entries
-            .range(first..)
-            .take_while(|(key, _)| belongs(key))
-        {
+        for (key, named) in bench.shard.entries.range(first..).take_while(|(key, _)| belongs(key)) {
             let enough = self.entries.len() >= self.limit || self.bytes >= MAX_BYTES;
             if enough && self.after != key.cookie {
                 self.full = true;
@@ -157,13 +138,8 @@ impl Listing {
             .and_then(|a| a.layout.as_deref())
             .map_or(0, |l: &FileLayout| 24 + 16 * l.ranges.len());
         let in_blocks = attr.as_ref().is_some_and(|a| !matches!(a.store, Store::Record));
-        self.bytes += key.name.len()
-            + 32
-            + if self.attrs {
-                128 + layout + usize::from(in_blocks)
-            } else {
-                0
-            };
+        self.bytes +=
+            key.name.len() + 32 + if self.attrs { 128 + layout + usize::from(in_blocks) } else { 0 };
         self.after = key.cookie;
         self.entries.push(DirEntry {
             name: key.name.to_vec(),

@@ -60,11 +60,7 @@ impl Locking {
 }
 
 fn check(range: LockRange) -> Result<(), Errno> {
-    if range.start < range.end {
-        Ok(())
-    } else {
-        Err(Errno::INVAL)
-    }
+    if range.start < range.end { Ok(()) } else { Err(Errno::INVAL) }
 }
 
 impl<O: Outside> Core<O> {
@@ -81,11 +77,8 @@ impl<O: Outside> Core<O> {
         let result = self.stripes.with_patience(ino.shard(), patience, |bench| {
             bench.shard.inode(ino)?;
             let table = bench.shard.live.get(&ino).map(|l| &l.locks);
-            let blockers: Vec<LockOwner> = table
-                .into_iter()
-                .flat_map(|t| t.conflicts(owner, range))
-                .map(|(other, _)| other)
-                .collect();
+            let blockers: Vec<LockOwner> =
+                table.into_iter().flat_map(|t| t.conflicts(owner, range)).map(|(other, _)| other).collect();
             if !blockers.is_empty() {
                 if patience.is_zero() {
                     return Err(Errno::AGAIN.into());
@@ -116,11 +109,7 @@ impl<O: Outside> Core<O> {
     }
 
     pub(crate) fn unlock(&self, ino: Ino, owner: LockOwner, start: u64, end: u64) -> Result<Reply, Failure> {
-        check(LockRange {
-            start,
-            end,
-            exclusive: false,
-        })?;
+        check(LockRange { start, end, exclusive: false })?;
         self.stripes.with(ino.shard(), |bench| {
             if let Some(live) = bench.shard.live.get_mut(&ino)
                 && live.locks.clear(owner, start, end)

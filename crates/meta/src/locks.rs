@@ -101,18 +101,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn process(session: u64) -> LockOwner {
-        LockOwner::Process {
-            session,
-            pid: session as u32,
-        }
+        LockOwner::Process { session, pid: session as u32 }
     }
 
     fn range(start: u64, end: u64, exclusive: bool) -> LockRange {
-        LockRange {
-            start,
-            end,
-            exclusive,
-        }
+        LockRange { start, end, exclusive }
     }
 
     #[test]
@@ -123,19 +116,12 @@ mod tests {
         assert_eq!(table.iter().count(), 2);
         assert_eq!(table.conflicts(process(2), range(40, 60, true)).count(), 0);
         table.set(process(1), range(40, 60, true));
-        assert_eq!(
-            table.iter().map(|(_, r)| *r).collect::<Vec<_>>(),
-            [range(0, 100, true)]
-        );
+        assert_eq!(table.iter().map(|(_, r)| *r).collect::<Vec<_>>(), [range(0, 100, true)]);
     }
 
     #[test]
     fn flock_never_meets_byte_ranges() {
-        let open = OpenId {
-            agent: 1,
-            slot: 2,
-            generation: 3,
-        };
+        let open = OpenId { agent: 1, slot: 2, generation: 3 };
         let mut table = LockTable::default();
         table.set(LockOwner::Flock(open), range(0, u64::MAX, true));
         assert_eq!(table.conflicts(process(1), range(0, 10, true)).count(), 0);
@@ -150,7 +136,7 @@ mod tests {
             ops in proptest::collection::vec((0u64..3, 0u64..20, 1u64..20, 0u8..3), 1..60),
         ) {
             let mut table = LockTable::default();
-            let mut bytes = vec![[None::<bool>; 3]; 40];
+            let mut bytes = [[None::<bool>; 3]; 40];
             for (who, start, length, what) in ops {
                 let end = start + length;
                 if what == 2 {

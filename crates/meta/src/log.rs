@@ -102,12 +102,7 @@ impl Log {
         bodies: impl IntoIterator<Item = B>,
     ) -> Result<Log, LogError> {
         let temporary = temporary(path);
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&temporary)?;
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&temporary)?;
         let mut log = Log {
             file: Arc::new(file),
             path: path.into(),
@@ -123,9 +118,10 @@ impl Log {
                 record.clear();
                 record.extend_from_slice(&[0; PREFIX]);
                 record.extend_from_slice(body.as_ref());
-                log.append(&mut record, false)?;
+                // On a full storage a snapshot does without space ahead.
+                log.append(&mut record, true)?;
             }
-            log.reserve(0, false)?;
+            log.reserve(0, generation > 1)?;
             log.file.sync_data()?;
             std::fs::rename(&temporary, path)?;
             if let Some(dir) = path.parent() {
@@ -147,6 +143,17 @@ impl Log {
     ) -> Result<(), LogError> {
         *self = Log::create(&self.path, self.identity, self.generation + 1, bodies)?;
         Ok(())
+    }
+
+    /// Gives the space that is allocated ahead back, for a snapshot on a full storage to use.
+    pub(crate) fn release_reserve(&mut self) {
+        if self.allocated == u64::MAX || self.allocated <= self.end {
+            return;
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if rustix::fs::fallocate(&self.file, flags, self.end, self.allocated - self.end).is_ok() {
+            self.allocated = self.end;
+        }
     }
 
     /// Starts a record in `buffer`: the body is to be appended to it, then [`Log::append`] writes it.
@@ -220,11 +227,7 @@ fn into_io(error: LogError) -> io::Error {
 }
 
 fn damaged(path: &Path, at: usize, length: usize) -> OpenError {
-    OpenError::Damaged {
-        path: path.into(),
-        offset: at as u64,
-        length: length as u64,
-    }
+    OpenError::Damaged { path: path.into(), offset: at as u64, length: length as u64 }
 }
 
 fn header(identity: Identity, generation: u64) -> [u8; HEADER] {
@@ -240,13 +243,8 @@ fn header(identity: Identity, generation: u64) -> [u8; HEADER] {
 }
 
 fn check_header(path: &Path, identity: Identity, bytes: &[u8]) -> Result<u64, OpenError> {
-    let foreign = |what| OpenError::Foreign {
-        path: path.into(),
-        what,
-    };
-    let found = bytes
-        .get(..HEADER)
-        .ok_or_else(|| foreign("it is too short for a log"))?;
+    let foreign = |what| OpenError::Foreign { path: path.into(), what };
+    let found = bytes.get(..HEADER).ok_or_else(|| foreign("it is too short for a log"))?;
     if found[..8] != MAGIC[..] {
         return Err(foreign("it is not a metadata log"));
     }
@@ -260,9 +258,7 @@ fn check_header(path: &Path, identity: Identity, bytes: &[u8]) -> Result<u64, Op
     number.copy_from_slice(&found[24..32]);
     let generation = u64::from_le_bytes(number);
     if found[..32] != header(identity, generation)[..32] {
-        return Err(foreign(
-            "it belongs to another deployment, or to another place in this one",
-        ));
+        return Err(foreign("it belongs to another deployment, or to another place in this one"));
     }
     Ok(generation)
 }
@@ -316,10 +312,7 @@ fn has_record_after(bytes: &[u8], at: usize, generation: u64) -> bool {
 mod tests {
     use super::*;
 
-    const IDENTITY: Identity = Identity {
-        deployment: 7,
-        stripe: 3,
-    };
+    const IDENTITY: Identity = Identity { deployment: 7, stripe: 3 };
 
     fn add(log: &mut Log, body: &[u8]) {
         let mut record = Vec::new();
@@ -382,26 +375,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("stripe.log");
         Log::open(&path, IDENTITY, |_| true).unwrap();
-        for other in [
-            Identity {
-                deployment: 8,
-                ..IDENTITY
-            },
-            Identity {
-                stripe: 4,
-                ..IDENTITY
-            },
-        ] {
-            assert!(matches!(
-                Log::open(&path, other, |_| true),
-                Err(OpenError::Foreign { .. })
-            ));
+        for other in [Identity { deployment: 8, ..IDENTITY }, Identity { stripe: 4, ..IDENTITY }] {
+            assert!(matches!(Log::open(&path, other, |_| true), Err(OpenError::Foreign { .. })));
         }
         std::fs::write(&path, b"something else entirely, and long enough to be a header").unwrap();
-        assert!(matches!(
-            Log::open(&path, IDENTITY, |_| true),
-            Err(OpenError::Foreign { .. })
-        ));
+        assert!(matches!(Log::open(&path, IDENTITY, |_| true), Err(OpenError::Foreign { .. })));
     }
 
     #[test]

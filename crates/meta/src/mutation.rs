@@ -103,8 +103,7 @@ impl Shard {
             }
             Mutation::PutEntry { dir, name, ino, kind } => {
                 let cookie = bivouac_layout::namespace::cookie(dir, &name);
-                self.entries
-                    .insert(EntryKey { dir, cookie, name }, Named { ino, kind });
+                self.entries.insert(EntryKey { dir, cookie, name }, Named { ino, kind });
             }
             Mutation::DropEntry { dir, name } => {
                 let cookie = bivouac_layout::namespace::cookie(dir, &name);
@@ -166,41 +165,24 @@ impl Shard {
     fn drop_entries(&mut self, dir: Ino, which: impl Fn(u16) -> bool) {
         let range = EntryKey::first(dir, 0)..EntryKey::first(Ino(dir.0.saturating_add(1)), 0);
         let part_of = bivouac_layout::namespace::part_of;
-        self.entries
-            .extract_if(range, |key, _| which(part_of(key.cookie)))
-            .for_each(drop);
+        self.entries.extract_if(range, |key, _| which(part_of(key.cookie))).for_each(drop);
     }
 
     /// The numbers of a directory's parts here.
     pub(crate) fn parts_of(&self, dir: Ino) -> Vec<u16> {
-        self.parts
-            .range((dir, 0)..=(dir, u16::MAX))
-            .map(|((_, part), _)| *part)
-            .collect()
+        self.parts.range((dir, 0)..=(dir, u16::MAX)).map(|((_, part), _)| *part).collect()
     }
 
     fn is_packed(&self, dir: Ino) -> bool {
-        self.inodes
-            .get(&dir)
-            .and_then(|i| i.as_directory())
-            .is_some_and(|d| d.state != Spread::Split)
+        self.inodes.get(&dir).and_then(|i| i.as_directory()).is_some_and(|d| d.state != Spread::Split)
     }
 
     /// The changes that make this state out of an empty shard, in batches. Answers from before `horizon` are left out.
     pub(crate) fn snapshot(&self, shard: u16, horizon: Time) -> impl Iterator<Item = Batch> + '_ {
-        let head = [
-            Mutation::Adopt,
-            Mutation::LastInode(self.last),
-            Mutation::IntentLimit(self.intent_limit),
-        ];
-        let inodes = self
-            .inodes
-            .iter()
-            .map(|(ino, inode)| Mutation::PutInode(*ino, inode.clone()));
-        let parts = self
-            .parts
-            .iter()
-            .map(|((dir, number), part)| Mutation::PutPart(*dir, *number, *part));
+        let head =
+            [Mutation::Adopt, Mutation::LastInode(self.last), Mutation::IntentLimit(self.intent_limit)];
+        let inodes = self.inodes.iter().map(|(ino, inode)| Mutation::PutInode(*ino, inode.clone()));
+        let parts = self.parts.iter().map(|((dir, number), part)| Mutation::PutPart(*dir, *number, *part));
         let entries = self.entries.iter().map(|(key, named)| Mutation::PutEntry {
             dir: key.dir,
             name: key.name.clone(),
@@ -212,23 +194,14 @@ impl Shard {
             .iter()
             .filter(|(_, prepared)| !prepared.own)
             .map(|(id, prepared)| Mutation::PutIntent(*id, Box::new(prepared.clone())));
-        let decisions = self
-            .decisions
-            .iter()
-            .map(|(number, servers)| Mutation::Decide(*number, servers.clone()));
-        let answers = self
-            .answers
-            .iter()
-            .filter(move |(_, answer)| answer.time >= horizon)
-            .map(|((session, slot), answer)| Mutation::PutAnswer(*session, *slot, Box::new(answer.clone())));
-        let orphans = self
-            .orphans
-            .iter()
-            .map(|(ino, holders)| Mutation::PutOrphan(*ino, holders.clone()));
-        let purges = self
-            .purges
-            .iter()
-            .map(|(ino, servers)| Mutation::PutPurge(*ino, servers.clone()));
+        let decisions =
+            self.decisions.iter().map(|(number, servers)| Mutation::Decide(*number, servers.clone()));
+        let answers =
+            self.answers.iter().filter(move |(_, answer)| answer.time >= horizon).map(
+                |((session, slot), answer)| Mutation::PutAnswer(*session, *slot, Box::new(answer.clone())),
+            );
+        let orphans = self.orphans.iter().map(|(ino, holders)| Mutation::PutOrphan(*ino, holders.clone()));
+        let purges = self.purges.iter().map(|(ino, servers)| Mutation::PutPurge(*ino, servers.clone()));
         let mover = self.mover.map(|mover| Mutation::PutMover(Some(mover)));
         let mut all = head
             .into_iter()
@@ -244,10 +217,7 @@ impl Shard {
             .peekable();
         std::iter::from_fn(move || {
             all.peek()?;
-            Some(Batch {
-                shard,
-                mutations: all.by_ref().take(64).collect(),
-            })
+            Some(Batch { shard, mutations: all.by_ref().take(64).collect() })
         })
     }
 }

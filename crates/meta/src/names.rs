@@ -49,34 +49,21 @@ impl<O: Outside> Core<O> {
                 owner.check(&caller.credentials, EXECUTE)?;
                 bench.shard.entry_is_free(at.dir, at.name)?;
                 let named = bench.shard.find(at.dir, at.name).ok_or(Errno::NOENT)?;
-                let here = if named.ino.shard() == bench.id {
-                    Some(shown(bench, named.ino)?)
-                } else {
-                    None
-                };
+                let here = if named.ino.shard() == bench.id { Some(shown(bench, named.ino)?) } else { None };
                 Ok((named, here))
             })?;
             let shown = match here {
                 Some(shown) => shown,
                 None if !self.is_mine(named.ino.shard()) => {
-                    return Ok(Reply::Meta(MetaReply::Elsewhere {
-                        ino: named.ino,
-                        kind: named.kind,
-                    }));
+                    return Ok(Reply::Meta(MetaReply::Elsewhere { ino: named.ino, kind: named.kind }));
                 }
-                None => match self
-                    .stripes
-                    .with(named.ino.shard(), |bench| shown(bench, named.ino))
-                {
+                None => match self.stripes.with(named.ino.shard(), |bench| shown(bench, named.ino)) {
                     Err(Failure::Errno(Errno::NOENT)) => continue,
                     other => other?,
                 },
             };
             let attr = Box::new(self.with_parts(shown.attr, shown.mtime_set)?);
-            return Ok(Reply::Meta(MetaReply::Entry {
-                attr,
-                target: shown.target,
-            }));
+            return Ok(Reply::Meta(MetaReply::Entry { attr, target: shown.target }));
         }
         Err(Errno::NOENT.into())
     }
@@ -91,54 +78,46 @@ impl<O: Outside> Core<O> {
     ) -> Result<Reply, Failure> {
         check_name(at.name)?;
         let now = self.outside.now();
-        let look = self.stripes.with(shard_of(&at), |bench| {
-            if let Some(reply) = repeated(bench.shard, &caller.id)? {
-                // The open it answers may have been lost with a restart.
-                if let Reply::Meta(MetaReply::Opened { attr, .. }) = &reply {
-                    register(bench, now, attr.ino, opened(how, open))?;
+        let look =
+            self.stripes.with(shard_of(&at), |bench| {
+                if let Some(reply) = repeated(bench.shard, &caller.id)? {
+                    // The open it answers may have been lost with a restart.
+                    if let Reply::Meta(MetaReply::Opened { attr, .. }) = &reply {
+                        register(bench, now, attr.ino, opened(how, open))?;
+                    }
+                    return Ok(Look::Answered(reply));
                 }
-                return Ok(Look::Answered(reply));
-            }
-            let (home, owner) = bench.shard.home(at.dir, at.split, at.name)?;
-            owner.check(&caller.credentials, EXECUTE)?;
-            bench.shard.entry_is_free(at.dir, at.name)?;
-            match (bench.shard.find(at.dir, at.name), how.create) {
-                (Some(_), Some(create)) if create.exclusive => Err(Errno::EXIST.into()),
-                (Some(named), _) if named.ino.shard() != bench.id => {
-                    let elsewhere = MetaReply::Elsewhere {
-                        ino: named.ino,
-                        kind: named.kind,
-                    };
-                    Ok(Look::Answered(Reply::Meta(elsewhere)))
-                }
-                (Some(named), _) => open_existing(bench, caller, now, named.ino, how, open, out),
-                (None, None) => Err(Errno::NOENT.into()),
-                (None, Some(create)) => {
-                    bench.shard.may_change(home)?;
-                    owner.check(&caller.credentials, EXECUTE | WRITE)?;
-                    let owner = owner.inherit(&caller.credentials, create.mode, false);
-                    let inode = Inode::new(owner, now, Body::Record(Box::default()));
-                    make(bench, caller, now, home, at.name, inode, |attr| {
-                        MetaReply::Opened {
+                let (home, owner) = bench.shard.home(at.dir, at.split, at.name)?;
+                owner.check(&caller.credentials, EXECUTE)?;
+                bench.shard.entry_is_free(at.dir, at.name)?;
+                match (bench.shard.find(at.dir, at.name), how.create) {
+                    (Some(_), Some(create)) if create.exclusive => Err(Errno::EXIST.into()),
+                    (Some(named), _) if named.ino.shard() != bench.id => {
+                        let elsewhere = MetaReply::Elsewhere { ino: named.ino, kind: named.kind };
+                        Ok(Look::Answered(Reply::Meta(elsewhere)))
+                    }
+                    (Some(named), _) => open_existing(bench, caller, now, named.ino, how, open, out),
+                    (None, None) => Err(Errno::NOENT.into()),
+                    (None, Some(create)) => {
+                        bench.shard.may_change(home)?;
+                        owner.check(&caller.credentials, EXECUTE | WRITE)?;
+                        let owner = owner.inherit(&caller.credentials, create.mode, false);
+                        let inode = Inode::new(owner, now, Body::Record(Box::default()));
+                        make(bench, caller, now, home, at.name, inode, |attr| MetaReply::Opened {
                             attr,
                             created: true,
                             target: Vec::new(),
-                        }
-                    })
-                    .inspect(|(ino, _, _)| {
-                        let live = bench.shard.live.entry(*ino).or_default();
-                        live.opens.push(opened(how, open));
-                    })
-                    .map(|(_, reply, grown)| {
-                        if grown {
-                            Look::Grown(reply)
-                        } else {
-                            Look::Answered(reply)
-                        }
-                    })
+                        })
+                        .inspect(|(ino, _, _)| {
+                            let live = bench.shard.live.entry(*ino).or_default();
+                            live.opens.push(opened(how, open));
+                        })
+                        .map(|(_, reply, grown)| {
+                            if grown { Look::Grown(reply) } else { Look::Answered(reply) }
+                        })
+                    }
                 }
-            }
-        })?;
+            })?;
         self.after_look(caller, at.dir, look)
     }
 
@@ -241,11 +220,7 @@ impl<O: Outside> Core<O> {
             bench.shard.may_change(home)?;
             bench.shard.inode_is_free(named.ino)?;
             if owner.is_restricted(&caller.credentials) {
-                bench
-                    .shard
-                    .inode(named.ino)?
-                    .owner()
-                    .check_owner(&caller.credentials)?;
+                bench.shard.inode(named.ino)?.owner().check_owner(&caller.credentials)?;
             }
             let mut draft = Draft::freeing(now);
             draft.drop_entry(home, at.name, named.kind);
@@ -267,14 +242,13 @@ impl<O: Outside> Core<O> {
     }
 
     pub(crate) fn read_link(&self, ino: Ino, out: &mut Vec<u8>) -> Result<Reply, Failure> {
-        self.stripes
-            .with(ino.shard(), |bench| match &bench.shard.inode(ino)?.body {
-                Body::Symlink(target) => {
-                    out.extend_from_slice(target);
-                    Ok(Reply::Done)
-                }
-                _ => Err(Errno::INVAL.into()),
-            })
+        self.stripes.with(ino.shard(), |bench| match &bench.shard.inode(ino)?.body {
+            Body::Symlink(target) => {
+                out.extend_from_slice(target);
+                Ok(Reply::Done)
+            }
+            _ => Err(Errno::INVAL.into()),
+        })
     }
 
     /// What an entry names and who owns its directory, from this server's shards. Waits while an intent holds it.
@@ -284,12 +258,11 @@ impl<O: Outside> Core<O> {
         split: bool,
         name: &[u8],
     ) -> Result<(Option<Named>, crate::access::Owner), Failure> {
-        self.stripes
-            .with(namespace::entry_shard(dir, split, name), |bench| {
-                let (_, owner) = bench.shard.home(dir, split, name)?;
-                bench.shard.entry_is_free(dir, name)?;
-                Ok((bench.shard.find(dir, name), owner))
-            })
+        self.stripes.with(namespace::entry_shard(dir, split, name), |bench| {
+            let (_, owner) = bench.shard.home(dir, split, name)?;
+            bench.shard.entry_is_free(dir, name)?;
+            Ok((bench.shard.find(dir, name), owner))
+        })
     }
 }
 
@@ -304,11 +277,7 @@ pub(crate) struct Shown {
 pub(crate) fn shown(bench: &Bench<'_>, ino: Ino) -> Op<Shown> {
     let inode = bench.shard.inode(ino)?;
     let mtime_set = inode.as_directory().map_or(Time::MIN, |d| d.mtime_set);
-    Ok(Shown {
-        attr: inode.attr(ino),
-        mtime_set,
-        target: inode.target().to_vec(),
-    })
+    Ok(Shown { attr: inode.attr(ino), mtime_set, target: inode.target().to_vec() })
 }
 
 /// Checks that an entry can be made: its directory is there and may be written, and the name is free.
@@ -337,35 +306,19 @@ fn make(
     let mut draft = Draft::new(now);
     let ino = draft.next_ino(bench.shard, bench.id);
     let reply = Reply::Meta(reply(Box::new(inode.attr(ino))));
-    draft.put_entry(
-        home,
-        name,
-        Named {
-            ino,
-            kind: inode.kind(),
-        },
-        None,
-    );
+    draft.put_entry(home, name, Named { ino, kind: inode.kind() }, None);
     draft.put_inode(ino, inode);
     draft.answer(&caller.id, &reply);
     bench.commit(draft)?;
     let grown = match home {
-        Home::Packed(dir) => bench
-            .shard
-            .inodes
-            .get(&dir)
-            .is_some_and(|inode| wants_split(inode)),
+        Home::Packed(dir) => bench.shard.inodes.get(&dir).is_some_and(|inode| wants_split(inode)),
         Home::Part(..) => false,
     };
     Ok((ino, reply, grown))
 }
 
 fn opened(how: OpenHow, id: OpenId) -> Opened {
-    Opened {
-        id,
-        write: how.write,
-        append: how.append,
-    }
+    Opened { id, write: how.write, append: how.append }
 }
 
 fn open_existing(
@@ -409,18 +362,9 @@ fn open_existing(
                 crate::file::resize_record(inode, 0, now, &caller.credentials);
             }
             let reply = bench.shard.inode(ino)?.attr(ino);
-            let attr = Attr {
-                size: 0,
-                mtime: now,
-                ctime: now,
-                size_generation: reply.size_generation + 1,
-                ..reply
-            };
-            let reply = MetaReply::Opened {
-                attr: Box::new(attr),
-                created: false,
-                target: Vec::new(),
-            };
+            let attr =
+                Attr { size: 0, mtime: now, ctime: now, size_generation: reply.size_generation + 1, ..reply };
+            let reply = MetaReply::Opened { attr: Box::new(attr), created: false, target: Vec::new() };
             let reply = Reply::Meta(reply);
             draft.answer(&caller.id, &reply);
             bench.commit(draft)?;
@@ -429,11 +373,7 @@ fn open_existing(
         Body::Record(data) if how.read => out.extend_from_slice(data),
         _ => {}
     }
-    let reply = MetaReply::Opened {
-        attr: Box::new(inode.attr(ino)),
-        created: false,
-        target: Vec::new(),
-    };
+    let reply = MetaReply::Opened { attr: Box::new(inode.attr(ino)), created: false, target: Vec::new() };
     Ok(Look::Answered(Reply::Meta(reply)))
 }
 

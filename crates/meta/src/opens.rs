@@ -27,13 +27,7 @@ pub(crate) fn register(bench: &mut Bench<'_>, now: Time, ino: Ino, opened: Opene
     let (size, orphan) = (inode.size, inode.nlink == 0);
     let mut draft = Draft::new(now);
     if writes_blocks && settled {
-        draft.push(Mutation::Stamp(
-            ino,
-            Stamp {
-                settled: false,
-                ..stamp(inode)
-            },
-        ));
+        draft.push(Mutation::Stamp(ino, Stamp { settled: false, ..stamp(inode) }));
     }
     if orphan {
         let mut holders = bench.shard.holders(ino);
@@ -44,16 +38,10 @@ pub(crate) fn register(bench: &mut Bench<'_>, now: Time, ino: Ino, opened: Opene
     bench.commit(draft)?;
     let live = bench.shard.live.entry(ino).or_default();
     if writes_blocks && settled {
-        live.written = Written {
-            append_end: opened.append.then_some(size),
-            ..Written::default()
-        };
+        live.written = Written { append_end: opened.append.then_some(size), ..Written::default() };
     } else if writes_blocks && !live.has_writer() && !live.busy {
         // Somebody wrote before a restart, and what he would have reported is lost.
-        live.written = Written {
-            unsure: true,
-            ..live.written
-        };
+        live.written = Written { unsure: true, ..live.written };
     }
     match live.opens.iter_mut().find(|o| o.id == opened.id) {
         Some(known) => *known = opened,
@@ -78,19 +66,11 @@ pub(crate) fn stamp(inode: &Inode) -> Stamp {
 
 /// The stamp of a file that is settled now, at `size`, last written at `last` (0: not since it was settled before).
 fn settled_stamp(inode: &Inode, size: u64, last: Time, now: Time) -> Stamp {
-    let mut stamp = Stamp {
-        size,
-        settled: true,
-        ..stamp(inode)
-    };
+    let mut stamp = Stamp { size, settled: true, ..stamp(inode) };
     let mtime_set = inode.as_blocks().map_or(Time::MIN, |b| b.mtime_set);
     if last > 0 && last > mtime_set {
         // A time in the future was set before that write, which ends it.
-        stamp.mtime = if stamp.mtime > now {
-            last
-        } else {
-            stamp.mtime.max(last)
-        };
+        stamp.mtime = if stamp.mtime > now { last } else { stamp.mtime.max(last) };
         stamp.ctime = stamp.ctime.max(last);
     }
     stamp
@@ -105,16 +85,7 @@ impl<O: Outside> Core<O> {
     pub(crate) fn reopen(&self, ino: Ino, open: OpenId, write: bool) -> Result<Reply, Failure> {
         let now = self.outside.now();
         self.stripes.with(ino.shard(), |bench| {
-            register(
-                bench,
-                now,
-                ino,
-                Opened {
-                    id: open,
-                    write,
-                    append: false,
-                },
-            )?;
+            register(bench, now, ino, Opened { id: open, write, append: false })?;
             Ok(Reply::Done)
         })
     }
@@ -132,11 +103,8 @@ impl<O: Outside> Core<O> {
             let in_blocks = inode.as_blocks().is_some();
             let orphan = inode.nlink == 0;
             let live = bench.shard.live.entry(ino).or_default();
-            let known = live
-                .opens
-                .iter()
-                .position(|o| o.id == open)
-                .map(|index| live.opens.swap_remove(index));
+            let known =
+                live.opens.iter().position(|o| o.id == open).map(|index| live.opens.swap_remove(index));
             let wrote_blocks = in_blocks && (known.is_some_and(|o| o.write) || wrote.is_some());
             if wrote_blocks {
                 note(&mut live.written, wrote, generation, now);
@@ -157,11 +125,7 @@ impl<O: Outside> Core<O> {
                 bench.shard.rest(ino);
                 return Ok((None, bench.shard.purges.contains_key(&ino)));
             }
-            let ask = if wrote_blocks && no_writer {
-                begin_settling(bench, ino, now)?
-            } else {
-                None
-            };
+            let ask = if wrote_blocks && no_writer { begin_settling(bench, ino, now)? } else { None };
             bench.shard.rest(ino);
             Ok((ask, false))
         })?;
@@ -179,10 +143,7 @@ impl<O: Outside> Core<O> {
         let now = self.outside.now();
         let ask = self.stripes.with(ino.shard(), |bench| {
             bench.shard.is_not_busy(ino)?;
-            match (
-                bench.shard.inodes.get(&ino).map(|i| &i.body),
-                bench.shard.live.get(&ino),
-            ) {
+            match (bench.shard.inodes.get(&ino).map(|i| &i.body), bench.shard.live.get(&ino)) {
                 (_, Some(live)) if live.has_writer() => Ok(None),
                 (Some(Body::Blocks(blocks)), _) if !blocks.settled => {
                     // What its writers would have reported may be lost.

@@ -99,11 +99,7 @@ pub(crate) struct Part {
 
 impl Part {
     pub(crate) fn owner(&self) -> Owner {
-        Owner {
-            mode: self.mode,
-            uid: self.uid,
-            gid: self.gid,
-        }
+        Owner { mode: self.mode, uid: self.uid, gid: self.gid }
     }
 }
 
@@ -133,12 +129,7 @@ impl Inode {
 
     /// A new, empty directory.
     pub(crate) fn directory(owner: Owner, now: Time, parent: Ino, name: &[u8]) -> Inode {
-        let directory = Directory {
-            parent,
-            name: name.into(),
-            state: Spread::Packed,
-            mtime_set: Time::MIN,
-        };
+        let directory = Directory { parent, name: name.into(), state: Spread::Packed, mtime_set: Time::MIN };
         Inode::new(owner, now, Body::Directory(Box::new(directory)))
     }
 
@@ -153,11 +144,7 @@ impl Inode {
     }
 
     pub(crate) fn owner(&self) -> Owner {
-        Owner {
-            mode: self.mode,
-            uid: self.uid,
-            gid: self.gid,
-        }
+        Owner { mode: self.mode, uid: self.uid, gid: self.gid }
     }
 
     pub(crate) fn as_directory(&self) -> Option<&Directory> {
@@ -192,10 +179,7 @@ impl Inode {
     /// What `stat` shows. Of a split directory, entries, links and mtime still lack what the parts know.
     pub(crate) fn attr(&self, ino: Ino) -> Attr {
         let (store, layout) = match &self.body {
-            Body::Blocks(b) => (
-                Store::Blocks { settled: b.settled },
-                Some(Box::new(b.layout.clone())),
-            ),
+            Body::Blocks(b) => (Store::Blocks { settled: b.settled }, Some(Box::new(b.layout.clone()))),
             _ => (Store::Record, None),
         };
         Attr {

@@ -43,9 +43,7 @@ impl<O: Outside> Core<O> {
     ) -> Result<Reply, Failure> {
         check_name(from.name)?;
         check_name(to.name)?;
-        self.once(caller, shard_of(&from), || {
-            self.patiently(|| self.try_rename(caller, from, to, mode))
-        })
+        self.once(caller, shard_of(&from), || self.patiently(|| self.try_rename(caller, from, to, mode)))
     }
 
     fn try_rename(
@@ -65,13 +63,7 @@ impl<O: Outside> Core<O> {
             (_, Some(target)) if target.ino == source.ino => return Ok(Reply::Done),
             _ => {}
         }
-        let rename = Rename {
-            from,
-            to,
-            source,
-            target,
-            exchange: mode == RenameMode::Exchange,
-        };
+        let rename = Rename { from, to, source, target, exchange: mode == RenameMode::Exchange };
         let moves =
             is_directory(source.kind) || (rename.exchange && target.is_some_and(|t| is_directory(t.kind)));
         if let Some(target) = target {
@@ -95,10 +87,7 @@ impl<O: Outside> Core<O> {
         let result = self.check_circles(&rename).and_then(|()| {
             self.carry_out_as(caller, &intent, plan, || self.raise_everywhere(), |_| Reply::Done)
         });
-        let give_back = PeerRequest::DirectoryMoves {
-            intent: intent.id,
-            take: false,
-        };
+        let give_back = PeerRequest::DirectoryMoves { intent: intent.id, take: false };
         // Who does not hear it finds out when somebody else wants the lock.
         let _ = self.ask(self.outside.map().primary(MOVES), &give_back);
         result
@@ -131,12 +120,7 @@ impl<O: Outside> Core<O> {
         for named in [Some(rename.source), exchanged].into_iter().flatten() {
             if is_directory(named.kind) {
                 let (attr, _) = self.inode_anywhere(named.ino)?;
-                Owner {
-                    mode: attr.mode,
-                    uid: attr.uid,
-                    gid: attr.gid,
-                }
-                .check(&caller.credentials, WRITE)?;
+                Owner { mode: attr.mode, uid: attr.uid, gid: attr.gid }.check(&caller.credentials, WRITE)?;
             }
         }
         Ok(())
@@ -146,25 +130,12 @@ impl<O: Outside> Core<O> {
         let (from, to, source) = (&rename.from, &rename.to, rename.source);
         let put = |at: &At<'_>, named: Named, replace: Option<Named>| {
             let (name, replace) = (at.name.to_vec(), replace.map(|named| named.ino));
-            (
-                shard_of(at),
-                Step::PutEntry {
-                    dir: at.dir,
-                    name,
-                    ino: named.ino,
-                    kind: named.kind,
-                    replace,
-                },
-            )
+            (shard_of(at), Step::PutEntry { dir: at.dir, name, ino: named.ino, kind: named.kind, replace })
         };
         let settle = |named: Named, at: &At<'_>| {
             let ino = named.ino;
             let step = match named.kind {
-                FileKind::Directory => Step::SetParent {
-                    ino,
-                    parent: at.dir,
-                    name: at.name.to_vec(),
-                },
+                FileKind::Directory => Step::SetParent { ino, parent: at.dir, name: at.name.to_vec() },
                 _ => Step::Touch { ino },
             };
             (ino.shard(), step)
@@ -188,11 +159,7 @@ impl<O: Outside> Core<O> {
         }
         steps.push((
             shard_of(from),
-            Step::RemoveEntry {
-                dir: from.dir,
-                name: from.name.to_vec(),
-                ino: source.ino,
-            },
+            Step::RemoveEntry { dir: from.dir, name: from.name.to_vec(), ino: source.ino },
         ));
         Ok(steps)
     }
@@ -233,10 +200,7 @@ impl<O: Outside> Core<O> {
         let mut version = self.namespace() + 1;
         'again: for _ in 0..64 {
             let map = self.outside.map();
-            let others = map
-                .servers
-                .iter()
-                .filter(|s| s.state == ServerState::Up && s.id != me);
+            let others = map.servers.iter().filter(|s| s.state == ServerState::Up && s.id != me);
             for server in std::iter::once(me).chain(others.map(|s| s.id)) {
                 match self.ask(server, &PeerRequest::RaiseNamespace { version }) {
                     Ok(_) => {}
@@ -253,10 +217,7 @@ impl<O: Outside> Core<O> {
     }
 
     fn take_moves(&self, intent: &Active<'_, O>) -> Result<(), Failure> {
-        let request = PeerRequest::DirectoryMoves {
-            intent: intent.id,
-            take: true,
-        };
+        let request = PeerRequest::DirectoryMoves { intent: intent.id, take: true };
         self.patiently(|| self.ask(self.outside.map().primary(MOVES), &request).map(drop))
     }
 

@@ -27,11 +27,7 @@ pub(crate) struct EntryKey {
 impl EntryKey {
     /// Before all entries of `dir` with this cookie. (An empty boxed slice takes no memory.)
     pub(crate) fn first(dir: Ino, cookie: u64) -> EntryKey {
-        EntryKey {
-            dir,
-            cookie,
-            name: Box::default(),
-        }
+        EntryKey { dir, cookie, name: Box::default() }
     }
 }
 
@@ -163,6 +159,8 @@ pub(crate) struct Shard {
     pub running: HashSet<(u64, u32)>,
     /// Decisions that everybody has heard; the log is told with the next change.
     pub concluded: Vec<u64>,
+    /// Until then, opens from before a restart may be registered again.
+    pub grace: Option<Instant>,
     /// Answers that were put since old ones were last dropped.
     pub answers_put: usize,
 }
@@ -211,11 +209,7 @@ impl Shard {
     pub(crate) fn may_change(&self, home: Home) -> Op<()> {
         let dir = match home {
             Home::Packed(dir) => {
-                let state = self
-                    .inodes
-                    .get(&dir)
-                    .and_then(|i| i.as_directory())
-                    .map(|d| d.state);
+                let state = self.inodes.get(&dir).and_then(|i| i.as_directory()).map(|d| d.state);
                 if state == Some(Spread::Splitting) {
                     return Err(Stop::Wait);
                 }
@@ -247,11 +241,7 @@ impl Shard {
 
     /// Waits while somebody cuts the file, appends to it, or moves it out of its record.
     pub(crate) fn is_not_busy(&self, ino: Ino) -> Op<()> {
-        if self.live.get(&ino).is_some_and(|l| l.busy) {
-            Err(Stop::Wait)
-        } else {
-            Ok(())
-        }
+        if self.live.get(&ino).is_some_and(|l| l.busy) { Err(Stop::Wait) } else { Ok(()) }
     }
 
     /// Whether somebody still needs the inode without links.
@@ -259,12 +249,14 @@ impl Shard {
         self.live.get(&ino).is_some_and(|l| l.busy || !l.opens.is_empty())
     }
 
+    /// Whether an inode must stay when it loses its last link: it is in use, or may turn out to be.
+    pub(crate) fn must_stay(&self, ino: Ino) -> bool {
+        self.in_use(ino) || self.grace.is_some_and(|until| Instant::now() < until)
+    }
+
     /// Who has an inode open.
     pub(crate) fn holders(&self, ino: Ino) -> Vec<OpenId> {
-        self.live
-            .get(&ino)
-            .map(|l| l.opens.iter().map(|o| o.id).collect())
-            .unwrap_or_default()
+        self.live.get(&ino).map(|l| l.opens.iter().map(|o| o.id).collect()).unwrap_or_default()
     }
 
     /// Forgets about an inode's use when there is none.

@@ -58,11 +58,7 @@ impl<O: Outside> Core<O> {
                 .shard
                 .entries
                 .range(range)
-                .map(|(key, named)| MovedEntry {
-                    name: key.name.to_vec(),
-                    ino: named.ino,
-                    kind: named.kind,
-                })
+                .map(|(key, named)| MovedEntry { name: key.name.to_vec(), ino: named.ino, kind: named.kind })
                 .collect();
             Ok(Some((inode.owner(), inode.mtime, entries)))
         })?;
@@ -86,11 +82,7 @@ impl<O: Outside> Core<O> {
             })
             .and_then(|current| {
                 installed?;
-                if current == owner {
-                    Ok(())
-                } else {
-                    self.own_everywhere(dir, current)
-                }
+                if current == owner { Ok(()) } else { self.own_everywhere(dir, current) }
             })
     }
 
@@ -119,13 +111,7 @@ impl<O: Outside> Core<O> {
 
     fn own_everywhere(&self, dir: Ino, owner: Owner) -> Result<(), Failure> {
         for server in &self.outside.map().servers {
-            self.ask(
-                server.id,
-                &PeerRequest::OwnParts {
-                    dir,
-                    owner: owner.triple(),
-                },
-            )?;
+            self.ask(server.id, &PeerRequest::OwnParts { dir, owner: owner.triple() })?;
         }
         Ok(())
     }
@@ -142,10 +128,7 @@ impl<O: Outside> Core<O> {
         let now = self.outside.now();
         let mut by_part: BTreeMap<u16, Vec<&MovedEntry>> = BTreeMap::new();
         for entry in entries {
-            by_part
-                .entry(part_of(cookie(dir, &entry.name)))
-                .or_default()
-                .push(entry);
+            by_part.entry(part_of(cookie(dir, &entry.name))).or_default().push(entry);
         }
         for number in parts.iter().copied().filter(|number| *number < PARTS) {
             let entries = by_part.remove(&number).unwrap_or_default();
@@ -164,12 +147,7 @@ impl<O: Outside> Core<O> {
                 draft.push(Mutation::PutPart(dir, number, part));
                 for entry in &entries {
                     let name = entry.name.as_slice().into();
-                    draft.push(Mutation::PutEntry {
-                        dir,
-                        name,
-                        ino: entry.ino,
-                        kind: entry.kind,
-                    });
+                    draft.push(Mutation::PutEntry { dir, name, ino: entry.ino, kind: entry.kind });
                 }
                 bench.commit(draft)
             })?;
@@ -181,20 +159,16 @@ impl<O: Outside> Core<O> {
     pub(crate) fn stat_parts(&self, dir: Ino) -> Result<PeerReply, Failure> {
         let (mut entries, mut subdirectories, mut mtime) = (0, 0u32, Time::MIN);
         for number in self.my_parts(dir) {
-            let part = self.stripes.with(part_shard(dir, number), |bench| {
-                Ok(bench.shard.parts.get(&(dir, number)).copied())
-            })?;
+            let part = self
+                .stripes
+                .with(part_shard(dir, number), |bench| Ok(bench.shard.parts.get(&(dir, number)).copied()))?;
             if let Some(part) = part {
                 entries += u64::from(part.entries);
                 subdirectories = subdirectories.saturating_add(part.subdirectories);
                 mtime = mtime.max(part.mtime);
             }
         }
-        Ok(PeerReply::Parts {
-            entries,
-            subdirectories,
-            mtime,
-        })
+        Ok(PeerReply::Parts { entries, subdirectories, mtime })
     }
 
     /// This server's parts of a directory have another owner or mode.
@@ -206,16 +180,7 @@ impl<O: Outside> Core<O> {
                     return Ok(());
                 };
                 let mut draft = Draft::new(now);
-                draft.push(Mutation::PutPart(
-                    dir,
-                    number,
-                    Part {
-                        mode,
-                        uid,
-                        gid,
-                        ..part
-                    },
-                ));
+                draft.push(Mutation::PutPart(dir, number, Part { mode, uid, gid, ..part }));
                 bench.commit(draft)
             })?;
         }
@@ -225,18 +190,12 @@ impl<O: Outside> Core<O> {
     fn my_parts(&self, dir: Ino) -> Vec<u16> {
         let map = self.outside.map();
         let me = self.outside.me();
-        (0..PARTS)
-            .filter(|number| map.primary(part_shard(dir, *number)) == me)
-            .collect()
+        (0..PARTS).filter(|number| map.primary(part_shard(dir, *number)) == me).collect()
     }
 }
 
 fn set_state(inode: Option<&mut Inode>, state: Spread) {
-    if let Some(Inode {
-        body: Body::Directory(directory),
-        ..
-    }) = inode
-    {
+    if let Some(Inode { body: Body::Directory(directory), .. }) = inode {
         directory.state = state;
     }
 }
@@ -245,10 +204,7 @@ fn set_state(inode: Option<&mut Inode>, state: Spread) {
 fn deal(map: &Map, dir: Ino, entries: Vec<MovedEntry>) -> BTreeMap<ServerId, Vec<Load>> {
     let mut by_part: BTreeMap<u16, Vec<MovedEntry>> = (0..PARTS).map(|number| (number, Vec::new())).collect();
     for entry in entries {
-        by_part
-            .entry(part_of(cookie(dir, &entry.name)))
-            .or_default()
-            .push(entry);
+        by_part.entry(part_of(cookie(dir, &entry.name))).or_default().push(entry);
     }
     let mut dealt: BTreeMap<ServerId, Vec<Load>> = BTreeMap::new();
     for (number, entries) in by_part {

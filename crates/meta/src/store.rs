@@ -45,10 +45,7 @@ pub trait Outside: Send + Sync + 'static {
 
     /// One data operation on several servers, if possible in parallel; the answers in their order.
     fn data_all(&self, servers: &[ServerId], request: &DataRequest) -> Vec<Result<DataReply, Errno>> {
-        servers
-            .iter()
-            .map(|server| self.data(*server, request, &[], &mut []))
-            .collect()
+        servers.iter().map(|server| self.data(*server, request, &[], &mut [])).collect()
     }
 
     /// The clock.
@@ -144,10 +141,12 @@ impl<O: Outside> MetaStore<O> {
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::InUse(dir.into())),
             Err(error) => return Err(OpenError::io(dir)(error.into())),
         }
-        let stripes = Stripes::open(dir, options.deployment, options.patience, options.compact_at)?;
+        let grace = Instant::now() + options.grace;
+        let (deployment, patience) = (options.deployment, options.patience);
+        let stripes = Stripes::open(dir, deployment, patience, grace, options.compact_at)?;
         let namespace = AtomicU64::new(stripes.namespace());
         let core = Core {
-            keeper: Keeper::new(Instant::now() + options.grace),
+            keeper: Keeper::new(grace),
             locking: Locking::default(),
             prepared: Mutex::default(),
             patience: options.patience,
@@ -161,9 +160,7 @@ impl<O: Outside> MetaStore<O> {
         let core = Arc::new(core);
         let thread = options.background.then(|| {
             let core = core.clone();
-            std::thread::Builder::new()
-                .name("meta-keeper".into())
-                .spawn(move || core.keep_always())
+            std::thread::Builder::new().name("meta-keeper".into()).spawn(move || core.keep_always())
         });
         let thread = thread.transpose().map_err(OpenError::io(dir))?;
         Ok(MetaStore { core, thread })
@@ -221,10 +218,7 @@ impl<O: Outside> MetaStore<O> {
 
     /// How much it holds. Looks at every shard: for a status display.
     pub fn counts(&self) -> Counts {
-        let mut counts = Counts {
-            log_bytes: self.core.stripes.log_bytes(),
-            ..Counts::default()
-        };
+        let mut counts = Counts { log_bytes: self.core.stripes.log_bytes(), ..Counts::default() };
         self.core.stripes.each(|_, shard| {
             counts.inodes += shard.inodes.len() as u64;
             counts.opens += shard.live.values().map(|l| l.opens.len() as u64).sum::<u64>();
@@ -271,41 +265,24 @@ impl<O: Outside> Core<O> {
             MetaRequest::Spill { ino } => self.spill(ino),
             MetaRequest::Append { ino } => self.append(caller, ino, payload),
             MetaRequest::Mkdir { at, mode } => self.mkdir(caller, at, mode),
-            MetaRequest::MakeNode {
-                at,
-                kind,
-                mode,
-                target,
-            } => self.make_node(caller, at, kind, mode, target),
+            MetaRequest::MakeNode { at, kind, mode, target } => {
+                self.make_node(caller, at, kind, mode, target)
+            }
             MetaRequest::Link { ino, at } => self.link(caller, ino, at),
             MetaRequest::Unlink { at } => self.unlink(caller, at),
             MetaRequest::Rmdir { at } => self.rmdir(caller, at),
             MetaRequest::Rename { from, to, mode } => self.rename(caller, from, to, mode),
-            MetaRequest::ReadDir {
-                dir,
-                split,
-                after,
-                limit,
-                attrs,
-            } => self.read_dir(caller, dir, split, after, limit, attrs),
+            MetaRequest::ReadDir { dir, split, after, limit, attrs } => {
+                self.read_dir(caller, dir, split, after, limit, attrs)
+            }
             MetaRequest::Parent { ino } => self.parent(ino),
             MetaRequest::ReadLink { ino } => self.read_link(ino, out),
             MetaRequest::GetXattr { ino, name } => self.get_xattr(caller, ino, name, out),
             MetaRequest::ListXattr { ino } => self.list_xattr(caller, ino, out),
             MetaRequest::SetXattr { ino, name, mode } => self.set_xattr(caller, ino, name, mode, payload),
             MetaRequest::RemoveXattr { ino, name } => self.remove_xattr(caller, ino, name),
-            MetaRequest::Lock {
-                ino,
-                owner,
-                range,
-                wait_ms,
-            } => self.lock(ino, owner, range, wait_ms),
-            MetaRequest::Unlock {
-                ino,
-                owner,
-                start,
-                end,
-            } => self.unlock(ino, owner, start, end),
+            MetaRequest::Lock { ino, owner, range, wait_ms } => self.lock(ino, owner, range, wait_ms),
+            MetaRequest::Unlock { ino, owner, start, end } => self.unlock(ino, owner, start, end),
             MetaRequest::TestLock { ino, owner, range } => self.test_lock(ino, owner, range),
             MetaRequest::EndSession { session } => self.end_session(session),
             MetaRequest::Sync { ino } => self.sync(ino),
@@ -314,42 +291,30 @@ impl<O: Outside> Core<O> {
 
     pub(crate) fn serve_peer(&self, _from: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
         match request {
-            PeerRequest::Prepare { intent, steps } => self
-                .prepare(*intent, steps)
-                .map(|made| Reply::Peer(PeerReply::Prepared { made })),
+            PeerRequest::Prepare { intent, steps } => {
+                self.prepare(*intent, steps).map(|made| Reply::Peer(PeerReply::Prepared { made }))
+            }
             PeerRequest::Commit { intent } => self.commit(*intent).map(|()| Reply::Done),
             PeerRequest::Abort { intent } => self.abort(*intent).map(|()| Reply::Done),
-            PeerRequest::Outcome { intent } => self
-                .outcome(*intent)
-                .map(|committed| Reply::Peer(PeerReply::Outcome { committed })),
-            PeerRequest::InstallParts {
-                dir,
-                owner,
-                time,
-                parts,
-                entries,
-            } => self
-                .install_parts(*dir, *owner, *time, parts, entries)
-                .map(|()| Reply::Done),
+            PeerRequest::Outcome { intent } => {
+                self.outcome(*intent).map(|committed| Reply::Peer(PeerReply::Outcome { committed }))
+            }
+            PeerRequest::InstallParts { dir, owner, time, parts, entries } => {
+                self.install_parts(*dir, *owner, *time, parts, entries).map(|()| Reply::Done)
+            }
             PeerRequest::StatParts { dir } => self.stat_parts(*dir).map(Reply::Peer),
             PeerRequest::OwnParts { dir, owner } => self.own_parts(*dir, *owner).map(|()| Reply::Done),
             PeerRequest::RaiseNamespace { version } => self.raise_here(*version).map(|()| Reply::Done),
             PeerRequest::DirectoryMoves { intent, take } => {
                 self.serve_moves(*intent, *take).map(|()| Reply::Done)
             }
-            PeerRequest::Inode { ino } => self.inode_here(*ino).map(|(attr, parent)| {
-                Reply::Peer(PeerReply::Inode {
-                    attr: Box::new(attr),
-                    parent,
-                })
-            }),
+            PeerRequest::Inode { ino } => self
+                .inode_here(*ino)
+                .map(|(attr, parent)| Reply::Peer(PeerReply::Inode { attr: Box::new(attr), parent })),
             PeerRequest::Entry { dir, split, name } => {
                 self.entry_here(*dir, *split, name).map(|(named, owner)| {
                     let named = named.map(|n| (n.ino, n.kind));
-                    Reply::Peer(PeerReply::Entry {
-                        named,
-                        owner: owner.triple(),
-                    })
+                    Reply::Peer(PeerReply::Entry { named, owner: owner.triple() })
                 })
             }
             PeerRequest::Note { text } => {
@@ -379,10 +344,7 @@ impl<O: Outside> Core<O> {
 
     /// Raises the version on this server; refused if that would not raise it.
     pub(crate) fn raise_here(&self, version: u64) -> Result<(), Failure> {
-        let before = self
-            .stripes
-            .raise_namespace(version)
-            .map_err(|e| Failure::Errno(e.errno()))?;
+        let before = self.stripes.raise_namespace(version).map_err(|e| Failure::Errno(e.errno()))?;
         if before >= version {
             return Err(Refusal::StaleNamespace(before).into());
         }
@@ -429,11 +391,7 @@ impl<O: Outside> Core<O> {
             }
             let uid = rustix::process::geteuid().as_raw();
             let gid = rustix::process::getegid().as_raw();
-            let owner = crate::access::Owner {
-                mode: 0o755,
-                uid,
-                gid,
-            };
+            let owner = crate::access::Owner { mode: 0o755, uid, gid };
             let mut draft = crate::draft::Draft::new(now);
             draft.put_inode(Ino::ROOT, Inode::directory(owner, now, Ino::ROOT, b""));
             bench.commit(draft)
@@ -441,9 +399,7 @@ impl<O: Outside> Core<O> {
     }
 
     fn sync(&self, ino: Ino) -> Result<Reply, Failure> {
-        self.stripes
-            .sync(ino.shard())
-            .map_err(|e: LogError| Failure::Errno(e.errno()))?;
+        self.stripes.sync(ino.shard()).map_err(|e: LogError| Failure::Errno(e.errno()))?;
         Ok(Reply::Done)
     }
 }

@@ -23,6 +23,9 @@ pub(crate) const STRIPES: usize = 64;
 /// A log is compacted when it is longer than this, bytes, and than twice what the last snapshot took.
 const COMPACT_AT: u64 = 1 << 20;
 
+/// On a full storage a log is compacted early when it is longer than this, bytes, and than twice what the last snapshot took.
+const WORTHWHILE: u64 = 16 << 10;
+
 /// Answers older than this need not be kept, nanoseconds.
 const ANSWER_AGE: Time = 120_000_000_000;
 
@@ -34,6 +37,8 @@ struct Stripe {
     log: Log,
     /// The next compaction is due at this length of the log, bytes.
     compact_at: u64,
+    /// Length of the log right after its last snapshot, bytes.
+    compacted: u64,
     record: Vec<u8>,
     waiting: usize,
 }
@@ -45,6 +50,7 @@ pub(crate) struct Bench<'a> {
     log: &'a mut Log,
     record: &'a mut Vec<u8>,
     changed: bool,
+    full: bool,
 }
 
 impl Bench<'_> {
@@ -59,16 +65,14 @@ impl Bench<'_> {
         let frees = draft.frees;
         let now = draft.now;
         let batch = draft.finish(self.id, self.shard);
-        write(self.log, self.record, &batch, frees)?;
+        write(self.log, self.record, &batch, frees).inspect_err(|_| self.full = true)?;
         self.shard.concluded.clear();
         for mutation in batch.mutations {
             self.shard.apply(mutation);
         }
         // Amortized: a sweep is paid for by as many answers as it looks at.
         if self.shard.answers_put > 64 + 2 * self.shard.answers.len() {
-            self.shard
-                .answers
-                .retain(|_, answer| answer.time >= now - ANSWER_AGE);
+            self.shard.answers.retain(|_, answer| answer.time >= now - ANSWER_AGE);
             self.shard.answers_put = 0;
         }
         self.changed = true;
@@ -106,6 +110,7 @@ impl Stripes {
         dir: &Path,
         deployment: u64,
         patience: Duration,
+        grace: Instant,
         compact_at: Option<u64>,
     ) -> Result<Stripes, OpenError> {
         let mut stripes = Vec::with_capacity(STRIPES);
@@ -113,10 +118,7 @@ impl Stripes {
             let path = dir.join(format!("stripe-{number:02}.log"));
             let mut shards: BTreeMap<u16, Shard> = BTreeMap::new();
             let mut namespace = 0;
-            let identity = Identity {
-                deployment,
-                stripe: number as u32,
-            };
+            let identity = Identity { deployment, stripe: number as u32 };
             let log = Log::open(&path, identity, |body| {
                 let Ok(batch) = bivouac_proto::decode::<Batch>(body) else {
                     return false;
@@ -134,17 +136,11 @@ impl Stripes {
                 true
             })?;
             for shard in shards.values_mut() {
-                revive(shard);
+                revive(shard, grace);
             }
             let compact_at = compact_at.unwrap_or(COMPACT_AT).max(log.len());
-            let stripe = Stripe {
-                shards,
-                namespace,
-                log,
-                compact_at,
-                record: Vec::new(),
-                waiting: 0,
-            };
+            let (record, waiting, compacted) = (Vec::new(), 0, 0);
+            let stripe = Stripe { shards, namespace, log, compact_at, compacted, record, waiting };
             stripes.push((Mutex::new(stripe), Condvar::new()));
         }
         Ok(Stripes { stripes, patience })
@@ -152,10 +148,7 @@ impl Stripes {
 
     fn lock(&self, number: usize) -> MutexGuard<'_, Stripe> {
         // A panic under the lock is a bug elsewhere; the state is as the log says all the same.
-        self.stripes[number % STRIPES]
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.stripes[number % STRIPES].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs `work` on a shard that this server holds. When it has to wait it is run again after every change, and given
@@ -179,6 +172,7 @@ impl Stripes {
         let condvar = &self.stripes[number].1;
         let mut guard = self.lock(number);
         let mut deadline: Option<Instant> = None;
+        let mut made_room = false;
         loop {
             let stripe = &mut *guard;
             // Requests for shards of others are refused before they come here.
@@ -189,8 +183,10 @@ impl Stripes {
                 log: &mut stripe.log,
                 record: &mut stripe.record,
                 changed: false,
+                full: false,
             };
             let result = work(&mut bench);
+            let full = bench.full;
             if bench.changed {
                 if stripe.waiting > 0 {
                     condvar.notify_all();
@@ -199,6 +195,11 @@ impl Stripes {
             }
             match result {
                 Ok(value) => return Ok(value),
+                // Nothing durable was changed, and work can be run again from the start.
+                Err(Stop::Fail(_)) if full && !made_room && compact_for_room(stripe) => {
+                    made_room = true;
+                    continue;
+                }
                 Err(Stop::Fail(failure)) => return Err(failure),
                 Err(Stop::Wait) => {}
             }
@@ -208,10 +209,7 @@ impl Stripes {
                 return Err(Refusal::Busy.into());
             }
             guard.waiting += 1;
-            guard = condvar
-                .wait_timeout(guard, until - now)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            guard = condvar.wait_timeout(guard, until - now).unwrap_or_else(PoisonError::into_inner).0;
             guard.waiting -= 1;
         }
     }
@@ -224,13 +222,7 @@ impl Stripes {
     /// The shards that this server holds.
     pub(crate) fn shards(&self) -> Vec<ShardId> {
         (0..STRIPES)
-            .flat_map(|n| {
-                self.lock(n)
-                    .shards
-                    .keys()
-                    .map(|s| ShardId(*s))
-                    .collect::<Vec<_>>()
-            })
+            .flat_map(|n| self.lock(n).shards.keys().map(|s| ShardId(*s)).collect::<Vec<_>>())
             .collect()
     }
 
@@ -253,10 +245,7 @@ impl Stripes {
         write(
             &mut stripe.log,
             &mut stripe.record,
-            &Batch {
-                shard: id.0,
-                mutations: vec![Mutation::Adopt],
-            },
+            &Batch { shard: id.0, mutations: vec![Mutation::Adopt] },
             false,
         )?;
         stripe.shards.insert(id.0, Shard::default());
@@ -274,10 +263,7 @@ impl Stripes {
         let stripe = &mut *guard;
         let before = stripe.namespace;
         if version > before {
-            let batch = Batch {
-                shard: WHOLE_SERVER,
-                mutations: vec![Mutation::Namespace(version)],
-            };
+            let batch = Batch { shard: WHOLE_SERVER, mutations: vec![Mutation::Namespace(version)] };
             write(&mut stripe.log, &mut stripe.record, &batch, false)?;
             stripe.namespace = version;
         }
@@ -302,25 +288,13 @@ impl Stripes {
 }
 
 /// After a replay: what follows from the durable state.
-fn revive(shard: &mut Shard) {
+fn revive(shard: &mut Shard, grace: Instant) {
+    shard.grace = Some(grace);
     shard.next_intent = shard.intent_limit;
     for (ino, holders) in &shard.orphans {
         // What they may do is forgotten; that they hold the inode is what matters.
-        let opens = holders
-            .iter()
-            .map(|id| Opened {
-                id: *id,
-                write: true,
-                append: false,
-            })
-            .collect();
-        shard.live.insert(
-            *ino,
-            Live {
-                opens,
-                ..Live::default()
-            },
-        );
+        let opens = holders.iter().map(|id| Opened { id: *id, write: true, append: false }).collect();
+        shard.live.insert(*ino, Live { opens, ..Live::default() });
     }
     let ids: Vec<_> = shard.intents.keys().copied().collect();
     for id in ids {
@@ -329,36 +303,46 @@ fn revive(shard: &mut Shard) {
 }
 
 fn compact_if_due(stripe: &mut Stripe) {
-    if stripe.log.len() < stripe.compact_at {
-        return;
+    if stripe.log.len() >= stripe.compact_at {
+        compact(stripe);
     }
+}
+
+/// On a full storage: makes the log shorter, if that promises some room. Says whether it did.
+fn compact_for_room(stripe: &mut Stripe) -> bool {
+    if stripe.log.len() < 2 * stripe.compacted + WORTHWHILE {
+        return false;
+    }
+    stripe.log.release_reserve();
+    compact(stripe)
+}
+
+fn compact(stripe: &mut Stripe) -> bool {
     let horizon = now() - ANSWER_AGE;
-    let whole = Batch {
-        shard: WHOLE_SERVER,
-        mutations: vec![Mutation::Namespace(stripe.namespace)],
-    };
-    let batches = stripe
-        .shards
-        .iter()
-        .flat_map(|(id, shard)| shard.snapshot(*id, horizon));
+    let whole = Batch { shard: WHOLE_SERVER, mutations: vec![Mutation::Namespace(stripe.namespace)] };
+    let batches = stripe.shards.iter().flat_map(|(id, shard)| shard.snapshot(*id, horizon));
     let bodies = std::iter::once(whole).chain(batches).map(|batch| {
         let mut body = Vec::new();
         bivouac_proto::encode(&batch, &mut body);
         body
     });
-    match stripe.log.replace(bodies) {
-        Ok(()) => stripe.compact_at = (2 * stripe.log.len()).max(COMPACT_AT.min(stripe.compact_at)),
+    let replaced = stripe.log.replace(bodies);
+    match &replaced {
+        Ok(()) => {
+            stripe.compacted = stripe.log.len();
+            stripe.compact_at = (2 * stripe.log.len()).max(COMPACT_AT.min(stripe.compact_at));
+        }
         Err(error) => {
             // The old log serves on; there may be room later.
             tracing::warn!(%error, path = %stripe.log.path().display(), "a log could not be compacted");
             stripe.compact_at = stripe.log.len() + COMPACT_AT;
+            stripe.compacted = stripe.log.len();
         }
     }
+    replaced.is_ok()
 }
 
 fn now() -> Time {
-    let elapsed = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default();
+    let elapsed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(elapsed.as_nanos()).unwrap_or(i64::MAX)
 }

@@ -144,7 +144,8 @@ fn rename_over_a_hard_linked_target_never_loses_both_names() {
     at_every_step(
         EACH,
         |client| {
-            let (x, y, z) = (directory_on(client, "x", 0), directory_on(client, "y", 1), directory_on(client, "z", 2));
+            let (x, y, z) =
+                (directory_on(client, "x", 0), directory_on(client, "y", 1), directory_on(client, "z", 2));
             for dir in [&x, &y, &z] {
                 client.mkdir(dir).unwrap();
             }
@@ -222,7 +223,10 @@ fn exchange_happens_wholly_or_not_at_all() {
             let (a, b) = (directory_on(client, "a", 1), directory_on(client, "b", 2));
             let found = (client.get(&format!("{a}/x")).unwrap(), client.get(&format!("{b}/y")).unwrap());
             let (one, two) = (b"one".to_vec(), b"two".to_vec());
-            assert!(found == (two.clone(), one.clone()) || (!acknowledged && found == (one, two)), "{found:?}");
+            assert!(
+                found == (two.clone(), one.clone()) || (!acknowledged && found == (one, two)),
+                "{found:?}"
+            );
         },
     );
 }
@@ -259,7 +263,8 @@ fn a_split_that_is_interrupted_is_done_again_and_loses_nothing() {
             let attr = client.attr(dir.ino).unwrap();
             assert!(attr.split, "the split was done in the end");
             assert_eq!(attr.size as usize, bivouac_layout::namespace::SPLIT_AT + 1);
-            let mut names: Vec<u32> = client.names("big").unwrap().iter().map(|n| n.parse().unwrap()).collect();
+            let mut names: Vec<u32> =
+                client.names("big").unwrap().iter().map(|n| n.parse().unwrap()).collect();
             names.sort();
             assert!(names.iter().copied().eq(0..=bivouac_layout::namespace::SPLIT_AT as u32));
             client.put("big/one more", b"").unwrap();
@@ -280,7 +285,10 @@ fn rmdir_of_a_split_directory_happens_wholly_or_not_at_all() {
         client.mkdir("big").unwrap();
         let dir = client.dir("big").unwrap();
         for file in 0..=bivouac_layout::namespace::SPLIT_AT {
-            client.create(&format!("big/{file}"), true).and_then(|(attr, open)| client.release(attr.ino, open, None)).unwrap();
+            client
+                .create(&format!("big/{file}"), true)
+                .and_then(|(attr, open)| client.release(attr.ino, open, None))
+                .unwrap();
         }
         cluster.stores().iter().for_each(|s| s.keep());
         assert!(client.attr(dir.ino).unwrap().split);

@@ -3,8 +3,6 @@
 //! The test runs itself as the child. The child works on one directory of stores and writes each operation's number to its
 //! output before it begins and after it was acknowledged; the parent kills it, and replays the numbers on a model.
 
-
-
 use bivouac_layout::balance::deal;
 use bivouac_layout::{Epoch, Generation, Ino, Map, Node, NodeId, Server, ServerId, ServerState};
 use bivouac_meta::{Caller, MetaStore, Options, Outside};
@@ -50,8 +48,12 @@ impl Outside for Alone {
 
 fn open(dir: &Path) -> MetaStore<Alone> {
     let ids = [ServerId(0)];
-    let server =
-        Server { id: ServerId(0), node: NodeId(0), address: ([127, 0, 0, 1], 1).into(), state: ServerState::Up };
+    let server = Server {
+        id: ServerId(0),
+        node: NodeId(0),
+        address: ([127, 0, 0, 1], 1).into(),
+        state: ServerState::Up,
+    };
     let map = Map {
         epoch: Epoch(1),
         deployment: 5,
@@ -77,10 +79,17 @@ fn open(dir: &Path) -> MetaStore<Alone> {
     store
 }
 
-fn send(store: &MetaStore<Alone>, sequence: u64, request: MetaRequest<'_>, data: &[u8]) -> Result<(Reply, Vec<u8>), Errno> {
+fn send(
+    store: &MetaStore<Alone>,
+    sequence: u64,
+    request: MetaRequest<'_>,
+    data: &[u8],
+) -> Result<(Reply, Vec<u8>), Errno> {
     let shard = bivouac_layout::ShardId(0);
     let shard = match request {
-        MetaRequest::Open { at, .. } | MetaRequest::Unlink { at } | MetaRequest::Lookup { at } => at.dir.shard(),
+        MetaRequest::Open { at, .. } | MetaRequest::Unlink { at } | MetaRequest::Lookup { at } => {
+            at.dir.shard()
+        }
         MetaRequest::Rename { from, .. } => from.dir.shard(),
         _ => shard,
     };
@@ -126,7 +135,8 @@ enum Act {
 
 /// The `number`-th operation: everybody computes the same.
 fn operation(number: u64) -> (Act, usize, String) {
-    let random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let random =
+        number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let act = match (random >> 40) % 6 {
         0..=2 => Act::Write,
         3 => Act::Unlink,
@@ -153,7 +163,11 @@ fn on_store(store: &MetaStore<Alone>, dirs: [Ino; 2], number: u64) {
     let place = at(dirs[dir], &name);
     let result = match act {
         Act::Write => {
-            let how = OpenHow { write: true, create: Some(Create { mode: 0o644, exclusive: false }), ..OpenHow::default() };
+            let how = OpenHow {
+                write: true,
+                create: Some(Create { mode: 0o644, exclusive: false }),
+                ..OpenHow::default()
+            };
             let open = OpenId { agent: 1, slot: number as u32, generation: 0 };
             send(store, 4 * number, MetaRequest::Open { at: place, how, open }, &[]).and_then(|(reply, _)| {
                 let (ino, far) = match reply {
@@ -203,7 +217,8 @@ fn look(dir: &Path) -> State {
         };
         for entry in entries {
             let request = MetaRequest::ReadRecord { ino: entry.ino, offset: 0, len: 100 };
-            let (_, data) = send(&store, 0, request, &[]).unwrap_or_else(|e| panic!("an entry names nothing: {e:?}"));
+            let (_, data) =
+                send(&store, 0, request, &[]).unwrap_or_else(|e| panic!("an entry names nothing: {e:?}"));
             let content = data.try_into().map_or(0, u64::from_le_bytes);
             state.insert((which, String::from_utf8(entry.name).unwrap()), content);
         }
@@ -266,7 +281,10 @@ fn nothing_acknowledged_is_lost_by_sigkill() {
                 made.entry((which, name)).or_insert(0);
                 made
             };
-            assert!(found == before || found == state || found == made_only, "cycle {cycle}, operation {number}");
+            assert!(
+                found == before || found == state || found == made_only,
+                "cycle {cycle}, operation {number}"
+            );
         } else {
             assert_eq!(found, before, "cycle {cycle}");
         }

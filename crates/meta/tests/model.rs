@@ -94,7 +94,8 @@ impl Tree {
     }
 
     fn links(&self, node: usize) -> u32 {
-        let count = |entries: &BTreeMap<String, usize>| entries.values().filter(|n| **n == node).count() as u32;
+        let count =
+            |entries: &BTreeMap<String, usize>| entries.values().filter(|n| **n == node).count() as u32;
         let reachable = self.reachable(0);
         reachable.iter().map(|n| if let Node::Dir(e) = &self.nodes[*n] { count(e) } else { 0 }).sum()
     }
@@ -244,7 +245,10 @@ fn compare(client: &Client, tree: &Tree, path: &str, node: usize, parent: bivoua
             assert_eq!(attr.nlink as usize, 2 + directories, "links of {path}");
             let request = bivouac_proto::meta::MetaRequest::Parent { ino: attr.ino };
             match client.inode(attr.ino, request, &[]).unwrap().0 {
-                bivouac_proto::Reply::Meta(bivouac_proto::meta::MetaReply::Parent { parent: found, name }) => {
+                bivouac_proto::Reply::Meta(bivouac_proto::meta::MetaReply::Parent {
+                    parent: found,
+                    name,
+                }) => {
                     assert_eq!(found, parent, "parent of {path}");
                     assert_eq!(name, path.rsplit('/').next().unwrap().as_bytes());
                 }

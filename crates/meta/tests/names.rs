@@ -32,8 +32,10 @@ fn two_directories_moved_into_each_other_at_once_never_make_a_circle() {
         client.mkdir(&a).unwrap();
         client.mkdir(&b).unwrap();
         let (left, right) = std::thread::scope(|scope| {
-            let left = scope.spawn(|| Client::new(&cluster).rename(&a, &format!("{b}/x"), RenameMode::Replace));
-            let right = scope.spawn(|| Client::new(&cluster).rename(&b, &format!("{a}/y"), RenameMode::Replace));
+            let left =
+                scope.spawn(|| Client::new(&cluster).rename(&a, &format!("{b}/x"), RenameMode::Replace));
+            let right =
+                scope.spawn(|| Client::new(&cluster).rename(&b, &format!("{a}/y"), RenameMode::Replace));
             (left.join().unwrap(), right.join().unwrap())
         });
         assert!(left.is_ok() != right.is_ok(), "{left:?} {right:?}");
@@ -80,7 +82,8 @@ fn renames_of_one_file_by_many_leave_it_under_exactly_one_name() {
                 let mut random = who + 1;
                 for _ in 0..150 {
                     random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                    let (from, to) = (places[(random >> 33) as usize % 4], places[(random >> 40) as usize % 4]);
+                    let (from, to) =
+                        (places[(random >> 33) as usize % 4], places[(random >> 40) as usize % 4]);
                     let result = client.rename(from, to, RenameMode::Replace);
                     assert!(matches!(result, Ok(()) | Err(Errno::NOENT)), "{result:?}");
                 }
@@ -165,7 +168,8 @@ fn a_listing_shows_each_entry_that_stays_exactly_once_while_others_work_and_the_
         let client = Client::new(cluster);
         for round in 0..15 {
             let listed = client.list("big", 300 + round).unwrap();
-            let names: Vec<_> = listed.iter().filter(|e| e.name.starts_with(b"stays")).map(|e| &e.name).collect();
+            let names: Vec<_> =
+                listed.iter().filter(|e| e.name.starts_with(b"stays")).map(|e| &e.name).collect();
             let different: BTreeSet<_> = names.iter().collect();
             assert_eq!(different.len(), names.len(), "an entry came twice");
             for n in 0..SPLIT_AT - 1 {
@@ -307,8 +311,7 @@ fn all_names_that_posix_allows_work_and_no_others() {
     let shard = Ino::ROOT.shard();
     let create = |name: &[u8]| {
         let at = At { dir: Ino::ROOT, split: false, name };
-        let how =
-            OpenHow { create: Some(Create { mode: 0o600, exclusive: true }), ..OpenHow::default() };
+        let how = OpenHow { create: Some(Create { mode: 0o600, exclusive: true }), ..OpenHow::default() };
         client.send(shard, &MetaRequest::Open { at, how, open: client.open_id() }, &[]).map(drop)
     };
     let longest = [b'n'; 255];

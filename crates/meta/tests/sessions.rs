@@ -66,16 +66,22 @@ fn rename_over_an_open_file_keeps_its_reader() {
 }
 
 #[test]
-fn opens_can_be_registered_again_within_the_grace_time() {
+fn opens_can_be_registered_again_within_the_grace_time_and_what_nobody_claims_goes() {
     let cluster = Cluster::with(1, |options| options.grace = Duration::from_millis(300));
     let client = Client::new(&cluster);
-    let (attr, open) = client.create("f", true).unwrap();
-    let ino = attr.ino;
+    let (claimed, open) = client.create("claimed", true).unwrap();
+    let (lost, _) = client.create("lost", true).unwrap();
     cluster.restart(ServerId(0));
+    // Unlinked before the agents have said what is open.
+    client.unlink("claimed").unwrap();
+    client.unlink("lost").unwrap();
+    let ino = claimed.ino;
     client.inode(ino, MetaRequest::Reopen { ino, open, write: true }, &[]).unwrap();
-    client.unlink("f").unwrap();
+    cluster.store(ServerId(0)).unwrap().keep();
+    assert_eq!(client.attr(lost.ino).unwrap().nlink, 0);
     std::thread::sleep(Duration::from_millis(320));
     cluster.store(ServerId(0)).unwrap().keep();
+    assert_eq!(client.attr(lost.ino), Err(Errno::NOENT));
     assert_eq!(client.attr(ino).unwrap().nlink, 0);
     client.release(ino, open, None).unwrap();
     assert_eq!(client.attr(ino), Err(Errno::NOENT));
@@ -104,7 +110,8 @@ fn a_repeated_request_is_answered_and_not_done_again_also_after_a_restart() {
     let root = Ino::ROOT.shard();
     let at = |name| At { dir: Ino::ROOT, split: false, name };
     let open = client.open_id();
-    let how = OpenHow { create: Some(Create { mode: 0o600, exclusive: true }), write: true, ..OpenHow::default() };
+    let how =
+        OpenHow { create: Some(Create { mode: 0o600, exclusive: true }), write: true, ..OpenHow::default() };
     let requests = [
         MetaRequest::Open { at: at(b"f"), how, open },
         MetaRequest::Mkdir { at: at(b"d"), mode: 0o700 },
@@ -216,7 +223,8 @@ fn extended_attributes_keep_their_values_modes_and_limits() {
     let set = |name: &[u8], mode, value: &[u8]| {
         client.inode(ino, MetaRequest::SetXattr { ino, name, mode }, value).map(drop)
     };
-    let get = |name: &[u8]| client.inode(ino, MetaRequest::GetXattr { ino, name }, &[]).map(|(_, value)| value);
+    let get =
+        |name: &[u8]| client.inode(ino, MetaRequest::GetXattr { ino, name }, &[]).map(|(_, value)| value);
     set(b"user.b", XattrMode::Create, b"two").unwrap();
     set(b"user.a", XattrMode::Set, b"one").unwrap();
     assert_eq!(set(b"user.a", XattrMode::Create, b""), Err(Errno::EXIST));
@@ -329,7 +337,12 @@ fn hostile_requests_are_refused_and_harm_nobody() {
             MetaRequest::WriteRecord { ino, offset: u64::MAX },
             MetaRequest::Truncate { ino, size: u64::MAX },
             MetaRequest::Release { ino, open, wrote: None },
-            MetaRequest::Lock { ino, owner: process(1), range: LockRange { start: 9, end: 3, exclusive: true }, wait_ms: 9 },
+            MetaRequest::Lock {
+                ino,
+                owner: process(1),
+                range: LockRange { start: 9, end: 3, exclusive: true },
+                wait_ms: 9,
+            },
             MetaRequest::ReadDir { dir: ino, split: true, after: u64::MAX, limit: u32::MAX, attrs: true },
             MetaRequest::ReadDir { dir: ino, split: false, after: u64::MAX, limit: 0, attrs: true },
             MetaRequest::Parent { ino },

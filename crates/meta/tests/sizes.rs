@@ -271,7 +271,8 @@ fn truncating_to_any_size_gives_exactly_that_size() {
     // Out of the record, and far.
     for size in [100_000, 5, 20_000, 0] {
         assert_eq!(client.truncate(ino, size).unwrap().size, size);
-        let longest = cluster.inner.data.iter().filter_map(|d| d.lock().unwrap().get(&ino).map(|f| f.bytes.len()));
+        let longest =
+            cluster.inner.data.iter().filter_map(|d| d.lock().unwrap().get(&ino).map(|f| f.bytes.len()));
         assert_eq!(longest.max().unwrap() as u64, size, "the servers agree");
     }
     assert_eq!(client.truncate(ino, 1 << 63), Err(Errno::FBIG));
@@ -292,7 +293,8 @@ fn a_cut_that_a_crash_interrupts_is_finished() {
         let crashed = cluster.stores().len() < 3;
         cluster.heal();
         let size = client.attr(attr.ino).unwrap().size;
-        let longest = cluster.inner.data.iter().map(|d| d.lock().unwrap()[&attr.ino].bytes.len() as u64).max();
+        let longest =
+            cluster.inner.data.iter().map(|d| d.lock().unwrap()[&attr.ino].bytes.len() as u64).max();
         assert_eq!(longest, Some(size));
         assert!(size == 10_000 || (size == 100_000 && result.is_err()), "{size}");
         if !crashed {
@@ -358,7 +360,8 @@ fn a_repeated_append_is_done_once() {
     let cluster = Cluster::new(3);
     let client = Client::new(&cluster);
     for path in ["record", "blocks"] {
-        let (attr, _) = if path == "record" { client.create(path, true).unwrap() } else { in_blocks(&client, path) };
+        let (attr, _) =
+            if path == "record" { client.create(path, true).unwrap() } else { in_blocks(&client, path) };
         let id = client.next_id();
         let request = MetaRequest::Append { ino: attr.ino };
         let first = client.send_as(id, attr.ino.shard(), &request, b"once").unwrap();

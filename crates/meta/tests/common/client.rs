@@ -45,7 +45,11 @@ impl Client {
     }
 
     pub fn next_id(&self) -> RequestId {
-        RequestId { session: self.session, slot: 0, sequence: 1 + self.sequence.fetch_add(1, Ordering::SeqCst) }
+        RequestId {
+            session: self.session,
+            slot: 0,
+            sequence: 1 + self.sequence.fetch_add(1, Ordering::SeqCst),
+        }
     }
 
     /// One request with a given identity, once.
@@ -76,12 +80,22 @@ impl Client {
         Ok((reply, out))
     }
 
-    pub fn send(&self, shard: ShardId, request: &MetaRequest<'_>, payload: &[u8]) -> Result<(Reply, Vec<u8>), Failure> {
+    pub fn send(
+        &self,
+        shard: ShardId,
+        request: &MetaRequest<'_>,
+        payload: &[u8],
+    ) -> Result<(Reply, Vec<u8>), Failure> {
         self.send_as(self.next_id(), shard, request, payload)
     }
 
     /// A request about an inode.
-    pub fn inode(&self, ino: Ino, request: MetaRequest<'_>, payload: &[u8]) -> Result<(Reply, Vec<u8>), Errno> {
+    pub fn inode(
+        &self,
+        ino: Ino,
+        request: MetaRequest<'_>,
+        payload: &[u8],
+    ) -> Result<(Reply, Vec<u8>), Errno> {
         for _ in 0..3 {
             match self.send(ino.shard(), &request, payload) {
                 Err(Failure::Refused(Refusal::Busy)) => {}
@@ -210,11 +224,8 @@ impl Client {
 
     /// Creates (or opens) for writing; the mode is 0644.
     pub fn create(&self, path: &str, exclusive: bool) -> Result<(Attr, OpenId), Errno> {
-        let how = OpenHow {
-            write: true,
-            create: Some(Create { mode: 0o644, exclusive }),
-            ..OpenHow::default()
-        };
+        let how =
+            OpenHow { write: true, create: Some(Create { mode: 0o644, exclusive }), ..OpenHow::default() };
         self.open(path, how).map(|(attr, open, _)| (attr, open))
     }
 
@@ -317,7 +328,8 @@ impl Client {
         let (mut all, mut all_end, mut bound) = (Vec::new(), true, u64::MAX);
         for server in &self.inner.map.servers {
             let shard = self.inner.map.shards_of(server.id).next().unwrap();
-            let (entries, end) = self.send_to(server.id, self.next_id(), shard, &request, &[]).map(listing)?;
+            let (entries, end) =
+                self.send_to(server.id, self.next_id(), shard, &request, &[]).map(listing)?;
             assert!(entries.is_sorted_by_key(|e| e.cookie), "a listing is in the order of cookies");
             if !end {
                 all_end = false;
@@ -347,4 +359,3 @@ pub fn name_where(prefix: &str, good: impl Fn(&str) -> bool) -> String {
 pub fn directory_server(inner: &Inner, parent: Ino, name: &str) -> ServerId {
     inner.map.primary(bivouac_layout::namespace::directory_shard(parent, name.as_bytes()))
 }
-

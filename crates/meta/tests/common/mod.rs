@@ -205,7 +205,11 @@ impl Inner {
     }
 
     /// Runs a server's handler; when the server crashes in it, it is gone and its caller sees EIO.
-    pub fn serve<T>(&self, id: ServerId, work: impl FnOnce(&Store) -> Result<T, Failure>) -> Result<T, Failure> {
+    pub fn serve<T>(
+        &self,
+        id: ServerId,
+        work: impl FnOnce(&Store) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let Some(store) = self.store(id) else { return Err(Errno::IO.into()) };
         let result = catch_unwind(AssertUnwindSafe(|| work(&store)));
         drop(store);
@@ -268,7 +272,13 @@ impl Outside for Port {
         inner.serve(server, |store| store.peer(self.me, &request))
     }
 
-    fn data(&self, server: ServerId, request: &DataRequest, payload: &[u8], _: &mut [u8]) -> Result<DataReply, Errno> {
+    fn data(
+        &self,
+        server: ServerId,
+        request: &DataRequest,
+        payload: &[u8],
+        _: &mut [u8],
+    ) -> Result<DataReply, Errno> {
         let inner = self.inner();
         inner.data_requests.lock().unwrap().push((server, *request));
         if let Some(errno) = *inner.data_fault.lock().unwrap() {

@@ -1,0 +1,146 @@
+//! How much memory a million small files take, and how fast they are made, looked up and removed.
+//!
+//! `cargo run --release -p bivouac-meta --example million [FILES]`
+
+use bivouac_layout::balance::deal;
+use bivouac_layout::{Epoch, Generation, Ino, Map, Node, NodeId, Server, ServerId, ServerState};
+use bivouac_meta::{Caller, MetaStore, Options, Outside};
+use bivouac_proto::auth::Credentials;
+use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::header::{OpenId, RequestId};
+use bivouac_proto::meta::{At, Create, MetaReply, MetaRequest, OpenHow};
+use bivouac_proto::peer::PeerRequest;
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Reply, Time};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Counts what is allocated, rounded as glibc rounds it.
+struct Counting;
+
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+
+fn rounded(size: usize) -> usize {
+    (size + 8).next_multiple_of(16).max(32)
+}
+
+// SAFETY: passes everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.fetch_add(rounded(layout.size()), Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        ALLOCATED.fetch_sub(rounded(layout.size()), Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+struct Alone(Arc<Map>);
+
+impl Outside for Alone {
+    fn map(&self) -> Arc<Map> {
+        self.0.clone()
+    }
+    fn me(&self) -> ServerId {
+        ServerId(0)
+    }
+    fn peer(&self, _: ServerId, _: &PeerRequest<'_>) -> Result<Reply, Failure> {
+        Err(Errno::IO.into())
+    }
+    fn data(&self, _: ServerId, _: &DataRequest, _: &[u8], _: &mut [u8]) -> Result<DataReply, Errno> {
+        Err(Errno::IO)
+    }
+    fn now(&self) -> Time {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        now.as_nanos() as Time
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let files: usize = std::env::args().nth(1).map_or(Ok(1_000_000), |n| n.parse())?;
+    let dir = tempfile::tempdir_in("/dev/shm")?;
+    let ids = [ServerId(0)];
+    let (address, node) = (([127, 0, 0, 1], 1).into(), NodeId(0));
+    let map = Map {
+        epoch: Epoch(1),
+        deployment: 1,
+        mount: "/m".into(),
+        block_size: 1 << 19,
+        nodes: vec![Node { id: node, host: "here".into() }],
+        servers: vec![Server { id: ServerId(0), node, address, state: ServerState::Up }],
+        shards: deal(&[], &ids),
+        copies: 1,
+        generations: vec![Generation { servers: ids.to_vec() }],
+    };
+    let shards: Vec<_> = map.shards_of(ServerId(0)).collect();
+    let store = MetaStore::open(dir.path(), Options::new(1), Alone(Arc::new(map)))?;
+    store.adopt(shards)?;
+    let mut sequence = 0;
+    let mut out = Vec::new();
+    let mut send = |request: MetaRequest<'_>, data: &[u8]| -> Result<Reply, Failure> {
+        sequence += 1;
+        let id = RequestId { session: 1, slot: 0, sequence };
+        let shard = match request {
+            MetaRequest::Open { at, .. } | MetaRequest::Lookup { at } | MetaRequest::Unlink { at } => {
+                at.dir.shard()
+            }
+            _ => Ino::ROOT.shard(),
+        };
+        out.clear();
+        store.meta(&Caller { credentials: Credentials::default(), id, shard }, &request, data, &mut out)
+    };
+    // Directories of 1,000 files.
+    let mut directories = Vec::new();
+    for n in 0..files.div_ceil(1000) {
+        let name = format!("directory-{n}");
+        let at = At { dir: Ino::ROOT, split: n > 2000, name: name.as_bytes() };
+        match send(MetaRequest::Mkdir { at, mode: 0o755 }, &[]) {
+            Ok(Reply::Meta(MetaReply::Entry { attr, .. })) => directories.push(attr.ino),
+            other => return Err(format!("{other:?}").into()),
+        }
+    }
+    let before = ALLOCATED.load(Ordering::Relaxed);
+    let each = |what: &str, work: &mut dyn FnMut(At<'_>) -> Result<(), Failure>| {
+        let started = Instant::now();
+        for n in 0..files {
+            let name = format!("name-{:07}", n % 10_000_000);
+            let dir = directories[n / 1000];
+            work(At { dir, split: false, name: name.as_bytes() })
+                .map_err(|e| format!("{what} {name}: {e:?}"))?;
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        println!("{what}: {:.0}/s", files as f64 / seconds);
+        Ok::<(), String>(())
+    };
+    let how =
+        OpenHow { write: true, create: Some(Create { mode: 0o644, exclusive: true }), ..OpenHow::default() };
+    let open = OpenId { agent: 1, slot: 1, generation: 1 };
+    each("create, write 8 bytes, close", &mut |at| {
+        let Reply::Meta(MetaReply::Opened { attr, .. }) = send(MetaRequest::Open { at, how, open }, &[])?
+        else {
+            return Err(Errno::PROTO.into());
+        };
+        let ino = attr.ino;
+        send(MetaRequest::WriteRecord { ino, offset: 0 }, b"8 bytes.")?;
+        send(MetaRequest::Release { ino, open, wrote: None }, &[]).map(drop)
+    })?;
+    let used = ALLOCATED.load(Ordering::Relaxed) - before;
+    println!(
+        "{} bytes of memory a file, {} bytes of log",
+        used / files,
+        store.counts().log_bytes / files as u64
+    );
+    each("lookup", &mut |at| send(MetaRequest::Lookup { at }, &[]).map(drop))?;
+    each("unlink", &mut |at| send(MetaRequest::Unlink { at }, &[]).map(drop))?;
+    store.close();
+    Ok(())
+}
