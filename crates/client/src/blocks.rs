@@ -2,19 +2,21 @@
 //!
 //! A range is cut into pieces by the layout. Pieces on this node are read and written directly in their sub-files;
 //! the others go out in one exchange with all servers concerned. No write touches the inode: a file's size is the
-//! greatest length of its sub-files while somebody writes it. A read that comes back short therefore asks: bytes that a
-//! later piece or a longer sub-file proves to lie inside the file are a hole, and read as zeros.
+//! greatest length of its sub-files while somebody writes it.
+//!
+//! A read that comes back short finds out how long the file is, and reads again what lies before that end and was
+//! missing: what was written meanwhile is there now, and only what is still missing is a hole, which reads as zeros.
 
 use crate::local::{SubFiles, errno};
 use crate::rpc::DataJob;
 use crate::session::Client;
 use bivouac_layout::{FileLayout, Ino, Map, Piece, ServerId};
 use bivouac_proto::Errno;
-use bivouac_proto::attr::{Attr, FileKind, Store};
+use bivouac_proto::attr::{FILE_MAX, Store};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::MAX_PAYLOAD;
-use rustix::io::ReadWriteFlags;
-use std::io::{IoSlice, IoSliceMut};
+use rustix::fd::BorrowedFd;
+use std::io::IoSliceMut;
 
 /// A file in blocks, for the length of a call.
 pub(crate) struct Blocks<'a> {
@@ -24,22 +26,35 @@ pub(crate) struct Blocks<'a> {
     pub(crate) local: &'a SubFiles,
 }
 
-/// What the servers of a file know of it together.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Extents {
-    /// Greatest length of a sub-file: the file's size.
-    pub(crate) length: u64,
-    /// Allocated on all servers, bytes.
-    pub(crate) allocated: u64,
-    /// Nanoseconds since the last write; `u64::MAX` if there was none.
-    pub(crate) age: u64,
-}
-
-/// A piece under way.
+/// A piece of a read under way.
 struct Part<'b> {
     piece: Piece,
     buffer: &'b mut [u8],
     filled: usize,
+    /// Its server did not say what it has. No matter for a piece behind the file's end.
+    failed: Option<Errno>,
+}
+
+impl Part<'_> {
+    /// Whether something before `end` is missing.
+    fn lacks(&self, end: u64) -> bool {
+        self.filled < self.buffer.len() && self.piece.offset + (self.filled as u64) < end
+    }
+
+    /// Where in the file its data ends; 0 if it has none.
+    fn end(&self) -> u64 {
+        if self.filled == 0 { 0 } else { self.piece.offset + self.filled as u64 }
+    }
+}
+
+/// A piece of a write under way.
+struct Change<'b> {
+    piece: Piece,
+    data: &'b [u8],
+    /// How much of it is in the sub-file.
+    landed: Result<usize, Errno>,
+    /// How long the sub-file was before.
+    before: u64,
 }
 
 impl Blocks<'_> {
@@ -47,99 +62,91 @@ impl Blocks<'_> {
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
         let map = self.client.map();
         let end = end_of(offset, buffer.len())?;
-        let len = (end - offset) as usize;
-        // The common case first: one piece, on this node.
+        let buffer = &mut buffer[..(end - offset) as usize];
+        // The common case first: one piece, on this node, all there.
+        let mut first = 0;
         if let Some(piece) = self.layout.piece_at(map, offset, end)
-            && piece.len as usize == len
+            && piece.len as usize == buffer.len()
             && let Some(sub_file) = self.local.get(self.client, piece.server, self.ino, false)
+            && let Ok(count) = read_local(sub_file, offset, buffer)
         {
-            let filled = read_all(sub_file, offset, &mut buffer[..len])?;
-            if filled == len {
-                return Ok(len);
+            if count == buffer.len() {
+                return Ok(count);
             }
-            return self.finish(offset, &mut buffer[..len], filled, offset + filled as u64);
+            first = count;
         }
-        let mut known_end = 0;
-        let mut parts = cut(map, self.layout, offset, &mut buffer[..len]);
-        if parts.iter().map(|p| p.piece.len).sum::<u64>() != len as u64 {
+        let mut parts = cut(map, self.layout, offset, buffer);
+        if parts.iter().map(|p| p.piece.len).sum::<u64>() != end - offset {
             return Err(Errno::IO);
         }
-        let mut remote = Vec::new();
-        for part in &mut parts {
-            match self.local.get(self.client, part.piece.server, self.ino, false) {
-                Some(sub_file) => {
-                    part.filled = read_all(sub_file, part.piece.offset, part.buffer)?;
-                    known_end = known_end.max(end_if_any(part));
+        if let [part] = &mut parts[..]
+            && first > 0
+        {
+            part.filled = first;
+        }
+        let known_end = self.fill(&mut parts)?;
+        if parts.iter().all(|p| p.filled == p.buffer.len()) {
+            return Ok((end - offset) as usize);
+        }
+        let size = if known_end >= end { known_end } else { known_end.max(self.length()?) };
+        let inside = size.min(end);
+        if parts.iter().any(|p| p.lacks(inside)) {
+            self.fill(&mut parts)?;
+            for part in &mut parts {
+                if let (Some(errno), true) = (part.failed, part.lacks(inside)) {
+                    return Err(errno);
                 }
+                let filled = part.filled;
+                part.buffer[filled..].fill(0);
+            }
+        }
+        // What a writer added since may be in the buffer, too, but the end that was found counts.
+        Ok(inside.saturating_sub(offset) as usize)
+    }
+
+    /// Reads what the parts are missing; returns the greatest end that is known of the file.
+    fn fill(&self, parts: &mut [Part<'_>]) -> Result<u64, Errno> {
+        let mut known_end = 0;
+        let mut remote = Vec::new();
+        for part in parts.iter_mut().filter(|p| p.filled < p.buffer.len()) {
+            let at = part.piece.offset + part.filled as u64;
+            match self.local.get(self.client, part.piece.server, self.ino, false) {
+                Some(sub_file) => match read_local(sub_file, at, &mut part.buffer[part.filled..]) {
+                    Ok(count) => part.filled += count,
+                    Err(Errno::BADF) => {
+                        self.local.lost(part.piece.server);
+                        remote.push(part);
+                    }
+                    Err(errno) => part.failed = Some(errno),
+                },
                 None => remote.push(part),
             }
         }
-        known_end = known_end.max(self.read_remote(remote)?);
-        // Everything up to the last piece with data is inside the file: gaps before it are holes.
-        for part in &mut parts {
-            known_end = known_end.max(end_if_any(part));
-        }
-        let first_gap = parts.iter().position(|p| p.filled < p.buffer.len());
-        let Some(first_gap) = first_gap else {
-            return Ok(len);
-        };
-        let mut contiguous = parts[first_gap].filled;
-        for part in &parts[..first_gap] {
-            contiguous += part.buffer.len();
-        }
-        for part in &mut parts[first_gap..] {
-            let filled = part.filled;
-            part.buffer[filled..].fill(0);
-        }
-        drop(parts);
-        self.finish(offset, &mut buffer[..len], contiguous, known_end)
-    }
-
-    /// Ends a read of which `filled` bytes are there for sure and the rest is zeros or beyond the end.
-    fn finish(&self, offset: u64, buffer: &mut [u8], filled: usize, known_end: u64) -> Result<usize, Errno> {
-        let wanted_end = offset + buffer.len() as u64;
-        let size = if known_end >= wanted_end {
-            known_end
-        } else {
-            known_end.max(self.length()?)
-        };
-        let inside = (size.min(wanted_end).saturating_sub(offset) as usize).max(filled);
-        if known_end <= offset + filled as u64 {
-            // Nothing was zeroed yet behind what was read.
-            buffer[filled..inside].fill(0);
-        }
-        Ok(inside)
-    }
-
-    /// Reads pieces from their servers; returns the greatest sub-file length that the answers tell.
-    fn read_remote(&self, parts: Vec<&mut Part<'_>>) -> Result<u64, Errno> {
-        let mut known_end = 0;
-        let mut jobs: Vec<DataJob<'_>> = Vec::with_capacity(parts.len());
-        let mut filled = Vec::with_capacity(parts.len());
-        for part in parts {
-            let request = DataRequest::Read {
-                ino: self.ino,
-                offset: part.piece.offset,
-                len: part.piece.len as u32,
-            };
-            jobs.push(DataJob::new(part.piece.server, request, &[], part.buffer));
-            filled.push(&mut part.filled);
+        let mut jobs: Vec<DataJob<'_>> = Vec::with_capacity(remote.len());
+        let mut filled = Vec::with_capacity(remote.len());
+        for part in remote {
+            let rest = &mut part.buffer[part.filled..];
+            let offset = part.piece.offset + part.filled as u64;
+            let request = DataRequest::Read { ino: self.ino, offset, len: rest.len() as u32 };
+            jobs.push(DataJob::new(part.piece.server, request, &[], rest));
+            filled.push((&mut part.filled, &mut part.failed));
         }
         self.client.data_jobs(&mut jobs);
-        for (job, filled) in jobs.iter_mut().zip(filled) {
-            match job.take()? {
-                (DataReply::Read { length }, count) => {
-                    *filled = count;
+        for (job, (filled, failed)) in jobs.iter_mut().zip(filled) {
+            match job.take() {
+                Ok((DataReply::Read { length }, count)) => {
+                    (*filled, *failed) = (*filled + count, None);
                     known_end = known_end.max(length);
                 }
-                _ => return Err(Errno::PROTO),
+                Ok(_) => return Err(Errno::PROTO),
+                Err(errno) => *failed = Some(errno),
             }
         }
-        Ok(known_end)
+        Ok(parts.iter().map(Part::end).fold(known_end, u64::max))
     }
 
     /// Writes at `offset`. Returns how much is in the file from there on without a gap, and an error only when that
-    /// is nothing; what landed behind a gap is cut off again.
+    /// is nothing; what landed behind a gap is taken back, so that the file is not longer than the count says.
     pub(crate) fn write(&self, offset: u64, data: &[u8], sync: bool) -> Result<usize, Errno> {
         let map = self.client.map();
         let end = end_of(offset, data.len())?;
@@ -148,51 +155,57 @@ impl Blocks<'_> {
             && piece.len as usize == data.len()
             && let Some(sub_file) = self.local.get(self.client, piece.server, self.ino, true)
         {
-            return write_all(sub_file, offset, data, sync);
+            match write_local(sub_file, offset, data) {
+                Err(Errno::BADF) => self.local.lost(piece.server),
+                done => return done,
+            }
         }
-        let mut pieces: Vec<(Piece, &[u8], Result<usize, Errno>)> = Vec::new();
+        let mut changes = Vec::new();
         let mut rest = data;
         for piece in transfers(map, self.layout, offset, end) {
             let (now, later) = rest.split_at(piece.len as usize);
-            pieces.push((piece, now, Err(Errno::IO)));
+            changes.push(Change { piece, data: now, landed: Err(Errno::IO), before: 0 });
             rest = later;
         }
         if !rest.is_empty() {
             return Err(Errno::IO);
         }
         let mut remote = Vec::new();
-        for entry in &mut pieces {
-            match self.local.get(self.client, entry.0.server, self.ino, true) {
-                Some(sub_file) => {
-                    entry.2 = write_all(sub_file, entry.0.offset, entry.1, sync);
-                    if entry.2 != Ok(entry.1.len()) {
-                        // What comes behind would have to be taken back.
+        for change in &mut changes {
+            let server = change.piece.server;
+            match self.local.get(self.client, server, self.ino, true).map(|s| change.write_local(s)) {
+                Some(Err(Errno::BADF)) => {
+                    self.local.lost(server);
+                    remote.push(change);
+                }
+                None => remote.push(change),
+                Some(landed) => {
+                    change.landed = landed;
+                    if landed != Ok(change.data.len()) {
+                        // What comes behind would only have to be taken back.
                         break;
                     }
                 }
-                None => remote.push(entry),
             }
         }
         self.write_remote(remote, sync);
-        self.settle(&pieces)
+        self.settle(&changes)
     }
 
-    fn write_remote(&self, pieces: Vec<&mut (Piece, &[u8], Result<usize, Errno>)>, sync: bool) {
-        let mut jobs = Vec::with_capacity(pieces.len());
-        let mut results = Vec::with_capacity(pieces.len());
-        for (piece, data, result) in pieces {
-            let request = DataRequest::Write {
-                ino: self.ino,
-                offset: piece.offset,
-                sync,
-            };
-            jobs.push(DataJob::new(piece.server, request, data, &mut []));
-            results.push(result);
+    fn write_remote(&self, changes: Vec<&mut Change<'_>>, sync: bool) {
+        let mut jobs = Vec::with_capacity(changes.len());
+        for change in &changes {
+            let request = DataRequest::Write { ino: self.ino, offset: change.piece.offset, sync };
+            jobs.push(DataJob::new(change.piece.server, request, change.data, &mut []));
         }
         self.client.data_jobs(&mut jobs);
-        for (job, result) in jobs.iter_mut().zip(results) {
-            *result = match job.take() {
-                Ok((DataReply::Written { count }, _)) => Ok(count as usize),
+        let results: Vec<_> = jobs.iter_mut().map(DataJob::take).collect();
+        for (change, result) in changes.into_iter().zip(results) {
+            change.landed = match result {
+                Ok((DataReply::Written { count, before }, _)) => {
+                    change.before = before;
+                    Ok(count as usize)
+                }
                 Ok(_) => Err(Errno::PROTO),
                 Err(errno) => Err(errno),
             };
@@ -200,68 +213,53 @@ impl Blocks<'_> {
     }
 
     /// The count of a write over several pieces.
-    fn settle(&self, pieces: &[(Piece, &[u8], Result<usize, Errno>)]) -> Result<usize, Errno> {
+    fn settle(&self, changes: &[Change<'_>]) -> Result<usize, Errno> {
         let mut count = 0;
-        for (index, (_, data, result)) in pieces.iter().enumerate() {
-            let landed = *result.as_ref().unwrap_or(&0);
+        for (index, change) in changes.iter().enumerate() {
+            let landed = change.landed.unwrap_or(0);
             count += landed;
-            if landed < data.len() {
-                self.take_back(&pieces[index + 1..]);
-                if count > 0 {
-                    return Ok(count);
-                }
-                return result.map(|_| 0).and(Err(Errno::NOSPC));
+            if landed < change.data.len() {
+                self.take_back(&changes[index + 1..]);
+                return if count > 0 { Ok(count) } else { Err(change.landed.err().unwrap_or(Errno::NOSPC)) };
             }
         }
         Ok(count)
     }
 
-    /// Cuts off what landed behind a gap, where it is the end of its sub-file: the file must not be longer than the
-    /// count says.
-    fn take_back(&self, pieces: &[(Piece, &[u8], Result<usize, Errno>)]) {
-        for (piece, _, result) in pieces {
-            let Ok(landed @ 1..) = result else { continue };
-            let extent = self
-                .client
-                .data(piece.server, DataRequest::Extent { ino: self.ino }, &[], &mut []);
+    /// Cuts off what landed behind a gap where it made its sub-file longer. What was there before stays.
+    fn take_back(&self, changes: &[Change<'_>]) {
+        for change in changes {
+            let Ok(landed @ 1..) = change.landed else { continue };
+            let (server, written_end) = (change.piece.server, change.piece.offset + landed as u64);
+            let extent = self.client.data(server, DataRequest::Extent { ino: self.ino }, &[], &mut []);
             if let Ok((DataReply::Extent { length, .. }, ..)) = extent
-                && length <= piece.offset + *landed as u64
+                && length == written_end
+                && change.before < written_end
             {
-                let cut = DataRequest::Truncate {
-                    ino: self.ino,
-                    size: piece.offset,
-                    extend: false,
-                };
-                let _ = self.client.data(piece.server, cut, &[], &mut []);
+                let size = change.before.max(change.piece.offset);
+                let cut = DataRequest::Truncate { ino: self.ino, size, extend: false };
+                let _ = self.client.data(server, cut, &[], &mut []);
             }
         }
     }
 
-    /// The file's size: the greatest length of its sub-files.
+    /// The file's size. Sub-files that are all at hand tell it; then the inode's server, if nobody writes the file; then
+    /// the servers of the file.
     fn length(&self) -> Result<u64, Errno> {
-        let mut length = 0;
-        let mut jobs = Vec::new();
-        for server in self.servers() {
-            match self.local.get(self.client, server, self.ino, false) {
-                Some(sub_file) => {
-                    length = length.max(rustix::fs::fstat(sub_file).map_err(errno)?.st_size as u64)
-                }
-                None => jobs.push(DataJob::new(
-                    server,
-                    DataRequest::Extent { ino: self.ino },
-                    &[],
-                    &mut [],
-                )),
-            }
+        let servers = self.servers();
+        let mut length = Some(0);
+        for server in &servers {
+            let there = self.local.known(*server).and_then(|s| rustix::fs::fstat(s).ok());
+            length = length.zip(there).map(|(length, there)| u64::max(length, there.st_size as u64));
         }
-        self.client.data_jobs(&mut jobs);
-        for job in &mut jobs {
-            let (DataReply::Extent { length: there, .. }, _) = job.take()? else {
-                return Err(Errno::PROTO);
-            };
-            length = length.max(there);
+        if let Some(length) = length {
+            return Ok(length);
         }
-        Ok(length)
+        let attr = self.client.attr_of(self.ino)?;
+        if attr.store == (Store::Blocks { settled: true }) {
+            return Ok(attr.size);
+        }
+        Ok(self.client.extents(self.ino, &servers)?.length)
     }
 
     /// The servers that can hold a part of the file.
@@ -270,60 +268,10 @@ impl Blocks<'_> {
     }
 }
 
-impl Client {
-    /// What the servers of a file know of it together.
-    pub(crate) fn extents_of(&self, ino: Ino, layout: &FileLayout) -> Result<Extents, Errno> {
-        let servers = layout.servers(self.map(), u64::MAX);
-        let mut jobs: Vec<DataJob<'_>> = servers
-            .iter()
-            .map(|&s| DataJob::new(s, DataRequest::Extent { ino }, &[], &mut []))
-            .collect();
-        self.data_jobs(&mut jobs);
-        let mut sum = Extents {
-            age: u64::MAX,
-            ..Extents::default()
-        };
-        for job in &mut jobs {
-            let (
-                DataReply::Extent {
-                    length,
-                    allocated,
-                    age,
-                },
-                _,
-            ) = job.take()?
-            else {
-                return Err(Errno::PROTO);
-            };
-            sum.length = sum.length.max(length);
-            sum.allocated = sum.allocated.saturating_add(allocated);
-            sum.age = sum.age.min(age);
-        }
-        Ok(sum)
-    }
-
-    /// Makes size and mtime exact, when the file is open for writing somewhere.
-    pub(crate) fn exact(&self, mut attr: Attr) -> Result<Attr, Errno> {
-        if attr.kind == FileKind::File
-            && attr.store == (Store::Blocks { settled: false })
-            && let Some(layout) = attr.layout.take()
-        {
-            let extents = self.extents_of(attr.ino, &layout)?;
-            attr.size = attr.size.max(extents.length);
-            let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-            let now = now
-                .tv_sec
-                .saturating_mul(1_000_000_000)
-                .saturating_add(now.tv_nsec);
-            let written = i64::try_from(extents.age).map_or(i64::MIN, |age| now.saturating_sub(age));
-            // Not after an explicit change of the times, which set ctime.
-            if written > attr.ctime {
-                attr.mtime = written;
-                attr.ctime = written;
-            }
-            attr.layout = Some(layout);
-        }
-        Ok(attr)
+impl Change<'_> {
+    fn write_local(&mut self, sub_file: BorrowedFd<'_>) -> Result<usize, Errno> {
+        self.before = rustix::fs::fstat(sub_file).map_err(errno)?.st_size as u64;
+        write_local(sub_file, self.piece.offset, self.data)
     }
 }
 
@@ -331,20 +279,8 @@ impl Client {
 fn end_of(offset: u64, len: usize) -> Result<u64, Errno> {
     // As the kernel does: at most 2 GiB less a page a call.
     let len = (len as u64).min(0x7fff_f000);
-    let end = offset.saturating_add(len).min(bivouac_proto::attr::FILE_MAX);
-    if offset > end || (offset == end && len > 0) {
-        Err(Errno::FBIG)
-    } else {
-        Ok(end)
-    }
-}
-
-fn end_if_any(part: &Part<'_>) -> u64 {
-    if part.filled == 0 {
-        0
-    } else {
-        part.piece.offset + part.filled as u64
-    }
+    let end = offset.saturating_add(len).min(FILE_MAX);
+    if offset > end || (offset == end && len > 0) { Err(Errno::FBIG) } else { Ok(end) }
 }
 
 /// The pieces of a range, none longer than one message carries.
@@ -368,17 +304,13 @@ fn cut<'b>(map: &Map, layout: &FileLayout, offset: u64, mut buffer: &'b mut [u8]
     let mut parts = Vec::new();
     for piece in transfers(map, layout, offset, end) {
         let (now, later) = buffer.split_at_mut(piece.len as usize);
-        parts.push(Part {
-            piece,
-            buffer: now,
-            filled: 0,
-        });
+        parts.push(Part { piece, buffer: now, filled: 0, failed: None });
         buffer = later;
     }
     parts
 }
 
-fn read_all(sub_file: rustix::fd::BorrowedFd<'_>, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
+fn read_local(sub_file: BorrowedFd<'_>, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
     let mut filled = 0;
     while filled < buffer.len() {
         match rustix::io::pread(sub_file, &mut buffer[filled..], offset + filled as u64) {
@@ -391,26 +323,10 @@ fn read_all(sub_file: rustix::fd::BorrowedFd<'_>, offset: u64, buffer: &mut [u8]
     Ok(filled)
 }
 
-fn write_all(
-    sub_file: rustix::fd::BorrowedFd<'_>,
-    offset: u64,
-    data: &[u8],
-    sync: bool,
-) -> Result<usize, Errno> {
+fn write_local(sub_file: BorrowedFd<'_>, offset: u64, data: &[u8]) -> Result<usize, Errno> {
     let mut written = 0;
     while written < data.len() {
-        let at = offset + written as u64;
-        let result = if sync {
-            rustix::io::pwritev2(
-                sub_file,
-                &[IoSlice::new(&data[written..])],
-                at,
-                ReadWriteFlags::DSYNC,
-            )
-        } else {
-            rustix::io::pwrite(sub_file, &data[written..], at)
-        };
-        match result {
+        match rustix::io::pwrite(sub_file, &data[written..], offset + written as u64) {
             Ok(n) => written += n,
             Err(rustix::io::Errno::INTR) => {}
             Err(_) if written > 0 => break,

@@ -32,10 +32,7 @@ impl ForkMark {
             &*page.cast::<AtomicU64>()
         };
         word.store(1, Ordering::Relaxed);
-        Ok(ForkMark {
-            word,
-            last: AtomicU64::new(1),
-        })
+        Ok(ForkMark { word, last: AtomicU64::new(1) })
     }
 
     /// The current process's generation: differs from the parent's in every child.

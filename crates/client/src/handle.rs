@@ -6,6 +6,7 @@
 use crate::blocks::Blocks;
 use crate::local::SubFiles;
 use crate::record::Outcome;
+use crate::rpc::DataJob;
 use crate::session::Client;
 use bivouac_layout::{FileLayout, Ino};
 use bivouac_node::release::monotonic;
@@ -17,11 +18,15 @@ use bivouac_proto::meta::{MetaReply, MetaRequest, SetAttr};
 use bivouac_proto::{Errno, OpenId};
 use rustix::fd::OwnedFd;
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Flags that `F_SETFL` may change.
 const SETTABLE: i32 = libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME | libc::O_ASYNC;
+
+/// Most that one call transfers, bytes, as in the kernel.
+const LARGEST_CALL: usize = 0x7fff_f000;
 
 /// A process's view of an open file description.
 pub struct Handle {
@@ -41,6 +46,11 @@ impl<'a> Writing<'a> {
         slot.writing.fetch_add(1, Ordering::AcqRel);
         Writing(&slot.writing)
     }
+
+    /// It failed, and may have landed in parts: the close is to say that it does not know.
+    fn failed(self) {
+        std::mem::forget(self);
+    }
 }
 
 impl Drop for Writing<'_> {
@@ -51,13 +61,7 @@ impl Drop for Writing<'_> {
 
 impl Handle {
     pub(crate) fn new(client: &'static Client, id: SlotId, ino: Ino, directory: bool) -> Handle {
-        Handle {
-            client,
-            id,
-            ino,
-            directory,
-            blocks: OnceLock::new(),
-        }
+        Handle { client, id, ino, directory, blocks: OnceLock::new() }
     }
 
     /// What an attribute tells about where the data is.
@@ -100,26 +104,33 @@ impl Handle {
     }
 
     pub(crate) fn open_id(&self) -> OpenId {
-        OpenId {
-            agent: self.client.agent_number(),
-            slot: self.id.index,
-            generation: self.id.generation,
-        }
+        OpenId { agent: self.client.agent_number(), slot: self.id.index, generation: self.id.generation }
     }
 
     /// Access mode and status flags, as `F_GETFL` shows them.
     pub fn flags(&self) -> i32 {
-        self.slot()
-            .map_or(0, |slot| slot.flags.load(Ordering::Relaxed) as i32)
+        self.slot().map_or(0, |slot| slot.flags.load(Ordering::Relaxed) as i32)
     }
 
     /// Sets the status flags that may be set (`F_SETFL`).
     pub fn set_flags(&self, flags: i32) {
         if let Ok(slot) = self.slot() {
+            if flags & libc::O_APPEND == 0 {
+                // Best effort is enough for a server that is gone.
+                let _ = self.no_more_appending(slot);
+            }
             let kept = slot.flags.load(Ordering::Relaxed) as i32 & !SETTABLE;
-            slot.flags
-                .store((kept | flags & SETTABLE) as u32, Ordering::Relaxed);
+            slot.flags.store((kept | flags & SETTABLE) as u32, Ordering::Relaxed);
         }
+    }
+
+    /// Before a description that appended writes in any other way: its server believes that all ends are known there.
+    fn no_more_appending(&self, slot: &Slot) -> Result<(), Errno> {
+        if slot.flags.load(Ordering::Relaxed) as i32 & libc::O_APPEND == 0 {
+            return Ok(());
+        }
+        let request = MetaRequest::Reopen { ino: self.ino, open: self.open_id(), write: true };
+        self.client.meta_on(self.ino, &request).map(|_| ())
     }
 
     fn readable(&self) -> Result<&'static Slot, Errno> {
@@ -128,11 +139,7 @@ impl Handle {
         if flags & libc::O_ACCMODE == libc::O_WRONLY || flags & libc::O_PATH != 0 {
             return Err(Errno::BADF);
         }
-        if self.directory {
-            Err(Errno::ISDIR)
-        } else {
-            Ok(slot)
-        }
+        if self.directory { Err(Errno::ISDIR) } else { Ok(slot) }
     }
 
     fn writable(&self) -> Result<&'static Slot, Errno> {
@@ -164,20 +171,23 @@ impl Handle {
         if offset > FILE_MAX {
             return Err(Errno::INVAL);
         }
-        let mut count = 0;
-        for buffer in into.iter_mut().filter(|b| !b.is_empty()) {
-            match self.read_one(offset + count as u64, buffer) {
-                Ok(n) => {
-                    count += n;
-                    if n < buffer.len() {
-                        break;
-                    }
+        let mut buffers = into.iter_mut().filter(|b| !b.is_empty());
+        match (buffers.next(), buffers.next()) {
+            (None, _) => Ok(0),
+            (Some(only), None) => self.read_one(offset, only),
+            // One request, as one read.
+            _ => {
+                let mut gathered = vec![0; into.iter().map(|b| b.len()).sum::<usize>().min(LARGEST_CALL)];
+                let count = self.read_one(offset, &mut gathered)?;
+                let mut rest = &gathered[..count];
+                for buffer in into {
+                    let (now, later) = rest.split_at(rest.len().min(buffer.len()));
+                    buffer[..now.len()].copy_from_slice(now);
+                    rest = later;
                 }
-                Err(_) if count > 0 => break,
-                Err(errno) => return Err(errno),
+                Ok(count)
             }
         }
-        Ok(count)
     }
 
     fn read_one(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
@@ -199,21 +209,12 @@ impl Handle {
     fn moved(&self, layout: Box<FileLayout>) -> Result<(), Errno> {
         self.learn_blocks(layout);
         // A layout that makes no sense with the newest map cannot be used.
-        if self.blocks.get().is_some() {
-            Ok(())
-        } else {
-            Err(Errno::IO)
-        }
+        if self.blocks.get().is_some() { Ok(()) } else { Err(Errno::IO) }
     }
 
     pub(crate) fn in_blocks(&self) -> Option<Blocks<'_>> {
         let (layout, local) = self.blocks.get()?;
-        Some(Blocks {
-            client: self.client,
-            ino: self.ino,
-            layout,
-            local,
-        })
+        Some(Blocks { client: self.client, ino: self.ino, layout, local })
     }
 
     /// Writes at the shared offset (at the end, when it appends) and moves it.
@@ -244,36 +245,40 @@ impl Handle {
         if offset > FILE_MAX {
             return Err(Errno::INVAL);
         }
-        let mut count = 0;
-        for data in from.iter().filter(|d| !d.is_empty()) {
-            match self.write_one(slot, offset + count as u64, data) {
-                Ok(n) => {
-                    count += n;
-                    if n < data.len() {
-                        break;
-                    }
-                }
-                Err(_) if count > 0 => break,
-                Err(errno) => return Err(errno),
-            }
+        let mut slices = from.iter().filter(|d| !d.is_empty());
+        match (slices.next(), slices.next()) {
+            (None, _) => Ok(0),
+            (Some(only), None) => self.write_one(slot, offset, only),
+            // One request, as one write.
+            _ => self.write_one(slot, offset, &gather(from)),
         }
-        Ok(count)
     }
 
     fn write_one(&self, slot: &Slot, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let sync = slot.flags.load(Ordering::Relaxed) as i32 & libc::O_DSYNC != 0;
         loop {
             if let Some(blocks) = self.in_blocks() {
-                let _writing = Writing::begin(slot);
-                let count = blocks.write(offset, data, sync)?;
+                let writing = Writing::begin(slot);
+                let count = match blocks.write(offset, data, sync) {
+                    Ok(count) => count,
+                    Err(errno) => {
+                        writing.failed();
+                        return Err(errno);
+                    }
+                };
                 wrote(slot, offset + count as u64);
+                if count < data.len() {
+                    writing.failed();
+                }
+                if sync {
+                    self.sync()?;
+                }
                 return Ok(count);
             }
             match self.write_record(offset, data)? {
                 Outcome::Done(count) => {
                     if sync {
-                        self.client
-                            .meta_on(self.ino, &MetaRequest::Sync { ino: self.ino })?;
+                        self.client.meta_on(self.ino, &MetaRequest::Sync { ino: self.ino })?;
                     }
                     return Ok(count);
                 }
@@ -284,47 +289,25 @@ impl Handle {
 
     /// Appends; returns the file's end behind it and the count.
     fn append(&self, slot: &Slot, from: &[IoSlice<'_>]) -> Result<(u64, usize), Errno> {
-        let total: usize = from.iter().map(|d| d.len()).sum();
         let mut end = slot.offset.load(Ordering::Relaxed);
         let mut count = 0;
         // One request, and so atomic, up to what a message carries.
-        let data: Vec<u8>;
-        let slices: &[IoSlice<'_>] = if total > MAX_PAYLOAD as usize || from.len() > 64 {
-            data = from.iter().flat_map(|d| d.iter().copied()).collect();
-            &[IoSlice::new(&data)]
-        } else {
-            from
-        };
-        let single;
-        let pieces: Vec<&[IoSlice<'_>]> = if slices.len() == 1 && total > MAX_PAYLOAD as usize {
-            single = slices[0]
-                .chunks(MAX_PAYLOAD as usize)
-                .map(IoSlice::new)
-                .collect::<Vec<_>>();
-            single.chunks(1).collect()
-        } else {
-            vec![slices]
-        };
-        for piece in pieces {
-            let wanted: usize = piece.iter().map(|d| d.len()).sum();
-            if wanted == 0 {
-                continue;
+        let gathered;
+        let data: &[u8] = match from {
+            [only] => only,
+            _ => {
+                gathered = gather(from);
+                &gathered
             }
+        };
+        for piece in data.chunks(MAX_PAYLOAD as usize) {
             let request = MetaRequest::Append { ino: self.ino };
-            match self.client.meta_with(self.ino, &request, piece, &mut []) {
-                Ok((
-                    MetaReply::Appended {
-                        offset,
-                        written,
-                        size_generation,
-                    },
-                    _,
-                )) => {
+            match self.client.meta_with(self.ino, &request, &[IoSlice::new(piece)], &mut []) {
+                // The server keeps size and times of what is appended.
+                Ok((MetaReply::Appended { offset, written, .. }, _)) => {
                     count += written as usize;
                     end = offset + u64::from(written);
-                    slot.size_generation.store(size_generation, Ordering::Relaxed);
-                    wrote(slot, end);
-                    if (written as usize) < wanted {
+                    if (written as usize) < piece.len() {
                         break;
                     }
                 }
@@ -334,7 +317,7 @@ impl Handle {
             }
         }
         if slot.flags.load(Ordering::Relaxed) as i32 & libc::O_DSYNC != 0 {
-            self.sync(true)?;
+            self.sync()?;
         }
         Ok((end, count))
     }
@@ -379,16 +362,18 @@ impl Handle {
 
     /// Sets attributes.
     pub fn set_attr(&self, set: SetAttr) -> Result<(), Errno> {
+        if set.mtime.is_some() {
+            // What was written before no longer counts; the close must not bring it up.
+            self.slot()?.wrote_at.store(0, Ordering::Relaxed);
+        }
         self.client.set_attr_of(self.ino, set)
     }
 
     /// Sets the size (`ftruncate`).
     pub fn truncate(&self, size: u64) -> Result<(), Errno> {
-        let slot = self.writable().map_err(|_| Errno::INVAL)?;
+        self.writable().map_err(|_| Errno::INVAL)?;
+        // The description keeps its older size generation: what it wrote before must not count at its close.
         let attr = self.client.truncate_of(self.ino, size)?;
-        slot.size_generation
-            .store(attr.size_generation, Ordering::Relaxed);
-        slot.end.store(size, Ordering::Relaxed);
         self.learn(&attr);
         Ok(())
     }
@@ -399,10 +384,7 @@ impl Handle {
         let (Ok(offset), Ok(len @ 1..)) = (u64::try_from(offset), u64::try_from(len)) else {
             return Err(Errno::INVAL);
         };
-        let end = offset
-            .checked_add(len)
-            .filter(|&end| end <= FILE_MAX)
-            .ok_or(Errno::FBIG)?;
+        let end = offset.checked_add(len).filter(|&end| end <= FILE_MAX).ok_or(Errno::FBIG)?;
         let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
         let what = match mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 if keep => Fallocate::KeepSize,
@@ -414,11 +396,8 @@ impl Handle {
         let size = self.attr()?.size;
         // Within the present size nothing grows, whatever the mode.
         let grow = !keep && end > size;
-        let end = if matches!(what, Fallocate::Zero | Fallocate::PunchHole) && !grow {
-            end.min(size)
-        } else {
-            end
-        };
+        let end =
+            if matches!(what, Fallocate::Zero | Fallocate::PunchHole) && !grow { end.min(size) } else { end };
         if offset >= end && !grow {
             return Ok(());
         }
@@ -427,51 +406,46 @@ impl Handle {
             self.moved(layout)?;
         }
         let blocks = self.in_blocks().ok_or(Errno::IO)?;
-        let _writing = Writing::begin(slot);
-        let map = self.client.map();
-        for piece in blocks.layout.pieces(map, offset..end) {
-            let mode = if keep && what == Fallocate::Extend {
-                Fallocate::KeepSize
-            } else {
-                what
-            };
-            let request = DataRequest::Fallocate {
-                ino: self.ino,
-                offset: piece.offset,
-                len: piece.len,
-                mode,
-            };
-            self.client.data(piece.server, request, &[], &mut [])?;
+        self.no_more_appending(slot)?;
+        let mode = if keep && what == Fallocate::Extend { Fallocate::KeepSize } else { what };
+        let writing = Writing::begin(slot);
+        let allocated = self.fallocate_pieces(&blocks, offset..end, mode);
+        wrote(slot, if grow && allocated.is_ok() { end } else { 0 });
+        if allocated.is_err() {
+            writing.failed();
         }
-        wrote(slot, if grow { end } else { 0 });
-        Ok(())
+        allocated
     }
 
-    /// Puts data, and unless `data_only` attributes too, on stable storage on all servers that hold any.
-    pub fn sync(&self, data_only: bool) -> Result<(), Errno> {
-        if self.directory {
-            return self
-                .client
-                .meta_on(self.ino, &MetaRequest::Sync { ino: self.ino })
-                .map(|_| ());
-        }
-        if let Some(blocks) = self.in_blocks() {
-            let mut jobs: Vec<_> = blocks
-                .servers()
-                .into_iter()
-                .map(|s| crate::rpc::DataJob::new(s, DataRequest::Sync { ino: self.ino }, &[], &mut []))
-                .collect();
-            self.client.data_jobs(&mut jobs);
-            for job in &mut jobs {
-                job.take()?;
+    fn fallocate_pieces(&self, blocks: &Blocks<'_>, range: Range<u64>, mode: Fallocate) -> Result<(), Errno> {
+        let map = self.client.map();
+        let request = |offset, len| DataRequest::Fallocate { ino: self.ino, offset, len, mode };
+        let mut jobs: Vec<DataJob<'_>> = blocks
+            .layout
+            .pieces(map, range)
+            .map(|piece| DataJob::new(piece.server, request(piece.offset, piece.len), &[], &mut []))
+            .collect();
+        self.client.data_jobs(&mut jobs);
+        jobs.iter_mut().try_for_each(|job| job.take().map(|_| ()))
+    }
+
+    /// Puts data and attributes on stable storage, on all servers that hold any. (What `fdatasync` may leave out,
+    /// times, is in the same log as what it may not: the size, and where the data is.)
+    pub fn sync(&self) -> Result<(), Errno> {
+        if !self.directory {
+            if self.in_blocks().is_none() {
+                // It may have left its record without this process noticing.
+                self.learn(&*self.client.attr_of(self.ino)?);
             }
-            if data_only {
-                return Ok(());
+            if let Some(blocks) = self.in_blocks() {
+                let request = DataRequest::Sync { ino: self.ino };
+                let mut jobs: Vec<_> =
+                    blocks.servers().into_iter().map(|s| DataJob::new(s, request, &[], &mut [])).collect();
+                self.client.data_jobs(&mut jobs);
+                jobs.iter_mut().try_for_each(|job| job.take().map(|_| ()))?;
             }
         }
-        self.client
-            .meta_on(self.ino, &MetaRequest::Sync { ino: self.ino })
-            .map(|_| ())
+        self.client.meta_on(self.ino, &MetaRequest::Sync { ino: self.ino }).map(|_| ())
     }
 
     /// An extended attribute's value.
@@ -499,22 +473,25 @@ impl Handle {
     pub fn local_descriptor(&self, offset: u64, len: u64, write: bool) -> Option<OwnedFd> {
         let blocks = self.in_blocks()?;
         let end = offset.checked_add(len)?;
-        let piece = blocks
-            .layout
-            .piece_at(self.client.map(), offset, end)
-            .filter(|p| p.len == len)?;
+        let piece = blocks.layout.piece_at(self.client.map(), offset, end).filter(|p| p.len == len)?;
         if !self.client.local_access || self.client.map().server(piece.server)?.node != self.client.node() {
             return None;
         }
-        let request = DataRequest::Pass {
-            ino: self.ino,
-            create: write,
-        };
+        let request = DataRequest::Pass { ino: self.ino, create: write };
         match self.client.data(piece.server, request, &[], &mut []).ok()? {
             (DataReply::Passed, _, fd) => fd,
             _ => None,
         }
     }
+}
+
+/// Several slices as one. As the kernel does, no more than 2 GiB less a page.
+fn gather(from: &[IoSlice<'_>]) -> Vec<u8> {
+    let mut data = Vec::with_capacity(from.iter().map(|d| d.len()).sum::<usize>().min(LARGEST_CALL));
+    for slice in from {
+        data.extend_from_slice(&slice[..slice.len().min(LARGEST_CALL - data.len())]);
+    }
+    data
 }
 
 /// Notes in the description how far it wrote, and when.

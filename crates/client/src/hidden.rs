@@ -1,17 +1,21 @@
 //! The library's own descriptors, kept out of the program's way.
 //!
 //! They live at high numbers, and a bitmap says which numbers are ours, so that the faces can answer EBADF to a
-//! program that closes what it never opened. A program may still take a number away (`dup2` onto it, or a raw
-//! system call): [`make_way`] clears the bit, and an owner checks [`Hidden::valid`] before each use, so that it never
-//! writes into what is now somebody else's file.
+//! program that closes what it never opened. A program may still take a number away (`dup2` onto it): [`make_way`]
+//! clears the bit. The number may then come back to the library for something else, so each owner has a *token* of its
+//! own, and checks before each use that the number still carries it: nobody writes into what is now another's file.
 
 use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Numbers that the bitmap covers.
 const COVERED: usize = 1 << 20;
 static OURS: [AtomicU64; COVERED / 64] = [const { AtomicU64::new(0) }; COVERED / 64];
+/// Whose each number is: the owner's token, 0 if it is nobody's.
+static OWNERS: [AtomicU32; COVERED] = [const { AtomicU32::new(0) }; COVERED];
+/// Counts owners; one that begins with a token in use 2^32 owners ago is not expected to meet it.
+static TOKENS: AtomicU32 = AtomicU32::new(0);
 /// Own descriptors get numbers from here on; 0 until [`prepare`].
 static FLOOR: AtomicI32 = AtomicI32::new(0);
 
@@ -42,11 +46,55 @@ pub fn next_hidden(first: u32, last: u32) -> Option<u32> {
 
 /// The program wants this number for itself: whoever owned it finds it gone.
 pub fn make_way(fd: RawFd) {
-    if let Some((word, mask)) = bit(fd)
-        && word.fetch_and(!mask, Ordering::AcqRel) & mask != 0
+    if let Some(owner) = usize::try_from(fd).ok().and_then(|index| OWNERS.get(index))
+        && owner.swap(0, Ordering::AcqRel) != 0
     {
-        // SAFETY: the bit was set, so the number was ours to close, and its owner will see that it is no longer valid.
+        show(fd);
+        // SAFETY: the number had an owner, so it was the library's to close, and the owner will see that it is gone.
         unsafe { rustix::io::close(fd) };
+    }
+}
+
+fn show(fd: RawFd) {
+    if let Some((word, mask)) = bit(fd) {
+        word.fetch_and(!mask, Ordering::AcqRel);
+    }
+}
+
+/// The claim of one owner on one number.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    fd: RawFd,
+    token: u32,
+}
+
+impl Claim {
+    /// Hides a number that the caller owns.
+    pub(crate) fn new(fd: RawFd) -> Claim {
+        let token = TOKENS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+        if let Some((word, mask)) = bit(fd) {
+            OWNERS[fd as usize].store(token, Ordering::Release);
+            word.fetch_or(mask, Ordering::AcqRel);
+        }
+        Claim { fd, token }
+    }
+
+    /// Whether the number still is the owner's. (Numbers beyond the table cannot be told, and are not hidden.)
+    pub(crate) fn holds(&self) -> bool {
+        bit(self.fd).is_none() || OWNERS[self.fd as usize].load(Ordering::Acquire) == self.token
+    }
+
+    /// Gives the number up; true if it was the owner's until now, who then closes it.
+    pub(crate) fn give_up(&self) -> bool {
+        if bit(self.fd).is_none() {
+            return true;
+        }
+        let owner = &OWNERS[self.fd as usize];
+        if owner.compare_exchange(self.token, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        show(self.fd);
+        true
     }
 }
 
@@ -62,32 +110,24 @@ pub(crate) fn floor() -> RawFd {
     let hard = limit.maximum.unwrap_or(1 << 20);
     let wanted = soft.max(hard.min(65_536));
     let usable = if wanted > soft
-        && setrlimit(
-            Resource::Nofile,
-            Rlimit {
-                current: Some(wanted),
-                maximum: limit.maximum,
-            },
-        )
-        .is_ok()
+        && setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum }).is_ok()
     {
         wanted
     } else {
         soft
     }
     .min(COVERED as u64);
-    let floor = if usable >= 2048 {
-        usable / 2
-    } else {
-        usable - usable / 4
-    } as RawFd;
+    let floor = if usable >= 2048 { usable / 2 } else { usable - usable / 4 } as RawFd;
     FLOOR.store(floor, Ordering::Relaxed);
     floor
 }
 
 /// A descriptor of the library's own.
 #[derive(Debug)]
-pub struct Hidden(RawFd);
+pub struct Hidden {
+    fd: RawFd,
+    claim: Claim,
+}
 
 impl Hidden {
     /// Moves a descriptor to a high number (where it is, if there is no room) and hides it.
@@ -97,63 +137,28 @@ impl Hidden {
         } else {
             rustix::io::fcntl_dupfd_cloexec(&fd, floor()).unwrap_or(fd)
         };
-        Hidden::mark(fd)
-    }
-
-    fn mark(fd: OwnedFd) -> Hidden {
-        let raw = fd.into_raw_fd();
-        if let Some((word, mask)) = bit(raw) {
-            word.fetch_or(mask, Ordering::AcqRel);
-        }
-        Hidden(raw)
-    }
-
-    /// Whether the number still is ours.
-    pub fn valid(&self) -> bool {
-        is_hidden(self.0)
+        let fd = fd.into_raw_fd();
+        Hidden { fd, claim: Claim::new(fd) }
     }
 
     /// The descriptor, while it is ours.
     pub fn get(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the bit is set, so nobody closed it through the faces; a raw close by the program makes operations
-        // fail with EBADF.
-        self.valid().then(|| unsafe { BorrowedFd::borrow_raw(self.0) })
+        // SAFETY: the claim holds, so nobody closed it through the faces; after a raw close by the program operations
+        // fail with EBADF, and `lost` is called.
+        self.claim.holds().then(|| unsafe { BorrowedFd::borrow_raw(self.fd) })
+    }
+
+    /// The kernel says that the number is nobody's: the program closed it behind the library's back.
+    pub(crate) fn lost(&self) {
+        self.claim.give_up();
     }
 }
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        if let Some((word, mask)) = bit(self.0)
-            && word.fetch_and(!mask, Ordering::AcqRel) & mask != 0
-        {
+        if self.claim.give_up() {
             // SAFETY: ours until this moment, and nobody else's. (Not through libc's close, which may be a face of ours.)
-            unsafe { rustix::io::close(self.0) };
-        }
-    }
-}
-
-/// Hides a descriptor that something else owns (a connection), for as long as the mark lives.
-#[derive(Debug)]
-pub(crate) struct Mark(RawFd);
-
-impl Mark {
-    pub(crate) fn new(fd: RawFd) -> Mark {
-        if let Some((word, mask)) = bit(fd) {
-            word.fetch_or(mask, Ordering::AcqRel);
-        }
-        Mark(fd)
-    }
-
-    /// Whether the number still is ours.
-    pub(crate) fn valid(&self) -> bool {
-        is_hidden(self.0)
-    }
-}
-
-impl Drop for Mark {
-    fn drop(&mut self) {
-        if let Some((word, mask)) = bit(self.0) {
-            word.fetch_and(!mask, Ordering::AcqRel);
+            unsafe { rustix::io::close(self.fd) };
         }
     }
 }

@@ -16,8 +16,9 @@
 //! Only raw system calls are made (rustix), never libc's file functions: inside the preload library those are
 //! the faces that call this crate.
 
-pub mod blocks;
+mod blocks;
 pub mod error;
+mod extents;
 mod fork;
 mod handle;
 pub mod hidden;

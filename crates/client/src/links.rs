@@ -4,14 +4,14 @@
 //! threads never wait for each other, and a fork can catch no lock held. Every connection carries a request slot of
 //! the session: it has one request under way at most, which is what gives requests their identity.
 
-use crate::hidden::Mark;
+use crate::hidden::Claim;
 use bivouac_transport::Connection;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A connection with what belongs to it.
 pub(crate) struct Link {
     pub(crate) connection: Connection,
-    mark: Mark,
+    claim: Claim,
     /// Generation of the process that made it: not to be used after a fork.
     generation: u64,
     /// Request slot of the session.
@@ -22,24 +22,18 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn new(connection: Connection, generation: u64, slot: u32) -> Link {
-        let mark = Mark::new(connection.fd());
-        Link {
-            connection,
-            mark,
-            generation,
-            slot,
-            sequence: 0,
-        }
+        let claim = Claim::new(connection.fd());
+        Link { connection, claim, generation, slot, sequence: 0 }
     }
 
     /// Whether it can carry another request.
     fn usable(&self, generation: u64) -> bool {
-        self.generation == generation && self.mark.valid() && !self.connection.is_broken()
+        self.generation == generation && self.claim.holds() && !self.connection.is_broken()
     }
 
     /// Gets rid of it. A descriptor number that the program has taken over is left alone.
     pub(crate) fn discard(self) {
-        if self.mark.valid() {
+        if self.claim.give_up() {
             drop(self);
         } else {
             std::mem::forget(self);

@@ -7,7 +7,7 @@
 use crate::handle::Handle;
 use crate::rpc::To;
 use crate::session::Client;
-use bivouac_layout::{Ino, ServerState};
+use bivouac_layout::{Ino, ServerState, namespace};
 use bivouac_proto::attr::{DirEntry, FileKind};
 use bivouac_proto::meta::{MetaReply, MetaRequest};
 use bivouac_proto::status::Failure;
@@ -38,13 +38,7 @@ impl Handle {
             for (cookie, name, ino) in [(1, &b"."[..], here), (2, b"..", above)] {
                 if after < cookie {
                     let name = name.to_vec();
-                    entries.push(DirEntry {
-                        name,
-                        ino,
-                        kind: FileKind::Directory,
-                        cookie,
-                        attr: None,
-                    });
+                    entries.push(DirEntry { name, ino, kind: FileKind::Directory, cookie, attr: None });
                 }
             }
             after = 2;
@@ -69,18 +63,11 @@ impl Client {
             let listed = if split {
                 self.list_split(dir, after, limit, attrs)
             } else {
-                let request = MetaRequest::ReadDir {
-                    dir,
-                    split,
-                    after,
-                    limit,
-                    attrs,
-                };
-                self.meta(To::Shard(dir.shard()), &request, &[], &mut [])
-                    .and_then(|(reply, _)| match reply {
-                        MetaReply::Listing { entries, .. } => Ok(entries),
-                        _ => Err(Errno::PROTO.into()),
-                    })
+                let request = MetaRequest::ReadDir { dir, split, after, limit, attrs };
+                self.meta(To::Shard(dir.shard()), &request, &[], &mut []).and_then(|(reply, _)| match reply {
+                    MetaReply::Listing { entries, .. } => Ok(entries),
+                    _ => Err(Errno::PROTO.into()),
+                })
             };
             match listed {
                 Ok(entries) => return Ok(entries),
@@ -96,6 +83,12 @@ impl Client {
     /// Asks every server for its parts, and merges.
     fn list_split(&self, dir: Ino, after: u64, limit: u32, attrs: bool) -> Result<Vec<DirEntry>, Failure> {
         let map = self.map();
+        let held = |part| map.primary(namespace::part_shard(dir, part));
+        let up = |server| map.server(server).is_some_and(|s| s.state == ServerState::Up);
+        if !(0..namespace::PARTS).all(|part| up(held(part))) {
+            // Better no listing than one that silently lacks what a dead server held.
+            return Err(Errno::IO.into());
+        }
         let mut all = Vec::new();
         // Beyond this cookie some server may have entries that it did not list.
         let mut complete_to = u64::MAX;
@@ -103,13 +96,7 @@ impl Client {
             let Some(shard) = map.shards_of(server.id).next() else {
                 continue;
             };
-            let request = MetaRequest::ReadDir {
-                dir,
-                split: true,
-                after,
-                limit,
-                attrs,
-            };
+            let request = MetaRequest::ReadDir { dir, split: true, after, limit, attrs };
             match self.meta(To::Server(server.id, shard), &request, &[], &mut []) {
                 Ok((MetaReply::Listing { entries, end }, _)) => {
                     if let (false, Some(last)) = (end, entries.last()) {

@@ -10,14 +10,31 @@ use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::data::DataRequest;
 use rustix::fd::BorrowedFd;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// The sub-files of one file that were passed so far, by server number.
-pub(crate) struct SubFiles(Box<[AtomicPtr<Hidden>]>);
+pub(crate) struct SubFiles(Box<[Place]>);
+
+#[derive(Default)]
+struct Place {
+    passed: AtomicPtr<Hidden>,
+    /// There was no sub-file when it was asked for to read: the server is asked from then on.
+    missing: AtomicBool,
+}
 
 impl SubFiles {
     pub(crate) fn new(servers: usize) -> SubFiles {
-        SubFiles((0..servers).map(|_| AtomicPtr::default()).collect())
+        SubFiles((0..servers).map(|_| Place::default()).collect())
+    }
+
+    /// The sub-file on `server`, if it was passed already.
+    pub(crate) fn known(&self, server: ServerId) -> Option<BorrowedFd<'_>> {
+        let known = self.0.get(usize::from(server.0))?.passed.load(Ordering::Acquire);
+        if known.is_null() {
+            return None;
+        }
+        // SAFETY: installed from Box::into_raw, freed only when `self` is dropped.
+        unsafe { &*known }.get()
     }
 
     /// The sub-file on `server`, if it lies on this node and can be had. With `create` it is made when missing;
@@ -30,47 +47,66 @@ impl SubFiles {
         create: bool,
     ) -> Option<BorrowedFd<'_>> {
         let place = self.0.get(usize::from(server.0))?;
-        let known = place.load(Ordering::Acquire);
-        if known.is_null() {
-            return self.fetch(client, server, ino, create);
+        if !place.passed.load(Ordering::Acquire).is_null() {
+            return self.known(server);
         }
-        // SAFETY: installed from Box::into_raw, freed only when `self` is dropped.
-        unsafe { &*known }.get()
+        if !create && place.missing.load(Ordering::Relaxed) {
+            return None;
+        }
+        place.fetch(client, server, ino, create)
     }
 
+    /// The kernel answered EBADF: the program closed the number behind the library's back. The server serves from now on.
+    pub(crate) fn lost(&self, server: ServerId) {
+        if let Some(place) = self.0.get(usize::from(server.0)) {
+            let known = place.passed.load(Ordering::Acquire);
+            if !known.is_null() {
+                // SAFETY: as in `known`.
+                unsafe { &*known }.lost();
+            }
+        }
+    }
+}
+
+impl Place {
     #[cold]
     fn fetch(&self, client: &Client, server: ServerId, ino: Ino, create: bool) -> Option<BorrowedFd<'_>> {
         let map = client.map();
         if !client.local_access || map.server(server)?.node != client.node() {
             return None;
         }
-        let (_, _, fd) = client
-            .data(server, DataRequest::Pass { ino, create }, &[], &mut [])
-            .ok()?;
-        let passed = Box::into_raw(Box::new(Hidden::new(fd?)));
-        let place = &self.0[usize::from(server.0)];
-        let installed =
-            match place.compare_exchange(std::ptr::null_mut(), passed, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => passed,
-                Err(other) => {
-                    // SAFETY: another thread was first; ours is still ours alone.
-                    drop(unsafe { Box::from_raw(passed) });
-                    other
-                }
-            };
-        // SAFETY: as in `get`.
+        let fd = match client.data(server, DataRequest::Pass { ino, create }, &[], &mut []) {
+            Ok((_, _, fd)) => fd?,
+            Err(errno) => {
+                self.missing.store(errno == Errno::NOENT, Ordering::Relaxed);
+                return None;
+            }
+        };
+        let passed = Box::into_raw(Box::new(Hidden::new(fd)));
+        let installed = match self.passed.compare_exchange(
+            std::ptr::null_mut(),
+            passed,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => passed,
+            Err(other) => {
+                // SAFETY: another thread was first; ours is still ours alone.
+                drop(unsafe { Box::from_raw(passed) });
+                other
+            }
+        };
+        // SAFETY: as in `SubFiles::known`.
         unsafe { &*installed }.get()
     }
 }
 
-impl Drop for SubFiles {
+impl Drop for Place {
     fn drop(&mut self) {
-        for place in &mut self.0 {
-            let pointer = *place.get_mut();
-            if !pointer.is_null() {
-                // SAFETY: installed from Box::into_raw; `&mut self` excludes users.
-                drop(unsafe { Box::from_raw(pointer) });
-            }
+        let pointer = *self.passed.get_mut();
+        if !pointer.is_null() {
+            // SAFETY: installed from Box::into_raw; `&mut self` excludes users.
+            drop(unsafe { Box::from_raw(pointer) });
         }
     }
 }

@@ -63,22 +63,13 @@ impl Handle {
         } else {
             self.slot()?.locks.store(1, Ordering::Release);
         }
-        let range = LockRange {
-            start,
-            end,
-            exclusive,
-        };
+        let range = LockRange { start, end, exclusive };
         loop {
             let wait_ms = if wait { TURN_MS } else { 0 };
-            match self.client().meta_on(
-                self.ino(),
-                &MetaRequest::Lock {
-                    ino: self.ino(),
-                    owner,
-                    range,
-                    wait_ms,
-                },
-            ) {
+            match self
+                .client()
+                .meta_on(self.ino(), &MetaRequest::Lock { ino: self.ino(), owner, range, wait_ms })
+            {
                 Err(Errno::AGAIN) if wait => {
                     if interrupted() {
                         return Err(Errno::INTR);
@@ -91,12 +82,7 @@ impl Handle {
 
     /// Takes the owner's locks off `start..end`.
     pub fn unlock(&self, kind: LockKind, start: u64, end: u64) -> Result<(), Errno> {
-        let request = MetaRequest::Unlock {
-            ino: self.ino(),
-            owner: self.owner(kind)?,
-            start,
-            end,
-        };
+        let request = MetaRequest::Unlock { ino: self.ino(), owner: self.owner(kind)?, start, end };
         self.client().meta_on(self.ino(), &request).map(|_| ())
     }
 
@@ -108,16 +94,8 @@ impl Handle {
         start: u64,
         end: u64,
     ) -> Result<Option<(LockOwner, LockRange)>, Errno> {
-        let range = LockRange {
-            start,
-            end,
-            exclusive,
-        };
-        let request = MetaRequest::TestLock {
-            ino: self.ino(),
-            owner: self.owner(kind)?,
-            range,
-        };
+        let range = LockRange { start, end, exclusive };
+        let request = MetaRequest::TestLock { ino: self.ino(), owner: self.owner(kind)?, range };
         match self.client().meta_on(self.ino(), &request)? {
             MetaReply::Conflict(conflict) => Ok(conflict),
             _ => Err(Errno::PROTO),
@@ -130,51 +108,28 @@ impl Client {
     /// server to tell when it dies.
     fn note_process_lock(&self, session: u64, ino: Ino) -> Result<(), Errno> {
         let server = self.map().primary(ino.shard());
-        let known = self
-            .held()
-            .servers
-            .lock()
-            .map_err(|_| Errno::NOLCK)?
-            .contains(&(session, server));
+        let known = self.held().servers.lock().map_err(|_| Errno::NOLCK)?.contains(&(session, server));
         if !known {
             self.tell_agent(&AgentRequest::HoldsLocks { session, server })?;
-            self.held()
-                .servers
-                .lock()
-                .map_err(|_| Errno::NOLCK)?
-                .insert((session, server));
+            self.held().servers.lock().map_err(|_| Errno::NOLCK)?.insert((session, server));
         }
-        self.held()
-            .files
-            .lock()
-            .map_err(|_| Errno::NOLCK)?
-            .insert((session, ino));
+        self.held().files.lock().map_err(|_| Errno::NOLCK)?.insert((session, ino));
         Ok(())
     }
 
     /// The process closed a descriptor of a file: as POSIX wants it, all its process locks on that file go.
     pub fn release_process_locks(&self, ino: Ino) {
-        let Ok(mut files) = self.held().files.lock() else {
-            return;
-        };
-        if files.is_empty() {
+        // A fork's child has no process locks before its first call.
+        if !self.has_session() {
             return;
         }
         let Ok(session) = self.session() else { return };
-        if files.remove(&(session, ino)) {
-            drop(files);
+        let had = self.held().files.lock().is_ok_and(|mut files| files.remove(&(session, ino)));
+        if had {
             let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
             let owner = LockOwner::Process { session, pid };
             // The answer is awaited: whoever is told of the close next may ask for the lock.
-            let _ = self.meta_on(
-                ino,
-                &MetaRequest::Unlock {
-                    ino,
-                    owner,
-                    start: 0,
-                    end: u64::MAX,
-                },
-            );
+            let _ = self.meta_on(ino, &MetaRequest::Unlock { ino, owner, start: 0, end: u64::MAX });
         }
     }
 }

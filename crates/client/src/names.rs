@@ -3,7 +3,7 @@
 use crate::error::Fail;
 use crate::rpc::To;
 use crate::session::Client;
-use crate::walk::{Failing, Last, Walk};
+use crate::walk::{Failing, Last, MAX_REDO, Place, Walk};
 use bivouac_layout::{Ino, ServerState, namespace};
 use bivouac_proto::attr::{Attr, FILE_MAX, FileKind, PATH_MAX};
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -34,17 +34,9 @@ pub struct StatFs {
 /// What a new name is given to.
 #[derive(Clone, Copy)]
 enum New<'a> {
-    Directory {
-        mode: u16,
-    },
-    Node {
-        kind: FileKind,
-        mode: u16,
-        target: &'a [u8],
-    },
-    Link {
-        ino: Ino,
-    },
+    Directory { mode: u16 },
+    Node { kind: FileKind, mode: u16, target: &'a [u8] },
+    Link { ino: Ino },
 }
 
 impl<'a> New<'a> {
@@ -54,12 +46,7 @@ impl<'a> New<'a> {
     {
         match self {
             New::Directory { mode } => MetaRequest::Mkdir { at, mode },
-            New::Node { kind, mode, target } => MetaRequest::MakeNode {
-                at,
-                kind,
-                mode,
-                target,
-            },
+            New::Node { kind, mode, target } => MetaRequest::MakeNode { at, kind, mode, target },
             New::Link { ino } => MetaRequest::Link { ino, at },
         }
     }
@@ -96,14 +83,12 @@ impl Client {
         last: Last,
         follow: bool,
     ) -> Result<Box<Attr>, Failing> {
-        let (dir, name, slash) = match last {
+        let place = match last {
             Last::Directory(ino) => return Ok(self.attr_of(ino)?),
-            Last::Name { dir, name, slash } => (dir, name, slash),
+            Last::Name(place) => place,
         };
-        let attr = match self
-            .entry(dir, &name, &mut [], |at| MetaRequest::Lookup { at })?
-            .0
-        {
+        let (dir, slash) = (place.dir, place.slash);
+        let attr = match self.entry(&place, &mut [], |at| MetaRequest::Lookup { at })?.0 {
             MetaReply::Entry { attr, target } => {
                 if attr.kind == FileKind::Symlink && (follow || slash) {
                     walk.follow(dir, &target, slash)?;
@@ -111,10 +96,7 @@ impl Client {
                 }
                 attr
             }
-            MetaReply::Elsewhere {
-                ino,
-                kind: FileKind::Symlink,
-            } if follow || slash => {
+            MetaReply::Elsewhere { ino, kind: FileKind::Symlink } if follow || slash => {
                 walk.follow(dir, &self.link_target(ino)?, slash)?;
                 return Err(Failing::Follow);
             }
@@ -129,13 +111,7 @@ impl Client {
 
     /// Makes a directory; `mode` with the umask applied.
     pub fn mkdir(&self, start: Ino, path: &[u8], mode: u32) -> Result<(), Fail> {
-        self.make(
-            start,
-            path,
-            New::Directory {
-                mode: (mode & 0o7777) as u16,
-            },
-        )
+        self.make(start, path, New::Directory { mode: (mode & 0o7777) as u16 })
     }
 
     /// Makes a file, named pipe or socket; `mode` has its type bits, with the umask applied.
@@ -147,15 +123,7 @@ impl Client {
             0o040_000 => return Err(Errno::INVAL.into()),
             _ => return Err(Errno::PERM.into()),
         };
-        self.make(
-            start,
-            path,
-            New::Node {
-                kind,
-                mode: (mode & 0o7777) as u16,
-                target: b"",
-            },
-        )
+        self.make(start, path, New::Node { kind, mode: (mode & 0o7777) as u16, target: b"" })
     }
 
     /// Makes a symbolic link.
@@ -165,32 +133,24 @@ impl Client {
             1..=PATH_MAX => {}
             _ => return Err(Errno::NAMETOOLONG.into()),
         }
-        self.make(
-            start,
-            path,
-            New::Node {
-                kind: FileKind::Symlink,
-                mode: 0o777,
-                target,
-            },
-        )
+        self.make(start, path, New::Node { kind: FileKind::Symlink, mode: 0o777, target })
     }
 
     fn make(&self, start: Ino, path: &[u8], new: New<'_>) -> Result<(), Fail> {
         self.at_last(start, path, |_, last| match last {
             Last::Directory(_) => Err(Errno::EXIST.into()),
-            Last::Name { dir, name, slash } => {
-                if slash && !matches!(new, New::Directory { .. }) {
-                    return Err(self.with_slash(dir, &name, Errno::NOENT));
+            Last::Name(place) => {
+                if place.slash && !matches!(new, New::Directory { .. }) {
+                    return Err(self.with_slash(&place, Errno::NOENT));
                 }
-                self.entry(dir, &name, &mut [], |at| new.request(at)).map(|_| ())
+                self.entry(&place, &mut [], |at| new.request(at)).map(|_| ())
             }
         })
     }
 
     /// What a trailing slash makes of an operation for which the name must not be a directory's.
-    fn with_slash(&self, dir: Ino, name: &[u8], missing: Errno) -> Failing {
-        match self.entry(dir, name, &mut [], |at| MetaRequest::Lookup { at }) {
+    fn with_slash(&self, place: &Place, missing: Errno) -> Failing {
+        match self.entry(place, &mut [], |at| MetaRequest::Lookup { at }) {
             Ok((MetaReply::Entry { attr, .. }, _)) if attr.kind != FileKind::Directory => {
                 Errno::NOTDIR.into()
             }
@@ -214,16 +174,11 @@ impl Client {
     pub fn unlink(&self, start: Ino, path: &[u8]) -> Result<(), Fail> {
         self.at_last(start, path, |_, last| match last {
             Last::Directory(_) => Err(Errno::ISDIR.into()),
-            Last::Name { dir, name, slash } => {
-                if slash {
-                    return Err(match self.with_slash(dir, &name, Errno::NOENT) {
-                        Failing::Fail(Fail::Errno(Errno::EXIST)) => Errno::ISDIR.into(),
-                        other => other,
-                    });
-                }
-                self.entry(dir, &name, &mut [], |at| MetaRequest::Unlink { at })
-                    .map(|_| ())
-            }
+            Last::Name(place) if place.slash => Err(match self.with_slash(&place, Errno::NOENT) {
+                Failing::Fail(Fail::Errno(Errno::EXIST)) => Errno::ISDIR.into(),
+                other => other,
+            }),
+            Last::Name(place) => self.entry(&place, &mut [], |at| MetaRequest::Unlink { at }).map(|_| ()),
         })
     }
 
@@ -235,9 +190,9 @@ impl Client {
                 Err(Errno::NOTEMPTY.into())
             }
             Last::Directory(_) => Err(Errno::INVAL.into()),
-            Last::Name { dir, name, .. } => {
-                self.entry(dir, &name, &mut [], |at| MetaRequest::Rmdir { at })?;
-                self.cache().forget_child(dir, &name);
+            Last::Name(place) => {
+                self.entry(&place, &mut [], |at| MetaRequest::Rmdir { at })?;
+                self.cache().forget_child(place.dir, &place.name);
                 Ok(())
             }
         })
@@ -252,62 +207,60 @@ impl Client {
             _ => return Err(Errno::INVAL.into()),
         };
         let mut unknown = 0;
-        loop {
-            let (
-                Last::Name { dir, name, slash },
-                Last::Name {
-                    dir: to_dir,
-                    name: to_name,
-                    slash: to_slash,
-                },
-            ) = (self.last_of(start, path)?, self.last_of(to, to_path)?)
-            else {
-                return Err(Errno::BUSY.into());
-            };
-            if slash || to_slash {
-                // Only a directory may be named with a slash.
-                let kind = self.find(dir, &name, false)?.kind;
-                if kind != FileKind::Directory {
-                    return Err(Errno::NOTDIR.into());
-                }
-            }
-            let split = |dir| self.cache().is_split(dir);
-            let from = At {
-                dir,
-                split: split(dir),
-                name: &name,
-            };
-            let into = At {
-                dir: to_dir,
-                split: split(to_dir),
-                name: &to_name,
-            };
-            let shard = namespace::entry_shard(dir, from.split, &name);
-            let request = MetaRequest::Rename { from, to: into, mode };
-            match self.meta(To::Shard(shard), &request, &[], &mut []) {
-                Ok(_) => {
-                    self.cache().forget_child(dir, &name);
-                    self.cache().forget_child(to_dir, &to_name);
-                    return Ok(());
-                }
-                Err(Failure::Errno(errno)) => return Err(errno.into()),
-                Err(Failure::Refused(Refusal::DirectorySplit)) => {
-                    // It does not say which of the two.
-                    for dir in [dir, to_dir] {
-                        if self.attr_of(dir)?.split {
-                            self.cache().learn_split(dir);
-                        }
-                    }
-                }
-                Err(Failure::Refused(Refusal::UnknownDirectory)) => {
+        for _ in 0..MAX_REDO {
+            match self.try_rename((start, path), (to, to_path), mode) {
+                Ok(()) => return Ok(()),
+                Err(Failing::Refused(Refusal::UnknownDirectory))
+                | Err(Failing::Fail(Fail::Errno(Errno::STALE))) => {
                     unknown += 1;
-                    self.cache().forget();
+                    self.cache().forget(self.namespace());
                     if unknown > 1 {
                         return Err(Errno::NOENT.into());
                     }
                 }
-                Err(Failure::Refused(_)) => {}
+                Err(Failing::Fail(fail)) => return Err(fail),
+                // Directories moved, or one is split: everything anew.
+                Err(_) => {}
             }
+        }
+        Err(Errno::IO.into())
+    }
+
+    fn try_rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), mode: RenameMode) -> Result<(), Failing> {
+        let (Last::Name(from), Last::Name(to)) = (self.last_of(from.0, from.1)?, self.last_of(to.0, to.1)?)
+        else {
+            return Err(Errno::BUSY.into());
+        };
+        // Only a directory may be named with a slash.
+        if (from.slash || to.slash) && self.find(from.dir, &from.name, false)?.kind != FileKind::Directory {
+            return Err(Errno::NOTDIR.into());
+        }
+        let (from_split, to_split) = (self.cache().is_split(from.dir), self.cache().is_split(to.dir));
+        let request = MetaRequest::Rename {
+            from: At { dir: from.dir, split: from_split, name: &from.name },
+            to: At { dir: to.dir, split: to_split, name: &to.name },
+            mode,
+        };
+        let shard = namespace::entry_shard(from.dir, from_split, &from.name);
+        let version = from.version.min(to.version);
+        match self.meta(To::Entry(shard, version), &request, &[], &mut []) {
+            Ok(_) => {
+                self.cache().forget_child(from.dir, &from.name);
+                self.cache().forget_child(to.dir, &to.name);
+                Ok(())
+            }
+            Err(Failure::Refused(Refusal::DirectorySplit)) => {
+                // It does not say which of the two.
+                let mut learned = false;
+                for (dir, known) in [(from.dir, from_split), (to.dir, to_split)] {
+                    if !known && self.attr_of(dir)?.split {
+                        self.cache().learn_split(dir);
+                        learned = true;
+                    }
+                }
+                if learned { Err(Refusal::DirectorySplit.into()) } else { Err(Errno::IO.into()) }
+            }
+            Err(failure) => Err(failure.into()),
         }
     }
 
@@ -317,11 +270,20 @@ impl Client {
 
     /// The target of a symbolic link.
     pub fn readlink(&self, start: Ino, path: &[u8]) -> Result<Vec<u8>, Fail> {
-        let attr = self.find(start, path, false)?;
-        if attr.kind != FileKind::Symlink {
-            return Err(Errno::INVAL.into());
-        }
-        Ok(self.link_target(attr.ino)?)
+        self.at_last(start, path, |walk, last| {
+            let place = match last {
+                Last::Name(place) if !place.slash => place,
+                last => {
+                    self.find_last(walk, last, false)?;
+                    return Err(Errno::INVAL.into());
+                }
+            };
+            match self.entry(&place, &mut [], |at| MetaRequest::Lookup { at })?.0 {
+                MetaReply::Entry { attr, target } if attr.kind == FileKind::Symlink => Ok(target),
+                MetaReply::Elsewhere { ino, kind: FileKind::Symlink } => Ok(self.link_target(ino)?),
+                _ => Err(Errno::INVAL.into()),
+            }
+        })
     }
 
     /// Sets attributes.
@@ -408,8 +370,7 @@ impl Client {
             return Err(Errno::NOSPC);
         }
         let request = MetaRequest::SetXattr { ino, name, mode };
-        self.meta_with(ino, &request, &[IoSlice::new(value)], &mut [])
-            .map(|_| ())
+        self.meta_with(ino, &request, &[IoSlice::new(value)], &mut []).map(|_| ())
     }
 
     /// Removes an extended attribute.
@@ -418,28 +379,17 @@ impl Client {
     }
 
     pub(crate) fn remove_xattr_of(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {
-        self.meta_on(ino, &MetaRequest::RemoveXattr { ino, name })
-            .map(|_| ())
+        self.meta_on(ino, &MetaRequest::RemoveXattr { ino, name }).map(|_| ())
     }
 
     /// How full the storage of the servers that are up is.
     pub fn statfs(&self) -> Result<StatFs, Errno> {
         let map = self.map();
-        let mut sum = StatFs {
-            total: 0,
-            available: 0,
-            block_size: map.block_size,
-        };
+        let mut sum = StatFs { total: 0, available: 0, block_size: map.block_size };
         let mut counted = Vec::new();
         for server in map.servers.iter().filter(|s| s.state == ServerState::Up) {
-            if let (
-                DataReply::Space {
-                    total,
-                    available,
-                    device,
-                },
-                ..,
-            ) = self.data(server.id, DataRequest::Space, &[], &mut [])?
+            if let (DataReply::Space { total, available, device }, ..) =
+                self.data(server.id, DataRequest::Space, &[], &mut [])?
                 && !counted.contains(&(server.node, device))
             {
                 counted.push((server.node, device));
@@ -454,16 +404,11 @@ impl Client {
     pub fn real_path(&self, start: Ino, path: &[u8]) -> Result<Vec<u8>, Fail> {
         self.at_last(start, path, |walk, last| match last {
             Last::Directory(ino) => Ok(self.path_of(ino)?),
-            Last::Name { dir, name, slash } => {
-                let again = Last::Name {
-                    dir,
-                    name: name.clone(),
-                    slash,
-                };
-                self.find_last(walk, again, true)?;
-                let mut path = self.path_of(dir)?;
+            Last::Name(place) => {
+                self.find_last(walk, Last::Name(place.clone()), true)?;
+                let mut path = self.path_of(place.dir)?;
                 path.push(b'/');
-                path.extend_from_slice(&name);
+                path.extend_from_slice(&place.name);
                 Ok(path)
             }
         })
@@ -474,9 +419,8 @@ impl Client {
         let mut names = Vec::new();
         let mut at = dir;
         while at != Ino::ROOT {
-            let (parent, name) = self
-                .parent(at)
-                .map_err(|e| if e == Errno::STALE { Errno::NOENT } else { e })?;
+            let (parent, name) =
+                self.parent(at).map_err(|e| if e == Errno::STALE { Errno::NOENT } else { e })?;
             names.push(name);
             at = parent;
             // Deeper than any path that could have been given; moves under way could lead in a circle.

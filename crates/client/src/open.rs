@@ -3,7 +3,7 @@
 use crate::error::Fail;
 use crate::handle::Handle;
 use crate::session::Client;
-use crate::walk::{Failing, Last, Walk};
+use crate::walk::{Failing, Last, Place, Walk};
 use bivouac_layout::Ino;
 use bivouac_node::SlotId;
 use bivouac_node::release::{KIND_DIRECTORY, KIND_FILE, KIND_PATH, release};
@@ -44,14 +44,8 @@ impl Client {
             return Err(Errno::OPNOTSUPP.into());
         }
         let id = self.table().allocate().map_err(|e| Errno(e.raw_errno() as u16))?;
-        let open = OpenId {
-            agent: self.agent_number(),
-            slot: id.index,
-            generation: id.generation,
-        };
-        let found = self.at_last(start, path, |walk, last| {
-            self.open_last(walk, last, flags, mode, open)
-        });
+        let open = OpenId { agent: self.agent_number(), slot: id.index, generation: id.generation };
+        let found = self.at_last(start, path, |walk, last| self.open_last(walk, last, flags, mode, open));
         match found.and_then(|found| self.filled(id, found, flags).map_err(Fail::from)) {
             Ok(handle) => Ok(Arc::new(handle)),
             Err(fail) => {
@@ -80,8 +74,7 @@ impl Client {
         slot.kind.store(kind, Ordering::Release);
         let handle = Handle::new(self, id, ino, kind == KIND_DIRECTORY);
         if let Found::File(attr) = &found {
-            slot.size_generation
-                .store(attr.size_generation, Ordering::Relaxed);
+            slot.size_generation.store(attr.size_generation, Ordering::Relaxed);
             handle.learn(attr);
         }
         Ok(handle)
@@ -98,11 +91,12 @@ impl Client {
         let create = flags & libc::O_CREAT != 0 && flags & libc::O_PATH == 0;
         let exclusive = create && flags & libc::O_EXCL != 0;
         let follow = flags & libc::O_NOFOLLOW == 0 && !exclusive;
-        let (dir, name, slash) = match last {
+        let place = match last {
             Last::Directory(_) if exclusive => return Err(Errno::EXIST.into()),
             Last::Directory(ino) => return self.open_directory(ino, flags),
-            Last::Name { dir, name, slash } => (dir, name, slash),
+            Last::Name(place) => place,
         };
+        let (dir, slash) = (place.dir, place.slash);
         if create && slash {
             return Err(Errno::ISDIR.into());
         }
@@ -112,35 +106,24 @@ impl Client {
             append: flags & libc::O_APPEND != 0,
             truncate: flags & libc::O_TRUNC != 0,
             directory: flags & libc::O_DIRECTORY != 0 || slash,
-            create: create.then_some(Create {
-                mode: (mode & 0o7777) as u16,
-                exclusive,
-            }),
+            create: create.then_some(Create { mode: (mode & 0o7777) as u16, exclusive }),
         };
         if flags & libc::O_PATH != 0 {
-            return self.open_path(walk, dir, &name, how.directory, follow, slash);
+            return self.open_path(walk, place, how.directory, follow);
         }
         let mut record = [0; RECORD_MAX];
         let into = &mut [IoSliceMut::new(&mut record)];
-        let (attr, target) = match self
-            .entry(dir, &name, into, |at| MetaRequest::Open { at, how, open })?
-            .0
-        {
+        let (attr, target) = match self.entry(&place, into, |at| MetaRequest::Open { at, how, open })?.0 {
             MetaReply::Opened { attr, target, .. } => (attr, target),
             MetaReply::Elsewhere { .. } if exclusive => return Err(Errno::EXIST.into()),
-            MetaReply::Elsewhere {
-                ino,
-                kind: FileKind::Directory,
-            } => return self.open_directory(ino, flags),
-            MetaReply::Elsewhere {
-                ino,
-                kind: FileKind::Symlink,
-            } => (self.attr_of(ino)?, self.link_target(ino)?),
+            MetaReply::Elsewhere { ino, kind: FileKind::Directory } => {
+                return self.open_directory(ino, flags);
+            }
+            MetaReply::Elsewhere { ino, kind: FileKind::Symlink } => {
+                (self.attr_of(ino)?, self.link_target(ino)?)
+            }
             MetaReply::Elsewhere { ino, .. } => {
-                match self
-                    .meta_with(ino, &MetaRequest::OpenInode { ino, how, open }, &[], into)?
-                    .0
-                {
+                match self.meta_with(ino, &MetaRequest::OpenInode { ino, how, open }, &[], into)?.0 {
                     MetaReply::Opened { attr, target, .. } => (attr, target),
                     _ => return Err(Errno::PROTO.into()),
                 }
@@ -179,18 +162,11 @@ impl Client {
     fn open_path(
         &self,
         walk: &mut Walk<'_, '_>,
-        dir: Ino,
-        name: &[u8],
+        place: Place,
         directory: bool,
         follow: bool,
-        slash: bool,
     ) -> Result<Found, Failing> {
-        let last = Last::Name {
-            dir,
-            name: name.to_vec(),
-            slash,
-        };
-        let attr = self.find_last(walk, last, follow)?;
+        let attr = self.find_last(walk, Last::Name(place), follow)?;
         match attr.kind {
             FileKind::Directory => Ok(Found::Directory(attr.ino)),
             _ if directory => Err(Errno::NOTDIR.into()),

@@ -25,17 +25,8 @@ pub(crate) enum Outcome {
 impl Handle {
     pub(crate) fn read_record(&self, offset: u64, buffer: &mut [u8]) -> Result<Outcome, Errno> {
         let len = buffer.len().min(RECORD_MAX);
-        let request = MetaRequest::ReadRecord {
-            ino: self.ino(),
-            offset,
-            len: len as u32,
-        };
-        match self.client().meta(
-            To::Shard(self.ino().shard()),
-            &request,
-            &[],
-            &mut one(&mut buffer[..len]),
-        ) {
+        let request = MetaRequest::ReadRecord { ino: self.ino(), offset, len: len as u32 };
+        match self.client().meta(To::Shard(self.ino().shard()), &request, &[], &mut one(&mut buffer[..len])) {
             Ok((_, count)) => Ok(Outcome::Done(count)),
             Err(failure) => moved(failure),
         }
@@ -45,16 +36,8 @@ impl Handle {
         if offset.saturating_add(data.len() as u64) > RECORD_MAX as u64 {
             return Ok(Outcome::Moved);
         }
-        let request = MetaRequest::WriteRecord {
-            ino: self.ino(),
-            offset,
-        };
-        match self.client().meta(
-            To::Shard(self.ino().shard()),
-            &request,
-            &[IoSlice::new(data)],
-            &mut [],
-        ) {
+        let request = MetaRequest::WriteRecord { ino: self.ino(), offset };
+        match self.client().meta(To::Shard(self.ino().shard()), &request, &[IoSlice::new(data)], &mut []) {
             Ok(_) => Ok(Outcome::Done(data.len())),
             Err(failure) => moved(failure),
         }
@@ -67,10 +50,7 @@ impl Handle {
 
     /// Moves the file out of its record.
     pub(crate) fn spill(&self) -> Result<Box<FileLayout>, Errno> {
-        match self
-            .client()
-            .meta_on(self.ino(), &MetaRequest::Spill { ino: self.ino() })?
-        {
+        match self.client().meta_on(self.ino(), &MetaRequest::Spill { ino: self.ino() })? {
             MetaReply::Attr(attr) => layout_in(*attr),
             _ => Err(Errno::PROTO),
         }

@@ -13,7 +13,7 @@ use bivouac_proto::header::NO_REPLY;
 use bivouac_proto::meta::{MetaReply, MetaRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Refusal, Reply, Request, RequestId, Status};
-use bivouac_transport::{Answer, Exchange, Outgoing, TransportError, exchange};
+use bivouac_transport::{Answer, Connection, Exchange, Outgoing, TransportError, exchange};
 use rustix::fd::OwnedFd;
 use std::io::{IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};
@@ -36,6 +36,8 @@ pub(crate) struct Received {
 pub(crate) enum To {
     /// The server that holds a shard.
     Shard(ShardId),
+    /// The same, for a path that was walked under a namespace version.
+    Entry(ShardId, u64),
     /// A certain server; the shard is one of its own.
     Server(ServerId, ShardId),
 }
@@ -43,14 +45,14 @@ pub(crate) enum To {
 impl To {
     fn server(self, map: &Map) -> ServerId {
         match self {
-            To::Shard(shard) => map.primary(shard),
+            To::Shard(shard) | To::Entry(shard, _) => map.primary(shard),
             To::Server(server, _) => server,
         }
     }
 
     fn shard(self) -> ShardId {
         match self {
-            To::Shard(shard) | To::Server(_, shard) => shard,
+            To::Shard(shard) | To::Entry(shard, _) | To::Server(_, shard) => shard,
         }
     }
 }
@@ -63,10 +65,7 @@ struct Backoff {
 
 impl Backoff {
     fn new() -> Backoff {
-        Backoff {
-            begun: None,
-            next: Duration::from_micros(50),
-        }
+        Backoff { begun: None, next: Duration::from_micros(50) }
     }
 
     /// Waits; false when patience is over.
@@ -75,10 +74,7 @@ impl Backoff {
         if begun.elapsed() > PATIENCE {
             return false;
         }
-        let pause = rustix::time::Timespec {
-            tv_sec: 0,
-            tv_nsec: self.next.subsec_nanos().into(),
-        };
+        let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: self.next.subsec_nanos().into() };
         let _ = rustix::thread::nanosleep(&pause);
         self.next = (self.next * 2).min(Duration::from_millis(100));
         true
@@ -134,9 +130,8 @@ impl Client {
     ) -> Result<(DataReply, usize, Option<OwnedFd>), Errno> {
         let mut body = Vec::with_capacity(32);
         bivouac_proto::encode(&Request::Data(request), &mut body);
-        let received = self
-            .call(To::Server(server, ShardId(0)), &body, payload, into)
-            .map_err(|f| match f {
+        let received =
+            self.call(To::Server(server, ShardId(0)), &body, payload, into).map_err(|f| match f {
                 Failure::Errno(errno) => errno,
                 Failure::Refused(_) => Errno::IO,
             })?;
@@ -159,11 +154,7 @@ impl Client {
             };
             let mut header = self.header(ino.shard(), RequestId::default());
             header.flags = NO_REPLY;
-            let sent = link.connection.post(&Outgoing {
-                header,
-                body: &body,
-                payload: &[],
-            });
+            let sent = link.connection.post(&Outgoing { header, body: &body, payload: &[] });
             self.give_link(server, link);
             if sent.is_ok() {
                 return;
@@ -183,11 +174,7 @@ impl Client {
     /// The header of the next request on a connection, with a fresh identity.
     pub(crate) fn next_header(&self, link: &mut Link, shard: ShardId) -> Result<Header, Errno> {
         link.sequence += 1;
-        let id = RequestId {
-            session: self.session()?,
-            slot: link.slot,
-            sequence: link.sequence,
-        };
+        let id = RequestId { session: self.session()?, slot: link.slot, sequence: link.sequence };
         Ok(self.header(shard, id))
     }
 
@@ -202,28 +189,18 @@ impl Client {
         let mut backoff = Backoff::new();
         loop {
             let server = to.server(self.map());
-            if self
-                .map()
-                .server(server)
-                .is_none_or(|s| s.state == ServerState::Down)
-            {
+            if !self.is_up(server) {
                 return Err(Errno::IO.into());
             }
             let outcome = self.take_link(server).and_then(|mut link| {
-                let id = match id {
-                    Some(id) => id,
-                    None => *id.insert(
-                        self.next_header(&mut link, to.shard())
-                            .map_err(TransportError::System)?
-                            .id,
-                    ),
-                };
-                let outgoing = Outgoing {
-                    header: self.header(to.shard(), id),
-                    body,
-                    payload,
-                };
-                let outcome = link.connection.call(&outgoing, into).map(open_answer);
+                let outcome = self.identify(&mut id, &mut link).and_then(|id| {
+                    let mut header = self.header(to.shard(), id);
+                    if let To::Entry(_, version) = to {
+                        header.namespace = version;
+                    }
+                    let outgoing = Outgoing { header, body, payload };
+                    self.ask(server, &mut link.connection, &outgoing, into)
+                });
                 self.give_link(server, link);
                 outcome
             });
@@ -239,24 +216,53 @@ impl Client {
         }
     }
 
+    /// The identity of a request: that of its first attempt.
+    fn identify(&self, id: &mut Option<RequestId>, link: &mut Link) -> Result<RequestId, TransportError> {
+        if let Some(id) = id {
+            return Ok(*id);
+        }
+        let header = self.next_header(link, ShardId(0)).map_err(TransportError::System)?;
+        Ok(*id.insert(header.id))
+    }
+
+    /// One call. Long silence of the server is waited out for as long as it is up.
+    fn ask(
+        &self,
+        server: ServerId,
+        connection: &mut Connection,
+        outgoing: &Outgoing<'_>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<Result<Received, Failure>, TransportError> {
+        let mut outcome = connection.call(outgoing, into).map(open_answer);
+        while matches!(outcome, Err(TransportError::TimedOut)) && self.is_still_up(server) {
+            outcome = connection.go_on(outgoing, into).map(open_answer);
+        }
+        outcome
+    }
+
+    fn is_up(&self, server: ServerId) -> bool {
+        self.map().server(server).is_some_and(|s| s.state == ServerState::Up)
+    }
+
+    /// Whether a server is up by the newest map that the agent has.
+    fn is_still_up(&self, server: ServerId) -> bool {
+        self.refresh_map();
+        self.is_up(server)
+    }
+
     /// After a broken connection: asks the agent what became of the server, and waits a little.
     fn mend(&self, server: ServerId, error: TransportError, backoff: &mut Backoff) -> Result<(), Errno> {
         match error {
             // These do not get better by trying again.
-            TransportError::Version { .. } | TransportError::Authentication | TransportError::Protocol(_) => {
-                return Err(error.errno());
-            }
+            TransportError::Version { .. }
+            | TransportError::Authentication
+            | TransportError::Protocol(_)
+            | TransportError::TooLong { .. }
+            | TransportError::System(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => return Err(error.errno()),
             _ => {}
         }
-        if backoff.begun.is_some() {
-            self.refresh_map();
-            if self
-                .map()
-                .server(server)
-                .is_none_or(|s| s.state == ServerState::Down)
-            {
-                return Err(Errno::IO);
-            }
+        if backoff.begun.is_some() && !self.is_still_up(server) {
+            return Err(Errno::IO);
         }
         if backoff.wait() { Ok(()) } else { Err(Errno::IO) }
     }
@@ -283,11 +289,7 @@ impl Client {
 /// Takes an answer out of its connection's buffer.
 fn open_answer(answer: Answer<'_>) -> Result<Received, Failure> {
     let reply = open_parts(answer.header.status, answer.body)?;
-    Ok(Received {
-        reply,
-        payload_len: answer.payload_len,
-        fd: answer.fd.map(OwnedFd::from),
-    })
+    Ok(Received { reply, payload_len: answer.payload_len, fd: answer.fd.map(OwnedFd::from) })
 }
 
 fn open_parts(status: Status, body: &[u8]) -> Result<Reply, Failure> {
@@ -317,13 +319,7 @@ impl<'a> DataJob<'a> {
         payload: &'a [u8],
         into: &'a mut [u8],
     ) -> DataJob<'a> {
-        DataJob {
-            server,
-            request,
-            payload,
-            into,
-            result: None,
-        }
+        DataJob { server, request, payload, into, result: None }
     }
 
     /// How it ended.
@@ -354,6 +350,23 @@ impl Client {
         }
     }
 
+    /// All calls, each waited out for as long as its server is up.
+    fn exchange_patiently(&self, calls: &mut [Exchange<'_, '_>], servers: &[ServerId]) {
+        loop {
+            exchange(calls);
+            let mut again = false;
+            for (call, server) in calls.iter_mut().zip(servers) {
+                if matches!(call.result, Some(Err(TransportError::TimedOut))) && self.is_still_up(*server) {
+                    call.go_on();
+                    again = true;
+                }
+            }
+            if !again {
+                return;
+            }
+        }
+    }
+
     fn exchange_jobs(&self, jobs: &mut [DataJob<'_>]) {
         let mut under_way = Vec::with_capacity(jobs.len());
         for job in jobs.iter_mut() {
@@ -361,6 +374,7 @@ impl Client {
                 continue;
             };
             let Ok(header) = self.next_header(&mut link, ShardId(0)) else {
+                self.give_link(job.server, link);
                 continue;
             };
             let mut body = Vec::with_capacity(32);
@@ -376,21 +390,14 @@ impl Client {
                 &mut job.result,
             ));
         }
+        let servers: Vec<ServerId> = under_way.iter().map(|(server, ..)| *server).collect();
         let mut calls: Vec<Exchange<'_, '_>> = under_way
             .iter_mut()
             .map(|(_, link, header, body, payload, into, _)| {
-                Exchange::new(
-                    &mut link.connection,
-                    Outgoing {
-                        header: *header,
-                        body,
-                        payload,
-                    },
-                    into,
-                )
+                Exchange::new(&mut link.connection, Outgoing { header: *header, body, payload }, into)
             })
             .collect();
-        exchange(&mut calls);
+        self.exchange_patiently(&mut calls, &servers);
         let results: Vec<_> = calls.into_iter().map(|call| call.result).collect();
         for ((server, link, .., slot), result) in under_way.into_iter().zip(results) {
             if let Some(Ok(received)) = result {

@@ -25,6 +25,9 @@ const MAX_SERVERS: usize = 4096;
 /// How long making a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// How long a silent server is waited for before the agent is asked whether it is up.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// One process's access to a deployment. All methods may be called from any thread.
 pub struct Client {
     environment: Environment,
@@ -43,10 +46,12 @@ pub struct Client {
     /// The session and the process generation that it belongs to.
     session: AtomicU64,
     session_generation: AtomicU64,
+    /// The generation whose session a thread is about to begin.
+    renewing: AtomicU64,
     slots: AtomicU32,
     pools: Box<[Pool]>,
     agents: Pool,
-    held: Held,
+    held: AtomicPtr<Held>,
     /// Whether blocks on this node are read and written directly.
     pub(crate) local_access: bool,
 }
@@ -54,10 +59,8 @@ pub struct Client {
 impl Client {
     /// Begins: connects to the node's agent and takes part in the deployment that `environment` names.
     pub fn attach(environment: &Environment) -> Result<Client, ClientError> {
-        let key = read_key(&environment.key_path).map_err(|why| ClientError::Key {
-            path: environment.key_path.clone(),
-            why,
-        })?;
+        let key = read_key(&environment.key_path)
+            .map_err(|why| ClientError::Key { path: environment.key_path.clone(), why })?;
         let uid = rustix::process::getuid().as_raw();
         let credentials = Credentials {
             uid: rustix::process::geteuid().as_raw(),
@@ -66,34 +69,14 @@ impl Client {
                 .map(|groups| groups.iter().map(|g| g.as_raw()).collect())
                 .unwrap_or_default(),
         };
-        let answer = || ClientError::Answer {
-            name: environment.name.clone(),
-        };
-        let agent_error = |source| ClientError::Agent {
-            name: environment.name.clone(),
-            source,
-        };
+        let answer = || ClientError::Answer { name: environment.name.clone() };
+        let agent_error = |source| ClientError::Agent { name: environment.name.clone(), source };
         let fork = ForkMark::new()
             .map_err(|e| agent_error(TransportError::System(Errno(e.raw_os_error() as u16))))?;
-        let mut link = connect_agent(
-            environment,
-            &key,
-            uid,
-            &credentials,
-            fork.generation(),
-            ANY_DEPLOYMENT,
-        )
-        .map_err(agent_error)?;
+        let mut link = connect_agent(environment, &key, uid, &credentials, fork.generation(), ANY_DEPLOYMENT)
+            .map_err(agent_error)?;
         let reply = ask_agent(&mut link, &attach_request()).map_err(agent_error)?;
-        let Some(AgentReply::Attached {
-            session,
-            agent,
-            node,
-            run_dir,
-            map,
-            namespace,
-        }) = reply
-        else {
+        let Some(AgentReply::Attached { session, agent, node, run_dir, map, namespace }) = reply else {
             return Err(answer());
         };
         if map.check().is_err() || map.servers.iter().any(|s| usize::from(s.id.0) >= MAX_SERVERS) {
@@ -115,12 +98,13 @@ impl Client {
             fork,
             map: AtomicPtr::new(Box::into_raw(map)),
             namespace: AtomicU64::new(namespace),
-            cache: AtomicPtr::new(Box::into_raw(Box::default())),
+            cache: AtomicPtr::new(Box::into_raw(Box::new(Cache::new(namespace)))),
             slots: AtomicU32::new(1),
             // Room for servers that come later.
             pools: (0..(pools + 64).min(MAX_SERVERS)).map(|_| Pool::new()).collect(),
             agents: Pool::new(),
-            held: Held::default(),
+            held: AtomicPtr::new(Box::into_raw(Box::default())),
+            renewing: AtomicU64::new(0),
             local_access: local_access(),
         };
         client.agents.give(link, client.fork.generation());
@@ -233,7 +217,8 @@ impl Client {
     }
 
     pub(crate) fn held(&self) -> &Held {
-        &self.held
+        // SAFETY: as for the map: replaced only after a fork, never freed.
+        unsafe { &*self.held.load(Ordering::Acquire) }
     }
 
     pub(crate) fn namespace(&self) -> u64 {
@@ -242,8 +227,9 @@ impl Client {
 
     /// The namespace has this version: paths cached under an older one are forgotten.
     pub(crate) fn learn_namespace(&self, version: u64) {
+        // In this order: a walk that begins under the new version finds nothing of the old one.
+        self.cache().forget(version);
         self.namespace.fetch_max(version, Ordering::AcqRel);
-        self.cache().forget();
     }
 
     pub(crate) fn cache(&self) -> &Cache {
@@ -254,29 +240,51 @@ impl Client {
     /// The session of this process; a fork's child gets its own at its first call.
     pub(crate) fn session(&self) -> Result<u64, Errno> {
         let generation = self.fork.generation();
-        if self.session_generation.load(Ordering::Acquire) == generation {
-            return Ok(self.session.load(Ordering::Relaxed));
+        while self.session_generation.load(Ordering::Acquire) != generation {
+            let renewing = self.renewing.load(Ordering::Relaxed);
+            if renewing != generation
+                && self
+                    .renewing
+                    .compare_exchange(renewing, generation, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+            {
+                let renewed = self.renew(generation);
+                if renewed.is_err() {
+                    self.renewing.store(0, Ordering::Release);
+                }
+                renewed?;
+            } else {
+                // Another thread of this process is at it.
+                let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000 });
+            }
         }
-        // The lock of the parent's cache may have been held by a thread that this process does not have.
-        self.cache.store(Box::into_raw(Box::default()), Ordering::Release);
+        Ok(self.session.load(Ordering::Relaxed))
+    }
+
+    /// Begins the session of a fork's child.
+    fn renew(&self, generation: u64) -> Result<(), Errno> {
+        // Locks of the parent's may have been held by threads that this process does not have.
+        self.cache.store(Box::into_raw(Box::new(Cache::new(self.namespace()))), Ordering::Release);
+        self.held.store(Box::into_raw(Box::default()), Ordering::Release);
         let mut link = self.agent_link().map_err(|e| e.errno())?;
         let reply = ask_agent(&mut link, &attach_request()).map_err(|e| e.errno())?;
-        let Some(AgentReply::Attached { session, map, .. }) = reply else {
-            return Err(Errno::IO);
-        };
+        let Some(AgentReply::Attached { session, map, .. }) = reply else { return Err(Errno::IO) };
         self.learn_map(map);
         self.session.store(session, Ordering::Relaxed);
         self.session_generation.store(generation, Ordering::Release);
         self.agents.give(link, generation);
-        Ok(session)
+        Ok(())
+    }
+
+    /// Whether this process has begun its session (a fork's child has not, before its first call).
+    pub(crate) fn has_session(&self) -> bool {
+        self.session_generation.load(Ordering::Acquire) == self.fork.generation()
     }
 
     /// A connection to a server, of this thread alone until it is given back.
     pub(crate) fn take_link(&self, server: ServerId) -> Result<Box<Link>, TransportError> {
-        let pool = self
-            .pools
-            .get(usize::from(server.0))
-            .ok_or(TransportError::System(Errno::IO))?;
+        let pool = self.pools.get(usize::from(server.0)).ok_or(TransportError::System(Errno::IO))?;
+        self.session().map_err(TransportError::System)?;
         let generation = self.fork.generation();
         if let Some(link) = pool.take(generation) {
             return Ok(link);
@@ -284,11 +292,7 @@ impl Client {
         let map = self.map();
         let entry = map.server(server).ok_or(TransportError::System(Errno::IO))?;
         let endpoint = if entry.node == self.node && self.local_access {
-            Endpoint::Unix(bivouac_node::server_socket(
-                self.uid,
-                &self.environment.name,
-                server,
-            ))
+            Endpoint::Unix(bivouac_node::server_socket(self.uid, &self.environment.name, server))
         } else {
             Endpoint::Tcp(entry.address)
         };
@@ -318,20 +322,17 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // SAFETY: both came from Box::into_raw, and nobody else has the client any more. (Replaced ones are leaked.)
+        // SAFETY: all came from Box::into_raw, and nobody else has the client any more. (Replaced ones are leaked.)
         unsafe {
             drop(Box::from_raw(*self.map.get_mut()));
             drop(Box::from_raw(*self.cache.get_mut()));
+            drop(Box::from_raw(*self.held.get_mut()));
         }
     }
 }
 
 fn connect_options() -> ConnectOptions {
-    ConnectOptions {
-        timeout: CONNECT_TIMEOUT,
-        fd_floor: hidden::floor(),
-        ..ConnectOptions::default()
-    }
+    ConnectOptions { timeout: CONNECT_TIMEOUT, silence: SILENCE, fd_floor: hidden::floor() }
 }
 
 fn connect_agent(
@@ -349,20 +350,14 @@ fn connect_agent(
 }
 
 fn attach_request() -> AgentRequest {
-    AgentRequest::Attach {
-        pid: rustix::process::getpid().as_raw_nonzero().get() as u32,
-    }
+    AgentRequest::Attach { pid: rustix::process::getpid().as_raw_nonzero().get() as u32 }
 }
 
 /// One question to the agent; `None` for an answer of another kind.
 fn ask_agent(link: &mut Link, request: &AgentRequest) -> Result<Option<AgentReply>, TransportError> {
     let mut body = Vec::with_capacity(64);
     bivouac_proto::encode(&Request::Agent(request.clone()), &mut body);
-    let outgoing = Outgoing {
-        header: Header::new(Kind::Request),
-        body: &body,
-        payload: &[],
-    };
+    let outgoing = Outgoing { header: Header::new(Kind::Request), body: &body, payload: &[] };
     let answer = link.connection.call(&outgoing, &mut [])?;
     match bivouac_proto::decode(answer.body) {
         Ok(Reply::Agent(reply)) if answer.header.status == bivouac_proto::Status::OK => Ok(Some(reply)),
@@ -386,11 +381,7 @@ fn read_key(path: &str) -> Result<Key, String> {
     }
     let mut key = [0u8; KEY_LEN];
     for (byte, digits) in key.iter_mut().zip(text.chunks_exact(2)) {
-        let digit = |d: u8| {
-            char::from(d)
-                .to_digit(16)
-                .ok_or_else(|| String::from("it is not hexadecimal"))
-        };
+        let digit = |d: u8| char::from(d).to_digit(16).ok_or_else(|| String::from("it is not hexadecimal"));
         *byte = (digit(digits[0])? << 4 | digit(digits[1])?) as u8;
     }
     Ok(Key(key))

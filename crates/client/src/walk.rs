@@ -1,8 +1,8 @@
 //! From a path to a directory and a last name.
 //!
 //! Directories on the way are cached: (directory, name) to directory. The cache is as good as the namespace
-//! version: every request about an entry carries the version, a server that knows a newer one refuses, and the
-//! cache is forgotten. Symbolic links on the way are looked up each time (they are rare, and one that is replaced
+//! version: a walk notes the version at its beginning, every request about an entry carries it, a server that knows a
+//! newer one refuses, the cache is forgotten, and the walk begins again. Symbolic links on the way are looked up each time (they are rare, and one that is replaced
 //! must not live on). Removed directories are found out by the server that no longer knows them.
 
 use crate::error::Fail;
@@ -22,7 +22,7 @@ const MAX_LINKS: u32 = 40;
 /// Cached directories before the cache starts afresh.
 const CACHED: usize = 100_000;
 /// How often a walk starts again because directories moved under it.
-const MAX_REDO: u32 = 1000;
+pub(crate) const MAX_REDO: u32 = 1000;
 
 /// A cached directory.
 #[derive(Clone, Copy)]
@@ -35,24 +35,39 @@ struct Known {
 /// The known subdirectories of one directory.
 type Names = HashMap<Box<[u8]>, Known>;
 
-/// What is known of directories. Waiting is never needed: a lock that is taken means not knowing.
+/// What is known of directories. Waiting is hardly ever needed: a lock that is taken means not knowing.
 #[derive(Default)]
 pub(crate) struct Cache {
-    children: RwLock<HashMap<Ino, Names>>,
+    paths: RwLock<Paths>,
     split: RwLock<HashSet<Ino>>,
 }
 
+/// Known paths, all of one namespace version.
+#[derive(Default)]
+struct Paths {
+    version: u64,
+    children: HashMap<Ino, Names>,
+}
+
 impl Cache {
-    fn child(&self, dir: Ino, name: &[u8]) -> Option<Known> {
-        self.children.try_read().ok()?.get(&dir)?.get(name).copied()
+    /// Knows nothing, as of this namespace version.
+    pub(crate) fn new(version: u64) -> Cache {
+        Cache { paths: RwLock::new(Paths { version, ..Paths::default() }), ..Cache::default() }
     }
 
-    fn learn(&self, dir: Ino, name: &[u8], known: Known) {
-        if let Ok(mut children) = self.children.try_write() {
-            if children.len() > CACHED {
-                children.clear();
+    fn child(&self, dir: Ino, name: &[u8]) -> Option<Known> {
+        self.paths.try_read().ok()?.children.get(&dir)?.get(name).copied()
+    }
+
+    /// Adds what a walk that began under `version` found, if that still is the version.
+    fn learn(&self, version: u64, dir: Ino, name: &[u8], known: Known) {
+        if let Ok(mut paths) = self.paths.try_write()
+            && paths.version == version
+        {
+            if paths.children.len() > CACHED {
+                paths.children.clear();
             }
-            let names = children.entry(dir).or_default();
+            let names = paths.children.entry(dir).or_default();
             if names.len() > CACHED {
                 names.clear();
             }
@@ -60,24 +75,20 @@ impl Cache {
         }
     }
 
-    /// Forgets all paths (not which directories are split: that does not change back).
-    pub(crate) fn forget(&self) {
-        match self.children.try_write() {
-            Ok(mut children) => children.clear(),
-            // Somebody is reading or adding: wait for it; nobody holds the lock across a request.
-            Err(std::sync::TryLockError::WouldBlock) => {
-                if let Ok(mut children) = self.children.write() {
-                    children.clear();
-                }
-            }
-            Err(std::sync::TryLockError::Poisoned(_)) => {}
+    /// Forgets all paths (not which directories are split: that does not change back), and takes no more of versions
+    /// older than this.
+    pub(crate) fn forget(&self, version: u64) {
+        // Nobody holds the lock across a request, so waiting is short.
+        if let Ok(mut paths) = self.paths.write() {
+            paths.version = paths.version.max(version);
+            paths.children.clear();
         }
     }
 
     /// Forgets one name: this process just removed or renamed it.
     pub(crate) fn forget_child(&self, dir: Ino, name: &[u8]) {
-        if let Ok(mut children) = self.children.try_write()
-            && let Some(names) = children.get_mut(&dir)
+        if let Ok(mut paths) = self.paths.write()
+            && let Some(names) = paths.children.get_mut(&dir)
         {
             names.remove(name);
         }
@@ -100,12 +111,18 @@ pub(crate) enum Last {
     /// At a directory itself: the path ended in nothing, `.` or `..`.
     Directory(Ino),
     /// Before the last name, which was not looked up.
-    Name {
-        dir: Ino,
-        name: Vec<u8>,
-        /// A slash follows: it has to be a directory.
-        slash: bool,
-    },
+    Name(Place),
+}
+
+/// A name in a directory, and how it was reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) dir: Ino,
+    pub(crate) name: Vec<u8>,
+    /// A slash follows: it has to be a directory.
+    pub(crate) slash: bool,
+    /// The namespace version under which the directory was reached.
+    pub(crate) version: u64,
 }
 
 /// A path on its way.
@@ -114,6 +131,7 @@ pub(crate) struct Walk<'c, 'p> {
     dir: Ino,
     rest: Cow<'p, [u8]>,
     links: u32,
+    version: u64,
 }
 
 impl<'c, 'p> Walk<'c, 'p> {
@@ -122,12 +140,8 @@ impl<'c, 'p> Walk<'c, 'p> {
         if path.len() > PATH_MAX {
             return Err(Errno::NAMETOOLONG.into());
         }
-        Ok(Walk {
-            client,
-            dir: start,
-            rest: Cow::Borrowed(path),
-            links: 0,
-        })
+        let version = client.namespace();
+        Ok(Walk { client, dir: start, rest: Cow::Borrowed(path), links: 0, version })
     }
 
     /// Goes on through the target of a symbolic link that lies in `dir`; `slash`: a directory is wanted.
@@ -165,15 +179,9 @@ impl<'c, 'p> Walk<'c, 'p> {
     /// Walks to the last name.
     pub(crate) fn last(&mut self) -> Result<Last, Fail> {
         loop {
-            let begin = self
-                .rest
-                .iter()
-                .position(|&b| b != b'/')
-                .unwrap_or(self.rest.len());
-            let end = self.rest[begin..]
-                .iter()
-                .position(|&b| b == b'/')
-                .map_or(self.rest.len(), |i| begin + i);
+            let begin = self.rest.iter().position(|&b| b != b'/').unwrap_or(self.rest.len());
+            let end =
+                self.rest[begin..].iter().position(|&b| b == b'/').map_or(self.rest.len(), |i| begin + i);
             let after = self.rest[end..].iter().position(|&b| b != b'/').map(|i| end + i);
             let name = &self.rest[begin..end];
             match name {
@@ -188,11 +196,12 @@ impl<'c, 'p> Walk<'c, 'p> {
                 b".." => self.dir = self.client.parent(self.dir)?.0,
                 _ if name.len() > NAME_MAX => return Err(Errno::NAMETOOLONG.into()),
                 _ if after.is_none() => {
-                    return Ok(Last::Name {
+                    return Ok(Last::Name(Place {
                         dir: self.dir,
                         name: name.to_vec(),
                         slash: end < self.rest.len(),
-                    });
+                        version: self.version,
+                    }));
                 }
                 _ => match self.step(self.dir, name)? {
                     Step::Directory(ino) => self.dir = ino,
@@ -218,7 +227,7 @@ impl<'c, 'p> Walk<'c, 'p> {
             client.may_enter(known.owner)?;
             return Ok(Step::Directory(known.ino));
         }
-        match client.look(dir, name)? {
+        match client.look(self.version, dir, name)? {
             Looked::Link(target) => Ok(Step::Link(target)),
             Looked::Directory(ino) => {
                 let owner = if client.credentials().uid == 0 {
@@ -227,7 +236,7 @@ impl<'c, 'p> Walk<'c, 'p> {
                     let attr = client.attr_of(ino)?;
                     Some((attr.mode, attr.uid, attr.gid))
                 };
-                client.cache().learn(dir, name, Known { ino, owner });
+                client.cache().learn(self.version, dir, name, Known { ino, owner });
                 client.may_enter(owner)?;
                 Ok(Step::Directory(ino))
             }
@@ -284,7 +293,7 @@ impl Client {
                 return Err(Errno::NOENT.into());
             }
             if unknown > 0 {
-                self.cache().forget();
+                self.cache().forget(self.namespace());
             }
         }
         Err(Errno::IO.into())
@@ -293,6 +302,16 @@ impl Client {
     /// Sends a request about an entry to the shard of its name, wherever that is now.
     pub(crate) fn entry<'n>(
         &self,
+        place: &'n Place,
+        into: &mut [std::io::IoSliceMut<'_>],
+        request: impl Fn(At<'n>) -> MetaRequest<'n>,
+    ) -> Result<(MetaReply, usize), Failing> {
+        self.entry_of(place.version, place.dir, &place.name, into, request)
+    }
+
+    fn entry_of<'n>(
+        &self,
+        version: u64,
         dir: Ino,
         name: &'n [u8],
         into: &mut [std::io::IoSliceMut<'_>],
@@ -300,7 +319,7 @@ impl Client {
     ) -> Result<(MetaReply, usize), Failing> {
         for _ in 0..3 {
             let split = self.cache().is_split(dir);
-            let to = To::Shard(namespace::entry_shard(dir, split, name));
+            let to = To::Entry(namespace::entry_shard(dir, split, name), version);
             match self.meta(to, &request(At { dir, split, name }), &[], into) {
                 Err(Failure::Refused(Refusal::DirectorySplit)) => self.cache().learn_split(dir),
                 other => return other.map_err(Failing::from),
@@ -310,8 +329,8 @@ impl Client {
     }
 
     /// What a name on the way is.
-    fn look(&self, dir: Ino, name: &[u8]) -> Result<Looked, Fail> {
-        let reply = match self.entry(dir, name, &mut [], |at| MetaRequest::Lookup { at }) {
+    fn look(&self, version: u64, dir: Ino, name: &[u8]) -> Result<Looked, Fail> {
+        let reply = match self.entry_of(version, dir, name, &mut [], |at| MetaRequest::Lookup { at }) {
             Ok((reply, _)) => reply,
             // The walk begins again.
             Err(Failing::Refused(_)) => return Err(Errno::STALE.into()),
@@ -324,14 +343,8 @@ impl Client {
                 FileKind::Symlink => Looked::Link(target),
                 _ => Looked::Other,
             },
-            MetaReply::Elsewhere {
-                ino,
-                kind: FileKind::Directory,
-            } => Looked::Directory(ino),
-            MetaReply::Elsewhere {
-                ino,
-                kind: FileKind::Symlink,
-            } => Looked::Link(self.link_target(ino)?),
+            MetaReply::Elsewhere { ino, kind: FileKind::Directory } => Looked::Directory(ino),
+            MetaReply::Elsewhere { ino, kind: FileKind::Symlink } => Looked::Link(self.link_target(ino)?),
             MetaReply::Elsewhere { .. } => Looked::Other,
             _ => return Err(Errno::PROTO.into()),
         })
@@ -403,6 +416,12 @@ impl From<Failure> for Failing {
             Failure::Errno(errno) => Failing::Fail(errno.into()),
             Failure::Refused(refusal) => Failing::Refused(refusal),
         }
+    }
+}
+
+impl From<Refusal> for Failing {
+    fn from(refusal: Refusal) -> Failing {
+        Failing::Refused(refusal)
     }
 }
 

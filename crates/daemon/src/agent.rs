@@ -83,10 +83,7 @@ impl Agent {
             .name("agent".into())
             .spawn(move || watch.run())
             .map_err(DaemonError::Thread)?;
-        Ok(Agent {
-            shared,
-            thread: Some(thread),
-        })
+        Ok(Agent { shared, thread: Some(thread) })
     }
 
     /// Serves a request of the process `pid`.
@@ -137,22 +134,13 @@ impl Shared {
     }
 
     fn attach(&self, pid: u32) -> Result<u64, Errno> {
-        let pid = i32::try_from(pid)
-            .ok()
-            .and_then(Pid::from_raw)
-            .ok_or(Errno::INVAL)?;
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(errno)?;
         let mut sessions = self.sessions();
         sessions.last = sessions.last.wrapping_add(1).max(1);
         let session = self.number & !0xffff_ffff | u64::from(sessions.last);
         epoll::add(&self.epoll, &pidfd, EventData::new_u64(session), EventFlags::IN).map_err(errno)?;
-        sessions.processes.insert(
-            session,
-            Process {
-                _pidfd: pidfd,
-                locks: HashSet::new(),
-            },
-        );
+        sessions.processes.insert(session, Process { _pidfd: pidfd, locks: HashSet::new() });
         let first = sessions.processes.len() == 1;
         drop(sessions);
         if first {
@@ -173,10 +161,7 @@ impl Shared {
             let mut dead = self.gather(&mut events, timeout.as_ref());
             if !dead.is_empty() {
                 std::thread::sleep(GATHER);
-                let none = rustix::time::Timespec {
-                    tv_sec: 0,
-                    tv_nsec: 0,
-                };
+                let none = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
                 dead.extend(self.gather(&mut events, Some(&none)));
             }
             for process in dead {

@@ -133,14 +133,9 @@ mod tests {
     fn only_64_hexadecimal_digits_are_a_key() {
         let good = "0123456789abcdef".repeat(4);
         assert_eq!(hex_key::to_hex(&hex_key::from_hex(&good).expect("a key")), good);
-        for bad in [
-            "",
-            "00",
-            &good[1..],
-            &format!("{good}0"),
-            &good.replace('a', "g"),
-            &good.replace('a', "é"),
-        ] {
+        for bad in
+            ["", "00", &good[1..], &format!("{good}0"), &good.replace('a', "g"), &good.replace('a', "é")]
+        {
             assert!(hex_key::from_hex(bad).is_none(), "{bad:?}");
         }
     }

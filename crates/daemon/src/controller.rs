@@ -124,15 +124,9 @@ impl Controller {
             .servers
             .iter()
             .filter(|s| Some(s.id) != config.own_server)
-            .map(|s| Member {
-                endpoint: Endpoint::Tcp(s.address),
-                server: Some(s.id),
-            })
+            .map(|s| Member { endpoint: Endpoint::Tcp(s.address), server: Some(s.id) })
             .collect();
-        members.push(Member {
-            endpoint: config.own,
-            server: config.own_server,
-        });
+        members.push(Member { endpoint: config.own, server: config.own_server });
         let now = Instant::now();
         let health = config.map.servers.iter().map(|s| (s.id, (true, now))).collect();
         let log = MapLog::found(&config.deployment_dir, config.map)?;
@@ -142,18 +136,10 @@ impl Controller {
             deployment: map.deployment,
             others: members[..members.len() - 1].to_vec(),
             log: Mutex::new(log),
-            view: Mutex::new(View {
-                map,
-                health,
-                stopping: false,
-                stop: Some(config.stop),
-            }),
+            view: Mutex::new(View { map, health, stopping: false, stop: Some(config.stop) }),
             changed: Condvar::new(),
         });
-        let controller = Controller {
-            shared: shared.clone(),
-            watchers: Mutex::default(),
-        };
+        let controller = Controller { shared: shared.clone(), watchers: Mutex::default() };
         for member in members {
             let shared = shared.clone();
             let watcher = spawn("watcher", move || health::Watcher::new(member).run(&shared))?;
@@ -282,11 +268,7 @@ impl Shared {
             if left.is_zero() || news {
                 return Some(view.map.clone());
             }
-            view = self
-                .changed
-                .wait_timeout(view, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            view = self.changed.wait_timeout(view, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -322,10 +304,7 @@ impl Shared {
                 silent_ms: last.elapsed().as_millis() as u64,
             })
             .collect();
-        ControlReply::Overview {
-            map: Box::new((*view.map).clone()),
-            health,
-        }
+        ControlReply::Overview { map: Box::new((*view.map).clone()), health }
     }
 
     fn stop_member(&self, member: &Member, keep: bool) -> Result<(), LinkError> {

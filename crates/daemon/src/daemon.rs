@@ -12,10 +12,11 @@ use bivouac_layout::{Epoch, Map};
 use bivouac_meta::{Caller, MetaStore, Options};
 use bivouac_proto::auth::{Credentials, Hello, Key, Role, Welcome};
 use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
+use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Refusal, Reply, Request};
 use bivouac_transport::{Endpoint, PeerInfo, Responder, Service};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 /// One daemon.
@@ -26,6 +27,7 @@ pub(crate) struct Daemon {
     /// There once the first map was installed, on servers.
     pub(crate) meta: OnceLock<MetaStore<Around>>,
     pub(crate) controller: OnceLock<Controller>,
+    begun: AtomicBool,
     /// Held while a map is being installed.
     installing: Mutex<()>,
     boot: u64,
@@ -44,10 +46,7 @@ pub(crate) struct Ending {
 impl Ending {
     /// Stop, and keep the storage or not. The first word counts.
     pub(crate) fn tell(&self, keep: bool) {
-        self.told
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get_or_insert(keep);
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(keep);
         self.changed.notify_all();
     }
 
@@ -89,6 +88,7 @@ impl Daemon {
             agent,
             meta: OnceLock::new(),
             controller: OnceLock::new(),
+            begun: AtomicBool::new(false),
             installing: Mutex::default(),
             boot,
             counters: Counters::default(),
@@ -100,9 +100,9 @@ impl Daemon {
         self.meta.get().map_or(0, MetaStore::namespace)
     }
 
-    /// Whether the deployment has begun here.
+    /// Whether the deployment has begun here: the first map is there, and the stores are open.
     fn begun(&self) -> bool {
-        self.links.epoch().0 > 0
+        self.begun.load(Ordering::Acquire)
     }
 
     /// Refuses a sender whose map is not the daemon's.
@@ -121,7 +121,7 @@ impl Daemon {
         &self,
         credentials: Credentials,
         header: &Header,
-        request: &bivouac_proto::meta::MetaRequest<'_>,
+        request: &MetaRequest<'_>,
         payload: &[u8],
         reply: &mut Responder<'_>,
     ) -> Result<Reply, Failure> {
@@ -129,16 +129,15 @@ impl Daemon {
         let (Some(store), Some(server)) = (self.meta.get(), &self.config.server) else {
             return Err(Errno::IO.into());
         };
-        self.check_epoch(header)?;
+        // A close is taken from whoever holds an old map, too: nobody waits to be told that it was refused.
+        if !matches!(request, MetaRequest::Release { .. }) {
+            self.check_epoch(header)?;
+        }
         serve::check_place(&self.links.map(), server.id, header.shard, request)?;
         if serve::walks(request) && header.namespace < store.namespace() {
             return Err(Refusal::StaleNamespace(store.namespace()).into());
         }
-        let caller = Caller {
-            credentials,
-            id: header.id,
-            shard: header.shard,
-        };
+        let caller = Caller { credentials, id: header.id, shard: header.shard };
         store.meta(&caller, request, payload, reply.buffer())
     }
 
@@ -163,10 +162,9 @@ impl Daemon {
 
     fn control(&self, session: &mut ControlSession, request: &ControlRequest<'_>) -> Result<Reply, Failure> {
         let answer = match request {
-            ControlRequest::Ping { .. } => Some(ControlReply::Pong {
-                epoch: self.links.epoch(),
-                boot: self.boot,
-            }),
+            ControlRequest::Ping { .. } => {
+                Some(ControlReply::Pong { epoch: self.links.epoch(), boot: self.boot })
+            }
             ControlRequest::Install { map } => {
                 self.install(map)?;
                 None
@@ -177,9 +175,9 @@ impl Daemon {
                 None
             }
             _ => match self.controller.get() {
-                Some(controller) => controller
-                    .handle(session, request)
-                    .map_err(|e| Failure::Errno(e.errno()))?,
+                Some(controller) => {
+                    controller.handle(session, request).map_err(|e| Failure::Errno(e.errno()))?
+                }
                 None => match request {
                     ControlRequest::Shutdown { keep } => {
                         self.ending.tell(*keep);
@@ -204,6 +202,7 @@ impl Daemon {
         let _installing = self.installing.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.begun() {
             self.begin(map)?;
+            self.begun.store(true, Ordering::Release);
         }
         self.links.learn(map.clone());
         Ok(())
@@ -248,12 +247,7 @@ impl Daemon {
 
     fn stats(&self) -> Stats {
         let counts = self.meta.get().map(MetaStore::counts).unwrap_or_default();
-        let space = self
-            .links
-            .data
-            .as_ref()
-            .and_then(|d| d.space().ok())
-            .unwrap_or_default();
+        let space = self.links.data.as_ref().and_then(|d| d.space().ok()).unwrap_or_default();
         Stats {
             inodes: counts.inodes,
             stored: self.links.data.as_ref().map_or(0, |d| d.stored()),
@@ -291,18 +285,8 @@ impl Service for Daemon {
             PeerInfo::Tcp(_) => None,
         };
         self.counters.connections.fetch_add(1, Ordering::Relaxed);
-        let session = Session {
-            role: hello.role.clone(),
-            pid,
-            control: ControlSession::default(),
-        };
-        Some((
-            session,
-            Welcome {
-                epoch: self.links.epoch(),
-                namespace: self.namespace(),
-            },
-        ))
+        let session = Session { role: hello.role.clone(), pid, control: ControlSession::default() };
+        Some((session, Welcome { epoch: self.links.epoch(), namespace: self.namespace() }))
     }
 
     fn serve(

@@ -46,15 +46,7 @@ impl Links {
         data: Option<Arc<DataStore>>,
     ) -> Links {
         let epoch = AtomicU64::new(first.epoch.0);
-        Links {
-            key,
-            role,
-            me,
-            map: RwLock::new(Arc::new(first)),
-            epoch,
-            pools: Mutex::default(),
-            data,
-        }
+        Links { key, role, me, map: RwLock::new(Arc::new(first)), epoch, pools: Mutex::default(), data }
     }
 
     /// The current map.
@@ -79,15 +71,13 @@ impl Links {
     /// Sends a request about an inode's shard to its server.
     pub(crate) fn meta(&self, shard: ShardId, request: &MetaRequest<'_>) -> Result<Reply, Failure> {
         let server = self.map().primary(shard);
-        self.call(server, shard, &Request::Meta(request.clone()), &[], &mut [])
-            .map(|(reply, _)| reply)
+        self.call(server, shard, &Request::Meta(request.clone()), &[], &mut []).map(|(reply, _)| reply)
     }
 
     /// Sends a request that concerns all of a server.
     pub(crate) fn meta_at(&self, server: ServerId, request: &MetaRequest<'_>) -> Result<Reply, Failure> {
         let shard = self.map().shards_of(server).next().unwrap_or(ShardId(0));
-        self.call(server, shard, &Request::Meta(request.clone()), &[], &mut [])
-            .map(|(reply, _)| reply)
+        self.call(server, shard, &Request::Meta(request.clone()), &[], &mut []).map(|(reply, _)| reply)
     }
 
     fn call(
@@ -109,11 +99,7 @@ impl Links {
             };
             let outcome = self.take(entry.id, &map).and_then(|mut connection| {
                 let header = self.header(&map, shard);
-                let outgoing = Outgoing {
-                    header,
-                    body: &body,
-                    payload: &[IoSlice::new(payload)],
-                };
+                let outgoing = Outgoing { header, body: &body, payload: &[IoSlice::new(payload)] };
                 let outcome = connection
                     .call(&outgoing, &mut [IoSliceMut::new(into)])
                     .map(|answer| (open(answer.header.status, answer.body), answer.payload_len));
@@ -156,18 +142,9 @@ impl Links {
         }
         drop(pools);
         let address = map.server(server).ok_or(TransportError::Refused)?.address;
-        let options = ConnectOptions {
-            timeout: Duration::from_secs(2),
-            ..ConnectOptions::default()
-        };
-        Connection::connect(
-            &Endpoint::Tcp(address),
-            &self.key,
-            map.deployment,
-            self.role.clone(),
-            &options,
-        )
-        .map(|(connection, _)| connection)
+        let options = ConnectOptions { timeout: Duration::from_secs(2), ..ConnectOptions::default() };
+        Connection::connect(&Endpoint::Tcp(address), &self.key, map.deployment, self.role.clone(), &options)
+            .map(|(connection, _)| connection)
     }
 
     fn give(&self, server: ServerId, connection: Connection) {
@@ -227,9 +204,7 @@ impl Outside for Around {
     }
 
     fn peer(&self, server: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
-        self.0
-            .call(server, ShardId(0), &Request::Peer(request.clone()), &[], &mut [])
-            .map(|(reply, _)| reply)
+        self.0.call(server, ShardId(0), &Request::Peer(request.clone()), &[], &mut []).map(|(reply, _)| reply)
     }
 
     fn data(
@@ -242,10 +217,8 @@ impl Outside for Around {
         if Some(server) == self.0.me {
             return self.0.own_data(request, payload, into);
         }
-        let (reply, _) = self
-            .0
-            .call(server, ShardId(0), &Request::Data(*request), payload, into)
-            .map_err(errno)?;
+        let (reply, _) =
+            self.0.call(server, ShardId(0), &Request::Data(*request), payload, into).map_err(errno)?;
         data_reply(reply)
     }
 
@@ -264,11 +237,7 @@ impl Outside for Around {
         let mut calls: Vec<Exchange<'_, '_>> = taken
             .iter_mut()
             .map(|(_, connection)| {
-                let request = Outgoing {
-                    header: links.header(&map, ShardId(0)),
-                    body: &body,
-                    payload: &[],
-                };
+                let request = Outgoing { header: links.header(&map, ShardId(0)), body: &body, payload: &[] };
                 Exchange::new(connection, request, &mut [])
             })
             .collect();

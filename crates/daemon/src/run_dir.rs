@@ -22,25 +22,16 @@ impl RunDir {
     pub(crate) fn create(config: &DaemonConfig) -> Result<(RunDir, OpenTable), DaemonError> {
         let run = bivouac_node::run_dir(config.uid, &config.name);
         let node = bivouac_node::node_dir(&run, config.node);
-        let dirs = RunDir {
-            run: run.clone().into(),
-            node: node.clone().into(),
-        };
+        let dirs = RunDir { run: run.clone().into(), node: node.clone().into() };
         if let Some(parent) = dirs.run.parent() {
             private_dir(parent)?;
         }
         private_dir(&dirs.run)?;
-        write_key(
-            Path::new(&bivouac_node::key_path(&run)),
-            &hex_key::to_hex(&config.key),
-        )?;
+        write_key(Path::new(&bivouac_node::key_path(&run)), &hex_key::to_hex(&config.key))?;
         if let Err(source) = fs::remove_dir_all(&dirs.node)
             && source.kind() != ErrorKind::NotFound
         {
-            return Err(DaemonError::Directory {
-                path: dirs.node,
-                source,
-            });
+            return Err(DaemonError::Directory { path: dirs.node, source });
         }
         private_dir(&dirs.node)?;
         let table = OpenTable::create(node.as_bytes())?;
@@ -59,9 +50,7 @@ impl RunDir {
             tracing::warn!(%error, path = %self.node.display(), "not removed");
         }
         let shared = fs::read_dir(&self.run).is_ok_and(|entries| {
-            entries
-                .flatten()
-                .any(|entry| entry.file_name().to_string_lossy().starts_with("node-"))
+            entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with("node-"))
         });
         if !shared {
             let _ = fs::remove_file(bivouac_node::key_path(&self.run.to_string_lossy()));
@@ -80,17 +69,12 @@ fn private_dir(path: &Path) -> Result<(), DaemonError> {
         Ok(()) => return Ok(()),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
         Err(source) => {
-            return Err(DaemonError::Directory {
-                path: path.into(),
-                source,
-            });
+            return Err(DaemonError::Directory { path: path.into(), source });
         }
     }
     // Anybody may make directories in /dev/shm: one that somebody else prepared is not used.
-    let meta = fs::symlink_metadata(path).map_err(|source| DaemonError::Directory {
-        path: path.into(),
-        source,
-    })?;
+    let meta =
+        fs::symlink_metadata(path).map_err(|source| DaemonError::Directory { path: path.into(), source })?;
     let me = rustix::process::geteuid().as_raw();
     if !meta.is_dir() || meta.uid() != me || meta.mode() & 0o077 != 0 {
         return Err(DaemonError::Foreign { path: path.into() });
@@ -99,10 +83,7 @@ fn private_dir(path: &Path) -> Result<(), DaemonError> {
 }
 
 fn write_key(path: &Path, key: &str) -> Result<(), DaemonError> {
-    let failed = |source| DaemonError::Directory {
-        path: path.into(),
-        source,
-    };
+    let failed = |source| DaemonError::Directory { path: path.into(), source };
     let temporary = path.with_extension(format!("new-{}", std::process::id()));
     let mut file = fs::OpenOptions::new()
         .write(true)

@@ -31,11 +31,7 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
     let boot = random().map_err(|e| DaemonError::Thread(e.into()))?;
     let me = config.server.as_ref().map(|s| s.id);
     let data = match &config.server {
-        Some(server) => Some(Arc::new(DataStore::open(
-            &server.storage,
-            config.deployment,
-            server.id,
-        )?)),
+        Some(server) => Some(Arc::new(DataStore::open(&server.storage, config.deployment, server.id)?)),
         None => None,
     };
     let role = me.map_or(Role::Agent(boot), Role::Server);
@@ -43,20 +39,13 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
     let mut endpoints = Vec::new();
     let agent = if config.agent {
         let (run_dir, table) = RunDir::create(&config)?;
-        endpoints.push(Endpoint::Unix(bivouac_node::agent_socket(
-            config.uid,
-            &config.name,
-        )));
+        endpoints.push(Endpoint::Unix(bivouac_node::agent_socket(config.uid, &config.name)));
         Some(Agent::start(table, run_dir, links.clone())?)
     } else {
         None
     };
     if let Some(server) = &config.server {
-        endpoints.push(Endpoint::Unix(bivouac_node::server_socket(
-            config.uid,
-            &config.name,
-            server.id,
-        )));
+        endpoints.push(Endpoint::Unix(bivouac_node::server_socket(config.uid, &config.name, server.id)));
         endpoints.push(Endpoint::Tcp(server.listen));
     }
     let daemon = Arc::new(Daemon::new(config, links, agent, boot));
@@ -65,11 +54,7 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
         Endpoint::Tcp(address) => Some(*address),
         Endpoint::Unix(_) => None,
     });
-    Ok(Running {
-        address,
-        daemon,
-        server,
-    })
+    Ok(Running { address, daemon, server })
 }
 
 /// The map before the first map: epoch 0, nobody in it.

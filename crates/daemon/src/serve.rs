@@ -70,12 +70,7 @@ fn read(
     };
     let length = sub_file.length()?;
     let count = length.saturating_sub(offset).min(u64::from(len.min(MAX_PAYLOAD)));
-    reply.ok_file(
-        &Reply::Data(DataReply::Read { length }),
-        sub_file.as_fd(),
-        offset,
-        count as usize,
-    );
+    reply.ok_file(&Reply::Data(DataReply::Read { length }), sub_file.as_fd(), offset, count as usize);
     Ok(count)
 }
 
@@ -90,37 +85,27 @@ pub(crate) fn data_locally(
         DataRequest::Read { ino, offset, len } => {
             let len = into.len().min(len as usize);
             store.read(ino, offset, &mut into[..len])?;
-            DataReply::Read {
-                length: store.extent(ino)?.length,
-            }
+            DataReply::Read { length: store.extent(ino)?.length }
         }
         DataRequest::Write { ino, offset, sync } => DataReply::Written {
+            before: store.extent(ino)?.length,
             count: store.write(ino, offset, payload, sync)? as u32,
         },
         DataRequest::Extent { ino } => {
             let extent = store.extent(ino)?;
-            DataReply::Extent {
-                length: extent.length,
-                allocated: extent.allocated,
-                age: extent.age_ns,
-            }
+            DataReply::Extent { length: extent.length, allocated: extent.allocated, age: extent.age_ns }
         }
         DataRequest::Truncate { ino, size, extend } => {
             store.truncate(ino, size, extend)?;
             DataReply::Passed
         }
-        DataRequest::Fallocate {
-            ino,
-            offset,
-            len,
-            mode,
-        } => {
+        DataRequest::Fallocate { ino, offset, len, mode } => {
             store.fallocate(ino, offset, len, mode)?;
             DataReply::Passed
         }
-        DataRequest::Seek { ino, offset, hole } => DataReply::Position {
-            offset: store.seek(ino, offset, hole)?,
-        },
+        DataRequest::Seek { ino, offset, hole } => {
+            DataReply::Position { offset: store.seek(ino, offset, hole)? }
+        }
         DataRequest::Sync { ino } => {
             store.sync(ino)?;
             DataReply::Passed
@@ -131,11 +116,7 @@ pub(crate) fn data_locally(
         }
         DataRequest::Space => {
             let space = store.space()?;
-            DataReply::Space {
-                total: space.total,
-                available: space.available,
-                device: space.device,
-            }
+            DataReply::Space { total: space.total, available: space.available, device: space.device }
         }
         DataRequest::Pass { .. } => return Err(Errno::OPNOTSUPP),
     };
@@ -181,9 +162,7 @@ fn about<'a>(request: &MetaRequest<'a>) -> About<'a> {
         | R::Unlock { ino, .. }
         | R::TestLock { ino, .. }
         | R::Sync { ino } => About::Inode(ino),
-        R::ReadDir {
-            dir, split: false, ..
-        } => About::Inode(dir),
+        R::ReadDir { dir, split: false, .. } => About::Inode(dir),
         R::ReadDir { .. } | R::EndSession { .. } => About::Server,
     }
 }

@@ -18,24 +18,15 @@ fn small_and_large_files_read_back() {
         let path = format!("a/b/file-{len}");
         c.write(&path, &data);
         assert_eq!(
-            c.client
-                .stat(Ino::ROOT, path.as_bytes(), true)
-                .expect("there")
-                .size,
+            c.client.stat(Ino::ROOT, path.as_bytes(), true).expect("there").size,
             len as u64,
             "{path}"
         );
         assert!(c.read(&path) == data, "{path} differs");
     }
     assert_eq!(c.names("a/b").len(), 8 + 2);
-    assert_eq!(
-        c.client.unlink(Ino::ROOT, b"a/b/nothing"),
-        Err(Fail::Errno(Errno::NOENT))
-    );
-    assert_eq!(
-        c.client.rmdir(Ino::ROOT, b"a/b"),
-        Err(Fail::Errno(Errno::NOTEMPTY))
-    );
+    assert_eq!(c.client.unlink(Ino::ROOT, b"a/b/nothing"), Err(Fail::Errno(Errno::NOENT)));
+    assert_eq!(c.client.rmdir(Ino::ROOT, b"a/b"), Err(Fail::Errno(Errno::NOTEMPTY)));
 }
 
 #[test]
@@ -51,10 +42,7 @@ fn holes_truncation_and_append() {
     handle.truncate(100_000).expect("cut");
     assert_eq!(handle.pread(0, &mut [IoSliceMut::new(&mut buffer)]), Ok(100_000));
     handle.truncate(200_000).expect("extended");
-    assert_eq!(
-        handle.pread(150_000, &mut [IoSliceMut::new(&mut buffer)]),
-        Ok(50_000)
-    );
+    assert_eq!(handle.pread(150_000, &mut [IoSliceMut::new(&mut buffer)]), Ok(50_000));
     let appender = c.open("f", libc::O_WRONLY | libc::O_APPEND).expect("opened");
     assert_eq!(appender.write(&[IoSlice::new(b"tail")]), Ok(4));
     assert_eq!(handle.attr().expect("attributes").size, 200_004);
@@ -70,35 +58,18 @@ fn names_move_and_links_count() {
         c.client.mkdir(Ino::ROOT, dir.as_bytes(), 0o755).expect("made");
     }
     c.write("x/deep/er/f", b"hello");
-    c.client
-        .rename(Ino::ROOT, b"x/deep", Ino::ROOT, b"y/moved", 0)
-        .expect("moved");
+    c.client.rename(Ino::ROOT, b"x/deep", Ino::ROOT, b"y/moved", 0).expect("moved");
     assert_eq!(c.read("y/moved/er/f"), b"hello");
-    assert_eq!(
-        c.client.stat(Ino::ROOT, b"x/deep/er/f", true).map(|_| ()),
-        Err(Fail::Errno(Errno::NOENT))
-    );
-    c.client
-        .link(Ino::ROOT, b"y/moved/er/f", Ino::ROOT, b"x/g", false)
-        .expect("linked");
+    assert_eq!(c.client.stat(Ino::ROOT, b"x/deep/er/f", true).map(|_| ()), Err(Fail::Errno(Errno::NOENT)));
+    c.client.link(Ino::ROOT, b"y/moved/er/f", Ino::ROOT, b"x/g", false).expect("linked");
     assert_eq!(c.client.stat(Ino::ROOT, b"x/g", true).expect("there").nlink, 2);
     c.client.unlink(Ino::ROOT, b"y/moved/er/f").expect("removed");
     assert_eq!(c.client.stat(Ino::ROOT, b"x/g", true).expect("there").nlink, 1);
     c.client.symlink(b"../x/g", Ino::ROOT, b"y/link").expect("linked");
     assert_eq!(c.read("y/link"), b"hello");
-    assert_eq!(
-        c.client
-            .real_path(Ino::ROOT, b"y/moved/../link")
-            .expect("resolved"),
-        b"/bivouac/x/g"
-    );
-    c.client
-        .symlink(b"/etc/passwd", Ino::ROOT, b"out")
-        .expect("linked");
-    assert_eq!(
-        c.open("out", 0).err(),
-        Some(Fail::Outside(b"/etc/passwd".to_vec()))
-    );
+    assert_eq!(c.client.real_path(Ino::ROOT, b"y/moved/../link").expect("resolved"), b"/bivouac/x/g");
+    c.client.symlink(b"/etc/passwd", Ino::ROOT, b"out").expect("linked");
+    assert_eq!(c.open("out", 0).err(), Some(Fail::Outside(b"/etc/passwd".to_vec())));
     assert_eq!(
         c.client.rename(Ino::ROOT, b"y", Ino::ROOT, b"y/moved/er/y", 0),
         Err(Fail::Errno(Errno::INVAL)),
@@ -119,9 +90,7 @@ fn a_directory_splits_and_lists_everything_once() {
     assert_eq!(listed[2..], names[..]);
     assert_eq!(c.read("d/f04321"), b"f04321");
     for name in &names {
-        c.client
-            .unlink(Ino::ROOT, format!("d/{name}").as_bytes())
-            .expect("removed");
+        c.client.unlink(Ino::ROOT, format!("d/{name}").as_bytes()).expect("removed");
     }
     c.client.rmdir(Ino::ROOT, b"d").expect("removed");
 }
@@ -135,10 +104,7 @@ fn an_unlinked_file_stays_for_who_has_it_open() {
     c.client.unlink(Ino::ROOT, b"f").expect("removed");
     c.write("f", b"another");
     let mut buffer = vec![0; data.len()];
-    assert_eq!(
-        handle.pread(0, &mut [IoSliceMut::new(&mut buffer)]),
-        Ok(data.len())
-    );
+    assert_eq!(handle.pread(0, &mut [IoSliceMut::new(&mut buffer)]), Ok(data.len()));
     assert!(buffer == data);
     assert_eq!(handle.attr().expect("attributes").nlink, 0);
     c.client.closed(handle.id());

@@ -10,19 +10,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-const OPTIONS: Options = Options {
-    threads: 4,
-    progress: false,
-};
+const OPTIONS: Options = Options { threads: 4, progress: false };
 
 fn tree(root: &Path) {
     fs::create_dir_all(root.join("a/b/c")).expect("directories");
-    for (name, len) in [
-        ("a/empty", 0),
-        ("a/small", 100),
-        ("a/b/block", 65_536),
-        ("a/b/c/large", 70 << 20),
-    ] {
+    for (name, len) in [("a/empty", 0), ("a/small", 100), ("a/b/block", 65_536), ("a/b/c/large", 70 << 20)] {
         fs::write(root.join(name), pattern(len)).expect("a file");
     }
     fs::hard_link(root.join("a/small"), root.join("a/b/same")).expect("a link");
@@ -32,17 +24,12 @@ fn tree(root: &Path) {
     fs::set_permissions(root.join("a/b/c"), fs::Permissions::from_mode(0o555)).expect("a mode");
     let old = SystemTime::now() - Duration::from_secs(1_000_000);
     for name in ["a/small", "a/b/block", "a/b/c"] {
-        fs::File::open(root.join(name))
-            .and_then(|f| f.set_modified(old))
-            .expect("a time");
+        fs::File::open(root.join(name)).and_then(|f| f.set_modified(old)).expect("a time");
     }
 }
 
 fn describe(root: &Path, at: &Path, into: &mut Vec<String>) {
-    let mut names: Vec<_> = fs::read_dir(at)
-        .expect("listed")
-        .map(|e| e.expect("an entry").path())
-        .collect();
+    let mut names: Vec<_> = fs::read_dir(at).expect("listed").map(|e| e.expect("an entry").path()).collect();
     names.sort();
     for path in names {
         let meta = fs::symlink_metadata(&path).expect("attributes");
@@ -62,10 +49,7 @@ fn describe(root: &Path, at: &Path, into: &mut Vec<String>) {
                 meta.mtime_nsec()
             )
         };
-        into.push(format!(
-            "{} {what}",
-            path.strip_prefix(root).expect("below").display()
-        ));
+        into.push(format!("{} {what}", path.strip_prefix(root).expect("below").display()));
         if meta.is_dir() {
             describe(root, &path, into);
         }

@@ -108,6 +108,8 @@ pub enum DataReply {
     Written {
         /// Bytes.
         count: u32,
+        /// Length of the sub-file before, bytes: what a writer that takes its write back must leave.
+        before: u64,
     },
     /// What the server knows of the file.
     Extent {

@@ -155,6 +155,16 @@ impl Connection {
         })
     }
 
+    /// Goes on with a call that ended with [`TransportError::TimedOut`]: the same request, the same slices.
+    pub fn go_on(
+        &mut self,
+        request: &Outgoing<'_>,
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<Answer<'_>, TransportError> {
+        let Received { header, payload_len, fd } = self.complete(request, into)?;
+        Ok(Answer { header, body: self.body(), payload_len, fd })
+    }
+
     /// Sends without awaiting an answer: the server gives none.
     pub fn post(&mut self, request: &Outgoing<'_>) -> Result<(), TransportError> {
         self.begin(request, true)?;

@@ -29,6 +29,7 @@ pub struct Exchange<'a, 'b> {
     pub into: &'a mut [IoSliceMut<'b>],
     /// How it ended; `Some` after [`exchange`].
     pub result: Option<Result<Received, TransportError>>,
+    begun: bool,
     moved: usize,
     silent_since: Duration,
 }
@@ -45,9 +46,15 @@ impl<'a, 'b> Exchange<'a, 'b> {
             request,
             into,
             result: None,
+            begun: false,
             moved: 0,
             silent_since: Duration::ZERO,
         }
+    }
+
+    /// Takes back that it timed out: the next [`exchange`] goes on with it.
+    pub fn go_on(&mut self) {
+        self.result = None;
     }
 
     /// Moves what can be moved without waiting.
@@ -81,8 +88,14 @@ pub fn exchange(calls: &mut [Exchange<'_, '_>]) {
     for call in calls.iter_mut().filter(|c| c.result.is_none()) {
         call.moved = 0;
         call.silent_since = Duration::ZERO;
+        if call.begun {
+            continue;
+        }
         match call.connection.begin(&call.request, false) {
-            Ok(()) => call.step(),
+            Ok(()) => {
+                call.begun = true;
+                call.step();
+            }
             Err(error) => call.result = Some(Err(error)),
         }
     }

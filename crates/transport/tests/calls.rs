@@ -76,7 +76,7 @@ fn payloads_of_all_sizes_arrive_whole_both_ways() {
             )
             .unwrap();
             assert_eq!(status, Status::OK, "{len}");
-            assert_eq!(reply, Some(Reply::Data(DataReply::Written { count: len as u32 })));
+            assert_eq!(reply, Some(Reply::Data(DataReply::Written { count: len as u32, before: 0 })));
         }
     }
 }

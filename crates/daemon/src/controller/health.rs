@@ -35,13 +35,7 @@ pub(super) struct Watcher {
 
 impl Watcher {
     pub(super) fn new(member: Member) -> Watcher {
-        Watcher {
-            member,
-            link: None,
-            epoch: Epoch(0),
-            boot: None,
-            last_answer: Instant::now(),
-        }
+        Watcher { member, link: None, epoch: Epoch(0), boot: None, last_answer: Instant::now() }
     }
 
     /// Watches until the controller stops.
@@ -84,12 +78,8 @@ impl Watcher {
                 Err(error) => return Err(error),
             }
         }
-        let mut link = ControlLink::connect(
-            &self.member.endpoint,
-            &shared.key,
-            shared.deployment,
-            self.patience(),
-        )?;
+        let mut link =
+            ControlLink::connect(&self.member.endpoint, &shared.key, shared.deployment, self.patience())?;
         self.speak(&mut link, shared, map)?;
         self.link = Some(link);
         Ok(())
@@ -107,17 +97,13 @@ impl Watcher {
         let map = match self.member.server {
             Some(server) if map.server(server).is_some_and(|s| s.state == ServerState::Down) => {
                 tracing::info!(%server, "the server answers again");
-                shared
-                    .set_state(server, ServerState::Up)
-                    .unwrap_or_else(|| map.clone())
+                shared.set_state(server, ServerState::Up).unwrap_or_else(|| map.clone())
             }
             _ => map.clone(),
         };
         if self.epoch < map.epoch {
             link.set_timeout(self.patience().max(PATIENCE))?;
-            link.tell(ControlRequest::Install {
-                map: Box::new((*map).clone()),
-            })?;
+            link.tell(ControlRequest::Install { map: Box::new((*map).clone()) })?;
             self.epoch = map.epoch;
         }
         Ok(())

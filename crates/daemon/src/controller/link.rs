@@ -24,10 +24,7 @@ pub enum LinkError {
 impl LinkError {
     /// Whether it says that nobody is there, rather than that somebody is slow.
     pub fn is_death(&self) -> bool {
-        matches!(
-            self,
-            LinkError::Transport(TransportError::Refused | TransportError::Closed)
-        )
+        matches!(self, LinkError::Transport(TransportError::Refused | TransportError::Closed))
     }
 }
 
@@ -46,24 +43,15 @@ impl ControlLink {
         deployment: u64,
         timeout: Duration,
     ) -> Result<ControlLink, LinkError> {
-        let options = ConnectOptions {
-            timeout,
-            silence: timeout,
-            fd_floor: 0,
-        };
+        let options = ConnectOptions { timeout, silence: timeout, fd_floor: 0 };
         let (connection, _) = Connection::connect(endpoint, key, deployment, Role::Control, &options)?;
-        Ok(ControlLink {
-            connection,
-            body: Vec::new(),
-        })
+        Ok(ControlLink { connection, body: Vec::new() })
     }
 
     /// Changes how long an answer is awaited.
     pub fn set_timeout(&mut self, timeout: Duration) -> Result<(), LinkError> {
         // A time-out of zero would mean none at all.
-        Ok(self
-            .connection
-            .set_silence(timeout.max(Duration::from_millis(1)))?)
+        Ok(self.connection.set_silence(timeout.max(Duration::from_millis(1)))?)
     }
 
     /// One request, one answer.
@@ -72,20 +60,9 @@ impl ControlLink {
         header.epoch = Epoch(0);
         self.body.clear();
         bivouac_proto::encode(&Request::Control(request), &mut self.body);
-        let answer = self.connection.call(
-            &Outgoing {
-                header,
-                body: &self.body,
-                payload: &[],
-            },
-            &mut [],
-        )?;
+        let answer = self.connection.call(&Outgoing { header, body: &self.body, payload: &[] }, &mut [])?;
         if answer.header.status != Status::OK {
-            return Err(answer
-                .header
-                .status
-                .errno()
-                .map_or(LinkError::Unexpected, LinkError::Errno));
+            return Err(answer.header.status.errno().map_or(LinkError::Unexpected, LinkError::Errno));
         }
         match bivouac_proto::decode(answer.body) {
             Ok(Reply::Done) => Ok(None),

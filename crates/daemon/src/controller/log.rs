@@ -90,25 +90,15 @@ impl MapLog {
             .open(&path)
             .and_then(|file| file.sync_all().map(|()| file))
             .map_err(|cause| ControllerError::Store { path, cause })?;
-        Ok(MapLog {
-            dir: dir.to_owned(),
-            file,
-            len: 0,
-            map: Arc::new(map),
-        })
+        Ok(MapLog { dir: dir.to_owned(), file, len: 0, map: Arc::new(map) })
     }
 
     /// The newest map that was committed in `dir`.
     pub fn recover(dir: &Path) -> Result<Map, ControllerError> {
         let path = dir.join(SNAPSHOT);
-        let text = std::fs::read(&path).map_err(|cause| ControllerError::Store {
-            path: path.clone(),
-            cause,
-        })?;
-        let damaged = |what: String| ControllerError::Damaged {
-            path: path.clone(),
-            what,
-        };
+        let text =
+            std::fs::read(&path).map_err(|cause| ControllerError::Store { path: path.clone(), cause })?;
+        let damaged = |what: String| ControllerError::Damaged { path: path.clone(), what };
         let mut map: Map = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
         map.check().map_err(|e| damaged(e.to_owned()))?;
         let path = dir.join(LOG);
@@ -135,23 +125,15 @@ impl MapLog {
     /// Commits a change and applies it. On an error the map is as before.
     pub fn propose(&mut self, change: MapChange) -> Result<Arc<Map>, ControllerError> {
         let next = change.apply(&self.map).ok_or(ControllerError::UnknownServer)?;
-        let mut line = serde_json::to_vec(&Line {
-            epoch: next.epoch,
-            change,
-        })
-        .map_err(|e| ControllerError::Store {
-            path: self.dir.join(LOG),
-            cause: std::io::Error::other(e),
+        let mut line = serde_json::to_vec(&Line { epoch: next.epoch, change }).map_err(|e| {
+            ControllerError::Store { path: self.dir.join(LOG), cause: std::io::Error::other(e) }
         })?;
         line.push(b'\n');
         let written = self.file.write_all(&line).and_then(|()| self.file.sync_data());
         if let Err(cause) = written {
             // Half a line must not stand before the next one.
             let _ = self.rewind();
-            return Err(ControllerError::Store {
-                path: self.dir.join(LOG),
-                cause,
-            });
+            return Err(ControllerError::Store { path: self.dir.join(LOG), cause });
         }
         self.len += line.len() as u64;
         self.map = Arc::new(next);
@@ -191,10 +173,7 @@ fn write_snapshot(dir: &Path, map: &Map) -> Result<(), ControllerError> {
         std::fs::rename(&fresh, &path)?;
         File::open(dir)?.sync_all()
     };
-    write().map_err(|cause| ControllerError::Store {
-        path: path.clone(),
-        cause,
-    })
+    write().map_err(|cause| ControllerError::Store { path: path.clone(), cause })
 }
 
 #[cfg(test)]
@@ -203,10 +182,7 @@ mod tests {
     use super::*;
 
     fn down(server: u16) -> MapChange {
-        MapChange::State {
-            server: ServerId(server),
-            state: ServerState::Down,
-        }
+        MapChange::State { server: ServerId(server), state: ServerState::Down }
     }
 
     #[test]
@@ -215,20 +191,15 @@ mod tests {
         let mut log = MapLog::found(dir.path(), two_servers()).expect("founds");
         let old_snapshot = std::fs::read(dir.path().join(SNAPSHOT)).expect("a snapshot");
         log.propose(down(1)).expect("commits");
-        let moved = MapChange::Address {
-            server: ServerId(0),
-            address: "10.0.0.1:9".parse().expect("address"),
-        };
+        let moved =
+            MapChange::Address { server: ServerId(0), address: "10.0.0.1:9".parse().expect("address") };
         let newest = log.propose(moved).expect("commits");
         assert_eq!(MapLog::recover(dir.path()).expect("recovers"), *newest);
         std::fs::write(dir.path().join(SNAPSHOT), old_snapshot).expect("an older snapshot");
         let recovered = MapLog::recover(dir.path()).expect("recovers");
         assert_eq!(recovered, *newest);
         assert_eq!(recovered.epoch, Epoch(3));
-        assert_eq!(
-            recovered.server(ServerId(1)).expect("listed").state,
-            ServerState::Down
-        );
+        assert_eq!(recovered.server(ServerId(1)).expect("listed").state, ServerState::Down);
     }
 
     #[test]
@@ -254,10 +225,7 @@ mod tests {
     fn a_change_of_an_unknown_server_changes_nothing() {
         let dir = scratch("log-unknown");
         let mut log = MapLog::found(dir.path(), two_servers()).expect("founds");
-        assert!(matches!(
-            log.propose(down(9)),
-            Err(ControllerError::UnknownServer)
-        ));
+        assert!(matches!(log.propose(down(9)), Err(ControllerError::UnknownServer)));
         assert_eq!(log.map().epoch, Epoch(1));
         assert_eq!(MapLog::recover(dir.path()).expect("recovers").epoch, Epoch(1));
     }
@@ -268,10 +236,7 @@ mod tests {
         MapLog::found(dir.path(), two_servers()).expect("founds");
         for text in ["", "{}", "[]", "\u{0}"] {
             std::fs::write(dir.path().join(SNAPSHOT), text).expect("writes");
-            assert!(
-                matches!(MapLog::recover(dir.path()), Err(ControllerError::Damaged { .. })),
-                "{text:?}"
-            );
+            assert!(matches!(MapLog::recover(dir.path()), Err(ControllerError::Damaged { .. })), "{text:?}");
         }
     }
 }

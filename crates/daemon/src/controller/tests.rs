@@ -35,10 +35,7 @@ pub(super) fn scratch(name: &str) -> Scratch {
 }
 
 pub(super) fn two_servers() -> Map {
-    map_of(&[
-        "127.0.0.1:1".parse().expect("address"),
-        "127.0.0.1:2".parse().expect("address"),
-    ])
+    map_of(&["127.0.0.1:1".parse().expect("address"), "127.0.0.1:2".parse().expect("address")])
 }
 
 fn map_of(addresses: &[SocketAddr]) -> Map {
@@ -54,10 +51,7 @@ fn map_of(addresses: &[SocketAddr]) -> Map {
         deployment: DEPLOYMENT,
         mount: "/bivouac".into(),
         block_size: 1 << 19,
-        nodes: vec![Node {
-            id: NodeId(0),
-            host: "here".into(),
-        }],
+        nodes: vec![Node { id: NodeId(0), host: "here".into() }],
         servers: servers.collect(),
         shards: balance::deal(&[], &ids),
         copies: 1,
@@ -88,13 +82,7 @@ impl Service for Fake {
         (Epoch(self.0.epoch.load(Ordering::SeqCst)), 0)
     }
     fn accept(&self, _: &Hello, _: PeerInfo) -> Option<((), Welcome)> {
-        Some((
-            (),
-            Welcome {
-                epoch: self.versions().0,
-                namespace: 0,
-            },
-        ))
+        Some(((), Welcome { epoch: self.versions().0, namespace: 0 }))
     }
     fn serve(&self, _: &mut (), _: &Header, body: &[u8], _: &mut [u8], reply: &mut Responder<'_>) {
         while self.0.hangs.load(Ordering::SeqCst) {
@@ -129,19 +117,10 @@ struct Daemon {
 fn daemon(address: &str) -> Daemon {
     let seen = Arc::new(Seen::default());
     let endpoint = Endpoint::Tcp(address.parse().expect("address"));
-    let options = ServerOptions {
-        grace: Duration::from_millis(50),
-        ..ServerOptions::default()
-    };
+    let options = ServerOptions { grace: Duration::from_millis(50), ..ServerOptions::default() };
     let server = Server::start(Arc::new(Fake(seen.clone())), vec![endpoint], options).expect("listens");
-    let Endpoint::Tcp(address) = server.local_addrs()[0] else {
-        unreachable!("asked for TCP")
-    };
-    Daemon {
-        seen,
-        server: Some(server),
-        address,
-    }
+    let Endpoint::Tcp(address) = server.local_addrs()[0] else { unreachable!("asked for TCP") };
+    Daemon { seen, server: Some(server), address }
 }
 
 struct Cluster {
@@ -168,21 +147,12 @@ fn cluster(name: &str) -> Cluster {
         }),
     })
     .expect("starts");
-    Cluster {
-        daemons,
-        controller,
-        stopped,
-        dir,
-    }
+    Cluster { daemons, controller, stopped, dir }
 }
 
 impl Cluster {
     fn state(&self, server: u16) -> ServerState {
-        self.controller
-            .map()
-            .server(ServerId(server))
-            .expect("listed")
-            .state
+        self.controller.map().server(ServerId(server)).expect("listed").state
     }
 
     fn overview(&self) -> Vec<ServerHealth> {
@@ -207,10 +177,7 @@ fn eventually(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) -> D
 fn every_daemon_gets_the_first_map_at_once() {
     let cluster = cluster("first");
     eventually(Duration::from_millis(450), "the map is everywhere", || {
-        cluster
-            .daemons
-            .iter()
-            .all(|d| d.seen.epoch.load(Ordering::SeqCst) == 1)
+        cluster.daemons.iter().all(|d| d.seen.epoch.load(Ordering::SeqCst) == 1)
     });
 }
 
@@ -218,28 +185,15 @@ fn every_daemon_gets_the_first_map_at_once() {
 fn a_dead_server_is_seen_within_two_seconds_and_told_to_the_living() {
     let mut cluster = cluster("dead");
     eventually(Duration::from_secs(1), "watched", || {
-        cluster
-            .daemons
-            .iter()
-            .all(|d| d.seen.pings.load(Ordering::SeqCst) > 0)
+        cluster.daemons.iter().all(|d| d.seen.pings.load(Ordering::SeqCst) > 0)
     });
     drop(cluster.daemons[1].server.take());
-    eventually(Duration::from_secs(2), "down", || {
-        cluster.state(1) == ServerState::Down
-    });
-    assert_eq!(
-        (cluster.state(0), cluster.state(2)),
-        (ServerState::Up, ServerState::Up)
-    );
+    eventually(Duration::from_secs(2), "down", || cluster.state(1) == ServerState::Down);
+    assert_eq!((cluster.state(0), cluster.state(2)), (ServerState::Up, ServerState::Up));
     eventually(Duration::from_millis(400), "published", || {
-        [0, 2]
-            .iter()
-            .all(|i| cluster.daemons[*i].seen.epoch.load(Ordering::SeqCst) == 2)
+        [0, 2].iter().all(|i| cluster.daemons[*i].seen.epoch.load(Ordering::SeqCst) == 2)
     });
-    assert_eq!(
-        MapLog::recover(cluster.dir.path()).expect("recovers"),
-        *cluster.controller.map()
-    );
+    assert_eq!(MapLog::recover(cluster.dir.path()).expect("recovers"), *cluster.controller.map());
     let alive: Vec<bool> = cluster.overview().iter().map(|h| h.alive).collect();
     assert_eq!(alive, [true, false, true]);
 }
@@ -248,49 +202,30 @@ fn a_dead_server_is_seen_within_two_seconds_and_told_to_the_living() {
 fn a_server_that_hangs_is_down_within_two_seconds_and_up_again_when_it_answers() {
     let cluster = cluster("hangs");
     let seen = cluster.daemons[2].seen.clone();
-    eventually(Duration::from_secs(1), "watched", || {
-        seen.pings.load(Ordering::SeqCst) > 0
-    });
+    eventually(Duration::from_secs(1), "watched", || seen.pings.load(Ordering::SeqCst) > 0);
     seen.hangs.store(true, Ordering::SeqCst);
-    let took = eventually(Duration::from_secs(2), "down", || {
-        cluster.state(2) == ServerState::Down
-    });
-    assert!(
-        took > Duration::from_millis(900),
-        "a short hiccup is no death ({took:?})"
-    );
+    let took = eventually(Duration::from_secs(2), "down", || cluster.state(2) == ServerState::Down);
+    assert!(took > Duration::from_millis(900), "a short hiccup is no death ({took:?})");
     seen.hangs.store(false, Ordering::SeqCst);
-    eventually(Duration::from_secs(3), "up", || {
-        cluster.state(2) == ServerState::Up
-    });
-    eventually(Duration::from_secs(1), "told", || {
-        seen.epoch.load(Ordering::SeqCst) == 3
-    });
+    eventually(Duration::from_secs(3), "up", || cluster.state(2) == ServerState::Up);
+    eventually(Duration::from_secs(1), "told", || seen.epoch.load(Ordering::SeqCst) == 3);
 }
 
 #[test]
 fn a_server_that_is_started_again_is_up_and_gets_the_map() {
     let mut cluster = cluster("again");
     drop(cluster.daemons[1].server.take());
-    eventually(Duration::from_secs(2), "down", || {
-        cluster.state(1) == ServerState::Down
-    });
+    eventually(Duration::from_secs(2), "down", || cluster.state(1) == ServerState::Down);
     let again = daemon(&cluster.daemons[1].address.to_string());
-    eventually(Duration::from_secs(2), "up", || {
-        cluster.state(1) == ServerState::Up
-    });
-    eventually(Duration::from_secs(1), "told", || {
-        again.seen.epoch.load(Ordering::SeqCst) == 3
-    });
+    eventually(Duration::from_secs(2), "up", || cluster.state(1) == ServerState::Up);
+    eventually(Duration::from_secs(1), "told", || again.seen.epoch.load(Ordering::SeqCst) == 3);
 }
 
 #[test]
 fn an_unreachable_server_does_not_make_the_controller_spin() {
     let mut cluster = cluster("spin");
     drop(cluster.daemons[1].server.take());
-    eventually(Duration::from_secs(2), "down", || {
-        cluster.state(1) == ServerState::Down
-    });
+    eventually(Duration::from_secs(2), "down", || cluster.state(1) == ServerState::Down);
     let before = cluster.daemons[0].seen.pings.load(Ordering::SeqCst);
     let cpu = cpu_time();
     std::thread::sleep(Duration::from_secs(2));
@@ -310,21 +245,12 @@ fn shutdown_tells_all_others_and_then_its_own_daemon() {
     let cluster = cluster("shutdown");
     let mut session = ControlSession::default();
     let request = ControlRequest::Shutdown { keep: true };
-    assert!(
-        cluster
-            .controller
-            .handle(&mut session, &request)
-            .expect("accepted")
-            .is_none()
-    );
+    assert!(cluster.controller.handle(&mut session, &request).expect("accepted").is_none());
     assert_eq!(cluster.stopped.recv_timeout(Duration::from_secs(5)), Ok(true));
     let told = |i: usize| *lock(&cluster.daemons[i].seen.shutdown);
     assert_eq!((told(0), told(1), told(2)), (None, Some(true), Some(true)));
     // A second time changes nothing.
-    cluster
-        .controller
-        .handle(&mut session, &ControlRequest::Shutdown { keep: false })
-        .expect("accepted");
+    cluster.controller.handle(&mut session, &ControlRequest::Shutdown { keep: false }).expect("accepted");
     cluster.controller.closed(ControlSession { lifeline: true });
     assert!(cluster.stopped.recv_timeout(Duration::from_millis(200)).is_err());
 }
@@ -334,10 +260,7 @@ fn shutdown_does_not_wait_for_the_dead() {
     let mut cluster = cluster("shutdown-dead");
     drop(cluster.daemons[1].server.take());
     let mut session = ControlSession::default();
-    cluster
-        .controller
-        .handle(&mut session, &ControlRequest::Shutdown { keep: false })
-        .expect("accepted");
+    cluster.controller.handle(&mut session, &ControlRequest::Shutdown { keep: false }).expect("accepted");
     assert_eq!(cluster.stopped.recv_timeout(Duration::from_secs(2)), Ok(false));
     assert_eq!(*lock(&cluster.daemons[2].seen.shutdown), Some(false));
 }
@@ -363,8 +286,6 @@ fn the_end_of_a_lifeline_ends_the_deployment_unless_it_was_released() {
 #[test]
 fn requests_of_other_families_are_refused() {
     let cluster = cluster("refuse");
-    let result = cluster
-        .controller
-        .handle(&mut ControlSession::default(), &ControlRequest::Stats);
+    let result = cluster.controller.handle(&mut ControlSession::default(), &ControlRequest::Stats);
     assert!(matches!(result, Err(ControllerError::NotForController)));
 }

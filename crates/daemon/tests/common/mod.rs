@@ -19,7 +19,10 @@ use std::time::Duration;
 const BLOCK: u32 = 64 << 10;
 
 pub struct Cluster {
-    daemons: Vec<Running>,
+    pub daemons: Vec<Running>,
+    pub map: Map,
+    pub key: Key,
+    pub environment: Environment,
     pub client: &'static Client,
     _storage: tempfile::TempDir,
 }
@@ -64,10 +67,7 @@ pub fn cluster(name: &str, servers: u16) -> Cluster {
         deployment: 99,
         mount: "/bivouac".into(),
         block_size: BLOCK,
-        nodes: vec![Node {
-            id: NodeId(0),
-            host: "here".into(),
-        }],
+        nodes: vec![Node { id: NodeId(0), host: "here".into() }],
         servers: ids
             .iter()
             .zip(&daemons)
@@ -84,11 +84,7 @@ pub fn cluster(name: &str, servers: u16) -> Cluster {
     };
     for server in &map.servers {
         ControlLink::connect(&Endpoint::Tcp(server.address), &key, 99, Duration::from_secs(5))
-            .and_then(|mut link| {
-                link.tell(ControlRequest::Install {
-                    map: Box::new(map.clone()),
-                })
-            })
+            .and_then(|mut link| link.tell(ControlRequest::Install { map: Box::new(map.clone()) }))
             .expect("installed");
     }
     let environment = Environment {
@@ -97,11 +93,7 @@ pub fn cluster(name: &str, servers: u16) -> Cluster {
         mount: "/bivouac".into(),
     };
     let client = Box::leak(Box::new(Client::attach(&environment).expect("attached")));
-    Cluster {
-        daemons,
-        client,
-        _storage: storage,
-    }
+    Cluster { daemons, map, key, environment, client, _storage: storage }
 }
 
 impl Drop for Cluster {
@@ -119,9 +111,7 @@ impl Cluster {
     }
 
     pub fn write(&self, path: &str, data: &[u8]) {
-        let handle = self
-            .open(path, libc::O_CREAT | libc::O_RDWR | libc::O_TRUNC)
-            .expect("created");
+        let handle = self.open(path, libc::O_CREAT | libc::O_RDWR | libc::O_TRUNC).expect("created");
         assert_eq!(handle.write(&[IoSlice::new(data)]), Ok(data.len()));
         self.client.closed(handle.id());
     }
@@ -142,20 +132,14 @@ impl Cluster {
     }
 
     pub fn names(&self, path: &str) -> Vec<String> {
-        let handle = self
-            .open(path, libc::O_RDONLY | libc::O_DIRECTORY)
-            .expect("opened");
+        let handle = self.open(path, libc::O_RDONLY | libc::O_DIRECTORY).expect("opened");
         let mut names = Vec::new();
         loop {
             let entries = handle.list(1000).expect("listed");
             if entries.is_empty() {
                 break;
             }
-            names.extend(
-                entries
-                    .into_iter()
-                    .map(|e| String::from_utf8_lossy(&e.name).into_owned()),
-            );
+            names.extend(entries.into_iter().map(|e| String::from_utf8_lossy(&e.name).into_owned()));
         }
         self.client.closed(handle.id());
         names.sort();

@@ -91,7 +91,7 @@ pub fn fallocate(fd: i32, mode: i32, offset: i64, len: i64) -> Result<(), Errno>
 /// `fsync(2)`, and `fdatasync(2)` with `data_only`.
 pub fn fsync(fd: i32, data_only: bool) -> Result<(), Errno> {
     match fds::get(fd)? {
-        Some(file) => state::guarded(|| file.sync(data_only)),
+        Some(file) => state::guarded(|| file.sync()),
         None if data_only => sys!(SYS_fdatasync, fd).map(|_| ()),
         None => sys!(SYS_fsync, fd).map(|_| ()),
     }

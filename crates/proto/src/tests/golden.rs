@@ -108,8 +108,8 @@ fn requests_are_these_bytes() {
 fn replies_are_these_bytes() {
     assert_eq!(hex(&encoded(&Reply::Done)), "00");
     assert_eq!(
-        hex(&encoded(&Reply::Data(DataReply::Written { count: 512 }))),
-        "02018004"
+        hex(&encoded(&Reply::Data(DataReply::Written { count: 512, before: 3 }))),
+        "0201800403"
     );
     assert_eq!(hex(&encoded(&Refusal::StaleNamespace(7))), "0207");
     assert_eq!(

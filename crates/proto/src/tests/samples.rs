@@ -478,7 +478,7 @@ pub(super) fn replies() -> Vec<Reply> {
     ];
     let data = [
         DataReply::Read { length: u64::MAX },
-        DataReply::Written { count: u32::MAX },
+        DataReply::Written { count: u32::MAX, before: 1 },
         DataReply::Extent {
             length: u64::MAX,
             allocated: u64::MAX,

@@ -126,6 +126,7 @@ impl Service for Toy {
                     .all(|(i, b)| *b == pattern(offset + i as u64));
                 match good {
                     true => reply.ok(&Reply::Data(DataReply::Written {
+                        before: 0,
                         count: payload.len() as u32,
                     })),
                     false => reply.fail(&Failure::Errno(Errno::IO)),

@@ -1,0 +1,284 @@
+//! Scenarios that once went wrong between the client core and the servers.
+
+mod common;
+
+use bivouac_client::{Client, hidden};
+use bivouac_daemon::controller::ControlLink;
+use bivouac_layout::{Epoch, Ino};
+use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
+use bivouac_proto::meta::{SetAttr, SetTime};
+use bivouac_transport::Endpoint;
+use common::{Cluster, cluster, pattern};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const CREATE: i32 = libc::O_CREAT | libc::O_RDWR;
+
+fn ask(c: &Cluster, request: &ControlRequest<'_>) -> Vec<Option<ControlReply>> {
+    let servers = c.map.servers.iter();
+    servers
+        .map(|server| {
+            ControlLink::connect(&Endpoint::Tcp(server.address), &c.key, 99, Duration::from_secs(5))
+                .and_then(|mut link| link.request(request.clone()))
+                .expect("answered")
+        })
+        .collect()
+}
+
+fn sum(c: &Cluster, what: impl Fn(&Stats) -> u64) -> u64 {
+    let stats = ask(c, &ControlRequest::Stats).into_iter();
+    stats.map(|reply| if let Some(ControlReply::Stats(stats)) = reply { what(&stats) } else { 0 }).sum()
+}
+
+fn stop_server(c: &mut Cluster, index: usize) {
+    let daemon = c.daemons.remove(index);
+    daemon.stop(true);
+    daemon.wait();
+    // The controller sees it within two seconds.
+    std::thread::sleep(Duration::from_secs(2));
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(5);
+    while !holds() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn an_appender_after_a_foreign_truncate_leaves_the_right_size() {
+    let c = cluster("r-append", 2);
+    let log = c.open("f", libc::O_CREAT | libc::O_WRONLY | libc::O_APPEND).expect("opened");
+    log.write(&[IoSlice::new(&pattern(1_000_000))]).expect("written");
+    c.client.truncate(Ino::ROOT, b"f", 0).expect("cut");
+    log.write(&[IoSlice::new(b"x")]).expect("written");
+    c.client.closed(log.id());
+    eventually("released", || sum(&c, |s| s.opens) == 0);
+    assert_eq!(c.client.stat(Ino::ROOT, b"f", true).expect("there").size, 1);
+}
+
+#[test]
+fn a_reader_at_the_end_of_a_growing_file_sees_no_zeros() {
+    let c = cluster("r-tail", 2);
+    let writer = c.open("f", CREATE).expect("opened");
+    writer.write(&[IoSlice::new(&[1; 5000])]).expect("written");
+    let reader = c.open("f", libc::O_RDONLY).expect("opened");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let end = Instant::now() + Duration::from_secs(2);
+            while Instant::now() < end {
+                writer.write(&[IoSlice::new(&[1; 1000])]).expect("written");
+            }
+            stop.store(true, Ordering::SeqCst);
+        });
+        let mut buffer = [0; 4096];
+        while !stop.load(Ordering::SeqCst) {
+            let count = reader.read(&mut [IoSliceMut::new(&mut buffer)]).expect("read");
+            assert!(!buffer[..count].contains(&0), "zeros that nobody wrote");
+        }
+    });
+}
+
+#[test]
+fn ftruncate_beside_a_write_leaves_the_size_that_is_there() {
+    let c = cluster("r-cut", 2);
+    for i in 0..100 {
+        let name = format!("f{i}");
+        let handle = c.open(&name, CREATE).expect("opened");
+        handle.pwrite(0, &[IoSlice::new(&[1; 200_000])]).expect("written");
+        std::thread::scope(|scope| {
+            scope.spawn(|| handle.truncate(10).expect("cut"));
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_micros(i * 9 % 400));
+                handle.pwrite(0, &[IoSlice::new(&[2; 200_000])]).expect("written");
+            });
+        });
+        let open = handle.attr().expect("attributes").size;
+        c.client.closed(handle.id());
+        eventually("released", || sum(&c, |s| s.opens) == 0);
+        assert_eq!(c.client.stat(Ino::ROOT, name.as_bytes(), true).expect("there").size, open, "{name}");
+    }
+}
+
+#[test]
+fn a_descriptor_number_that_comes_back_is_not_the_old_file() {
+    let c = cluster("r-number", 1);
+    let a = c.open("a", CREATE).expect("opened");
+    a.write(&[IoSlice::new(&[b'A'; 70_000])]).expect("written");
+    // The program takes every number that the library has, and closes it again.
+    let mut at = 0;
+    while let Some(fd) = hidden::next_hidden(at, 1 << 20) {
+        c.client.make_way(fd as i32);
+        at = fd + 1;
+    }
+    let b = c.open("b", CREATE).expect("opened");
+    b.write(&[IoSlice::new(&[b'B'; 70_000])]).expect("written");
+    a.pwrite(0, &[IoSlice::new(b"written to a")]).expect("written");
+    assert!(c.read("b") == [b'B'; 70_000]);
+    assert_eq!(&c.read("a")[..12], b"written to a");
+}
+
+#[test]
+fn an_append_comes_after_what_a_former_appender_wrote_elsewhere() {
+    let c = cluster("r-setfl", 2);
+    let a = c.open("f", CREATE | libc::O_APPEND).expect("opened");
+    let b = c.open("f", libc::O_WRONLY | libc::O_APPEND).expect("opened");
+    a.write(&[IoSlice::new(&[1; 10_000])]).expect("written");
+    a.set_flags(0);
+    a.pwrite(10_000, &[IoSlice::new(b"precious")]).expect("written");
+    b.write(&[IoSlice::new(b"XXXX")]).expect("written");
+    assert_eq!(&c.read("f")[10_000..], b"preciousXXXX");
+    let g = c.open("g", CREATE | libc::O_APPEND).expect("opened");
+    g.write(&[IoSlice::new(&[1; 10_000])]).expect("written");
+    g.fallocate(0, 0, 50_000).expect("allocated");
+    g.write(&[IoSlice::new(b"tail")]).expect("written");
+    assert_eq!(g.attr().expect("attributes").size, 50_004);
+}
+
+#[test]
+fn a_close_under_an_old_map_is_heard() {
+    let c = cluster("r-epoch", 2);
+    let handles: Vec<_> = (0..10).map(|i| c.open(&format!("f{i}"), CREATE).expect("opened")).collect();
+    assert_eq!(sum(&c, |s| s.opens), 10);
+    let map = bivouac_layout::Map { epoch: Epoch(7), ..c.map.clone() };
+    ask(&c, &ControlRequest::Install { map: Box::new(map) });
+    for handle in handles {
+        c.client.closed(handle.id());
+    }
+    eventually("all opens are gone", || sum(&c, |s| s.opens) == 0);
+}
+
+#[test]
+fn a_time_that_was_set_survives_the_close() {
+    let c = cluster("r-mtime", 2);
+    let old = 1_000_000_000_000_000_000;
+    for i in 0..300 {
+        let name = format!("f{i}");
+        let handle = c.open(&name, CREATE).expect("opened");
+        handle.write(&[IoSlice::new(&[1; 8000])]).expect("written");
+        let set = SetAttr { mtime: Some(SetTime::To(old)), ..SetAttr::default() };
+        handle.set_attr(set).expect("set");
+        c.client.closed(handle.id());
+    }
+    eventually("released", || sum(&c, |s| s.opens) == 0);
+    for i in 0..300 {
+        let attr = c.client.stat(Ino::ROOT, format!("f{i}").as_bytes(), true).expect("there");
+        assert_eq!(attr.mtime, old, "f{i}");
+    }
+}
+
+#[test]
+fn nobody_reaches_a_file_by_the_old_path_once_its_directory_was_renamed() {
+    let c = cluster("r-rename", 3);
+    c.client.mkdir(Ino::ROOT, b"a", 0o755).expect("made");
+    c.write("a/f", b"x");
+    let other: &'static Client = Box::leak(Box::new(Client::attach(&c.environment).expect("attached")));
+    // 4n: `a` is there; 4n + 2: it was renamed; odd: under way.
+    let phase = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::SeqCst) {
+                    let before = phase.load(Ordering::SeqCst);
+                    let found = other.stat(Ino::ROOT, b"a/f", true);
+                    if phase.load(Ordering::SeqCst) == before && before % 4 != 1 && before % 4 != 3 {
+                        assert_eq!(found.is_ok(), before % 4 == 0, "phase {before}");
+                    }
+                }
+            });
+        }
+        let end = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < end {
+            for (from, to) in [(b"a", b"b"), (b"b", b"a")] {
+                phase.fetch_add(1, Ordering::SeqCst);
+                c.client.rename(Ino::ROOT, from, Ino::ROOT, to, 0).expect("renamed");
+                phase.fetch_add(1, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+}
+
+#[test]
+fn fsync_of_an_appender_syncs_the_blocks() {
+    let c = cluster("r-fsync", 2);
+    let log = c.open("log", libc::O_CREAT | libc::O_WRONLY | libc::O_APPEND).expect("opened");
+    for _ in 0..20 {
+        log.write(&[IoSlice::new(&[1; 1000])]).expect("written");
+    }
+    let before = sum(&c, |s| s.data_operations);
+    log.sync().expect("synced");
+    assert!(sum(&c, |s| s.data_operations) > before);
+}
+
+#[test]
+fn a_write_that_fails_in_the_middle_leaves_what_was_there() {
+    let mut c = cluster("r-middle", 4);
+    const BLOCK: u64 = 64 << 10;
+    let data = pattern(11 * BLOCK as usize);
+    for i in 0..12 {
+        c.write(&format!("big{i}"), &data);
+    }
+    eventually("released", || sum(&c, |s| s.opens) == 0);
+    stop_server(&mut c, 3);
+    let mut tried = 0;
+    for i in 0..12 {
+        let Ok(handle) = c.open(&format!("big{i}"), libc::O_RDWR) else { continue };
+        let read = |block: u64| {
+            let mut buffer = vec![0; BLOCK as usize];
+            handle
+                .pread(block * BLOCK, &mut [IoSliceMut::new(&mut buffer)])
+                .map(|count| buffer[..count].to_vec())
+        };
+        let dead = (1..10).rev().find(|&block| read(block).is_err());
+        let (Some(dead), Ok(last)) = (dead, read(10)) else { continue };
+        let from = (dead - 1) * BLOCK;
+        // All the way to the end, over the block that cannot be written.
+        assert_eq!(handle.pwrite(from, &[IoSlice::new(&data[from as usize..])]), Ok(BLOCK as usize));
+        assert!(read(10).as_ref() == Ok(&last), "the last block of big{i} is gone");
+        tried += 1;
+    }
+    assert!(tried > 0, "no file was as the test needs it");
+}
+
+#[test]
+fn a_dead_server_is_an_error_for_what_it_held_only() {
+    let mut c = cluster("r-dead", 4);
+    c.client.mkdir(Ino::ROOT, b"d", 0o755).expect("made");
+    for i in 0..2500 {
+        c.client.mknod(Ino::ROOT, format!("d/f{i}").as_bytes(), 0o100_644).expect("made");
+    }
+    for i in 0..12 {
+        c.write(&format!("s{i}"), &pattern(60_000));
+    }
+    eventually("the directory split", || c.client.stat(Ino::ROOT, b"d", true).is_ok_and(|a| a.split));
+    assert_eq!(c.names("d").len(), 2502);
+    let listing = c.open("d", libc::O_RDONLY | libc::O_DIRECTORY).expect("opened");
+    eventually("released", || sum(&c, |s| s.opens) == 0);
+    stop_server(&mut c, 3);
+    let mut listed = 0;
+    let ended = loop {
+        match listing.list(1000) {
+            Ok(entries) if entries.is_empty() => break Ok(()),
+            Ok(entries) => listed += entries.len(),
+            Err(errno) => break Err(errno),
+        }
+    };
+    assert!(ended.is_err() || listed == 2502, "{listed} of 2502 entries, and no error");
+    // Files of one block that lies elsewhere can be read to their end.
+    let mut whole = 0;
+    for i in 0..12 {
+        let Ok(handle) = c.open(&format!("s{i}"), libc::O_RDONLY) else { continue };
+        let mut buffer = vec![0; 100_000];
+        if handle.pread(0, &mut [IoSliceMut::new(&mut buffer[..60_000])]) == Ok(60_000) {
+            assert_eq!(handle.pread(0, &mut [IoSliceMut::new(&mut buffer)]), Ok(60_000), "s{i}");
+            whole += 1;
+        }
+    }
+    assert!(whole > 0, "all files are gone with one of four servers");
+}
