@@ -98,6 +98,15 @@ fn kernel_fstat(fd: i32) -> Result<libc::stat, Errno> {
     Ok(unsafe { stat.assume_init() })
 }
 
+/// Refuses flags that a call does not have, as the kernel does.
+fn check_flags(flags: i32, known: i32) -> Result<(), Errno> {
+    if flags & !known == 0 { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+/// Flags of the calls that set an attribute, and of those that only look.
+const SETTING: i32 = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
+const LOOKING: i32 = SETTING | libc::AT_NO_AUTOMOUNT;
+
 /// Whether a call speaks of the descriptor itself.
 fn names_descriptor(path: &CStr, flags: i32) -> bool {
     flags & libc::AT_EMPTY_PATH != 0 && path.is_empty()
@@ -107,7 +116,7 @@ fn names_descriptor(path: &CStr, flags: i32) -> bool {
 fn attr_at<T>(
     dirfd: i32,
     path: &CStr,
-    flags: i32,
+    (flags, known): (i32, i32),
     kernel: impl Fn(i32, &CStr) -> Result<T, Errno>,
     show: impl Fn(&Attr) -> T,
 ) -> Result<T, Errno> {
@@ -136,7 +145,10 @@ fn attr_at<T>(
     {
         return state::guarded(|| file.attr()).map(|attr| show(&attr));
     }
-    at(dirfd, path, follow, kernel, |client, start, path| Ok(show(&client.stat(start, path, follow)?)))
+    at(dirfd, path, follow, kernel, |client, start, path| {
+        check_flags(flags, known)?;
+        Ok(show(&client.stat(start, path, follow)?))
+    })
 }
 
 /// `fstatat(2)`.
@@ -147,7 +159,8 @@ pub fn fstatat(dirfd: i32, path: &CStr, flags: i32) -> Result<libc::stat, Errno>
         // SAFETY: the kernel filled it in.
         Ok(unsafe { stat.assume_init() })
     };
-    attr_at(dirfd, path, flags, kernel, to_stat)
+    let known = LOOKING;
+    attr_at(dirfd, path, (flags, known), kernel, to_stat)
 }
 
 /// `statx(2)`.
@@ -158,7 +171,8 @@ pub fn statx(dirfd: i32, path: &CStr, flags: i32, mask: u32) -> Result<libc::sta
         // SAFETY: the kernel filled it in.
         Ok(unsafe { statx.assume_init() })
     };
-    attr_at(dirfd, path, flags, kernel, to_statx)
+    let known = LOOKING | libc::AT_STATX_SYNC_TYPE;
+    attr_at(dirfd, path, (flags, known), kernel, to_statx)
 }
 
 /// `faccessat(3)` without flags.
@@ -181,7 +195,10 @@ pub fn faccessat_flags(dirfd: i32, path: &CStr, mode: i32, flags: i32) -> Result
             return Ok(());
         }
     }
-    at(dirfd, path, follow, kernel, |client, start, path| client.access(start, path, mode as u32, follow))
+    at(dirfd, path, follow, kernel, |client, start, path| {
+        check_flags(flags, SETTING | libc::AT_EACCESS)?;
+        client.access(start, path, mode as u32, follow)
+    })
 }
 
 fn kernel_access(dirfd: i32, path: &CStr, mode: i32, flags: i32) -> Result<(), Errno> {
@@ -213,6 +230,7 @@ fn set_at(
         }
     }
     at(dirfd, path, follow, kernel, |client: &Client, start: Ino, path: &[u8]| {
+        check_flags(flags, SETTING)?;
         if !follow && set.mode.is_some() {
             let attr = client.stat(start, path, false)?;
             if attr.kind == bivouac_proto::FileKind::Symlink {

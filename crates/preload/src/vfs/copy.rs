@@ -139,6 +139,7 @@ fn move_bytes(mut from: End<'_>, mut to: End<'_>, len: usize) -> Result<usize, E
     let mut moved = 0;
     while moved < len {
         let room = buffer.get_mut(..(len - moved).min(PIECE)).unwrap_or_default();
+        let wanted = room.len();
         let step = from.peek(room).and_then(|read| {
             let filled = room.get(..read).unwrap_or_default();
             let written = if read == 0 { 0 } else { to.put(filled)? };
@@ -149,7 +150,8 @@ fn move_bytes(mut from: End<'_>, mut to: End<'_>, len: usize) -> Result<usize, E
             Ok((0, _)) => break,
             Ok((read, written)) => {
                 moved += written;
-                if written < read {
+                // The end of the file, or the other end is full for now: the caller's next call will tell.
+                if written < read || read < wanted {
                     break;
                 }
             }

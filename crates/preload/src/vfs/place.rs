@@ -100,6 +100,9 @@ pub fn next_component(path: &[u8], at: usize) -> Option<(&[u8], usize)> {
 /// Judges any path. Fails only when a relative one starts from a descriptor of ours that is no directory.
 pub fn place<'p>(dirfd: i32, path: &'p CStr) -> Result<Place<'p>, Errno> {
     let bytes = path.to_bytes();
+    if bytes.len() > bivouac_proto::attr::PATH_MAX {
+        return Err(Errno::NAMETOOLONG);
+    }
     match bytes.first() {
         None => Ok(Place::Kernel),
         Some(b'/') => Ok(match lexical(state::mount(), bytes) {
