@@ -70,13 +70,13 @@ static void run(const char *what, void (*body)(void))
 
 static char program[PATH_MAX];
 static char *arguments[] = { (char *)"name", (char *)"--child", (char *)"say", (char *)"3", NULL };
-static char *environment[] = { (char *)"SPAWN_TEST=given", NULL, NULL, NULL, NULL, NULL };
+static char *environment[] = { (char *)"SPAWN_TEST=given", [31] = NULL };
 
 /* What the library below needs to be there in the child, where there is one. */
 static void fill_environment(void)
 {
     int next = 1;
-    for (char **entry = environ; *entry != NULL && next < 5; entry++)
+    for (char **entry = environ; *entry != NULL && next < 31; entry++)
         if (strncmp(*entry, "LD_PRELOAD=", 11) == 0 || strncmp(*entry, "BIVOUAC_", 8) == 0 || strncmp(*entry, "SCRATCH_", 8) == 0)
             environment[next++] = *entry;
 }

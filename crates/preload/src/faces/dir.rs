@@ -147,30 +147,6 @@ fn open_at(dirfd: c_int, path: &CStr) -> Result<*mut DIR, Errno> {
     opened
 }
 
-/// Writes entries as `getdents64` does. Those that do not fit are left for the next call. 0 at the end; EINVAL if
-/// not even one fits.
-pub fn fill_entries(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
-    const LARGEST: usize = 280;
-    let mut used = 0;
-    // No more than surely fit, so that the shared cookie stays behind what is returned.
-    let max = (buffer.len() / LARGEST).clamp(1, BATCH);
-    let before = if max == 1 { vfs::lseek(fd, 0, libc::SEEK_CUR)? } else { 0 };
-    for entry in vfs::list(fd, max)? {
-        let length = record_length(entry.name.len());
-        let Some(record) = buffer.get_mut(used..used + length) else {
-            vfs::lseek(fd, before, libc::SEEK_SET)?;
-            return if used == 0 { Err(Errno::INVAL) } else { Ok(used) };
-        };
-        // SAFETY: plain data, for which zeros are a value.
-        let mut whole: dirent = unsafe { std::mem::zeroed() };
-        fill(&mut whole, &entry);
-        // SAFETY: the first `length` bytes of a live value, initialized all of them.
-        record.copy_from_slice(unsafe { std::slice::from_raw_parts((&raw const whole).cast(), length) });
-        used += length;
-    }
-    Ok(used)
-}
-
 /// `scandirat` for a directory of ours.
 fn scan(
     dirfd: c_int,
@@ -374,19 +350,15 @@ faces! {
 
     /// Entries as the kernel gives them, with the offset before them.
     fn getdirentries(fd: c_int, buffer: *mut c_char, length: usize, before: *mut i64) -> isize {
-        let read = vfs::lseek(fd, 0, libc::SEEK_CUR).and_then(|offset| {
-            if !before.is_null() {
-                *before = offset;
+        match vfs::lseek(fd, 0, libc::SEEK_CUR) {
+            Ok(offset) => {
+                if !before.is_null() {
+                    *before = offset;
+                }
+                super::syscall::getdents64(fd, buffer.cast(), length)
             }
-            if !vfs::is_ours(fd) {
-                return sys!(SYS_getdents64, fd, buffer, length);
-            }
-            if buffer.is_null() {
-                return Err(super::real::FAULT);
-            }
-            fill_entries(fd, std::slice::from_raw_parts_mut(buffer.cast(), length))
-        });
-        result(read)
+            Err(errno) => result(Err::<usize, _>(errno)),
+        }
     }
 
     /// The same as [`getdirentries`].

@@ -16,12 +16,15 @@
 //!   and back when it no longer is ([`standard`]). The C++ library has copies of those pointers, which are kept in
 //!   step ([`cxx`]).
 //!
+//! `dprintf` has no stream and is done in [`direct`].
+//!
 //! # Limits
 //! `fwscanf` and its relatives fail on our streams, and `,ccs=` in a mode is ignored (the locale's encoding is used).
 //! A program that kept its own copy of the pointer `stdout`, and then moved a file of the mount to descriptor 1 by
 //! `dup2`, writes to a stream that fails.
 
 pub mod cxx;
+pub mod direct;
 pub mod mode;
 pub mod open;
 pub mod reopen;
