@@ -69,6 +69,7 @@ impl Program {
 
     fn open(dirfd: c_int, path: &CStr, name: CString, flags: c_int, depth: usize) -> Result<Program, Errno> {
         let fd = vfs::openat(dirfd, path, libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | flags, 0)?;
+        let fd = out_of_the_way(fd)?;
         let program = if vfs::is_ours(fd) {
             vfs::faccessat(dirfd, path, libc::X_OK).and_then(|()| Program::read(fd, &name, depth))
         } else {
@@ -193,6 +194,18 @@ impl Program {
         all.push(std::ptr::null());
         all
     }
+}
+
+/// In a `vfork` child the table of descriptors is the parent's: a number that the child has closed and got again still
+/// stands for the parent's file there. So what is opened there moves to a number of which the parent knows nothing.
+fn out_of_the_way(fd: c_int) -> Result<c_int, Errno> {
+    if !vfs::state::borrowed() {
+        return Ok(fd);
+    }
+    let least = vfs::fds::highest().saturating_add(1);
+    let moved = vfs::fcntl(fd, libc::F_DUPFD_CLOEXEC, least as usize);
+    let _ = vfs::close(fd);
+    moved
 }
 
 /// Copies a file of ours into memory named after it, which closes on exec. Also used for libraries.
