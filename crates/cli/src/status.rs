@@ -10,7 +10,7 @@ use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlReply, ControlRequest, ServerHealth, Stats};
 use bivouac_transport::{Endpoint, TransportError};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long a daemon may take to answer.
@@ -258,10 +258,26 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
     }
     deployment.totals.servers = deployment.servers.len();
     deployment.totals.servers_up = deployment.servers.iter().filter(|s| s.state == "up").count();
-    for counters in deployment.servers.iter().filter_map(|s| s.counters.as_ref()) {
-        deployment.totals.counters.add(counters);
-    }
+    deployment.totals.counters = sum(&deployment.servers);
     deployment
+}
+
+/// The sums over the servers that answer. Servers of one host whose storage lies beside each other share a file system: its
+/// space counts once.
+fn sum(servers: &[ServerStatus]) -> Counters {
+    let mut total = Counters::default();
+    let mut counted: Vec<(&str, Vec<Option<&Path>>)> = Vec::new();
+    for server in servers {
+        let Some(mut counters) = server.counters else { continue };
+        let place = (server.host.as_str(), server.storage.iter().map(|p| p.parent()).collect());
+        if counted.contains(&place) {
+            (counters.capacity, counters.available) = (0, 0);
+        } else {
+            counted.push(place);
+        }
+        total.add(&counters);
+    }
+    total
 }
 
 /// The controller does not answer: is anybody left?
@@ -508,6 +524,25 @@ mod tests {
             ]
         );
         assert_eq!(deployment["totals"]["meta_operations"], 0, "counters are flat");
+    }
+
+    #[test]
+    fn space_that_servers_share_counts_once() {
+        let server = |host: &str, storage: &str| ServerStatus {
+            id: 0,
+            node: 0,
+            host: host.into(),
+            address: None,
+            state: "up",
+            silent_ms: None,
+            storage: vec![storage.into()],
+            log: PathBuf::new(),
+            counters: Some(Counters { capacity: 10, available: 4, inodes: 1, ..Counters::default() }),
+        };
+        let all =
+            [server("a", "/d/s-0"), server("a", "/d/s-1"), server("a", "/e/s-2"), server("b", "/d/s-3")];
+        let total = sum(&all);
+        assert_eq!((total.capacity, total.available, total.inodes), (30, 12, 4));
     }
 
     #[test]
