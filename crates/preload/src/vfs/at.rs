@@ -5,7 +5,7 @@
 //! [`Fail::Outside`]. Operations on two paths settle first where each one lies ([`settle`]).
 
 use super::place::{Place, place};
-use super::{links, state};
+use super::{fds, links, state};
 use bivouac_client::{Client, Fail};
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
@@ -52,8 +52,13 @@ fn turns<T>(
         let walked: Vec<u8>;
         let (start, rest) = match place(dirfd, path)? {
             Place::Inside { start, path } => (start, path),
-            // What cannot be done through such a name.
-            Place::Descriptor(_) => return Err(Errno::OPNOTSUPP),
+            // The link in /proc itself.
+            Place::Descriptor(_) if !follow => return kernel(dirfd, path),
+            Place::Descriptor(fd) => match fds::get(fd)? {
+                Some(file) if file.starts_paths() => (file.ino(), &b"."[..]),
+                // What cannot be done to a file through such a name.
+                _ => return Err(Errno::OPNOTSUPP),
+            },
             Place::Unsure => match links::walk(dirfd, path, follow) {
                 Some(inside) => {
                     walked = inside;
