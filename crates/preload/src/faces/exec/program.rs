@@ -246,12 +246,12 @@ fn fill(from: c_int, to: c_int) -> Result<(), Errno> {
 
 /// The name of the memory for a program: its absolute path, if that fits; else the end of it.
 fn memory_name(path: &CStr) -> CString {
-    let mut whole = Vec::new();
-    if !path.to_bytes().starts_with(b"/") {
-        whole = vfs::getcwd().unwrap_or_default();
-        whole.push(b'/');
-    }
-    whole.extend_from_slice(path.to_bytes());
+    // As the kernel would have it: without links, `.` and `..`.
+    let canonical = vfs::real_path(libc::AT_FDCWD, path).ok().flatten();
+    let mut whole = canonical.unwrap_or_else(|| match path.to_bytes() {
+        absolute if absolute.starts_with(b"/") => absolute.to_vec(),
+        relative => [&vfs::getcwd().unwrap_or_default()[..], b"/", relative].concat(),
+    });
     let room = NAME_MAX - NAME.len();
     if whole.len() > room {
         let start = whole.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
