@@ -287,6 +287,17 @@ impl Handle {
         }
     }
 
+    /// Appends, whatever the description's flags say (`RWF_APPEND`); with `follow` the shared offset goes along.
+    pub fn append_once(&self, from: &[IoSlice<'_>], follow: bool) -> Result<usize, Errno> {
+        let slot = self.writable()?;
+        let _guard = slot.lock_offset();
+        let (end, count) = self.append(slot, from)?;
+        if follow {
+            slot.offset.store(end, Ordering::Relaxed);
+        }
+        Ok(count)
+    }
+
     /// Appends; returns the file's end behind it and the count.
     fn append(&self, slot: &Slot, from: &[IoSlice<'_>]) -> Result<(u64, usize), Errno> {
         let mut end = slot.offset.load(Ordering::Relaxed);

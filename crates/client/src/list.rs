@@ -30,10 +30,11 @@ impl Handle {
         let mut entries = Vec::new();
         if after < 2 {
             let here = self.ino();
-            let above = if here == Ino::ROOT {
-                here
-            } else {
-                self.client().parent(here).map_or(here, |(parent, _)| parent)
+            let above = match self.client().parent(here) {
+                Ok((parent, _)) => parent,
+                // A directory that was removed is empty.
+                Err(Errno::STALE | Errno::NOENT) => return Ok(entries),
+                Err(errno) => return Err(errno),
             };
             for (cookie, name, ino) in [(1, &b"."[..], here), (2, b"..", above)] {
                 if after < cookie {

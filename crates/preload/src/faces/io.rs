@@ -159,6 +159,7 @@ unsafe fn write_parts(
 const RWF_HIPRI: c_int = 1;
 const RWF_DSYNC: c_int = 2;
 const RWF_SYNC: c_int = 4;
+const RWF_APPEND: c_int = 16;
 
 /// `preadv2` and `pwritev2` for one of ours: offset -1 is the descriptor's own; flags that would change what the call does
 /// are refused, as file systems do that lack them.
@@ -180,10 +181,14 @@ unsafe fn parts_with_flags(
             sys!(SYS_preadv2, fd, parts, count, offset, 0, flags)
         }
     };
-    if fds::is_foreign(fd) || fds::get(fd)?.is_none() {
+    if fds::is_foreign(fd) {
         return kernel();
     }
-    if flags & !(RWF_HIPRI | RWF_DSYNC | RWF_SYNC) != 0 {
+    let Some(file) = fds::get(fd)? else {
+        return kernel();
+    };
+    let known = RWF_HIPRI | RWF_DSYNC | RWF_SYNC | if write { RWF_APPEND } else { 0 };
+    if flags & !known != 0 {
         return Err(Errno::OPNOTSUPP);
     }
     let offset = (offset != -1).then_some(offset);
@@ -191,8 +196,16 @@ unsafe fn parts_with_flags(
         // SAFETY: promised by the caller.
         return unsafe { read_parts(fd, parts, count, offset) };
     }
-    // SAFETY: promised by the caller.
-    let written = unsafe { write_parts(fd, parts, count, offset) }?;
+    let written = if flags & RWF_APPEND != 0 {
+        // SAFETY: promised by the caller.
+        let parts = unsafe { vector(parts, count) }?.iter();
+        // SAFETY: promised by the caller.
+        let slices = parts.map(|part| IoSlice::new(unsafe { bytes(part.iov_base, part.iov_len) }));
+        file.append_once(&slices.collect::<Vec<_>>(), offset.is_none())?
+    } else {
+        // SAFETY: promised by the caller.
+        unsafe { write_parts(fd, parts, count, offset) }?
+    };
     if flags & (RWF_DSYNC | RWF_SYNC) != 0 {
         crate::vfs::fsync(fd, flags & RWF_SYNC == 0)?;
     }

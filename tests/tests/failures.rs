@@ -1,0 +1,170 @@
+//! Servers that die, and programs that misbehave: what is left goes on, and nothing hangs.
+
+use bivouac_tests::{Site, eventually};
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_dead_server_is_seen_within_two_seconds_and_other_files_go_on() {
+    let site = Site::new("dead-server");
+    let name = site.up(4);
+    let make = "cd /bivouac; for i in $(seq 40); do mkdir d$i; echo $i > d$i/small; head -c 3000000 /dev/zero > d$i/large; done";
+    site.sh(&name, make).ok();
+    // Reads everything, over and over, and reports how long the longest operation took.
+    let script = r#"
+import os, sys, time, errno
+worst, failed, good = 0, 0, 0
+end = time.time() + 8
+while time.time() < end:
+    for i in range(1, 41):
+        begin = time.time()
+        try:
+            with open(f'/bivouac/d{i}/small') as f: assert f.read() == f'{i}\n'
+            good += 1
+        except OSError as e:
+            assert e.errno == errno.EIO, e
+            failed += 1
+        worst = max(worst, time.time() - begin)
+print(good, failed, worst)
+"#;
+    let program = site.path("reader.py");
+    std::fs::write(&program, script).expect("written");
+    let reader = std::thread::scope(|scope| {
+        let (site, name) = (&site, &name);
+        let reader =
+            scope.spawn(move || site.sh(name, &format!("python3 {}", site.path("reader.py").display())).ok());
+        std::thread::sleep(Duration::from_secs(2));
+        Site::kill(site.server_pid(name, 2), Signal::KILL);
+        eventually(Duration::from_secs(2), "status shows the dead server", || {
+            site.status(name)["servers"][2]["state"] == "down"
+        });
+        reader.join().expect("the reader")
+    });
+    let told: Vec<f64> = reader.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+    let [good, failed, worst] = told[..] else { panic!("{reader}") };
+    assert!(failed > 0.0, "a quarter of the metadata is gone, and nothing failed");
+    assert!(good > failed, "three quarters of the files go on: {good} good, {failed} failed");
+    assert!(worst < 4.0, "an operation took {worst} s");
+    // A file on the dead server fails at once now, and the shell that reads it lives on (no SIGPIPE).
+    let begun = Instant::now();
+    let after = site.sh(
+        &name,
+        "cd /bivouac; for i in $(seq 40); do cat d$i/small > /dev/null 2>&1 || echo lost; done; echo end",
+    );
+    let after = after.ok();
+    assert!(after.contains("lost") && after.ends_with("end\n"), "{after}");
+    assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn what_a_killed_program_held_is_released() {
+    let site = Site::new("killed-program");
+    let name = site.up(2);
+    let script = r#"
+cd /bivouac
+python3 -c '
+import fcntl, os, time
+f = open("locked", "w"); fcntl.lockf(f, fcntl.LOCK_EX); fcntl.flock(f, fcntl.LOCK_EX)
+g = open("gone", "w"); g.write("x" * 100000); g.flush(); os.unlink("gone")
+open("ready", "w").close()
+time.sleep(60)' &
+holder=$!
+while [ ! -e ready ]; do sleep 0.05; done
+kill -9 $holder
+timeout 10 python3 -c '
+import fcntl
+f = open("/bivouac/locked", "w"); fcntl.lockf(f, fcntl.LOCK_EX); fcntl.flock(f, fcntl.LOCK_EX)
+print("locked")'
+"#;
+    assert_eq!(site.sh(&name, script).ok(), "locked\n");
+    eventually(Duration::from_secs(10), "the unlinked file's storage is free", || {
+        let status = site.status(&name);
+        let servers = status["servers"].as_array().expect("servers").iter();
+        servers.map(|server| server["stored"].as_u64().expect("bytes")).sum::<u64>() < 100_000
+    });
+}
+
+#[test]
+fn ten_thousand_files_are_open_at_once() {
+    let site = Site::new("many-open");
+    let name = site.up(4);
+    let script = r#"
+import os, resource
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1 << 16), hard))
+os.mkdir('/bivouac/many')
+fds = [os.open(f'/bivouac/many/{i}', os.O_CREAT | os.O_RDWR) for i in range(10000)]
+for i, fd in enumerate(fds): os.write(fd, str(i).encode())
+for i, fd in enumerate(fds): assert os.pread(fd, 10, 0) == str(i).encode()
+for fd in fds: os.close(fd)
+print(len(os.listdir('/bivouac/many')))
+"#;
+    let program = site.path("many.py");
+    std::fs::write(&program, script).expect("written");
+    assert_eq!(site.sh(&name, &format!("python3 {}", program.display())).ok(), "10000\n");
+}
+
+#[test]
+fn a_program_that_closes_all_descriptors_goes_on() {
+    let site = Site::new("closes-all");
+    let name = site.up(2);
+    let script = r#"
+import os
+with open('/bivouac/f', 'w') as f: f.write('before')
+big = open('/bivouac/big', 'wb'); big.write(b'x' * 2000000); big.flush()
+os.closerange(3, 1 << 20)
+print(open('/bivouac/f').read(), os.path.getsize('/bivouac/big'))
+for fd in os.listdir('/proc/self/fd'):
+    if int(fd) > 2:
+        try: os.close(int(fd))
+        except OSError: pass
+with open('/bivouac/g', 'w') as f: f.write('after')
+print(open('/bivouac/g').read())
+# Behind the library's back.
+import ctypes
+ctypes.CDLL(None).syscall(436, 3, 0xffffffff, 0)
+print(open('/bivouac/f').read(), len(open('/bivouac/big', 'rb').read()))
+os._exit(0) if os.write(1, b'end\n') else None
+"#;
+    let program = site.path("closes.py");
+    std::fs::write(&program, script).expect("written");
+    let told = site.sh(&name, &format!("python3 -u {}", program.display())).ok();
+    assert_eq!(told, "before 2000000\nafter\nbefore 2000000\nend\n");
+}
+
+#[test]
+fn names_and_paths_of_all_lengths_and_bytes() {
+    let site = Site::new("odd-names");
+    let name = site.up(2);
+    let script = r#"
+import os, errno
+def fails(number, call, *args):
+    try: call(*args)
+    except OSError as e: assert e.errno == number, (e, call)
+    else: raise AssertionError(call)
+root = b'/bivouac/'
+os.mkdir(root + b'd'); os.chdir(root + b'd')
+os.close(os.open(b'n' * 255, os.O_CREAT)); fails(errno.ENAMETOOLONG, os.open, b'n' * 256, os.O_CREAT)
+every = [bytes([b]) for b in range(1, 256) if b not in b'/.']
+for n in every: os.close(os.open(n, os.O_CREAT | os.O_EXCL))
+assert sorted(os.listdir(b'.')) == sorted(every + [b'n' * 255])
+path = root + b'd'
+while len(path) + 201 < 4095:
+    path += b'/' + b'p' * 200; os.mkdir(path)
+path += b'/' + b'e' * (4095 - len(path) - 1)
+assert len(path) == 4095
+os.close(os.open(path, os.O_CREAT)); os.stat(path)
+fails(errno.ENAMETOOLONG, os.stat, path + b'e')
+fd = os.open(b'big', os.O_CREAT | os.O_RDWR)
+fails(errno.EINVAL, os.pread, fd, 1, -1)
+fails(errno.EINVAL, os.lseek, fd, -1, os.SEEK_SET)
+fails(errno.EFBIG, os.pwrite, fd, b'x', (1 << 63) - 1)
+os.pwrite(fd, b'x', 1 << 40); assert os.fstat(fd).st_size == (1 << 40) + 1
+assert os.stat(b'//bivouac///d/./../d//big').st_size == (1 << 40) + 1
+fails(errno.ENOTDIR, os.stat, b'big/'); fails(errno.EISDIR, os.open, root, os.O_WRONLY)
+print('ok')
+"#;
+    let program = site.path("names.py");
+    std::fs::write(&program, script).expect("written");
+    assert_eq!(site.sh(&name, &format!("python3 {}", program.display())).ok(), "ok\n");
+}

@@ -1,0 +1,85 @@
+//! Programs that exercise whole families of libc's calls and print what comes of them: inside a deployment they print
+//! what they print on a local directory.
+
+use bivouac_tests::{Site, finish};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Builds `tests/c/NAME.c`.
+fn build(site: &Site, name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(format!("{name}.c"));
+    let program = site.path(name);
+    let mut compiler = Command::new("gcc");
+    compiler.args(["-O1", "-o"]).arg(&program).arg(source).args(["-ldl", "-lpthread"]);
+    finish(compiler).ok();
+    program
+}
+
+/// What the two transcripts say differently.
+fn differences(local: &str, inside: &str) -> String {
+    let missing = local.lines().filter(|line| !inside.contains(line)).map(|line| format!("local:  {line}\n"));
+    let new = inside.lines().filter(|line| !local.contains(line)).map(|line| format!("inside: {line}\n"));
+    missing.chain(new).take(40).collect()
+}
+
+fn same_transcript(name: &str) {
+    let site = Site::new(&format!("transcript-{name}"));
+    let program = build(&site, name);
+    let local = PathBuf::from(format!("/dev/shm/transcript-{name}-{}", std::process::id()));
+    std::fs::create_dir(&local).expect("a directory");
+    let mut alone = Command::new(&program);
+    alone.arg(&local);
+    let expected = finish(alone);
+    std::fs::remove_dir_all(&local).expect("removed");
+    let expected = expected.ok();
+    let deployment = site.up(4);
+    let program = program.display();
+    let inside = site.sh(&deployment, &format!("mkdir /bivouac/work && {program} /bivouac/work")).ok();
+    assert!(expected.lines().count() > 20, "the transcript is too short to tell anything");
+    assert_eq!(inside, expected, "{}", differences(&expected, &inside));
+}
+
+#[test]
+fn descriptors() {
+    same_transcript("descriptors");
+}
+
+#[test]
+fn directories() {
+    same_transcript("dirs");
+}
+
+#[test]
+fn files() {
+    same_transcript("files");
+}
+
+#[test]
+fn programs_and_their_children() {
+    same_transcript("spawn");
+}
+
+#[test]
+fn standard_streams() {
+    same_transcript("stdio");
+}
+
+#[test]
+fn trees() {
+    same_transcript("tree");
+}
+
+#[test]
+fn maps() {
+    let site = Site::new("transcript-maps");
+    let program = build(&site, "mmap_sum");
+    let local = site.path("data");
+    std::fs::write(&local, (0..3_000_000u32).map(|i| (i % 251) as u8).collect::<Vec<_>>()).expect("written");
+    let mut alone = Command::new(&program);
+    alone.arg(&local);
+    let expected = finish(alone).ok();
+    let deployment = site.up(4);
+    let (program, local) = (program.display(), local.display());
+    let inside = site.sh(&deployment, &format!("cp {local} /bivouac/data && {program} /bivouac/data")).ok();
+    assert_eq!(inside, expected);
+}
