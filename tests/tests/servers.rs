@@ -1,0 +1,110 @@
+//! Servers that die in the middle of a write, hang and come back, or take the controller along.
+
+use bivouac_tests::{Site, eventually};
+use rustix::process::Signal;
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// Reads 40 files and prints how many could be read and how many failed with EIO. Anything else is told.
+const READ_ALL: &str = r#"ok=0; io=0; for i in $(seq 1 40); do
+if out=$(cat /bivouac/d$i/f 2>&1); then [ "$out" = "content $i" ] && ok=$((ok + 1)) || echo "wrong: $out"
+else case $out in *'Input/output error'*) io=$((io + 1));; *) echo "other: $out";; esac; fi; done; echo $ok $io"#;
+
+fn with_files(site: &Site) -> String {
+    let name = site.up(4);
+    site.sh(&name, "for i in $(seq 1 40); do mkdir /bivouac/d$i; echo content $i > /bivouac/d$i/f; done")
+        .ok();
+    assert_eq!(site.sh(&name, READ_ALL).ok(), "40 0\n");
+    name
+}
+
+fn server_is(site: &Site, name: &str, server: usize, state: &str) -> bool {
+    site.status(name)["servers"][server]["state"] == state
+}
+
+/// A server that does not hold the root directory, without which no path can be walked.
+fn dispensable(site: &Site, name: &str) -> usize {
+    let text = std::fs::read(site.home().join(name).join("map.json")).expect("a map");
+    let map: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let root = map["shards"][usize::from(bivouac_layout::Ino::ROOT.shard().0)].as_u64().expect("a number");
+    // Nor the controller, which is server 0.
+    if root == 1 { 2 } else { 1 }
+}
+
+#[test]
+fn a_writer_at_work_when_a_server_dies_gets_eio_and_no_signal() {
+    let site = Site::new("midst");
+    let name = site.up(4);
+    let script = "import errno, time
+f = open('/bivouac/big', 'wb', buffering=0)
+print('ready', flush=True)
+end = time.time() + 10
+try:
+    n = 0
+    while time.time() < end:
+        # A new file now and then: what is open already may stay writable on the server's own node.
+        n += 1
+        g = open(f'/bivouac/g{n % 50}', 'wb', buffering=0)
+        for h in (f, g):
+            h.seek(0)
+            for _ in range(8):
+                h.write(b'x' * 524288)
+        g.close()
+    print('never failed')
+except OSError as e:
+    print(errno.errorcode[e.errno], flush=True)
+";
+    let mut child = site
+        .command(["exec", &name, "--", "python3", "-c", script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    out.read_line(&mut line).expect("reads");
+    assert_eq!(line, "ready\n");
+    std::thread::sleep(Duration::from_millis(200));
+    Site::kill(site.server_pid(&name, dispensable(&site, &name) as u64), Signal::KILL);
+    let killed = Instant::now();
+    line.clear();
+    out.read_to_string(&mut line).expect("reads");
+    assert_eq!((line.as_str(), child.wait().expect("ends").code()), ("EIO\n", Some(0)));
+    assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
+}
+
+#[test]
+fn a_server_that_hangs_is_down_and_comes_back_with_its_files() {
+    let site = Site::new("hang");
+    let name = with_files(&site);
+    let victim = dispensable(&site, &name);
+    let pid = site.server_pid(&name, victim as u64);
+    Site::kill(pid, Signal::STOP);
+    let took =
+        eventually(Duration::from_secs(5), "shown as down", || server_is(&site, &name, victim, "down"));
+    // `status` itself takes a moment to give up on a server that does not answer.
+    assert!(took < Duration::from_millis(4000), "{took:?}");
+    let start = Instant::now();
+    let read = site.sh(&name, READ_ALL).ok();
+    assert!(!read.starts_with("40") && read.lines().count() == 1, "{read}");
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    Site::kill(pid, Signal::CONT);
+    eventually(Duration::from_secs(5), "up again", || server_is(&site, &name, victim, "up"));
+    eventually(Duration::from_secs(5), "all files are back", || site.sh(&name, READ_ALL).ok() == "40 0\n");
+}
+
+#[test]
+fn nothing_hangs_when_the_controller_is_gone() {
+    let site = Site::new("headless");
+    let name = with_files(&site);
+    // The first daemon is the controller, and this machine's agent.
+    Site::kill(site.daemons(&name)[0].1, Signal::KILL);
+    let status = site.status(&name);
+    assert_eq!(status["state"], "degraded");
+    assert!(status["problem"].as_str().expect("said").contains("controller"));
+    site.bivouac(["exec", &name, "--", "true"]).fails(64, &["died"]);
+    let start = Instant::now();
+    site.bivouac(["down", &name]).ok();
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    site.assert_nothing_left(&name, &[]);
+}
