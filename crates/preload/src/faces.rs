@@ -10,6 +10,7 @@ mod real;
 mod variadic;
 
 pub mod access;
+pub mod aio;
 pub mod cwd;
 pub mod dir;
 pub mod exec;

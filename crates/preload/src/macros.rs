@@ -9,7 +9,7 @@ macro_rules! faces {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {$(
         $(#[$meta])*
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        #[allow(unused_unsafe, dead_code, clippy::too_many_arguments)]
+        #[allow(unused_unsafe, dead_code, non_snake_case, clippy::too_many_arguments)]
         pub unsafe extern "C" fn $name($($arg: $type),*) $(-> $result)? {
             // SAFETY: the program passes what the libc function of this name asks for.
             unsafe { $body }

@@ -290,7 +290,7 @@ pub fn leave(flush: impl Fn()) {
     let Ok(client) = state::client() else { return };
     let mut flushed = false;
     for fd in 0..=highest() {
-        if !word(fd).is_some_and(|word| word.load(Ordering::Relaxed) >= FIRST_ENTRY) {
+        if word(fd).is_none_or(|word| word.load(Ordering::Relaxed) < FIRST_ENTRY) {
             continue;
         }
         let Ok(Some(file)) = get(fd) else { continue };
