@@ -40,9 +40,12 @@ macro_rules! next {
             },
         );
         let address = NEXT.address();
+        // Used inside and outside of unsafe blocks.
+        #[allow(unused_unsafe)]
         // SAFETY: libc's function of this name has this type.
-        (!address.is_null()).then(|| unsafe {
+        let found = (!address.is_null()).then(|| unsafe {
             ::std::mem::transmute::<*mut ::std::ffi::c_void, unsafe extern "C" fn($($arg),*) -> $result>(address)
-        })
+        });
+        found
     }};
 }
