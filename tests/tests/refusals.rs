@@ -1,7 +1,7 @@
 //! What the command line refuses, and how it says so: storage, mount paths, hosts, ports, keys, sources that vanish, and peers
 //! that send garbage.
 
-use bivouac_tests::{Site, eventually, run_dir};
+use bivouac_tests::{Site, eventually, finish, run_dir};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -99,7 +99,7 @@ fn a_mount_path_with_real_files_is_refused() {
     let site = Site::new("mount");
     for mount in ["/usr", "/etc/passwd", "/etc/passwd/x"] {
         let name = site.name("m");
-        site.bivouac(["up", &name, "--mount", mount]).fails(66, &["mount path", "--mount"]);
+        site.bivouac(["up", &name, "--mount", mount]).fails(65, &["mount path", "--mount"]);
         site.assert_nothing_left(&name, &[]);
     }
     let empty = site.path("empty");
@@ -234,38 +234,94 @@ fn a_source_that_vanishes_while_it_is_copied_is_reported_and_the_rest_is_copied(
     site.bivouac(["flush", &name, "/nosuch", &gone]).fails(68, &["nosuch"]);
 }
 
-#[test]
-fn the_local_launcher_and_a_fake_ssh_start_the_same_deployment() {
-    let site = Site::new("ssh");
+/// A program named `ssh` that runs the command here if the host is `localhost`, and hangs if it is to start a daemon on a
+/// host named `hangs`. It notes down how it was called. Answers the `PATH` that finds it.
+fn fake_ssh(site: &Site) -> String {
     let bin = site.path("bin");
     std::fs::create_dir(&bin).expect("makes it");
-    let log = site.path("ssh.log");
     // What follows `--` is the host and the command, which a login shell takes apart.
     let fake = format!(
-        "#!/bin/sh\necho \"$@\" >> {}\nwhile [ \"$1\" != -- ]; do shift; done\n[ \"$2\" = localhost ] || {{ echo \"no route to $2\" >&2; exit 255; }}\nshift 2\nexec env -i PATH=/usr/bin:/bin HOME=/nonexistent sh -c \"$*\"\n",
-        log.display()
+        r#"#!/bin/sh
+echo "$@" >> {}
+while [ "$1" != -- ]; do shift; done
+case "$2 $3" in
+localhost*) ;;
+hangs*--cleanup) ;;
+hangs*) exec sleep 100 ;;
+*) echo "no route to $2" >&2; exit 255 ;;
+esac
+shift 2
+exec env -i PATH=/usr/bin:/bin HOME=/nonexistent sh -c "$*"
+"#,
+        site.path("ssh.log").display()
     );
     std::fs::write(bin.join("ssh"), fake).expect("writes");
     assert!(Command::new("chmod").args(["+x"]).arg(bin.join("ssh")).status().expect("runs").success());
-    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+    format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default())
+}
+
+#[test]
+fn ssh_starts_the_same_deployment_without_a_secret_on_its_command_line() {
+    let site = Site::new("ssh");
+    let path = fake_ssh(&site);
     let name = site.name("s");
     let run = |args: &[&str]| {
-        bivouac_tests::Finished::of(site.command(args).env("PATH", &path).output().expect("starts"))
+        let mut command = site.command(args);
+        command.env("PATH", &path);
+        finish(command)
     };
     run(&["up", &name, "--hosts", "elsewhere", "--launcher", "ssh"])
         .fails(66, &["elsewhere", "no route to elsewhere", "without a password"]);
     site.assert_nothing_left(&name, &[]);
     run(&["up", &name, "--hosts", "localhost", "--launcher", "ssh", "--servers", "2"]).ok();
-    let calls = std::fs::read_to_string(&log).expect("was called");
-    assert!(
-        calls.contains("BatchMode=yes")
-            && !calls.contains(std::fs::read_to_string(run_dir(&name).join("key")).expect("a key").trim()),
-        "no secret on the command line"
-    );
+    let calls = std::fs::read_to_string(site.path("ssh.log")).expect("was called");
+    let key = std::fs::read_to_string(run_dir(&name).join("key")).expect("a key");
+    assert!(calls.contains("BatchMode=yes") && !calls.contains(key.trim()));
     assert_eq!(run(&["exec", &name, "--", "sh", "-c", "echo x > /bivouac/x; cat /bivouac/x"]).ok(), "x\n");
     let pids: Vec<i32> = site.daemons(&name).into_iter().map(|d| d.1).collect();
     run(&["down", &name]).ok();
     site.assert_nothing_left(&name, &pids);
+}
+
+#[test]
+fn an_interrupt_while_a_host_hangs_ends_up_and_cleans_the_hosts() {
+    let site = Site::new("sshint");
+    let path = fake_ssh(&site);
+    let name = site.name("s");
+    let log = || std::fs::read_to_string(site.path("ssh.log")).unwrap_or_default();
+    for (what, args) in [("up", vec!["up", &name]), ("run", vec!["run", "--name", &name])] {
+        let mut command = site.command(args);
+        command.args(["--hosts", "hangs", "--launcher", "ssh"]).env("PATH", &path);
+        if what == "run" {
+            command.args(["--", "true"]);
+        }
+        let mut child = command.spawn().expect("starts");
+        eventually(Duration::from_secs(10), "ssh is called", || log().contains("daemon"));
+        std::thread::sleep(Duration::from_millis(300));
+        Site::kill(child.id() as i32, rustix::process::Signal::INT);
+        assert_eq!(child.wait().expect("ends").code(), Some(130), "{what}");
+        assert!(log().contains("--cleanup"), "{what}: the host is cleaned: {}", log());
+        site.assert_nothing_left(&name, &[]);
+        std::fs::remove_file(site.path("ssh.log")).expect("removes");
+    }
+}
+
+#[test]
+fn a_host_that_cannot_be_cleaned_is_told_and_can_be_forgotten() {
+    let site = Site::new("sshdown");
+    let path = fake_ssh(&site);
+    let name = site.name("s");
+    let run = |args: &[&str], path: &str| {
+        let mut command = site.command(args);
+        command.env("PATH", path);
+        finish(command)
+    };
+    run(&["up", &name, "--hosts", "localhost", "--launcher", "ssh"], &path).ok();
+    std::fs::write(site.path("bin/ssh"), "#!/bin/sh\necho broken >&2; exit 255\n").expect("writes");
+    run(&["down", &name], &path).fails(67, &["localhost", "broken", "--force"]);
+    assert!(site.home().join(&name).exists(), "it can be repeated");
+    let forced = run(&["down", &name, "--force"], &path);
+    assert!(forced.code == 0 && !site.home().join(&name).exists(), "{forced:?}");
 }
 
 #[test]
@@ -301,7 +357,6 @@ fn network_namespaces_are_nodes() {
     assert_eq!(pids.len(), 3, "two servers, and an agent for this machine");
     site.bivouac(["down", &name]).ok();
     site.assert_nothing_left(&name, &pids);
-    eventually(Duration::from_secs(2), "ended", || true);
 }
 
 /// Two namespaces on a bridge.

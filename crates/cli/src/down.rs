@@ -9,6 +9,7 @@ use crate::daemon::cleanup;
 use crate::error::Error;
 use crate::home::{Directory, Home, LauncherKind, Lock, Record, State, uid};
 use crate::launch::{self, CleanupOrder};
+use crate::signals;
 use bivouac_daemon::controller::ControlLink;
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::ControlRequest;
@@ -47,6 +48,8 @@ pub fn down(home: &Home, name: &str, keep: bool, force: bool) -> Result<(), Erro
 
 /// Ends everything that the record names. The lock shows that nobody else is at it.
 pub fn take_down(directory: &Directory, record: &Record, keep: bool, _lock: &Lock) -> Result<(), Error> {
+    // What interrupted `up` must not keep hosts from being cleaned.
+    signals::heeded();
     let keep = keep && record.daemons.iter().any(|d| !d.storage.is_empty());
     let asked = directory.key().is_ok_and(|key| ask(record, &key, keep));
     clean_hosts(record, keep, if asked { GRACE } else { NO_GRACE }, true)?;

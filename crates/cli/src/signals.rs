@@ -80,6 +80,11 @@ pub fn interrupted() -> Option<i32> {
     }
 }
 
+/// The interruption has been heeded: what is done about it may take its time, until the next one.
+pub fn heeded() {
+    INTERRUPTED.store(0, Ordering::SeqCst);
+}
+
 /// What the process does with signals becomes its child's business as it was before.
 pub fn unblock_in_child(command: &mut Command) {
     let Some(original) = ORIGINAL.get().copied() else {
