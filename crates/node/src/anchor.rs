@@ -42,9 +42,7 @@ pub(crate) struct Anchors {
 
 impl Anchors {
     pub fn new(node_dir: &[u8]) -> Anchors {
-        Anchors {
-            prefix: [node_dir, b"/anchors/"].concat(),
-        }
+        Anchors { prefix: [node_dir, b"/anchors/"].concat() }
     }
 
     /// Makes the directories and returns their inode numbers and their device.
@@ -66,8 +64,7 @@ impl Anchors {
 
     /// A fresh description of a slot's anchor, to ask through.
     pub fn probe(&self, index: u32) -> Result<Probe, rustix::io::Errno> {
-        self.open(index, true)
-            .map(|fd| Probe(std::mem::ManuallyDrop::new(fd)))
+        self.open(index, true).map(|fd| Probe(std::mem::ManuallyDrop::new(fd)))
     }
 
     /// Opens the anchor of a slot: another description of it each time.
@@ -76,10 +73,7 @@ impl Anchors {
         let mut rest = &mut path[..];
         let fits = rest.write_all(&self.prefix).is_ok() && write!(rest, "{}\0", of(index)).is_ok();
         let unused = rest.len();
-        let path = path
-            .get(..512 - unused)
-            .filter(|_| fits)
-            .ok_or(rustix::io::Errno::NAMETOOLONG)?;
+        let path = path.get(..512 - unused).filter(|_| fits).ok_or(rustix::io::Errno::NAMETOOLONG)?;
         let path = std::ffi::CStr::from_bytes_until_nul(path).map_err(|_| rustix::io::Errno::INVAL)?;
         let mut flags = OFlags::RDONLY | OFlags::DIRECTORY;
         flags.set(OFlags::CLOEXEC, cloexec);

@@ -21,9 +21,7 @@ pub const NAME_MAX: usize = 48;
 pub fn is_valid_name(name: &str) -> bool {
     (1..=NAME_MAX).contains(&name.len())
         && !name.starts_with('.')
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
 }
 
 /// The directory of a deployment's shared state on one machine (made with mode 0700).
@@ -102,10 +100,7 @@ pub fn is_valid_mount(mount: &str) -> bool {
     mount.len() > 1
         && mount.starts_with('/')
         && mount.bytes().all(|b| b != 0)
-        && mount
-            .split('/')
-            .skip(1)
-            .all(|part| !matches!(part, "" | "." | ".."))
+        && mount.split('/').skip(1).all(|part| !matches!(part, "" | "." | ".."))
 }
 
 #[cfg(test)]
@@ -132,17 +127,10 @@ mod tests {
 
     #[test]
     fn an_environment_survives_its_own_variables() {
-        let env = Environment {
-            name: "job".into(),
-            mount: "/m".into(),
-            key_path: "/k".into(),
-        };
+        let env = Environment { name: "job".into(), mount: "/m".into(), key_path: "/k".into() };
         let pairs = env.to_env().map(|(k, v)| (k, std::ffi::CString::new(v).unwrap()));
         let find = |name: &CStr| {
-            pairs
-                .iter()
-                .find(|(k, _)| k.as_bytes() == name.to_bytes())
-                .map(|(_, v)| v.as_c_str())
+            pairs.iter().find(|(k, _)| k.as_bytes() == name.to_bytes()).map(|(_, v)| v.as_c_str())
         };
         assert_eq!(Environment::from_lookup(find), Some(env));
         assert_eq!(Environment::from_lookup(|_| None), None);

@@ -14,10 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const WAITERS: u32 = 1 << 31;
 
 /// How long to wait before looking whether the owner is alive.
-const PATIENCE: rustix::thread::Timespec = rustix::thread::Timespec {
-    tv_sec: 0,
-    tv_nsec: 20_000_000,
-};
+const PATIENCE: rustix::thread::Timespec = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// A futex word. 0: free.
 #[repr(transparent)]
@@ -32,11 +29,7 @@ pub struct OffsetGuard<'a> {
 impl OffsetLock {
     pub fn lock(&self) -> OffsetGuard<'_> {
         let owner = process::tid();
-        if self
-            .0
-            .compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
+        if self.0.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.lock_contended(owner);
         }
         OffsetGuard { lock: self, owner }
@@ -53,21 +46,14 @@ impl OffsetLock {
             if holder == 0 {
                 // Keeps the mark: others may wait too.
                 let next = me | WAITERS;
-                if self
-                    .0
-                    .compare_exchange(seen, next, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok()
-                {
+                if self.0.compare_exchange(seen, next, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return;
                 }
                 continue;
             }
             let marked = seen | WAITERS;
             if seen != marked
-                && self
-                    .0
-                    .compare_exchange(seen, marked, Ordering::Relaxed, Ordering::Relaxed)
-                    .is_err()
+                && self.0.compare_exchange(seen, marked, Ordering::Relaxed, Ordering::Relaxed).is_err()
             {
                 continue;
             }
@@ -76,11 +62,7 @@ impl OffsetLock {
             if timed_out && !process::is_alive(holder) {
                 // Of all who notice, one wins.
                 let next = me | WAITERS;
-                if self
-                    .0
-                    .compare_exchange(marked, next, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok()
-                {
+                if self.0.compare_exchange(marked, next, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return;
                 }
             }
@@ -95,18 +77,12 @@ impl OffsetLock {
 impl Drop for OffsetGuard<'_> {
     fn drop(&mut self) {
         let word = &self.lock.0;
-        if word
-            .compare_exchange(self.owner, 0, Ordering::Release, Ordering::Relaxed)
-            .is_ok()
-        {
+        if word.compare_exchange(self.owner, 0, Ordering::Release, Ordering::Relaxed).is_ok() {
             return;
         }
         // Not ours any more when a nested user of the same thread has released it: then it is left alone.
         let marked = self.owner | WAITERS;
-        if word
-            .compare_exchange(marked, 0, Ordering::Release, Ordering::Relaxed)
-            .is_ok()
-        {
+        if word.compare_exchange(marked, 0, Ordering::Release, Ordering::Relaxed).is_ok() {
             let _ = futex::wake(word, Flags::empty(), 1);
         }
     }

@@ -111,9 +111,7 @@ fn make_page() -> Option<*mut AtomicU32> {
     let wiped = unsafe { rustix::mm::madvise(page, LEN, Advice::LinuxWipeOnFork) };
     let mine = page.cast::<AtomicU32>();
     let won = wiped.is_ok()
-        && PAGE
-            .compare_exchange(std::ptr::null_mut(), mine, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok();
+        && PAGE.compare_exchange(std::ptr::null_mut(), mine, Ordering::AcqRel, Ordering::Acquire).is_ok();
     if won {
         return Some(mine);
     }
@@ -151,10 +149,7 @@ mod tests {
     fn a_dead_child_that_nobody_waited_for_is_not_alive() {
         let _alone = crate::table::tests::alone();
         assert!(is_alive(pid()) && is_alive(tid()));
-        let mut child = std::process::Command::new("/bin/sleep")
-            .arg("100")
-            .spawn()
-            .unwrap();
+        let mut child = std::process::Command::new("/bin/sleep").arg("100").spawn().unwrap();
         assert!(is_alive(child.id()));
         child.kill().unwrap();
         let end = std::time::Instant::now() + std::time::Duration::from_secs(5);

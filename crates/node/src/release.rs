@@ -44,30 +44,16 @@ pub fn release(table: &OpenTable, agent: u64, id: SlotId) -> Option<Release> {
         Wrote {
             end: slot.end.load(Ordering::Acquire),
             size_generation: slot.size_generation.load(Ordering::Relaxed),
-            age: if wrote_at == 0 {
-                u64::MAX
-            } else {
-                monotonic().saturating_sub(wrote_at)
-            },
+            age: if wrote_at == 0 { u64::MAX } else { monotonic().saturating_sub(wrote_at) },
             unsure: slot.writing.load(Ordering::Acquire) != 0,
         }
     });
-    let open = OpenId {
-        agent,
-        slot: id.index,
-        generation: id.generation,
-    };
-    Some(Release {
-        ino,
-        request: MetaRequest::Release { ino, open, wrote },
-        wait,
-    })
+    let open = OpenId { agent, slot: id.index, generation: id.generation };
+    Some(Release { ino, request: MetaRequest::Release { ino, open, wrote }, wait })
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC, which all processes of a node share: the clock of [`crate::Slot::wrote_at`].
 pub fn monotonic() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    (now.tv_sec as u64)
-        .wrapping_mul(1_000_000_000)
-        .wrapping_add(now.tv_nsec as u64)
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }

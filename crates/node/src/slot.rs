@@ -44,13 +44,7 @@ impl Slot {
         for field in [&self.ino, &self.offset, &self.end, &self.wrote_at] {
             field.store(0, Ordering::Relaxed);
         }
-        for field in [
-            &self.flags,
-            &self.kind,
-            &self.size_generation,
-            &self.writing,
-            &self.locks,
-        ] {
+        for field in [&self.flags, &self.kind, &self.size_generation, &self.writing, &self.locks] {
             field.store(0, Ordering::Relaxed);
         }
         for field in &self.reserved {
@@ -91,11 +85,7 @@ impl Word {
             3 => State::Retiring,
             _ => State::Free,
         };
-        Word {
-            state,
-            owner: (bits >> 8) as u32 & 0xff_ffff,
-            generation: (bits >> 32) as u32,
-        }
+        Word { state, owner: (bits >> 8) as u32 & 0xff_ffff, generation: (bits >> 32) as u32 }
     }
 
     pub fn bits(self) -> u64 {
@@ -109,8 +99,6 @@ impl Slot {
     }
 
     pub(crate) fn change(&self, from: Word, to: Word) -> bool {
-        self.word
-            .compare_exchange(from.bits(), to.bits(), Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
+        self.word.compare_exchange(from.bits(), to.bits(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }

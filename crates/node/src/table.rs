@@ -121,11 +121,7 @@ impl OpenTable {
             )
         }
         .map_err(doing("mapping the table of open files"))?;
-        Ok(OpenTable {
-            base: base.cast(),
-            anchors,
-            hint: AtomicU32::new(0),
-        })
+        Ok(OpenTable { base: base.cast(), anchors, hint: AtomicU32::new(0) })
     }
 
     fn header(&self) -> &Header {
@@ -158,23 +154,13 @@ impl OpenTable {
             let Some(slot) = self.at(index) else { break };
             let word = slot.word();
             if word.state != State::Free
-                || !slot.change(
-                    word,
-                    Word {
-                        state: State::Allocated,
-                        owner,
-                        ..word
-                    },
-                )
+                || !slot.change(word, Word { state: State::Allocated, owner, ..word })
             {
                 continue;
             }
             self.header().used.fetch_max(index + 1, Ordering::AcqRel);
             self.hint.store(index + 1, Ordering::Relaxed);
-            return Ok(SlotId {
-                index,
-                generation: word.generation,
-            });
+            return Ok(SlotId { index, generation: word.generation });
         }
         Err(NodeError::Full)
     }
@@ -189,10 +175,7 @@ impl OpenTable {
     pub fn placeholder(&self, id: SlotId, cloexec: bool) -> Result<OwnedFd, NodeError> {
         let (slot, word) = self.current(id).ok_or(NodeError::Stale)?;
         let fd = self.anchors.placeholder(id.index, cloexec)?;
-        let live = Word {
-            state: State::Live,
-            ..word
-        };
+        let live = Word { state: State::Live, ..word };
         match word.state {
             State::Allocated if slot.change(word, live) => Ok(fd),
             State::Live => Ok(fd),
@@ -211,10 +194,8 @@ impl OpenTable {
         }
         // While the descriptor is open its slot is not freed, so the current generation is the descriptor's.
         let word = self.at(index)?.word();
-        matches!(word.state, State::Live | State::Allocated).then_some(SlotId {
-            index,
-            generation: word.generation,
-        })
+        matches!(word.state, State::Live | State::Allocated)
+            .then_some(SlotId { index, generation: word.generation })
     }
 
     /// Whether any process holds a descriptor of the slot. When the kernel cannot be asked (the process is out of
@@ -242,14 +223,7 @@ impl OpenTable {
         if word.state == State::Retiring && process::is_alive(word.owner) {
             return false;
         }
-        slot.change(
-            word,
-            Word {
-                state: State::Retiring,
-                owner: process::pid(),
-                ..word
-            },
-        )
+        slot.change(word, Word { state: State::Retiring, owner: process::pid(), ..word })
     }
 
     /// Gives a retiring slot back, its fields all zero.
@@ -261,11 +235,7 @@ impl OpenTable {
             return;
         }
         slot.clear();
-        let next = Word {
-            state: State::Free,
-            owner: 0,
-            generation: word.generation.wrapping_add(1),
-        };
+        let next = Word { state: State::Free, owner: 0, generation: word.generation.wrapping_add(1) };
         if slot.change(word, next) {
             self.hint.fetch_min(id.index, Ordering::Relaxed);
         }
@@ -276,10 +246,7 @@ impl OpenTable {
         let used = self.header().used.load(Ordering::Acquire).min(SLOTS);
         (0..used).filter_map(|index| {
             let word = self.at(index)?.word();
-            (word.state != State::Free).then_some(SlotId {
-                index,
-                generation: word.generation,
-            })
+            (word.state != State::Free).then_some(SlotId { index, generation: word.generation })
         })
     }
 

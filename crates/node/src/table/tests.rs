@@ -25,11 +25,7 @@ fn wait_for(child: i32) -> i32 {
     let mut status = 0;
     // SAFETY: waits for our own child.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    if libc::WIFEXITED(status) {
-        libc::WEXITSTATUS(status)
-    } else {
-        1000 + libc::WTERMSIG(status)
-    }
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 1000 + libc::WTERMSIG(status) }
 }
 
 /// A child forked by one test inherits the descriptors of all: tests that fork, or that ask who holds one, run one by one.
@@ -47,11 +43,7 @@ struct Node {
 fn node() -> Node {
     let _alone = alone();
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    Node {
-        table: OpenTable::create(dir.path().as_os_str().as_encoded_bytes()).unwrap(),
-        dir,
-        _alone,
-    }
+    Node { table: OpenTable::create(dir.path().as_os_str().as_encoded_bytes()).unwrap(), dir, _alone }
 }
 
 impl Node {
@@ -144,10 +136,8 @@ fn a_program_started_by_exec_holds_on_unless_close_on_exec() {
     let id = node.table.allocate().unwrap();
     let kept = node.table.placeholder(id, false).unwrap();
     let (closed_id, closed) = node.opened();
-    let mut child = std::process::Command::new("/bin/cat")
-        .stdin(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        std::process::Command::new("/bin/cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
     drop((kept, closed));
     assert!(node.table.held(id));
     // The kernel wakes the parent just before it closes what is close-on-exec.
@@ -166,10 +156,7 @@ fn a_killed_holder_lets_go() {
     let (id, fd) = node.opened();
     let child = fork_child(|| {
         loop {
-            let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
-                tv_sec: 1,
-                tv_nsec: 0,
-            });
+            let _ = rustix::thread::nanosleep(&rustix::thread::Timespec { tv_sec: 1, tv_nsec: 0 });
         }
     });
     drop(fd);
@@ -185,24 +172,12 @@ fn a_descriptor_under_way_in_a_socket_holds_on() {
     use rustix::net::*;
     let node = node();
     let (id, fd) = node.opened();
-    let (a, b) = socketpair(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .unwrap();
+    let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds = [fd.as_fd()];
     assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
-    sendmsg(
-        &a,
-        &[rustix::io::IoSlice::new(b"x")],
-        &mut control,
-        SendFlags::NOSIGNAL,
-    )
-    .unwrap();
+    sendmsg(&a, &[rustix::io::IoSlice::new(b"x")], &mut control, SendFlags::NOSIGNAL).unwrap();
     drop(fd);
     assert!(node.table.held(id));
     drop((a, b));
@@ -216,9 +191,7 @@ fn a_slot_is_retired_by_one_and_its_old_name_is_dead() {
     node.table.slot(id).unwrap().ino.store(7, Ordering::Relaxed);
     drop(fd);
     let won: usize = std::thread::scope(|scope| {
-        let tries: Vec<_> = (0..4)
-            .map(|_| scope.spawn(|| usize::from(node.table.retire(id))))
-            .collect();
+        let tries: Vec<_> = (0..4).map(|_| scope.spawn(|| usize::from(node.table.retire(id)))).collect();
         tries.into_iter().map(|t| t.join().unwrap()).sum()
     });
     assert_eq!(won, 1);
@@ -274,11 +247,8 @@ fn eight_processes_never_get_the_same_slot() {
         })
         .collect();
     assert!(children.into_iter().all(|child| wait_for(child) == 0));
-    let takers: Vec<u64> = node
-        .table
-        .in_use()
-        .map(|id| node.table.slot(id).unwrap().ino.load(Ordering::Relaxed))
-        .collect();
+    let takers: Vec<u64> =
+        node.table.in_use().map(|id| node.table.slot(id).unwrap().ino.load(Ordering::Relaxed)).collect();
     assert_eq!(takers, vec![1; 8000]);
 }
 
@@ -337,10 +307,7 @@ fn a_damaged_or_foreign_table_is_refused() {
     let attach = || OpenTable::attach(node.dir.path().as_os_str().as_encoded_bytes()).err();
     let content = std::fs::read(&path).unwrap();
     // Another file each time: the mapped one must not shrink.
-    for (name, bytes) in [
-        ("short", &content[..100]),
-        ("long", &[&content[..], &[0]].concat()),
-    ] {
+    for (name, bytes) in [("short", &content[..100]), ("long", &[&content[..], &[0]].concat())] {
         std::fs::write(node.dir.path().join(name), bytes).unwrap();
         std::fs::rename(node.dir.path().join(name), &path).unwrap();
         assert_eq!(attach(), Some(NodeError::Format), "{name}");
@@ -349,11 +316,5 @@ fn a_damaged_or_foreign_table_is_refused() {
     std::fs::rename(node.dir.path().join("other"), &path).unwrap();
     assert_eq!(attach(), Some(NodeError::Format));
     std::fs::remove_file(&path).unwrap();
-    assert!(matches!(
-        attach(),
-        Some(NodeError::System {
-            errno: rustix::io::Errno::NOENT,
-            ..
-        })
-    ));
+    assert!(matches!(attach(), Some(NodeError::System { errno: rustix::io::Errno::NOENT, .. })));
 }
