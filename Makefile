@@ -27,6 +27,8 @@ lint:
 	@$(CARGO) clippy --quiet --workspace --all-targets -- -D warnings
 
 unit:
+	@# Tests of the preload library load it as programs do; `cargo test` alone does not put it there.
+	@$(CARGO) build --quiet -p bivouac-preload
 	@$(CARGO) test --quiet --no-fail-fast --workspace --exclude bivouac-tests
 
 system: build

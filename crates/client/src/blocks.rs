@@ -91,6 +91,12 @@ impl Blocks<'_> {
         let size = if known_end >= end { known_end } else { known_end.max(self.length()?) };
         let inside = size.min(end);
         if parts.iter().any(|p| p.lacks(inside)) {
+            // Nothing behind the end that was found is touched, in the program's buffer either.
+            for part in &mut parts {
+                let wanted = inside.saturating_sub(part.piece.offset).min(part.buffer.len() as u64) as usize;
+                let buffer = std::mem::take(&mut part.buffer);
+                part.buffer = &mut buffer[..wanted.max(part.filled)];
+            }
             self.fill(&mut parts)?;
             for part in &mut parts {
                 if let (Some(errno), true) = (part.failed, part.lacks(inside)) {
@@ -100,7 +106,6 @@ impl Blocks<'_> {
                 part.buffer[filled..].fill(0);
             }
         }
-        // What a writer added since may be in the buffer, too, but the end that was found counts.
         Ok(inside.saturating_sub(offset) as usize)
     }
 
