@@ -118,9 +118,10 @@ fn remove(directory: &Path, created: bool) {
     {
         tracing::warn!(%error, path = %directory.display(), "metadata not removed");
     }
-    if created && let Err(error) = std::fs::remove_dir(directory) {
-        if error.kind() != std::io::ErrorKind::NotFound {
-            tracing::warn!(%error, path = %directory.display(), "not removed");
-        }
+    if created
+        && let Err(error) = std::fs::remove_dir(directory)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(%error, path = %directory.display(), "not removed");
     }
 }

@@ -55,9 +55,7 @@ impl Cache {
             capacity: capacity.div_ceil(SHARDS).max(1),
             removals: 0,
         };
-        Cache {
-            shards: (0..SHARDS).map(|_| Mutex::new(shard())).collect(),
-        }
+        Cache { shards: (0..SHARDS).map(|_| Mutex::new(shard())).collect() }
     }
 
     /// The open sub-file whose inode hashes to `mixed`.
@@ -124,11 +122,7 @@ impl Shard {
     /// Adds a sub-file that is not there; returns the one that had to go.
     fn put(&mut self, mixed: u64, file: Arc<SubFile>) -> Option<Arc<SubFile>> {
         // Not marked before its second use: files that are used once do not drive out those in use.
-        let new = Slot {
-            mixed,
-            used: false,
-            file,
-        };
+        let new = Slot { mixed, used: false, file };
         if self.slots.len() < self.capacity {
             self.index.insert(mixed, self.slots.len());
             self.slots.push(new);
@@ -205,9 +199,7 @@ mod tests {
     #[test]
     fn a_file_opened_before_a_removal_is_not_kept_unseen() {
         let cache = Cache::new(64);
-        let Lookup::Miss(seen) = cache.get(5) else {
-            panic!("empty")
-        };
+        let Lookup::Miss(seen) = cache.get(5) else { panic!("empty") };
         cache.removed(5);
         let now = cache.insert(5, &file(), seen).unwrap_err();
         assert!(hit(&cache, 5).is_none());

@@ -83,9 +83,7 @@ fn open_found(
     let count = u16::try_from(dirs.len()).map_err(|_| DataError::TooManyDirectories(dirs.len()))?;
     for path in dirs {
         let new = Found::look(path)?;
-        let same = found
-            .iter()
-            .find(|old| (old.device, old.inode) == (new.device, new.inode));
+        let same = found.iter().find(|old| (old.device, old.inode) == (new.device, new.inode));
         if let Some(old) = same {
             return Err(DataError::Twice(old.path.clone(), new.path));
         }
@@ -96,11 +94,7 @@ fn open_found(
             && (id.deployment, id.server) != (deployment, server)
         {
             let path = dir.path.clone();
-            return Err(DataError::Foreign {
-                path,
-                deployment: id.deployment,
-                server: id.server,
-            });
+            return Err(DataError::Foreign { path, deployment: id.deployment, server: id.server });
         }
     }
     let ready = found.iter().find(|dir| matches!(dir.state, State::Ready(_)));
@@ -110,13 +104,7 @@ fn open_found(
         for (index, dir) in (0..).zip(found.iter_mut()) {
             // A directory that an interrupted attempt made is ours to remove, too.
             let made = dir.made || matches!(dir.state, State::Draft(Identity { made: true, .. }));
-            dir.draft(Identity {
-                deployment,
-                server,
-                index,
-                count,
-                made,
-            })?;
+            dir.draft(Identity { deployment, server, index, count, made })?;
         }
     }
     found.iter_mut().try_for_each(Found::make_ready)?;
@@ -129,17 +117,10 @@ fn check_positions(found: &[Found], count: u16, other: &Path) -> Result<(), Data
     let mut seen: Vec<(u16, &Path)> = Vec::new();
     for dir in found {
         let Some(id) = dir.identity() else {
-            return Err(DataError::Lost {
-                path: dir.path.clone(),
-                other: other.to_owned(),
-            });
+            return Err(DataError::Lost { path: dir.path.clone(), other: other.to_owned() });
         };
         if id.count != count {
-            return Err(DataError::WrongCount {
-                path: dir.path.clone(),
-                expected: id.count,
-                given: count,
-            });
+            return Err(DataError::WrongCount { path: dir.path.clone(), expected: id.count, given: count });
         }
         if let Some((_, twin)) = seen.iter().find(|(index, _)| *index == id.index) {
             return Err(DataError::Twice(twin.to_path_buf(), dir.path.clone()));
@@ -178,27 +159,16 @@ impl Found {
         let stat = fs::fstat(&root).map_err(failed)?;
         let user = rustix::process::geteuid().as_raw();
         if stat.st_uid != user {
-            return Err(DataError::NotOurs {
-                path,
-                owner: stat.st_uid,
-                user,
-            });
+            return Err(DataError::NotOurs { path, owner: stat.st_uid, user });
         }
-        if fs::fstatvfs(&root)
-            .map_err(failed)?
-            .f_flag
-            .contains(StatVfsMountFlags::RDONLY)
-        {
+        if fs::fstatvfs(&root).map_err(failed)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
             return Err(DataError::ReadOnly(path));
         }
         let access = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
         fs::accessat(&root, ".", access, AtFlags::EACCESS).map_err(failed)?;
         let state = match read_identity(&root, &path, IDENTITY)? {
             Some(parsed) => {
-                let damaged = |what| DataError::Damaged {
-                    path: path.join(IDENTITY),
-                    what,
-                };
+                let damaged = |what| DataError::Damaged { path: path.join(IDENTITY), what };
                 State::Ready(parsed.map_err(damaged)?)
             }
             None => match read_identity(&root, &path, DRAFT)? {
@@ -212,16 +182,7 @@ impl Found {
             },
         };
         let (device, inode) = (stat.st_dev, stat.st_ino);
-        Ok(Found {
-            path,
-            root,
-            device,
-            inode,
-            state,
-            made,
-            drafted: false,
-            lock: None,
-        })
+        Ok(Found { path, root, device, inode, state, made, drafted: false, lock: None })
     }
 
     fn identity(&self) -> Option<&Identity> {
@@ -288,14 +249,9 @@ impl Found {
         let sub = fs::openat(&self.root, TREE, flags, Mode::empty())
             .map_err(|errno| setup("open", &self.path.join(TREE), errno))?;
         match (self.state, self.lock) {
-            (State::Ready(identity), Some(lock)) => Ok(Disk {
-                path: self.path,
-                root: self.root,
-                sub,
-                identity,
-                _lock: lock,
-                device: self.device,
-            }),
+            (State::Ready(identity), Some(lock)) => {
+                Ok(Disk { path: self.path, root: self.root, sub, identity, _lock: lock, device: self.device })
+            }
             _ => Err(setup("prepare", &self.path, Errno::INVAL)),
         }
     }
@@ -339,12 +295,7 @@ impl Disk {
     pub(crate) fn for_each_allocated(&self, mut each: impl FnMut(u64)) -> Result<(), DataError> {
         for subdirectory in 0..SUBDIRECTORIES {
             let name = subdirectory_name(subdirectory);
-            let dir = fs::openat(
-                &self.sub,
-                name.as_str(),
-                DIRECTORY | OFlags::NOFOLLOW,
-                Mode::empty(),
-            )?;
+            let dir = fs::openat(&self.sub, name.as_str(), DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
             for entry in fs::Dir::read_from(&dir)? {
                 let entry = entry?;
                 if place::parse_name(entry.file_name().to_bytes()).is_none() {
@@ -464,11 +415,7 @@ fn empty(dir: impl AsFd, ours: impl Fn(&[u8]) -> bool) -> Result<(), Errno> {
 }
 
 fn gone(removed: Result<(), Errno>) -> Result<(), Errno> {
-    if removed == Err(Errno::NOENT) {
-        Ok(())
-    } else {
-        removed
-    }
+    if removed == Err(Errno::NOENT) { Ok(()) } else { removed }
 }
 
 fn gone_or_in_use(removed: Result<(), Errno>) -> Result<(), Errno> {
@@ -486,10 +433,6 @@ fn setup(action: &'static str, path: &Path, errno: Errno) -> DataError {
         Errno::NOSPC | Errno::DQUOT => DataError::NoSpace(path),
         Errno::ROFS => DataError::ReadOnly(path),
         Errno::ACCESS | Errno::PERM => DataError::NoPermission(path),
-        errno => DataError::Setup {
-            action,
-            path,
-            errno: to_errno(errno),
-        },
+        errno => DataError::Setup { action, path, errno: to_errno(errno) },
     }
 }

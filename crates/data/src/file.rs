@@ -24,10 +24,7 @@ impl AsFd for SubFile {
 impl SubFile {
     /// Of a descriptor that is open for reading and writing.
     pub(crate) fn new(fd: OwnedFd) -> SubFile {
-        SubFile {
-            fd,
-            entry_synced: AtomicBool::new(false),
-        }
+        SubFile { fd, entry_synced: AtomicBool::new(false) }
     }
 
     /// Its length, bytes: the end of the last byte that the server was given.
@@ -65,11 +62,7 @@ impl SubFile {
         while let Some(rest) = from.get(done..).filter(|rest| !rest.is_empty()) {
             match rustix::io::pwrite(&self.fd, rest, offset + done as u64) {
                 Ok(0) => {
-                    return if done > 0 {
-                        Ok(done)
-                    } else {
-                        Err(Errno::NOSPC.into())
-                    };
+                    return if done > 0 { Ok(done) } else { Err(Errno::NOSPC.into()) };
                 }
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
@@ -102,14 +95,7 @@ mod tests {
     use bivouac_proto::Errno as Wire;
 
     fn open(path: &str) -> SubFile {
-        SubFile::new(
-            std::fs::OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(path)
-                .unwrap()
-                .into(),
-        )
+        SubFile::new(std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap().into())
     }
 
     #[test]
@@ -122,10 +108,7 @@ mod tests {
 
     #[test]
     fn a_write_of_which_nothing_fits_is_an_error() {
-        assert_eq!(
-            open("/dev/full").write_at(0, b"x"),
-            Err(DataError::Io(Wire::NOSPC))
-        );
+        assert_eq!(open("/dev/full").write_at(0, b"x"), Err(DataError::Io(Wire::NOSPC)));
         assert_eq!(open("/dev/full").write_at(0, b""), Ok(0));
     }
 }

@@ -69,11 +69,7 @@ impl Identity {
             count: count.parse().map_err(|_| "its position is no number")?,
             made,
         };
-        if identity.index < identity.count {
-            Ok(identity)
-        } else {
-            Err("its position is out of range")
-        }
+        if identity.index < identity.count { Ok(identity) } else { Err("its position is out of range") }
     }
 }
 
@@ -100,14 +96,7 @@ mod tests {
 
     #[test]
     fn a_torn_file_is_refused() {
-        let whole = Identity {
-            deployment: 1,
-            server: ServerId(2),
-            index: 0,
-            count: 1,
-            made: true,
-        }
-        .to_text();
+        let whole = Identity { deployment: 1, server: ServerId(2), index: 0, count: 1, made: true }.to_text();
         // Only the last newline may be missing.
         for cut in 0..whole.len() - 1 {
             assert!(Identity::parse(&whole.as_bytes()[..cut]).is_err(), "{cut}");
@@ -116,14 +105,7 @@ mod tests {
 
     #[test]
     fn a_position_beyond_the_count_is_refused() {
-        let text = Identity {
-            deployment: 1,
-            server: ServerId(2),
-            index: 2,
-            count: 2,
-            made: false,
-        }
-        .to_text();
+        let text = Identity { deployment: 1, server: ServerId(2), index: 2, count: 2, made: false }.to_text();
         assert!(Identity::parse(text.as_bytes()).is_err());
     }
 }

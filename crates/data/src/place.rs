@@ -77,14 +77,7 @@ mod tests {
     fn places_never_change() {
         let place = |n: u64| {
             let mixed = mix(Ino(n));
-            (
-                directory(mixed, 3),
-                SubPath::new(Ino(n), mixed)
-                    .as_c_str()
-                    .to_str()
-                    .unwrap()
-                    .to_owned(),
-            )
+            (directory(mixed, 3), SubPath::new(Ino(n), mixed).as_c_str().to_str().unwrap().to_owned())
         };
         assert_eq!(place(1), (1, "c1/0000000000000001".into()));
         assert_eq!(place(0xabc0_0000_0000_0002), (2, "89/abc0000000000002".into()));
@@ -121,13 +114,7 @@ mod tests {
             by_subdirectory[usize::from(subdirectory(mixed))] += 1;
         }
         // Five standard deviations around the fair share.
-        assert!(
-            by_directory.iter().all(|&n| (50_200..52_200).contains(&n)),
-            "{by_directory:?}"
-        );
-        assert!(
-            by_subdirectory.iter().all(|&n| (840..1_160).contains(&n)),
-            "{by_subdirectory:?}"
-        );
+        assert!(by_directory.iter().all(|&n| (50_200..52_200).contains(&n)), "{by_directory:?}");
+        assert!(by_subdirectory.iter().all(|&n| (840..1_160).contains(&n)), "{by_subdirectory:?}");
     }
 }

@@ -132,11 +132,7 @@ impl DataStore {
                 allocated: u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512),
                 age_ns: age(&stat),
             }),
-            None => Ok(Extent {
-                length: 0,
-                allocated: 0,
-                age_ns: u64::MAX,
-            }),
+            None => Ok(Extent { length: 0, allocated: 0, age_ns: u64::MAX }),
         }
     }
 
@@ -145,11 +141,7 @@ impl DataStore {
         if size > FILE_MAX {
             return Err(DataError::TooFar);
         }
-        let file = if extend && size > 0 {
-            Some(self.made(ino)?)
-        } else {
-            self.existing(ino)?
-        };
+        let file = if extend && size > 0 { Some(self.made(ino)?) } else { self.existing(ino)? };
         let Some(file) = file else { return Ok(()) };
         // Two at once could each see the length before the other and so lengthen what is to be cut.
         let _alone = self.lock_truncations(ino);
@@ -187,9 +179,7 @@ impl DataStore {
             // Memory file systems have no ZERO_RANGE: a hole that is allocated again is the same.
             Err(Errno::OPNOTSUPP) if mode == Fallocate::Zero => {
                 retry(|| fs::fallocate(&file, punch, offset, len))?;
-                Ok(retry(|| {
-                    fs::fallocate(&file, FallocateFlags::empty(), offset, len)
-                })?)
+                Ok(retry(|| fs::fallocate(&file, FallocateFlags::empty(), offset, len))?)
             }
             done => Ok(done?),
         }
@@ -198,16 +188,9 @@ impl DataStore {
     /// The next hole, or else data, at or after `offset`. ENXIO at or past the end, and for data also where only a hole follows. The
     /// end counts as a hole.
     pub fn seek(&self, ino: Ino, offset: u64, hole: bool) -> Result<u64, DataError> {
-        let file = self
-            .existing(ino)?
-            .filter(|_| offset <= FILE_MAX)
-            .ok_or(Errno::NXIO)?;
+        let file = self.existing(ino)?.filter(|_| offset <= FILE_MAX).ok_or(Errno::NXIO)?;
         // This moves the offset of a descriptor that others use at the same time; nobody uses its offset.
-        let to = if hole {
-            SeekFrom::Hole(offset)
-        } else {
-            SeekFrom::Data(offset)
-        };
+        let to = if hole { SeekFrom::Hole(offset) } else { SeekFrom::Data(offset) };
         Ok(fs::seek(&file, to)?)
     }
 
@@ -238,20 +221,14 @@ impl DataStore {
     pub fn pass(&self, ino: Ino, create: bool) -> Result<OwnedFd, DataError> {
         let mixed = place::mix(ino);
         let path = SubPath::new(ino, mixed);
-        self.open_descriptor(mixed, &path, create)?
-            .ok_or(DataError::Io(bivouac_proto::Errno::NOENT))
+        self.open_descriptor(mixed, &path, create)?.ok_or(DataError::Io(bivouac_proto::Errno::NOENT))
     }
 
     /// How full the storage is.
     pub fn space(&self) -> Result<Space, DataError> {
         let mut space = Space::default();
         for (i, disk) in self.disks.iter().enumerate() {
-            if self
-                .disks
-                .iter()
-                .take(i)
-                .any(|earlier| earlier.device == disk.device)
-            {
+            if self.disks.iter().take(i).any(|earlier| earlier.device == disk.device) {
                 continue;
             }
             let stat = fs::fstatvfs(&disk.sub)?;
@@ -288,14 +265,8 @@ impl DataStore {
             }
         }
         let end = Instant::now();
-        let remember = end
-            .saturating_duration_since(begin)
-            .saturating_mul(10)
-            .min(Duration::from_secs(60));
-        *stored = Some(Stored {
-            bytes,
-            until: end + remember,
-        });
+        let remember = end.saturating_duration_since(begin).saturating_mul(10).min(Duration::from_secs(60));
+        *stored = Some(Stored { bytes, until: end + remember });
         bytes
     }
 
@@ -317,9 +288,7 @@ impl DataStore {
 
     fn disk(&self, mixed: u64) -> Result<&Disk, DataError> {
         // `directory` is below the number of disks, of which there is at least one.
-        self.disks
-            .get(place::directory(mixed, self.disks.len()))
-            .ok_or(DataError::NoDirectory)
+        self.disks.get(place::directory(mixed, self.disks.len())).ok_or(DataError::NoDirectory)
     }
 
     /// The open sub-file, if there is one.
@@ -329,8 +298,7 @@ impl DataStore {
 
     /// The open sub-file, made if need be.
     fn made(&self, ino: Ino) -> Result<Arc<SubFile>, DataError> {
-        self.acquire(ino, true)?
-            .ok_or(DataError::Io(bivouac_proto::Errno::NOENT))
+        self.acquire(ino, true)?.ok_or(DataError::Io(bivouac_proto::Errno::NOENT))
     }
 
     fn acquire(&self, ino: Ino, create: bool) -> Result<Option<Arc<SubFile>>, DataError> {

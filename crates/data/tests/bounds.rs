@@ -19,11 +19,7 @@ fn the_last_byte_of_the_largest_file_can_be_written() {
     let store = store(dir.path());
     assert_eq!(store.write(INO, FILE_MAX - 1, b"x", false), Ok(1));
     assert_eq!(store.extent(INO).unwrap().length, FILE_MAX);
-    assert_eq!(
-        store.write(INO, FILE_MAX - 2, b"abcd", false),
-        Ok(2),
-        "as far as it goes"
-    );
+    assert_eq!(store.write(INO, FILE_MAX - 2, b"abcd", false), Ok(2), "as far as it goes");
     let mut got = [0; 10];
     assert_eq!(store.read(INO, FILE_MAX - 3, &mut got), Ok(3));
     assert_eq!(&got[..3], b"\0ab");
@@ -39,12 +35,7 @@ fn beyond_the_largest_file_is_refused() {
             assert_eq!(store.write(INO, offset, b"", false), Ok(0));
             assert_eq!(store.read(INO, offset, &mut [0; 8]), Ok(0));
             assert_eq!(store.seek(INO, offset, false), Err(DataError::Io(Errno::NXIO)));
-            let modes = [
-                Fallocate::Extend,
-                Fallocate::KeepSize,
-                Fallocate::PunchHole,
-                Fallocate::Zero,
-            ];
+            let modes = [Fallocate::Extend, Fallocate::KeepSize, Fallocate::PunchHole, Fallocate::Zero];
             for mode in modes {
                 assert_eq!(store.fallocate(INO, offset, 1, mode), Err(DataError::TooFar));
                 assert_eq!(store.fallocate(INO, 1, offset, mode), Err(DataError::TooFar));
@@ -70,10 +61,7 @@ fn nothing_is_made_by_what_writes_nothing() {
         store.remove(INO).unwrap();
         assert_eq!(store.seek(INO, 0, true), Err(DataError::Io(Errno::NXIO)));
         assert_eq!(store.pass(INO, false).unwrap_err(), DataError::Io(Errno::NOENT));
-        assert_eq!(
-            store.fallocate(INO, 0, 0, Fallocate::Extend),
-            Err(DataError::Io(Errno::INVAL))
-        );
+        assert_eq!(store.fallocate(INO, 0, 0, Fallocate::Extend), Err(DataError::Io(Errno::INVAL)));
         assert!(store.read_file(INO).unwrap().is_none());
         assert_eq!(store.extent(INO).unwrap().age_ns, u64::MAX);
     }
@@ -125,8 +113,7 @@ fn a_clock_that_was_set_back_makes_no_old_files() {
     let place = &places()[0];
     let store = store(place.path());
     let file = std::fs::File::from(store.pass(INO, true).unwrap());
-    file.set_modified(std::time::SystemTime::now() + Duration::from_secs(3600))
-        .unwrap();
+    file.set_modified(std::time::SystemTime::now() + Duration::from_secs(3600)).unwrap();
     assert_eq!(store.extent(INO).unwrap().age_ns, 0);
 }
 
@@ -169,18 +156,11 @@ fn stored_is_the_sum_over_all_directories() {
     // It may be remembered for a moment.
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     while store.stored() != sum {
-        assert!(
-            std::time::Instant::now() < deadline,
-            "{} is not {sum}",
-            store.stored()
-        );
+        assert!(std::time::Instant::now() < deadline, "{} is not {sum}", store.stored());
         std::thread::sleep(Duration::from_millis(5));
     }
     for dir in &dirs {
-        let files = common::listing(dir)
-            .into_iter()
-            .filter(|path| path.is_file())
-            .count();
+        let files = common::listing(dir).into_iter().filter(|path| path.is_file()).count();
         assert!(files > 2, "some of the 20 files are in each directory");
     }
 }

@@ -10,14 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 fn more_files_than_descriptors_can_be_written_and_read() {
     let place = tempfile::tempdir().unwrap();
     let maximum = getrlimit(Resource::Nofile).maximum;
-    setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: Some(100),
-            maximum,
-        },
-    )
-    .unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(100), maximum }).unwrap();
     // Allowed to keep more open than the process may have: the limit is met, and the store gives way.
     let store = DataStore::open_with(&[place.path().to_owned()], 1, ServerId(1), 100_000).unwrap();
     for n in 0u64..1000 {

@@ -11,9 +11,7 @@ const NO_SPACE: DataError = DataError::Io(Errno::NOSPC);
 
 /// Bytes that tell where they belong.
 fn pattern(offset: u64, len: usize) -> Vec<u8> {
-    (offset..offset + len as u64)
-        .map(|at| (at / 511 + at) as u8)
-        .collect()
+    (offset..offset + len as u64).map(|at| (at / 511 + at) as u8).collect()
 }
 
 /// Writes pieces until the storage is full; returns the end of what was acknowledged.
@@ -35,17 +33,10 @@ fn fill(store: &DataStore, ino: Ino, sync: bool) -> u64 {
 }
 
 fn check(store: &DataStore, ino: Ino, end: u64) {
-    assert_eq!(
-        store.extent(ino).unwrap().length,
-        end,
-        "the length is what was acknowledged"
-    );
+    assert_eq!(store.extent(ino).unwrap().length, end, "the length is what was acknowledged");
     let mut got = vec![0; end as usize + 10];
     assert_eq!(store.read(ino, 0, &mut got), Ok(end as usize));
-    assert!(
-        got[..end as usize] == pattern(0, end as usize),
-        "the content is what was acknowledged"
-    );
+    assert!(got[..end as usize] == pattern(0, end as usize), "the content is what was acknowledged");
 }
 
 fn full_store(mount: &Mount, sync: bool) {
@@ -60,15 +51,11 @@ fn full_store(mount: &Mount, sync: bool) {
     let reached = |result: Result<(), DataError>| assert_eq!(result, Err(NO_SPACE));
     reached(store.fallocate(Ino(1), 0, 64 << 20, Fallocate::Extend));
     reached(store.fallocate(Ino(1), 0, 64 << 20, Fallocate::KeepSize));
-    reached(
-        store
-            .write(Ino(1), 20_000, &[1; 1 << 20], sync)
-            .and_then(|n| match n {
-                // A page may have been left.
-                0..200_000 => store.write(Ino(1), 1 << 20, &[1; 1 << 20], sync).map(drop),
-                _ => Ok(()),
-            }),
-    );
+    reached(store.write(Ino(1), 20_000, &[1; 1 << 20], sync).and_then(|n| match n {
+        // A page may have been left.
+        0..200_000 => store.write(Ino(1), 1 << 20, &[1; 1 << 20], sync).map(drop),
+        _ => Ok(()),
+    }));
     store.truncate(Ino(1), 10_000, false).unwrap();
     check(&store, Ino(1), 10_000);
 
@@ -145,16 +132,9 @@ fn storage_that_turns_read_only_fails_writes_and_serves_reads() {
     drop(store);
     let store = common::store(mount.path());
     let remount = ["-o", "remount,ro"];
-    let done = std::process::Command::new("mount")
-        .args(remount)
-        .arg(mount.path())
-        .output()
-        .unwrap();
+    let done = std::process::Command::new("mount").args(remount).arg(mount.path()).output().unwrap();
     assert!(done.status.success(), "{done:?}");
-    assert_eq!(
-        store.write(Ino(2), 0, b"abc", false),
-        Err(DataError::Io(Errno::ROFS))
-    );
+    assert_eq!(store.write(Ino(2), 0, b"abc", false), Err(DataError::Io(Errno::ROFS)));
     assert_eq!(store.remove(Ino(1)), Err(DataError::Io(Errno::ROFS)));
     assert_eq!(store.extent(Ino(1)).unwrap().length, 3);
 }

@@ -16,34 +16,12 @@ const REACH: u64 = 70_000;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Write {
-        offset: u64,
-        len: usize,
-        fill: u8,
-        sync: bool,
-    },
-    WriteDirectly {
-        offset: u64,
-        len: usize,
-        fill: u8,
-    },
-    Read {
-        offset: u64,
-        len: usize,
-    },
-    Truncate {
-        size: u64,
-        extend: bool,
-    },
-    Fallocate {
-        offset: u64,
-        len: u64,
-        mode: Fallocate,
-    },
-    Seek {
-        offset: u64,
-        hole: bool,
-    },
+    Write { offset: u64, len: usize, fill: u8, sync: bool },
+    WriteDirectly { offset: u64, len: usize, fill: u8 },
+    Read { offset: u64, len: usize },
+    Truncate { size: u64, extend: bool },
+    Fallocate { offset: u64, len: u64, mode: Fallocate },
+    Seek { offset: u64, hole: bool },
     Extent,
     Sync,
     Remove,
@@ -95,12 +73,7 @@ fn run(ops: &[(u64, Op)], mut dirs: Vec<PathBuf>) {
     for (n, op) in ops {
         let ino = Ino(*n);
         match *op {
-            Op::Write {
-                offset,
-                len,
-                fill,
-                sync,
-            } => {
+            Op::Write { offset, len, fill, sync } => {
                 let data = vec![fill; len];
                 assert_eq!(store.write(ino, offset, &data, sync), Ok(len));
                 if len > 0 {
@@ -151,12 +124,7 @@ fn run(ops: &[(u64, Op)], mut dirs: Vec<PathBuf>) {
                 }
             }
             Op::Seek { offset, hole } => {
-                check_seek(
-                    store.seek(ino, offset, hole),
-                    model.get(n).map_or(&[], |b| b),
-                    offset,
-                    hole,
-                );
+                check_seek(store.seek(ino, offset, hole), model.get(n).map_or(&[], |b| b), offset, hole);
             }
             Op::Extent => {}
             Op::Sync => store.sync(ino).unwrap(),
@@ -176,10 +144,7 @@ fn run(ops: &[(u64, Op)], mut dirs: Vec<PathBuf>) {
     for n in 0..FILES {
         let mut got = vec![0xee; 2 * REACH as usize];
         let count = store.read(Ino(n), 0, &mut got).unwrap();
-        assert!(
-            got[..count] == model.get(&n).map_or(&[][..], |b| b)[..],
-            "content of file {n}"
-        );
+        assert!(got[..count] == model.get(&n).map_or(&[][..], |b| b)[..], "content of file {n}");
     }
     store.destroy().unwrap();
 }
@@ -200,17 +165,11 @@ fn check_seek(found: Result<u64, DataError>, bytes: &[u8], offset: u64, hole: bo
         (Ok(to), true) => assert!((offset..=end).contains(&to)),
         (Err(error), false) => {
             assert_eq!(error, DataError::Io(Errno::NXIO));
-            assert!(
-                range(bytes, offset, usize::MAX / 2).iter().all(|&b| b == 0),
-                "data missed"
-            );
+            assert!(range(bytes, offset, usize::MAX / 2).iter().all(|&b| b == 0), "data missed");
         }
         (Ok(to), false) => {
             assert!((offset..end).contains(&to));
-            assert!(
-                bytes[offset as usize..to as usize].iter().all(|&b| b == 0),
-                "data skipped"
-            );
+            assert!(bytes[offset as usize..to as usize].iter().all(|&b| b == 0), "data skipped");
         }
     }
 }
@@ -219,31 +178,15 @@ fn check_extents(store: &DataStore, model: &Model) {
     for n in 0..FILES {
         let extent = store.extent(Ino(n)).unwrap();
         let bytes = model.get(&n);
-        assert_eq!(
-            extent.length,
-            bytes.map_or(0, |b| b.len() as u64),
-            "length of file {n}"
-        );
+        assert_eq!(extent.length, bytes.map_or(0, |b| b.len() as u64), "length of file {n}");
         assert_eq!(extent.age_ns == u64::MAX, bytes.is_none(), "age of file {n}");
-        assert_eq!(
-            store.read_file(Ino(n)).unwrap().is_some(),
-            bytes.is_some(),
-            "presence of file {n}"
-        );
+        assert_eq!(store.read_file(Ino(n)).unwrap().is_some(), bytes.is_some(), "presence of file {n}");
     }
 }
 
 fn check(ops: &[(u64, Op)], place: &tempfile::TempDir, directories: usize) {
-    run(
-        ops,
-        (0..directories)
-            .map(|i| place.path().join(i.to_string()))
-            .collect(),
-    );
-    assert!(
-        common::listing(place.path()).is_empty(),
-        "something was left behind"
-    );
+    run(ops, (0..directories).map(|i| place.path().join(i.to_string())).collect());
+    assert!(common::listing(place.path()).is_empty(), "something was left behind");
 }
 
 proptest! {

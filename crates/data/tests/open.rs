@@ -43,22 +43,12 @@ fn another_deployments_or_servers_storage_is_refused() {
     for (deployment, server) in [(DEPLOYMENT + 1, 1), (DEPLOYMENT, 2)] {
         let error = DataStore::open(&[place.path().to_owned()], deployment, ServerId(server)).err();
         let path = place.path().to_owned();
-        assert_eq!(
-            error,
-            Some(DataError::Foreign {
-                path,
-                deployment: DEPLOYMENT,
-                server: ServerId(1)
-            })
-        );
+        assert_eq!(error, Some(DataError::Foreign { path, deployment: DEPLOYMENT, server: ServerId(1) }));
     }
     // Also when it is only one of several; the others are left as they were.
     let new = place.path().join("new");
     let mixed = [new.clone(), place.path().to_owned()];
-    assert!(matches!(
-        DataStore::open(&mixed, 1, ServerId(1)),
-        Err(DataError::Foreign { .. })
-    ));
+    assert!(matches!(DataStore::open(&mixed, 1, ServerId(1)), Err(DataError::Foreign { .. })));
     assert!(!new.exists());
     assert_eq!(listing(place.path()), before);
 }
@@ -72,10 +62,7 @@ fn what_is_no_usable_directory_is_refused() {
     let deep = place.path().join("not/there");
     assert_eq!(refusal(&[&deep]), DataError::NoParent(deep.clone()));
     assert_eq!(refusal(&[]), DataError::NoDirectory);
-    assert!(matches!(
-        refusal(&[&file.join("below")]),
-        DataError::NotADirectory(_) | DataError::Setup { .. }
-    ));
+    assert!(matches!(refusal(&[&file.join("below")]), DataError::NotADirectory(_) | DataError::Setup { .. }));
     assert_eq!(fs::read(&file).unwrap(), b"mine");
 }
 
@@ -86,10 +73,7 @@ fn somebody_elses_directory_is_refused() {
         eprintln!("skipped: cannot give a directory away: {error}");
         return;
     }
-    assert!(matches!(
-        refusal(&[place.path()]),
-        DataError::NotOurs { owner: 12_345, .. }
-    ));
+    assert!(matches!(refusal(&[place.path()]), DataError::NotOurs { owner: 12_345, .. }));
     assert!(listing(place.path()).is_empty());
 }
 
@@ -113,10 +97,7 @@ fn a_tree_that_is_not_ours_is_refused_and_untouched() {
     fs::create_dir_all(place.path().join("sub/00")).unwrap();
     fs::write(place.path().join("sub/00/0000000000000001"), "mine").unwrap();
     let before = listing(place.path());
-    assert_eq!(
-        refusal(&[place.path()]),
-        DataError::Occupied(place.path().to_owned())
-    );
+    assert_eq!(refusal(&[place.path()]), DataError::Occupied(place.path().to_owned()));
     assert_eq!(listing(place.path()), before);
 }
 
@@ -124,10 +105,7 @@ fn a_tree_that_is_not_ours_is_refused_and_untouched() {
 fn a_store_in_use_is_refused() {
     let place = tempfile::tempdir().unwrap();
     let first = store(place.path());
-    assert_eq!(
-        refusal(&[place.path()]),
-        DataError::InUse(place.path().to_owned())
-    );
+    assert_eq!(refusal(&[place.path()]), DataError::InUse(place.path().to_owned()));
     drop(first);
     store(place.path());
 }
@@ -171,27 +149,11 @@ fn an_incomplete_or_repeated_list_is_refused() {
     let place = tempfile::tempdir().unwrap();
     let [a, b, empty] = ["a", "b", "empty"].map(|name| place.path().join(name));
     drop(open(&[&a, &b]).unwrap());
-    let wrong = |given| DataError::WrongCount {
-        path: a.clone(),
-        expected: 2,
-        given,
-    };
+    let wrong = |given| DataError::WrongCount { path: a.clone(), expected: 2, given };
     assert_eq!(refusal(&[&a]), wrong(1));
     assert_eq!(refusal(&[&a, &b, &empty]), wrong(3));
-    assert_eq!(
-        refusal(&[&a, &empty]),
-        DataError::Lost {
-            path: empty.clone(),
-            other: a.clone()
-        }
-    );
-    assert_eq!(
-        refusal(&[&empty, &a]),
-        DataError::Lost {
-            path: empty.clone(),
-            other: a.clone()
-        }
-    );
+    assert_eq!(refusal(&[&a, &empty]), DataError::Lost { path: empty.clone(), other: a.clone() });
+    assert_eq!(refusal(&[&empty, &a]), DataError::Lost { path: empty.clone(), other: a.clone() });
     assert!(!empty.exists());
     assert_eq!(refusal(&[&a, &a]), DataError::Twice(a.clone(), a.clone()));
     let copy = place.path().join("copy");
@@ -236,10 +198,7 @@ fn a_making_that_was_interrupted_is_taken_up() {
     let store = open(&[&a]).unwrap();
     store.write(Ino(1), 0, b"abc", false).unwrap();
     store.destroy().unwrap();
-    assert!(
-        listing(place.path()).is_empty(),
-        "made by the interrupted attempt, removed by this one"
-    );
+    assert!(listing(place.path()).is_empty(), "made by the interrupted attempt, removed by this one");
     // Within the writing of the draft.
     fs::create_dir(&a).unwrap();
     fs::write(a.join("bivouac-data.new"), "bivouac sub-f").unwrap();
@@ -256,11 +215,7 @@ fn destroy_leaves_what_is_not_the_stores() {
     for n in 0..100 {
         store.write(Ino(n), 0, b"abc", false).unwrap();
     }
-    let mut foreign = vec![
-        given.join("log"),
-        given.join("sub/notes"),
-        given.join("sub/00/notes.txt"),
-    ];
+    let mut foreign = vec![given.join("log"), given.join("sub/notes"), given.join("sub/00/notes.txt")];
     // The name of a sub-file, but one that would lie elsewhere; and a directory with such a name where it would lie.
     foreign.push(given.join("sub/00/0000000000000001"));
     for path in &foreign {
@@ -305,8 +260,5 @@ fn destroy_follows_no_links() {
     // Where the sub-file of inode 1 would be, by its path.
     fs::write(elsewhere.path().join("0000000000000001"), "mine").unwrap();
     store.destroy().unwrap();
-    assert_eq!(
-        fs::read(elsewhere.path().join("0000000000000001")).unwrap(),
-        b"mine"
-    );
+    assert_eq!(fs::read(elsewhere.path().join("0000000000000001")).unwrap(), b"mine");
 }

@@ -16,10 +16,7 @@ pub fn deal(current: &[ServerId], servers: &[ServerId]) -> Vec<ServerId> {
     let mut held: Vec<Vec<usize>> = vec![Vec::new(); servers.len()];
     let mut homeless: Vec<usize> = Vec::new();
     for shard in 0..SHARDS as usize {
-        match current
-            .get(shard)
-            .and_then(|owner| servers.iter().position(|s| s == owner))
-        {
+        match current.get(shard).and_then(|owner| servers.iter().position(|s| s == owner)) {
             Some(position) => held[position].push(shard),
             None => homeless.push(shard),
         }
@@ -105,11 +102,7 @@ mod tests {
             let after = deal(&before, &all);
             check_balance(&after, &all);
             let share = held(&after, ServerId(n));
-            assert_eq!(
-                share,
-                usize::from(SHARDS / (n + 1)),
-                "no more than balance asks for"
-            );
+            assert_eq!(share, usize::from(SHARDS / (n + 1)), "no more than balance asks for");
             assert_eq!(moved(&before, &after), share);
         }
     }
@@ -122,11 +115,7 @@ mod tests {
                 let rest = servers((0..n).filter(|s| *s != gone));
                 let after = deal(&before, &rest);
                 check_balance(&after, &rest);
-                assert_eq!(
-                    moved(&before, &after),
-                    held(&before, ServerId(gone)),
-                    "{gone} leaves {n}"
-                );
+                assert_eq!(moved(&before, &after), held(&before, ServerId(gone)), "{gone} leaves {n}");
             }
         }
     }
@@ -138,11 +127,7 @@ mod tests {
             let before = deal(&[], &all);
             let reversed: Vec<ServerId> = all.iter().rev().copied().collect();
             assert_eq!(deal(&before, &all), before);
-            assert_eq!(
-                deal(&before, &reversed),
-                before,
-                "nor when they are listed in another order"
-            );
+            assert_eq!(deal(&before, &reversed), before, "nor when they are listed in another order");
         }
     }
 
@@ -155,9 +140,7 @@ mod tests {
     #[test]
     fn values_never_change() {
         let dealt = deal(&deal(&[], &servers(0..3)), &servers(1..5));
-        let summary: u64 = dealt
-            .iter()
-            .fold(0, |sum, s| sum.wrapping_mul(31).wrapping_add(u64::from(s.0)));
+        let summary: u64 = dealt.iter().fold(0, |sum, s| sum.wrapping_mul(31).wrapping_add(u64::from(s.0)));
         assert_eq!(summary, 13_210_740_586_937_014);
     }
 

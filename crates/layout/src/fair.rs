@@ -46,9 +46,6 @@ fn bounds_are_those_of_the_binomial_distribution() {
     assert_eq!(bounds(12, 0.5, 1), (1, 11));
     // Large: near the normal distribution's 3.29 standard deviations (50 x 3.29 = 164.5).
     let (least, most) = bounds(10_000, 0.5, 1);
-    assert!(
-        (5000 - least).abs_diff(165) <= 1 && (most - 5000).abs_diff(165) <= 1,
-        "{least} {most}"
-    );
+    assert!((5000 - least).abs_diff(165) <= 1 && (most - 5000).abs_diff(165) <= 1, "{least} {most}");
     assert_eq!(bounds(10_000, 1.0, 1), (10_000, 10_000));
 }

@@ -77,25 +77,17 @@ pub struct Map {
 impl Map {
     /// The server that answers for a shard; [`NO_SERVER`] if there is no such shard, as a peer may claim.
     pub fn primary(&self, shard: ShardId) -> ServerId {
-        self.shards
-            .get(shard.0 as usize * self.copies as usize)
-            .copied()
-            .unwrap_or(NO_SERVER)
+        self.shards.get(shard.0 as usize * self.copies as usize).copied().unwrap_or(NO_SERVER)
     }
 
     /// The shards that `server` answers for.
     pub fn shards_of(&self, server: ServerId) -> impl Iterator<Item = ShardId> + '_ {
-        (0..SHARDS)
-            .map(ShardId)
-            .filter(move |s| self.primary(*s) == server)
+        (0..SHARDS).map(ShardId).filter(move |s| self.primary(*s) == server)
     }
 
     /// The entry of a server.
     pub fn server(&self, id: ServerId) -> Option<&Server> {
-        self.servers
-            .binary_search_by_key(&id, |s| s.id)
-            .ok()
-            .map(|i| &self.servers[i])
+        self.servers.binary_search_by_key(&id, |s| s.id).ok().map(|i| &self.servers[i])
     }
 
     /// A generation.
@@ -120,11 +112,7 @@ impl Map {
             Err("servers are not sorted by number")
         } else if self.servers.last().is_some_and(|s| s.id == NO_SERVER) {
             Err("a server has a number that names none")
-        } else if !self
-            .servers
-            .iter()
-            .all(|s| self.nodes.iter().any(|n| n.id == s.node))
-        {
+        } else if !self.servers.iter().all(|s| self.nodes.iter().any(|n| n.id == s.node)) {
             Err("a server runs on an unknown node")
         } else if self.copies == 0 || self.shards.len() != SHARDS as usize * self.copies as usize {
             Err("the shard table has the wrong size")
@@ -162,21 +150,13 @@ pub(crate) mod fixture {
             address: SocketAddr::from(([127, 0, 0, 1], 1000 + id.0)),
             state: ServerState::Up,
         };
-        let generation = |g: &&[u16]| Generation {
-            servers: g.iter().copied().map(ServerId).collect(),
-        };
+        let generation = |g: &&[u16]| Generation { servers: g.iter().copied().map(ServerId).collect() };
         Map {
             epoch: Epoch(1),
             deployment: 7,
             mount: "/bivouac".into(),
             block_size: 512 << 10,
-            nodes: ids
-                .iter()
-                .map(|id| Node {
-                    id: NodeId(id.0),
-                    host: format!("node{id}"),
-                })
-                .collect(),
+            nodes: ids.iter().map(|id| Node { id: NodeId(id.0), host: format!("node{id}") }).collect(),
             servers: ids.iter().map(server).collect(),
             shards: balance::deal(&[], &ids),
             copies: 1,
@@ -216,9 +196,7 @@ mod tests {
             ("unknown server", |m| m.shards[77] = ServerId(99)),
             ("missing or empty", |m| m.generations.clear()),
             ("missing or empty", |m| m.generations[0].servers.clear()),
-            ("generation names an unknown", |m| {
-                m.generations[0].servers[0] = ServerId(9)
-            }),
+            ("generation names an unknown", |m| m.generations[0].servers[0] = ServerId(9)),
             ("twice", |m| m.generations[0].servers[0] = ServerId(2)),
             ("block size", |m| m.block_size = 0),
             ("block size", |m| m.block_size = 5000),
@@ -230,15 +208,7 @@ mod tests {
             assert!(error.contains(expected), "{error}, expected {expected}");
         }
         for mount in ["", "/", "relative", "/a/"] {
-            assert!(
-                Map {
-                    mount: mount.into(),
-                    ..uniform(1)
-                }
-                .check()
-                .is_err(),
-                "{mount:?}"
-            );
+            assert!(Map { mount: mount.into(), ..uniform(1) }.check().is_err(), "{mount:?}");
         }
     }
 

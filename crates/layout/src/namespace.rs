@@ -45,11 +45,7 @@ pub fn directory_shard(parent: Ino, name: &[u8]) -> ShardId {
 
 /// The shard that holds the entry `name` of `dir`.
 pub fn entry_shard(dir: Ino, split: bool, name: &[u8]) -> ShardId {
-    if split {
-        part_shard(dir, part_of(cookie(dir, name)))
-    } else {
-        dir.shard()
-    }
+    if split { part_shard(dir, part_of(cookie(dir, name))) } else { dir.shard() }
 }
 
 fn to_shard(hash: u64) -> ShardId {

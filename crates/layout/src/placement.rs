@@ -66,10 +66,7 @@ impl FileLayout {
             width: 0,
             first: hash::number(Use::FirstServer, ino.0) as u32,
             replicas: 1,
-            ranges: vec![LayoutRange {
-                start: 0,
-                generation: newest,
-            }],
+            ranges: vec![LayoutRange { start: 0, generation: newest }],
         }
     }
 
@@ -82,9 +79,7 @@ impl FileLayout {
             && self.ranges.windows(2).all(|w| w[0].start < w[1].start)
             && self.ranges.iter().all(|r| {
                 r.start.is_multiple_of(u64::from(self.block_size))
-                    && map
-                        .generation(r.generation)
-                        .is_some_and(|g| !g.servers.is_empty())
+                    && map.generation(r.generation).is_some_and(|g| !g.servers.is_empty())
             })
     }
 
@@ -95,10 +90,7 @@ impl FileLayout {
 
     /// The stretch from `offset` that lies on one server, not beyond `end`.
     pub fn piece_at(&self, map: &Map, offset: u64, end: u64) -> Option<Piece> {
-        let index = self
-            .ranges
-            .partition_point(|r| r.start <= offset)
-            .checked_sub(1)?;
+        let index = self.ranges.partition_point(|r| r.start <= offset).checked_sub(1)?;
         let servers = &map.generation(self.ranges[index].generation)?.servers;
         let range_end = self.ranges.get(index + 1).map_or(u64::MAX, |r| r.start);
         let width = self.effective_width(servers.len());
@@ -109,16 +101,9 @@ impl FileLayout {
         let block = offset / u64::from(self.block_size);
         let slot = (u64::from(self.first) + block % width) % servers.len() as u64;
         // With one server all blocks of the range are one stretch.
-        let stretch_end = if width == 1 {
-            end
-        } else {
-            (block + 1).saturating_mul(u64::from(self.block_size)).min(end)
-        };
-        Some(Piece {
-            server: servers[slot as usize],
-            offset,
-            len: stretch_end - offset,
-        })
+        let stretch_end =
+            if width == 1 { end } else { (block + 1).saturating_mul(u64::from(self.block_size)).min(end) };
+        Some(Piece { server: servers[slot as usize], offset, len: stretch_end - offset })
     }
 
     /// The stretches of `range` in ascending order.
@@ -158,11 +143,7 @@ impl FileLayout {
     }
 
     fn effective_width(&self, servers: usize) -> u64 {
-        let width = if self.width == 0 {
-            servers
-        } else {
-            (self.width as usize).min(servers)
-        };
+        let width = if self.width == 0 { servers } else { (self.width as usize).min(servers) };
         width as u64
     }
 }

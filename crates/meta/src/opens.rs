@@ -160,6 +160,8 @@ impl<O: Outside> Core<O> {
     }
 
     fn settle_by_asking(&self, ino: Ino, layout: &FileLayout) -> Result<(), Failure> {
+        // Before the servers look, so that a write never seems younger than it is.
+        let asked = self.outside.now();
         let found = self.extent(ino, layout);
         let now = self.outside.now();
         let map = self.outside.map();
@@ -175,7 +177,7 @@ impl<O: Outside> Core<O> {
             let live = bench.shard.live.get(&ino);
             if inode.nlink > 0 && inode.as_blocks().is_some() && !live.is_some_and(|l| l.has_writer()) {
                 let written = live.map(|l| l.written).unwrap_or_default();
-                let seen = i64::try_from(age).map_or(0, |age| now.saturating_sub(age));
+                let seen = i64::try_from(age).map_or(0, |age| asked.saturating_sub(age));
                 let size = inode.size.max(length).max(written.end);
                 let stamp = settled_stamp(inode, size, written.last.max(seen), now);
                 let mut draft = Draft::freeing(now);

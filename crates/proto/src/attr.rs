@@ -120,13 +120,8 @@ mod tests {
 
     #[test]
     fn kinds_have_the_kernels_numbers() {
-        let kinds = [
-            FileKind::File,
-            FileKind::Directory,
-            FileKind::Symlink,
-            FileKind::Fifo,
-            FileKind::Socket,
-        ];
+        let kinds =
+            [FileKind::File, FileKind::Directory, FileKind::Symlink, FileKind::Fifo, FileKind::Socket];
         // S_IFREG and so on, shifted: DT_REG and so on.
         assert_eq!(kinds.map(FileKind::d_type), [8, 4, 10, 1, 12]);
         assert!(kinds.iter().all(|kind| kind.mode_bits() & 0o7777 == 0));

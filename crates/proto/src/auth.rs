@@ -143,16 +143,8 @@ mod tests {
     }
 
     fn hello() -> Hello {
-        let credentials = Credentials {
-            uid: 1000,
-            gid: 100,
-            groups: vec![4, 27],
-        };
-        Hello {
-            nonce: [3; NONCE_LEN],
-            deployment: 99,
-            role: Role::Client(credentials),
-        }
+        let credentials = Credentials { uid: 1000, gid: 100, groups: vec![4, 27] };
+        Hello { nonce: [3; NONCE_LEN], deployment: 99, role: Role::Client(credentials) }
     }
 
     #[test]
@@ -168,54 +160,23 @@ mod tests {
         let servers = prove(&key(), Side::Server, &hello(), &NONCE);
         assert!(!verify(&key(), Side::Client, &hello(), &NONCE, &servers));
         // Nor with the numbers swapped, as on a connection in the other direction.
-        let swapped = Hello {
-            nonce: NONCE,
-            ..hello()
-        };
+        let swapped = Hello { nonce: NONCE, ..hello() };
         assert!(!verify(&key(), Side::Client, &swapped, &hello().nonce, &servers));
     }
 
     #[test]
     fn a_changed_hello_is_rejected() {
         let proof = prove(&key(), Side::Client, &hello(), &NONCE);
-        let root = Credentials {
-            uid: 0,
-            ..Credentials::default()
-        };
-        let fewer = Credentials {
-            uid: 1000,
-            gid: 100,
-            groups: vec![4],
-        };
+        let root = Credentials { uid: 0, ..Credentials::default() };
+        let fewer = Credentials { uid: 1000, gid: 100, groups: vec![4] };
         let changed = [
-            Hello {
-                deployment: 98,
-                ..hello()
-            },
-            Hello {
-                nonce: [4; NONCE_LEN],
-                ..hello()
-            },
-            Hello {
-                role: Role::Client(root),
-                ..hello()
-            },
-            Hello {
-                role: Role::Client(fewer),
-                ..hello()
-            },
-            Hello {
-                role: Role::Server(ServerId(1)),
-                ..hello()
-            },
-            Hello {
-                role: Role::Agent(1),
-                ..hello()
-            },
-            Hello {
-                role: Role::Control,
-                ..hello()
-            },
+            Hello { deployment: 98, ..hello() },
+            Hello { nonce: [4; NONCE_LEN], ..hello() },
+            Hello { role: Role::Client(root), ..hello() },
+            Hello { role: Role::Client(fewer), ..hello() },
+            Hello { role: Role::Server(ServerId(1)), ..hello() },
+            Hello { role: Role::Agent(1), ..hello() },
+            Hello { role: Role::Control, ..hello() },
         ];
         for hello in changed {
             assert!(!verify(&key(), Side::Client, &hello, &NONCE, &proof), "{hello:?}");

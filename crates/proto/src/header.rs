@@ -176,10 +176,7 @@ impl Header {
         };
         let (body_len, payload_len) = (u32_at(8), u32_at(12));
         if body_len > MAX_BODY || payload_len > MAX_PAYLOAD {
-            return Err(HeaderError::Length {
-                body: body_len,
-                payload: payload_len,
-            });
+            return Err(HeaderError::Length { body: body_len, payload: payload_len });
         }
         Ok(Header {
             kind,
@@ -190,11 +187,7 @@ impl Header {
             shard: ShardId(u16_at(18)),
             epoch: Epoch(u64_at(24)),
             namespace: u64_at(32),
-            id: RequestId {
-                session: u64_at(40),
-                slot: u32_at(20),
-                sequence: u64_at(48),
-            },
+            id: RequestId { session: u64_at(40), slot: u32_at(20), sequence: u64_at(48) },
         })
     }
 }
@@ -208,13 +201,7 @@ mod tests {
         let kind = prop::sample::select(vec![Kind::Request, Kind::Reply, Kind::Callback, Kind::Auth]);
         let lengths = (0..=MAX_BODY, 0..=MAX_PAYLOAD);
         let id = (any::<u64>(), any::<u32>(), any::<u64>());
-        let rest = (
-            any::<u8>(),
-            any::<u16>(),
-            any::<u16>(),
-            any::<u64>(),
-            any::<u64>(),
-        );
+        let rest = (any::<u8>(), any::<u16>(), any::<u16>(), any::<u64>(), any::<u64>());
         (kind, lengths, id, rest).prop_map(|(kind, (body_len, payload_len), id, rest)| {
             let (session, slot, sequence) = id;
             let (flags, status, shard, epoch, namespace) = rest;
@@ -227,11 +214,7 @@ mod tests {
                 shard: ShardId(shard),
                 epoch: Epoch(epoch),
                 namespace,
-                id: RequestId {
-                    session,
-                    slot,
-                    sequence,
-                },
+                id: RequestId { session, slot, sequence },
             }
         })
     }
@@ -266,19 +249,10 @@ mod tests {
 
     #[test]
     fn lengths_are_accepted_up_to_their_bounds() {
-        let header = |body_len, payload_len| Header {
-            body_len,
-            payload_len,
-            ..Header::new(Kind::Request)
-        };
+        let header = |body_len, payload_len| Header { body_len, payload_len, ..Header::new(Kind::Request) };
         let parsed = |body, payload| Header::from_bytes(&header(body, payload).to_bytes());
         assert!(parsed(MAX_BODY, MAX_PAYLOAD).is_ok());
-        for (body, payload) in [
-            (MAX_BODY + 1, 0),
-            (0, MAX_PAYLOAD + 1),
-            (u32::MAX, 0),
-            (0, u32::MAX),
-        ] {
+        for (body, payload) in [(MAX_BODY + 1, 0), (0, MAX_PAYLOAD + 1), (u32::MAX, 0), (0, u32::MAX)] {
             assert_eq!(parsed(body, payload), Err(HeaderError::Length { body, payload }));
         }
     }

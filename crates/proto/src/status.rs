@@ -119,11 +119,7 @@ mod tests {
     fn a_status_is_done_or_an_errno_or_a_refusal() {
         for n in 0..=u16::MAX {
             let status = Status(n);
-            let kinds = [
-                status == Status::OK,
-                status.errno().is_some(),
-                status == Status::REFUSED,
-            ];
+            let kinds = [status == Status::OK, status.errno().is_some(), status == Status::REFUSED];
             assert!(kinds.iter().filter(|kind| **kind).count() <= 1, "{n}");
         }
         assert_eq!(Status::from(Errno::NOENT).errno(), Some(Errno::NOENT));
@@ -133,16 +129,11 @@ mod tests {
 
     #[test]
     fn errnos_are_the_kernels() {
-        for (errno, text) in [
-            (Errno::NOENT, "No such file"),
-            (Errno::DQUOT, "quota"),
-            (Errno::STALE, "Stale"),
-        ] {
+        for (errno, text) in
+            [(Errno::NOENT, "No such file"), (Errno::DQUOT, "quota"), (Errno::STALE, "Stale")]
+        {
             assert!(errno.to_string().contains(text), "{errno}");
         }
-        assert_eq!(
-            format!("{:?} {:?}", Errno::NOSPC, Errno(3000)),
-            "ENOSPC errno 3000"
-        );
+        assert_eq!(format!("{:?} {:?}", Errno::NOSPC, Errno(3000)), "ENOSPC errno 3000");
     }
 }

@@ -40,33 +40,22 @@ fn decode_all(bytes: &[u8]) {
 
 #[test]
 fn every_request_comes_back_as_it_went_out() {
-    samples::requests()
-        .iter()
-        .for_each(|request| round_trip(request, &mut Vec::new()));
+    samples::requests().iter().for_each(|request| round_trip(request, &mut Vec::new()));
 }
 
 #[test]
 fn every_reply_and_refusal_comes_back_as_it_went_out() {
-    samples::replies()
-        .iter()
-        .for_each(|reply| round_trip(reply, &mut Vec::new()));
-    samples::refusals()
-        .iter()
-        .for_each(|refusal| round_trip(refusal, &mut Vec::new()));
+    samples::replies().iter().for_each(|reply| round_trip(reply, &mut Vec::new()));
+    samples::refusals().iter().for_each(|refusal| round_trip(refusal, &mut Vec::new()));
 }
 
 #[test]
 fn every_step_of_the_authentication_comes_back_as_it_went_out() {
-    samples::hellos()
-        .iter()
-        .for_each(|hello| round_trip(hello, &mut Vec::new()));
+    samples::hellos().iter().for_each(|hello| round_trip(hello, &mut Vec::new()));
     let (nonce, proof) = ([0xfe; 32], [0x80; 32]);
     round_trip(&Challenge { nonce, proof }, &mut Vec::new());
     round_trip(&Proof { proof }, &mut Vec::new());
-    let welcome = Welcome {
-        epoch: bivouac_layout::Epoch(u64::MAX),
-        namespace: 1,
-    };
+    let welcome = Welcome { epoch: bivouac_layout::Epoch(u64::MAX), namespace: 1 };
     round_trip(&welcome, &mut Vec::new());
 }
 
@@ -74,17 +63,10 @@ fn every_step_of_the_authentication_comes_back_as_it_went_out() {
 #[test]
 fn there_is_a_sample_of_every_variant() {
     fn check<T: for<'a> Deserialize<'a>>(what: &str, family: &[u8], samples: &[Vec<u8>]) {
-        let known = |bytes: &Vec<u8>| {
-            bytes
-                .starts_with(family)
-                .then(|| bytes.get(family.len()).copied())
-        };
+        let known = |bytes: &Vec<u8>| bytes.starts_with(family).then(|| bytes.get(family.len()).copied());
         let present: std::collections::BTreeSet<u8> = samples.iter().filter_map(known).flatten().collect();
         let count = u8::try_from(present.len()).unwrap();
-        assert!(
-            present.iter().copied().eq(0..count),
-            "{what}: variants {present:?}"
-        );
+        assert!(present.iter().copied().eq(0..count), "{what}: variants {present:?}");
         // An unknown variant is refused whatever follows; zeros are something in every known one.
         let next: Vec<u8> = family.iter().copied().chain([count]).chain([0; 4096]).collect();
         let unknown = postcard::take_from_bytes::<T>(&next).is_err();
@@ -97,21 +79,14 @@ fn there_is_a_sample_of_every_variant() {
         check::<Reply>("reply", &[family + 1], &replies);
     }
     check::<Reply>("replies", &[], &replies);
-    check::<Refusal>(
-        "refusals",
-        &[],
-        &samples::refusals().iter().map(encoded).collect::<Vec<_>>(),
-    );
+    check::<Refusal>("refusals", &[], &samples::refusals().iter().map(encoded).collect::<Vec<_>>());
 
     // `Request` borrows, so it is no `for<'a> Deserialize<'a>`.
     fn check_request(family: u8, samples: &[Vec<u8>]) {
         let known = |bytes: &Vec<u8>| (bytes[0] == family).then(|| bytes[1]);
         let present: std::collections::BTreeSet<u8> = samples.iter().filter_map(known).collect();
         let count = u8::try_from(present.len()).unwrap();
-        assert!(
-            present.iter().copied().eq(0..count),
-            "family {family}: variants {present:?}"
-        );
+        assert!(present.iter().copied().eq(0..count), "family {family}: variants {present:?}");
         let next: Vec<u8> = [family, count].into_iter().chain([0; 4096]).collect();
         let unknown = postcard::take_from_bytes::<Request>(&next).is_err();
         assert!(unknown, "family {family}: request {count} has no sample");
@@ -125,11 +100,7 @@ fn a_message_cut_anywhere_is_malformed() {
             assert_eq!(decode::<Request>(&bytes[..cut]), Err(Malformed));
         }
     }
-    for bytes in samples::replies()
-        .iter()
-        .map(encoded)
-        .filter(|bytes| bytes.len() < 2000)
-    {
+    for bytes in samples::replies().iter().map(encoded).filter(|bytes| bytes.len() < 2000) {
         for cut in 0..bytes.len() {
             assert_eq!(decode::<Reply>(&bytes[..cut]), Err(Malformed));
         }
@@ -155,15 +126,8 @@ fn encoding_appends() {
 fn a_claimed_length_allocates_nothing() {
     // A listing of 2^60 entries, of which none follows; were it believed, the process would end here.
     let entries: Vec<DirEntry> = Vec::new();
-    let listing = encoded(&Reply::Meta(crate::meta::MetaReply::Listing {
-        entries,
-        end: true,
-    }));
-    let claimed = [
-        &listing[..2],
-        &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10, 1],
-    ]
-    .concat();
+    let listing = encoded(&Reply::Meta(crate::meta::MetaReply::Listing { entries, end: true }));
+    let claimed = [&listing[..2], &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10, 1]].concat();
     assert_eq!(decode::<Reply>(&claimed), Err(Malformed));
 }
 
@@ -171,15 +135,8 @@ fn a_claimed_length_allocates_nothing() {
 fn names_of_any_bytes_travel() {
     let all: Vec<u8> = (1..=255).filter(|byte| *byte != b'/').collect();
     for name in [&all[..], b"\xff\xfe", &[b'x'; 255]] {
-        let at = crate::meta::At {
-            dir: bivouac_layout::Ino(u64::MAX),
-            split: true,
-            name,
-        };
-        round_trip(
-            &Request::Meta(crate::meta::MetaRequest::Lookup { at }),
-            &mut Vec::new(),
-        );
+        let at = crate::meta::At { dir: bivouac_layout::Ino(u64::MAX), split: true, name };
+        round_trip(&Request::Meta(crate::meta::MetaRequest::Lookup { at }), &mut Vec::new());
     }
 }
 
@@ -210,11 +167,8 @@ fn nearly_a_message() -> impl Strategy<Value = Vec<u8>> {
 
 /// A message with some bytes changed, inserted or cut off.
 fn damaged_message() -> impl Strategy<Value = Vec<u8>> {
-    let messages: Vec<Vec<u8>> = samples::requests()
-        .iter()
-        .map(encoded)
-        .chain(samples::replies().iter().map(encoded))
-        .collect();
+    let messages: Vec<Vec<u8>> =
+        samples::requests().iter().map(encoded).chain(samples::replies().iter().map(encoded)).collect();
     let damage = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3), 1..6);
     (prop::sample::select(messages), damage).prop_map(|(mut bytes, damage)| {
         for (at, byte, how) in damage {

@@ -34,10 +34,7 @@ impl Default for Options {
     /// Two threads for each processor, at least four: copying waits more than it computes. With progress.
     fn default() -> Options {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Options {
-            threads: (2 * processors).max(4),
-            progress: true,
-        }
+        Options { threads: (2 * processors).max(4), progress: true }
     }
 }
 
@@ -96,22 +93,13 @@ pub(crate) fn copy(
     options: &Options,
 ) -> Result<Report, StageError> {
     let begun = Instant::now();
-    let meta = from.stat(source, true).map_err(|e| StageError::Source {
-        path: path(source),
-        source: e,
-    })?;
+    let meta = from.stat(source, true).map_err(|e| StageError::Source { path: path(source), source: e })?;
     let mut destination = destination.to_vec();
-    let no_place = |e, place: &[u8]| StageError::Destination {
-        path: path(place),
-        source: e,
-    };
+    let no_place = |e, place: &[u8]| StageError::Destination { path: path(place), source: e };
     if meta.kind == Kind::Directory {
         make_parents(to, &destination).map_err(|e| no_place(e, &destination))?;
     } else {
-        if destination.ends_with(b"/")
-            || to
-                .stat(&destination, true)
-                .is_ok_and(|m| m.kind == Kind::Directory)
+        if destination.ends_with(b"/") || to.stat(&destination, true).is_ok_and(|m| m.kind == Kind::Directory)
         {
             let slash = source.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1);
             destination = join(&destination, &source[slash..]);
@@ -124,19 +112,13 @@ pub(crate) fn copy(
         Kind::File => Work::File(source.to_vec(), destination, meta),
         Kind::Symlink | Kind::Other => {
             let why = io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a directory");
-            return Err(StageError::Source {
-                path: path(source),
-                source: why,
-            });
+            return Err(StageError::Source { path: path(source), source: why });
         }
     };
     let copy = Copy {
         from,
         to,
-        queue: Mutex::new(Queue {
-            work: VecDeque::new(),
-            under_way: 0,
-        }),
+        queue: Mutex::new(Queue { work: VecDeque::new(), under_way: 0 }),
         changed: Condvar::new(),
         report: Mutex::default(),
         bytes: AtomicU64::new(0),
@@ -178,11 +160,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Makes a directory and those above it that are missing.
 fn make_parents(tree: &dyn Tree, directory: &[u8]) -> io::Result<()> {
-    let ends = directory
-        .iter()
-        .enumerate()
-        .filter(|&(i, &b)| b == b'/' && i > 0)
-        .map(|(i, _)| i);
+    let ends = directory.iter().enumerate().filter(|&(i, &b)| b == b'/' && i > 0).map(|(i, _)| i);
     for end in ends.chain([directory.len()]) {
         let part = &directory[..end];
         if !part.is_empty() && !tree.stat(part, true).is_ok_and(|m| m.kind == Kind::Directory) {
@@ -239,9 +217,7 @@ impl Copy<'_> {
     fn work(&self, work: Work, buffers: &mut (Vec<u8>, Vec<u8>)) {
         let (from, done) = match work {
             Work::Directory(from, to, meta) => {
-                let done = self
-                    .directory(&from, &to, meta)
-                    .map(|()| lock(&self.report).directories += 1);
+                let done = self.directory(&from, &to, meta).map(|()| lock(&self.report).directories += 1);
                 (from, done)
             }
             Work::File(from, to, meta) => {
@@ -316,17 +292,8 @@ impl Copy<'_> {
             return Ok(());
         }
         let stretches = meta.size.div_ceil(STRETCH);
-        let state = Mutex::new(LargeState {
-            stretches,
-            failed: None,
-        });
-        let large = Arc::new(Large {
-            from: from.to_vec(),
-            source,
-            target,
-            meta,
-            state,
-        });
+        let state = Mutex::new(LargeState { stretches, failed: None });
+        let large = Arc::new(Large { from: from.to_vec(), source, target, meta, state });
         for stretch in (0..stretches).rev() {
             self.put(Work::Stretch(large.clone(), stretch * STRETCH));
         }

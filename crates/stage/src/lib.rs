@@ -32,13 +32,7 @@ pub fn copy_in(
     options: &Options,
 ) -> Result<Report, StageError> {
     let destination = below(client, destination);
-    copy::copy(
-        &Local,
-        source.as_os_str().as_bytes(),
-        &Mount::new(client),
-        &destination,
-        options,
-    )
+    copy::copy(&Local, source.as_os_str().as_bytes(), &Mount::new(client), &destination, options)
 }
 
 /// Copies `source` below the mount to `destination` on the site's file system, likewise. A file there is replaced
@@ -50,13 +44,7 @@ pub fn copy_out(
     options: &Options,
 ) -> Result<Report, StageError> {
     let source = below(client, source);
-    copy::copy(
-        &Mount::new(client),
-        &source,
-        &Local,
-        destination.as_os_str().as_bytes(),
-        options,
-    )
+    copy::copy(&Mount::new(client), &source, &Local, destination.as_os_str().as_bytes(), options)
 }
 
 /// A path relative to the mount.

@@ -21,11 +21,7 @@ fn path_of(path: &[u8]) -> &Path {
 impl Tree for Local {
     fn stat(&self, path: &[u8], follow: bool) -> io::Result<Meta> {
         let path = path_of(path);
-        let meta = if follow {
-            fs::metadata(path)?
-        } else {
-            fs::symlink_metadata(path)?
-        };
+        let meta = if follow { fs::metadata(path)? } else { fs::symlink_metadata(path)? };
         let kind = match meta.file_type() {
             t if t.is_file() => Kind::File,
             t if t.is_dir() => Kind::Directory,
@@ -48,9 +44,7 @@ impl Tree for Local {
     }
 
     fn list(&self, path: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-        fs::read_dir(path_of(path))?
-            .map(|entry| Ok(entry?.file_name().into_vec()))
-            .collect()
+        fs::read_dir(path_of(path))?.map(|entry| Ok(entry?.file_name().into_vec())).collect()
     }
 
     fn read_link(&self, path: &[u8]) -> io::Result<Vec<u8>> {
@@ -132,10 +126,7 @@ fn times(meta: &Meta) -> Timestamps {
         tv_nsec: time.rem_euclid(1_000_000_000),
     };
     debug_assert!(spec(meta.mtime).tv_nsec != UTIME_OMIT);
-    Timestamps {
-        last_access: spec(meta.atime),
-        last_modification: spec(meta.mtime),
-    }
+    Timestamps { last_access: spec(meta.atime), last_modification: spec(meta.mtime) }
 }
 
 struct LocalFile {
@@ -167,11 +158,7 @@ impl Open for LocalFile {
     fn finish(&self, meta: &Meta) -> io::Result<()> {
         if let Some(temporary) = &self.temporary {
             if rustix::process::geteuid().is_root() {
-                rustix::fs::fchown(
-                    &self.file,
-                    Some(Uid::from_raw(meta.uid)),
-                    Some(Gid::from_raw(meta.gid)),
-                )?;
+                rustix::fs::fchown(&self.file, Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)))?;
             }
             rustix::fs::fchmod(&self.file, Mode::from_raw_mode(meta.mode))?;
             rustix::fs::futimens(&self.file, &times(meta))?;

@@ -22,16 +22,8 @@ impl Mount {
     }
 
     fn open_with(&self, path: &[u8], flags: OFlags, new: bool) -> io::Result<MountFile> {
-        let handle = self
-            .client
-            .open(Ino::ROOT, named(path), flags.bits() as i32, 0o600)
-            .map_err(failed)?;
-        Ok(MountFile {
-            client: self.client,
-            handle,
-            path: path.to_vec(),
-            finished: AtomicBool::new(!new),
-        })
+        let handle = self.client.open(Ino::ROOT, named(path), flags.bits() as i32, 0o600).map_err(failed)?;
+        Ok(MountFile { client: self.client, handle, path: path.to_vec(), finished: AtomicBool::new(!new) })
     }
 }
 
@@ -88,10 +80,7 @@ fn set_of(meta: &Meta) -> SetAttr {
 
 impl Tree for Mount {
     fn stat(&self, path: &[u8], follow: bool) -> io::Result<Meta> {
-        self.client
-            .stat(Ino::ROOT, named(path), follow)
-            .map(|attr| meta_of(&attr))
-            .map_err(failed)
+        self.client.stat(Ino::ROOT, named(path), follow).map(|attr| meta_of(&attr)).map_err(failed)
     }
 
     fn list(&self, path: &[u8]) -> io::Result<Vec<Vec<u8>>> {
@@ -102,12 +91,7 @@ impl Tree for Mount {
             if entries.is_empty() {
                 return Ok(names);
             }
-            names.extend(
-                entries
-                    .into_iter()
-                    .map(|e| e.name)
-                    .filter(|n| n != b"." && n != b".."),
-            );
+            names.extend(entries.into_iter().map(|e| e.name).filter(|n| n != b"." && n != b".."));
         }
     }
 
@@ -146,18 +130,14 @@ impl Tree for Mount {
         match self.client.link(Ino::ROOT, existing, Ino::ROOT, path, false) {
             Err(Fail::Errno(Errno::EXIST)) => {
                 self.client.unlink(Ino::ROOT, path).map_err(failed)?;
-                self.client
-                    .link(Ino::ROOT, existing, Ino::ROOT, path, false)
-                    .map_err(failed)
+                self.client.link(Ino::ROOT, existing, Ino::ROOT, path, false).map_err(failed)
             }
             other => other.map_err(failed),
         }
     }
 
     fn set_meta(&self, path: &[u8], meta: &Meta) -> io::Result<()> {
-        self.client
-            .set_attr(Ino::ROOT, named(path), false, set_of(meta))
-            .map_err(failed)
+        self.client.set_attr(Ino::ROOT, named(path), false, set_of(meta)).map_err(failed)
     }
 }
 
@@ -170,9 +150,7 @@ struct MountFile {
 
 impl Open for MountFile {
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.handle
-            .pread(offset, &mut [IoSliceMut::new(into)])
-            .map_err(error)
+        self.handle.pread(offset, &mut [IoSliceMut::new(into)]).map_err(error)
     }
 
     fn write(&self, offset: u64, from: &[u8]) -> io::Result<()> {

@@ -22,11 +22,7 @@ impl Progress {
             "{prefix} {msg} files  {bytes}/{total_bytes}  {binary_bytes_per_sec}  {wide_bar} {eta} left";
         bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_prefix(label.to_owned());
-        Progress {
-            bar,
-            files: AtomicU64::new(0),
-            found: AtomicU64::new(0),
-        }
+        Progress { bar, files: AtomicU64::new(0), found: AtomicU64::new(0) }
     }
 
     /// The walk found a file.
@@ -44,8 +40,7 @@ impl Progress {
     pub(crate) fn done(&self) {
         let files = self.files.fetch_add(1, Ordering::Relaxed) + 1;
         if !self.bar.is_hidden() {
-            self.bar
-                .set_message(format!("{files}/{}", self.found.load(Ordering::Relaxed)));
+            self.bar.set_message(format!("{files}/{}", self.found.load(Ordering::Relaxed)));
         }
     }
 

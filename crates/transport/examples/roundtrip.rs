@@ -37,13 +37,7 @@ impl Service for Files {
     }
 
     fn accept(&self, _: &Hello, _: PeerInfo) -> Option<((), Welcome)> {
-        Some((
-            (),
-            Welcome {
-                epoch: Epoch(1),
-                namespace: 1,
-            },
-        ))
+        Some(((), Welcome { epoch: Epoch(1), namespace: 1 }))
     }
 
     fn serve(&self, _: &mut (), _: &Header, body: &[u8], _: &mut [u8], reply: &mut Responder<'_>) {
@@ -81,38 +75,22 @@ fn bare<S: Read + Write + Send + 'static>(mut near: S, mut far: S) -> f64 {
         while far.read_exact(&mut message).is_ok() && far.write_all(&message).is_ok() {}
     });
     let mut message = [1; 64];
-    let result = time(|| {
-        near.write_all(&message)
-            .and_then(|()| near.read_exact(&mut message))
-            .unwrap_or(())
-    });
+    let result = time(|| near.write_all(&message).and_then(|()| near.read_exact(&mut message)).unwrap_or(()));
     drop(near);
     let _ = echo.join();
     result
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut file = std::fs::File::from(rustix::fs::memfd_create(
-        "roundtrip",
-        rustix::fs::MemfdFlags::CLOEXEC,
-    )?);
+    let mut file =
+        std::fs::File::from(rustix::fs::memfd_create("roundtrip", rustix::fs::MemfdFlags::CLOEXEC)?);
     file.write_all(&vec![7; FILE])?;
-    let service = Arc::new(Files {
-        key: Key([1; 32]),
-        file,
-    });
+    let service = Arc::new(Files { key: Key([1; 32]), file });
     let name = Endpoint::Unix(format!("bivouac-roundtrip-{}", std::process::id()));
     let endpoints = vec![name, "127.0.0.1:0".parse()?];
     let server = Server::start(service, endpoints, ServerOptions::default())?;
     let connect = |address| {
-        Connection::connect(
-            address,
-            &Key([1; 32]),
-            1,
-            Role::Control,
-            &ConnectOptions::default(),
-        )
-        .map(|c| c.0)
+        Connection::connect(address, &Key([1; 32]), 1, Role::Control, &ConnectOptions::default()).map(|c| c.0)
     };
 
     let (near, far) = std::os::unix::net::UnixStream::pair()?;
@@ -129,11 +107,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut connection = connect(address)?;
         let mut body = Vec::new();
         encode(&Request::Data(DataRequest::Extent { ino: Ino(1) }), &mut body);
-        let request = Outgoing {
-            header: Header::new(Kind::Request),
-            body: &body,
-            payload: &[],
-        };
+        let request = Outgoing { header: Header::new(Kind::Request), body: &body, payload: &[] };
         let call = time(|| {
             let _ = connection.call(&request, &mut []);
         });
@@ -145,19 +119,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for len in [4 << 10, 64 << 10, 1 << 20, 8 << 20] {
             let mut room = vec![0; len];
             let mut body = Vec::new();
-            encode(
-                &Request::Data(DataRequest::Read {
-                    ino: Ino(1),
-                    offset: 0,
-                    len: len as u32,
-                }),
-                &mut body,
-            );
-            let request = Outgoing {
-                header: Header::new(Kind::Request),
-                body: &body,
-                payload: &[],
-            };
+            encode(&Request::Data(DataRequest::Read { ino: Ino(1), offset: 0, len: len as u32 }), &mut body);
+            let request = Outgoing { header: Header::new(Kind::Request), body: &body, payload: &[] };
             let read = time(|| {
                 let _ = connection.call(&request, &mut [IoSliceMut::new(&mut room)]);
             });

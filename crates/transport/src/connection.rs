@@ -33,11 +33,7 @@ pub struct ConnectOptions {
 impl Default for ConnectOptions {
     /// 5 s to connect, 60 s of silence, any descriptor.
     fn default() -> ConnectOptions {
-        ConnectOptions {
-            timeout: Duration::from_secs(5),
-            silence: Duration::from_secs(60),
-            fd_floor: 0,
-        }
+        ConnectOptions { timeout: Duration::from_secs(5), silence: Duration::from_secs(60), fd_floor: 0 }
     }
 }
 
@@ -128,11 +124,7 @@ impl Connection {
     /// The body of the last answer, until the next request. Empty after a failure.
     pub fn body(&self) -> &[u8] {
         let body_end = HEADER_LEN + self.progress.body_len();
-        if self.broken {
-            &[]
-        } else {
-            self.inbox.get(HEADER_LEN..body_end).unwrap_or_default()
-        }
+        if self.broken { &[] } else { self.inbox.get(HEADER_LEN..body_end).unwrap_or_default() }
     }
 
     /// One request, one answer. The answer's payload comes into `into`; one that is longer is an error.
@@ -142,17 +134,8 @@ impl Connection {
         into: &mut [IoSliceMut<'_>],
     ) -> Result<Answer<'_>, TransportError> {
         self.begin(request, false)?;
-        let Received {
-            header,
-            payload_len,
-            fd,
-        } = self.complete(request, into)?;
-        Ok(Answer {
-            header,
-            body: self.body(),
-            payload_len,
-            fd,
-        })
+        let Received { header, payload_len, fd } = self.complete(request, into)?;
+        Ok(Answer { header, body: self.body(), payload_len, fd })
     }
 
     /// Goes on with a call that ended with [`TransportError::TimedOut`]: the same request, the same slices.
@@ -197,18 +180,13 @@ impl Connection {
             return Err(TransportError::TimedOut);
         }
         // A short spin for the answer would have its place here.
-        self.receive(into, RecvFlags::empty())?
-            .ok_or(TransportError::TimedOut)
+        self.receive(into, RecvFlags::empty())?.ok_or(TransportError::TimedOut)
     }
 
     /// Sends more of a request that was begun.
     pub(crate) fn send(&mut self, request: &Outgoing<'_>, flags: SendFlags) -> Result<Step, TransportError> {
-        let line = Line {
-            fd: self.fd.as_fd(),
-            unix: self.unix,
-            fd_floor: self.fd_floor,
-            silence: self.silence,
-        };
+        let line =
+            Line { fd: self.fd.as_fd(), unix: self.unix, fd_floor: self.fd_floor, silence: self.silence };
         self.progress.send(line, request, flags)
     }
 
@@ -218,12 +196,8 @@ impl Connection {
         into: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> Result<Option<Received>, TransportError> {
-        let line = Line {
-            fd: self.fd.as_fd(),
-            unix: self.unix,
-            fd_floor: self.fd_floor,
-            silence: self.silence,
-        };
+        let line =
+            Line { fd: self.fd.as_fd(), unix: self.unix, fd_floor: self.fd_floor, silence: self.silence };
         match self.progress.receive(line, &mut self.inbox, into, flags)? {
             Step::Blocked => Ok(None),
             Step::Done => {

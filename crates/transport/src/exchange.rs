@@ -65,10 +65,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
 
     fn try_step(&mut self) -> Result<Option<Received>, TransportError> {
         if !self.connection.is_sent() {
-            return self
-                .connection
-                .send(&self.request, SendFlags::DONTWAIT)
-                .map(|_: Step| None);
+            return self.connection.send(&self.request, SendFlags::DONTWAIT).map(|_: Step| None);
         }
         self.connection.receive(self.into, RecvFlags::DONTWAIT)
     }
@@ -148,11 +145,7 @@ fn poll(calls: &[Exchange<'_, '_>], ready: &mut [PollFlags], timeout: Duration) 
     let mut open = calls.iter().filter(|c| c.result.is_none());
     let count = open.clone().count();
     let watch = |call: &Exchange<'_, '_>| {
-        if call.connection.is_sent() {
-            PollFlags::IN
-        } else {
-            PollFlags::OUT
-        }
+        if call.connection.is_sent() { PollFlags::IN } else { PollFlags::OUT }
     };
     let Some(any) = calls.first() else { return Ok(()) };
     let mut few: [PollFd<'_>; ON_STACK];
@@ -164,9 +157,7 @@ fn poll(calls: &[Exchange<'_, '_>], ready: &mut [PollFlags], timeout: Duration) 
         });
         few.get_mut(..count).unwrap_or_default()
     } else {
-        many = open
-            .map(|c| PollFd::from_borrowed_fd(c.connection.as_fd(), watch(c)))
-            .collect();
+        many = open.map(|c| PollFd::from_borrowed_fd(c.connection.as_fd(), watch(c))).collect();
         &mut many[..]
     };
     match rustix::event::poll(polled, Some(&timespec(timeout))) {

@@ -79,22 +79,12 @@ impl FaultProxy {
         let (listener, endpoint) = socket::listen(at)?;
         let stop = Fd::from(rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?);
         let state = Mutex::default();
-        let shared = Arc::new(Shared {
-            upstream,
-            seed,
-            stop,
-            state,
-            changed: Condvar::new(),
-        });
+        let shared = Arc::new(Shared { upstream, seed, stop, state, changed: Condvar::new() });
         let acceptor = std::thread::spawn({
             let shared = Arc::clone(&shared);
             move || shared.accept(&listener)
         });
-        Ok(FaultProxy {
-            endpoint,
-            shared,
-            acceptor: Some(acceptor),
-        })
+        Ok(FaultProxy { endpoint, shared, acceptor: Some(acceptor) })
     }
 
     /// Where clients connect.
@@ -134,10 +124,7 @@ impl Drop for FaultProxy {
 impl Shared {
     fn accept(self: &Arc<Self>, listener: &Fd) {
         for number in 0.. {
-            let mut polled = [
-                PollFd::new(&self.stop, PollFlags::IN),
-                PollFd::new(listener, PollFlags::IN),
-            ];
+            let mut polled = [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
             let waited = rustix::event::poll(&mut polled, None);
             if lock(&self.state).stopping {
                 return;
@@ -150,14 +137,7 @@ impl Shared {
             };
             // A server that cannot be reached shows as a connection that ends at once.
             if let Ok(server) = self.reach() {
-                self.link(
-                    Link {
-                        client: Fd::from(client),
-                        server,
-                        passed: Mutex::new(0),
-                    },
-                    number,
-                );
+                self.link(Link { client: Fd::from(client), server, passed: Mutex::new(0) }, number);
             }
         }
     }
@@ -178,20 +158,14 @@ impl Shared {
             let (shared, link) = (Arc::clone(self), Arc::clone(&link));
             let chance =
                 Chance(self.seed ^ (number << 1 | u64::from(back)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            state
-                .pumps
-                .push(std::thread::spawn(move || shared.pump(&link, back, chance)));
+            state.pumps.push(std::thread::spawn(move || shared.pump(&link, back, chance)));
         }
         state.links.push(link);
     }
 
     /// Passes one direction on until an end or a fault. Afterwards that direction is shut, so that the other end learns of it.
     fn pump(&self, link: &Arc<Link>, back: bool, mut chance: Chance) {
-        let (from, to) = if back {
-            (&link.server, &link.client)
-        } else {
-            (&link.client, &link.server)
-        };
+        let (from, to) = if back { (&link.server, &link.client) } else { (&link.client, &link.server) };
         let mut piece = [0; 16 << 10];
         loop {
             let n = match rustix::net::recv(from, &mut piece, RecvFlags::empty()) {
@@ -257,10 +231,6 @@ impl Chance {
 
     fn within(&mut self, range: &Range<Duration>) -> Duration {
         let width = range.end.saturating_sub(range.start).as_micros() as u64;
-        if width == 0 {
-            range.start
-        } else {
-            range.start + Duration::from_micros(self.next() % width)
-        }
+        if width == 0 { range.start } else { range.start + Duration::from_micros(self.next() % width) }
     }
 }

@@ -22,18 +22,12 @@ pub(crate) fn introduce(
     role: Role,
     deadline: Duration,
 ) -> Result<Welcome, TransportError> {
-    let hello = Hello {
-        nonce: nonce()?,
-        deployment,
-        role,
-    };
+    let hello = Hello { nonce: nonce()?, deployment, role };
     let challenge: Challenge = ask(connection, &hello, deadline)?;
     if !verify(key, Side::Server, &hello, &challenge.nonce, &challenge.proof) {
         return Err(TransportError::Authentication);
     }
-    let proof = Proof {
-        proof: prove(key, Side::Client, &hello, &challenge.nonce),
-    };
+    let proof = Proof { proof: prove(key, Side::Client, &hello, &challenge.nonce) };
     ask(connection, &proof, deadline)
 }
 
@@ -65,11 +59,7 @@ fn ask<A: DeserializeOwned>(
     connection.set_silence(left)?;
     let mut body = Vec::new();
     encode(message, &mut body);
-    let request = Outgoing {
-        header: Header::new(Kind::Auth),
-        body: &body,
-        payload: &[],
-    };
+    let request = Outgoing { header: Header::new(Kind::Auth), body: &body, payload: &[] };
     let answer = connection.call(&request, &mut [])?;
     match answer.header.status {
         Status::OK => decode(answer.body).map_err(|_| TransportError::Protocol("malformed authentication")),

@@ -93,11 +93,7 @@ impl Progress {
         let mut header = request.header;
         header.body_len = body as u32;
         header.payload_len = payload as u32;
-        header.flags = if no_reply {
-            header.flags | NO_REPLY
-        } else {
-            header.flags & !NO_REPLY
-        };
+        header.flags = if no_reply { header.flags | NO_REPLY } else { header.flags & !NO_REPLY };
         *self = Progress {
             head: header.to_bytes(),
             to_send: HEADER_LEN + body + payload,
@@ -132,15 +128,7 @@ impl Progress {
     ) -> Result<Step, TransportError> {
         let mut patience = Patience::new(line.silence);
         while self.sent < self.to_send {
-            match gather::send(
-                line.fd,
-                &self.head,
-                request.body,
-                request.payload,
-                self.sent,
-                None,
-                flags,
-            ) {
+            match gather::send(line.fd, &self.head, request.body, request.payload, self.sent, None, flags) {
                 Ok(n) => {
                     self.sent += n;
                     patience.progressed();
@@ -186,11 +174,7 @@ impl Progress {
     /// Gives the answer out. Only after [`Progress::receive`] was done.
     pub(crate) fn finish(&mut self) -> Option<Received> {
         let header = self.answer?;
-        Some(Received {
-            header,
-            payload_len: header.payload_len as usize,
-            fd: self.fd.take(),
-        })
+        Some(Received { header, payload_len: header.payload_len as usize, fd: self.fd.take() })
     }
 
     fn receive_head(
@@ -200,11 +184,7 @@ impl Progress {
         into: &[IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> Result<usize, Errno> {
-        let room = if gather::total_mut(into) > SMALL_PAYLOAD {
-            GLIMPSE
-        } else {
-            INBOX
-        };
+        let room = if gather::total_mut(into) > SMALL_PAYLOAD { GLIMPSE } else { INBOX };
         if inbox.len() < room {
             inbox.resize(room, 0);
         }
@@ -269,11 +249,7 @@ impl Progress {
         flags: RecvFlags,
     ) -> Option<Result<usize, Errno>> {
         // A blocking receive need not come back before it has everything.
-        let flags = if flags.contains(RecvFlags::DONTWAIT) {
-            flags
-        } else {
-            flags | RecvFlags::WAITALL
-        };
+        let flags = if flags.contains(RecvFlags::DONTWAIT) { flags } else { flags | RecvFlags::WAITALL };
         let body_end = HEADER_LEN + header.body_len as usize;
         if self.filled < body_end {
             let free = inbox.get_mut(self.filled..body_end).unwrap_or_default();

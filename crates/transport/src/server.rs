@@ -136,11 +136,7 @@ pub(crate) struct Halt {
 impl Halt {
     fn new() -> Result<Halt, TransportError> {
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Halt {
-            stopping: AtomicBool::new(false),
-            abandon: AtomicBool::new(false),
-            event: Fd::from(event),
-        })
+        Ok(Halt { stopping: AtomicBool::new(false), abandon: AtomicBool::new(false), event: Fd::from(event) })
     }
 
     fn is_stopping(&self) -> bool {
@@ -198,17 +194,9 @@ impl Server {
         let name = options.name.clone();
         let pool = Pool::start(service, options, Arc::clone(&halt))?;
         let acceptor = Acceptor::new(listeners, Arc::clone(&pool));
-        let thread = std::thread::Builder::new()
-            .name(name)
-            .spawn(move || acceptor.run());
+        let thread = std::thread::Builder::new().name(name).spawn(move || acceptor.run());
         // From here on dropping the server ends the pool, also when the acceptor did not start.
-        let mut server = Server {
-            addresses,
-            halt,
-            pool,
-            acceptor: None,
-            grace,
-        };
+        let mut server = Server { addresses, halt, pool, acceptor: None, grace };
         match thread {
             Ok(handle) => server.acceptor = Some(handle),
             Err(error) => return Err(pool::spawn_error(&error)),

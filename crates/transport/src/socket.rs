@@ -23,10 +23,7 @@ const BACKLOG: i32 = 4096;
 /// Time since an arbitrary start, which never goes back.
 pub(crate) fn now() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    Duration::new(
-        time.tv_sec.unsigned_abs(),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// A duration as the kernel takes it.
@@ -73,10 +70,7 @@ fn make(endpoint: &Endpoint, flags: SocketFlags) -> Result<Fd, Errno> {
 /// A connected, tuned, blocking socket, or an error when it is not connected by `deadline`.
 pub(crate) fn connect(endpoint: &Endpoint, deadline: Duration) -> Result<Fd, TransportError> {
     let fd = make(endpoint, SocketFlags::empty())?;
-    tune(
-        rustix::fd::AsFd::as_fd(&fd),
-        matches!(endpoint, Endpoint::Unix(_)),
-    )?;
+    tune(rustix::fd::AsFd::as_fd(&fd), matches!(endpoint, Endpoint::Unix(_)))?;
     loop {
         let left = deadline.saturating_sub(now());
         if left.is_zero() {
@@ -126,10 +120,7 @@ fn await_connected(fd: &Fd, deadline: Duration) -> Result<(), TransportError> {
 
 /// A socket that listens, non-blocking, and where it does (the port chosen).
 pub(crate) fn listen(endpoint: &Endpoint) -> Result<(Fd, Endpoint), TransportError> {
-    let refuse = |error| TransportError::Listen {
-        endpoint: endpoint.clone(),
-        errno: errno_of(error),
-    };
+    let refuse = |error| TransportError::Listen { endpoint: endpoint.clone(), errno: errno_of(error) };
     let listening = || -> Result<(Fd, Endpoint), Errno> {
         let fd = make(endpoint, SocketFlags::NONBLOCK)?;
         let bound = match endpoint {

@@ -24,16 +24,8 @@ fn request_and_answer_pass_on_both_kinds_of_sockets() {
         assert_eq!((welcome.epoch, welcome.namespace), (Epoch(5), 6));
         assert_eq!(connection.role(), &Role::Agent(3));
         let body = encoded(DataRequest::Extent { ino: Ino(0) });
-        let answer = connection
-            .call(
-                &Outgoing {
-                    header: header(),
-                    body: &body,
-                    payload: &[],
-                },
-                &mut [],
-            )
-            .unwrap();
+        let answer =
+            connection.call(&Outgoing { header: header(), body: &body, payload: &[] }, &mut []).unwrap();
         assert_eq!(answer.header.status, Status::OK);
         assert_eq!(
             (answer.header.epoch, answer.header.namespace, answer.header.id),
@@ -54,27 +46,11 @@ fn payloads_of_all_sizes_arrive_whole_both_ways() {
     for address in server.local_addrs() {
         let mut connection = connect(address);
         let max = MAX_PAYLOAD as usize;
-        for len in [
-            0,
-            1,
-            63,
-            4096,
-            16 << 10,
-            (16 << 10) + 1,
-            65_536,
-            300_000,
-            max - 1,
-            max,
-        ] {
+        for len in [0, 1, 63, 4096, 16 << 10, (16 << 10) + 1, 65_536, 300_000, max - 1, max] {
             check_read(&mut connection, len as u64, len);
             let data = patterned(9, len);
-            let (status, reply, _) = call(
-                &mut connection,
-                &write_request(9),
-                &[IoSlice::new(&data)],
-                &mut [],
-            )
-            .unwrap();
+            let (status, reply, _) =
+                call(&mut connection, &write_request(9), &[IoSlice::new(&data)], &mut []).unwrap();
             assert_eq!(status, Status::OK, "{len}");
             assert_eq!(reply, Some(Reply::Data(DataReply::Written { count: len as u32, before: 0 })));
         }
@@ -119,11 +95,8 @@ fn file_ranges_are_sent_and_a_cut_file_reads_as_zeros() {
             (FILE_LEN - 50, 200_000),
             (FILE_LEN - 5, 10),
         ] {
-            let body = encoded(DataRequest::Seek {
-                ino: Ino(offset as u64),
-                offset: len as u64,
-                hole: false,
-            });
+            let body =
+                encoded(DataRequest::Seek { ino: Ino(offset as u64), offset: len as u64, hole: false });
             let mut into = vec![1; len];
             let (status, _, n) =
                 call(&mut connection, &body, &[], &mut [IoSliceMut::new(&mut into)]).unwrap();
@@ -137,36 +110,16 @@ fn file_ranges_are_sent_and_a_cut_file_reads_as_zeros() {
 #[test]
 fn descriptors_pass_over_unix_sockets_and_are_refused_over_tcp() {
     let server = start(Toy::new());
-    let [unix, tcp] = server.local_addrs() else {
-        panic!()
-    };
-    let options = ConnectOptions {
-        fd_floor: 300,
-        ..options()
-    };
+    let [unix, tcp] = server.local_addrs() else { panic!() };
+    let options = ConnectOptions { fd_floor: 300, ..options() };
     let (mut connection, _) =
         Connection::connect(unix, &key(1), DEPLOYMENT, Role::Control, &options).unwrap();
     assert!(connection.fd() >= 300);
-    let body = encoded(DataRequest::Pass {
-        ino: Ino(1),
-        create: false,
-    });
-    let request = Outgoing {
-        header: header(),
-        body: &body,
-        payload: &[],
-    };
-    let fd = connection
-        .call(&request, &mut [])
-        .unwrap()
-        .fd
-        .expect("a descriptor");
+    let body = encoded(DataRequest::Pass { ino: Ino(1), create: false });
+    let request = Outgoing { header: header(), body: &body, payload: &[] };
+    let fd = connection.call(&request, &mut []).unwrap().fd.expect("a descriptor");
     assert!(fd.as_raw_fd() >= 300);
-    assert!(
-        rustix::io::fcntl_getfd(&fd)
-            .unwrap()
-            .contains(rustix::io::FdFlags::CLOEXEC)
-    );
+    assert!(rustix::io::fcntl_getfd(&fd).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
     let mut file = std::fs::File::from(OwnedFd::from(fd));
     let mut start = [0; 10];
     file.seek(SeekFrom::Start(20)).unwrap();
@@ -189,11 +142,7 @@ fn posts_are_served_in_order_and_unanswered() {
         let data = patterned(0, 3000);
         for _ in 0..100 {
             let slices = [IoSlice::new(&data)];
-            let request = Outgoing {
-                header: header(),
-                body: &write_request(0),
-                payload: &slices,
-            };
+            let request = Outgoing { header: header(), body: &write_request(0), payload: &slices };
             connection.post(&request).unwrap();
         }
         // The answer to this call is the first that comes: all before it were served without one.
@@ -208,26 +157,13 @@ fn forgotten_answers_become_errors_and_panics_end_only_their_connection() {
     let address = &server.local_addrs()[0];
     let mut other = connect(address);
     let mut connection = connect(address);
-    let (status, ..) = call(
-        &mut connection,
-        &encoded(DataRequest::Remove { ino: Ino(1) }),
-        &[],
-        &mut [],
-    )
-    .unwrap();
+    let (status, ..) =
+        call(&mut connection, &encoded(DataRequest::Remove { ino: Ino(1) }), &[], &mut []).unwrap();
     assert_eq!(status, Errno::IO.into());
-    let panicked = call(
-        &mut connection,
-        &encoded(DataRequest::Sync { ino: Ino(1) }),
-        &[],
-        &mut [],
-    );
+    let panicked = call(&mut connection, &encoded(DataRequest::Sync { ino: Ino(1) }), &[], &mut []);
     assert_eq!(panicked, Err(TransportError::Closed));
     assert!(connection.is_broken());
-    assert_eq!(
-        call(&mut connection, &read_request(0, 0), &[], &mut []),
-        Err(TransportError::Closed)
-    );
+    assert_eq!(call(&mut connection, &read_request(0, 0), &[], &mut []), Err(TransportError::Closed));
     let role = Role::Agent(667);
     let panicked = Connection::connect(address, &key(1), DEPLOYMENT, role, &options());
     assert_eq!(panicked.map(|_| ()), Err(TransportError::Closed));
@@ -242,21 +178,9 @@ fn requests_and_answers_beyond_the_bounds_are_refused() {
     let mut connection = connect(&server.local_addrs()[0]);
     let body = vec![0; MAX_BODY as usize + 1];
     let error = call(&mut connection, &body, &[], &mut []).unwrap_err();
-    assert_eq!(
-        error,
-        TransportError::TooLong {
-            body: body.len(),
-            payload: 0
-        }
-    );
+    assert_eq!(error, TransportError::TooLong { body: body.len(), payload: 0 });
     let data = vec![0; MAX_PAYLOAD as usize];
-    let error = call(
-        &mut connection,
-        b"",
-        &[IoSlice::new(&data), IoSlice::new(b"x")],
-        &mut [],
-    )
-    .unwrap_err();
+    let error = call(&mut connection, b"", &[IoSlice::new(&data), IoSlice::new(b"x")], &mut []).unwrap_err();
     assert!(matches!(error, TransportError::TooLong { .. }));
     // Nothing was sent, so the connection is still good.
     check_read(&mut connection, 0, 10);
@@ -265,13 +189,8 @@ fn requests_and_answers_beyond_the_bounds_are_refused() {
     assert_eq!(status, Errno::INVAL.into());
 
     let mut small = [0; 10];
-    let error = call(
-        &mut connection,
-        &read_request(0, 11),
-        &[],
-        &mut [IoSliceMut::new(&mut small)],
-    )
-    .unwrap_err();
+    let error =
+        call(&mut connection, &read_request(0, 11), &[], &mut [IoSliceMut::new(&mut small)]).unwrap_err();
     assert!(matches!(error, TransportError::Protocol(_)));
     assert!(connection.is_broken());
 }
@@ -283,18 +202,9 @@ fn silence_ends_a_call_and_breaks_the_connection() {
         let mut connection = connect(address);
         connection.set_silence(Duration::from_millis(100)).unwrap();
         let begun = Instant::now();
-        let result = call(
-            &mut connection,
-            &encoded(DataRequest::Extent { ino: Ino(400) }),
-            &[],
-            &mut [],
-        );
+        let result = call(&mut connection, &encoded(DataRequest::Extent { ino: Ino(400) }), &[], &mut []);
         assert_eq!(result, Err(TransportError::TimedOut));
-        assert!(
-            begun.elapsed() < Duration::from_millis(350),
-            "{:?}",
-            begun.elapsed()
-        );
+        assert!(begun.elapsed() < Duration::from_millis(350), "{:?}", begun.elapsed());
         assert!(connection.is_broken());
     }
 }
@@ -313,8 +223,5 @@ fn nobody_listening_is_refused() {
     }
     let long = Endpoint::Unix("x".repeat(200));
     let result = Connection::connect(&long, &key(1), DEPLOYMENT, Role::Control, &options());
-    assert_eq!(
-        result.map(|_| ()),
-        Err(TransportError::System(Errno::NAMETOOLONG))
-    );
+    assert_eq!(result.map(|_| ()), Err(TransportError::System(Errno::NAMETOOLONG)));
 }

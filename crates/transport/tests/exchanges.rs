@@ -22,29 +22,19 @@ fn ok(call: &Exchange<'_, '_>) -> usize {
 fn one_dead_and_one_slow_server_do_not_fail_the_others() {
     let mut servers: Vec<_> = (0..4).map(|_| Some(start(Toy::new()))).collect();
     for kind in [0, 1] {
-        let mut connections: Vec<_> = servers
-            .iter()
-            .map(|s| s.as_ref().map(|s| connect(&s.local_addrs()[kind])))
-            .collect();
+        let mut connections: Vec<_> =
+            servers.iter().map(|s| s.as_ref().map(|s| connect(&s.local_addrs()[kind]))).collect();
         let mut dead = connections[1].take().unwrap();
-        let [Some(a), None, Some(slow), Some(b)] = &mut connections[..] else {
-            panic!()
-        };
+        let [Some(a), None, Some(slow), Some(b)] = &mut connections[..] else { panic!() };
         servers[1] = None;
 
         let len = 300_000;
         let mut rooms = vec![vec![0; len]; 2];
-        let [room_a, room_b] = &mut rooms[..] else {
-            panic!()
-        };
+        let [room_a, room_b] = &mut rooms[..] else { panic!() };
         let (mut into_a, mut into_b) = ([IoSliceMut::new(room_a)], [IoSliceMut::new(room_b)]);
         let read = read_request(7, len);
         let sleep = encoded(DataRequest::Extent { ino: Ino(150) });
-        let outgoing = |body| Outgoing {
-            header: header(),
-            body,
-            payload: &[],
-        };
+        let outgoing = |body| Outgoing { header: header(), body, payload: &[] };
         let begun = Instant::now();
         let mut calls = [
             Exchange::new(a, outgoing(&read), &mut into_a),
@@ -53,17 +43,9 @@ fn one_dead_and_one_slow_server_do_not_fail_the_others() {
             Exchange::new(b, outgoing(&read), &mut into_b),
         ];
         exchange(&mut calls);
-        assert!(
-            (150..1500).contains(&begun.elapsed().as_millis()),
-            "{:?}",
-            begun.elapsed()
-        );
+        assert!((150..1500).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
         assert_eq!((ok(&calls[0]), ok(&calls[2]), ok(&calls[3])), (len, 0, len));
-        assert!(
-            matches!(calls[1].result, Some(Err(TransportError::Closed))),
-            "{:?}",
-            calls[1].result
-        );
+        assert!(matches!(calls[1].result, Some(Err(TransportError::Closed))), "{:?}", calls[1].result);
         assert!(dead.is_broken() && !a.is_broken());
         assert_eq!(dead.body(), b"");
         // The body stays readable through the connection.
@@ -79,22 +61,12 @@ fn a_silent_server_times_out_alone_and_its_connection_is_broken() {
     let proxy = FaultProxy::start(&loopback(), servers[0].local_addrs()[1].clone(), 1).unwrap();
     let mut through = connect(proxy.endpoint());
     check_read(&mut through, 0, 100);
-    let mut others: Vec<_> = servers[1..]
-        .iter()
-        .map(|s| connect(&s.local_addrs()[1]))
-        .collect();
-    proxy.set(Faults {
-        silent: true,
-        ..Faults::default()
-    });
+    let mut others: Vec<_> = servers[1..].iter().map(|s| connect(&s.local_addrs()[1])).collect();
+    proxy.set(Faults { silent: true, ..Faults::default() });
     through.set_silence(Duration::from_millis(200)).unwrap();
 
     let body = read_request(0, 1000);
-    let request = Outgoing {
-        header: header(),
-        body: &body,
-        payload: &[],
-    };
+    let request = Outgoing { header: header(), body: &body, payload: &[] };
     let mut rooms = vec![vec![0; 1000]; 3];
     let mut into: Vec<_> = rooms.iter_mut().map(|r| [IoSliceMut::new(r)]).collect();
     let begun = Instant::now();
@@ -104,11 +76,7 @@ fn a_silent_server_times_out_alone_and_its_connection_is_broken() {
         .map(|(connection, into)| Exchange::new(connection, request, into))
         .collect();
     exchange(&mut calls);
-    assert!(
-        (200..1000).contains(&begun.elapsed().as_millis()),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert!((200..1000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
     assert!(matches!(calls[0].result, Some(Err(TransportError::TimedOut))));
     assert_eq!((ok(&calls[1]), ok(&calls[2])), (1000, 1000));
     assert!(through.is_broken());
@@ -126,16 +94,9 @@ fn transfers_larger_than_all_buffers_do_not_deadlock() {
         let mut connections: Vec<_> = servers.iter().map(|s| connect(&s.local_addrs()[kind])).collect();
         let mut rooms = vec![vec![0; len]; 4];
         let mut into: Vec<_> = rooms.iter_mut().map(|r| [IoSliceMut::new(r)]).collect();
-        let request = Outgoing {
-            header: header(),
-            body: &body,
-            payload: &payload,
-        };
-        let mut calls: Vec<_> = connections
-            .iter_mut()
-            .zip(&mut into)
-            .map(|(c, i)| Exchange::new(c, request, i))
-            .collect();
+        let request = Outgoing { header: header(), body: &body, payload: &payload };
+        let mut calls: Vec<_> =
+            connections.iter_mut().zip(&mut into).map(|(c, i)| Exchange::new(c, request, i)).collect();
         exchange(&mut calls);
         assert!(calls.iter().all(|c| ok(c) == len));
         assert!(rooms.iter().all(|r| *r == data));
@@ -149,10 +110,7 @@ fn a_full_link_does_not_hold_up_the_requests_after_it() {
     let proxy = FaultProxy::start(&loopback(), servers[0].local_addrs()[1].clone(), 1).unwrap();
     let mut first = connect(proxy.endpoint());
     let mut second = connect(&servers[1].local_addrs()[1]);
-    proxy.set(Faults {
-        silent: true,
-        ..Faults::default()
-    });
+    proxy.set(Faults { silent: true, ..Faults::default() });
 
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -162,29 +120,19 @@ fn a_full_link_does_not_hold_up_the_requests_after_it() {
             let mut calls = [
                 Exchange::new(
                     &mut first,
-                    Outgoing {
-                        header: header(),
-                        body: &large,
-                        payload: &payload,
-                    },
+                    Outgoing { header: header(), body: &large, payload: &payload },
                     &mut [],
                 ),
                 Exchange::new(
                     &mut second,
-                    Outgoing {
-                        header: header(),
-                        body: &small,
-                        payload: &[],
-                    },
+                    Outgoing { header: header(), body: &small, payload: &[] },
                     &mut [],
                 ),
             ];
             exchange(&mut calls);
             assert_eq!((ok(&calls[0]), ok(&calls[1])), (0, 0));
         });
-        eventually("the second server is asked", || {
-            free.served.load(Ordering::SeqCst) == 1
-        });
+        eventually("the second server is asked", || free.served.load(Ordering::SeqCst) == 1);
         assert_eq!(stuck.served.load(Ordering::SeqCst), 0);
         proxy.set(Faults::default());
     });
@@ -202,61 +150,24 @@ fn more_connections_than_fit_the_stack_are_watched_too() {
         .iter_mut()
         .zip(&bodies)
         .zip(&mut into)
-        .map(|((c, body), i)| {
-            Exchange::new(
-                c,
-                Outgoing {
-                    header: header(),
-                    body,
-                    payload: &[],
-                },
-                i,
-            )
-        })
+        .map(|((c, body), i)| Exchange::new(c, Outgoing { header: header(), body, payload: &[] }, i))
         .collect();
     exchange(&mut calls);
     assert!(calls.iter().all(|c| ok(c) == 20_000));
-    assert!(
-        rooms
-            .iter()
-            .enumerate()
-            .all(|(i, r)| *r == patterned(i as u64, 20_000))
-    );
+    assert!(rooms.iter().enumerate().all(|(i, r)| *r == patterned(i as u64, 20_000)));
 }
 
 #[test]
 fn a_call_that_cannot_begin_leaves_the_others_alone() {
     let server = start(Toy::new());
-    let (mut a, mut b) = (
-        connect(&server.local_addrs()[0]),
-        connect(&server.local_addrs()[0]),
-    );
+    let (mut a, mut b) = (connect(&server.local_addrs()[0]), connect(&server.local_addrs()[0]));
     let (huge, small) = (vec![0; 2 << 20], read_request(0, 0));
     let mut calls = [
-        Exchange::new(
-            &mut a,
-            Outgoing {
-                header: header(),
-                body: &huge,
-                payload: &[],
-            },
-            &mut [],
-        ),
-        Exchange::new(
-            &mut b,
-            Outgoing {
-                header: header(),
-                body: &small,
-                payload: &[],
-            },
-            &mut [],
-        ),
+        Exchange::new(&mut a, Outgoing { header: header(), body: &huge, payload: &[] }, &mut []),
+        Exchange::new(&mut b, Outgoing { header: header(), body: &small, payload: &[] }, &mut []),
     ];
     exchange(&mut calls);
-    assert!(matches!(
-        calls[0].result,
-        Some(Err(TransportError::TooLong { .. }))
-    ));
+    assert!(matches!(calls[0].result, Some(Err(TransportError::TooLong { .. }))));
     assert_eq!(ok(&calls[1]), 0);
     assert!(!a.is_broken());
 }

@@ -26,18 +26,12 @@ fn delays_slow_down_and_silence_passes() {
     let proxy = FaultProxy::start(&loopback(), server.local_addrs()[1].clone(), 1).unwrap();
     let mut connection = connect(proxy.endpoint());
     let delay = Duration::from_millis(30);
-    proxy.set(Faults {
-        delay: delay..delay * 2,
-        ..Faults::default()
-    });
+    proxy.set(Faults { delay: delay..delay * 2, ..Faults::default() });
     let begun = Instant::now();
     check_read(&mut connection, 0, 100);
     assert!(begun.elapsed() >= 2 * delay);
 
-    proxy.set(Faults {
-        silent: true,
-        ..Faults::default()
-    });
+    proxy.set(Faults { silent: true, ..Faults::default() });
     let begun = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| check_read(&mut connection, 0, 100));
@@ -56,26 +50,13 @@ fn a_cut_anywhere_is_an_error_and_never_a_wrong_answer() {
     for after in (0..90_000).step_by(1777) {
         let proxy = FaultProxy::start(&loopback(), server.local_addrs()[1].clone(), after).unwrap();
         let mut connection = connect(proxy.endpoint());
-        proxy.set(Faults {
-            cut_after: Some(after),
-            ..Faults::default()
-        });
+        proxy.set(Faults { cut_after: Some(after), ..Faults::default() });
         let mut results = Vec::new();
         for _ in 0..2 {
-            let written = call(
-                &mut connection,
-                &write_request(0),
-                &[IoSlice::new(&data)],
-                &mut [],
-            );
+            let written = call(&mut connection, &write_request(0), &[IoSlice::new(&data)], &mut []);
             results.push(written.map(|_| ()));
             let mut room = vec![0; len];
-            let read = call(
-                &mut connection,
-                &read_request(0, len),
-                &[],
-                &mut [IoSliceMut::new(&mut room)],
-            );
+            let read = call(&mut connection, &read_request(0, len), &[], &mut [IoSliceMut::new(&mut room)]);
             assert!(read.is_err() || room == data);
             results.push(read.map(|_| ()));
         }
@@ -92,18 +73,10 @@ fn seeded_cuts_leave_a_server_that_serves() {
     for _ in 0..20 {
         proxy.set(Faults::default());
         let mut connection = connect(proxy.endpoint());
-        proxy.set(Faults {
-            cut_one_in: 20,
-            ..Faults::default()
-        });
+        proxy.set(Faults { cut_one_in: 20, ..Faults::default() });
         for _ in 0..20 {
             let mut room = vec![0; 50_000];
-            match call(
-                &mut connection,
-                &read_request(9, 50_000),
-                &[],
-                &mut [IoSliceMut::new(&mut room)],
-            ) {
+            match call(&mut connection, &read_request(9, 50_000), &[], &mut [IoSliceMut::new(&mut room)]) {
                 Ok(_) => assert!(room == patterned(9, 50_000)),
                 Err(error) => {
                     assert_eq!(error, TransportError::Closed);

@@ -60,11 +60,7 @@ fn receive_message(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 fn hello() -> Hello {
-    Hello {
-        nonce: [4; 32],
-        deployment: DEPLOYMENT,
-        role: Role::Control,
-    }
+    Hello { nonce: [4; 32], deployment: DEPLOYMENT, role: Role::Control }
 }
 
 /// Authenticates by hand.
@@ -82,18 +78,9 @@ fn log_in(address: SocketAddr) -> TcpStream {
 fn a_wrong_key_another_deployment_and_an_unwanted_role_are_refused() {
     let toy = Toy::new();
     let server = start(toy.clone());
-    assert_eq!(
-        try_connect(&server, 2, DEPLOYMENT, Role::Control),
-        Err(TransportError::Authentication)
-    );
-    assert_eq!(
-        try_connect(&server, 1, DEPLOYMENT + 1, Role::Control),
-        Err(TransportError::Authentication)
-    );
-    assert_eq!(
-        try_connect(&server, 1, DEPLOYMENT, Role::Agent(666)),
-        Err(TransportError::Authentication)
-    );
+    assert_eq!(try_connect(&server, 2, DEPLOYMENT, Role::Control), Err(TransportError::Authentication));
+    assert_eq!(try_connect(&server, 1, DEPLOYMENT + 1, Role::Control), Err(TransportError::Authentication));
+    assert_eq!(try_connect(&server, 1, DEPLOYMENT, Role::Agent(666)), Err(TransportError::Authentication));
     assert_eq!(toy.sessions.load(std::sync::atomic::Ordering::SeqCst), 0);
     assert_eq!(try_connect(&server, 1, DEPLOYMENT, Role::Control), Ok(()));
 }
@@ -112,11 +99,7 @@ fn a_client_that_forges_its_proof_gets_neither_service_nor_reason() {
     let mut stream = raw(tcp_of(&server));
     stream.write_all(&auth_message(&hello())).unwrap();
     let challenge: Challenge = decode(&receive_message(&mut stream)).unwrap();
-    stream
-        .write_all(&auth_message(&Proof {
-            proof: challenge.proof,
-        }))
-        .unwrap();
+    stream.write_all(&auth_message(&Proof { proof: challenge.proof })).unwrap();
     assert_eq!(closes(&mut stream), (true, vec![]));
 }
 
@@ -142,10 +125,7 @@ fn a_server_of_another_version_is_named_by_its_version() {
         assert_eq!(connect_to_fake(answer), TransportError::Version { theirs: 513 });
     }
     assert_eq!(connect_to_fake(&head[..5]), TransportError::Closed);
-    assert!(matches!(
-        connect_to_fake(&[b'S'; 200]),
-        TransportError::Protocol(_)
-    ));
+    assert!(matches!(connect_to_fake(&[b'S'; 200]), TransportError::Protocol(_)));
 }
 
 /// Connects to something that answers with these bytes and closes.
@@ -214,10 +194,7 @@ fn lengths_beyond_the_bounds_close_the_connection() {
 
 #[test]
 fn those_who_do_not_finish_authenticating_are_closed_and_hold_no_thread() {
-    let options = ServerOptions {
-        greeting: Duration::from_millis(300),
-        ..ServerOptions::default()
-    };
+    let options = ServerOptions { greeting: Duration::from_millis(300), ..ServerOptions::default() };
     let server = Server::start(Toy::new(), vec![unix_endpoint(), loopback()], options).unwrap();
     let message = auth_message(&hello());
     let begun = Instant::now();
@@ -237,21 +214,14 @@ fn those_who_do_not_finish_authenticating_are_closed_and_hold_no_thread() {
     for stream in &mut streams {
         assert_eq!(closes(stream), (true, vec![]));
     }
-    assert!(
-        (280..2000).contains(&begun.elapsed().as_millis()),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert!((280..2000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
     eventually("all are gone", || server.connections() == 0);
     check_read(&mut connect(&server.local_addrs()[0]), 0, 10);
 }
 
 #[test]
 fn a_client_that_stalls_within_a_request_is_closed() {
-    let options = ServerOptions {
-        stall: Duration::from_millis(200),
-        ..ServerOptions::default()
-    };
+    let options = ServerOptions { stall: Duration::from_millis(200), ..ServerOptions::default() };
     let server = Server::start(Toy::new(), vec![unix_endpoint(), loopback()], options).unwrap();
     let mut head = header();
     (head.body_len, head.payload_len) = (5, 1000);

@@ -28,39 +28,25 @@ fn cpu() -> Duration {
 fn threads(name: &str) -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let comm = |path: std::path::PathBuf| std::fs::read_to_string(path.join("comm")).unwrap_or_default();
-    tasks
-        .filter(|t| comm(t.path()).trim() == name)
-        .map(|t| t.path().display().to_string())
-        .collect()
+    tasks.filter(|t| comm(t.path()).trim() == name).map(|t| t.path().display().to_string()).collect()
 }
 
 /// How often the threads of this name went to sleep.
 fn sleeps(name: &str) -> u64 {
     let status = |path: String| std::fs::read_to_string(path + "/status").unwrap_or_default();
     let count = |status: String| {
-        let line = status
-            .lines()
-            .find_map(|l| l.strip_prefix("voluntary_ctxt_switches:").map(str::to_owned));
+        let line = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:").map(str::to_owned));
         line.and_then(|n| n.trim().parse::<u64>().ok()).unwrap_or(0)
     };
     threads(name).into_iter().map(|t| count(status(t))).sum()
 }
 
 fn named(name: &str) -> ServerOptions {
-    ServerOptions {
-        name: name.to_owned(),
-        ..ServerOptions::default()
-    }
+    ServerOptions { name: name.to_owned(), ..ServerOptions::default() }
 }
 
 fn sleeping(connection: &mut bivouac_transport::Connection, ms: u64) -> Result<Status, TransportError> {
-    call(
-        connection,
-        &encoded(DataRequest::Extent { ino: Ino(ms) }),
-        &[],
-        &mut [],
-    )
-    .map(|(status, ..)| status)
+    call(connection, &encoded(DataRequest::Extent { ino: Ino(ms) }), &[], &mut []).map(|(status, ..)| status)
 }
 
 #[test]
@@ -113,11 +99,7 @@ fn stopping_finishes_requests_under_way_closes_the_rest_and_joins() {
     eventually("it is under way", || toy.served.load(Ordering::SeqCst) == 1);
     let begun = Instant::now();
     assert_eq!(server.stop(), 0);
-    assert!(
-        (100..1000).contains(&begun.elapsed().as_millis()),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert!((100..1000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
     assert_eq!(during.join().unwrap(), Ok(Status::OK));
     assert_eq!(sleeping(&mut idle, 0), Err(TransportError::Closed));
     assert_eq!(toy.sessions.load(Ordering::SeqCst), 0);
@@ -130,10 +112,7 @@ fn stopping_finishes_requests_under_way_closes_the_rest_and_joins() {
 fn stopping_does_not_wait_for_ever_for_a_handler() {
     let _alone = alone();
     let toy = Toy::new();
-    let options = ServerOptions {
-        grace: Duration::from_millis(100),
-        ..ServerOptions::default()
-    };
+    let options = ServerOptions { grace: Duration::from_millis(100), ..ServerOptions::default() };
     let server = Server::start(toy.clone(), vec![unix_endpoint()], options).unwrap();
     let mut busy = connect(&server.local_addrs()[0]);
     let during = std::thread::spawn(move || sleeping(&mut busy, 2000));
@@ -158,21 +137,14 @@ fn blocked_requests_do_not_hold_up_others() {
         eventually("all are under way", || server.workers() > 100);
         let begun = Instant::now();
         check_read(&mut connect(address), 0, 100);
-        assert!(
-            begun.elapsed() < Duration::from_millis(300),
-            "{:?}",
-            begun.elapsed()
-        );
+        assert!(begun.elapsed() < Duration::from_millis(300), "{:?}", begun.elapsed());
     });
 }
 
 #[test]
 fn more_busy_connections_than_workers_are_all_served() {
     let _alone = alone();
-    let options = ServerOptions {
-        max_workers: 3,
-        ..ServerOptions::default()
-    };
+    let options = ServerOptions { max_workers: 3, ..ServerOptions::default() };
     let server = Server::start(Toy::new(), vec![unix_endpoint()], options).unwrap();
     let address = &server.local_addrs()[0];
     let begun = Instant::now();
@@ -196,9 +168,7 @@ fn a_taken_port_or_name_is_named_in_the_error() {
     let server = start(Toy::new());
     for taken in server.local_addrs() {
         let result = Server::start(Toy::new(), vec![taken.clone()], ServerOptions::default());
-        let Err(TransportError::Listen { endpoint, errno }) = result.map(|_| ()) else {
-            panic!()
-        };
+        let Err(TransportError::Listen { endpoint, errno }) = result.map(|_| ()) else { panic!() };
         assert_eq!((&endpoint, errno), (taken, Errno(98)));
     }
 }

@@ -24,39 +24,20 @@ fn signals_neither_disturb_calls_nor_stretch_their_deadlines() {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = count as extern "C" fn(libc::c_int) as usize;
         assert_eq!(libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()), 0);
-        let often = libc::timeval {
-            tv_sec: 0,
-            tv_usec: 500,
-        };
-        let timer = libc::itimerval {
-            it_interval: often,
-            it_value: often,
-        };
-        assert_eq!(
-            libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()),
-            0
-        );
+        let often = libc::timeval { tv_sec: 0, tv_usec: 500 };
+        let timer = libc::itimerval { it_interval: often, it_value: often };
+        assert_eq!(libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()), 0);
     }
     for address in server.local_addrs() {
         let mut connection = connect(address);
         let mut second = connect(address);
         let data = patterned(0, 8 << 20);
         for _ in 0..5 {
-            call(
-                &mut connection,
-                &write_request(0),
-                &[IoSlice::new(&data)],
-                &mut [],
-            )
-            .unwrap();
+            call(&mut connection, &write_request(0), &[IoSlice::new(&data)], &mut []).unwrap();
             check_read(&mut connection, 3, 8 << 20);
         }
         let body = read_request(0, 1 << 20);
-        let request = Outgoing {
-            header: header(),
-            body: &body,
-            payload: &[],
-        };
+        let request = Outgoing { header: header(), body: &body, payload: &[] };
         let mut rooms = vec![vec![0; 1 << 20]; 2];
         let mut into: Vec<_> = rooms.iter_mut().map(|r| [IoSliceMut::new(r)]).collect();
         let mut calls: Vec<_> = [&mut connection, &mut second]
@@ -69,18 +50,9 @@ fn signals_neither_disturb_calls_nor_stretch_their_deadlines() {
 
         connection.set_silence(Duration::from_millis(150)).unwrap();
         let begun = Instant::now();
-        let result = call(
-            &mut connection,
-            &encoded(DataRequest::Extent { ino: Ino(1000) }),
-            &[],
-            &mut [],
-        );
+        let result = call(&mut connection, &encoded(DataRequest::Extent { ino: Ino(1000) }), &[], &mut []);
         assert_eq!(result, Err(TransportError::TimedOut));
-        assert!(
-            begun.elapsed() < Duration::from_millis(600),
-            "{:?}",
-            begun.elapsed()
-        );
+        assert!(begun.elapsed() < Duration::from_millis(600), "{:?}", begun.elapsed());
     }
     assert!(SIGNALS.load(Ordering::Relaxed) > 100);
 }

@@ -14,9 +14,7 @@ pub const DEPLOYMENT: u64 = 0xb170;
 /// A directory on disk and one in memory (where there is `/dev/shm`).
 pub fn places() -> Vec<TempDir> {
     let memory = tempfile::tempdir_in("/dev/shm").ok();
-    std::iter::once(tempfile::tempdir().unwrap())
-        .chain(memory)
-        .collect()
+    std::iter::once(tempfile::tempdir().unwrap()).chain(memory).collect()
 }
 
 /// A store over one directory.
@@ -49,11 +47,7 @@ impl Mount {
     /// A memory file system, or `None` with a printed reason where mounting is not permitted.
     pub fn memory(options: &str) -> Option<Mount> {
         let dir = tempfile::tempdir().unwrap();
-        mount(
-            Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]),
-            dir,
-            "tmpfs",
-        )
+        mount(Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]), dir, "tmpfs")
     }
 
     /// An ext4 file system of some MiB in a file, or `None` with a printed reason.
@@ -61,19 +55,12 @@ impl Mount {
         let dir = tempfile::tempdir().unwrap();
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(mib << 20).unwrap();
-        let made = Command::new("mkfs.ext4")
-            .args(["-q", "-F", "-m", "0"])
-            .arg(image.path())
-            .output();
+        let made = Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(image.path()).output();
         if !made.as_ref().is_ok_and(|made| made.status.success()) {
             eprintln!("skipped: mkfs.ext4 failed: {made:?}");
             return None;
         }
-        mount(
-            Command::new("mount").args(["-o", "loop"]).arg(image.path()),
-            dir,
-            "ext4",
-        )
+        mount(Command::new("mount").args(["-o", "loop"]).arg(image.path()), dir, "ext4")
     }
 
     /// Where it is.

@@ -75,21 +75,13 @@ fn the_first_part_begins_and_the_last_part_ends_the_listing() {
 fn directories_are_dealt_fairly() {
     let numbered = |n: u32| directory_shard(Ino::ROOT, format!("dir.{n:05}").as_bytes());
     // The same name in every rank's directory must not meet on one server.
-    let same = |n: u32| {
-        directory_shard(
-            Ino::new(ShardId((n % 4096) as u16), u64::from(n) / 4096 + 2),
-            b"output",
-        )
-    };
+    let same =
+        |n: u32| directory_shard(Ino::new(ShardId((n % 4096) as u16), u64::from(n) / 4096 + 2), b"output");
     for servers in [1, 2, 3, 4, 5, 8, 16, 31, 64, 128] {
         let map = uniform(servers);
         let shares = shares(&map);
         assert_fair("numbered names", &count(&map, (0..10_000).map(numbered)), &shares);
-        assert_fair(
-            "one name, many parents",
-            &count(&map, (0..10_000).map(same)),
-            &shares,
-        );
+        assert_fair("one name, many parents", &count(&map, (0..10_000).map(same)), &shares);
     }
 }
 
@@ -102,11 +94,7 @@ fn entries_and_parts_of_a_split_directory_are_dealt_fairly() {
     };
     let mut entries = vec![0; usize::from(PARTS)];
     (0..100_000).for_each(|n| entries[in_part(n)] += 1);
-    assert_fair(
-        "entries over parts",
-        &entries,
-        &vec![1.0 / f64::from(PARTS); usize::from(PARTS)],
-    );
+    assert_fair("entries over parts", &entries, &vec![1.0 / f64::from(PARTS); usize::from(PARTS)]);
     for servers in [2, 4, 7, 16, 64] {
         let map = uniform(servers);
         // Of many directories, whose numbers differ in their lowest bits only.
@@ -121,17 +109,12 @@ fn the_same_parts_of_two_directories_are_dealt_independently() {
     for bit in 0..64 {
         let (a, b) = (Ino(0x0050_0000_0000_1234), Ino(0x0050_0000_0000_1234 ^ 1 << bit));
         let shards = |dir| (0..PARTS).map(move |part| part_shard(dir, part));
-        let mut common: Vec<ShardId> = shards(a)
-            .filter(|shard| shards(b).any(|other| other == *shard))
-            .collect();
+        let mut common: Vec<ShardId> =
+            shards(a).filter(|shard| shards(b).any(|other| other == *shard)).collect();
         common.sort();
         common.dedup();
         // By chance about 15 (256 * 256 / 4096, less those that coincide within a directory).
-        assert!(
-            common.len() < 40,
-            "{} shards in common for bit {bit}",
-            common.len()
-        );
+        assert!(common.len() < 40, "{} shards in common for bit {bit}", common.len());
     }
 }
 
@@ -141,13 +124,7 @@ fn values_never_change() {
     assert_eq!(cookie(dir, b"a"), 8_652_942_586_033_451_236);
     assert_eq!(cookie(Ino::ROOT, b"results.h5"), 988_937_012_321_730_519);
     assert_eq!(part_of(cookie(dir, b"a")), 240);
-    assert_eq!(
-        [0, 1, 255].map(|part| part_shard(dir, part).0),
-        [1462, 3957, 3487]
-    );
-    assert_eq!(
-        [&b"a"[..], b"b", b"out"].map(|name| directory_shard(Ino::ROOT, name).0),
-        [3036, 3070, 4029]
-    );
+    assert_eq!([0, 1, 255].map(|part| part_shard(dir, part).0), [1462, 3957, 3487]);
+    assert_eq!([&b"a"[..], b"b", b"out"].map(|name| directory_shard(Ino::ROOT, name).0), [3036, 3070, 4029]);
     assert_eq!(entry_shard(dir, true, b"a").0, 3609);
 }

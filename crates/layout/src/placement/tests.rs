@@ -15,11 +15,7 @@ fn owner(layout: &FileLayout, map: &Map, offset: u64) -> ServerId {
     let range = layout.ranges.iter().rev().find(|r| r.start <= offset).unwrap();
     let servers = &map.generations[range.generation.0 as usize].servers;
     let n = servers.len() as u128;
-    let width = if layout.width == 0 {
-        n
-    } else {
-        n.min(layout.width.into())
-    };
+    let width = if layout.width == 0 { n } else { n.min(layout.width.into()) };
     let block = u128::from(offset) / u128::from(layout.block_size);
     servers[((u128::from(layout.first) + block % width) % n) as usize]
 }
@@ -28,13 +24,7 @@ fn valid_layout() -> impl Strategy<Value = FileLayout> {
     let block_size =
         prop_oneof![Just(1u32), Just(2), Just(3), 1u32..=32768].prop_map(|pages| pages * MIN_BLOCK);
     let ranges = prop::collection::btree_set(0u64..40, 0..4);
-    (
-        block_size,
-        prop_oneof![0u16..10, any::<u16>()],
-        any::<u32>(),
-        ranges,
-        prop::collection::vec(0u32..4, 5),
-    )
+    (block_size, prop_oneof![0u16..10, any::<u16>()], any::<u32>(), ranges, prop::collection::vec(0u32..4, 5))
         .prop_map(|(block_size, width, first, starts, generations)| {
             let starts = std::iter::once(0).chain(starts.into_iter().filter(|s| *s > 0));
             let range = |(start, generation): (u64, &u32)| LayoutRange {
@@ -42,37 +32,24 @@ fn valid_layout() -> impl Strategy<Value = FileLayout> {
                 generation: GenerationId(*generation),
             };
             let ranges = starts.zip(&generations).map(range).collect();
-            FileLayout {
-                block_size,
-                width,
-                first,
-                replicas: 1,
-                ranges,
-            }
+            FileLayout { block_size, width, first, replicas: 1, ranges }
         })
 }
 
 fn any_layout() -> impl Strategy<Value = FileLayout> {
     let number = || prop_oneof![0u64..10_000, any::<u64>(), (u64::MAX - 10_000)..=u64::MAX];
-    let range = (number(), prop_oneof![0u32..5, any::<u32>()]).prop_map(|(start, generation)| LayoutRange {
-        start,
-        generation: GenerationId(generation),
-    });
+    let range = (number(), prop_oneof![0u32..5, any::<u32>()])
+        .prop_map(|(start, generation)| LayoutRange { start, generation: GenerationId(generation) });
     let block_size = prop_oneof![0u32..3, any::<u32>(), Just(u32::MAX), Just(MIN_BLOCK)];
-    (
-        block_size,
-        any::<u16>(),
-        any::<u32>(),
-        any::<u8>(),
-        prop::collection::vec(range, 0..6),
-    )
-        .prop_map(|(block_size, width, first, replicas, ranges)| FileLayout {
+    (block_size, any::<u16>(), any::<u32>(), any::<u8>(), prop::collection::vec(range, 0..6)).prop_map(
+        |(block_size, width, first, replicas, ranges)| FileLayout {
             block_size,
             width,
             first,
             replicas,
             ranges,
-        })
+        },
+    )
 }
 
 /// A start in blocks, near 0 or near the largest offset, and a length in bytes of up to some 30 blocks.
@@ -154,10 +131,7 @@ fn each_bound_of_a_layout_is_checked() {
     let map = generations();
     let good = FileLayout::spread(Ino(5), MIN_BLOCK, GenerationId(1));
     assert!(good.is_valid(&map));
-    let range = |start, generation| LayoutRange {
-        start,
-        generation: GenerationId(generation),
-    };
+    let range = |start, generation| LayoutRange { start, generation: GenerationId(generation) };
     let bad = |change: fn(&mut FileLayout)| {
         let mut layout = good.clone();
         change(&mut layout);
@@ -171,43 +145,21 @@ fn each_bound_of_a_layout_is_checked() {
     assert!(bad(|l| l.ranges.clear()));
     assert!(bad(|l| l.ranges[0].start = 4096));
     assert!(bad(|l| l.ranges[0].generation = GenerationId(4)));
-    let with = |ranges: &[LayoutRange]| {
-        FileLayout {
-            ranges: ranges.to_vec(),
-            ..good.clone()
-        }
-        .is_valid(&map)
-    };
+    let with = |ranges: &[LayoutRange]| FileLayout { ranges: ranges.to_vec(), ..good.clone() }.is_valid(&map);
     assert!(with(&[range(0, 0), range(4096, 1), range(12288, 0)]));
-    assert!(
-        !with(&[range(0, 0), range(4096, 1), range(4096, 0)]),
-        "twice the same start"
-    );
-    assert!(
-        !with(&[range(0, 0), range(8192, 1), range(4096, 0)]),
-        "not ascending"
-    );
+    assert!(!with(&[range(0, 0), range(4096, 1), range(4096, 0)]), "twice the same start");
+    assert!(!with(&[range(0, 0), range(8192, 1), range(4096, 0)]), "not ascending");
     assert!(!with(&[range(0, 0), range(4097, 1)]), "within a block");
-    assert!(
-        FileLayout {
-            block_size: MAX_BLOCK,
-            ..good
-        }
-        .is_valid(&map)
-    );
+    assert!(FileLayout { block_size: MAX_BLOCK, ..good }.is_valid(&map));
 }
 
 #[test]
 fn the_blocks_of_one_file_are_dealt_exactly() {
     for servers in [1, 2, 3, 4, 7, 16, 128] {
         let map = uniform(servers);
-        for (width, first, blocks) in [
-            (0, 0, 1000),
-            (0, u32::MAX, 999),
-            (3, 5, 1001),
-            (1, 9, 10),
-            (500, 1, 640),
-        ] {
+        for (width, first, blocks) in
+            [(0, 0, 1000), (0, u32::MAX, 999), (3, 5, 1001), (1, 9, 10), (500, 1, 640)]
+        {
             let mut layout = FileLayout::spread(Ino(1), MIN_BLOCK, GenerationId(0));
             (layout.width, layout.first) = (width, first);
             let mut held = vec![0u64; usize::from(servers)];
@@ -230,9 +182,7 @@ fn first_blocks_of_10_000_files_are_dealt_fairly() {
     type Numbering = (&'static str, fn(u64) -> Ino);
     let counting: [Numbering; 2] = [
         ("one shard", |n| Ino::new(ShardId(77), n + 1)),
-        ("many shards", |n| {
-            Ino::new(ShardId((n % 4096) as u16), n / 4096 + 1)
-        }),
+        ("many shards", |n| Ino::new(ShardId((n % 4096) as u16), n / 4096 + 1)),
     ];
     for servers in [1, 2, 3, 4, 5, 8, 16, 31, 64, 128] {
         let map = uniform(servers);
@@ -254,19 +204,14 @@ fn values_never_change() {
     let mut layout = FileLayout::spread(Ino::new(ShardId(3), 99), DEFAULT_BLOCK, GenerationId(1));
     assert_eq!(layout.first, 3_700_812_778);
     let at = |layout: &FileLayout, block: u64| {
-        layout
-            .server_at(&map, block * u64::from(DEFAULT_BLOCK))
-            .map(|server| server.0)
+        layout.server_at(&map, block * u64::from(DEFAULT_BLOCK)).map(|server| server.0)
     };
     assert_eq!(
         [0, 1, 6, 7, 1 << 40].map(|block| at(&layout, block)),
         [Some(5), Some(6), Some(4), Some(5), Some(3)]
     );
     layout.width = 3;
-    layout.ranges.push(LayoutRange {
-        start: 4 << 20,
-        generation: GenerationId(3),
-    });
+    layout.ranges.push(LayoutRange { start: 4 << 20, generation: GenerationId(3) });
     assert_eq!(
         [0, 1, 6, 7, 8, 9, 1 << 40].map(|block| at(&layout, block)),
         [Some(5), Some(6), Some(5), Some(6), Some(5), Some(7), Some(5)]

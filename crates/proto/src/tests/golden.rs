@@ -26,11 +26,7 @@ fn a_header_is_these_bytes() {
         shard: ShardId(0x0fed),
         epoch: Epoch(0x1112_1314_1516_1718),
         namespace: 0x2122_2324_2526_2728,
-        id: RequestId {
-            session: 0x3132_3334_3536_3738,
-            slot: 0x4142_4344,
-            sequence: 0x5152_5354_5556_5758,
-        },
+        id: RequestId { session: 0x3132_3334_3536_3738, slot: 0x4142_4344, sequence: 0x5152_5354_5556_5758 },
     };
     let expected = [
         "4256574b", // magic
@@ -53,51 +49,25 @@ fn a_header_is_these_bytes() {
 
 #[test]
 fn requests_are_these_bytes() {
-    let how = OpenHow {
-        read: true,
-        create: Some(Create {
-            mode: 0o644,
-            exclusive: true,
-        }),
-        ..OpenHow::default()
-    };
-    let open = OpenId {
-        agent: 300,
-        slot: 5,
-        generation: 6,
-    };
-    let at = At {
-        dir: Ino(1),
-        split: false,
-        name: b"a.out",
-    };
+    let how =
+        OpenHow { read: true, create: Some(Create { mode: 0o644, exclusive: true }), ..OpenHow::default() };
+    let open = OpenId { agent: 300, slot: 5, generation: 6 };
+    let at = At { dir: Ino(1), split: false, name: b"a.out" };
     let cases = [
         (
             Request::Meta(MetaRequest::Open { at, how, open }),
             "0003010005612e6f7574010000000001a40301ac020506",
         ),
         (
-            Request::Data(DataRequest::Read {
-                ino: Ino(1 << 52),
-                offset: 1 << 20,
-                len: 512,
-            }),
+            Request::Data(DataRequest::Read { ino: Ino(1 << 52), offset: 1 << 20, len: 512 }),
             "010080808080808080088080408004",
         ),
         (
-            Request::Peer(PeerRequest::Commit {
-                intent: IntentId {
-                    shard: ShardId(9),
-                    number: 130,
-                },
-            }),
+            Request::Peer(PeerRequest::Commit { intent: IntentId { shard: ShardId(9), number: 130 } }),
             "0201098201",
         ),
         (Request::Agent(AgentRequest::Attach { pid: 4711 }), "0300e724"),
-        (
-            Request::Control(ControlRequest::Ping { epoch: Epoch(2) }),
-            "040002",
-        ),
+        (Request::Control(ControlRequest::Ping { epoch: Epoch(2) }), "040002"),
     ];
     for (request, expected) in cases {
         assert_eq!(hex(&encoded(&request)), expected, "{request:?}");
@@ -107,29 +77,14 @@ fn requests_are_these_bytes() {
 #[test]
 fn replies_are_these_bytes() {
     assert_eq!(hex(&encoded(&Reply::Done)), "00");
-    assert_eq!(
-        hex(&encoded(&Reply::Data(DataReply::Written { count: 512, before: 3 }))),
-        "0201800403"
-    );
+    assert_eq!(hex(&encoded(&Reply::Data(DataReply::Written { count: 512, before: 3 }))), "0201800403");
     assert_eq!(hex(&encoded(&Refusal::StaleNamespace(7))), "0207");
-    assert_eq!(
-        hex(&encoded(&samples::small_attr())),
-        "0500a40301e807e8070c020180010000000000"
-    );
+    assert_eq!(hex(&encoded(&samples::small_attr())), "0500a40301e807e8070c020180010000000000");
 }
 
 #[test]
 fn a_hello_is_these_bytes() {
-    let expected = [
-        "01".repeat(32).as_str(),
-        "99f9cb8fcfcca5eeee01",
-        "00",
-        "e807",
-        "64",
-        "02",
-        "04",
-        "1b",
-    ]
-    .concat();
+    let expected =
+        ["01".repeat(32).as_str(), "99f9cb8fcfcca5eeee01", "00", "e807", "64", "02", "04", "1b"].concat();
     assert_eq!(hex(&encoded(&samples::hellos()[0])), expected);
 }

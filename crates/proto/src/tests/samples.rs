@@ -15,35 +15,13 @@ use bivouac_layout::map::{Generation, Map, Node, Server, ServerState};
 use bivouac_layout::{Epoch, FileLayout, GenerationId, Ino, NodeId, ServerId, ShardId};
 
 const INO: Ino = Ino(u64::MAX);
-const AT: At = At {
-    dir: INO,
-    split: true,
-    name: b"a name of 20 bytes..",
-};
-const OTHER: At = At {
-    dir: Ino(1),
-    split: false,
-    name: b"\xff not UTF-8",
-};
-const OPEN: OpenId = OpenId {
-    agent: u64::MAX,
-    slot: u32::MAX,
-    generation: u32::MAX,
-};
-const INTENT: IntentId = IntentId {
-    shard: ShardId(4095),
-    number: u64::MAX,
-};
-const RANGE: LockRange = LockRange {
-    start: 0,
-    end: u64::MAX,
-    exclusive: true,
-};
+const AT: At = At { dir: INO, split: true, name: b"a name of 20 bytes.." };
+const OTHER: At = At { dir: Ino(1), split: false, name: b"\xff not UTF-8" };
+const OPEN: OpenId = OpenId { agent: u64::MAX, slot: u32::MAX, generation: u32::MAX };
+const INTENT: IntentId = IntentId { shard: ShardId(4095), number: u64::MAX };
+const RANGE: LockRange = LockRange { start: 0, end: u64::MAX, exclusive: true };
 const OWNERS: [LockOwner; 3] = [
-    LockOwner::Process {
-        session: u64::MAX,
-        pid: 4_194_304,
-    },
+    LockOwner::Process { session: u64::MAX, pid: 4_194_304 },
     LockOwner::Description(OPEN),
     LockOwner::Flock(OPEN),
 ];
@@ -56,24 +34,15 @@ pub(super) fn map() -> Box<Map> {
         address: address.parse().unwrap(),
         state,
     };
-    let servers = vec![
-        server(0, "10.0.0.1:4711", ServerState::Up),
-        server(1, "[fe80::1]:65535", ServerState::Down),
-    ];
-    let generation = |ids: &[u16]| Generation {
-        servers: ids.iter().copied().map(ServerId).collect(),
-    };
+    let servers =
+        vec![server(0, "10.0.0.1:4711", ServerState::Up), server(1, "[fe80::1]:65535", ServerState::Down)];
+    let generation = |ids: &[u16]| Generation { servers: ids.iter().copied().map(ServerId).collect() };
     Box::new(Map {
         epoch: Epoch(u64::MAX),
         deployment: u64::MAX,
         mount: "/bivouac".into(),
         block_size: 512 << 10,
-        nodes: (0..2)
-            .map(|n| Node {
-                id: NodeId(n),
-                host: format!("node{n}"),
-            })
-            .collect(),
+        nodes: (0..2).map(|n| Node { id: NodeId(n), host: format!("node{n}") }).collect(),
         servers,
         shards: (0..4096).map(|shard| ServerId(shard % 2)).collect(),
         copies: 1,
@@ -123,10 +92,7 @@ pub(super) fn largest_attr() -> Attr {
 }
 
 fn layout() -> Box<FileLayout> {
-    Box::new(FileLayout {
-        first: u32::MAX,
-        ..FileLayout::spread(INO, 128 << 20, GenerationId(u32::MAX))
-    })
+    Box::new(FileLayout { first: u32::MAX, ..FileLayout::spread(INO, 128 << 20, GenerationId(u32::MAX)) })
 }
 
 /// Every variant of every family of requests.
@@ -137,29 +103,19 @@ pub(super) fn requests() -> Vec<Request<'static>> {
     let agent = [
         AgentRequest::Attach { pid: u32::MAX },
         AgentRequest::Map,
-        AgentRequest::HoldsLocks {
-            session: u64::MAX,
-            server: ServerId(u16::MAX),
-        },
+        AgentRequest::HoldsLocks { session: u64::MAX, server: ServerId(u16::MAX) },
     ];
     let control = [
-        ControlRequest::Ping {
-            epoch: Epoch(u64::MAX),
-        },
+        ControlRequest::Ping { epoch: Epoch(u64::MAX) },
         ControlRequest::Install { map: map() },
         ControlRequest::Stats,
         ControlRequest::Overview,
         ControlRequest::Shutdown { keep: true },
         ControlRequest::Lifeline,
-        ControlRequest::Note {
-            text: "für das Protokoll",
-        },
+        ControlRequest::Note { text: "für das Protokoll" },
         ControlRequest::Release,
     ];
-    let rest = agent
-        .into_iter()
-        .map(Request::Agent)
-        .chain(control.into_iter().map(Request::Control));
+    let rest = agent.into_iter().map(Request::Agent).chain(control.into_iter().map(Request::Control));
     meta.chain(data).chain(peer).chain(rest).collect()
 }
 
@@ -170,10 +126,7 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
         append: true,
         truncate: true,
         directory: false,
-        create: Some(Create {
-            mode: 0o7777,
-            exclusive: true,
-        }),
+        create: Some(Create { mode: 0o7777, exclusive: true }),
     };
     let set = SetAttr {
         mode: Some(0o7777),
@@ -182,179 +135,63 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
         atime: Some(SetTime::Now),
         mtime: Some(SetTime::To(i64::MIN)),
     };
-    let wrote = Wrote {
-        end: i64::MAX as u64,
-        size_generation: u32::MAX,
-        age: u64::MAX,
-        unsure: true,
-    };
+    let wrote = Wrote { end: i64::MAX as u64, size_generation: u32::MAX, age: u64::MAX, unsure: true };
     let [process, description, flock] = OWNERS;
     vec![
         MetaRequest::Lookup { at: AT },
         MetaRequest::GetAttr { ino: INO },
         MetaRequest::SetAttr { ino: INO, set },
-        MetaRequest::Open {
-            at: AT,
-            how,
-            open: OPEN,
-        },
-        MetaRequest::OpenInode {
-            ino: INO,
-            how: OpenHow::default(),
-            open: OPEN,
-        },
-        MetaRequest::Release {
-            ino: INO,
-            open: OPEN,
-            wrote: Some(wrote),
-        },
-        MetaRequest::Release {
-            ino: INO,
-            open: OPEN,
-            wrote: None,
-        },
-        MetaRequest::Reopen {
-            ino: INO,
-            open: OPEN,
-            write: true,
-        },
-        MetaRequest::Truncate {
-            ino: INO,
-            size: u64::MAX,
-        },
-        MetaRequest::ReadRecord {
-            ino: INO,
-            offset: u64::MAX,
-            len: u32::MAX,
-        },
-        MetaRequest::WriteRecord {
-            ino: INO,
-            offset: 4095,
-        },
+        MetaRequest::Open { at: AT, how, open: OPEN },
+        MetaRequest::OpenInode { ino: INO, how: OpenHow::default(), open: OPEN },
+        MetaRequest::Release { ino: INO, open: OPEN, wrote: Some(wrote) },
+        MetaRequest::Release { ino: INO, open: OPEN, wrote: None },
+        MetaRequest::Reopen { ino: INO, open: OPEN, write: true },
+        MetaRequest::Truncate { ino: INO, size: u64::MAX },
+        MetaRequest::ReadRecord { ino: INO, offset: u64::MAX, len: u32::MAX },
+        MetaRequest::WriteRecord { ino: INO, offset: 4095 },
         MetaRequest::Spill { ino: INO },
         MetaRequest::Append { ino: INO },
         MetaRequest::Mkdir { at: AT, mode: 0o1777 },
-        MetaRequest::MakeNode {
-            at: AT,
-            kind: FileKind::Symlink,
-            mode: 0o777,
-            target: &[b'x'; 4095],
-        },
-        MetaRequest::MakeNode {
-            at: OTHER,
-            kind: FileKind::Fifo,
-            mode: 0,
-            target: b"",
-        },
+        MetaRequest::MakeNode { at: AT, kind: FileKind::Symlink, mode: 0o777, target: &[b'x'; 4095] },
+        MetaRequest::MakeNode { at: OTHER, kind: FileKind::Fifo, mode: 0, target: b"" },
         MetaRequest::Link { ino: INO, at: AT },
         MetaRequest::Unlink { at: OTHER },
         MetaRequest::Rmdir { at: OTHER },
-        MetaRequest::Rename {
-            from: AT,
-            to: OTHER,
-            mode: RenameMode::Replace,
-        },
-        MetaRequest::Rename {
-            from: AT,
-            to: AT,
-            mode: RenameMode::NoReplace,
-        },
-        MetaRequest::Rename {
-            from: OTHER,
-            to: AT,
-            mode: RenameMode::Exchange,
-        },
-        MetaRequest::ReadDir {
-            dir: INO,
-            split: true,
-            after: u64::MAX,
-            limit: u32::MAX,
-            attrs: true,
-        },
+        MetaRequest::Rename { from: AT, to: OTHER, mode: RenameMode::Replace },
+        MetaRequest::Rename { from: AT, to: AT, mode: RenameMode::NoReplace },
+        MetaRequest::Rename { from: OTHER, to: AT, mode: RenameMode::Exchange },
+        MetaRequest::ReadDir { dir: INO, split: true, after: u64::MAX, limit: u32::MAX, attrs: true },
         MetaRequest::Parent { ino: INO },
         MetaRequest::ReadLink { ino: INO },
-        MetaRequest::GetXattr {
-            ino: INO,
-            name: b"user.origin",
-        },
+        MetaRequest::GetXattr { ino: INO, name: b"user.origin" },
         MetaRequest::ListXattr { ino: INO },
-        MetaRequest::SetXattr {
-            ino: INO,
-            name: b"user.origin",
-            mode: XattrMode::Set,
-        },
-        MetaRequest::SetXattr {
-            ino: INO,
-            name: b"user.origin",
-            mode: XattrMode::Create,
-        },
-        MetaRequest::SetXattr {
-            ino: INO,
-            name: b"user.origin",
-            mode: XattrMode::Replace,
-        },
+        MetaRequest::SetXattr { ino: INO, name: b"user.origin", mode: XattrMode::Set },
+        MetaRequest::SetXattr { ino: INO, name: b"user.origin", mode: XattrMode::Create },
+        MetaRequest::SetXattr { ino: INO, name: b"user.origin", mode: XattrMode::Replace },
         MetaRequest::RemoveXattr { ino: INO, name: b"" },
-        MetaRequest::Lock {
-            ino: INO,
-            owner: process,
-            range: RANGE,
-            wait_ms: 1000,
-        },
-        MetaRequest::Unlock {
-            ino: INO,
-            owner: description,
-            start: 0,
-            end: u64::MAX,
-        },
-        MetaRequest::TestLock {
-            ino: INO,
-            owner: flock,
-            range: RANGE,
-        },
+        MetaRequest::Lock { ino: INO, owner: process, range: RANGE, wait_ms: 1000 },
+        MetaRequest::Unlock { ino: INO, owner: description, start: 0, end: u64::MAX },
+        MetaRequest::TestLock { ino: INO, owner: flock, range: RANGE },
         MetaRequest::EndSession { session: u64::MAX },
         MetaRequest::Sync { ino: INO },
     ]
 }
 
 fn data_requests() -> Vec<DataRequest> {
-    let allocate = |mode| DataRequest::Fallocate {
-        ino: INO,
-        offset: u64::MAX,
-        len: u64::MAX,
-        mode,
-    };
+    let allocate = |mode| DataRequest::Fallocate { ino: INO, offset: u64::MAX, len: u64::MAX, mode };
     vec![
-        DataRequest::Read {
-            ino: INO,
-            offset: u64::MAX,
-            len: u32::MAX,
-        },
-        DataRequest::Write {
-            ino: INO,
-            offset: u64::MAX,
-            sync: true,
-        },
+        DataRequest::Read { ino: INO, offset: u64::MAX, len: u32::MAX },
+        DataRequest::Write { ino: INO, offset: u64::MAX, sync: true },
         DataRequest::Extent { ino: INO },
-        DataRequest::Truncate {
-            ino: INO,
-            size: u64::MAX,
-            extend: true,
-        },
+        DataRequest::Truncate { ino: INO, size: u64::MAX, extend: true },
         allocate(Fallocate::Extend),
         allocate(Fallocate::KeepSize),
         allocate(Fallocate::PunchHole),
         allocate(Fallocate::Zero),
-        DataRequest::Seek {
-            ino: INO,
-            offset: u64::MAX,
-            hole: true,
-        },
+        DataRequest::Seek { ino: INO, offset: u64::MAX, hole: true },
         DataRequest::Sync { ino: INO },
         DataRequest::Remove { ino: INO },
-        DataRequest::Pass {
-            ino: INO,
-            create: true,
-        },
+        DataRequest::Pass { ino: INO, create: true },
         DataRequest::Space,
     ]
 }
@@ -362,116 +199,47 @@ fn data_requests() -> Vec<DataRequest> {
 fn peer_requests() -> Vec<PeerRequest<'static>> {
     let name = || b"\xff name".to_vec();
     let steps = vec![
-        Step::PutEntry {
-            dir: INO,
-            name: name(),
-            ino: INO,
-            kind: FileKind::Socket,
-            replace: Some(INO),
-        },
-        Step::RemoveEntry {
-            dir: INO,
-            name: name(),
-            ino: INO,
-        },
-        Step::MakeDirectory {
-            shard: ShardId(4095),
-            parent: INO,
-            name: name(),
-            mode: 0o755,
-            uid: 1,
-            gid: 2,
-        },
+        Step::PutEntry { dir: INO, name: name(), ino: INO, kind: FileKind::Socket, replace: Some(INO) },
+        Step::RemoveEntry { dir: INO, name: name(), ino: INO },
+        Step::MakeDirectory { shard: ShardId(4095), parent: INO, name: name(), mode: 0o755, uid: 1, gid: 2 },
         Step::RemoveDirectory { ino: INO },
-        Step::RemoveParts {
-            dir: INO,
-            shard: ShardId(0),
-        },
-        Step::SetParent {
-            ino: INO,
-            parent: Ino::ROOT,
-            name: name(),
-        },
+        Step::RemoveParts { dir: INO, shard: ShardId(0) },
+        Step::SetParent { ino: INO, parent: Ino::ROOT, name: name() },
         Step::AddLink { ino: INO },
         Step::DropLink { ino: INO },
         Step::Touch { ino: INO },
     ];
-    let entries = vec![MovedEntry {
-        name: name(),
-        ino: INO,
-        kind: FileKind::Directory,
-    }];
+    let entries = vec![MovedEntry { name: name(), ino: INO, kind: FileKind::Directory }];
     let owner = (0o7777, u32::MAX, u32::MAX);
     vec![
-        PeerRequest::Prepare {
-            intent: INTENT,
-            steps,
-        },
+        PeerRequest::Prepare { intent: INTENT, steps },
         PeerRequest::Commit { intent: INTENT },
         PeerRequest::Abort { intent: INTENT },
         PeerRequest::Outcome { intent: INTENT },
-        PeerRequest::InstallParts {
-            dir: INO,
-            owner,
-            time: i64::MIN,
-            parts: vec![0, 255],
-            entries,
-        },
+        PeerRequest::InstallParts { dir: INO, owner, time: i64::MIN, parts: vec![0, 255], entries },
         PeerRequest::StatParts { dir: INO },
         PeerRequest::OwnParts { dir: INO, owner },
         PeerRequest::RaiseNamespace { version: u64::MAX },
-        PeerRequest::DirectoryMoves {
-            intent: INTENT,
-            take: true,
-        },
+        PeerRequest::DirectoryMoves { intent: INTENT, take: true },
         PeerRequest::Note { text: "" },
         PeerRequest::Inode { ino: INO },
-        PeerRequest::Entry {
-            dir: INO,
-            split: true,
-            name: b"\xff name",
-        },
+        PeerRequest::Entry { dir: INO, split: true, name: b"\xff name" },
     ]
 }
 
 /// Every variant of every family of replies.
 pub(super) fn replies() -> Vec<Reply> {
     let attr = || Box::new(largest_attr());
-    let entry = |attr| DirEntry {
-        name: b"\xff".to_vec(),
-        ino: INO,
-        kind: FileKind::File,
-        cookie: u64::MAX,
-        attr,
-    };
+    let entry =
+        |attr| DirEntry { name: b"\xff".to_vec(), ino: INO, kind: FileKind::File, cookie: u64::MAX, attr };
     let meta = [
         MetaReply::Attr(attr()),
-        MetaReply::Entry {
-            attr: Box::new(small_attr()),
-            target: b"../elsewhere".to_vec(),
-        },
-        MetaReply::Elsewhere {
-            ino: INO,
-            kind: FileKind::Directory,
-        },
-        MetaReply::Opened {
-            attr: attr(),
-            created: true,
-            target: Vec::new(),
-        },
-        MetaReply::Appended {
-            offset: u64::MAX,
-            written: u32::MAX,
-            size_generation: u32::MAX,
-        },
-        MetaReply::Listing {
-            entries: vec![entry(None), entry(Some(attr()))],
-            end: true,
-        },
-        MetaReply::Parent {
-            parent: INO,
-            name: b"\xff".to_vec(),
-        },
+        MetaReply::Entry { attr: Box::new(small_attr()), target: b"../elsewhere".to_vec() },
+        MetaReply::Elsewhere { ino: INO, kind: FileKind::Directory },
+        MetaReply::Opened { attr: attr(), created: true, target: Vec::new() },
+        MetaReply::Appended { offset: u64::MAX, written: u32::MAX, size_generation: u32::MAX },
+        MetaReply::Listing { entries: vec![entry(None), entry(Some(attr()))], end: true },
+        MetaReply::Parent { parent: INO, name: b"\xff".to_vec() },
         MetaReply::Conflict(None),
         MetaReply::Conflict(Some((OWNERS[0], RANGE))),
         MetaReply::Layout(layout()),
@@ -479,37 +247,17 @@ pub(super) fn replies() -> Vec<Reply> {
     let data = [
         DataReply::Read { length: u64::MAX },
         DataReply::Written { count: u32::MAX, before: 1 },
-        DataReply::Extent {
-            length: u64::MAX,
-            allocated: u64::MAX,
-            age: u64::MAX,
-        },
+        DataReply::Extent { length: u64::MAX, allocated: u64::MAX, age: u64::MAX },
         DataReply::Position { offset: u64::MAX },
         DataReply::Passed,
-        DataReply::Space {
-            total: u64::MAX,
-            available: 0,
-            device: 7,
-        },
+        DataReply::Space { total: u64::MAX, available: 0, device: 7 },
     ];
     let peer = [
-        PeerReply::Prepared {
-            made: vec![INO, Ino(1)],
-        },
+        PeerReply::Prepared { made: vec![INO, Ino(1)] },
         PeerReply::Outcome { committed: true },
-        PeerReply::Parts {
-            entries: u64::MAX,
-            subdirectories: u32::MAX,
-            mtime: i64::MIN,
-        },
-        PeerReply::Inode {
-            attr: attr(),
-            parent: INO,
-        },
-        PeerReply::Entry {
-            named: Some((INO, FileKind::File)),
-            owner: (0o755, 1, 2),
-        },
+        PeerReply::Parts { entries: u64::MAX, subdirectories: u32::MAX, mtime: i64::MIN },
+        PeerReply::Inode { attr: attr(), parent: INO },
+        PeerReply::Entry { named: Some((INO, FileKind::File)), owner: (0o755, 1, 2) },
     ];
     let agent = [
         AgentReply::Attached {
@@ -522,21 +270,10 @@ pub(super) fn replies() -> Vec<Reply> {
         },
         AgentReply::Map(map()),
     ];
-    let health = vec![ServerHealth {
-        server: ServerId(1),
-        alive: false,
-        silent_ms: u64::MAX,
-    }];
+    let health = vec![ServerHealth { server: ServerId(1), alive: false, silent_ms: u64::MAX }];
     let control = [
-        ControlReply::Pong {
-            epoch: Epoch(u64::MAX),
-            boot: u64::MAX,
-        },
-        ControlReply::Stats(Box::new(Stats {
-            inodes: u64::MAX,
-            opens: 1,
-            ..Stats::default()
-        })),
+        ControlReply::Pong { epoch: Epoch(u64::MAX), boot: u64::MAX },
+        ControlReply::Stats(Box::new(Stats { inodes: u64::MAX, opens: 1, ..Stats::default() })),
         ControlReply::Overview { map: map(), health },
     ];
     std::iter::once(Reply::Done)
@@ -563,21 +300,8 @@ pub(super) fn refusals() -> Vec<Refusal> {
 
 /// A greeting in every role.
 pub(super) fn hellos() -> Vec<Hello> {
-    let credentials = Credentials {
-        uid: 1000,
-        gid: 100,
-        groups: vec![4, 27],
-    };
-    [
-        Role::Client(credentials),
-        Role::Server(ServerId(1)),
-        Role::Agent(u64::MAX),
-        Role::Control,
-    ]
-    .map(|role| Hello {
-        nonce: [1; 32],
-        deployment: 0xeedc_9664_f1f2_fc99,
-        role,
-    })
-    .into()
+    let credentials = Credentials { uid: 1000, gid: 100, groups: vec![4, 27] };
+    [Role::Client(credentials), Role::Server(ServerId(1)), Role::Agent(u64::MAX), Role::Control]
+        .map(|role| Hello { nonce: [1; 32], deployment: 0xeedc_9664_f1f2_fc99, role })
+        .into()
 }

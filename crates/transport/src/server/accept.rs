@@ -33,12 +33,7 @@ pub(super) struct Acceptor<S: Service> {
 
 impl<S: Service> Acceptor<S> {
     pub(super) fn new(listeners: Vec<(Fd, bool)>, pool: Arc<Pool<S>>) -> Acceptor<S> {
-        Acceptor {
-            listeners,
-            pool,
-            due: VecDeque::new(),
-            short: false,
-        }
+        Acceptor { listeners, pool, due: VecDeque::new(), short: false }
     }
 
     pub(super) fn run(mut self) {
@@ -60,29 +55,15 @@ impl<S: Service> Acceptor<S> {
     fn wait(&self, back_off: bool) -> Vec<usize> {
         let mut polled = vec![PollFd::new(&self.pool.halt.event, PollFlags::IN)];
         if !back_off {
-            polled.extend(
-                self.listeners
-                    .iter()
-                    .map(|(fd, _)| PollFd::new(fd, PollFlags::IN)),
-            );
+            polled.extend(self.listeners.iter().map(|(fd, _)| PollFd::new(fd, PollFlags::IN)));
         }
-        let due = self
-            .due
-            .front()
-            .map(|(at, _)| at.saturating_sub(socket::now()) + Duration::from_millis(1));
-        let timeout = if back_off {
-            Some(due.map_or(BACK_OFF, |d| d.min(BACK_OFF)))
-        } else {
-            due
-        };
+        let due = self.due.front().map(|(at, _)| at.saturating_sub(socket::now()) + Duration::from_millis(1));
+        let timeout = if back_off { Some(due.map_or(BACK_OFF, |d| d.min(BACK_OFF))) } else { due };
         let timeout = timeout.map(socket::timespec);
         match rustix::event::poll(&mut polled, timeout.as_ref()) {
             Ok(_) => {
                 let listeners = polled.iter().skip(1).enumerate();
-                listeners
-                    .filter(|(_, p)| !p.revents().is_empty())
-                    .map(|(i, _)| i)
-                    .collect()
+                listeners.filter(|(_, p)| !p.revents().is_empty()).map(|(i, _)| i).collect()
             }
             Err(Errno::INTR) => Vec::new(),
             Err(error) => {
@@ -150,14 +131,8 @@ fn prepare(fd: &Fd, unix: bool, address: Option<SocketAddr>) -> Result<PeerInfo,
     if unix {
         let peer = sockopt::socket_peercred(fd)?;
         let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
-        Ok(PeerInfo::Unix {
-            pid,
-            uid: peer.uid.as_raw(),
-            gid: peer.gid.as_raw(),
-        })
+        Ok(PeerInfo::Unix { pid, uid: peer.uid.as_raw(), gid: peer.gid.as_raw() })
     } else {
-        address
-            .map(PeerInfo::Tcp)
-            .ok_or(TransportError::Protocol("a peer without an address"))
+        address.map(PeerInfo::Tcp).ok_or(TransportError::Protocol("a peer without an address"))
     }
 }

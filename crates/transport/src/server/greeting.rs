@@ -38,11 +38,7 @@ pub(super) enum Greeted<T> {
 
 impl Greeting {
     pub(super) fn new(deadline: Duration) -> Greeting {
-        Greeting {
-            deadline,
-            bytes: Vec::new(),
-            challenged: None,
-        }
+        Greeting { deadline, bytes: Vec::new(), challenged: None }
     }
 
     /// Takes what the socket has. An error means: close the connection.
@@ -121,13 +117,7 @@ impl Greeting {
         let server_nonce = nonce()?;
         let proof = prove(service.key(), Side::Server, &hello, &server_nonce);
         let mut body = Vec::new();
-        encode(
-            &Challenge {
-                nonce: server_nonce,
-                proof,
-            },
-            &mut body,
-        );
+        encode(&Challenge { nonce: server_nonce, proof }, &mut body);
         send(fd, Status::OK, &body)?;
         self.challenged = Some((hello, server_nonce));
         Ok(())
@@ -184,9 +174,5 @@ fn send(fd: BorrowedFd<'_>, status: Status, body: &[u8]) -> Result<(), Transport
     header.status = status;
     header.body_len = body.len() as u32;
     let sent = gather::send(fd, &header.to_bytes(), body, &[], 0, None, SendFlags::DONTWAIT)?;
-    if sent == HEADER_LEN + body.len() {
-        Ok(())
-    } else {
-        Err(TransportError::TimedOut)
-    }
+    if sent == HEADER_LEN + body.len() { Ok(()) } else { Err(TransportError::TimedOut) }
 }

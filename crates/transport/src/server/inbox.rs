@@ -46,10 +46,7 @@ pub(super) enum Incoming<'a> {
 
 impl Inbox {
     pub(super) fn new() -> Inbox {
-        Inbox {
-            bytes: Vec::new(),
-            held: 0..0,
-        }
+        Inbox { bytes: Vec::new(), held: 0..0 }
     }
 
     /// Forgets what it holds, and most of its memory.
@@ -80,10 +77,7 @@ impl Inbox {
     ) -> Result<Incoming<'_>, TransportError> {
         let mut quiet_since: Option<Duration> = None;
         loop {
-            let head = self
-                .bytes
-                .get(self.held.clone())
-                .and_then(|held| held.first_chunk::<HEADER_LEN>());
+            let head = self.bytes.get(self.held.clone()).and_then(|held| held.first_chunk::<HEADER_LEN>());
             let header = head.map(Header::from_bytes).transpose()?;
             let needed = header.map(|h| HEADER_LEN + h.body_len as usize + h.payload_len as usize);
             if let (Some(header), Some(needed)) = (header, needed)
@@ -97,11 +91,7 @@ impl Inbox {
                 Ok(_) => quiet_since = None,
                 Err(Errno::AGAIN | Errno::INTR) if halt.is_abandoned() => return Ok(Incoming::End),
                 Err(Errno::AGAIN) if self.held.is_empty() => {
-                    return Ok(if halt.is_stopping() {
-                        Incoming::End
-                    } else {
-                        Incoming::Idle
-                    });
+                    return Ok(if halt.is_stopping() { Incoming::End } else { Incoming::Idle });
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {
                     let now = socket::now();
@@ -128,11 +118,7 @@ impl Inbox {
             self.bytes.try_reserve_exact(more).map_err(|_| Errno::NOMEM)?;
             self.bytes.resize(end.max(ROOM), 0);
         }
-        let flags = if needed.is_some() {
-            RecvFlags::WAITALL
-        } else {
-            RecvFlags::empty()
-        };
+        let flags = if needed.is_some() { RecvFlags::WAITALL } else { RecvFlags::empty() };
         let free = self.bytes.get_mut(self.held.end..end).unwrap_or_default();
         let (n, _) = rustix::net::recv(fd, free, flags)?;
         self.held.end += n;
@@ -146,16 +132,9 @@ impl Inbox {
             self.held = 0..0;
         }
         let body_len = header.body_len as usize;
-        let message = self
-            .bytes
-            .get_mut(start + HEADER_LEN..start + len)
-            .unwrap_or_default();
+        let message = self.bytes.get_mut(start + HEADER_LEN..start + len).unwrap_or_default();
         match message.split_at_mut_checked(body_len) {
-            Some((body, payload)) => Ok(Incoming::Request {
-                header,
-                body,
-                payload,
-            }),
+            Some((body, payload)) => Ok(Incoming::Request { header, body, payload }),
             None => Err(TransportError::Protocol("a request shorter than its header says")),
         }
     }

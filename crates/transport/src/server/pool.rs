@@ -139,23 +139,14 @@ impl<S: Service> Pool<S> {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let state = State::Greeting(Greeting::new(deadline));
         let counted = Counted::new(&self.connections);
-        self.park(Client {
-            token,
-            _counted: counted,
-            line,
-            registered: false,
-            state,
-        });
+        self.park(Client { token, _counted: counted, line, registered: false, state });
         token
     }
 
     /// Closes a parked connection whose time to authenticate is over.
     pub(super) fn close_unless_authenticated(&self, token: u64) {
         let mut parked = lock(&self.parked);
-        if parked
-            .get(&token)
-            .is_some_and(|c| matches!(c.state, State::Greeting(_)))
-        {
+        if parked.get(&token).is_some_and(|c| matches!(c.state, State::Greeting(_))) {
             let late = parked.remove(&token);
             drop(parked);
             late.into_iter().for_each(|c| self.close(c));
@@ -216,9 +207,8 @@ impl<S: Service> Pool<S> {
         let number = workers.next;
         workers.next += 1;
         let pool = Arc::clone(self);
-        let thread = std::thread::Builder::new()
-            .name(self.options.name.clone())
-            .spawn(move || pool.work(number));
+        let thread =
+            std::thread::Builder::new().name(self.options.name.clone()).spawn(move || pool.work(number));
         match thread {
             Ok(handle) => {
                 workers.threads.insert(number, handle);
@@ -232,11 +222,7 @@ impl<S: Service> Pool<S> {
     }
 
     fn work(self: Arc<Self>, number: u64) {
-        let mut desk = Desk {
-            inbox: Inbox::new(),
-            body: Vec::new(),
-            payload: Vec::new(),
-        };
+        let mut desk = Desk { inbox: Inbox::new(), body: Vec::new(), payload: Vec::new() };
         while let Some(client) = self.next_client(&mut desk) {
             // Only a panic in the service's accept or closed gets here: it costs that connection, not the worker.
             if catch_unwind(AssertUnwindSafe(|| self.attend(client, &mut desk))).is_err() {
@@ -257,10 +243,7 @@ impl<S: Service> Pool<S> {
         let idle = socket::timespec(self.options.worker_idle);
         let mut timeout = Some(&idle);
         loop {
-            let mut events = [epoll::Event {
-                flags: EventFlags::empty(),
-                data: EventData::new_u64(HALT),
-            }];
+            let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(HALT) }];
             let result = epoll::wait(&self.epoll, &mut events, timeout);
             if self.halt.is_stopping() {
                 self.waiting.fetch_sub(1, Ordering::AcqRel);
@@ -270,11 +253,7 @@ impl<S: Service> Pool<S> {
                 Ok(0) => {
                     // Others wait: leave. The last one stays, and is not woken again for nothing.
                     let others = |n: usize| n.checked_sub(1).filter(|left| *left > 0);
-                    if self
-                        .waiting
-                        .fetch_update(Ordering::AcqRel, Ordering::Acquire, others)
-                        .is_ok()
-                    {
+                    if self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, others).is_ok() {
                         return None;
                     }
                     timeout = None;
@@ -349,11 +328,7 @@ impl<S: Service> Pool<S> {
         desk.inbox.clear();
         loop {
             let (header, body, payload) = match desk.inbox.next(line.fd, line.stall, line.halt)? {
-                Incoming::Request {
-                    header,
-                    body,
-                    payload,
-                } => (header, body, payload),
+                Incoming::Request { header, body, payload } => (header, body, payload),
                 Incoming::Idle => return Ok(Stay::Parked),
                 Incoming::End => return Ok(Stay::Closed),
             };
@@ -402,10 +377,7 @@ impl Desk {
 impl<S: Service> Running for Pool<S> {
     fn join_ended(&self) -> usize {
         let mut workers = lock(&self.workers);
-        let ended: Vec<_> = workers
-            .threads
-            .extract_if(|_, handle| handle.is_finished())
-            .collect();
+        let ended: Vec<_> = workers.threads.extract_if(|_, handle| handle.is_finished()).collect();
         let left = workers.threads.len();
         drop(workers);
         for (_, handle) in ended {

@@ -50,15 +50,7 @@ impl<'a> Responder<'a> {
         payload: &'a mut Vec<u8>,
     ) -> Responder<'a> {
         payload.clear();
-        Responder {
-            line,
-            request,
-            versions,
-            body,
-            payload,
-            answered: false,
-            failed: None,
-        }
+        Responder { line, request, versions, body, payload, answered: false, failed: None }
     }
 
     /// Whether the client waits for an answer.
@@ -152,10 +144,7 @@ impl<'a> Responder<'a> {
         encode(reply, self.body);
         let fits = self.body.len() <= MAX_BODY as usize && payload <= MAX_PAYLOAD as usize;
         if !fits {
-            tracing::error!(
-                "an answer is too long: body {}, payload {payload} bytes",
-                self.body.len()
-            );
+            tracing::error!("an answer is too long: body {}, payload {payload} bytes", self.body.len());
             self.fail(&Failure::Errno(Errno::IO));
         }
         fits
@@ -185,14 +174,12 @@ impl<'a> Responder<'a> {
     ) -> Result<(), TransportError> {
         let payload: &[u8] = if with_payload { self.payload } else { &[] };
         let head = self.head(status, payload.len());
-        self.line
-            .send(&head, self.body, payload, pass, SendFlags::empty())
+        self.line.send(&head, self.body, payload, pass, SendFlags::empty())
     }
 
     fn send_file(&self, file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), TransportError> {
         // MORE: the first packet is filled up with the beginning of the payload.
-        self.line
-            .send(&self.head(Status::OK, len), self.body, &[], None, SendFlags::MORE)?;
+        self.line.send(&self.head(Status::OK, len), self.body, &[], None, SendFlags::MORE)?;
         let mut at = offset;
         let mut left = len;
         let mut wait = self.line.wait();
@@ -251,11 +238,7 @@ impl<'a> Outlet<'a> {
     }
 
     fn wait(&self) -> Wait<'a> {
-        Wait {
-            stall: self.stall,
-            halt: self.halt,
-            since: None,
-        }
+        Wait { stall: self.stall, halt: self.halt, since: None }
     }
 }
 

@@ -86,13 +86,7 @@ impl Service for Toy {
         assert!(hello.role != Role::Agent(667), "on purpose");
         *self.last_peer.lock().unwrap() = Some(peer);
         self.sessions.fetch_add(1, Ordering::SeqCst);
-        Some((
-            0,
-            Welcome {
-                epoch: Epoch(5),
-                namespace: 6,
-            },
-        ))
+        Some((0, Welcome { epoch: Epoch(5), namespace: 6 }))
     }
 
     fn serve(
@@ -110,9 +104,7 @@ impl Service for Toy {
         };
         match request {
             DataRequest::Read { offset, len, .. } => {
-                reply
-                    .buffer()
-                    .extend((offset..offset + u64::from(len)).map(pattern));
+                reply.buffer().extend((offset..offset + u64::from(len)).map(pattern));
                 reply.ok(&Reply::Data(DataReply::Read { length: 1 }));
             }
             DataRequest::Seek { ino, offset, .. } => {
@@ -120,15 +112,11 @@ impl Service for Toy {
                 reply.ok_file(&read, self.file.as_fd(), ino.0, offset as usize);
             }
             DataRequest::Write { offset, .. } => {
-                let good = payload
-                    .iter()
-                    .enumerate()
-                    .all(|(i, b)| *b == pattern(offset + i as u64));
+                let good = payload.iter().enumerate().all(|(i, b)| *b == pattern(offset + i as u64));
                 match good {
-                    true => reply.ok(&Reply::Data(DataReply::Written {
-                        before: 0,
-                        count: payload.len() as u32,
-                    })),
+                    true => {
+                        reply.ok(&Reply::Data(DataReply::Written { before: 0, count: payload.len() as u32 }))
+                    }
                     false => reply.fail(&Failure::Errno(Errno::IO)),
                 }
             }
@@ -166,12 +154,7 @@ pub fn loopback() -> Endpoint {
 
 /// Starts a server on a Unix socket (first address) and on TCP (second).
 pub fn start(service: Arc<Toy>) -> Server {
-    Server::start(
-        service,
-        vec![unix_endpoint(), loopback()],
-        ServerOptions::default(),
-    )
-    .unwrap()
+    Server::start(service, vec![unix_endpoint(), loopback()], ServerOptions::default()).unwrap()
 }
 
 pub fn options() -> ConnectOptions {
@@ -183,9 +166,7 @@ pub fn options() -> ConnectOptions {
 }
 
 pub fn connect(endpoint: &Endpoint) -> Connection {
-    Connection::connect(endpoint, &key(1), DEPLOYMENT, Role::Control, &options())
-        .unwrap()
-        .0
+    Connection::connect(endpoint, &key(1), DEPLOYMENT, Role::Control, &options()).unwrap().0
 }
 
 pub fn encoded(request: DataRequest) -> Vec<u8> {
@@ -196,28 +177,16 @@ pub fn encoded(request: DataRequest) -> Vec<u8> {
 
 pub fn header() -> Header {
     let mut header = Header::new(Kind::Request);
-    header.id = RequestId {
-        session: 1,
-        slot: 2,
-        sequence: 3,
-    };
+    header.id = RequestId { session: 1, slot: 2, sequence: 3 };
     header
 }
 
 pub fn read_request(offset: u64, len: usize) -> Vec<u8> {
-    encoded(DataRequest::Read {
-        ino: Ino(1),
-        offset,
-        len: len as u32,
-    })
+    encoded(DataRequest::Read { ino: Ino(1), offset, len: len as u32 })
 }
 
 pub fn write_request(offset: u64) -> Vec<u8> {
-    encoded(DataRequest::Write {
-        ino: Ino(1),
-        offset,
-        sync: false,
-    })
+    encoded(DataRequest::Write { ino: Ino(1), offset, sync: false })
 }
 
 /// Calls, and returns status, reply and length of the payload.
@@ -227,27 +196,15 @@ pub fn call(
     payload: &[IoSlice<'_>],
     into: &mut [IoSliceMut<'_>],
 ) -> Result<(Status, Option<Reply>, usize), TransportError> {
-    let answer = connection.call(
-        &Outgoing {
-            header: header(),
-            body,
-            payload,
-        },
-        into,
-    )?;
+    let answer = connection.call(&Outgoing { header: header(), body, payload }, into)?;
     Ok((answer.header.status, decode(answer.body).ok(), answer.payload_len))
 }
 
 /// Reads through the connection and checks every byte.
 pub fn check_read(connection: &mut Connection, offset: u64, len: usize) {
     let mut into = vec![0; len];
-    let (status, _, n) = call(
-        connection,
-        &read_request(offset, len),
-        &[],
-        &mut [IoSliceMut::new(&mut into)],
-    )
-    .unwrap();
+    let (status, _, n) =
+        call(connection, &read_request(offset, len), &[], &mut [IoSliceMut::new(&mut into)]).unwrap();
     assert_eq!((status, n), (Status::OK, len));
     assert!(into == patterned(offset, len));
 }
