@@ -85,27 +85,7 @@ print("locked")'
 }
 
 #[test]
-fn ten_thousand_files_are_open_at_once() {
-    let site = Site::new("many-open");
-    let name = site.up(4);
-    let script = r#"
-import os, resource
-soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1 << 16), hard))
-os.mkdir('/bivouac/many')
-fds = [os.open(f'/bivouac/many/{i}', os.O_CREAT | os.O_RDWR) for i in range(10000)]
-for i, fd in enumerate(fds): os.write(fd, str(i).encode())
-for i, fd in enumerate(fds): assert os.pread(fd, 10, 0) == str(i).encode()
-for fd in fds: os.close(fd)
-print(len(os.listdir('/bivouac/many')))
-"#;
-    let program = site.path("many.py");
-    std::fs::write(&program, script).expect("written");
-    assert_eq!(site.sh(&name, &format!("python3 {}", program.display())).ok(), "10000\n");
-}
-
-#[test]
-fn a_program_that_closes_all_descriptors_goes_on() {
+fn a_program_that_closes_all_descriptors_behind_the_librarys_back_goes_on() {
     let site = Site::new("closes-all");
     let name = site.up(2);
     let script = r#"
@@ -130,41 +110,4 @@ os._exit(0) if os.write(1, b'end\n') else None
     std::fs::write(&program, script).expect("written");
     let told = site.sh(&name, &format!("python3 -u {}", program.display())).ok();
     assert_eq!(told, "before 2000000\nafter\nbefore 2000000\nend\n");
-}
-
-#[test]
-fn names_and_paths_of_all_lengths_and_bytes() {
-    let site = Site::new("odd-names");
-    let name = site.up(2);
-    let script = r#"
-import os, errno
-def fails(number, call, *args):
-    try: call(*args)
-    except OSError as e: assert e.errno == number, (e, call)
-    else: raise AssertionError(call)
-root = b'/bivouac/'
-os.mkdir(root + b'd'); os.chdir(root + b'd')
-os.close(os.open(b'n' * 255, os.O_CREAT)); fails(errno.ENAMETOOLONG, os.open, b'n' * 256, os.O_CREAT)
-every = [bytes([b]) for b in range(1, 256) if b not in b'/.']
-for n in every: os.close(os.open(n, os.O_CREAT | os.O_EXCL))
-assert sorted(os.listdir(b'.')) == sorted(every + [b'n' * 255])
-path = root + b'd'
-while len(path) + 201 < 4095:
-    path += b'/' + b'p' * 200; os.mkdir(path)
-path += b'/' + b'e' * (4095 - len(path) - 1)
-assert len(path) == 4095
-os.close(os.open(path, os.O_CREAT)); os.stat(path)
-fails(errno.ENAMETOOLONG, os.stat, path + b'e')
-fd = os.open(b'big', os.O_CREAT | os.O_RDWR)
-fails(errno.EINVAL, os.pread, fd, 1, -1)
-fails(errno.EINVAL, os.lseek, fd, -1, os.SEEK_SET)
-fails(errno.EFBIG, os.pwrite, fd, b'x', (1 << 63) - 1)
-os.pwrite(fd, b'x', 1 << 40); assert os.fstat(fd).st_size == (1 << 40) + 1
-assert os.stat(b'//bivouac///d/./../d//big').st_size == (1 << 40) + 1
-fails(errno.ENOTDIR, os.stat, b'big/'); fails(errno.EISDIR, os.open, root, os.O_WRONLY)
-print('ok')
-"#;
-    let program = site.path("names.py");
-    std::fs::write(&program, script).expect("written");
-    assert_eq!(site.sh(&name, &format!("python3 {}", program.display())).ok(), "ok\n");
 }
