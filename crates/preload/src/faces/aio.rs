@@ -1,233 +1,238 @@
-//! POSIX asynchronous I/O.
+//! POSIX asynchronous I/O (`<aio.h>`). The C library's helper threads make system calls that no symbol leads to, and
+//! would meet the placeholder descriptor. So an operation on a file of the mount is done within the call that asks for
+//! it, and is complete when that returns.
 //!
-//! glibc does it with helper threads and system calls of its own. For a file of ours the work is done within the call,
-//! and the request is marked as finished where glibc's own `aio_error`, `aio_return` and `aio_suspend` look: so those
-//! need no faces. What is asked to happen on completion happens.
+//! The outcome is kept where the C library itself keeps it, in the control block. Its own `aio_error`, `aio_return`,
+//! `aio_suspend` and `aio_cancel` look there (an operation that is complete is never looked up among the threads'
+//! requests), so they need no faces, and lists of both kinds of files work. Notifications are delivered by the C
+//! library too: it delivers the one of a `lio_listio` at once when there is nothing to do.
 
-use super::{bytes, room};
-use crate::raw::{MAX_TRANSFER, errno, result};
-use crate::vfs::{self, Errno, fds};
+use crate::raw::{MAX_TRANSFER, result};
+use crate::vfs::{self, Errno, data, fds};
 use std::ffi::{c_int, c_void};
+use std::mem::{offset_of, size_of};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, Ordering};
 
-/// glibc's `struct aiocb`, of which the members after the event are its own.
+use super::real::{FAULT, restore_errno, saved_errno};
+use super::{bytes, room};
+
+/// A control block, `struct aiocb`, which is `struct aiocb64` as well.
 #[repr(C)]
-pub struct Request {
+pub struct Block {
     fd: c_int,
     operation: c_int,
     priority: c_int,
     buffer: *mut c_void,
     len: usize,
     event: libc::sigevent,
-    next: *mut Request,
+    /// The C library's own, for its queue.
+    next: *mut Block,
     absolute_priority: c_int,
     policy: c_int,
-    error: c_int,
-    value: isize,
+    /// What `aio_error` answers.
+    error: AtomicI32,
+    /// What `aio_return` answers.
+    returned: isize,
     offset: i64,
     reserved: [u8; 32],
 }
 
-const _: () = assert!(size_of::<Request>() == size_of::<libc::aiocb>());
+const _: () = assert!(
+    size_of::<Block>() == size_of::<libc::aiocb>()
+        && offset_of!(Block, event) == offset_of!(libc::aiocb, aio_sigevent)
+        && offset_of!(Block, offset) == offset_of!(libc::aiocb, aio_offset)
+);
 
-type Start = unsafe extern "C" fn(*mut Request) -> c_int;
+/// How much lower than the process's an operation's priority may be (`AIO_PRIO_DELTA_MAX`).
+const MAX_PRIORITY: c_int = 20;
 
-/// Does a request on a file of ours, and marks it.
+real! {
+    real_aio_read = aio_read(block: *mut Block) -> c_int, else -1;
+    real_aio_write = aio_write(block: *mut Block) -> c_int, else -1;
+    real_aio_fsync = aio_fsync(kind: c_int, block: *mut Block) -> c_int, else -1;
+    real_lio_listio = lio_listio(
+        mode: c_int, list: *const *mut Block, count: c_int, event: *mut libc::sigevent,
+    ) -> c_int, else -1;
+}
+
+/// Something to do with a file of the mount.
+#[derive(Clone, Copy)]
+enum Operation {
+    Read,
+    Write,
+    Sync {
+        data_only: bool,
+    },
+    /// An unknown one, in a list.
+    Unknown,
+}
+
+/// Whether a control block is for a file of the mount.
 ///
 /// # Safety
-/// `request` is a valid request, whose buffer is as long as it says.
-unsafe fn finish(request: *mut Request, work: impl FnOnce(&Request) -> Result<usize, Errno>) {
+/// `block` is null or points to a control block.
+unsafe fn is_ours(block: *const Block) -> bool {
     // SAFETY: promised by the caller.
-    unsafe {
-        let outcome = work(&*request);
-        (*request).value = outcome.map_or(-1, |count| count as isize);
-        (*request).error = outcome.err().map_or(0, |errno| c_int::from(errno.0));
-        notify(&(*request).event);
+    match unsafe { block.as_ref() } {
+        Some(block) => !fds::is_foreign(block.fd) && fds::is_ours(block.fd),
+        None => false,
     }
 }
 
-fn read(request: &Request) -> Result<usize, Errno> {
-    // SAFETY: promised by the program: the buffer has room for `len` bytes.
-    vfs::pread(request.fd, unsafe { room(request.buffer, request.len.min(MAX_TRANSFER)) }, request.offset)
-}
-
-fn write(request: &Request) -> Result<usize, Errno> {
-    // SAFETY: promised by the program: the buffer holds `len` bytes.
-    vfs::data::pwrite(
-        request.fd,
-        unsafe { bytes(request.buffer, request.len.min(MAX_TRANSFER)) },
-        request.offset,
-    )
-}
-
-/// Says that a request is done, in the way that the program asked for.
+/// Moves the bytes.
 ///
 /// # Safety
-/// `event` is what the program passed.
-unsafe fn notify(event: &libc::sigevent) {
-    extern "C" fn run(event: *mut c_void) -> *mut c_void {
-        // SAFETY: made below by Box::into_raw, for this thread alone.
-        let event = unsafe { Box::from_raw(event.cast::<(ThreadFunction, libc::sigval)>()) };
-        event.0(event.1);
-        std::ptr::null_mut()
+/// The buffer is as the operation needs it.
+unsafe fn perform(block: &Block, operation: Operation) -> Result<usize, Errno> {
+    let len = block.len.min(MAX_TRANSFER);
+    let transfers = matches!(operation, Operation::Read | Operation::Write);
+    if transfers && len > 0 && block.buffer.is_null() {
+        return Err(FAULT);
     }
-    match event.sigev_notify {
-        libc::SIGEV_SIGNAL => {
-            // SAFETY: a signal to this very process.
-            unsafe { libc::sigqueue(libc::getpid(), event.sigev_signo, event.sigev_value) };
-        }
-        libc::SIGEV_THREAD => {
-            // SAFETY: glibc's layout: the function stands first in the union behind the three numbers.
-            let function =
-                unsafe { std::ptr::from_ref(event).cast::<Option<ThreadFunction>>().add(2).read() };
-            let Some(function) = function else { return };
-            let job = Box::into_raw(Box::new((function, event.sigev_value)));
-            let mut thread = 0;
-            // SAFETY: the thread takes the job over; if there is none, it comes back.
-            unsafe {
-                if libc::pthread_create(&mut thread, std::ptr::null(), run, job.cast()) == 0 {
-                    libc::pthread_detach(thread);
-                } else {
-                    drop(Box::from_raw(job));
-                }
-            }
-        }
-        _ => {}
+    match operation {
+        // SAFETY: promised by the caller.
+        Operation::Read => data::pread(block.fd, unsafe { room(block.buffer, len) }, block.offset),
+        // SAFETY: likewise.
+        Operation::Write => data::pwrite(block.fd, unsafe { bytes(block.buffer, len) }, block.offset),
+        Operation::Sync { data_only } => vfs::fsync(block.fd, data_only).map(|()| 0),
+        Operation::Unknown => Err(Errno::INVAL),
     }
 }
 
-type ThreadFunction = extern "C" fn(libc::sigval);
-
-fn is_ours(fd: c_int) -> bool {
-    !fds::is_foreign(fd) && fds::is_ours(fd)
-}
-
-/// # Safety
-/// `request` is a valid request.
-unsafe fn start(
-    request: *mut Request,
-    work: impl FnOnce(&Request) -> Result<usize, Errno>,
-    real: Option<Start>,
-) -> c_int {
-    // SAFETY: promised by the caller.
-    unsafe {
-        if !is_ours((*request).fd) {
-            return real.map_or_else(|| result(Err::<(), _>(Errno::NOSYS)), |real| real(request));
-        }
-        finish(request, work);
-        0
-    }
-}
-
-fn real_read() -> Option<Start> {
-    next!("aio_read", fn(*mut Request) -> c_int)
-}
-
-fn real_write() -> Option<Start> {
-    next!("aio_write", fn(*mut Request) -> c_int)
-}
-
-/// `lio_listio` with requests on files of ours among others.
+/// Does an operation, keeps its outcome and delivers its notification. Fails when it can't be accepted at all.
+/// Answers whether it succeeded.
 ///
 /// # Safety
-/// `list` points to `count` requests or NULLs, `event` is NULL or valid.
-unsafe fn start_list(
-    mode: c_int,
-    list: *const *mut Request,
-    count: c_int,
-    event: *const libc::sigevent,
-) -> c_int {
-    let mut failed = false;
-    // SAFETY: promised by the caller.
-    unsafe {
-        let list = std::slice::from_raw_parts(list, count as usize);
-        for &request in list.iter().filter(|request| !request.is_null()) {
-            let started = match (*request).operation {
-                libc::LIO_READ => start(request, read, real_read()),
-                libc::LIO_WRITE => start(request, write, real_write()),
-                _ => continue,
-            };
-            failed |= started != 0 || is_ours((*request).fd) && (*request).error != 0;
+/// As for `aio_read` and its relatives; `block` is for a file of the mount.
+unsafe fn run(block: *mut Block, operation: Operation) -> Result<bool, Errno> {
+    // SAFETY: the control block and its buffer belong to the operation until it is complete.
+    let (outcome, mut event) = unsafe {
+        let block = &mut *block;
+        let accepted = (0..=MAX_PRIORITY).contains(&block.priority);
+        let outcome = if accepted { perform(block, operation) } else { Err(Errno::INVAL) };
+        let event = block.event;
+        block.returned = outcome.map_or(-1, |count| count as isize);
+        // Other threads may be polling: what they find behind this is complete.
+        block.error.store(outcome.err().map_or(0, |errno| c_int::from(errno.0)), Ordering::Release);
+        if !accepted {
+            return Err(Errno::INVAL);
         }
-        if mode == libc::LIO_WAIT {
-            for &request in list.iter().filter(|request| !request.is_null()) {
-                while libc::aio_error(request.cast()) == libc::EINPROGRESS {
-                    let one = [request.cast::<libc::aiocb>().cast_const()];
-                    if libc::aio_suspend(one.as_ptr(), 1, std::ptr::null()) != 0 && errno() == Errno::INTR {
-                        return -1;
-                    }
-                }
-            }
-        } else if let Some(event) = event.as_ref() {
-            notify(event);
-        }
+        (outcome, event)
+    };
+    // From here on the program may have freed the control block.
+    if event.sigev_notify != libc::SIGEV_NONE {
+        let errno = saved_errno();
+        let nothing = [null_mut()];
+        // SAFETY: a list without operations; list and event live through the call.
+        unsafe { real_lio_listio(libc::LIO_NOWAIT, nothing.as_ptr(), 1, &raw mut event) };
+        restore_errno(errno);
     }
-    if failed { result(Err::<(), _>(Errno::IO)) } else { 0 }
+    Ok(outcome.is_ok())
 }
 
 /// # Safety
-/// As for [`start_list`].
-unsafe fn any_ours(list: *const *mut Request, count: c_int) -> bool {
-    let Ok(count) = usize::try_from(count) else { return false };
-    if !vfs::active() || list.is_null() {
-        return false;
+/// As for `aio_fsync`.
+unsafe fn sync(kind: c_int, block: *mut Block) -> Result<(), Errno> {
+    if kind != libc::O_DSYNC && kind != libc::O_SYNC {
+        return Err(Errno::INVAL);
     }
     // SAFETY: promised by the caller.
-    unsafe {
-        std::slice::from_raw_parts(list, count)
-            .iter()
-            .any(|request| request.as_ref().is_some_and(|r| is_ours(r.fd)))
-    }
+    unsafe { run(block, Operation::Sync { data_only: kind == libc::O_DSYNC }) }.map(|_| ())
 }
 
+/// Does those of a list that are ours, then leaves the others and the list's own notification to the C library.
+///
 /// # Safety
 /// As for `lio_listio`.
-unsafe fn listed(mode: c_int, list: *const *mut Request, count: c_int, event: *mut libc::sigevent) -> c_int {
+unsafe fn list_io(
+    mode: c_int,
+    list: *const *mut Block,
+    count: c_int,
+    event: *mut libc::sigevent,
+) -> Result<(), Errno> {
+    let forward = |list| {
+        // SAFETY: promised by the caller of `list_io`.
+        let answer = unsafe { real_lio_listio(mode, list, count, event) };
+        if answer == 0 { Ok(()) } else { Err(super::real::last_error()) }
+    };
+    let known = mode == libc::LIO_WAIT || mode == libc::LIO_NOWAIT;
+    let len = usize::try_from(count).unwrap_or(0);
+    if !vfs::active() || !known || len == 0 || list.is_null() {
+        return forward(list);
+    }
+    // SAFETY: promised by the caller.
+    let blocks = unsafe { std::slice::from_raw_parts(list, len) };
+    // SAFETY: null, or control blocks.
+    if !blocks.iter().any(|&block| unsafe { is_ours(block) }) {
+        return forward(list);
+    }
+    let mut others = Vec::new();
+    others.try_reserve_exact(len).map_err(|_| Errno(libc::EAGAIN as u16))?;
+    let mut failure = None;
+    for &block in blocks {
+        // SAFETY: null, or a control block.
+        if !unsafe { is_ours(block) } {
+            others.push(block);
+            continue;
+        }
+        others.push(null_mut());
+        // SAFETY: ours, so it is a control block.
+        let operation = match unsafe { (*block).operation } {
+            libc::LIO_READ => Operation::Read,
+            libc::LIO_WRITE => Operation::Write,
+            libc::LIO_NOP => continue,
+            _ => Operation::Unknown,
+        };
+        // SAFETY: promised by the caller.
+        match unsafe { run(block, operation) } {
+            Ok(true) => {}
+            // Who does not wait learns of it from the control block.
+            Ok(false) if mode == libc::LIO_NOWAIT => {}
+            Err(errno) if mode == libc::LIO_NOWAIT => failure = Some(errno),
+            Ok(false) | Err(_) => failure = Some(Errno::IO),
+        }
+    }
+    forward(others.as_ptr())?;
+    failure.map_or(Ok(()), Err)
+}
+
+/// # Safety
+/// As for `aio_read`.
+unsafe fn read(block: *mut Block) -> c_int {
     // SAFETY: promised by the caller.
     unsafe {
-        if any_ours(list, count) {
-            return start_list(mode, list, count, event);
-        }
-        let real = next!("lio_listio", fn(c_int, *const *mut Request, c_int, *mut libc::sigevent) -> c_int);
-        real.map_or(-1, |real| real(mode, list, count, event))
+        if is_ours(block) { result(run(block, Operation::Read).map(|_| ())) } else { real_aio_read(block) }
     }
 }
 
 /// # Safety
-/// `request` is a valid request.
-unsafe fn synced(operation: c_int, request: *mut Request) -> c_int {
+/// As for `aio_write`.
+unsafe fn write(block: *mut Block) -> c_int {
     // SAFETY: promised by the caller.
     unsafe {
-        if is_ours((*request).fd) {
-            finish(request, |request| vfs::fsync(request.fd, operation == libc::O_DSYNC).map(|()| 0));
-            return 0;
-        }
-        next!("aio_fsync", fn(c_int, *mut Request) -> c_int).map_or(-1, |real| real(operation, request))
+        if is_ours(block) { result(run(block, Operation::Write).map(|_| ())) } else { real_aio_write(block) }
     }
 }
 
 /// # Safety
-/// `request` is NULL or valid.
-unsafe fn cancelled(fd: c_int, request: *mut Request) -> c_int {
-    if is_ours(fd) {
-        return libc::AIO_ALLDONE;
-    }
+/// As for `aio_fsync`.
+unsafe fn fsync(kind: c_int, block: *mut Block) -> c_int {
     // SAFETY: promised by the caller.
-    next!("aio_cancel", fn(c_int, *mut Request) -> c_int).map_or(-1, |real| unsafe { real(fd, request) })
+    unsafe { if is_ours(block) { result(sync(kind, block)) } else { real_aio_fsync(kind, block) } }
 }
 
 faces! {
-    fn aio_read(request: *mut Request) -> c_int { start(request, read, real_read()) }
-    fn aio_read64(request: *mut Request) -> c_int { start(request, read, real_read()) }
-    fn aio_write(request: *mut Request) -> c_int { start(request, write, real_write()) }
-    fn aio_write64(request: *mut Request) -> c_int { start(request, write, real_write()) }
-    fn aio_fsync(operation: c_int, request: *mut Request) -> c_int { synced(operation, request) }
-    fn aio_fsync64(operation: c_int, request: *mut Request) -> c_int { synced(operation, request) }
-    fn aio_cancel(fd: c_int, request: *mut Request) -> c_int { cancelled(fd, request) }
-    fn aio_cancel64(fd: c_int, request: *mut Request) -> c_int { cancelled(fd, request) }
-    fn lio_listio(mode: c_int, list: *const *mut Request, count: c_int, event: *mut libc::sigevent) -> c_int {
-        listed(mode, list, count, event)
+    fn aio_read(block: *mut Block) -> c_int { read(block) }
+    fn aio_read64(block: *mut Block) -> c_int { read(block) }
+    fn aio_write(block: *mut Block) -> c_int { write(block) }
+    fn aio_write64(block: *mut Block) -> c_int { write(block) }
+    fn aio_fsync(kind: c_int, block: *mut Block) -> c_int { fsync(kind, block) }
+    fn aio_fsync64(kind: c_int, block: *mut Block) -> c_int { fsync(kind, block) }
+    fn lio_listio(mode: c_int, list: *const *mut Block, count: c_int, event: *mut libc::sigevent) -> c_int {
+        result(list_io(mode, list, count, event))
     }
-    fn lio_listio64(mode: c_int, list: *const *mut Request, count: c_int, event: *mut libc::sigevent) -> c_int {
-        listed(mode, list, count, event)
+    fn lio_listio64(mode: c_int, list: *const *mut Block, count: c_int, event: *mut libc::sigevent) -> c_int {
+        result(list_io(mode, list, count, event))
     }
 }
