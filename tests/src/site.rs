@@ -1,6 +1,7 @@
 //! A scratch directory with deployments in it.
 
 use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -143,6 +144,16 @@ impl Site {
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(bivouac());
         command.args(args).env("BIVOUAC_HOME", self.home()).stdin(Stdio::null());
+        // Tests that run in the background of a script have these ignored, and hand that on.
+        let defaults = || {
+            for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
+                // SAFETY: setting a default disposition touches no memory.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            Ok(())
+        };
+        // SAFETY: what runs between fork and exec is a system call for each signal, which may be made there.
+        unsafe { command.pre_exec(defaults) };
         command
     }
 
