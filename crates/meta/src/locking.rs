@@ -57,6 +57,14 @@ impl Locking {
     fn stop_waiting(&self, waiter: LockOwner) {
         lock(&self.waits).remove(&waiter);
     }
+
+    /// Some locks of these owners went: nobody is known to wait for them until he has looked again. What is missing
+    /// here for that moment is found then; what stood here too long would be a circle that is none.
+    fn gave_up(&self, gone: impl Fn(&LockOwner) -> bool) {
+        for blockers in lock(&self.waits).values_mut() {
+            blockers.retain(|blocker| !gone(blocker));
+        }
+    }
 }
 
 fn check(range: LockRange) -> Result<(), Errno> {
@@ -94,8 +102,13 @@ impl<O: Outside> Core<O> {
                 }
                 sessions.files.entry(session).or_default().insert(ino);
             }
+            // Under the stripe's lock, so that nobody who is then blocked by this owner sees it wait.
+            if waited {
+                self.locking.stop_waiting(owner);
+            }
             bench.shard.live.entry(ino).or_default().locks.set(owner, range);
             // Turning an exclusive lock into a shared one lets others in.
+            self.locking.gave_up(|other| *other == owner);
             bench.changed();
             Ok(Reply::Done)
         });
@@ -114,6 +127,7 @@ impl<O: Outside> Core<O> {
             if let Some(live) = bench.shard.live.get_mut(&ino)
                 && live.locks.clear(owner, start, end)
             {
+                self.locking.gave_up(|other| *other == owner);
                 bench.changed();
             }
             bench.shard.rest(ino);
@@ -143,6 +157,9 @@ impl<O: Outside> Core<O> {
             self.stripes.with(ino.shard(), |bench| {
                 if let Some(live) = bench.shard.live.get_mut(&ino) {
                     live.locks.drop_session(session);
+                    self.locking.gave_up(
+                        |other| matches!(other, LockOwner::Process { session: s, .. } if *s == session),
+                    );
                     bench.changed();
                 }
                 bench.shard.rest(ino);

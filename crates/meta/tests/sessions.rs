@@ -216,6 +216,28 @@ fn a_circle_of_waiting_processes_is_a_deadlock() {
 }
 
 #[test]
+fn processes_that_take_turns_are_no_deadlock() {
+    let cluster = Cluster::new(1);
+    let client = Client::new(&cluster);
+    let ino = client.put("f", b"").unwrap();
+    std::thread::scope(|scope| {
+        for session in 1..=4 {
+            let cluster = &cluster;
+            scope.spawn(move || {
+                let client = Client::new(cluster);
+                for turn in 0..500 {
+                    let result = lock(&client, ino, process(session), EXCLUSIVE, 1000);
+                    assert_eq!(result, Ok(()), "process {session}, turn {turn}");
+                    let unlock =
+                        MetaRequest::Unlock { ino, owner: process(session), start: 0, end: u64::MAX };
+                    client.inode(ino, unlock, &[]).unwrap();
+                }
+            });
+        }
+    });
+}
+
+#[test]
 fn extended_attributes_keep_their_values_modes_and_limits() {
     let cluster = Cluster::new(1);
     let client = Client::new(&cluster);
