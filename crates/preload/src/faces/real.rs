@@ -123,7 +123,7 @@ pub unsafe fn text<'a>(string: *const c_char) -> Result<&'a CStr, Errno> {
 }
 
 /// Whether the C library must not be left alone with this path: it is in the mount, or it starts from a working
-/// directory in the mount (which the kernel sees elsewhere), or it names a descriptor, which may be ours.
+/// directory in the mount (which the kernel sees elsewhere), or it names a descriptor of ours.
 ///
 /// Symbolic links that lead from outside into the mount are not seen here. The kernel answers ENOENT or ENOTDIR for
 /// them, and `vfs` looks again.
@@ -137,7 +137,7 @@ pub fn handles(dirfd: c_int, path: &CStr) -> bool {
     }
     let bytes = path.to_bytes();
     match bytes.first() {
-        Some(b'/') => names_descriptor(bytes),
+        Some(b'/') => names_descriptor(bytes).is_some_and(vfs::is_ours),
         _ => vfs::in_mount(dirfd, c"."),
     }
 }
@@ -150,8 +150,31 @@ pub fn may_be_link_into_mount() -> bool {
 }
 
 /// Whether a path is one of the names of an open descriptor.
-fn names_descriptor(path: &[u8]) -> bool {
-    path.starts_with(b"/dev/std") || path.starts_with(b"/dev/fd/") || path.starts_with(b"/proc/")
+/// The descriptor of this process that a path names or starts from.
+fn names_descriptor(path: &[u8]) -> Option<c_int> {
+    let rest = match path {
+        b"/dev/stdin" => return Some(0),
+        b"/dev/stdout" => return Some(1),
+        b"/dev/stderr" => return Some(2),
+        _ => [&b"/dev/fd/"[..], b"/proc/self/fd/", b"/proc/thread-self/fd/"]
+            .iter()
+            .find_map(|prefix| path.strip_prefix(*prefix))
+            .or_else(|| own_process(path))?,
+    };
+    let digits = rest.split(|&b| b == b'/').next()?;
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// What follows `/proc/PID/fd/` for the own process.
+fn own_process(path: &[u8]) -> Option<&[u8]> {
+    let rest = path.strip_prefix(b"/proc/")?;
+    let end = rest.iter().position(|&b| b == b'/')?;
+    let pid: u32 = std::str::from_utf8(rest.get(..end)?).ok()?.parse().ok()?;
+    let rest = rest.get(end..)?.strip_prefix(b"/fd/")?;
+    (pid == bivouac_node::process::pid()).then_some(rest)
 }
 
 #[cfg(test)]
@@ -160,10 +183,21 @@ mod tests {
 
     #[test]
     fn names_of_descriptors_are_recognised() {
-        assert!(names_descriptor(b"/dev/stdin"));
-        assert!(names_descriptor(b"/dev/fd/7"));
-        assert!(names_descriptor(b"/proc/self/fd/7"));
-        assert!(!names_descriptor(b"/dev/null"));
+        assert_eq!(names_descriptor(b"/dev/stdin"), Some(0));
+        assert_eq!(names_descriptor(b"/dev/fd/7"), Some(7));
+        assert_eq!(names_descriptor(b"/proc/self/fd/7/x"), Some(7));
+        let own = format!("/proc/{}/fd/3", std::process::id());
+        assert_eq!(names_descriptor(own.as_bytes()), Some(3));
+        for other in [
+            &b"/dev/null"[..],
+            b"/proc/self/exe",
+            b"/proc/1/fd/3",
+            b"/dev/fd/",
+            b"/dev/fd/x",
+            b"/proc/self/fd",
+        ] {
+            assert_eq!(names_descriptor(other), None);
+        }
     }
 
     #[test]

@@ -226,23 +226,24 @@ unsafe fn list(fd: i32, buffer: *mut u8, size: usize) -> Result<usize, Errno> {
     let Some(file) = fds::get(fd)? else {
         return sys!(SYS_getdents64, fd, buffer, size);
     };
+    let before = vfs::lseek(fd, 0, libc::SEEK_CUR)?;
     // The smallest entry takes 24 bytes; what does not fit is asked for again.
     let entries = vfs::state::guarded(|| file.list((size / 48).max(1)))?;
     let mut used = 0;
     // Where the run of entries with the current cookie began, and the cookie before it: a listing never stops within one.
-    let mut run = (0, None);
+    let mut run = (0, before);
     let mut last = None;
     for entry in &entries {
         let length = (ENTRY_HEAD + entry.name.len() + 1).next_multiple_of(8);
         if last != Some(entry.cookie as i64) {
-            run = (used, last);
+            run = (used, last.unwrap_or(before));
         }
         if used + length > size {
-            let (fitting, Some(back)) = run else {
+            vfs::lseek(fd, run.1, libc::SEEK_SET)?;
+            if run.0 == 0 {
                 return Err(Errno::INVAL);
-            };
-            vfs::lseek(fd, back, libc::SEEK_SET)?;
-            used = fitting;
+            }
+            used = run.0;
             break;
         }
         let cookie = entry.cookie as i64;
