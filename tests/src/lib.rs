@@ -8,4 +8,4 @@ mod compare;
 mod site;
 
 pub use compare::{manifest, same_as_local};
-pub use site::{Finished, Site, bivouac, eventually, finish, run_dir};
+pub use site::{Finished, Site, bivouac, default_signals, eventually, finish, run_dir};

@@ -64,6 +64,20 @@ pub fn finish(command: Command) -> Finished {
     Finished::of(limited.stdin(Stdio::null()).output().expect("timeout starts"))
 }
 
+/// Gives a program the signals' default dispositions: tests that run in the background of a script have some of
+/// them ignored, and would hand that on.
+pub fn default_signals(command: &mut Command) -> &mut Command {
+    let defaults = || {
+        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
+            // SAFETY: setting a default disposition touches no memory.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: what runs between fork and exec is a system call for each signal, which may be made there.
+    unsafe { command.pre_exec(defaults) }
+}
+
 /// A program that has ended.
 #[derive(Debug)]
 pub struct Finished {
@@ -144,16 +158,7 @@ impl Site {
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(bivouac());
         command.args(args).env("BIVOUAC_HOME", self.home()).stdin(Stdio::null());
-        // Tests that run in the background of a script have these ignored, and hand that on.
-        let defaults = || {
-            for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
-                // SAFETY: setting a default disposition touches no memory.
-                unsafe { libc::signal(signal, libc::SIG_DFL) };
-            }
-            Ok(())
-        };
-        // SAFETY: what runs between fork and exec is a system call for each signal, which may be made there.
-        unsafe { command.pre_exec(defaults) };
+        default_signals(&mut command);
         command
     }
 

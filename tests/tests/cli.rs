@@ -1,6 +1,6 @@
 //! The command line as a contract: subcommands, exit codes, output, signals, and that nothing stays behind.
 
-use bivouac_tests::{Finished, Site, bivouac, eventually, run_dir};
+use bivouac_tests::{Finished, Site, bivouac, default_signals, eventually, run_dir};
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -359,9 +359,9 @@ fn an_interrupt_at_the_terminal_reaches_the_command_once() {
     );
     let run = format!("{} run --name {name} -- bash -c {}", bivouac().display(), quote(&inner));
     // `script` gives it a terminal of its own, to which the test types.
-    let mut child = Command::new("script")
-        .args(["-qec", &run, "/dev/null"])
-        .env("BIVOUAC_HOME", site.home())
+    let mut script = Command::new("script");
+    script.args(["-qec", &run, "/dev/null"]).env("BIVOUAC_HOME", site.home());
+    let mut child = default_signals(&mut script)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()
