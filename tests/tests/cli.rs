@@ -357,8 +357,9 @@ fn an_interrupt_at_the_terminal_reaches_the_command_once() {
         "trap 'echo int >> {0}' INT; echo ready >> {0}; for i in 1 2 3 4 5 6; do sleep 0.2; done; exit 6",
         log.display()
     );
-    let run = format!("{} run --name {name} -- bash -c {}", bivouac().display(), quote(&inner));
-    // `script` gives it a terminal of its own, to which the test types.
+    // `script` gives it a terminal of its own, to which the test types. The shell between them makes way: the interrupt
+    // would end it, and `script` reports the shell's status.
+    let run = format!("exec {} run --name {name} -- bash -c {}", bivouac().display(), quote(&inner));
     let mut script = Command::new("script");
     script.args(["-qec", &run, "/dev/null"]).env("BIVOUAC_HOME", site.home());
     let mut child = default_signals(&mut script)
