@@ -5,6 +5,7 @@
 
 use crate::blocks::Blocks;
 use crate::local::SubFiles;
+use crate::names::removed;
 use crate::record::Outcome;
 use crate::rpc::DataJob;
 use crate::session::Client;
@@ -168,9 +169,7 @@ impl Handle {
     }
 
     fn read_at(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-        if offset > FILE_MAX {
-            return Err(Errno::INVAL);
-        }
+        check_range(offset, into.iter().map(|b| b.len()).sum())?;
         let mut buffers = into.iter_mut().filter(|b| !b.is_empty());
         match (buffers.next(), buffers.next()) {
             (None, _) => Ok(0),
@@ -242,9 +241,7 @@ impl Handle {
     }
 
     fn write_at(&self, slot: &Slot, offset: u64, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        if offset > FILE_MAX {
-            return Err(Errno::INVAL);
-        }
+        check_range(offset, from.iter().map(|d| d.len()).sum())?;
         let mut slices = from.iter().filter(|d| !d.is_empty());
         match (slices.next(), slices.next()) {
             (None, _) => Ok(0),
@@ -349,7 +346,8 @@ impl Handle {
             }
             _ => return Err(Errno::INVAL),
         };
-        let to = base.checked_add(offset).ok_or(Errno::OVERFLOW)?;
+        // Beyond what can be told is EINVAL, as for a local file.
+        let to = base.checked_add(offset).ok_or(Errno::INVAL)?;
         let to = u64::try_from(to).map_err(|_| Errno::INVAL)?;
         slot.offset.store(to, Ordering::Relaxed);
         Ok(to)
@@ -366,7 +364,10 @@ impl Handle {
 
     /// Its attributes, exact.
     pub fn attr(&self) -> Result<Attr, Errno> {
-        let attr = self.client.attr_of(self.ino)?;
+        let attr = match self.client.attr_of(self.ino) {
+            Err(Errno::NOENT) if self.directory => return Ok(*removed(self.ino)),
+            found => found?,
+        };
         self.learn(&attr);
         self.client.exact(*attr)
     }
@@ -494,6 +495,12 @@ impl Handle {
             _ => None,
         }
     }
+}
+
+/// Refuses a transfer whose end no offset could name, as the kernel does.
+fn check_range(offset: u64, len: usize) -> Result<(), Errno> {
+    let end = offset.checked_add(len.min(LARGEST_CALL) as u64);
+    if end.is_some_and(|end| end <= FILE_MAX) { Ok(()) } else { Err(Errno::INVAL) }
 }
 
 /// Several slices as one. As the kernel does, no more than 2 GiB less a page.

@@ -52,6 +52,33 @@ impl<'a> New<'a> {
     }
 }
 
+/// Whether a path leads nowhere but where it starts.
+pub(crate) fn names_itself(path: &[u8]) -> bool {
+    path.split(|b| *b == b'/').all(|name| matches!(name, b"" | b"."))
+}
+
+/// What is shown of a directory that was removed while a program was in it, or had it open: its server knows it no
+/// more, but locally it would still be there, empty and without a name.
+pub(crate) fn removed(dir: Ino) -> Box<Attr> {
+    Box::new(Attr {
+        ino: dir,
+        kind: FileKind::Directory,
+        mode: 0o755,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        size: 0,
+        atime: 0,
+        mtime: 0,
+        ctime: 0,
+        btime: 0,
+        store: bivouac_proto::attr::Store::Record,
+        size_generation: 0,
+        split: false,
+        layout: None,
+    })
+}
+
 impl Client {
     /// The attributes of what a path names; size and times are exact.
     pub fn stat(&self, start: Ino, path: &[u8], follow: bool) -> Result<Attr, Fail> {
@@ -74,7 +101,10 @@ impl Client {
 
     /// The inode that a path names, as its server has it.
     pub(crate) fn find(&self, start: Ino, path: &[u8], follow: bool) -> Result<Box<Attr>, Fail> {
-        self.at_last(start, path, |walk, last| self.find_last(walk, last, follow))
+        match self.at_last(start, path, |walk, last| self.find_last(walk, last, follow)) {
+            Err(Fail::Errno(Errno::NOENT)) if names_itself(path) => Ok(removed(start)),
+            found => found,
+        }
     }
 
     pub(crate) fn find_last(

@@ -93,7 +93,7 @@ impl Client {
         let follow = flags & libc::O_NOFOLLOW == 0 && !exclusive;
         let place = match last {
             Last::Directory(_) if exclusive => return Err(Errno::EXIST.into()),
-            Last::Directory(ino) => return self.open_directory(ino, flags),
+            Last::Directory(ino) => return self.open_directory(ino, flags, ino == walk.start()),
             Last::Name(place) => place,
         };
         let (dir, slash) = (place.dir, place.slash);
@@ -117,7 +117,7 @@ impl Client {
             MetaReply::Opened { attr, target, .. } => (attr, target),
             MetaReply::Elsewhere { .. } if exclusive => return Err(Errno::EXIST.into()),
             MetaReply::Elsewhere { ino, kind: FileKind::Directory } => {
-                return self.open_directory(ino, flags);
+                return self.open_directory(ino, flags, false);
             }
             MetaReply::Elsewhere { ino, kind: FileKind::Symlink } => {
                 (self.attr_of(ino)?, self.link_target(ino)?)
@@ -145,14 +145,18 @@ impl Client {
         }
     }
 
-    fn open_directory(&self, ino: Ino, flags: i32) -> Result<Found, Failing> {
+    /// `start`: the path starts from it, so that it may have been removed since.
+    fn open_directory(&self, ino: Ino, flags: i32, start: bool) -> Result<Found, Failing> {
         if flags & libc::O_PATH != 0 {
             return Ok(Found::Path(ino));
         }
         if flags & (libc::O_ACCMODE | libc::O_CREAT) != 0 {
             return Err(Errno::ISDIR.into());
         }
-        let attr = self.attr_of(ino)?;
+        let attr = match self.attr_of(ino) {
+            Err(Errno::NOENT) if start => return Ok(Found::Directory(ino)),
+            found => found?,
+        };
         if !self.allowed(attr.mode, attr.uid, attr.gid, 4, true) {
             return Err(Errno::ACCESS.into());
         }

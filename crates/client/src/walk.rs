@@ -128,6 +128,7 @@ pub(crate) struct Place {
 /// A path on its way.
 pub(crate) struct Walk<'c, 'p> {
     client: &'c Client,
+    start: Ino,
     dir: Ino,
     rest: Cow<'p, [u8]>,
     links: u32,
@@ -141,7 +142,12 @@ impl<'c, 'p> Walk<'c, 'p> {
             return Err(Errno::NAMETOOLONG.into());
         }
         let version = client.namespace();
-        Ok(Walk { client, dir: start, rest: Cow::Borrowed(path), links: 0, version })
+        Ok(Walk { client, start, dir: start, rest: Cow::Borrowed(path), links: 0, version })
+    }
+
+    /// Where it began.
+    pub(crate) fn start(&self) -> Ino {
+        self.start
     }
 
     /// Goes on through the target of a symbolic link that lies in `dir`; `slash`: a directory is wanted.
@@ -351,7 +357,7 @@ impl Client {
     }
 
     /// The target of a symbolic link.
-    pub(crate) fn link_target(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
+    pub fn link_target(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
         let mut target = vec![0; PATH_MAX + 1];
         let mut into = [std::io::IoSliceMut::new(&mut target)];
         let (_, len) = self.meta_with(ino, &MetaRequest::ReadLink { ino }, &[], &mut into)?;
