@@ -162,6 +162,18 @@ faces! {
         }
         result(received)
     }
+    fn recvmmsg(socket: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int, timeout: *mut libc::timespec) -> c_int {
+        let received = sys!(SYS_recvmmsg, socket, messages, count, flags, timeout);
+        if let Ok(count) = received && vfs::active() {
+            for i in 0..count {
+                let message = &raw mut (*messages.add(i)).msg_hdr;
+                if !(*message).msg_control.is_null() {
+                    note_received(message);
+                }
+            }
+        }
+        result(received.map(|count| count as i32))
+    }
     fn daemon(stay: c_int, keep: c_int) -> c_int {
         // It goes to `/` and puts /dev/null on the standard descriptors, inside libc.
         let forked = next!("daemon", fn(c_int, c_int) -> c_int).map_or(-1, |real| real(stay, keep));

@@ -1,5 +1,6 @@
 //! Figures of the file system, limits of paths, and what the mount does not offer.
 
+use super::real::handles;
 use super::{path, with_path};
 use crate::raw::{self, result};
 use crate::vfs::{self, Errno};
@@ -108,14 +109,15 @@ faces! {
         next!("fpathconf", fn(c_int, c_int) -> c_long).map_or(-1, |real| real(fd, what))
     }
     fn name_to_handle_at(dirfd: c_int, name: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int) -> c_int {
-        if path(name).is_some_and(|path| vfs::in_mount(dirfd, path)) {
+        let own = |path: &CStr| path.is_empty() && flags & libc::AT_EMPTY_PATH != 0 && vfs::is_ours(dirfd);
+        if path(name).is_some_and(|path| handles(dirfd, path) || vfs::active() && own(path)) {
             return result(Err::<(), _>(Errno::OPNOTSUPP));
         }
         result(sys!(SYS_name_to_handle_at, dirfd, name, handle, mount, flags))
     }
     fn inotify_add_watch(fd: c_int, name: *const c_char, mask: c_uint) -> c_int {
         // Programs that can poll instead do so when there is no inotify.
-        if path(name).is_some_and(|path| vfs::in_mount(libc::AT_FDCWD, path)) {
+        if path(name).is_some_and(|path| handles(libc::AT_FDCWD, path)) {
             return result(Err::<(), _>(Errno::NOSYS));
         }
         result(sys!(SYS_inotify_add_watch, fd, name, mask))
@@ -123,7 +125,8 @@ faces! {
     fn _exit(status: c_int) { leave(status) }
     fn _Exit(status: c_int) { leave(status) }
     fn fanotify_mark(fd: c_int, flags: c_uint, mask: u64, dirfd: c_int, name: *const c_char) -> c_int {
-        if path(name).is_some_and(|path| vfs::in_mount(dirfd, path)) {
+        let own = name.is_null() && vfs::active() && vfs::is_ours(dirfd);
+        if own || path(name).is_some_and(|path| handles(dirfd, path)) {
             return result(Err::<(), _>(Errno::NOSYS));
         }
         result(sys!(SYS_fanotify_mark, fd, flags, mask, dirfd, name))
