@@ -40,6 +40,11 @@ fn same_transcript(name: &str) {
 }
 
 #[test]
+fn corners() {
+    same_transcript("corners");
+}
+
+#[test]
 fn descriptors() {
     same_transcript("descriptors");
 }

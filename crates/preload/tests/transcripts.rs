@@ -75,3 +75,8 @@ fn descriptors_of_local_files_behave_as_without_the_library() {
 fn local_files_behave_as_without_the_library() {
     same("files");
 }
+
+#[test]
+fn rare_forms_of_calls_on_local_files_behave_as_without_the_library() {
+    same("corners");
+}

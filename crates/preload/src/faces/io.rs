@@ -201,7 +201,8 @@ unsafe fn parts_with_flags(
         let parts = unsafe { vector(parts, count) }?.iter();
         // SAFETY: promised by the caller.
         let slices = parts.map(|part| IoSlice::new(unsafe { bytes(part.iov_base, part.iov_len) }));
-        file.append_once(&slices.collect::<Vec<_>>(), offset.is_none())?
+        let slices = slices.collect::<Vec<_>>();
+        crate::vfs::state::guarded(|| file.append_once(&slices, offset.is_none()))?
     } else {
         // SAFETY: promised by the caller.
         unsafe { write_parts(fd, parts, count, offset) }?

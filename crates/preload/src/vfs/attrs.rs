@@ -112,6 +112,29 @@ fn names_descriptor(path: &CStr, flags: i32) -> bool {
     flags & libc::AT_EMPTY_PATH != 0 && path.is_empty()
 }
 
+/// The path that a call means: without one, on AT_FDCWD, it speaks of the working directory. (The kernel's may be a
+/// mirror.)
+fn meant(dirfd: i32, path: &CStr, flags: i32) -> &CStr {
+    if dirfd == libc::AT_FDCWD && names_descriptor(path, flags) { c"." } else { path }
+}
+
+/// The open file of ours that a call speaks of without naming it: by its descriptor alone, or (`follow`) by the
+/// descriptor's name in `/proc` or `/dev`.
+pub(super) fn described(
+    dirfd: i32,
+    path: &CStr,
+    flags: i32,
+    follow: bool,
+) -> Result<Option<fds::File>, Errno> {
+    if names_descriptor(path, flags) {
+        return fds::get(dirfd);
+    }
+    match place(dirfd, path) {
+        Ok(Place::Descriptor(fd)) if follow => fds::get(fd),
+        _ => Ok(None),
+    }
+}
+
 /// The attributes of what a path names, if it is ours in any way; the kernel is asked by `kernel`.
 fn attr_at<T>(
     dirfd: i32,
@@ -123,26 +146,10 @@ fn attr_at<T>(
     if !state::active() {
         return kernel(dirfd, path);
     }
+    let path = meant(dirfd, path, flags);
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
-    if names_descriptor(path, flags) {
-        if dirfd == libc::AT_FDCWD {
-            return at(
-                dirfd,
-                c".",
-                true,
-                |fd, _| kernel(fd, path),
-                |c, start, p| Ok(show(&c.stat(start, p, true)?)),
-            );
-        }
-        return match fds::get(dirfd)? {
-            Some(file) => state::guarded(|| file.attr()).map(|attr| show(&attr)),
-            None => kernel(dirfd, path),
-        };
-    }
-    if follow
-        && let Ok(Place::Descriptor(fd)) = place(dirfd, path)
-        && let Some(file) = fds::get(fd)?
-    {
+    if let Some(file) = described(dirfd, path, flags, follow)? {
+        check_flags(flags, known)?;
         return state::guarded(|| file.attr()).map(|attr| show(&attr));
     }
     at(dirfd, path, follow, kernel, |client, start, path| {
@@ -188,13 +195,13 @@ pub fn faccessat_flags(dirfd: i32, path: &CStr, mode: i32, flags: i32) -> Result
         if !(0..=7).contains(&mode) {
             return Err(Errno::INVAL);
         }
-        if names_descriptor(path, flags) && fds::is_ours(dirfd) {
-            return Ok(());
-        }
-        if let Ok(Place::Descriptor(_)) = place(dirfd, path) {
-            return Ok(());
+        if let Some(file) = described(dirfd, path, flags, follow)? {
+            check_flags(flags, SETTING | libc::AT_EACCESS)?;
+            let access = || state::client()?.access(file.ino(), b".", mode as u32, true);
+            return state::guarded(access).map_err(Fail::errno);
         }
     }
+    let path = meant(dirfd, path, flags);
     at(dirfd, path, follow, kernel, |client, start, path| {
         check_flags(flags, SETTING | libc::AT_EACCESS)?;
         client.access(start, path, mode as u32, follow)
@@ -219,16 +226,13 @@ fn set_at(
     kernel: impl Fn(i32, &CStr) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
-    if state::active() {
-        let named = match place(dirfd, path) {
-            Ok(Place::Descriptor(fd)) if follow => Some(fd),
-            _ if names_descriptor(path, flags) => Some(dirfd),
-            _ => None,
-        };
-        if let Some(file) = named.map(fds::get).transpose()?.flatten() {
-            return state::guarded(|| file.set_attr(set));
-        }
+    if state::active()
+        && let Some(file) = described(dirfd, path, flags, follow)?
+    {
+        check_flags(flags, SETTING)?;
+        return state::guarded(|| file.set_attr(set));
     }
+    let path = meant(dirfd, path, flags);
     at(dirfd, path, follow, kernel, |client: &Client, start: Ino, path: &[u8]| {
         check_flags(flags, SETTING)?;
         if !follow && set.mode.is_some() {
@@ -335,6 +339,13 @@ pub fn futimens(fd: i32, times: Times) -> Result<(), Errno> {
 
 /// `truncate(2)`.
 pub fn truncate(path: &CStr, size: i64) -> Result<(), Errno> {
+    if state::active()
+        && let Some(file) = described(libc::AT_FDCWD, path, 0, true)?
+    {
+        let size = super::data::position(size)?;
+        let truncate = || state::client()?.truncate(file.ino(), b".", size);
+        return state::guarded(truncate).map_err(Fail::errno);
+    }
     at(
         libc::AT_FDCWD,
         path,
@@ -369,6 +380,9 @@ pub fn statfs<T>(
     kernel: impl Fn(&CStr) -> Result<T, Errno>,
     show: impl Fn(&libc::statfs) -> T,
 ) -> Result<T, Errno> {
+    if state::active() && described(libc::AT_FDCWD, path, 0, true)?.is_some() {
+        return state::guarded(figures).map(|figures| show(&figures));
+    }
     at(
         libc::AT_FDCWD,
         path,

@@ -64,20 +64,23 @@ pub fn walk(dirfd: i32, path: &CStr, follow: bool) -> Option<Vec<u8>> {
         _ if dirfd == libc::AT_FDCWD => cwd::of_kernel().ok()?,
         _ => link_target(format!("/proc/self/fd/{dirfd}\0").as_bytes())?,
     };
-    walk_from(state::mount(), start, bytes, follow, |path| {
-        let mut path = path.to_vec();
-        path.push(0);
-        link_target(&path)
-    })
+    let link = |path: &[u8]| link_target(&[path, b"\0"].concat());
+    let directory = |path: &[u8]| {
+        let path = [path, b"/.\0"].concat();
+        sys!(SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::F_OK).is_ok()
+    };
+    walk_from(state::mount(), start, bytes, follow, link, directory)
 }
 
-/// The walk itself; `start` is a real path without links, `link` gives a link's target.
+/// The walk itself; `start` is a real path without links, `link` gives a link's target, `directory` says whether there
+/// is such a directory (asked only where a `..` leads back out of it).
 fn walk_from(
     mount: &[u8],
     start: Vec<u8>,
     path: &[u8],
     follow: bool,
     link: impl Fn(&[u8]) -> Option<Vec<u8>>,
+    directory: impl Fn(&[u8]) -> bool,
 ) -> Option<Vec<u8>> {
     let mut resolved = if start == b"/" { Vec::new() } else { start };
     let mut rest = path.to_vec();
@@ -91,6 +94,10 @@ fn walk_from(
         match component {
             b"." => {}
             b".." => {
+                // What is not there leads nowhere; but the way to a mount point that need not exist is there.
+                if !is_above(&resolved, mount) && !directory(&resolved) {
+                    return None;
+                }
                 let up = resolved.iter().rposition(|b| *b == b'/').unwrap_or(0);
                 resolved.truncate(up);
             }
@@ -119,6 +126,11 @@ fn walk_from(
     }
 }
 
+/// Whether a real path is one of the directories above the mount point.
+fn is_above(resolved: &[u8], mount: &[u8]) -> bool {
+    mount.strip_prefix(resolved).is_some_and(|rest| rest.first() == Some(&b'/'))
+}
+
 /// Whether a real path has arrived: at the mount point, or at the mirror of a directory in it.
 fn reached(mount: &[u8], resolved: &[u8]) -> Option<Vec<u8>> {
     if resolved.len() < 2 {
@@ -145,14 +157,17 @@ mod tests {
 
     fn walked(start: &str, path: &str, follow: bool) -> Option<String> {
         let links: HashMap<&[u8], &[u8]> = HashMap::from([
-            (&b"/home/in"[..], &b"/bivouac/data"[..]),
-            (b"/home/up", b"../bivouac"),
+            (&b"/home/in"[..], &b"/deep/er/bivouac/data"[..]),
+            (b"/home/up", b"../deep/er/bivouac"),
             (b"/home/twice", b"in/deep"),
             (b"/home/loop", b"loop"),
             (b"/home/dir", b"/var/lib"),
             (b"/root", b"/"),
         ]);
-        walk_from(b"/bivouac", start.into(), path.as_bytes(), follow, |p| links.get(p).map(|t| t.to_vec()))
+        let directories = ["/home", "/tmp", "/var", "/var/lib", "/deep"];
+        let link = |p: &[u8]| links.get(p).map(|t| t.to_vec());
+        let directory = |p: &[u8]| directories.iter().any(|d| d.as_bytes() == p);
+        walk_from(b"/deep/er/bivouac", start.into(), path.as_bytes(), follow, link, directory)
             .map(|rest| String::from_utf8(rest).unwrap())
     }
 
@@ -163,13 +178,17 @@ mod tests {
             ("/home", "in/x/", Some("/data/x/")),
             ("/home", "up/a/../b", Some("/a/../b")),
             ("/home", "twice/y", Some("/data/deep/y")),
-            ("/tmp", "../bivouac/x", Some("/x")),
-            ("/", "bivouac", Some("")),
-            ("", "/root/bivouac/z", Some("/z")),
+            ("/tmp", "../deep/er/bivouac/x", Some("/x")),
+            ("/", "deep/er/bivouac", Some("")),
+            ("", "/root/deep/er/bivouac/z", Some("/z")),
             ("/home", "loop/x", None),
-            ("", "/home/dir/../bivouac", None),
-            ("", "/home/dir/../../bivouac/q", Some("/q")),
+            ("", "/home/dir/../deep/er/bivouac", None),
+            ("", "/home/dir/../../deep/er/bivouac/q", Some("/q")),
             ("/tmp", "no/such", None),
+            ("", "/nonexistent/../deep/er/bivouac/x", None),
+            ("/tmp", "no/../../deep/er/bivouac/x", None),
+            // The mount point need not exist, nor what is above it.
+            ("", "/deep/er/../er/bivouac/x", Some("/x")),
         ];
         for (start, path, expected) in cases {
             assert_eq!(walked(start, path, true).as_deref(), expected, "{path} from {start}");

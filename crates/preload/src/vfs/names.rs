@@ -1,6 +1,7 @@
 //! Making, removing and renaming names; symbolic links; canonical paths.
 
 use super::at::{Settled, at, settle};
+use super::attrs::described;
 use super::place::{Place, place};
 use super::{fds, links, state};
 use bivouac_client::Fail;
@@ -66,6 +67,7 @@ pub fn symlinkat(target: &CStr, dirfd: i32, path: &CStr) -> Result<(), Errno> {
 pub fn readlinkat(dirfd: i32, path: &CStr, buffer: &mut [u8]) -> Result<usize, Errno> {
     let target = match (state::active(), place(dirfd, path)) {
         (true, Ok(Place::Descriptor(fd))) => descriptor_target(fd)?,
+        (true, _) if path.is_empty() && fds::is_ours(dirfd) => own_target(dirfd)?,
         _ => {
             let kernel = |dirfd: i32, path: &CStr| {
                 let mut target = [0u8; 4096];
@@ -113,8 +115,27 @@ fn descriptor_target(fd: i32) -> Result<Vec<u8>, Errno> {
     }
 }
 
+/// The target of a symbolic link that was opened with O_PATH. Without a path nothing else has one.
+fn own_target(fd: i32) -> Result<Vec<u8>, Errno> {
+    let file = fds::get(fd)?.ok_or(Errno::NOENT)?;
+    let target = state::guarded(|| state::client()?.link_target(file.ino()));
+    target.map_err(|errno| if errno == Errno::INVAL { Errno::NOENT } else { errno })
+}
+
 /// `linkat(2)`.
 pub fn linkat(from_fd: i32, from: &CStr, to_fd: i32, to: &CStr, flags: i32) -> Result<(), Errno> {
+    let named = flags & libc::AT_SYMLINK_FOLLOW != 0;
+    if state::active()
+        && let Some(file) = described(from_fd, from, flags, named)?
+    {
+        return match settle(to_fd, to)? {
+            Settled::Inside(to, to_path) => {
+                state::guarded(|| state::client()?.link(file.ino(), b".", to, &to_path, true))
+                    .map_err(Fail::errno)
+            }
+            Settled::Kernel(..) => Err(Errno::XDEV),
+        };
+    }
     let kernel = |from_fd: i32, from: &CStr, to_fd: i32, to: &CStr| {
         sys!(SYS_linkat, from_fd, from.as_ptr(), to_fd, to.as_ptr(), flags).map(|_| ())
     };
@@ -123,7 +144,15 @@ pub fn linkat(from_fd: i32, from: &CStr, to_fd: i32, to: &CStr, flags: i32) -> R
         (Settled::Inside(start, path), Settled::Inside(to, to_path)) => {
             state::client()?.link(start, &path, to, &to_path, follow)
         }
-        _ => Err(Errno::XDEV.into()),
+        // From one file system to another; but what is not there is not there.
+        (Settled::Inside(start, path), _) => {
+            state::client()?.stat(start, &path, false)?;
+            Err(Errno::XDEV.into())
+        }
+        (Settled::Kernel(fd, path), _) => {
+            sys!(SYS_faccessat, fd, path.as_ptr(), libc::F_OK)?;
+            Err(Errno::XDEV.into())
+        }
     })
 }
 

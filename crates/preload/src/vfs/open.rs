@@ -151,6 +151,9 @@ pub fn duplicate(fd: i32, least: usize, cloexec: bool) -> Result<i32, Errno> {
 
 /// `dup3(2)`, and with `same` also `dup2(2)`: there both numbers may be one.
 pub fn dup3(old: i32, new: i32, flags: i32, same: bool) -> Result<i32, Errno> {
+    if state::active() && hidden::is_hidden(old) {
+        return Err(Errno::BADF);
+    }
     if old == new {
         if !same {
             return Err(Errno::INVAL);
@@ -160,9 +163,6 @@ pub fn dup3(old: i32, new: i32, flags: i32, same: bool) -> Result<i32, Errno> {
     let duplicate = || sys!(SYS_dup3, old, new, flags).map(|fd| fd as i32);
     if !state::active() || state::borrowed() {
         return duplicate();
-    }
-    if hidden::is_hidden(old) {
-        return Err(Errno::BADF);
     }
     // What is replaced may be the last of its description, and is closed in every sense.
     let replaced = fds::get(new).unwrap_or(None);

@@ -1,6 +1,7 @@
 //! Extended attributes: of a path (following or not) or of a descriptor.
 
 use super::at::at;
+use super::attrs::described;
 use super::{fds, state};
 use bivouac_client::Fail;
 use bivouac_proto::Errno;
@@ -42,9 +43,16 @@ impl Target<'_> {
         let (path, follow) = match self {
             Target::Descriptor(fd) => {
                 return match fds::get(*fd)? {
+                    Some(file) if file.is_path_only() => Err(Errno::BADF),
                     Some(file) => state::guarded(|| on_file(&file)),
                     None => kernel(None),
                 };
+            }
+            Target::Path(path)
+                if state::active()
+                    && let Some(file) = described(libc::AT_FDCWD, path, 0, true)? =>
+            {
+                return state::guarded(|| on_file(&file));
             }
             Target::Path(path) => (path, true),
             Target::Link(path) => (path, false),
