@@ -22,6 +22,7 @@ Exit codes:
   68        files could not be copied
   69        run: the command succeeded, but its results could not be flushed
   70        any other failure
+  71        bench: operations failed, or their results were wrong
   126, 127  the command cannot be executed, or does not exist
   128+N     ended by signal N"
     };
@@ -117,6 +118,14 @@ removed."
 Programs that the shell starts from then on see the deployment. The shell itself does not, so its own redirections to \
 the mount fail: run a whole script inside with `bivouac exec job -- sh script`.")]
     Env(EnvArgs),
+    /// Measure a file system: floods of files, metadata rates, transfers.
+    #[command(
+        long_about = "Measure the file system that a directory lies on, with processes that do the same operations at the \
+same time: rates, latencies, and processor time of each kind of operation. Runs on any file system; inside a deployment \
+with `bivouac exec`. What it made is removed at the end.",
+        after_long_help = crate::bench::AFTER_HELP
+    )]
+    Bench(crate::bench::BenchArgs),
     /// Print a completion script for a shell.
     #[command(after_long_help = "Example:
   bivouac completions bash > ~/.local/share/bash-completion/completions/bivouac")]

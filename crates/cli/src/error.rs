@@ -21,6 +21,8 @@ pub mod exit {
     pub const FLUSH: u8 = 69;
     /// Anything else, for example a full disk under the deployment's directory.
     pub const SYSTEM: u8 = 70;
+    /// `bench`: operations failed, or their results were wrong.
+    pub const BENCH: u8 = 71;
     /// The command to run cannot be executed.
     pub const NOT_EXECUTABLE: u8 = 126;
     /// The command to run does not exist.
@@ -88,6 +90,9 @@ pub enum Error {
     /// A signal ended the command before its work was done.
     #[error("interrupted by signal {0}")]
     Interrupted(i32),
+    /// A measurement could not be made.
+    #[error(transparent)]
+    Bench(#[from] bivouac_bench::BenchError),
     /// A system call failed.
     #[error("{what}: {cause}")]
     System {
@@ -137,7 +142,7 @@ impl Error {
                     _ => None,
                 }
             }
-            Error::Interrupted(_) => None,
+            Error::Bench(_) | Error::Interrupted(_) => None,
         }
     }
 
@@ -152,7 +157,7 @@ impl Error {
             Error::Exec { cause, .. } if cause.kind() == std::io::ErrorKind::NotFound => exit::NOT_FOUND,
             Error::Exec { .. } => exit::NOT_EXECUTABLE,
             Error::Interrupted(signal) => 128u8.saturating_add(*signal as u8),
-            Error::System { .. } => exit::SYSTEM,
+            Error::Bench(_) | Error::System { .. } => exit::SYSTEM,
         }
     }
 

@@ -6,9 +6,11 @@
 //! - [`args`]: the command line. [`error`]: causes, remedies, exit codes.
 //! - [`home`]: a deployment's directory. [`hosts`]: which machines. [`launch`]: starting daemons there.
 //! - [`up`], [`down`], [`exec`], [`run`], [`copy`], [`status`]: the subcommands.
+//! - [`bench`]: the load generator.
 //! - [`daemon`]: the hidden one that launchers call.
 
 mod args;
+mod bench;
 mod copy;
 mod daemon;
 mod down;
@@ -62,6 +64,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
             let tree = Copy { src: args.src, dst: Some(args.dst) };
             copy::copy(&Home::from_env()?, &args.name, &tree, Direction::Out, args.threads)?;
         }
+        Command::Bench(args) => return bench::bench(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "bivouac", &mut std::io::stdout());
         }

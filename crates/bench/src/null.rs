@@ -1,0 +1,250 @@
+//! Round trips with nothing in them, over the same transport that file system requests use: what a request costs at least
+//! on this machine. Each client is a thread with a connection of its own; the servers are processes, as real ones are.
+
+use crate::cpu;
+use crate::error::BenchError;
+use crate::histogram::Histogram;
+use crate::report::{Cost, Latency};
+use bivouac_layout::Epoch;
+use bivouac_proto::auth::{Credentials, Hello, KEY_LEN, Key, Role, Welcome};
+use bivouac_proto::{Header, Kind, Reply};
+use bivouac_transport::{
+    ConnectOptions, Connection, Endpoint, Outgoing, PeerInfo, Responder, Server, ServerOptions, Service,
+};
+use serde::Serialize;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
+use std::sync::{Arc, Barrier};
+
+/// Round trips before the measurement: connections have their threads then.
+const WARM_UP: u64 = 200;
+/// What takes the place of a deployment's number.
+const DEPLOYMENT: u64 = 1;
+
+/// Which sockets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sockets {
+    /// Within one node.
+    Unix,
+    /// Between nodes.
+    Tcp,
+}
+
+impl FromStr for Sockets {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Sockets, &'static str> {
+        match text {
+            "unix" => Ok(Sockets::Unix),
+            "tcp" => Ok(Sockets::Tcp),
+            _ => Err("unix or tcp"),
+        }
+    }
+}
+
+/// What was measured.
+#[derive(Serialize, Debug)]
+pub struct NullReport {
+    version: u32,
+    sockets: Sockets,
+    clients: u32,
+    servers: u32,
+    operations: u64,
+    seconds: f64,
+    rate: f64,
+    latency_us: Latency,
+    cpu_us: Cost,
+}
+
+impl NullReport {
+    /// One line for people.
+    pub fn line(&self) -> String {
+        format!(
+            "{} null round trips over {:?} sockets, {} clients, {} servers: {:.0} a second, {}, {}",
+            self.operations,
+            self.sockets,
+            self.clients,
+            self.servers,
+            self.rate,
+            self.latency_us,
+            self.cpu_us
+        )
+    }
+}
+
+/// Makes `count` round trips from each of `clients`, which are dealt to `servers` processes of `program`.
+pub fn measure(
+    program: &Path,
+    sockets: Sockets,
+    clients: u32,
+    servers: u32,
+    count: u64,
+) -> Result<NullReport, BenchError> {
+    if clients == 0 || servers == 0 || count == 0 {
+        return Err(BenchError::Plan(
+            "there is nothing to do: at least one client, server and round trip".into(),
+        ));
+    }
+    let key = new_key()?;
+    let servers =
+        (0..servers).map(|_| NullServer::start(program, sockets, &key)).collect::<Result<Vec<_>, _>>()?;
+    let mut connections = Vec::new();
+    for client in 0..clients as usize {
+        let role = Role::Client(Credentials { uid: 0, gid: 0, groups: Vec::new() });
+        let server = &servers[client % servers.len()];
+        let options = ConnectOptions::default();
+        let (mut connection, _) = Connection::connect(&server.endpoint, &key, DEPLOYMENT, role, &options)?;
+        trips(&mut connection, WARM_UP)?;
+        connections.push(connection);
+    }
+    let cost = || servers.iter().filter_map(|s| cpu::of(s.child.id())).sum::<u64>();
+    let before = (cpu::own(), cost());
+    let barrier = Barrier::new(connections.len());
+    let measured = std::thread::scope(|scope| {
+        let threads: Vec<_> = connections
+            .iter_mut()
+            .map(|connection| {
+                scope.spawn(|| {
+                    barrier.wait();
+                    let began = cpu::now();
+                    trips(connection, count).map(|latency| (began, cpu::now(), latency))
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|t| t.join().unwrap_or(Err(BenchError::Interrupted)))
+            .collect::<Result<Vec<_>, _>>()
+    })?;
+    let after = (cpu::own(), cost());
+    let mut latency = Histogram::new();
+    measured.iter().for_each(|(.., more)| latency.add(more));
+    let began = measured.iter().map(|m| m.0).min().unwrap_or(0);
+    let seconds = (measured.iter().map(|m| m.1).max().unwrap_or(0) - began) as f64 / 1e9;
+    let operations = latency.total();
+    Ok(NullReport {
+        version: 1,
+        sockets,
+        clients,
+        servers: servers.len() as u32,
+        operations,
+        seconds,
+        rate: operations as f64 / seconds.max(1e-9),
+        latency_us: Latency::of(&latency),
+        cpu_us: Cost::of(operations, after.0 - before.0, Some(after.1.saturating_sub(before.1))),
+    })
+}
+
+fn trips(connection: &mut Connection, count: u64) -> Result<Histogram, BenchError> {
+    let mut latency = Histogram::new();
+    let request = Outgoing { header: Header::new(Kind::Request), body: &[], payload: &[] };
+    let mut last = cpu::now();
+    for _ in 0..count {
+        connection.call(&request, &mut [])?;
+        let now = cpu::now();
+        latency.record(now - last);
+        last = now;
+    }
+    Ok(latency)
+}
+
+fn new_key() -> Result<Key, BenchError> {
+    let mut key = [0; KEY_LEN];
+    rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())
+        .map_err(|e| BenchError::Prepare { what: "make a key".into(), cause: e.into() })?;
+    Ok(Key(key))
+}
+
+/// A server process. It ends with its standard input.
+struct NullServer {
+    child: Child,
+    endpoint: Endpoint,
+}
+
+impl NullServer {
+    fn start(program: &Path, sockets: Sockets, key: &Key) -> Result<NullServer, BenchError> {
+        let word = if sockets == Sockets::Unix { "unix" } else { "tcp" };
+        let mut command = Command::new(program);
+        command.args(["bench", "--null-server", word]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let failed = |cause| BenchError::Start {
+            command: format!("{} bench --null-server", program.display()),
+            cause,
+        };
+        let mut child = command.spawn().map_err(failed)?;
+        let mut line = String::new();
+        if let (Some(input), Some(output)) = (&mut child.stdin, child.stdout.take()) {
+            let _ = input.write_all(&key.0);
+            let _ = BufReader::new(output).read_line(&mut line);
+        }
+        match line.trim().parse() {
+            Ok(endpoint) => Ok(NullServer { child, endpoint }),
+            Err(_) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(failed(std::io::Error::other("it says no address")))
+            }
+        }
+    }
+}
+
+impl Drop for NullServer {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// Is a server: takes a key from standard input, prints where it listens, and serves until its input ends.
+pub fn serve(sockets: Sockets) -> Result<(), BenchError> {
+    let cannot = |what: &str| {
+        let what = what.to_owned();
+        |cause| BenchError::Prepare { what, cause }
+    };
+    let mut key = [0; KEY_LEN];
+    let mut input = std::io::stdin().lock();
+    std::io::Read::read_exact(&mut input, &mut key).map_err(cannot("read the key"))?;
+    let endpoint = match sockets {
+        Sockets::Unix => Endpoint::Unix(format!("bivouac-bench-{}", std::process::id())),
+        Sockets::Tcp => Endpoint::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+    };
+    let server = Server::start(Arc::new(Null(Key(key))), vec![endpoint], ServerOptions::default())?;
+    if let Some(address) = server.local_addrs().first() {
+        println!("{address}");
+    }
+    std::io::copy(&mut input, &mut std::io::sink()).map_err(cannot("wait for the end"))?;
+    server.stop();
+    Ok(())
+}
+
+/// Answers everything at once.
+struct Null(Key);
+
+impl Service for Null {
+    type Session = ();
+
+    fn key(&self) -> &Key {
+        &self.0
+    }
+
+    fn deployment(&self) -> u64 {
+        DEPLOYMENT
+    }
+
+    fn versions(&self) -> (Epoch, u64) {
+        (Epoch(1), 1)
+    }
+
+    fn accept(&self, _: &Hello, _: PeerInfo) -> Option<((), Welcome)> {
+        Some(((), Welcome { epoch: Epoch(1), namespace: 1 }))
+    }
+
+    fn serve(&self, (): &mut (), _: &Header, _: &[u8], _: &mut [u8], reply: &mut Responder<'_>) {
+        reply.ok(&Reply::Done);
+    }
+
+    fn closed(&self, (): ()) {}
+}
