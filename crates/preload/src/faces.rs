@@ -4,7 +4,6 @@
 //! deciding is in `vfs`; what glibc itself does inside a call without going through symbols (streams, directory
 //! streams, walking trees, starting programs) is replaced here as far as the mount is concerned.
 
-#[macro_use]
 mod real;
 #[macro_use]
 mod variadic;

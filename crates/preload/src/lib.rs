@@ -25,6 +25,7 @@ mod vfs;
 /// Runs when the library is loaded, before other libraries begin (`-z initfirst`): decides whether a deployment is
 /// configured, and exchanges the standard streams that lie in the mount.
 extern "C" fn begin(_argc: libc::c_int, _argv: *const *const libc::c_char, envp: *const *const libc::c_char) {
+    real::find_all();
     if vfs::begin(envp) {
         faces::stdio::at_start();
     }

@@ -3,16 +3,10 @@
 //! Once with no deployment in the environment (the library sleeps), once with one whose daemon does not exist (the
 //! library is awake, decides for every path and descriptor, and nothing ever reaches a client).
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
+mod common;
 
-/// The library that cargo built beside this test.
-fn library() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let path = test.parent().unwrap().parent().unwrap().join("libbivouac_preload.so");
-    assert!(path.exists(), "{} is missing", path.display());
-    path
-}
+use common::{awake, library};
+use std::process::{Command, Output};
 
 #[derive(Clone, Copy, PartialEq)]
 enum With {
@@ -27,13 +21,10 @@ fn run(with: With, program: &str, args: &[&str], dir: &std::path::Path) -> Outpu
     for name in ["LD_PRELOAD", "BIVOUAC_DEPLOYMENT", "BIVOUAC_MOUNT", "BIVOUAC_KEY"] {
         command.env_remove(name);
     }
-    if with != With::Nothing {
-        command.env("LD_PRELOAD", library());
-    }
-    if with == With::Awake {
-        command.env("BIVOUAC_DEPLOYMENT", "no-such-deployment");
-        command.env("BIVOUAC_MOUNT", "/bivouac-test/mount");
-        command.env("BIVOUAC_KEY", "/nonexistent/key");
+    match with {
+        With::Nothing => {}
+        With::Asleep => drop(command.env("LD_PRELOAD", library())),
+        With::Awake => awake(&mut command),
     }
     command.output().unwrap()
 }

@@ -2,48 +2,36 @@
 //! directory streams, starting programs, tree walks and the rest go through our faces, and must behave as ever.
 //! (The same programs on a mount are whole-system tests.)
 
-use std::path::{Path, PathBuf};
+mod common;
+
+use common::{awake, compiled};
+use std::path::Path;
 use std::process::Command;
 
-/// The library that cargo built beside this test.
-fn library() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let path = test.parent().unwrap().parent().unwrap().join("libbivouac_preload.so");
-    assert!(path.exists(), "{} is missing", path.display());
-    path
-}
-
-fn compiled(name: &str, into: &Path) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/c/{name}.c"));
-    let program = into.join(name);
-    let output = Command::new("gcc").args(["-O1", "-w", "-o"]).arg(&program).arg(source).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    program
-}
-
 /// Runs a program in a directory of its own; what it printed, and how it ended.
-fn transcript(program: &Path, awake: bool) -> String {
+fn transcript(program: &Path, with_library: bool) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new(program);
     command.arg(dir.path()).current_dir(dir.path()).env("LC_ALL", "C");
-    if awake {
-        command
-            .env("LD_PRELOAD", library())
-            .env("BIVOUAC_DEPLOYMENT", "no-such-deployment")
-            .env("BIVOUAC_MOUNT", "/bivouac-test/mount")
-            .env("BIVOUAC_KEY", "/nonexistent/key");
+    if with_library {
+        awake(&mut command);
     }
     let output = command.output().unwrap();
     format!("{}{:?}\n", String::from_utf8_lossy(&output.stdout), output.status)
 }
 
 fn same(name: &str) {
+    same_of(name, 20);
+}
+
+/// With and without the library a program prints the same, more than so many lines.
+fn same_of(name: &str, least: usize) {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled(name, dir.path());
     let (without, with) = (transcript(&program, false), transcript(&program, true));
     let differing = without.lines().zip(with.lines()).find(|(without, with)| without != with);
     assert!(without == with, "{name}: {differing:?}");
-    assert!(without.lines().count() > 20, "{name} told too little");
+    assert!(without.lines().count() > least, "{name} told too little");
 }
 
 #[test]
@@ -79,4 +67,9 @@ fn local_files_behave_as_without_the_library() {
 #[test]
 fn rare_forms_of_calls_on_local_files_behave_as_without_the_library() {
     same("corners");
+}
+
+#[test]
+fn signals_threads_and_the_loader_do_not_notice_the_library() {
+    same_of("foreign_process", 1);
 }

@@ -19,13 +19,13 @@
 pub mod needed;
 
 use super::exec::program;
-use super::real::{Real, handles, restore_errno, saved_errno, text};
+use super::real::{handles, restore_errno, saved_errno, text};
 use crate::vfs::{self, Errno};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Mutex, PoisonError};
 
-static DLOPEN: Real = Real::new(c"dlopen");
-static DLMOPEN: Real = Real::new(c"dlmopen");
+real_variable!(DLOPEN, "dlopen");
+real_variable!(DLMOPEN, "dlmopen");
 
 /// A copy of a library.
 struct Copy {
@@ -164,11 +164,11 @@ unsafe extern "C" fn exchange(name: *const c_char, needs: bool) -> *const c_char
 }
 
 unsafe extern "C" fn loader_open() -> *mut c_void {
-    DLOPEN.get()
+    DLOPEN.address()
 }
 
 unsafe extern "C" fn loader_open_in() -> *mut c_void {
-    DLMOPEN.get()
+    DLMOPEN.address()
 }
 
 /// Loads a library.

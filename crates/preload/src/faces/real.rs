@@ -1,80 +1,12 @@
-//! The C library's own functions, for what is not in the mount, and small helpers of the faces above the `vfs` layer.
-//!
-//! Most faces replace a call altogether: `vfs` makes the system call itself when the kernel is to serve it. The faces
-//! of streams, directory streams, tree walks and the loader can't do that, as what they return (`FILE`, `DIR`, ..)
-//! belongs to the C library. So they decide first, and forward what is not ours to the function that the program would
-//! have got without us: the next one of that name in the search order, looked up once and without a lock.
+//! Small helpers of the faces: errno, strings from the program, and whether libc may be left alone with a path.
 
 use crate::raw::set_errno;
 use crate::vfs::{self, Errno};
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// No such function.
-pub const NOSYS: Errno = Errno::NOSYS;
 /// A null pointer where a string is due.
 pub const FAULT: Errno = Errno(libc::EFAULT as u16);
-
-/// A function of the next library that defines it.
-pub struct Real {
-    name: &'static CStr,
-    at: AtomicPtr<c_void>,
-}
-
-impl Real {
-    /// The function called `name`, not looked up yet.
-    pub const fn new(name: &'static CStr) -> Real {
-        Real { name, at: AtomicPtr::new(null_mut()) }
-    }
-
-    /// Its address; null when no library has it.
-    #[inline]
-    pub fn get(&self) -> *mut c_void {
-        let at = self.at.load(Ordering::Relaxed);
-        if at.is_null() { self.find() } else { at }
-    }
-
-    #[cold]
-    fn find(&self) -> *mut c_void {
-        // SAFETY: the name is a C string. RTLD_NEXT is relative to the library that this code is part of.
-        let at = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-        self.at.store(at, Ordering::Relaxed);
-        at
-    }
-}
-
-/// Declares functions `real_name(..)` that forward to the C library's `name`. Where it has no such function, errno
-/// is set to ENOSYS and the value behind `else` returned.
-macro_rules! real {
-    ($($function:ident = $name:ident($($arg:ident: $type:ty),* $(,)?) -> $ret:ty, else $fail:expr;)+) => {
-        $(
-            #[doc = concat!("The C library's `", stringify!($name), "`.")]
-            ///
-            /// # Safety
-            /// As for the function itself.
-            #[inline]
-            #[allow(clippy::unused_unit)]
-            unsafe fn $function($($arg: $type),*) -> $ret {
-                static REAL: $crate::faces::real::Real = $crate::faces::real::Real::new(
-                    // SAFETY: a literal that ends with its only NUL.
-                    unsafe { std::ffi::CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) },
-                );
-                let at = REAL.get();
-                if at.is_null() {
-                    $crate::raw::set_errno($crate::faces::real::NOSYS);
-                    return $fail;
-                }
-                // SAFETY: the function of that name has this type in every C library that we are loaded into; the
-                // arguments are the caller's promise.
-                unsafe {
-                    let call: unsafe extern "C" fn($($type),*) -> $ret = std::mem::transmute(at);
-                    call($($arg),*)
-                }
-            }
-        )+
-    };
-}
 
 /// The calling thread's `errno`, as C has it.
 #[inline]
@@ -198,11 +130,5 @@ mod tests {
         ] {
             assert_eq!(names_descriptor(other), None);
         }
-    }
-
-    #[test]
-    fn missing_function_is_null_and_present_one_is_not() {
-        assert!(Real::new(c"no_such_function_anywhere").get().is_null());
-        assert!(!Real::new(c"fopen").get().is_null());
     }
 }

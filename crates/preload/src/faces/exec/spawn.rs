@@ -9,7 +9,7 @@
 
 use super::program::Program;
 use super::{Strings, search};
-use crate::faces::real::{NOSYS, handles, text};
+use crate::faces::real::{handles, text};
 use crate::vfs::{self, Errno};
 use libc::{posix_spawn_file_actions_t as Actions, posix_spawnattr_t as Attributes};
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -21,13 +21,13 @@ real! {
     real_spawnp = posix_spawnp(pid: *mut libc::pid_t, file: *const c_char, actions: *const Actions,
         attributes: *const Attributes, argv: Strings, envp: Strings) -> c_int, else libc::ENOSYS;
     add_chdir = posix_spawn_file_actions_addchdir_np(actions: *mut Actions, path: *const c_char) -> c_int,
-        else c_int::from(NOSYS.0);
+        else libc::ENOSYS;
     add_fchdir = posix_spawn_file_actions_addfchdir_np(actions: *mut Actions, fd: c_int) -> c_int,
-        else c_int::from(NOSYS.0);
+        else libc::ENOSYS;
     add_closefrom = posix_spawn_file_actions_addclosefrom_np(actions: *mut Actions, from: c_int) -> c_int,
-        else c_int::from(NOSYS.0);
+        else libc::ENOSYS;
     add_tcsetpgrp = posix_spawn_file_actions_addtcsetpgrp_np(actions: *mut Actions, fd: c_int) -> c_int,
-        else c_int::from(NOSYS.0);
+        else libc::ENOSYS;
 }
 
 /// glibc's list of actions.
