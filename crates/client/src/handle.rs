@@ -10,6 +10,7 @@ use crate::record::Outcome;
 use crate::rpc::DataJob;
 use crate::session::Client;
 use bivouac_layout::{FileLayout, Ino};
+use bivouac_node::Fd;
 use bivouac_node::release::monotonic;
 use bivouac_node::{Slot, SlotId};
 use bivouac_proto::attr::{Attr, FILE_MAX, Store};
@@ -17,7 +18,6 @@ use bivouac_proto::data::{DataReply, DataRequest, Fallocate};
 use bivouac_proto::header::MAX_PAYLOAD;
 use bivouac_proto::meta::{MetaReply, MetaRequest, SetAttr};
 use bivouac_proto::{Errno, OpenId};
-use rustix::fd::OwnedFd;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -482,7 +482,7 @@ impl Handle {
 
     /// A descriptor of the local sub-file, when all of a range lies in it: for mapping it into memory. With `write`
     /// the sub-file is made if need be.
-    pub fn local_descriptor(&self, offset: u64, len: u64, write: bool) -> Option<OwnedFd> {
+    pub fn local_descriptor(&self, offset: u64, len: u64, write: bool) -> Option<Fd> {
         let blocks = self.in_blocks()?;
         let end = offset.checked_add(len)?;
         let piece = blocks.layout.piece_at(self.client.map(), offset, end).filter(|p| p.len == len)?;

@@ -5,7 +5,8 @@
 //! clears the bit. The number may then come back to the library for something else, so each owner has a *token* of its
 //! own, and checks before each use that the number still carries it: nobody writes into what is now another's file.
 
-use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use bivouac_node::Fd;
+use rustix::fd::{BorrowedFd, IntoRawFd, RawFd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -131,13 +132,8 @@ pub struct Hidden {
 
 impl Hidden {
     /// Moves a descriptor to a high number (where it is, if there is no room) and hides it.
-    pub fn new(fd: OwnedFd) -> Hidden {
-        let fd = if fd.as_raw_fd() >= floor() {
-            fd
-        } else {
-            rustix::io::fcntl_dupfd_cloexec(&fd, floor()).unwrap_or(fd)
-        };
-        let fd = fd.into_raw_fd();
+    pub fn new(fd: Fd) -> Hidden {
+        let fd = fd.above(floor()).into_raw_fd();
         Hidden { fd, claim: Claim::new(fd) }
     }
 

@@ -8,13 +8,13 @@
 use crate::links::Link;
 use crate::session::Client;
 use bivouac_layout::{Ino, Map, ServerId, ServerState, ShardId};
+use bivouac_node::Fd;
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::NO_REPLY;
 use bivouac_proto::meta::{MetaReply, MetaRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Refusal, Reply, Request, RequestId, Status};
 use bivouac_transport::{Answer, Connection, Exchange, Outgoing, TransportError, exchange};
-use rustix::fd::OwnedFd;
 use std::io::{IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ const MAX_TO_ONE: usize = 2;
 pub(crate) struct Received {
     pub(crate) reply: Reply,
     pub(crate) payload_len: usize,
-    pub(crate) fd: Option<OwnedFd>,
+    pub(crate) fd: Option<Fd>,
 }
 
 /// Where a request goes.
@@ -127,7 +127,7 @@ impl Client {
         request: DataRequest,
         payload: &[IoSlice<'_>],
         into: &mut [IoSliceMut<'_>],
-    ) -> Result<(DataReply, usize, Option<OwnedFd>), Errno> {
+    ) -> Result<(DataReply, usize, Option<Fd>), Errno> {
         let mut body = Vec::with_capacity(32);
         bivouac_proto::encode(&Request::Data(request), &mut body);
         let received =
@@ -289,7 +289,7 @@ impl Client {
 /// Takes an answer out of its connection's buffer.
 fn open_answer(answer: Answer<'_>) -> Result<Received, Failure> {
     let reply = open_parts(answer.header.status, answer.body)?;
-    Ok(Received { reply, payload_len: answer.payload_len, fd: answer.fd.map(OwnedFd::from) })
+    Ok(Received { reply, payload_len: answer.payload_len, fd: answer.fd })
 }
 
 fn open_parts(status: Status, body: &[u8]) -> Result<Reply, Failure> {

@@ -11,7 +11,7 @@ use crate::links::{Link, Pool};
 use crate::locks::Held;
 use crate::walk::Cache;
 use bivouac_layout::{Ino, Map, NodeId, ServerId};
-use bivouac_node::{Environment, OpenTable};
+use bivouac_node::{Environment, Fd, OpenTable};
 use bivouac_proto::agent::{AgentReply, AgentRequest};
 use bivouac_proto::auth::{ANY_DEPLOYMENT, Credentials, KEY_LEN, Key, Role};
 use bivouac_proto::{Errno, Header, Kind, Reply, Request};
@@ -367,8 +367,9 @@ fn ask_agent(link: &mut Link, request: &AgentRequest) -> Result<Option<AgentRepl
 
 /// Reads a key file: 64 hexadecimal digits.
 fn read_key(path: &str) -> Result<Key, String> {
-    let file =
-        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(|e| e.to_string())?;
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map(Fd::from)
+        .map_err(|e| e.to_string())?;
     let mut text = [0u8; 2 * KEY_LEN];
     let mut filled = 0;
     while filled < text.len() {

@@ -6,8 +6,9 @@
 //! The magic offset stays below 2^32: directories of tmpfs refuse greater ones on some kernels (6.6 to 6.9).
 
 use crate::error::{NodeError, doing};
+use crate::fd::Fd;
 use crate::raw;
-use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use std::io::Write;
 
@@ -23,16 +24,8 @@ pub(crate) fn of(index: u32) -> usize {
     ((index ^ (index >> 8)) & 0xff) as usize
 }
 
-/// A description of an anchor that holds no lock, to ask through. It is closed by a system call of our own: the standard
-/// library's way is libc's `close`, which in a program with the preload library means going through that.
-pub(crate) struct Probe(std::mem::ManuallyDrop<OwnedFd>);
-
-impl Drop for Probe {
-    fn drop(&mut self) {
-        // SAFETY: the descriptor is ours, open, and not used again.
-        unsafe { rustix::io::close(self.0.as_raw_fd()) };
-    }
-}
+/// A description of an anchor that holds no lock, to ask through.
+pub(crate) struct Probe(Fd);
 
 /// Where the anchors are, and how their paths are built without allocating.
 pub(crate) struct Anchors {
@@ -64,11 +57,11 @@ impl Anchors {
 
     /// A fresh description of a slot's anchor, to ask through.
     pub fn probe(&self, index: u32) -> Result<Probe, rustix::io::Errno> {
-        self.open(index, true).map(|fd| Probe(std::mem::ManuallyDrop::new(fd)))
+        self.open(index, true).map(Probe)
     }
 
     /// Opens the anchor of a slot: another description of it each time.
-    fn open(&self, index: u32, cloexec: bool) -> Result<OwnedFd, rustix::io::Errno> {
+    fn open(&self, index: u32, cloexec: bool) -> Result<Fd, rustix::io::Errno> {
         let mut path = [0u8; 512];
         let mut rest = &mut path[..];
         let fits = rest.write_all(&self.prefix).is_ok() && write!(rest, "{}\0", of(index)).is_ok();
@@ -77,11 +70,11 @@ impl Anchors {
         let path = std::ffi::CStr::from_bytes_until_nul(path).map_err(|_| rustix::io::Errno::INVAL)?;
         let mut flags = OFlags::RDONLY | OFlags::DIRECTORY;
         flags.set(OFlags::CLOEXEC, cloexec);
-        rustix::fs::open(path, flags, Mode::empty())
+        rustix::fs::open(path, flags, Mode::empty()).map(Fd::from)
     }
 
     /// A placeholder for a slot: see the crate's essay.
-    pub fn placeholder(&self, index: u32, cloexec: bool) -> Result<OwnedFd, NodeError> {
+    pub fn placeholder(&self, index: u32, cloexec: bool) -> Result<Fd, NodeError> {
         let fd = self.open(index, cloexec).map_err(doing("opening an anchor"))?;
         let offset = MAGIC_BASE + u64::from(index);
         rustix::fs::seek(&fd, SeekFrom::Start(offset)).map_err(doing("marking a placeholder"))?;
@@ -120,7 +113,7 @@ fn range(kind: i32, index: u32) -> libc::flock {
     lock
 }
 
-fn lock_call(fd: &OwnedFd, command: i32, lock: &mut libc::flock) -> Result<(), rustix::io::Errno> {
+fn lock_call(fd: &Fd, command: i32, lock: &mut libc::flock) -> Result<(), rustix::io::Errno> {
     let pointer = std::ptr::from_mut(lock) as usize;
     let args = [fd.as_raw_fd() as usize, command as usize, pointer, 0, 0, 0];
     // SAFETY: the descriptor is open, and the kernel reads and writes one `struct flock` behind the pointer.

@@ -26,12 +26,14 @@
 //! - [`offset`]: the lock on a slot's offset, which survives the death of its owner.
 //! - [`process`]: who we are (cached, safe across fork) and whether another process is alive.
 //! - [`release`]: what a server is told when a description is gone.
+//! - [`fd`]: descriptors that are closed without libc.
 //! - [`raw`]: system calls that do not go through libc.
 //!
 //! All of it runs inside other people's programs: no threads, no calls of libc's file functions, no panics.
 
 pub mod anchor;
 pub mod error;
+pub mod fd;
 pub mod names;
 pub mod offset;
 pub mod process;
@@ -41,6 +43,7 @@ pub mod slot;
 pub mod table;
 
 pub use error::NodeError;
+pub use fd::Fd;
 pub use names::{Environment, agent_socket, key_path, node_dir, run_dir, server_socket};
 pub use offset::OffsetGuard;
 pub use slot::Slot;

@@ -5,6 +5,7 @@
 //! was learnt under. A `vfork` child, which shares its parent's memory, sees the parent's numbers: that is as good, since
 //! the parent's thread waits for it.
 
+use crate::fd::Fd;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -64,7 +65,7 @@ fn is_zombie(id: u32) -> bool {
     let mut path = [0u8; 32];
     let text = path_of_stat(id, &mut path);
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-    let Ok(file) = rustix::fs::open(text, flags, rustix::fs::Mode::empty()) else {
+    let Ok(file) = rustix::fs::open(text, flags, rustix::fs::Mode::empty()).map(Fd::from) else {
         return false;
     };
     let mut content = [0u8; 256];

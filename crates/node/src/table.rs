@@ -11,9 +11,10 @@
 
 use crate::anchor::{self, ANCHORS, Anchors, Probe};
 use crate::error::{NodeError, doing};
+use crate::fd::Fd;
 use crate::process;
 use crate::slot::{Slot, State, Word};
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::BorrowedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -73,6 +74,7 @@ impl OpenTable {
         let (fresh, path) = ([node_dir, b"/opens.new"].concat(), path_of(node_dir));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::open(&fresh, flags, Mode::from_raw_mode(0o600))
+            .map(Fd::from)
             .map_err(doing("making the table of open files"))?;
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, LENGTH as u64)
             .map_err(doing("allocating the table of open files"))?;
@@ -95,6 +97,7 @@ impl OpenTable {
     pub fn attach(node_dir: &[u8]) -> Result<OpenTable, NodeError> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::open(path_of(node_dir), flags, Mode::empty())
+            .map(Fd::from)
             .map_err(doing("opening the table of open files"))?;
         let stat = rustix::fs::fstat(&file).map_err(doing("looking at the table of open files"))?;
         if stat.st_size != LENGTH as i64 {
@@ -108,7 +111,7 @@ impl OpenTable {
         Ok(table)
     }
 
-    fn map(file: &OwnedFd, anchors: Anchors) -> Result<OpenTable, NodeError> {
+    fn map(file: &Fd, anchors: Anchors) -> Result<OpenTable, NodeError> {
         // SAFETY: a fresh mapping at a place of the kernel's choice.
         let base = unsafe {
             rustix::mm::mmap(
@@ -172,7 +175,7 @@ impl OpenTable {
 
     /// Makes the kernel descriptor that stands for the slot, and marks the slot live: from here on it lasts as
     /// long as any process holds this descriptor or a duplicate.
-    pub fn placeholder(&self, id: SlotId, cloexec: bool) -> Result<OwnedFd, NodeError> {
+    pub fn placeholder(&self, id: SlotId, cloexec: bool) -> Result<Fd, NodeError> {
         let (slot, word) = self.current(id).ok_or(NodeError::Stale)?;
         let fd = self.anchors.placeholder(id.index, cloexec)?;
         let live = Word { state: State::Live, ..word };

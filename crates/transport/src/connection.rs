@@ -7,10 +7,10 @@
 
 use crate::endpoint::Endpoint;
 use crate::error::TransportError;
-use crate::fd::Fd;
 use crate::handshake;
 use crate::progress::{INBOX, Line, Progress, Received, Step};
 use crate::socket::{self, now};
+use bivouac_node::Fd;
 use bivouac_proto::Header;
 use bivouac_proto::auth::{Key, Role, Welcome};
 use bivouac_proto::header::HEADER_LEN;

@@ -9,8 +9,8 @@
 
 use crate::endpoint::Endpoint;
 use crate::error::TransportError;
-use crate::fd::Fd;
 use crate::socket;
+use bivouac_node::Fd;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::fd::AsFd;
 use rustix::io::Errno;

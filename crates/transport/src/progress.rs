@@ -6,9 +6,9 @@
 
 use crate::connection::Outgoing;
 use crate::error::TransportError;
-use crate::fd::Fd;
 use crate::gather;
 use crate::socket::now;
+use bivouac_node::Fd;
 use bivouac_proto::header::{HEADER_LEN, HeaderError, MAX_BODY, MAX_PAYLOAD, NO_REPLY};
 use bivouac_proto::{Header, Kind, RequestId};
 use rustix::fd::{BorrowedFd, RawFd};

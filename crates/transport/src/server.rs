@@ -26,10 +26,10 @@ pub use responder::Responder;
 
 use crate::endpoint::Endpoint;
 use crate::error::TransportError;
-use crate::fd::Fd;
 use crate::socket;
 use accept::Acceptor;
 use bivouac_layout::Epoch;
+use bivouac_node::Fd;
 use bivouac_proto::Header;
 use bivouac_proto::auth::{Hello, Key, Welcome};
 use pool::Pool;

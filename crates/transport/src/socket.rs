@@ -2,7 +2,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::error::{TransportError, errno_of};
-use crate::fd::Fd;
+use bivouac_node::Fd;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;

@@ -51,7 +51,7 @@ impl Node {
         OpenTable::attach(self.dir.path().as_os_str().as_encoded_bytes()).unwrap()
     }
 
-    fn opened(&self) -> (SlotId, OwnedFd) {
+    fn opened(&self) -> (SlotId, Fd) {
         let id = self.table.allocate().unwrap();
         let fd = self.table.placeholder(id, true).unwrap();
         (id, fd)

@@ -6,6 +6,7 @@ use super::place::{Place, place};
 use super::state;
 use bivouac_client::{Client, Fail, hidden};
 use bivouac_layout::Ino;
+use bivouac_node::Fd;
 use bivouac_proto::Errno;
 use rustix::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::ffi::CStr;
@@ -193,7 +194,7 @@ fn stands_as(old: i32, new: i32) {
 }
 
 /// A descriptor of the kernel's that is not to be seen by the program, for the length of a call.
-pub fn owned(fd: usize) -> OwnedFd {
+pub fn owned(fd: usize) -> Fd {
     // SAFETY: a system call has just returned it, and nobody else has it.
-    unsafe { OwnedFd::from_raw_fd(fd as i32) }
+    unsafe { OwnedFd::from_raw_fd(fd as i32) }.into()
 }

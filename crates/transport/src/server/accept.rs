@@ -7,8 +7,8 @@
 use super::pool::{Connected, Pool};
 use super::{PeerInfo, Service};
 use crate::error::TransportError;
-use crate::fd::Fd;
 use crate::socket;
+use bivouac_node::Fd;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::AsFd;
 use rustix::io::Errno;

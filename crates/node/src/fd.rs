@@ -2,6 +2,7 @@
 //!
 //! The standard library's `OwnedFd` closes through libc's `close`, which in the preload library is the library's own: it
 //! would ask itself about a descriptor that it hides. [`Fd`] goes to the kernel directly.
+//! (libc's `close` is also a place where a thread may be cancelled, which must not happen in the middle of our own work.)
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
@@ -61,5 +62,31 @@ impl AsFd for Fd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as `self` lives, and it is never -1.
         unsafe { BorrowedFd::borrow_raw(self.0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{Mode, OFlags};
+
+    fn is_open(fd: RawFd) -> bool {
+        // SAFETY: only asked about.
+        rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).is_ok()
+    }
+
+    #[test]
+    fn a_descriptor_that_is_moved_up_leaves_nothing_behind_and_is_closed_on_drop() {
+        // In a process of its own: other tests open and close descriptors, too.
+        let child = crate::table::tests::in_child(|| {
+            let fd = Fd::from(rustix::fs::open("/dev/null", OFlags::RDONLY, Mode::empty()).unwrap());
+            let before = fd.as_raw_fd();
+            let moved = fd.above(300);
+            let after = moved.as_raw_fd();
+            let opened = after >= 300 && is_open(after) && !is_open(before);
+            drop(moved);
+            (opened && !is_open(after)) as i32
+        });
+        assert_eq!(child, 1);
     }
 }
