@@ -2,7 +2,9 @@
 //!
 //! Shell completion and man pages are generated from these definitions, so every text here is read in three places.
 
-use bivouac_layout::placement::{DEFAULT_BLOCK, MAX_BLOCK, MIN_BLOCK};
+use bivouac_layout::First;
+use bivouac_layout::placement::DEFAULT_BLOCK;
+use bivouac_layout::template;
 use bivouac_node::names::{NAME_MAX, is_valid_mount, is_valid_name};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -162,6 +164,12 @@ pub struct ServerArgs {
     /// Unit of striping, for example 512K or 4M.
     #[arg(long, value_name = "SIZE", default_value_t = BlockSize(DEFAULT_BLOCK), value_parser = parse_block_size)]
     pub block_size: BlockSize,
+    /// Number of servers that a new file is striped over. Default: all. Directories can have their own (`bivouac layout`).
+    #[arg(long, value_name = "N", value_parser = parse_width)]
+    pub width: Option<Width>,
+    /// Which server new files begin on. Default: hashed. Directories can have their own (`bivouac layout`).
+    #[arg(long, value_enum)]
+    pub first: Option<FirstChoice>,
     /// How to start daemons on hosts.
     #[arg(long, value_enum, default_value_t = LauncherChoice::Auto)]
     pub launcher: LauncherChoice,
@@ -171,6 +179,25 @@ pub struct ServerArgs {
     /// What daemons log: error, warn, info, debug, trace.
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = parse_log_level)]
     pub log_level: String,
+}
+
+/// Where new files begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum FirstChoice {
+    /// On all servers alike.
+    Hashed,
+    /// On the node of the process that makes the file.
+    Local,
+}
+
+impl FirstChoice {
+    /// As layouts say it.
+    pub fn first(self) -> First {
+        match self {
+            FirstChoice::Hashed => First::Hashed,
+            FirstChoice::Local => First::Local,
+        }
+    }
 }
 
 /// How daemons are started.
@@ -315,12 +342,13 @@ pub struct BlockSize(pub u32);
 
 impl std::fmt::Display for BlockSize {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            n if n % (1 << 20) == 0 => write!(f, "{}M", n >> 20),
-            n => write!(f, "{}K", n >> 10),
-        }
+        f.write_str(&template::size_text(self.0))
     }
 }
+
+/// A number of servers; 0 means all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Width(pub u16);
 
 /// One tree to copy: from where, and to where if that was said.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -359,19 +387,11 @@ fn parse_log_level(text: &str) -> Result<String, String> {
 }
 
 fn parse_block_size(text: &str) -> Result<BlockSize, String> {
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(unit_at);
-    let shift = match unit.to_ascii_uppercase().as_str() {
-        "" | "B" => 0,
-        "K" | "KB" | "KIB" => 10,
-        "M" | "MB" | "MIB" => 20,
-        _ => return Err("a number with K or M, for example 512K".into()),
-    };
-    let bytes = number.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
-    match bytes.and_then(|b| u32::try_from(b).ok()) {
-        Some(b) if (MIN_BLOCK..=MAX_BLOCK).contains(&b) && b.is_multiple_of(MIN_BLOCK) => Ok(BlockSize(b)),
-        _ => Err("block sizes are multiples of 4K, from 4K to 128M".into()),
-    }
+    template::parse_size(text).map(BlockSize).map_err(|e| e.to_string())
+}
+
+fn parse_width(text: &str) -> Result<Width, String> {
+    template::parse_width(text).map(Width).map_err(|e| e.to_string())
 }
 
 fn parse_preload(text: &str) -> Result<Copy, String> {

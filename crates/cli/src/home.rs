@@ -12,7 +12,7 @@
 use crate::error::Error;
 use crate::process::ProcessId;
 use bivouac_daemon::config::hex_key;
-use bivouac_layout::{NodeId, ServerId};
+use bivouac_layout::{First, NodeId, ServerId};
 use bivouac_proto::auth::{KEY_LEN, Key};
 use bivouac_transport::Endpoint;
 use serde::{Deserialize, Serialize};
@@ -289,6 +289,12 @@ pub struct Record {
     pub mount: String,
     /// Block size of new files, bytes.
     pub block_size: u32,
+    /// Over how many servers new files are striped; 0 means all.
+    #[serde(default)]
+    pub width: u16,
+    /// Where new files begin.
+    #[serde(default)]
+    pub first: First,
     /// What daemons log.
     pub log_level: String,
     /// It ends with the `run` that made it, however that ends.
@@ -309,6 +315,8 @@ impl Record {
             created: now.as_secs(),
             mount: mount.to_owned(),
             block_size,
+            width: 0,
+            first: First::Hashed,
             log_level: log_level.to_owned(),
             ephemeral: false,
             daemons: Vec::new(),

@@ -218,6 +218,8 @@ mod tests {
             storage: Vec::new(),
             mount: "/m".into(),
             block_size: crate::args::BlockSize(4096),
+            width: None,
+            first: None,
             launcher: LauncherChoice::Auto,
             port: 0,
             log_level: "info".into(),

@@ -4,7 +4,7 @@
 //! and removed again. A deployment that is there already, but whose daemons are gone, is brought back on the storage that
 //! it had; if that fails, its storage stays as it was.
 
-use crate::args::ServerArgs;
+use crate::args::{FirstChoice, ServerArgs};
 use crate::down;
 use crate::error::Error;
 use crate::home::{DaemonRecord, Directory, Home, LauncherKind, Lock, Record, State, random, uid};
@@ -14,7 +14,7 @@ use crate::signals;
 use bivouac_daemon::controller::ControlLink;
 use bivouac_daemon::{DaemonConfig, ServerConfig};
 use bivouac_layout::map::{Generation, Node, Server, ServerState};
-use bivouac_layout::{Epoch, Map, NodeId, ServerId, balance};
+use bivouac_layout::{Epoch, First, Map, NodeId, ServerId, balance};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::ControlRequest;
 use std::collections::BTreeSet;
@@ -83,6 +83,8 @@ fn found(
     let deployment = u64::from_le_bytes(number);
     let mut record =
         Record::new(&directory.name, deployment, &args.mount, args.block_size.0, &args.log_level);
+    record.width = args.width.map_or(0, |width| width.0);
+    record.first = args.first.map_or(First::Hashed, FirstChoice::first);
     record.ephemeral = ephemeral;
     record.daemons = plan(&hosts, args.servers.unwrap_or(1), args.port, &storage, directory)?;
     directory.save(&record)?;
@@ -285,6 +287,8 @@ fn first_map(record: &Record) -> Map {
         deployment: record.deployment,
         mount: record.mount.clone(),
         block_size: record.block_size,
+        width: record.width,
+        first: record.first,
         nodes,
         shards: balance::deal(&[], &ids),
         servers,
@@ -397,10 +401,12 @@ fn resume(
     let asks_for_others = args.servers.is_some()
         || args.hosts.is_some()
         || !args.storage.is_empty()
+        || args.width.is_some_and(|width| width.0 != record.width)
+        || args.first.is_some_and(|first| first.first() != record.first)
         || (args.mount != "/bivouac" && args.mount != record.mount);
     if asks_for_others {
         return Err(Error::refused(
-            format!("the deployment {name:?} exists, with its own servers, storage and mount path"),
+            format!("the deployment {name:?} exists, with its own servers, storage, layout and mount path"),
             format!("`bivouac up {name}` without options brings it back; or use another name"),
         ));
     }

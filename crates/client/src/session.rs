@@ -296,7 +296,7 @@ impl Client {
         } else {
             Endpoint::Tcp(entry.address)
         };
-        let role = Role::Client(self.credentials.clone());
+        let role = Role::Client { credentials: self.credentials.clone(), node: self.node };
         let (connection, welcome) =
             Connection::connect(&endpoint, &self.key, map.deployment, role, &connect_options())?;
         if welcome.namespace > self.namespace() {
@@ -344,7 +344,7 @@ fn connect_agent(
     deployment: u64,
 ) -> Result<Box<Link>, TransportError> {
     let endpoint = Endpoint::Unix(bivouac_node::agent_socket(uid, &environment.name));
-    let role = Role::Client(credentials.clone());
+    let role = Role::Client { credentials: credentials.clone(), node: NodeId::NONE };
     let (connection, _) = Connection::connect(&endpoint, key, deployment, role, &connect_options())?;
     Ok(Box::new(Link::new(connection, generation, 0)))
 }

@@ -153,7 +153,7 @@ impl Controller {
     pub fn handle(
         &self,
         session: &mut ControlSession,
-        request: &ControlRequest<'_>,
+        request: &ControlRequest,
     ) -> Result<Option<ControlReply>, ControllerError> {
         match request {
             ControlRequest::Overview => Ok(Some(self.shared.overview())),

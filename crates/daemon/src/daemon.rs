@@ -8,7 +8,7 @@ use crate::config::DaemonConfig;
 use crate::controller::{ControlSession, Controller, ControllerConfig};
 use crate::links::{Around, Links};
 use crate::serve;
-use bivouac_layout::{Epoch, Map};
+use bivouac_layout::{Epoch, Map, NodeId};
 use bivouac_meta::{Caller, MetaStore, Options};
 use bivouac_proto::auth::{Credentials, Hello, Key, Role, Welcome};
 use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
@@ -119,7 +119,7 @@ impl Daemon {
 
     fn meta(
         &self,
-        credentials: Credentials,
+        (credentials, node): (Credentials, NodeId),
         header: &Header,
         request: &MetaRequest<'_>,
         payload: &[u8],
@@ -137,7 +137,7 @@ impl Daemon {
         if serve::walks(request) && header.namespace < store.namespace() {
             return Err(Refusal::StaleNamespace(store.namespace()).into());
         }
-        let caller = Caller { credentials, id: header.id, shard: header.shard };
+        let caller = Caller { credentials, node, id: header.id, shard: header.shard };
         store.meta(&caller, request, payload, reply.buffer())
     }
 
@@ -160,7 +160,7 @@ impl Daemon {
         self.counters.written.fetch_add(served.written, Ordering::Relaxed);
     }
 
-    fn control(&self, session: &mut ControlSession, request: &ControlRequest<'_>) -> Result<Reply, Failure> {
+    fn control(&self, session: &mut ControlSession, request: &ControlRequest) -> Result<Reply, Failure> {
         let answer = match request {
             ControlRequest::Ping { .. } => {
                 Some(ControlReply::Pong { epoch: self.links.epoch(), boot: self.boot })
@@ -170,10 +170,6 @@ impl Daemon {
                 None
             }
             ControlRequest::Stats => Some(ControlReply::Stats(Box::new(self.stats()))),
-            ControlRequest::Note { text } => {
-                tracing::info!("{text}");
-                None
-            }
             _ => match self.controller.get() {
                 Some(controller) => {
                     controller.handle(session, request).map_err(|e| Failure::Errno(e.errno()))?
@@ -305,21 +301,21 @@ impl Service for Daemon {
             return reply.fail(&Refusal::OldServer.into());
         }
         let outcome = match (&request, &session.role) {
-            (Request::Meta(request), Role::Client(credentials)) => {
-                self.meta(credentials.clone(), header, request, payload, reply)
+            (Request::Meta(request), Role::Client { credentials, node }) => {
+                self.meta((credentials.clone(), *node), header, request, payload, reply)
             }
             // Daemons act for nobody: the superuser's rights are right for releases and the like.
             (Request::Meta(request), Role::Agent(_) | Role::Server(_)) => {
-                self.meta(Credentials::default(), header, request, payload, reply)
+                self.meta((Credentials::default(), NodeId::NONE), header, request, payload, reply)
             }
-            (Request::Data(request), Role::Client(_) | Role::Server(_)) => {
+            (Request::Data(request), Role::Client { .. } | Role::Server(_)) => {
                 return self.data(header, request, payload, reply);
             }
             (Request::Peer(request), Role::Server(from)) => match self.meta.get() {
                 Some(store) => self.check_epoch(header).and_then(|()| store.peer(*from, request)),
                 None => Err(Errno::IO.into()),
             },
-            (Request::Agent(request), Role::Client(_)) => match (&self.agent, session.pid) {
+            (Request::Agent(request), Role::Client { .. }) => match (&self.agent, session.pid) {
                 (Some(agent), Some(pid)) => agent
                     .serve(pid, self.config.node, self.namespace(), request)
                     .map(|answer| answer.map_or(Reply::Done, Reply::Agent))

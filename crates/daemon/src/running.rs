@@ -7,7 +7,7 @@ use crate::error::DaemonError;
 use crate::links::Links;
 use crate::run_dir::RunDir;
 use bivouac_data::DataStore;
-use bivouac_layout::{Epoch, Map};
+use bivouac_layout::{Epoch, First, Map};
 use bivouac_proto::auth::Role;
 use bivouac_transport::{Endpoint, Server, ServerOptions};
 use std::net::SocketAddr;
@@ -64,6 +64,8 @@ fn no_map(config: &DaemonConfig) -> Map {
         deployment: config.deployment,
         mount: config.mount.clone(),
         block_size: config.block_size,
+        width: 0,
+        first: First::Hashed,
         nodes: Vec::new(),
         servers: Vec::new(),
         shards: Vec::new(),

@@ -103,8 +103,8 @@ pub(crate) fn data_locally(
             store.fallocate(ino, offset, len, mode)?;
             DataReply::Passed
         }
-        DataRequest::Seek { ino, offset, hole } => {
-            DataReply::Position { offset: store.seek(ino, offset, hole)? }
+        DataRequest::Seek { ino, offset, end, hole, share } => {
+            DataReply::Position { offset: store.seek_share(ino, offset..end, share, hole)? }
         }
         DataRequest::Sync { ino } => {
             store.sync(ino)?;
@@ -145,6 +145,7 @@ fn about<'a>(request: &MetaRequest<'a>) -> About<'a> {
         R::GetAttr { ino }
         | R::SetAttr { ino, .. }
         | R::OpenInode { ino, .. }
+        | R::MakeTemporary { dir: ino, .. }
         | R::Release { ino, .. }
         | R::Reopen { ino, .. }
         | R::Truncate { ino, .. }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const CREATE: i32 = libc::O_CREAT | libc::O_RDWR;
 
-fn ask(c: &Cluster, request: &ControlRequest<'_>) -> Vec<Option<ControlReply>> {
+fn ask(c: &Cluster, request: &ControlRequest) -> Vec<Option<ControlReply>> {
     let servers = c.map.servers.iter();
     servers
         .map(|server| {

@@ -26,7 +26,7 @@
 //! - `place`: where in the directories a sub-file lies.
 //! - `cache`: the open descriptors.
 //! - `file`: one open sub-file.
-//! - `store`: the operations.
+//! - `store`: the operations. `seek`: looking for data and holes.
 
 mod cache;
 mod disk;
@@ -34,6 +34,7 @@ mod error;
 mod file;
 mod identity;
 mod place;
+mod seek;
 mod store;
 
 pub use error::DataError;

@@ -73,6 +73,11 @@ plain_id! {
     /// One machine (or, in tests, network namespace) of the job.
     NodeId(u16)
 }
+impl NodeId {
+    /// Names no machine: of a process whose machine is not known, or does not matter.
+    pub const NONE: NodeId = NodeId(u16::MAX);
+}
+
 plain_id! {
     /// The version of the map. It only grows.
     Epoch(u64)

@@ -9,6 +9,7 @@
 //! - [`hash`]: the one stable hash behind every placement; changing it changes where data is.
 //! - [`namespace`]: which shard holds a directory, an entry, an inode.
 //! - [`placement`]: which server holds which byte of a file.
+//! - [`template`]: what a directory says about the layout of new files.
 //! - [`map`]: the table of nodes, servers, shards and generations, with its epoch.
 //! - [`balance`]: dealing shards to servers, moving no more of them than balance asks for.
 
@@ -18,10 +19,12 @@ pub mod ids;
 pub mod map;
 pub mod namespace;
 pub mod placement;
+pub mod template;
 
 pub use ids::{Epoch, GenerationId, Ino, NodeId, ServerId, ShardId};
 pub use map::{Generation, Map, Node, Server, ServerState};
 pub use placement::{FileLayout, LayoutRange, Piece};
+pub use template::{First, Template};
 
 #[cfg(test)]
 mod fair;

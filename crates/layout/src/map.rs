@@ -5,6 +5,7 @@
 
 use crate::ids::{Epoch, GenerationId, NodeId, SHARDS, ServerId, ShardId};
 use crate::placement::is_block_size;
+use crate::template::{First, Template};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -60,8 +61,12 @@ pub struct Map {
     pub deployment: u64,
     /// Where programs see the file system, an absolute path without trailing slash.
     pub mount: String,
-    /// Block size of new files, bytes.
+    /// Block size of new files, bytes, where their directory does not say.
     pub block_size: u32,
+    /// Over how many servers new files are striped, where their directory does not say; 0 means all.
+    pub width: u16,
+    /// Where new files begin, where their directory does not say.
+    pub first: First,
     /// Machines.
     pub nodes: Vec<Node>,
     /// Storage daemons, sorted by number.
@@ -93,6 +98,16 @@ impl Map {
     /// A generation.
     pub fn generation(&self, id: GenerationId) -> Option<&Generation> {
         self.generations.get(id.0 as usize)
+    }
+
+    /// How new files are spread where their directory does not say.
+    pub fn defaults(&self) -> Template {
+        Template {
+            block_size: Some(self.block_size),
+            width: Some(self.width),
+            first: Some(self.first),
+            replicas: Some(1),
+        }
     }
 
     /// The generation of new files.
@@ -156,6 +171,8 @@ pub(crate) mod fixture {
             deployment: 7,
             mount: "/bivouac".into(),
             block_size: 512 << 10,
+            width: 0,
+            first: First::Hashed,
             nodes: ids.iter().map(|id| Node { id: NodeId(id.0), host: format!("node{id}") }).collect(),
             servers: ids.iter().map(server).collect(),
             shards: balance::deal(&[], &ids),

@@ -8,6 +8,7 @@
 use crate::hash::{self, Use};
 use crate::ids::{GenerationId, Ino, ServerId};
 use crate::map::Map;
+use crate::template::{First, Template};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -140,6 +141,18 @@ impl FileLayout {
             }
         }
         found
+    }
+
+    /// What it comes to, for people: block size, servers, and which holds the first block.
+    pub fn described(&self, map: &Map) -> Template {
+        let servers = self.ranges.first().and_then(|r| map.generation(r.generation)).map(|g| g.servers.len());
+        let width = self.effective_width(servers.unwrap_or(0)).min(u64::from(u16::MAX)) as u16;
+        Template {
+            block_size: Some(self.block_size),
+            width: Some(width),
+            first: self.server_at(map, 0).map(First::Server),
+            replicas: (self.replicas != 1).then_some(self.replicas),
+        }
     }
 
     fn effective_width(&self, servers: usize) -> u64 {

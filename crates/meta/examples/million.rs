@@ -75,6 +75,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         deployment: 1,
         mount: "/m".into(),
         block_size: 1 << 19,
+        width: 0,
+        first: bivouac_layout::First::Hashed,
         nodes: vec![Node { id: node, host: "here".into() }],
         servers: vec![Server { id: ServerId(0), node, address, state: ServerState::Up }],
         shards: deal(&[], &ids),
@@ -96,7 +98,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             _ => Ino::ROOT.shard(),
         };
         out.clear();
-        store.meta(&Caller { credentials: Credentials::default(), id, shard }, &request, data, &mut out)
+        store.meta(
+            &Caller { credentials: Credentials::default(), node: NodeId::NONE, id, shard },
+            &request,
+            data,
+            &mut out,
+        )
     };
     // Directories of 1,000 files.
     let mut directories = Vec::new();

@@ -52,6 +52,11 @@ impl Owner {
         if who.uid == 0 || who.uid == self.uid { Ok(()) } else { Err(Errno::PERM) }
     }
 
+    /// Whether `who` is the owner, or `wanted` (bits of rwx) is granted; EACCES if neither.
+    pub(crate) fn check_owner_or(self, who: &Credentials, wanted: u16) -> Result<(), Errno> {
+        if self.check_owner(who).is_ok() { Ok(()) } else { self.check(who, wanted) }
+    }
+
     /// Whether removing an entry of this directory asks for the owner of what it names.
     pub(crate) fn is_restricted(self, who: &Credentials) -> bool {
         self.mode & STICKY != 0 && who.uid != 0 && who.uid != self.uid

@@ -3,8 +3,9 @@
 use crate::access::{EXECUTE, READ, SET_GID, WRITE, in_group, mode_after_chown};
 use crate::draft::Draft;
 use crate::error::Op;
+use crate::layouts;
 use crate::names::shown;
-use crate::record::{Body, Extra, Inode};
+use crate::record::{Body, Inode};
 use crate::store::{Caller, Core, Outside, repeated};
 use bivouac_layout::Ino;
 use bivouac_proto::auth::Credentials;
@@ -69,13 +70,12 @@ impl<O: Outside> Core<O> {
             let closes = is_directory
                 && (search(before.mode) & !search(after.mode) != 0
                     || (before.uid, before.gid) != (after.uid, after.gid));
-            let split_owner = (shown.attr.split && before != after).then_some(after);
+            let layout = bench.shard.inode(ino)?.template();
+            let split_owner = (shown.attr.split && before != after).then_some((after, layout));
             Ok((shown, split_owner, closes))
         })?;
-        if let Some(owner) = split_owner {
-            for server in &self.outside.map().servers {
-                self.ask(server.id, &PeerRequest::OwnParts { dir: ino, owner: owner.triple() })?;
-            }
+        if let Some((owner, layout)) = split_owner {
+            self.own_everywhere(ino, owner, layout)?;
         }
         if closes {
             // After the change and before the answer: whoever forgets his cached paths now sees the new bits.
@@ -110,9 +110,14 @@ impl<O: Outside> Core<O> {
         name: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Reply, Failure> {
+        let layout = layouts::meaning(name).map(|shown| (shown, self.outside.map()));
         self.stripes.with(ino.shard(), |bench| {
             let inode = bench.shard.inode(ino)?;
             check_xattr(inode, name, &caller.credentials, false)?;
+            if let Some((shown, map)) = &layout {
+                out.extend_from_slice(layouts::text(inode, ino, map, *shown)?.as_bytes());
+                return Ok(Reply::Done);
+            }
             let found = inode
                 .xattrs()
                 .binary_search_by(|(n, _)| n.as_slice().cmp(name))
@@ -126,7 +131,12 @@ impl<O: Outside> Core<O> {
 
     pub(crate) fn list_xattr(&self, caller: &Caller, ino: Ino, out: &mut Vec<u8>) -> Result<Reply, Failure> {
         self.stripes.with(ino.shard(), |bench| {
-            for (name, _) in bench.shard.inode(ino)?.xattrs() {
+            let inode = bench.shard.inode(ino)?;
+            if inode.as_directory().is_some_and(|d| !d.layout.is_empty()) {
+                out.extend_from_slice(layouts::WHOLE);
+                out.push(0);
+            }
+            for (name, _) in inode.xattrs() {
                 if caller.credentials.uid == 0 || !name.starts_with(b"trusted.") {
                     out.extend_from_slice(name);
                     out.push(0);
@@ -144,6 +154,9 @@ impl<O: Outside> Core<O> {
         mode: XattrMode,
         value: &[u8],
     ) -> Result<Reply, Failure> {
+        if let Some(shown) = layouts::meaning(name) {
+            return self.set_layout(caller, ino, shown, Some(value), mode);
+        }
         let now = self.outside.now();
         self.stripes.with(ino.shard(), |bench| {
             if let Some(reply) = repeated(bench.shard, &caller.id)? {
@@ -167,16 +180,15 @@ impl<O: Outside> Core<O> {
             }
             let mut draft = Draft::new(now);
             if let Some(inode) = draft.inode(bench.shard, ino) {
-                let xattrs = &mut inode.extra.get_or_insert_default().xattrs;
                 let value = serde_bytes::ByteBuf::from(value);
-                match found {
+                inode.change_extra(|extra| match found {
                     Ok(index) => {
-                        if let Some(known) = xattrs.get_mut(index) {
+                        if let Some(known) = extra.xattrs.get_mut(index) {
                             known.1 = value;
                         }
                     }
-                    Err(index) => xattrs.insert(index, (serde_bytes::ByteBuf::from(name), value)),
-                }
+                    Err(index) => extra.xattrs.insert(index, (serde_bytes::ByteBuf::from(name), value)),
+                });
                 inode.ctime = now;
             }
             draft.answer(&caller.id, &Reply::Done);
@@ -186,6 +198,9 @@ impl<O: Outside> Core<O> {
     }
 
     pub(crate) fn remove_xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Reply, Failure> {
+        if let Some(shown) = layouts::meaning(name) {
+            return self.set_layout(caller, ino, shown, None, XattrMode::Replace);
+        }
         let now = self.outside.now();
         self.stripes.with(ino.shard(), |bench| {
             if let Some(reply) = repeated(bench.shard, &caller.id)? {
@@ -199,9 +214,7 @@ impl<O: Outside> Core<O> {
                 .map_err(|_| Errno::NODATA)?;
             let mut draft = Draft::freeing(now);
             if let Some(inode) = draft.inode(bench.shard, ino) {
-                let mut extra: Extra = *inode.extra.take().unwrap_or_default();
-                extra.xattrs.remove(found);
-                inode.extra = (!extra.xattrs.is_empty()).then(|| Box::new(extra));
+                inode.change_extra(|extra| drop(extra.xattrs.remove(found)));
                 inode.ctime = now;
             }
             draft.answer(&caller.id, &Reply::Done);
@@ -227,8 +240,8 @@ fn may_set(inode: &Inode, set: &SetAttr, who: &Credentials) -> Op<()> {
     let times = [set.atime, set.mtime];
     if times.iter().any(|t| matches!(t, Some(SetTime::To(_)))) {
         owner.check_owner(who)?;
-    } else if times.iter().any(|t| t.is_some()) && owner.check_owner(who).is_err() {
-        owner.check(who, WRITE)?;
+    } else if times.iter().any(|t| t.is_some()) {
+        owner.check_owner_or(who, WRITE)?;
     }
     Ok(())
 }
@@ -268,7 +281,7 @@ fn change(inode: &mut Inode, set: &SetAttr, who: &Credentials, now: Time) {
 }
 
 /// Whether the attribute may be there at all, and the caller may see or change it.
-fn check_xattr(inode: &Inode, name: &[u8], who: &Credentials, write: bool) -> Op<()> {
+pub(crate) fn check_xattr(inode: &Inode, name: &[u8], who: &Credentials, write: bool) -> Op<()> {
     if name.len() > XATTR_NAME_MAX {
         return Err(Errno::RANGE.into());
     }

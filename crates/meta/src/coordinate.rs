@@ -4,7 +4,7 @@
 //! in [`bivouac_proto::peer`]. The decision is one record in the coordinating shard's log, together with its own steps and the
 //! answer to the request.
 
-use crate::access::Owner;
+use crate::access::{Owner, READ, SET_GID, SET_UID, WRITE};
 use crate::attrs::CHANGE_DIRECTORY;
 use crate::draft::Draft;
 
@@ -14,6 +14,7 @@ use crate::shard::{Named, Prepared};
 use crate::store::{Caller, Core, Outside};
 use bivouac_layout::namespace::{PARTS, directory_shard, part_shard};
 use bivouac_layout::{Ino, ServerId, ShardId};
+use bivouac_proto::auth::Credentials;
 use bivouac_proto::meta::{At, MetaReply};
 use bivouac_proto::peer::{IntentId, PeerReply, PeerRequest, Step};
 use bivouac_proto::status::Failure;
@@ -284,20 +285,21 @@ impl<O: Outside> Core<O> {
         self.once(caller, home, || {
             self.patiently(|| {
                 let now = self.outside.now();
-                let owner = self.stripes.with(home, |bench| {
-                    may_make(bench, caller, &at)?;
+                let (owner, layout) = self.stripes.with(home, |bench| {
+                    let place = may_make(bench, caller, &at)?;
                     let (_, owner) = bench.shard.home(at.dir, at.split, at.name)?;
-                    Ok(owner.inherit(&caller.credentials, mode, true))
+                    Ok((owner.inherit(&caller.credentials, mode, true), bench.shard.template(place)))
                 })?;
                 let shard = directory_shard(at.dir, at.name);
                 let (mode, uid, gid) = owner.triple();
                 let name = at.name.to_vec();
-                let make = Step::MakeDirectory { shard, parent: at.dir, name: name.clone(), mode, uid, gid };
+                let make =
+                    Step::MakeDirectory { shard, parent: at.dir, name: name.clone(), mode, uid, gid, layout };
                 let put =
                     Step::PutEntry { dir: at.dir, name, ino: MADE, kind: FileKind::Directory, replace: None };
                 let plan = Plan { make: Some((shard, make)), steps: vec![(home, put)] };
                 self.carry_out(caller, home, plan, |ino| {
-                    let attr = crate::record::Inode::directory(owner, now, at.dir, at.name).attr(ino);
+                    let attr = crate::record::Inode::directory(owner, now, at.dir, at.name, layout).attr(ino);
                     Reply::Meta(MetaReply::Entry { attr: Box::new(attr), target: Vec::new() })
                 })
             })
@@ -377,6 +379,7 @@ impl<O: Outside> Core<O> {
                 if attr.kind == FileKind::Directory {
                     return Err(Errno::PERM.into());
                 }
+                may_link(&attr, &caller.credentials)?;
                 attr.nlink += 1;
                 attr.ctime = now;
                 let name = at.name.to_vec();
@@ -397,6 +400,18 @@ impl<O: Outside> Core<O> {
         }
         Ok((self.inode_anywhere(ino)?.0, Vec::new()))
     }
+}
+
+/// Who may give a file another name: its owner; others, only where the name gives them nothing that they do not have, as
+/// Linux has it by default (`fs.protected_hardlinks`). EPERM if not.
+fn may_link(attr: &Attr, who: &Credentials) -> Result<(), Errno> {
+    let owner = Owner { mode: attr.mode, uid: attr.uid, gid: attr.gid };
+    if owner.check_owner(who).is_ok() {
+        return Ok(());
+    }
+    let privileged = attr.mode & SET_UID != 0 || attr.mode & SET_GID != 0 && attr.mode & 0o010 != 0;
+    let usable = attr.kind == FileKind::File && !privileged && owner.check(who, READ | WRITE).is_ok();
+    if usable { Ok(()) } else { Err(Errno::PERM) }
 }
 
 /// Steps that remove the parts of a split directory, wherever they are. The directory's own shard is among them, which tells it

@@ -4,7 +4,7 @@
 //! What takes more than one step with data servers marks the file *busy* in memory: others that would change its data or
 //! size wait, everything else goes on. A cut is noted in the log before it begins, and done again after a crash.
 
-use crate::access::{Owner, WRITE, mode_after_write};
+use crate::access::{WRITE, mode_after_write};
 use crate::draft::Draft;
 use crate::error::{Op, Stop};
 use crate::mutation::Mutation;
@@ -12,7 +12,7 @@ use crate::opens::{end_busy, reap, stamp};
 use crate::record::{Blocks, Body, Inode};
 use crate::store::{Caller, Core, Outside, repeated};
 use crate::stripe::Bench;
-use bivouac_layout::{FileLayout, Ino, ServerId};
+use bivouac_layout::{FileLayout, Ino, ServerId, Template};
 use bivouac_proto::attr::{FILE_MAX, RECORD_MAX};
 use bivouac_proto::auth::Credentials;
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -137,11 +137,10 @@ impl<O: Outside> Core<O> {
     fn spill_now(&self, ino: Ino) -> Result<Attr, Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
-        let layout = FileLayout::spread(ino, map.block_size, map.newest_generation());
-        let holder = layout.server_at(&map, 0).ok_or(Errno::IO)?;
         let step = self.stripes.with(ino.shard(), |bench| {
             bench.shard.is_not_busy(ino)?;
             let inode = bench.shard.inode(ino)?;
+            let layout = inode.layout(ino, &map);
             match &inode.body {
                 Body::Blocks(_) => Ok(Err(inode.attr(ino))),
                 // What a crash in an earlier try left at the server is to go first.
@@ -149,18 +148,19 @@ impl<O: Outside> Core<O> {
                 Body::Record(data) if data.is_empty() => Ok(Err(move_out(bench, ino, &layout, now, false)?)),
                 Body::Record(data) => {
                     let data = data.clone();
+                    let holder = layout.server_at(&map, 0).ok_or(Errno::IO)?;
                     let mut draft = Draft::new(now);
                     draft.push(Mutation::PutPurge(ino, vec![holder]));
                     bench.commit(draft)?;
                     bench.shard.live.entry(ino).or_default().busy = true;
-                    Ok(Ok(data))
+                    Ok(Ok((data, layout, holder)))
                 }
                 _ => Err(not_a_file(inode)),
             }
         })?;
-        let data = match step {
+        let (data, layout, holder) = match step {
             Err(attr) => return Ok(attr),
-            Ok(data) => data,
+            Ok(step) => step,
         };
         let written = match self.outside.data(
             holder,
@@ -192,14 +192,10 @@ impl<O: Outside> Core<O> {
             return Err(Errno::FBIG.into());
         }
         self.stripes.with(ino.shard(), |bench| {
-            let inode = bench.shard.inode(ino)?;
             // A description that is open for writing may cut whatever the mode says, and only the owner can have
             // one against the mode; the client checks what a path asks for.
-            let owner: Owner = inode.owner();
-            match owner.check_owner(&caller.credentials) {
-                Ok(()) => Ok(()),
-                Err(_) => Ok(owner.check(&caller.credentials, WRITE)?),
-            }
+            let owner = bench.shard.inode(ino)?.owner();
+            Ok(owner.check_owner_or(&caller.credentials, WRITE)?)
         })?;
         self.once(caller, ino.shard(), || {
             let attr = self.cut(ino, size, &caller.credentials, &caller.id)?;
@@ -496,6 +492,7 @@ fn move_out(bench: &mut Bench<'_>, ino: Ino, layout: &FileLayout, now: Time, pur
     }
     if let Some(inode) = draft.inode(bench.shard, ino) {
         let (reach, layout) = (inode.size, layout.clone());
+        inode.set_template(Template::default());
         inode.body =
             Body::Blocks(Box::new(Blocks { layout, settled, reach, cut: None, mtime_set: Time::MIN }));
     }

@@ -113,7 +113,7 @@ impl Shard {
                 if inode.as_directory().is_some() {
                     return Err(Errno::PERM.into());
                 }
-                if inode.nlink == 0 {
+                if inode.nlink == 0 && !inode.is_linkable() {
                     return Err(Errno::NOENT.into());
                 }
                 if inode.nlink >= LINK_MAX {
@@ -149,10 +149,10 @@ impl Shard {
                         draft.drop_entry(home, name, named.kind);
                     }
                 }
-                Step::MakeDirectory { parent, name, mode, uid, gid, .. } => {
+                Step::MakeDirectory { parent, name, mode, uid, gid, layout, .. } => {
                     let Some(ino) = made.next() else { continue };
                     let owner = Owner { mode: *mode, uid: *uid, gid: *gid };
-                    draft.put_inode(*ino, Inode::directory(owner, now, *parent, name));
+                    draft.put_inode(*ino, Inode::directory(owner, now, *parent, name, *layout));
                 }
                 Step::RemoveDirectory { ino } | Step::DropLink { ino } => draft.drop_link(self, map, *ino),
                 Step::RemoveParts { dir, .. } => {
@@ -170,9 +170,18 @@ impl Shard {
                     }
                 }
                 Step::AddLink { ino } => {
+                    let mut nameless = false;
                     if let Some(inode) = draft.inode(self, *ino) {
+                        nameless = inode.nlink == 0;
+                        if nameless {
+                            // Once it has had a name, losing it is final.
+                            inode.change_extra(|extra| extra.linkable = false);
+                        }
                         inode.nlink += 1;
                         inode.ctime = now;
+                    }
+                    if nameless {
+                        draft.push(Mutation::DropOrphan(*ino));
                     }
                 }
                 Step::Touch { ino } => {

@@ -8,6 +8,7 @@
 //! - `stripe`, `log`: locking and logging. 64 stripes, each a mutex over its shards and one log file.
 //! - `shard`, `record`: what is in memory. `mutation`: the one way in which it changes. `draft`: changes in the making.
 //! - `names`, `listing`, `attrs`, `access`: entries and attributes, one shard at a time.
+//! - `layouts`: how new files are to be spread, by directory.
 //! - `opens`, `file`, `locks`, `locking`: files in use, their sizes, their small data, their locks.
 //! - `intents`, `coordinate`, `rename`, `split`: operations over several shards and servers.
 //! - `keeper`: what is done behind the requests.
@@ -27,6 +28,7 @@ mod error;
 mod file;
 mod intents;
 mod keeper;
+mod layouts;
 mod listing;
 mod locking;
 mod locks;

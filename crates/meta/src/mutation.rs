@@ -67,6 +67,8 @@ pub(crate) enum Mutation {
     DropDecision(u64),
     PutAnswer(u64, u32, Box<Answer>),
     PutOrphan(Ino, Vec<OpenId>),
+    /// It has a name now.
+    DropOrphan(Ino),
     PutPurge(Ino, Vec<ServerId>),
     DropPurge(Ino),
     PutMover(Option<IntentId>),
@@ -151,6 +153,9 @@ impl Shard {
             }
             Mutation::PutOrphan(ino, holders) => {
                 self.orphans.insert(ino, holders);
+            }
+            Mutation::DropOrphan(ino) => {
+                self.orphans.remove(&ino);
             }
             Mutation::PutPurge(ino, servers) => {
                 self.purges.insert(ino, servers);

@@ -3,16 +3,17 @@
 use crate::access::{EXECUTE, READ, WRITE};
 use crate::draft::{Draft, wants_split};
 use crate::error::Op;
+use crate::mutation::Mutation;
 use crate::record::{Body, Inode};
 use crate::shard::{Home, Named, Opened};
 use crate::store::{Caller, Core, Outside, repeated};
 use crate::stripe::Bench;
-use bivouac_layout::{Ino, ShardId, namespace};
+use bivouac_layout::{Ino, Map, ShardId, namespace};
 use bivouac_proto::attr::{NAME_MAX, PATH_MAX};
 use bivouac_proto::header::{OpenId, RequestId};
 use bivouac_proto::meta::{At, MetaReply, OpenHow};
 use bivouac_proto::status::Failure;
-use bivouac_proto::{Attr, Errno, FileKind, Reply, Time};
+use bivouac_proto::{Attr, Errno, FileKind, Refusal, Reply, Time};
 
 /// Whether a name may stand in a directory.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
@@ -78,6 +79,7 @@ impl<O: Outside> Core<O> {
     ) -> Result<Reply, Failure> {
         check_name(at.name)?;
         let now = self.outside.now();
+        let map = how.create.map(|_| self.outside.map());
         let look =
             self.stripes.with(shard_of(&at), |bench| {
                 if let Some(reply) = repeated(bench.shard, &caller.id)? {
@@ -103,10 +105,8 @@ impl<O: Outside> Core<O> {
                         owner.check(&caller.credentials, EXECUTE | WRITE)?;
                         let owner = owner.inherit(&caller.credentials, create.mode, false);
                         let inode = Inode::new(owner, now, Body::Record(Box::default()));
-                        make(bench, caller, now, home, at.name, inode, |attr| MetaReply::Opened {
-                            attr,
-                            created: true,
-                            target: Vec::new(),
+                        make(bench, caller, now, (home, at.name), inode, map.as_deref(), |attr| {
+                            MetaReply::Opened { attr, created: true, target: Vec::new() }
                         })
                         .inspect(|(ino, _, _)| {
                             let live = bench.shard.live.entry(*ino).or_default();
@@ -159,6 +159,49 @@ impl<O: Outside> Core<O> {
         }
     }
 
+    /// Makes a file without a name, and opens it.
+    pub(crate) fn make_temporary(
+        &self,
+        caller: &Caller,
+        dir: Ino,
+        how: OpenHow,
+        open: OpenId,
+    ) -> Result<Reply, Failure> {
+        let create = how.create.filter(|_| how.write).ok_or(Errno::INVAL)?;
+        let now = self.outside.now();
+        let map = self.outside.map();
+        self.stripes.with(dir.shard(), |bench| {
+            if let Some(reply) = repeated(bench.shard, &caller.id)? {
+                if let Reply::Meta(MetaReply::Opened { attr, .. }) = &reply {
+                    register(bench, now, attr.ino, opened(how, open))?;
+                }
+                return Ok(reply);
+            }
+            let directory = bench.shard.inodes.get(&dir).ok_or(Refusal::UnknownDirectory)?;
+            directory.as_directory().ok_or(Errno::NOTDIR)?;
+            if directory.nlink == 0 {
+                return Err(Errno::NOENT.into());
+            }
+            let owner = directory.owner();
+            owner.check(&caller.credentials, EXECUTE | WRITE)?;
+            let mut draft = Draft::new(now);
+            let ino = draft.next_ino(bench.shard, bench.id);
+            let owner = owner.inherit(&caller.credentials, create.mode, false);
+            let mut inode = Inode::new(owner, now, Body::Record(Box::default()));
+            inode.nlink = 0;
+            inode.set_template(directory.template().placed(&map, caller.node, ino));
+            inode.change_extra(|extra| extra.linkable = !create.exclusive);
+            let attr = Box::new(inode.attr(ino));
+            let reply = Reply::Meta(MetaReply::Opened { attr, created: true, target: Vec::new() });
+            draft.put_inode(ino, inode);
+            draft.push(Mutation::PutOrphan(ino, vec![open]));
+            draft.answer(&caller.id, &reply);
+            bench.commit(draft)?;
+            bench.shard.live.entry(ino).or_default().opens.push(opened(how, open));
+            Ok(reply)
+        })
+    }
+
     pub(crate) fn make_node(
         &self,
         caller: &Caller,
@@ -179,6 +222,7 @@ impl<O: Outside> Core<O> {
         };
         let mode = if kind == FileKind::Symlink { 0o777 } else { mode };
         let now = self.outside.now();
+        let map = (kind == FileKind::File).then(|| self.outside.map());
         let (reply, grown) = self.stripes.with(shard_of(&at), |bench| {
             if let Some(reply) = repeated(bench.shard, &caller.id)? {
                 return Ok((reply, false));
@@ -189,7 +233,7 @@ impl<O: Outside> Core<O> {
             let inode = Inode::new(owner, now, body.clone());
             let target = inode.target().to_vec();
             let entry = |attr| MetaReply::Entry { attr, target };
-            let (_, reply, grown) = make(bench, caller, now, home, at.name, inode, entry)?;
+            let (_, reply, grown) = make(bench, caller, now, (home, at.name), inode, map.as_deref(), entry)?;
             Ok((reply, grown))
         })?;
         if grown {
@@ -293,18 +337,22 @@ pub(crate) fn may_make(bench: &Bench<'_>, caller: &Caller, at: &At<'_>) -> Op<Ho
     Ok(home)
 }
 
-/// Makes an inode and its entry in one shard. Says also whether the directory should be split now.
+/// Makes an inode and its entry in one shard; a file (`map` is given) takes its directory's layout over. Says also whether
+/// the directory should be split now.
 fn make(
     bench: &mut Bench<'_>,
     caller: &Caller,
     now: Time,
-    home: Home,
-    name: &[u8],
-    inode: Inode,
+    (home, name): (Home, &[u8]),
+    mut inode: Inode,
+    map: Option<&Map>,
     reply: impl FnOnce(Box<Attr>) -> MetaReply,
 ) -> Op<(Ino, Reply, bool)> {
     let mut draft = Draft::new(now);
     let ino = draft.next_ino(bench.shard, bench.id);
+    if let Some(map) = map {
+        inode.set_template(bench.shard.template(home).placed(map, caller.node, ino));
+    }
     let reply = Reply::Meta(reply(Box::new(inode.attr(ino))));
     draft.put_entry(home, name, Named { ino, kind: inode.kind() }, None);
     draft.put_inode(ino, inode);

@@ -4,7 +4,7 @@
 //! byte strings are boxed slices.
 
 use crate::access::Owner;
-use bivouac_layout::{FileLayout, Ino};
+use bivouac_layout::{FileLayout, Ino, Template};
 use bivouac_proto::attr::Store;
 use bivouac_proto::{Attr, FileKind, Time};
 use serde::{Deserialize, Serialize};
@@ -66,6 +66,8 @@ pub(crate) struct Directory {
     pub state: Spread,
     /// When mtime was last set explicitly; changes of the parts before that do not show.
     pub mtime_set: Time,
+    /// How files made in it are to be spread.
+    pub layout: Template,
 }
 
 /// Where a directory's entries are.
@@ -84,6 +86,10 @@ pub(crate) enum Spread {
 pub(crate) struct Extra {
     /// Extended attributes, sorted by name.
     pub xattrs: Vec<(serde_bytes::ByteBuf, serde_bytes::ByteBuf)>,
+    /// Of a file in its record: how it is to be spread when it moves to blocks.
+    pub layout: Template,
+    /// Made without a name, it may still be given one.
+    pub linkable: bool,
 }
 
 /// One part of a split directory, as its shard sees it.
@@ -95,6 +101,7 @@ pub(crate) struct Part {
     pub entries: u32,
     pub subdirectories: u32,
     pub mtime: Time,
+    pub layout: Template,
 }
 
 impl Part {
@@ -128,8 +135,9 @@ impl Inode {
     }
 
     /// A new, empty directory.
-    pub(crate) fn directory(owner: Owner, now: Time, parent: Ino, name: &[u8]) -> Inode {
-        let directory = Directory { parent, name: name.into(), state: Spread::Packed, mtime_set: Time::MIN };
+    pub(crate) fn directory(owner: Owner, now: Time, parent: Ino, name: &[u8], layout: Template) -> Inode {
+        let (state, mtime_set) = (Spread::Packed, Time::MIN);
+        let directory = Directory { parent, name: name.into(), state, mtime_set, layout };
         Inode::new(owner, now, Body::Directory(Box::new(directory)))
     }
 
@@ -199,6 +207,18 @@ impl Inode {
             split: self.as_directory().is_some_and(|d| d.state == Spread::Split),
             layout,
         }
+    }
+
+    /// Changes what few inodes have; nothing of it is nothing at all.
+    pub(crate) fn change_extra(&mut self, change: impl FnOnce(&mut Extra)) {
+        let mut extra = self.extra.take().unwrap_or_default();
+        change(&mut extra);
+        self.extra = (*extra != Extra::default()).then_some(extra);
+    }
+
+    /// Whether it is without a name and may be given one.
+    pub(crate) fn is_linkable(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| extra.linkable)
     }
 
     pub(crate) fn xattrs(&self) -> &[(serde_bytes::ByteBuf, serde_bytes::ByteBuf)] {

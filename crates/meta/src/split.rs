@@ -12,7 +12,7 @@ use crate::record::{Body, Inode, Part, Spread};
 use crate::shard::{EntryKey, Key};
 use crate::store::{Core, Outside};
 use bivouac_layout::namespace::{PARTS, cookie, part_of, part_shard};
-use bivouac_layout::{Ino, Map, ServerId};
+use bivouac_layout::{Ino, Map, ServerId, Template};
 use bivouac_proto::peer::{MovedEntry, PeerReply, PeerRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{FileKind, Time};
@@ -60,12 +60,12 @@ impl<O: Outside> Core<O> {
                 .range(range)
                 .map(|(key, named)| MovedEntry { name: key.name.to_vec(), ino: named.ino, kind: named.kind })
                 .collect();
-            Ok(Some((inode.owner(), inode.mtime, entries)))
+            Ok(Some((inode.owner(), inode.template(), inode.mtime, entries)))
         })?;
-        let Some((owner, time, entries)) = begun else {
+        let Some((owner, layout, time, entries)) = begun else {
             return Ok(());
         };
-        let installed = self.install_everywhere(dir, owner, time, entries);
+        let installed = self.install_everywhere(dir, (owner, layout), time, entries);
         self.stripes
             .with(dir.shard(), |bench| {
                 let mut draft = Draft::freeing(now);
@@ -75,21 +75,26 @@ impl<O: Outside> Core<O> {
                     // Its users need not wait until a server is back; it stays packed until the next try.
                     set_state(draft.inode(bench.shard, dir), Spread::Packed);
                 }
-                // Owner and mode may have changed meanwhile.
-                let current = bench.shard.inode(dir)?.owner();
+                // Owner, mode and layout may have changed meanwhile.
+                let inode = bench.shard.inode(dir)?;
+                let current = (inode.owner(), inode.template());
                 bench.commit(draft)?;
                 Ok(current)
             })
             .and_then(|current| {
                 installed?;
-                if current == owner { Ok(()) } else { self.own_everywhere(dir, current) }
+                if current == (owner, layout) {
+                    Ok(())
+                } else {
+                    self.own_everywhere(dir, current.0, current.1)
+                }
             })
     }
 
     fn install_everywhere(
         &self,
         dir: Ino,
-        owner: Owner,
+        (owner, layout): (Owner, Template),
         time: Time,
         entries: Vec<MovedEntry>,
     ) -> Result<(), Failure> {
@@ -99,6 +104,7 @@ impl<O: Outside> Core<O> {
                 let request = PeerRequest::InstallParts {
                     dir,
                     owner: owner.triple(),
+                    layout,
                     time,
                     parts: load.parts,
                     entries: load.entries,
@@ -109,9 +115,10 @@ impl<O: Outside> Core<O> {
         Ok(())
     }
 
-    fn own_everywhere(&self, dir: Ino, owner: Owner) -> Result<(), Failure> {
+    /// Tells all parts of a split directory who owns it and what it says about new files.
+    pub(crate) fn own_everywhere(&self, dir: Ino, owner: Owner, layout: Template) -> Result<(), Failure> {
         for server in &self.outside.map().servers {
-            self.ask(server.id, &PeerRequest::OwnParts { dir, owner: owner.triple() })?;
+            self.ask(server.id, &PeerRequest::OwnParts { dir, owner: owner.triple(), layout })?;
         }
         Ok(())
     }
@@ -120,7 +127,7 @@ impl<O: Outside> Core<O> {
     pub(crate) fn install_parts(
         &self,
         dir: Ino,
-        (mode, uid, gid): (u16, u32, u32),
+        ((mode, uid, gid), layout): ((u16, u32, u32), Template),
         time: Time,
         parts: &[u16],
         entries: &[MovedEntry],
@@ -140,6 +147,7 @@ impl<O: Outside> Core<O> {
                 entries: entries.len() as u32,
                 subdirectories: directories as u32,
                 mtime: time,
+                layout,
             };
             self.stripes.with(part_shard(dir, number), |bench| {
                 let mut draft = Draft::new(now);
@@ -171,8 +179,13 @@ impl<O: Outside> Core<O> {
         Ok(PeerReply::Parts { entries, subdirectories, mtime })
     }
 
-    /// This server's parts of a directory have another owner or mode.
-    pub(crate) fn own_parts(&self, dir: Ino, (mode, uid, gid): (u16, u32, u32)) -> Result<(), Failure> {
+    /// This server's parts of a directory have another owner, mode or layout.
+    pub(crate) fn own_parts(
+        &self,
+        dir: Ino,
+        (mode, uid, gid): (u16, u32, u32),
+        layout: Template,
+    ) -> Result<(), Failure> {
         let now = self.outside.now();
         for number in self.my_parts(dir) {
             self.stripes.with(part_shard(dir, number), |bench| {
@@ -180,7 +193,7 @@ impl<O: Outside> Core<O> {
                     return Ok(());
                 };
                 let mut draft = Draft::new(now);
-                draft.push(Mutation::PutPart(dir, number, Part { mode, uid, gid, ..part }));
+                draft.push(Mutation::PutPart(dir, number, Part { mode, uid, gid, layout, ..part }));
                 bench.commit(draft)
             })?;
         }

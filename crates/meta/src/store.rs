@@ -5,7 +5,7 @@ use crate::keeper::Keeper;
 use crate::locking::Locking;
 use crate::record::Inode;
 use crate::stripe::Stripes;
-use bivouac_layout::{Ino, Map, ServerId, ShardId};
+use bivouac_layout::{Ino, Map, NodeId, ServerId, ShardId, Template};
 use bivouac_proto::auth::Credentials;
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::RequestId;
@@ -57,6 +57,8 @@ pub trait Outside: Send + Sync + 'static {
 pub struct Caller {
     /// For permission checks.
     pub credentials: Credentials,
+    /// The machine that it asks from; [`NodeId::NONE`] where that is unknown.
+    pub node: NodeId,
     /// Identity of the request: with a session other than 0, a repeated request is answered and not done again.
     pub id: RequestId,
     /// The shard that the request's header names.
@@ -257,6 +259,7 @@ impl<O: Outside> Core<O> {
             MetaRequest::SetAttr { ino, set } => self.set_attr(caller, ino, set),
             MetaRequest::Open { at, how, open } => self.open_entry(caller, at, how, open, out),
             MetaRequest::OpenInode { ino, how, open } => self.open_inode(caller, ino, how, open, out),
+            MetaRequest::MakeTemporary { dir, how, open } => self.make_temporary(caller, dir, how, open),
             MetaRequest::Release { ino, open, wrote } => self.release(ino, open, wrote),
             MetaRequest::Reopen { ino, open, write } => self.reopen(ino, open, write),
             MetaRequest::Truncate { ino, size } => self.truncate(caller, ino, size),
@@ -299,11 +302,13 @@ impl<O: Outside> Core<O> {
             PeerRequest::Outcome { intent } => {
                 self.outcome(*intent).map(|committed| Reply::Peer(PeerReply::Outcome { committed }))
             }
-            PeerRequest::InstallParts { dir, owner, time, parts, entries } => {
-                self.install_parts(*dir, *owner, *time, parts, entries).map(|()| Reply::Done)
+            PeerRequest::InstallParts { dir, owner, layout, time, parts, entries } => {
+                self.install_parts(*dir, (*owner, *layout), *time, parts, entries).map(|()| Reply::Done)
             }
             PeerRequest::StatParts { dir } => self.stat_parts(*dir).map(Reply::Peer),
-            PeerRequest::OwnParts { dir, owner } => self.own_parts(*dir, *owner).map(|()| Reply::Done),
+            PeerRequest::OwnParts { dir, owner, layout } => {
+                self.own_parts(*dir, *owner, *layout).map(|()| Reply::Done)
+            }
             PeerRequest::RaiseNamespace { version } => self.raise_here(*version).map(|()| Reply::Done),
             PeerRequest::DirectoryMoves { intent, take } => {
                 self.serve_moves(*intent, *take).map(|()| Reply::Done)
@@ -316,10 +321,6 @@ impl<O: Outside> Core<O> {
                     let named = named.map(|n| (n.ino, n.kind));
                     Reply::Peer(PeerReply::Entry { named, owner: owner.triple() })
                 })
-            }
-            PeerRequest::Note { text } => {
-                tracing::info!(from = %_from, text, "a note");
-                Ok(Reply::Done)
             }
         }
     }
@@ -393,7 +394,7 @@ impl<O: Outside> Core<O> {
             let gid = rustix::process::getegid().as_raw();
             let owner = crate::access::Owner { mode: 0o755, uid, gid };
             let mut draft = crate::draft::Draft::new(now);
-            draft.put_inode(Ino::ROOT, Inode::directory(owner, now, Ino::ROOT, b""));
+            draft.put_inode(Ino::ROOT, Inode::directory(owner, now, Ino::ROOT, b"", Template::default()));
             bench.commit(draft)
         })
     }

@@ -59,6 +59,8 @@ fn open(dir: &Path) -> MetaStore<Alone> {
         deployment: 5,
         mount: "/m".into(),
         block_size: 8192,
+        width: 0,
+        first: bivouac_layout::First::Hashed,
         nodes: vec![Node { id: NodeId(0), host: "here".into() }],
         servers: vec![server],
         shards: deal(&[], &ids),
@@ -95,7 +97,7 @@ fn send(
     };
     // Preparations have no identity.
     let id = RequestId { session: if sequence == 0 { 0 } else { 9 }, slot: 1, sequence };
-    let caller = Caller { credentials: Credentials::default(), id, shard };
+    let caller = Caller { credentials: Credentials::default(), node: NodeId::NONE, id, shard };
     let mut out = Vec::new();
     match store.meta(&caller, &request, data, &mut out) {
         Ok(reply) => Ok((reply, out)),

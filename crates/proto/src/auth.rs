@@ -10,7 +10,7 @@
 //! bodies of [`crate::Kind::Auth`] messages; a peer that fails gets no reason, and the connection is closed.
 //! What follows is neither encrypted nor signed: the job's network is trusted not to alter established connections.
 
-use bivouac_layout::ServerId;
+use bivouac_layout::{NodeId, ServerId};
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
@@ -36,8 +36,14 @@ impl std::fmt::Debug for Key {
 /// What a connection is for.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub enum Role {
-    /// A process that uses the file system, with the credentials for permission checks.
-    Client(Credentials),
+    /// A process that uses the file system.
+    Client {
+        /// For permission checks.
+        credentials: Credentials,
+        /// The machine that it runs on, as its agent said: files of directories with `first = local` begin there.
+        /// [`NodeId::NONE`] as long as no agent was asked.
+        node: NodeId,
+    },
     /// Another server.
     Server(ServerId),
     /// An agent.
@@ -144,7 +150,7 @@ mod tests {
 
     fn hello() -> Hello {
         let credentials = Credentials { uid: 1000, gid: 100, groups: vec![4, 27] };
-        Hello { nonce: [3; NONCE_LEN], deployment: 99, role: Role::Client(credentials) }
+        Hello { nonce: [3; NONCE_LEN], deployment: 99, role: Role::Client { credentials, node: NodeId(3) } }
     }
 
     #[test]
@@ -172,8 +178,8 @@ mod tests {
         let changed = [
             Hello { deployment: 98, ..hello() },
             Hello { nonce: [4; NONCE_LEN], ..hello() },
-            Hello { role: Role::Client(root), ..hello() },
-            Hello { role: Role::Client(fewer), ..hello() },
+            Hello { role: Role::Client { credentials: root, node: NodeId(3) }, ..hello() },
+            Hello { role: Role::Client { credentials: fewer, node: NodeId(3) }, ..hello() },
             Hello { role: Role::Server(ServerId(1)), ..hello() },
             Hello { role: Role::Agent(1), ..hello() },
             Hello { role: Role::Control, ..hello() },
@@ -199,7 +205,7 @@ mod tests {
     fn values_never_change() {
         let proof = prove(&key(), Side::Client, &hello(), &NONCE);
         // Worked out by another implementation, from the description above.
-        assert_eq!(proof[..8], [37, 199, 141, 232, 188, 215, 108, 114]);
+        assert_eq!(proof[..8], [176, 187, 82, 218, 124, 137, 104, 10]);
     }
 
     proptest! {

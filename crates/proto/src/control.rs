@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Requests that run a deployment.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
-pub enum ControlRequest<'a> {
+pub enum ControlRequest {
     /// Are you there (`Pong`). The controller sends it twice a second; no request for long is how a daemon
     /// learns that it is cut off.
     Ping {
@@ -28,12 +28,6 @@ pub enum ControlRequest<'a> {
     },
     /// The deployment ends with this connection (`bivouac run` holds it). To the controller.
     Lifeline,
-    /// A message for the daemon's log.
-    Note {
-        /// The text.
-        #[serde(borrow)]
-        text: &'a str,
-    },
     /// The deployment shall outlive this connection after all: takes an earlier [`ControlRequest::Lifeline`] of the same
     /// connection back. To the controller.
     Release,

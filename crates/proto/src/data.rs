@@ -19,6 +19,17 @@ pub enum Fallocate {
     Zero,
 }
 
+/// Which blocks of a file are a server's: block `b` where `b mod width` is `turn`.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Share {
+    /// Bytes of a block; not 0.
+    pub block_size: u32,
+    /// Servers that take turns; not 0.
+    pub width: u16,
+    /// The server's turn, less than `width`.
+    pub turn: u16,
+}
+
 /// Requests for data. Offsets and lengths are those of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub enum DataRequest {
@@ -65,14 +76,19 @@ pub enum DataRequest {
         /// What.
         mode: Fallocate,
     },
-    /// The next data or hole at or after `offset` within the sub-file (`Position`); ENXIO past its end.
+    /// The next data or hole at or after `offset` and before `end`, in those blocks that are this server's (`Position`).
+    /// Behind the sub-file's end everything is a hole. ENXIO if there is none.
     Seek {
         /// The file.
         ino: Ino,
         /// From here.
         offset: u64,
+        /// To here, exclusive.
+        end: u64,
         /// A hole rather than data.
         hole: bool,
+        /// Which blocks are the server's.
+        share: Share,
     },
     /// Puts the sub-file on stable storage.
     Sync {

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 /// First bytes of every message.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"BVWK");
 /// Version of the whole wire format.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 64;
 /// Longest body, bytes.
@@ -40,7 +40,8 @@ pub enum Kind {
     Request = 0,
     /// Answers the oldest unanswered request of the connection.
     Reply = 1,
-    /// From a server to an agent, unasked (invalidate, revoke).
+    /// From a server to an agent, unasked (invalidate, revoke). Reserved: nobody sends one yet, and who receives one
+    /// drops the connection.
     Callback = 2,
     /// A step of the authentication; nothing else is accepted before it is done.
     Auth = 3,

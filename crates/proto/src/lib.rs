@@ -45,8 +45,7 @@ pub enum Request<'a> {
     /// From a process to its node's agent, over a Unix socket.
     Agent(agent::AgentRequest),
     /// From the controller and the command line to a daemon.
-    #[serde(borrow)]
-    Control(control::ControlRequest<'a>),
+    Control(control::ControlRequest),
 }
 
 /// Any reply's body when [`Header::status`] is [`Status::OK`].

@@ -8,7 +8,7 @@
 
 use crate::attr::{Attr, DirEntry, Time};
 use crate::header::OpenId;
-use bivouac_layout::{FileLayout, Ino};
+use bivouac_layout::Ino;
 use serde::{Deserialize, Serialize};
 
 /// A name in a directory.
@@ -177,6 +177,17 @@ pub enum MetaRequest<'a> {
         /// The description to register.
         open: OpenId,
     },
+    /// Makes a file without a name in a directory, and opens it (`Opened`; O_TMPFILE). It goes with its last open, unless
+    /// [`MetaRequest::Link`] gives it a name before; with `how.create.exclusive` it can have none. Addressed to the
+    /// directory's shard, whether or not it is split.
+    MakeTemporary {
+        /// The directory.
+        dir: Ino,
+        /// What is wanted, with `create`.
+        how: OpenHow,
+        /// The description to register.
+        open: OpenId,
+    },
     /// The last holder of an open description is gone. Locks of the description go with it. Usually sent with
     /// [`crate::header::NO_REPLY`].
     Release {
@@ -312,7 +323,7 @@ pub enum MetaRequest<'a> {
     GetXattr {
         /// The inode.
         ino: Ino,
-        /// Its name with namespace, for example `user.origin`.
+        /// Its name with namespace, for example `user.origin`. Those under `user.bivouac.` are the layout's.
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
@@ -439,6 +450,4 @@ pub enum MetaReply {
     },
     /// A lock that stands in the way.
     Conflict(Option<(LockOwner, LockRange)>),
-    /// A layout.
-    Layout(Box<FileLayout>),
 }

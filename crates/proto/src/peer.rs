@@ -8,7 +8,7 @@
 //! does not know was never decided and is undone.
 
 use crate::attr::{Attr, FileKind, Time};
-use bivouac_layout::{Ino, ShardId};
+use bivouac_layout::{Ino, ShardId, Template};
 use serde::{Deserialize, Serialize};
 
 /// The name of an intent: the coordinator's shard and a number that the shard never gives twice.
@@ -63,6 +63,8 @@ pub enum Step {
         uid: u32,
         /// Group.
         gid: u32,
+        /// What it says about the layout of new files.
+        layout: Template,
     },
     /// An empty directory goes: preparing checks that it is empty and seals it against new entries.
     RemoveDirectory {
@@ -147,6 +149,8 @@ pub enum PeerRequest<'a> {
         dir: Ino,
         /// Its permission bits, owner and group, which the parts check against.
         owner: (u16, u32, u32),
+        /// What the directory says about the layout of new files.
+        layout: Template,
         /// Time of the split, for the parts' mtime.
         time: Time,
         /// All parts that this server's shards hold, also the empty ones.
@@ -159,12 +163,14 @@ pub enum PeerRequest<'a> {
         /// The directory.
         dir: Ino,
     },
-    /// A split directory's permission bits, owner or group changed.
+    /// A split directory's permission bits, owner, group or layout changed.
     OwnParts {
         /// The directory.
         dir: Ino,
-        /// New values.
+        /// Its permission bits, owner and group now.
         owner: (u16, u32, u32),
+        /// What it says about the layout of new files now.
+        layout: Template,
     },
     /// From now on, refuse requests with an older namespace version.
     RaiseNamespace {
@@ -178,12 +184,6 @@ pub enum PeerRequest<'a> {
         intent: IntentId,
         /// Take it, or give it back.
         take: bool,
-    },
-    /// A message for the peer's log.
-    Note {
-        /// The text.
-        #[serde(borrow)]
-        text: &'a str,
     },
     /// What an inode is, for a coordinator's checks and for the way up to the root (`Inode`). ENOENT if there is none.
     /// Waits while an intent holds the inode.

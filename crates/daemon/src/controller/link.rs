@@ -55,7 +55,7 @@ impl ControlLink {
     }
 
     /// One request, one answer.
-    pub fn request(&mut self, request: ControlRequest<'_>) -> Result<Option<ControlReply>, LinkError> {
+    pub fn request(&mut self, request: ControlRequest) -> Result<Option<ControlReply>, LinkError> {
         let mut header = Header::new(Kind::Request);
         header.epoch = Epoch(0);
         self.body.clear();
@@ -72,7 +72,7 @@ impl ControlLink {
     }
 
     /// A request that is answered with nothing.
-    pub fn tell(&mut self, request: ControlRequest<'_>) -> Result<(), LinkError> {
+    pub fn tell(&mut self, request: ControlRequest) -> Result<(), LinkError> {
         self.request(request).map(|_| ())
     }
 

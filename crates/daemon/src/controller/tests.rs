@@ -51,6 +51,8 @@ fn map_of(addresses: &[SocketAddr]) -> Map {
         deployment: DEPLOYMENT,
         mount: "/bivouac".into(),
         block_size: 1 << 19,
+        width: 0,
+        first: bivouac_layout::First::Hashed,
         nodes: vec![Node { id: NodeId(0), host: "here".into() }],
         servers: servers.collect(),
         shards: balance::deal(&[], &ids),

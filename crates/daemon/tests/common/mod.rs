@@ -67,6 +67,8 @@ pub fn cluster(name: &str, servers: u16) -> Cluster {
         deployment: 99,
         mount: "/bivouac".into(),
         block_size: BLOCK,
+        width: 0,
+        first: bivouac_layout::First::Hashed,
         nodes: vec![Node { id: NodeId(0), host: "here".into() }],
         servers: ids
             .iter()

@@ -2,7 +2,7 @@
 
 use super::{Cluster, Inner};
 use bivouac_layout::namespace::entry_shard;
-use bivouac_layout::{Ino, ServerId, ShardId};
+use bivouac_layout::{Ino, NodeId, ServerId, ShardId};
 use bivouac_meta::Caller;
 use bivouac_proto::auth::Credentials;
 use bivouac_proto::header::{OpenId, RequestId};
@@ -17,6 +17,7 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 pub struct Client {
     pub inner: Arc<Inner>,
     pub who: Credentials,
+    pub node: NodeId,
     pub session: u64,
     sequence: AtomicU64,
 }
@@ -37,7 +38,7 @@ impl Client {
     pub fn of(cluster: &Cluster, uid: u32) -> Client {
         let session = NEXT.fetch_add(1, Ordering::SeqCst);
         let who = Credentials { uid, gid: uid, groups: vec![] };
-        Client { inner: cluster.inner.clone(), who, session, sequence: AtomicU64::new(0) }
+        Client { inner: cluster.inner.clone(), who, node: NodeId(0), session, sequence: AtomicU64::new(0) }
     }
 
     pub fn open_id(&self) -> OpenId {
@@ -71,7 +72,7 @@ impl Client {
         request: &MetaRequest<'_>,
         payload: &[u8],
     ) -> Result<(Reply, Vec<u8>), Failure> {
-        let caller = Caller { credentials: self.who.clone(), id, shard };
+        let caller = Caller { credentials: self.who.clone(), node: self.node, id, shard };
         let mut out = Vec::new();
         let reply = self.inner.serve(server, |store| store.meta(&caller, request, payload, &mut out))?;
         let mut encoded = Vec::new();

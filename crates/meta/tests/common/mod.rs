@@ -62,18 +62,29 @@ impl Cluster {
     }
 
     pub fn with(servers: u16, change: impl FnOnce(&mut Options)) -> Cluster {
+        Cluster::with_map(servers, change, |_| {})
+    }
+
+    pub fn with_map(
+        servers: u16,
+        change: impl FnOnce(&mut Options),
+        change_map: impl FnOnce(&mut Map),
+    ) -> Cluster {
         let ids: Vec<ServerId> = (0..servers).map(ServerId).collect();
-        let map = Map {
+        let mut map = Map {
             epoch: Epoch(1),
             deployment: DEPLOYMENT,
             mount: "/bivouac".into(),
             block_size: BLOCK,
-            nodes: vec![Node { id: NodeId(0), host: "here".into() }],
+            width: 0,
+            first: bivouac_layout::First::Hashed,
+            nodes: ids.iter().map(|id| Node { id: NodeId(id.0), host: format!("node{id}") }).collect(),
             servers: ids
                 .iter()
                 .map(|id| Server {
                     id: *id,
-                    node: NodeId(0),
+                    // Each on a node of its own.
+                    node: NodeId(id.0),
                     address: ([127, 0, 0, 1], 1).into(),
                     state: ServerState::Up,
                 })
@@ -82,6 +93,7 @@ impl Cluster {
             copies: 1,
             generations: vec![Generation { servers: ids.clone() }],
         };
+        change_map(&mut map);
         map.check().unwrap();
         let mut options = Options {
             patience: Duration::from_secs(2),

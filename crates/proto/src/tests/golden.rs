@@ -4,7 +4,7 @@
 use super::{encoded, samples};
 use crate::agent::AgentRequest;
 use crate::control::ControlRequest;
-use crate::data::{DataReply, DataRequest};
+use crate::data::{DataReply, DataRequest, Share};
 use crate::header::{Header, Kind, NO_REPLY, RequestId};
 use crate::meta::{At, Create, MetaRequest, OpenHow};
 use crate::peer::{IntentId, PeerRequest};
@@ -30,7 +30,7 @@ fn a_header_is_these_bytes() {
     };
     let expected = [
         "4256574b", // magic
-        "0100",     // version
+        "0200",     // version
         "01",       // kind
         "01",       // flags
         "03020100", // body
@@ -66,6 +66,16 @@ fn requests_are_these_bytes() {
             Request::Peer(PeerRequest::Commit { intent: IntentId { shard: ShardId(9), number: 130 } }),
             "0201098201",
         ),
+        (
+            Request::Data(DataRequest::Seek {
+                ino: Ino(5),
+                offset: 300,
+                end: 1 << 20,
+                hole: true,
+                share: Share { block_size: 4096, width: 3, turn: 2 },
+            }),
+            "010505ac028080400180200302",
+        ),
         (Request::Agent(AgentRequest::Attach { pid: 4711 }), "0300e724"),
         (Request::Control(ControlRequest::Ping { epoch: Epoch(2) }), "040002"),
     ];
@@ -85,6 +95,7 @@ fn replies_are_these_bytes() {
 #[test]
 fn a_hello_is_these_bytes() {
     let expected =
-        ["01".repeat(32).as_str(), "99f9cb8fcfcca5eeee01", "00", "e807", "64", "02", "04", "1b"].concat();
+        ["01".repeat(32).as_str(), "99f9cb8fcfcca5eeee01", "00", "e807", "64", "02", "04", "1b", "02"]
+            .concat();
     assert_eq!(hex(&encoded(&samples::hellos()[0])), expected);
 }

@@ -4,7 +4,7 @@ use crate::agent::{AgentReply, AgentRequest};
 use crate::attr::{Attr, DirEntry, FileKind, Store};
 use crate::auth::{Credentials, Hello, Role};
 use crate::control::{ControlReply, ControlRequest, ServerHealth, Stats};
-use crate::data::{DataReply, DataRequest, Fallocate};
+use crate::data::{DataReply, DataRequest, Fallocate, Share};
 use crate::meta::{
     At, Create, LockOwner, LockRange, MetaReply, MetaRequest, OpenHow, RenameMode, SetAttr, SetTime, Wrote,
     XattrMode,
@@ -12,13 +12,19 @@ use crate::meta::{
 use crate::peer::{IntentId, MovedEntry, PeerReply, PeerRequest, Step};
 use crate::{OpenId, Refusal, Reply, Request};
 use bivouac_layout::map::{Generation, Map, Node, Server, ServerState};
-use bivouac_layout::{Epoch, FileLayout, GenerationId, Ino, NodeId, ServerId, ShardId};
+use bivouac_layout::{Epoch, FileLayout, First, GenerationId, Ino, NodeId, ServerId, ShardId, Template};
 
 const INO: Ino = Ino(u64::MAX);
 const AT: At = At { dir: INO, split: true, name: b"a name of 20 bytes.." };
 const OTHER: At = At { dir: Ino(1), split: false, name: b"\xff not UTF-8" };
 const OPEN: OpenId = OpenId { agent: u64::MAX, slot: u32::MAX, generation: u32::MAX };
 const INTENT: IntentId = IntentId { shard: ShardId(4095), number: u64::MAX };
+const LAYOUT: Template = Template {
+    block_size: Some(128 << 20),
+    width: Some(u16::MAX),
+    first: Some(First::Server(ServerId(u16::MAX))),
+    replicas: Some(u8::MAX),
+};
 const RANGE: LockRange = LockRange { start: 0, end: u64::MAX, exclusive: true };
 const OWNERS: [LockOwner; 3] = [
     LockOwner::Process { session: u64::MAX, pid: 4_194_304 },
@@ -42,6 +48,8 @@ pub(super) fn map() -> Box<Map> {
         deployment: u64::MAX,
         mount: "/bivouac".into(),
         block_size: 512 << 10,
+        width: 2,
+        first: First::Local,
         nodes: (0..2).map(|n| Node { id: NodeId(n), host: format!("node{n}") }).collect(),
         servers,
         shards: (0..4096).map(|shard| ServerId(shard % 2)).collect(),
@@ -112,7 +120,6 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         ControlRequest::Overview,
         ControlRequest::Shutdown { keep: true },
         ControlRequest::Lifeline,
-        ControlRequest::Note { text: "für das Protokoll" },
         ControlRequest::Release,
     ];
     let rest = agent.into_iter().map(Request::Agent).chain(control.into_iter().map(Request::Control));
@@ -143,6 +150,7 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
         MetaRequest::SetAttr { ino: INO, set },
         MetaRequest::Open { at: AT, how, open: OPEN },
         MetaRequest::OpenInode { ino: INO, how: OpenHow::default(), open: OPEN },
+        MetaRequest::MakeTemporary { dir: INO, how, open: OPEN },
         MetaRequest::Release { ino: INO, open: OPEN, wrote: Some(wrote) },
         MetaRequest::Release { ino: INO, open: OPEN, wrote: None },
         MetaRequest::Reopen { ino: INO, open: OPEN, write: true },
@@ -178,6 +186,7 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
 }
 
 fn data_requests() -> Vec<DataRequest> {
+    let share = Share { block_size: 128 << 20, width: u16::MAX, turn: 4095 };
     let allocate = |mode| DataRequest::Fallocate { ino: INO, offset: u64::MAX, len: u64::MAX, mode };
     vec![
         DataRequest::Read { ino: INO, offset: u64::MAX, len: u32::MAX },
@@ -188,7 +197,7 @@ fn data_requests() -> Vec<DataRequest> {
         allocate(Fallocate::KeepSize),
         allocate(Fallocate::PunchHole),
         allocate(Fallocate::Zero),
-        DataRequest::Seek { ino: INO, offset: u64::MAX, hole: true },
+        DataRequest::Seek { ino: INO, offset: 1, end: u64::MAX, hole: true, share },
         DataRequest::Sync { ino: INO },
         DataRequest::Remove { ino: INO },
         DataRequest::Pass { ino: INO, create: true },
@@ -201,7 +210,15 @@ fn peer_requests() -> Vec<PeerRequest<'static>> {
     let steps = vec![
         Step::PutEntry { dir: INO, name: name(), ino: INO, kind: FileKind::Socket, replace: Some(INO) },
         Step::RemoveEntry { dir: INO, name: name(), ino: INO },
-        Step::MakeDirectory { shard: ShardId(4095), parent: INO, name: name(), mode: 0o755, uid: 1, gid: 2 },
+        Step::MakeDirectory {
+            shard: ShardId(4095),
+            parent: INO,
+            name: name(),
+            mode: 0o755,
+            uid: 1,
+            gid: 2,
+            layout: LAYOUT,
+        },
         Step::RemoveDirectory { ino: INO },
         Step::RemoveParts { dir: INO, shard: ShardId(0) },
         Step::SetParent { ino: INO, parent: Ino::ROOT, name: name() },
@@ -216,12 +233,18 @@ fn peer_requests() -> Vec<PeerRequest<'static>> {
         PeerRequest::Commit { intent: INTENT },
         PeerRequest::Abort { intent: INTENT },
         PeerRequest::Outcome { intent: INTENT },
-        PeerRequest::InstallParts { dir: INO, owner, time: i64::MIN, parts: vec![0, 255], entries },
+        PeerRequest::InstallParts {
+            dir: INO,
+            owner,
+            layout: LAYOUT,
+            time: i64::MIN,
+            parts: vec![0, 255],
+            entries,
+        },
         PeerRequest::StatParts { dir: INO },
-        PeerRequest::OwnParts { dir: INO, owner },
+        PeerRequest::OwnParts { dir: INO, owner, layout: LAYOUT },
         PeerRequest::RaiseNamespace { version: u64::MAX },
         PeerRequest::DirectoryMoves { intent: INTENT, take: true },
-        PeerRequest::Note { text: "" },
         PeerRequest::Inode { ino: INO },
         PeerRequest::Entry { dir: INO, split: true, name: b"\xff name" },
     ]
@@ -242,7 +265,6 @@ pub(super) fn replies() -> Vec<Reply> {
         MetaReply::Parent { parent: INO, name: b"\xff".to_vec() },
         MetaReply::Conflict(None),
         MetaReply::Conflict(Some((OWNERS[0], RANGE))),
-        MetaReply::Layout(layout()),
     ];
     let data = [
         DataReply::Read { length: u64::MAX },
@@ -301,7 +323,8 @@ pub(super) fn refusals() -> Vec<Refusal> {
 /// A greeting in every role.
 pub(super) fn hellos() -> Vec<Hello> {
     let credentials = Credentials { uid: 1000, gid: 100, groups: vec![4, 27] };
-    [Role::Client(credentials), Role::Server(ServerId(1)), Role::Agent(u64::MAX), Role::Control]
+    let client = Role::Client { credentials, node: NodeId(2) };
+    [client, Role::Server(ServerId(1)), Role::Agent(u64::MAX), Role::Control]
         .map(|role| Hello { nonce: [1; 32], deployment: 0xeedc_9664_f1f2_fc99, role })
         .into()
 }
