@@ -5,7 +5,7 @@ use crate::cpu;
 use crate::error::BenchError;
 use crate::histogram::Histogram;
 use crate::report::{Cost, Latency};
-use bivouac_layout::Epoch;
+use bivouac_layout::{Epoch, NodeId};
 use bivouac_proto::auth::{Credentials, Hello, KEY_LEN, Key, Role, Welcome};
 use bivouac_proto::{Header, Kind, Reply};
 use bivouac_transport::{
@@ -94,7 +94,8 @@ pub fn measure(
         (0..servers).map(|_| NullServer::start(program, sockets, &key)).collect::<Result<Vec<_>, _>>()?;
     let mut connections = Vec::new();
     for client in 0..clients as usize {
-        let role = Role::Client(Credentials { uid: 0, gid: 0, groups: Vec::new() });
+        let credentials = Credentials { uid: 0, gid: 0, groups: Vec::new() };
+        let role = Role::Client { credentials, node: NodeId::NONE };
         let server = &servers[client % servers.len()];
         let options = ConnectOptions::default();
         let (mut connection, _) = Connection::connect(&server.endpoint, &key, DEPLOYMENT, role, &options)?;
