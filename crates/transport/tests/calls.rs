@@ -4,7 +4,7 @@ mod common;
 
 use bivouac_layout::{Epoch, Ino};
 use bivouac_proto::auth::Role;
-use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::data::{DataReply, DataRequest, Share};
 use bivouac_proto::header::{MAX_BODY, MAX_PAYLOAD};
 use bivouac_proto::{Errno, Reply, Status};
 use bivouac_transport::{ConnectOptions, Connection, Endpoint, Outgoing, PeerInfo, TransportError};
@@ -95,8 +95,9 @@ fn file_ranges_are_sent_and_a_cut_file_reads_as_zeros() {
             (FILE_LEN - 50, 200_000),
             (FILE_LEN - 5, 10),
         ] {
-            let body =
-                encoded(DataRequest::Seek { ino: Ino(offset as u64), offset: len as u64, hole: false });
+            let share = Share { block_size: 4096, width: 1, turn: 0 };
+            let (ino, wanted) = (Ino(offset as u64), len as u64);
+            let body = encoded(DataRequest::Seek { ino, offset: wanted, end: wanted, hole: false, share });
             let mut into = vec![1; len];
             let (status, _, n) =
                 call(&mut connection, &body, &[], &mut [IoSliceMut::new(&mut into)]).unwrap();
