@@ -162,6 +162,7 @@ fn about<'a>(request: &MetaRequest<'a>) -> About<'a> {
         | R::Lock { ino, .. }
         | R::Unlock { ino, .. }
         | R::TestLock { ino, .. }
+        | R::CancelLock { ino, .. }
         | R::Sync { ino } => About::Inode(ino),
         R::ReadDir { dir, split: false, .. } => About::Inode(dir),
         R::ReadDir { .. } | R::EndSession { .. } => About::Server,

@@ -23,6 +23,13 @@ const WAIT_MAX: Duration = Duration::from_millis(1000);
 pub(crate) struct Locking {
     waits: Mutex<HashMap<LockOwner, Vec<LockOwner>>>,
     sessions: Mutex<Sessions>,
+    cancelled: Mutex<Vec<Cancelled>>,
+}
+
+/// A request for a lock that is to wait no longer. It may be about to come, or have gone meanwhile.
+struct Cancelled {
+    what: (Ino, LockOwner, LockRange),
+    when: Instant,
 }
 
 #[derive(Default)]
@@ -52,6 +59,20 @@ impl Locking {
         }
         waits.insert(waiter, blockers);
         Ok(())
+    }
+
+    fn cancel(&self, what: (Ino, LockOwner, LockRange)) {
+        let mut cancelled = lock(&self.cancelled);
+        let now = Instant::now();
+        cancelled.retain(|c| now - c.when < 10 * WAIT_MAX);
+        cancelled.push(Cancelled { what, when: now });
+    }
+
+    /// Whether a request was cancelled. It is found out once.
+    fn is_cancelled(&self, what: (Ino, LockOwner, LockRange)) -> bool {
+        let mut cancelled = lock(&self.cancelled);
+        let found = cancelled.iter().position(|c| c.what == what);
+        found.map(|at| cancelled.swap_remove(at)).is_some()
     }
 
     fn stop_waiting(&self, waiter: LockOwner) {
@@ -91,6 +112,9 @@ impl<O: Outside> Core<O> {
                 if patience.is_zero() {
                     return Err(Errno::AGAIN.into());
                 }
+                if self.locking.is_cancelled((ino, owner, range)) {
+                    return Err(Errno::INTR.into());
+                }
                 self.locking.wait(owner, blockers)?;
                 waited = true;
                 return Err(Stop::Wait);
@@ -101,6 +125,10 @@ impl<O: Outside> Core<O> {
                     return Err(Errno::INTR.into());
                 }
                 sessions.files.entry(session).or_default().insert(ino);
+            }
+            if !patience.is_zero() {
+                // Too late to be cancelled.
+                self.locking.is_cancelled((ino, owner, range));
             }
             // Under the stripe's lock, so that nobody who is then blocked by this owner sees it wait.
             if waited {
@@ -119,6 +147,16 @@ impl<O: Outside> Core<O> {
             Err(Failure::Refused(Refusal::Busy)) => Err(Errno::AGAIN.into()),
             other => other,
         }
+    }
+
+    /// Wakes whoever waits for this lock. The mark comes first: the woken finds it.
+    pub(crate) fn cancel_lock(&self, ino: Ino, owner: LockOwner, range: LockRange) -> Result<Reply, Failure> {
+        check(range)?;
+        self.locking.cancel((ino, owner, range));
+        self.stripes.with(ino.shard(), |bench| {
+            bench.changed();
+            Ok(Reply::Done)
+        })
     }
 
     pub(crate) fn unlock(&self, ino: Ino, owner: LockOwner, start: u64, end: u64) -> Result<Reply, Failure> {

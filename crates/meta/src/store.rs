@@ -287,6 +287,7 @@ impl<O: Outside> Core<O> {
             MetaRequest::Lock { ino, owner, range, wait_ms } => self.lock(ino, owner, range, wait_ms),
             MetaRequest::Unlock { ino, owner, start, end } => self.unlock(ino, owner, start, end),
             MetaRequest::TestLock { ino, owner, range } => self.test_lock(ino, owner, range),
+            MetaRequest::CancelLock { ino, owner, range } => self.cancel_lock(ino, owner, range),
             MetaRequest::EndSession { session } => self.end_session(session),
             MetaRequest::Sync { ino } => self.sync(ino),
         }

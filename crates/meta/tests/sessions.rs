@@ -200,6 +200,39 @@ fn who_waits_for_a_lock_gets_it_when_it_is_free_and_eagain_when_it_never_is() {
 }
 
 #[test]
+fn a_cancelled_wait_ends_at_once_and_leaves_nothing_behind() {
+    let cluster = Cluster::new(1);
+    let client = Client::new(&cluster);
+    let ino = client.put("f", b"").unwrap();
+    let cancel = || {
+        let cancel = MetaRequest::CancelLock { ino, owner: process(2), range: EXCLUSIVE };
+        client.inode(ino, cancel, &[]).unwrap();
+    };
+    lock(&client, ino, process(1), EXCLUSIVE, 0).unwrap();
+    let started = Instant::now();
+    let cancelled = std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| lock(&Client::new(&cluster), ino, process(2), EXCLUSIVE, 1000));
+        std::thread::sleep(Duration::from_millis(20));
+        cancel();
+        waiter.join().unwrap()
+    });
+    assert_eq!(cancelled, Err(Errno::INTR));
+    assert!(started.elapsed() < Duration::from_millis(500));
+    // The request may come after its cancellation; a later one waits again.
+    cancel();
+    assert_eq!(lock(&client, ino, process(2), EXCLUSIVE, 1000), Err(Errno::INTR));
+    assert_eq!(lock(&client, ino, process(2), EXCLUSIVE, 20), Err(Errno::AGAIN));
+    // One that gets its lock has used its cancellation up.
+    cancel();
+    let unlock = |session| MetaRequest::Unlock { ino, owner: process(session), start: 0, end: u64::MAX };
+    client.inode(ino, unlock(1), &[]).unwrap();
+    lock(&client, ino, process(2), EXCLUSIVE, 1000).unwrap();
+    client.inode(ino, unlock(2), &[]).unwrap();
+    lock(&client, ino, process(1), EXCLUSIVE, 0).unwrap();
+    assert_eq!(lock(&client, ino, process(2), EXCLUSIVE, 20), Err(Errno::AGAIN));
+}
+
+#[test]
 fn a_circle_of_waiting_processes_is_a_deadlock() {
     let cluster = Cluster::new(1);
     let client = Client::new(&cluster);

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub enum AgentRequest {
     /// A process begins (`Attached`). The agent watches it and ends its session when it dies.
+    ///
+    /// A process that was attached before, and has executed another program since, is the same owner of locks.
     Attach {
         /// The process.
         pid: u32,
@@ -15,7 +17,7 @@ pub enum AgentRequest {
     Map,
     /// The process set a lock at a server, which is to be told when the process ends.
     HoldsLocks {
-        /// Its session.
+        /// The owner of its locks.
         session: u64,
         /// The server.
         server: bivouac_layout::ServerId,
@@ -29,6 +31,10 @@ pub enum AgentReply {
     Attached {
         /// Its number, unique in the deployment.
         session: u64,
+        /// The owner of its process locks: the first session of this process.
+        owner: u64,
+        /// Servers at which it may have set locks before it executed the present program.
+        locked: Vec<bivouac_layout::ServerId>,
         /// The agent's number, for [`crate::OpenId::agent`].
         agent: u64,
         /// The node.

@@ -113,7 +113,7 @@ pub enum XattrMode {
 pub enum LockOwner {
     /// A process (`fcntl(F_SETLK)`): its session, and its pid for `F_GETLK`.
     Process {
-        /// Session of the process.
+        /// First session of the process.
         session: u64,
         /// Its pid, shown by `F_GETLK`.
         pid: u32,
@@ -391,6 +391,16 @@ pub enum MetaRequest<'a> {
     Sync {
         /// The inode.
         ino: Ino,
+    },
+    /// A request for a lock that waits, or is on its way, is to wait no longer: unless it gets its lock at once, it is
+    /// answered with EINTR. (That may also meet another request of the owner for the same lock, which then asks again.)
+    CancelLock {
+        /// The inode.
+        ino: Ino,
+        /// Who waits.
+        owner: LockOwner,
+        /// For what.
+        range: LockRange,
     },
 }
 

@@ -181,6 +181,7 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
         MetaRequest::Unlock { ino: INO, owner: description, start: 0, end: u64::MAX },
         MetaRequest::TestLock { ino: INO, owner: flock, range: RANGE },
         MetaRequest::EndSession { session: u64::MAX },
+        MetaRequest::CancelLock { ino: INO, owner: process, range: RANGE },
         MetaRequest::Sync { ino: INO },
     ]
 }
@@ -284,6 +285,8 @@ pub(super) fn replies() -> Vec<Reply> {
     let agent = [
         AgentReply::Attached {
             session: u64::MAX,
+            owner: u64::MAX,
+            locked: vec![ServerId(0), ServerId(u16::MAX)],
             agent: u64::MAX,
             node: NodeId(u16::MAX),
             run_dir: "/dev/shm/bivouac".into(),
