@@ -60,6 +60,11 @@ fn files() {
 }
 
 #[test]
+fn locks() {
+    same_transcript("locks");
+}
+
+#[test]
 fn programs_and_their_children() {
     same_transcript("spawn");
 }

@@ -1,7 +1,12 @@
 //! Byte-range and whole-file locks.
 //!
-//! They are kept by the inode's server. Waiting is done in turns of half a second at the server, so that a signal
-//! reaches the program between two turns, and a dead client leaves no waiter behind.
+//! They are kept by the inode's server. Waiting is done in turns of half a second at the server, so that a dead client
+//! leaves no waiter behind. A turn can be cut short, for a signal: the server is told, and then says whether the lock was
+//! taken after all.
+//!
+//! Locks of the process belong to its first session, so that a program it executes has them too. What such a program
+//! does not know is which files they are on: of files at a server where its forerunner had locks, it gives them up
+//! at the first close of each.
 
 use crate::handle::Handle;
 use crate::session::Client;
@@ -9,6 +14,7 @@ use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::agent::AgentRequest;
 use bivouac_proto::meta::{LockOwner, LockRange, MetaReply, MetaRequest};
+use rustix::fd::BorrowedFd;
 use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -27,57 +33,94 @@ pub enum LockKind {
     Flock,
 }
 
-/// What this process has locked: inodes with process locks (by session, so that a fork's child has none).
+/// What this process has locked. (A fork's child begins with another.)
 #[derive(Default)]
 pub(crate) struct Held {
-    files: Mutex<HashSet<(u64, Ino)>>,
-    servers: Mutex<HashSet<(u64, ServerId)>>,
+    /// Inodes with process locks.
+    files: Mutex<HashSet<Ino>>,
+    /// Servers that the agent knows of.
+    servers: Mutex<HashSet<ServerId>>,
+    /// Servers where programs before this one, in this process, had locks.
+    before: Vec<ServerId>,
+    /// Inodes at those servers that have no locks of theirs any more.
+    cleared: Mutex<HashSet<Ino>>,
+}
+
+impl Held {
+    pub(crate) fn new(before: Vec<ServerId>) -> Held {
+        Held { servers: Mutex::new(before.iter().copied().collect()), before, ..Held::default() }
+    }
+
+    /// Whether there may be process locks on a file at a server.
+    fn may_have(&self, ino: Ino, server: ServerId) -> bool {
+        self.files.lock().is_ok_and(|files| files.contains(&ino))
+            || self.before.contains(&server)
+                && self.cleared.lock().is_ok_and(|cleared| !cleared.contains(&ino))
+    }
+
+    /// Notes that there are none any more; whether there may have been.
+    fn clear(&self, ino: Ino, server: ServerId) -> bool {
+        let had = self.files.lock().is_ok_and(|mut files| files.remove(&ino));
+        let cleared = || self.cleared.lock().is_ok_and(|mut cleared| cleared.insert(ino));
+        self.before.contains(&server) && cleared() || had
+    }
+
+    fn is_empty(&self) -> bool {
+        self.before.is_empty() && self.files.lock().is_ok_and(|files| files.is_empty())
+    }
 }
 
 impl Handle {
     fn owner(&self, kind: LockKind) -> Result<LockOwner, Errno> {
         Ok(match kind {
-            LockKind::Process => LockOwner::Process {
-                session: self.client().session()?,
-                pid: rustix::process::getpid().as_raw_nonzero().get() as u32,
-            },
+            LockKind::Process => self.client().lock_owner()?,
             LockKind::Description => LockOwner::Description(self.open_id()),
             LockKind::Flock => LockOwner::Flock(self.open_id()),
         })
     }
 
     /// Sets or converts a lock on bytes `start..end` (`u64::MAX` for the end of the file wherever it is). EAGAIN when
-    /// another is in the way and `wait` is false; EINTR is the caller's to produce: `interrupted` is asked between turns.
-    pub fn lock(
+    /// another is in the way.
+    pub fn lock(&self, kind: LockKind, exclusive: bool, start: u64, end: u64) -> Result<(), Errno> {
+        let owner = self.announced(kind)?;
+        let range = LockRange { start, end, exclusive };
+        let request = MetaRequest::Lock { ino: self.ino(), owner, range, wait_ms: 0 };
+        self.client().meta_on(self.ino(), &request).map(|_| ())
+    }
+
+    /// Likewise, waiting for one turn. EAGAIN: the turn is over, ask again. EINTR: it was cut short.
+    ///
+    /// `watch` waits for the server's answer to become readable, and returns true when the wait is to be cut short.
+    /// However it ends, no request is under way when this returns.
+    pub fn lock_waiting(
         &self,
         kind: LockKind,
         exclusive: bool,
         start: u64,
         end: u64,
-        wait: bool,
-        interrupted: &dyn Fn() -> bool,
+        watch: &dyn Fn(BorrowedFd<'_>) -> bool,
     ) -> Result<(), Errno> {
+        let owner = self.announced(kind)?;
+        let (ino, range) = (self.ino(), LockRange { start, end, exclusive });
+        let watch = |answer: BorrowedFd<'_>| {
+            if watch(answer) {
+                // If this fails, the turn takes its time.
+                let _ = self.client().meta_on(ino, &MetaRequest::CancelLock { ino, owner, range });
+            }
+        };
+        let request = MetaRequest::Lock { ino, owner, range, wait_ms: TURN_MS };
+        self.client().meta_watched(ino, &request, &watch).map(|_| ())
+    }
+
+    /// The owner of a lock about to be set, with everything noted so that it is given up in time.
+    fn announced(&self, kind: LockKind) -> Result<LockOwner, Errno> {
         let owner = self.owner(kind)?;
         if let LockOwner::Process { session, .. } = owner {
             self.client().note_process_lock(session, self.ino())?;
         } else {
             self.slot()?.locks.store(1, Ordering::Release);
         }
-        let range = LockRange { start, end, exclusive };
-        loop {
-            let wait_ms = if wait { TURN_MS } else { 0 };
-            match self
-                .client()
-                .meta_on(self.ino(), &MetaRequest::Lock { ino: self.ino(), owner, range, wait_ms })
-            {
-                Err(Errno::AGAIN) if wait => {
-                    if interrupted() {
-                        return Err(Errno::INTR);
-                    }
-                }
-                done => return done.map(|_| ()),
-            }
-        }
+        Ok(owner)
     }
 
     /// Takes the owner's locks off `start..end`.
@@ -106,30 +149,35 @@ impl Handle {
 impl Client {
     /// Before the first process lock on a file: this process must give it up at close, and its agent must know which
     /// server to tell when it dies.
-    fn note_process_lock(&self, session: u64, ino: Ino) -> Result<(), Errno> {
+    fn note_process_lock(&self, owner: u64, ino: Ino) -> Result<(), Errno> {
         let server = self.map().primary(ino.shard());
-        let known = self.held().servers.lock().map_err(|_| Errno::NOLCK)?.contains(&(session, server));
+        let known = self.held().servers.lock().map_err(|_| Errno::NOLCK)?.contains(&server);
         if !known {
-            self.tell_agent(&AgentRequest::HoldsLocks { session, server })?;
-            self.held().servers.lock().map_err(|_| Errno::NOLCK)?.insert((session, server));
+            self.tell_agent(&AgentRequest::HoldsLocks { session: owner, server })?;
+            self.held().servers.lock().map_err(|_| Errno::NOLCK)?.insert(server);
         }
-        self.held().files.lock().map_err(|_| Errno::NOLCK)?.insert((session, ino));
+        self.held().files.lock().map_err(|_| Errno::NOLCK)?.insert(ino);
         Ok(())
+    }
+
+    /// Whether this process may have process locks on any file.
+    pub fn may_have_process_locks(&self) -> bool {
+        // A fork's child has none before its first call.
+        self.has_session() && !self.held().is_empty()
+    }
+
+    /// Whether this process may have process locks on a file.
+    pub fn may_have_process_locks_on(&self, ino: Ino) -> bool {
+        self.has_session() && self.held().may_have(ino, self.map().primary(ino.shard()))
     }
 
     /// The process closed a descriptor of a file: as POSIX wants it, all its process locks on that file go.
     pub fn release_process_locks(&self, ino: Ino) {
-        // A fork's child has no process locks before its first call.
-        if !self.has_session() {
+        if !self.has_session() || !self.held().clear(ino, self.map().primary(ino.shard())) {
             return;
         }
-        let Ok(session) = self.session() else { return };
-        let had = self.held().files.lock().is_ok_and(|mut files| files.remove(&(session, ino)));
-        if had {
-            let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
-            let owner = LockOwner::Process { session, pid };
-            // The answer is awaited: whoever is told of the close next may ask for the lock.
-            let _ = self.meta_on(ino, &MetaRequest::Unlock { ino, owner, start: 0, end: u64::MAX });
-        }
+        let Ok(owner) = self.lock_owner() else { return };
+        // The answer is awaited: whoever is told of the close next may ask for the lock.
+        let _ = self.meta_on(ino, &MetaRequest::Unlock { ino, owner, start: 0, end: u64::MAX });
     }
 }

@@ -24,6 +24,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Most requests under way together to one server: the next one is there when the server is done with one.
 const MAX_TO_ONE: usize = 2;
 
+/// Waits for an answer in place of this module: called with the connection once a request is out; returns when
+/// something came, or when whatever it did to hurry the server is done.
+pub(crate) type Watch<'w> = &'w dyn Fn(rustix::fd::BorrowedFd<'_>);
+
 /// A reply with what came along.
 pub(crate) struct Received {
     pub(crate) reply: Reply,
@@ -87,6 +91,25 @@ impl Client {
         self.meta_with(ino, request, &[], &mut []).map(|(reply, _)| reply)
     }
 
+    /// The same, with the answer waited for by `watch`.
+    pub(crate) fn meta_watched(
+        &self,
+        ino: Ino,
+        request: &MetaRequest<'_>,
+        watch: Watch<'_>,
+    ) -> Result<MetaReply, Errno> {
+        let mut body = Vec::with_capacity(96);
+        bivouac_proto::encode(&Request::Meta(request.clone()), &mut body);
+        let received = self.call(To::Shard(ino.shard()), &body, &[], &mut [], Some(watch));
+        match received {
+            Ok(Received { reply: Reply::Meta(reply), .. }) => Ok(reply),
+            Ok(Received { reply: Reply::Done, .. }) => Ok(MetaReply::Conflict(None)),
+            Ok(_) => Err(Errno::PROTO),
+            Err(Failure::Errno(errno)) => Err(errno),
+            Err(Failure::Refused(_)) => Err(Errno::STALE),
+        }
+    }
+
     /// The same, with a payload to send or room for one to receive; also returns the received payload's length.
     pub(crate) fn meta_with(
         &self,
@@ -112,7 +135,7 @@ impl Client {
     ) -> Result<(MetaReply, usize), Failure> {
         let mut body = Vec::with_capacity(96);
         bivouac_proto::encode(&Request::Meta(request.clone()), &mut body);
-        let received = self.call(to, &body, payload, into)?;
+        let received = self.call(to, &body, payload, into, None)?;
         match received.reply {
             Reply::Meta(reply) => Ok((reply, received.payload_len)),
             Reply::Done => Ok((MetaReply::Conflict(None), received.payload_len)),
@@ -131,7 +154,7 @@ impl Client {
         let mut body = Vec::with_capacity(32);
         bivouac_proto::encode(&Request::Data(request), &mut body);
         let received =
-            self.call(To::Server(server, ShardId(0)), &body, payload, into).map_err(|f| match f {
+            self.call(To::Server(server, ShardId(0)), &body, payload, into, None).map_err(|f| match f {
                 Failure::Errno(errno) => errno,
                 Failure::Refused(_) => Errno::IO,
             })?;
@@ -184,6 +207,7 @@ impl Client {
         body: &[u8],
         payload: &[IoSlice<'_>],
         into: &mut [IoSliceMut<'_>],
+        watch: Option<Watch<'_>>,
     ) -> Result<Received, Failure> {
         let mut id = None;
         let mut backoff = Backoff::new();
@@ -199,7 +223,7 @@ impl Client {
                         header.namespace = version;
                     }
                     let outgoing = Outgoing { header, body, payload };
-                    self.ask(server, &mut link.connection, &outgoing, into)
+                    self.ask(server, &mut link.connection, &outgoing, into, watch)
                 });
                 self.give_link(server, link);
                 outcome
@@ -232,8 +256,16 @@ impl Client {
         connection: &mut Connection,
         outgoing: &Outgoing<'_>,
         into: &mut [IoSliceMut<'_>],
+        watch: Option<Watch<'_>>,
     ) -> Result<Result<Received, Failure>, TransportError> {
-        let mut outcome = connection.call(outgoing, into).map(open_answer);
+        let mut outcome = match watch {
+            None => connection.call(outgoing, into).map(open_answer),
+            Some(watch) => {
+                connection.start(outgoing)?;
+                watch(connection.as_fd());
+                connection.go_on(outgoing, into).map(open_answer)
+            }
+        };
         while matches!(outcome, Err(TransportError::TimedOut)) && self.is_still_up(server) {
             outcome = connection.go_on(outgoing, into).map(open_answer);
         }

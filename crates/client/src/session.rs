@@ -14,6 +14,7 @@ use bivouac_layout::{Ino, Map, NodeId, ServerId};
 use bivouac_node::{Environment, Fd, OpenTable};
 use bivouac_proto::agent::{AgentReply, AgentRequest};
 use bivouac_proto::auth::{ANY_DEPLOYMENT, Credentials, KEY_LEN, Key, Role};
+use bivouac_proto::meta::LockOwner;
 use bivouac_proto::{Errno, Header, Kind, Reply, Request};
 use bivouac_transport::{ConnectOptions, Connection, Endpoint, Outgoing, TransportError};
 use rustix::fs::{Mode, OFlags};
@@ -46,6 +47,8 @@ pub struct Client {
     /// The session and the process generation that it belongs to.
     session: AtomicU64,
     session_generation: AtomicU64,
+    /// Who owns this process's locks: its first session, which an exec does not change.
+    owner: AtomicU64,
     /// The generation whose session a thread is about to begin.
     renewing: AtomicU64,
     slots: AtomicU32,
@@ -76,7 +79,9 @@ impl Client {
         let mut link = connect_agent(environment, &key, uid, &credentials, fork.generation(), ANY_DEPLOYMENT)
             .map_err(agent_error)?;
         let reply = ask_agent(&mut link, &attach_request()).map_err(agent_error)?;
-        let Some(AgentReply::Attached { session, agent, node, run_dir, map, namespace }) = reply else {
+        let Some(AgentReply::Attached { session, owner, locked, agent, node, run_dir, map, namespace }) =
+            reply
+        else {
             return Err(answer());
         };
         if map.check().is_err() || map.servers.iter().any(|s| usize::from(s.id.0) >= MAX_SERVERS) {
@@ -95,6 +100,7 @@ impl Client {
             table,
             session: AtomicU64::new(session),
             session_generation: AtomicU64::new(fork.generation()),
+            owner: AtomicU64::new(owner),
             fork,
             map: AtomicPtr::new(Box::into_raw(map)),
             namespace: AtomicU64::new(namespace),
@@ -103,7 +109,7 @@ impl Client {
             // Room for servers that come later.
             pools: (0..(pools + 64).min(MAX_SERVERS)).map(|_| Pool::new()).collect(),
             agents: Pool::new(),
-            held: AtomicPtr::new(Box::into_raw(Box::default())),
+            held: AtomicPtr::new(Box::into_raw(Box::new(Held::new(locked)))),
             renewing: AtomicU64::new(0),
             local_access: local_access(),
         };
@@ -261,15 +267,27 @@ impl Client {
         Ok(self.session.load(Ordering::Relaxed))
     }
 
+    /// The owner of this process's locks.
+    pub(crate) fn lock_owner(&self) -> Result<LockOwner, Errno> {
+        self.session()?;
+        Ok(LockOwner::Process {
+            session: self.owner.load(Ordering::Relaxed),
+            pid: rustix::process::getpid().as_raw_nonzero().get() as u32,
+        })
+    }
+
     /// Begins the session of a fork's child.
     fn renew(&self, generation: u64) -> Result<(), Errno> {
         // Locks of the parent's may have been held by threads that this process does not have.
         self.cache.store(Box::into_raw(Box::new(Cache::new(self.namespace()))), Ordering::Release);
-        self.held.store(Box::into_raw(Box::default()), Ordering::Release);
         let mut link = self.agent_link().map_err(|e| e.errno())?;
         let reply = ask_agent(&mut link, &attach_request()).map_err(|e| e.errno())?;
-        let Some(AgentReply::Attached { session, map, .. }) = reply else { return Err(Errno::IO) };
+        let Some(AgentReply::Attached { session, owner, locked, map, .. }) = reply else {
+            return Err(Errno::IO);
+        };
         self.learn_map(map);
+        self.held.store(Box::into_raw(Box::new(Held::new(locked))), Ordering::Release);
+        self.owner.store(owner, Ordering::Relaxed);
         self.session.store(session, Ordering::Relaxed);
         self.session_generation.store(generation, Ordering::Release);
         self.agents.give(link, generation);

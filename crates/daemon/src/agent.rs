@@ -30,10 +30,11 @@ const GATHER: Duration = Duration::from_millis(5);
 /// The event that ends the thread (no session has this number).
 const STOP: u64 = 0;
 
-/// A process that takes part.
+/// A session: a process, or one of the programs that a process has executed one after the other.
 struct Process {
-    _pidfd: OwnedFd,
-    /// Servers that hold locks of it.
+    pidfd: OwnedFd,
+    pid: u32,
+    /// Servers that hold locks of the process. Only in its first session, which owns its locks.
     locks: HashSet<ServerId>,
 }
 
@@ -59,6 +60,39 @@ struct Shared {
 struct Sessions {
     last: u32,
     processes: HashMap<u64, Process>,
+    /// The first session of each process.
+    owners: HashMap<u32, u64>,
+}
+
+impl Sessions {
+    /// The first session of a process that lives. (A number may have come to another process before its death is known.)
+    fn owner(&self, pid: u32) -> Option<u64> {
+        let owner = *self.owners.get(&pid)?;
+        (!is_dead(&self.processes.get(&owner)?.pidfd)).then_some(owner)
+    }
+
+    /// Takes a session out; the process has died.
+    fn remove(&mut self, session: u64) -> Option<(u64, Process)> {
+        let (session, process) = self.processes.remove_entry(&session)?;
+        if self.owners.get(&process.pid) == Some(&session) {
+            self.owners.remove(&process.pid);
+        }
+        Some((session, process))
+    }
+}
+
+/// Whether a process has ended.
+fn is_dead(pidfd: &OwnedFd) -> bool {
+    let mut poll = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
+    let none = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(rustix::event::poll(&mut poll, Some(&none)), Ok(1..))
+}
+
+/// What a process is told about itself when it attaches.
+struct Attached {
+    session: u64,
+    owner: u64,
+    locked: Vec<ServerId>,
 }
 
 impl Agent {
@@ -97,9 +131,11 @@ impl Agent {
         let shared = &self.shared;
         match request {
             AgentRequest::Attach { .. } => {
-                let session = shared.attach(pid)?;
+                let Attached { session, owner, locked } = shared.attach(pid)?;
                 Ok(Some(AgentReply::Attached {
                     session,
+                    owner,
+                    locked,
                     agent: shared.number,
                     node,
                     run_dir: shared.run_dir.node(),
@@ -133,21 +169,30 @@ impl Shared {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn attach(&self, pid: u32) -> Result<u64, Errno> {
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
+    fn attach(&self, number: u32) -> Result<Attached, Errno> {
+        let pid = i32::try_from(number).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(errno)?;
         let mut sessions = self.sessions();
         sessions.last = sessions.last.wrapping_add(1).max(1);
         let session = self.number & !0xffff_ffff | u64::from(sessions.last);
         epoll::add(&self.epoll, &pidfd, EventData::new_u64(session), EventFlags::IN).map_err(errno)?;
-        sessions.processes.insert(session, Process { _pidfd: pidfd, locks: HashSet::new() });
+        sessions.processes.insert(session, Process { pidfd, pid: number, locks: HashSet::new() });
+        let owner = match sessions.owner(number) {
+            Some(owner) => owner,
+            None => {
+                sessions.owners.insert(number, session);
+                session
+            }
+        };
+        let locked =
+            sessions.processes.get(&owner).map_or_else(Vec::new, |p| p.locks.iter().copied().collect());
         let first = sessions.processes.len() == 1;
         drop(sessions);
         if first {
             // From now on it wakes up for sweeps.
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
         }
-        Ok(session)
+        Ok(Attached { session, owner, locked })
     }
 
     fn run(&self) {
@@ -192,7 +237,7 @@ impl Shared {
                 STOP => {
                     let _ = rustix::io::read(&self.wake, &mut [0; 8]);
                 }
-                session => dead.extend(sessions.processes.remove_entry(&session)),
+                session => dead.extend(sessions.remove(session)),
             }
         }
         dead

@@ -26,7 +26,12 @@ mod vfs;
 /// configured, and exchanges the standard streams that lie in the mount.
 extern "C" fn begin(_argc: libc::c_int, _argv: *const *const libc::c_char, envp: *const *const libc::c_char) {
     real::find_all();
+    // SAFETY: the environment that the kernel made; nothing else of the program runs yet.
+    let closed = unsafe { vfs::carried::take(envp) };
     if vfs::begin(envp) {
+        if let Some(closed) = closed {
+            vfs::carried::give_up(&closed);
+        }
         faces::stdio::at_start();
     }
 }

@@ -9,6 +9,8 @@
 //! - [`fds`]: the table of descriptors, and the handles behind ours.
 //! - [`place`], [`links`], [`at`]: paths.
 //! - [`cwd`]: the working directory, also when it is in the mount.
+//! - [`carried`]: process locks across an exec.
+//! - [`signals`]: what they do to a call that waits.
 //! - [`open`], [`data`], [`names`], [`attrs`], [`xattr`], [`locks`], [`map`], [`copy`], [`control`]: the operations.
 //!
 //! A `vfork` child shares this memory with its parent, but has its own descriptors and working directory. Calls that
@@ -16,6 +18,7 @@
 
 pub mod at;
 pub mod attrs;
+pub mod carried;
 pub mod control;
 pub mod copy;
 pub mod cwd;
@@ -27,6 +30,7 @@ pub mod map;
 pub mod names;
 pub mod open;
 pub mod place;
+pub mod signals;
 pub mod state;
 pub mod xattr;
 

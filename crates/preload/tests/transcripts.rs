@@ -73,3 +73,8 @@ fn rare_forms_of_calls_on_local_files_behave_as_without_the_library() {
 fn signals_threads_and_the_loader_do_not_notice_the_library() {
     same_of("foreign_process", 1);
 }
+
+#[test]
+fn locks_on_local_files_behave_as_without_the_library() {
+    same("locks");
+}

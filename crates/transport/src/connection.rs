@@ -138,7 +138,15 @@ impl Connection {
         Ok(Answer { header, body: self.body(), payload_len, fd })
     }
 
-    /// Goes on with a call that ended with [`TransportError::TimedOut`]: the same request, the same slices.
+    /// Sends a request whose answer is not awaited yet: [`Connection::as_fd`] becomes readable when it comes, and
+    /// [`Connection::go_on`] takes it, with the same request.
+    pub fn start(&mut self, request: &Outgoing<'_>) -> Result<(), TransportError> {
+        self.begin(request, false)?;
+        // What could not be sent now, `go_on` will.
+        self.send(request, SendFlags::empty()).map(|_| ())
+    }
+
+    /// Goes on with a call that was started, or ended with [`TransportError::TimedOut`]: the same request, the same slices.
     pub fn go_on(
         &mut self,
         request: &Outgoing<'_>,
@@ -219,7 +227,8 @@ impl Connection {
         self.silence
     }
 
-    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+    /// Its descriptor, to wait for what comes.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }

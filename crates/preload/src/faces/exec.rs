@@ -22,7 +22,7 @@ pub mod spawn;
 
 use super::real::{handles, text};
 use super::variadic::{VaList, next_pointer};
-use crate::raw::{result, set_errno};
+use crate::raw::set_errno;
 use crate::vfs::{self, Errno};
 use program::Program;
 use std::ffi::{CStr, c_char, c_int};
@@ -44,7 +44,34 @@ unsafe fn run(program: &Program, argv: Strings, envp: Strings) -> Errno {
     // SAFETY: the caller's promise.
     let arguments = unsafe { program.arguments(argv) };
     let argv = if arguments.is_empty() { argv } else { arguments.as_ptr() };
-    sys!(SYS_execve, program.path().as_ptr(), argv, envp).err().unwrap_or(Errno::IO)
+    // SAFETY: the caller's promise.
+    unsafe { kernel(program.path(), argv, envp) }
+}
+
+/// Executes what the kernel can; returns only why it did not work.
+///
+/// # Safety
+/// The list of the environment is valid, or null; the rest is the kernel's to check.
+unsafe fn kernel(path: &CStr, argv: Strings, envp: Strings) -> Errno {
+    let execute = |envp: Strings| sys!(SYS_execve, path.as_ptr(), argv, envp);
+    // SAFETY: the caller's promise.
+    unsafe { with_locks(envp, execute) }
+}
+
+/// Executes with an environment that says what becomes of process locks, if there are any.
+///
+/// # Safety
+/// The list is valid, or null.
+unsafe fn with_locks(envp: Strings, execute: impl Fn(Strings) -> Result<usize, Errno>) -> Errno {
+    let failed = match vfs::carried::variable() {
+        None => execute(envp),
+        Some(variable) => {
+            // SAFETY: the caller's promise; the new list lives through the call.
+            let list = unsafe { vfs::carried::with(envp, &variable) };
+            execute(list.as_ptr())
+        }
+    };
+    failed.err().unwrap_or(Errno::IO)
 }
 
 /// `execve`; returns only why it did not work.
@@ -53,7 +80,8 @@ unsafe fn run(program: &Program, argv: Strings, envp: Strings) -> Errno {
 /// As for [`run`].
 unsafe fn execute(path: &CStr, argv: Strings, envp: Strings) -> Errno {
     if !handles(libc::AT_FDCWD, path) {
-        let errno = sys!(SYS_execve, path.as_ptr(), argv, envp).err().unwrap_or(Errno::IO);
+        // SAFETY: the caller's promise.
+        let errno = unsafe { kernel(path, argv, envp) };
         // A link into the mount, or a script whose interpreter is there.
         if !vfs::active() || !matches!(errno, Errno::NOENT | Errno::NOTDIR) {
             return errno;
@@ -165,7 +193,7 @@ faces! {
         let own = name.is_empty() && flags & libc::AT_EMPTY_PATH != 0;
         let ours = vfs::active() && if own { vfs::is_ours(dirfd) } else { handles(dirfd, name) };
         if !ours {
-            return result(sys!(SYS_execveat, dirfd, path, argv, envp, flags));
+            return failed(with_locks(envp, |envp| sys!(SYS_execveat, dirfd, path, argv, envp, flags)));
         }
         let found = if own { Program::of_descriptor(dirfd) } else { Program::find_at(dirfd, name, flags) };
         failed(found.map_or_else(|errno| errno, |program| run(&program, argv, envp)))

@@ -1,16 +1,14 @@
 //! Locks: `fcntl`'s of the process and of the description, and `flock`.
 //!
 //! Waiting is done at the server, in turns of half a second, so that locks go to who asked first and deadlocks are seen.
-//! Signals are held back during a turn and let in between two, so that none slips by: a handler that runs ends the call
-//! with EINTR, as programs with a time limit on a lock (`alarm` before `F_SETLKW`) rely on.
+//! What a signal does to it is in [`super::signals`].
 
+use super::signals::{Held, Next};
 use super::state;
 use bivouac_client::{Handle, LockKind};
 use bivouac_proto::Errno;
 use bivouac_proto::meta::LockOwner;
-
-/// Bytes of the kernel's signal set.
-const SET_BYTES: usize = 8;
+use rustix::fd::BorrowedFd;
 
 /// Takes a lock, waiting if need be.
 fn take(
@@ -21,46 +19,27 @@ fn take(
     end: u64,
     wait: bool,
 ) -> Result<(), Errno> {
-    let attempt = |wait| state::guarded(|| file.lock(kind, exclusive, start, end, wait, &|| true));
-    let first = attempt(false);
-    if !wait || first != Err(Errno::AGAIN) {
+    let attempt = || state::guarded(|| file.lock(kind, exclusive, start, end));
+    if !wait {
+        return attempt();
+    }
+    // From here on no signal slips by: one that comes before the wait ends it all the same.
+    let mut signals = Held::all();
+    let first = attempt();
+    if first != Err(Errno::AGAIN) {
         return first;
     }
+    signals.narrow();
     loop {
-        let before = Blocked::all();
-        match attempt(true) {
-            Err(Errno::AGAIN | Errno::INTR) => before.let_in()?,
+        // Handlers run between two turns only: one that leaves by `siglongjmp` leaves nothing under way.
+        let watch = |answer: BorrowedFd<'_>| signals.comes_before(answer);
+        match state::guarded(|| file.lock_waiting(kind, exclusive, start, end, &watch)) {
+            Err(Errno::AGAIN | Errno::INTR) => match signals.let_in() {
+                Next::GoOn => {}
+                Next::GiveUp => return Err(Errno::INTR),
+            },
             outcome => return outcome,
         }
-    }
-}
-
-/// All signals are held back; the mask from before comes back with the drop.
-struct Blocked {
-    before: u64,
-}
-
-impl Blocked {
-    fn all() -> Blocked {
-        let all = u64::MAX;
-        let mut before = 0u64;
-        let _ = sys!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, SET_BYTES);
-        Blocked { before }
-    }
-
-    /// Lets in what came meanwhile; EINTR when a handler ran.
-    fn let_in(&self) -> Result<(), Errno> {
-        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        match sys!(SYS_ppoll, 0, 0, &raw const now, &raw const self.before, SET_BYTES) {
-            Err(Errno::INTR) => Err(Errno::INTR),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Drop for Blocked {
-    fn drop(&mut self) {
-        let _ = sys!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const self.before, 0, SET_BYTES);
     }
 }
 
@@ -156,22 +135,5 @@ mod tests {
         assert_eq!(bounds(3, -5), Err(Errno::INVAL));
         assert_eq!(bounds(-1, 5), Err(Errno::INVAL));
         assert_eq!(bounds(i64::MAX, 2), Err(Errno::OVERFLOW));
-    }
-
-    #[test]
-    fn a_signal_held_back_is_noticed_when_let_in_and_the_mask_comes_back() {
-        extern "C" fn nothing(_: i32) {}
-        // SAFETY: a handler that does nothing, for a signal that only this test sends, to this thread.
-        unsafe {
-            libc::signal(libc::SIGUSR2, nothing as *const () as libc::sighandler_t);
-            let blocked = Blocked::all();
-            libc::pthread_kill(libc::pthread_self(), libc::SIGUSR2);
-            assert_eq!(blocked.let_in(), Err(Errno::INTR));
-            assert_eq!(blocked.let_in(), Ok(()));
-            drop(blocked);
-            let mut now: libc::sigset_t = std::mem::zeroed();
-            libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), &mut now);
-            assert_eq!(libc::sigismember(&now, libc::SIGUSR1), 0);
-        }
     }
 }
