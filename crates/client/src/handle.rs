@@ -155,7 +155,7 @@ impl Handle {
     /// Reads at the shared offset and moves it.
     pub fn read(&self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         let slot = self.readable()?;
-        let _guard = slot.lock_offset();
+        let _guard = self.client().table().lock_offset(slot);
         let offset = slot.offset.load(Ordering::Relaxed);
         let count = self.read_at(offset, into)?;
         slot.offset.store(offset + count as u64, Ordering::Relaxed);
@@ -219,7 +219,7 @@ impl Handle {
     /// Writes at the shared offset (at the end, when it appends) and moves it.
     pub fn write(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let slot = self.writable()?;
-        let _guard = slot.lock_offset();
+        let _guard = self.client().table().lock_offset(slot);
         if slot.flags.load(Ordering::Relaxed) as i32 & libc::O_APPEND != 0 {
             let (end, count) = self.append(slot, from)?;
             slot.offset.store(end, Ordering::Relaxed);
@@ -287,7 +287,7 @@ impl Handle {
     /// Appends, whatever the description's flags say (`RWF_APPEND`); with `follow` the shared offset goes along.
     pub fn append_once(&self, from: &[IoSlice<'_>], follow: bool) -> Result<usize, Errno> {
         let slot = self.writable()?;
-        let _guard = slot.lock_offset();
+        let _guard = self.client().table().lock_offset(slot);
         let (end, count) = self.append(slot, from)?;
         if follow {
             slot.offset.store(end, Ordering::Relaxed);
@@ -333,7 +333,7 @@ impl Handle {
     /// Moves the shared offset. `whence` as for `lseek(2)`; a directory's offsets are cookies.
     pub fn seek(&self, offset: i64, whence: i32) -> Result<u64, Errno> {
         let slot = self.slot()?;
-        let _guard = slot.lock_offset();
+        let _guard = self.client().table().lock_offset(slot);
         let base = match whence {
             libc::SEEK_SET => 0,
             libc::SEEK_CUR => slot.offset.load(Ordering::Relaxed) as i64,

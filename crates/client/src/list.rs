@@ -25,7 +25,7 @@ impl Handle {
             return Err(Errno::NOTDIR);
         }
         let slot = self.slot()?;
-        let _guard = slot.lock_offset();
+        let _guard = self.client().table().lock_offset(slot);
         let mut after = slot.offset.load(Ordering::Relaxed);
         let mut entries = Vec::new();
         if after < 2 {

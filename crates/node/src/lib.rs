@@ -24,6 +24,7 @@
 //! - [`slot`]: [`Slot`], one open file description.
 //! - [`anchor`]: placeholders and the questions that the kernel answers about them.
 //! - [`offset`]: the lock on a slot's offset, which survives the death of its owner.
+//! - `owner`: a process as others of the node can tell it, whatever PID namespace it is in.
 //! - [`process`]: who we are (cached, safe across fork) and whether another process is alive.
 //! - [`release`]: what a server is told when a description is gone.
 //! - [`fd`]: descriptors that are closed without libc.
@@ -36,6 +37,7 @@ pub mod error;
 pub mod fd;
 pub mod names;
 pub mod offset;
+mod owner;
 pub mod process;
 pub mod raw;
 pub mod release;

@@ -2,11 +2,11 @@
 //!
 //! It lies in memory that processes share, and its owner may be killed, or leave by `siglongjmp`, at any
 //! instruction. So the word says who owns it (the thread's number), waiting is bounded, and who has waited looks whether the
-//! owner is still alive: if not, the lock is taken over. A thread that finds itself as the owner (it left by
+//! owner is still alive: if not, the lock is taken over (from an owner of another PID namespace, after a long time). A thread that finds itself as the owner (it left by
 //! `siglongjmp`, or a signal handler reads what the interrupted code reads) goes on. What the lock protects is one
 //! number, which is valid at any moment, so nothing has to be repaired.
 
-use crate::process;
+use crate::owner::{Fate, Since};
 use rustix::thread::futex::{self, Flags};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -27,16 +27,17 @@ pub struct OffsetGuard<'a> {
 }
 
 impl OffsetLock {
-    pub fn lock(&self) -> OffsetGuard<'_> {
-        let owner = process::tid();
+    /// Takes it for a thread; `fate` says what is known of its present owner.
+    pub fn lock(&self, owner: u32, fate: impl Fn(u32) -> Fate) -> OffsetGuard<'_> {
         if self.0.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            self.lock_contended(owner);
+            self.lock_contended(owner, &fate);
         }
         OffsetGuard { lock: self, owner }
     }
 
     #[cold]
-    fn lock_contended(&self, me: u32) {
+    fn lock_contended(&self, me: u32, fate: &dyn Fn(u32) -> Fate) {
+        let mut since = Since::default();
         loop {
             let seen = self.0.load(Ordering::Relaxed);
             let holder = seen & !WAITERS;
@@ -59,7 +60,15 @@ impl OffsetLock {
             }
             let waited = futex::wait(&self.0, Flags::empty(), marked, Some(&PATIENCE));
             let timed_out = waited == Err(rustix::io::Errno::TIMEDOUT);
-            if timed_out && !process::is_alive(holder) {
+            if !timed_out {
+                continue;
+            }
+            let gone = match fate(holder) {
+                Fate::Alive => false,
+                Fate::Dead => true,
+                Fate::Unknown => since.too_long(holder.into()),
+            };
+            if gone {
                 // Of all who notice, one wins.
                 let next = me | WAITERS;
                 if self.0.compare_exchange(marked, next, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -91,6 +100,11 @@ impl Drop for OffsetGuard<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process;
+
+    fn alive(_: u32) -> Fate {
+        Fate::Alive
+    }
 
     #[test]
     fn threads_exclude_each_other() {
@@ -100,7 +114,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..5000 {
-                        let _guard = lock.lock();
+                        let _guard = lock.lock(process::tid(), alive);
                         // Two steps, so that a broken lock loses counts.
                         let seen = counter.load(Ordering::Relaxed);
                         std::hint::spin_loop();
@@ -116,8 +130,8 @@ mod tests {
     #[test]
     fn a_thread_that_owns_it_already_goes_on() {
         let lock = OffsetLock(AtomicU32::new(0));
-        let outer = lock.lock();
-        drop(lock.lock());
+        let outer = lock.lock(process::tid(), alive);
+        drop(lock.lock(process::tid(), alive));
         drop(outer);
         assert_eq!(lock.0.into_inner(), 0);
     }

@@ -1,6 +1,7 @@
 //! One open file description: what all its descriptors, in all processes of the node, share.
 
-use crate::offset::{OffsetGuard, OffsetLock};
+use crate::offset::OffsetLock;
+use crate::owner::OWNER_BITS;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A slot of the table. Its fields are what the client core keeps about an open file; who may change which, and
@@ -26,19 +27,13 @@ pub struct Slot {
     pub writing: AtomicU32,
     /// Locks of the description (`flock`, OFD) were taken.
     pub locks: AtomicU32,
-    offset_lock: OffsetLock,
+    pub(crate) offset_lock: OffsetLock,
     reserved: [AtomicU64; 8],
 }
 
 const _: () = assert!(size_of::<Slot>() == 128);
 
 impl Slot {
-    /// Takes the lock on the offset, across processes: reads and writes at the shared offset hold it, as the kernel's
-    /// do with theirs. Waits as long as the owner lives; when the owner is dead, the lock is taken over.
-    pub fn lock_offset(&self) -> OffsetGuard<'_> {
-        self.offset_lock.lock()
-    }
-
     /// Everything back to 0, but not the state word.
     pub(crate) fn clear(&self) {
         for field in [&self.ino, &self.offset, &self.end, &self.wrote_at] {
@@ -72,24 +67,30 @@ pub(crate) enum State {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word {
     pub state: State,
-    /// A process's number (the kernel's are below 2^22).
+    /// Of [`OWNER_BITS`].
     pub owner: u32,
     pub generation: u32,
 }
 
+const STATE_BITS: u32 = 32 - OWNER_BITS;
+const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
+const OWNER_MASK: u32 = (1 << OWNER_BITS) - 1;
+
 impl Word {
     pub fn from_bits(bits: u64) -> Word {
-        let state = match bits & 0xff {
+        let state = match bits & STATE_MASK {
             1 => State::Allocated,
             2 => State::Live,
             3 => State::Retiring,
             _ => State::Free,
         };
-        Word { state, owner: (bits >> 8) as u32 & 0xff_ffff, generation: (bits >> 32) as u32 }
+        Word { state, owner: (bits >> STATE_BITS) as u32 & OWNER_MASK, generation: (bits >> 32) as u32 }
     }
 
     pub fn bits(self) -> u64 {
-        self.state as u64 | u64::from(self.owner & 0xff_ffff) << 8 | u64::from(self.generation) << 32
+        self.state as u64
+            | u64::from(self.owner & OWNER_MASK) << STATE_BITS
+            | u64::from(self.generation) << 32
     }
 }
 

@@ -12,18 +12,22 @@
 use crate::anchor::{self, ANCHORS, Anchors, Probe};
 use crate::error::{NodeError, doing};
 use crate::fd::Fd;
+use crate::offset::OffsetGuard;
+use crate::owner::{Fate, Here, NAMESPACES, NOBODY, Since};
 use crate::process;
 use crate::slot::{Slot, State, Word};
 use rustix::fd::BorrowedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// How many descriptions a node can have open.
 pub const SLOTS: u32 = 65_536;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"BVWKOPEN");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER: usize = 4096;
 const LENGTH: usize = HEADER + SLOTS as usize * size_of::<Slot>();
 
@@ -43,6 +47,8 @@ struct Header {
     slots: u32,
     device: u64,
     anchors: [u64; ANCHORS],
+    /// PID namespaces of the processes that were here: see the module `owner`.
+    namespaces: [AtomicU64; NAMESPACES],
     /// No slot from here on was ever used.
     used: AtomicU32,
 }
@@ -54,7 +60,12 @@ pub struct OpenTable {
     anchors: Anchors,
     /// Where this process looks for a free slot first.
     hint: AtomicU32,
+    here: Here,
+    /// Slots whose owners are in other PID namespaces, as a sweep found them.
+    doubtful: Mutex<HashMap<SlotId, Since>>,
 }
+
+const _: () = assert!(size_of::<Header>() <= HEADER);
 
 // SAFETY: the mapping lives as long as the value; what lies in it is atomic, or written before the table is published.
 unsafe impl Send for OpenTable {}
@@ -85,6 +96,7 @@ impl OpenTable {
             slots: SLOTS,
             device,
             anchors: inodes,
+            namespaces: [const { AtomicU64::new(0) }; NAMESPACES],
             used: AtomicU32::new(0),
         };
         // SAFETY: the mapping is writable, page-aligned, at least as long as a header, and nobody else knows it yet.
@@ -124,7 +136,13 @@ impl OpenTable {
             )
         }
         .map_err(doing("mapping the table of open files"))?;
-        Ok(OpenTable { base: base.cast(), anchors, hint: AtomicU32::new(0) })
+        Ok(OpenTable {
+            base: base.cast(),
+            anchors,
+            hint: AtomicU32::new(0),
+            here: Here::default(),
+            doubtful: Mutex::default(),
+        })
     }
 
     fn header(&self) -> &Header {
@@ -149,9 +167,24 @@ impl OpenTable {
         (word.generation == id.generation && word.state != State::Free).then_some((slot, word))
     }
 
+    /// A process or thread of this process, as an owner.
+    fn owner(&self, number: u32) -> u32 {
+        self.here.owner(&self.header().namespaces, number)
+    }
+
+    fn fate(&self, owner: u32) -> Fate {
+        self.here.fate(&self.header().namespaces, owner)
+    }
+
+    /// Takes the lock on a slot's offset, across processes: reads and writes at the shared offset hold it, as the
+    /// kernel's do with theirs. Waits as long as the owner lives; when the owner is dead, the lock is taken over.
+    pub fn lock_offset<'s>(&self, slot: &'s Slot) -> OffsetGuard<'s> {
+        slot.offset_lock.lock(self.owner(process::tid()), |owner| self.fate(owner))
+    }
+
     /// Takes a free slot for a description about to be opened. Fails with [`NodeError::Full`].
     pub fn allocate(&self) -> Result<SlotId, NodeError> {
-        let owner = process::pid();
+        let owner = self.owner(process::pid());
         let start = self.hint.load(Ordering::Relaxed) % SLOTS;
         for index in (start..SLOTS).chain(0..start) {
             let Some(slot) = self.at(index) else { break };
@@ -223,10 +256,10 @@ impl OpenTable {
         let Some((slot, word)) = self.current(id) else {
             return false;
         };
-        if word.state == State::Retiring && process::is_alive(word.owner) {
+        if word.state == State::Retiring && self.fate(word.owner) != Fate::Dead {
             return false;
         }
-        slot.change(word, Word { state: State::Retiring, owner: process::pid(), ..word })
+        slot.change(word, Word { state: State::Retiring, owner: self.owner(process::pid()), ..word })
     }
 
     /// Gives a retiring slot back, its fields all zero.
@@ -259,9 +292,9 @@ impl OpenTable {
             Some((_, word)) if word.state == State::Live => !self.held(id),
             // A placeholder may have been made, and inherited, just before the owner died.
             Some((_, word)) if word.state == State::Allocated => {
-                !process::is_alive(word.owner) && !self.held(id)
+                self.fate(word.owner) == Fate::Dead && !self.held(id)
             }
-            Some((_, word)) => !process::is_alive(word.owner),
+            Some((_, word)) => self.fate(word.owner) == Fate::Dead,
             None => false,
         }
     }
@@ -269,14 +302,16 @@ impl OpenTable {
     /// All slots that are [`abandoned`](Self::abandoned), with one descriptor for each anchor rather than for each
     /// slot: what the agent calls when a process has died, and now and then.
     pub fn sweep(&self) -> Vec<SlotId> {
+        let waits = |id: &SlotId| self.current(*id).is_some_and(|(_, word)| word.state != State::Live);
+        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| waits(id));
         let mut probes: Vec<Option<Probe>> = Vec::new();
         probes.resize_with(ANCHORS, || None);
         let mut found = Vec::new();
         for id in self.in_use() {
-            let Some((_, word)) = self.current(id) else {
+            let Some((slot, word)) = self.current(id) else {
                 continue;
             };
-            if word.state != State::Live && process::is_alive(word.owner) {
+            if word.state != State::Live && !self.is_ownerless(id, slot, word) {
                 continue;
             }
             if word.state == State::Retiring {
@@ -294,6 +329,24 @@ impl OpenTable {
             }
         }
         found
+    }
+}
+
+impl OpenTable {
+    /// For a sweep: whether a slot's owner is dead, or has been doubtful for so long that it is taken from him.
+    fn is_ownerless(&self, id: SlotId, slot: &Slot, word: Word) -> bool {
+        let mut doubtful = self.doubtful.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.fate(word.owner) {
+            Fate::Unknown if doubtful.entry(id).or_default().too_long(word.bits()) => {
+                doubtful.remove(&id);
+                slot.change(word, Word { owner: NOBODY, ..word })
+            }
+            Fate::Unknown => false,
+            fate => {
+                doubtful.remove(&id);
+                fate == Fate::Dead
+            }
+        }
     }
 }
 

@@ -270,11 +270,11 @@ fn the_offset_lock_of_a_killed_owner_is_taken_over() {
     let (id, _fd) = node.opened();
     let slot = node.table.slot(id).unwrap();
     in_child(|| {
-        std::mem::forget(slot.lock_offset());
+        std::mem::forget(node.table.lock_offset(slot));
         0
     });
     let begin = std::time::Instant::now();
-    drop(slot.lock_offset());
+    drop(node.table.lock_offset(slot));
     assert!(begin.elapsed() < std::time::Duration::from_secs(2));
 }
 
@@ -288,7 +288,7 @@ fn the_offset_lock_excludes_processes() {
             return 1;
         };
         for _ in 0..2000 {
-            let _guard = slot.lock_offset();
+            let _guard = node.table.lock_offset(slot);
             let offset = slot.offset.load(Ordering::Relaxed);
             std::hint::spin_loop();
             slot.offset.store(offset + 1, Ordering::Relaxed);
@@ -317,4 +317,31 @@ fn a_damaged_or_foreign_table_is_refused() {
     assert_eq!(attach(), Some(NodeError::Format));
     std::fs::remove_file(&path).unwrap();
     assert!(matches!(attach(), Some(NodeError::System { errno: rustix::io::Errno::NOENT, .. })));
+}
+
+#[test]
+fn an_owner_in_another_pid_namespace_is_not_taken_for_dead() {
+    let node = node();
+    // A number that nobody has here, which there means a process that lives.
+    let most = std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
+    let last = format!("{}", most.trim().parse::<u32>().unwrap() - 10);
+    let elsewhere = || {
+        // SAFETY: affects only this child's children.
+        if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
+            return 77;
+        }
+        // The first process of a namespace has the number 1, which is somebody here, too.
+        in_child(|| {
+            let _ = std::fs::write("/proc/sys/kernel/ns_last_pid", &last);
+            in_child(|| node.table.allocate().is_err().into())
+        })
+    };
+    match in_child(elsewhere) {
+        77 => eprintln!("without the right to make a PID namespace there is nothing to see"),
+        code => {
+            assert_eq!(code, 0);
+            let id = node.table.in_use().next().unwrap();
+            assert!(!node.table.abandoned(id) && node.table.sweep().is_empty());
+        }
+    }
 }

@@ -1,0 +1,142 @@
+//! Who owns something in shared memory, and whether he lives.
+//!
+//! A process's number means something only in its PID namespace, and the processes of a node may be in several
+//! (containers). So the namespaces that were ever seen are listed in the table, and an owner is a number together with
+//! the place of its namespace in that list. Of an owner in one's own namespace the kernel tells whether he lives; of any
+//! other nobody here can tell: [`Fate::Unknown`]. Such an owner is believed to live for as long as anything that he
+//! may be in the middle of can last ([`PATIENCE`]), and no longer, as what a killed process owned must not be lost for good.
+
+use crate::process;
+use crate::release::monotonic;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long an owner of whom nothing is known is believed to live, with nothing of his changing.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How many namespaces the list has room for; processes of others are never known about.
+pub(crate) const NAMESPACES: usize = 63;
+
+/// Bits of a process's or thread's number (the kernel's are at most 2^22).
+const NUMBER_BITS: u32 = 22;
+const NUMBER: u32 = (1 << NUMBER_BITS) - 1;
+/// Bits that an owner takes: a number, and above it the place of its namespace, from 1; 0 is a namespace that is not listed.
+pub(crate) const OWNER_BITS: u32 = NUMBER_BITS + 6;
+
+/// An owner who is dead.
+pub(crate) const NOBODY: u32 = 0;
+
+/// What is known of an owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    Alive,
+    Dead,
+    Unknown,
+}
+
+/// The view of one process: where its own namespace is in the list.
+#[derive(Default)]
+pub(crate) struct Here {
+    /// The process that looked, and above it what it found. A fork's child may be in a namespace of its own.
+    known: AtomicU64,
+}
+
+impl Here {
+    fn place(&self, list: &[AtomicU64; NAMESPACES]) -> u32 {
+        let pid = process::pid();
+        let known = self.known.load(Ordering::Relaxed);
+        if known as u32 == pid {
+            return (known >> 32) as u32;
+        }
+        let place = rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| place_of(list, stat.st_ino));
+        self.known.store(u64::from(place) << 32 | u64::from(pid), Ordering::Relaxed);
+        place
+    }
+
+    /// A process or thread of one's own as an owner.
+    pub fn owner(&self, list: &[AtomicU64; NAMESPACES], number: u32) -> u32 {
+        self.place(list) << NUMBER_BITS | number & NUMBER
+    }
+
+    /// What is known of an owner.
+    pub fn fate(&self, list: &[AtomicU64; NAMESPACES], owner: u32) -> Fate {
+        let place = owner >> NUMBER_BITS;
+        if owner == NOBODY {
+            Fate::Dead
+        } else if place == 0 || place != self.place(list) {
+            Fate::Unknown
+        } else if process::is_alive(owner & NUMBER) {
+            Fate::Alive
+        } else {
+            Fate::Dead
+        }
+    }
+}
+
+/// The place of a namespace in the list, from 1, where it is put if it is new; 0 when the list is full.
+fn place_of(list: &[AtomicU64; NAMESPACES], namespace: u64) -> u32 {
+    for (at, entry) in list.iter().enumerate() {
+        let seen = entry.compare_exchange(0, namespace, Ordering::AcqRel, Ordering::Acquire);
+        if seen.is_ok() || seen == Err(namespace) {
+            return at as u32 + 1;
+        }
+    }
+    0
+}
+
+/// Since when something has been as it is, to end a belief after [`PATIENCE`].
+#[derive(Default)]
+pub(crate) struct Since(Option<(u64, u64)>);
+
+impl Since {
+    /// Whether it has been `now` for longer than patience.
+    pub fn too_long(&mut self, now: u64) -> bool {
+        let time = monotonic();
+        match self.0 {
+            Some((seen, begun)) if seen == now => time.saturating_sub(begun) > PATIENCE.as_nanos() as u64,
+            _ => {
+                self.0 = Some((now, time));
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_another_namespace_nothing_is_known() {
+        let list = [const { AtomicU64::new(0) }; NAMESPACES];
+        list[0].store(1, Ordering::Relaxed);
+        let here = Here::default();
+        let me = here.owner(&list, process::pid());
+        assert_eq!(me >> NUMBER_BITS, 2);
+        assert_eq!(here.fate(&list, me), Fate::Alive);
+        assert_eq!(here.fate(&list, NOBODY), Fate::Dead);
+        // The same number elsewhere, and one that nobody has here.
+        for number in [process::pid(), NUMBER] {
+            assert_eq!(here.fate(&list, 1 << NUMBER_BITS | number), Fate::Unknown);
+            assert_eq!(here.fate(&list, number), Fate::Unknown);
+        }
+        assert_eq!(here.fate(&list, me & !NUMBER | NUMBER), Fate::Dead);
+    }
+
+    #[test]
+    fn a_full_list_takes_no_more_and_knows_its_own() {
+        let list: [AtomicU64; NAMESPACES] = std::array::from_fn(|i| AtomicU64::new(100 + i as u64));
+        assert_eq!(place_of(&list, 100 + NAMESPACES as u64 - 1), NAMESPACES as u32);
+        assert_eq!(place_of(&list, 1), 0);
+    }
+
+    #[test]
+    fn patience_begins_again_when_something_changes() {
+        let mut since = Since::default();
+        assert!(!since.too_long(1) && !since.too_long(1));
+        since.0 = Some((1, monotonic().saturating_sub(2 * PATIENCE.as_nanos() as u64)));
+        assert!(!since.too_long(2));
+        since.0 = since.0.map(|(seen, _)| (seen, 0));
+        assert_eq!(since.too_long(2), monotonic() > PATIENCE.as_nanos() as u64);
+    }
+}
