@@ -92,6 +92,49 @@ static void without_a_path(void)
     close(path);
 }
 
+/* What the link of a descriptor in /proc says. */
+static void says(const char *what, int fd)
+{
+    char name[64], target[PATH_MAX];
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(name, target, sizeof target - 1);
+    target[length < 0 ? 0 : length] = 0;
+    say("%s: %zd %s", what, length < 0 ? length : 0, target);
+}
+
+static void names_of_descriptors(void)
+{
+    char command[3 * PATH_MAX];
+    put("named", "text");
+    mkdir(in("above"), 0755);
+    mkdir(in("above/below"), 0755);
+    symlink("named", in("by link"));
+    int file = open(in("named"), O_RDONLY), dir = open(in("above/below"), O_RDONLY), link = open(in("by link"), O_RDONLY);
+    int fresh = open(in("above/fresh"), O_WRONLY | O_CREAT, 0644), top = open(base, O_RDONLY | O_DIRECTORY);
+    int path = open(in("named"), O_PATH), own = open(in("by link"), O_PATH | O_NOFOLLOW);
+    says("file", file);
+    says("by a link", link);
+    says("directory", dir);
+    says("fresh", fresh);
+    says("top", top);
+    says("O_PATH", path);
+    says("link itself", own);
+    says("dup", dup(file));
+    snprintf(command, sizeof command, "readlink /proc/self/fd/0 < '%s' | sed 's|.*/||'", in("named"));
+    fflush(stdout);
+    TELL(system(command));
+    rename(in("above"), in("moved"));
+    says("directory above moved", dir);
+    says("directory above moved", fresh);
+    unlink(in("named"));
+    rmdir(in("moved/below"));
+    unlink(in("moved/fresh"));
+    says("unlinked", file);
+    says("removed", dir);
+    says("unlinked in what moved", fresh);
+    close(file);
+}
+
 static void through_syscall(void)
 {
     char text[64] = "";
@@ -282,6 +325,7 @@ int main(int argc, char **argv)
     begin(argc, argv, "corners");
     without_a_path();
     messages();
+    names_of_descriptors();
     in_a_directory_that_is_gone();
     offsets();
     through_what_is_not_there();

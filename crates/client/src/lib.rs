@@ -26,6 +26,7 @@ mod links;
 mod list;
 mod local;
 mod locks;
+mod named;
 mod names;
 mod open;
 mod record;

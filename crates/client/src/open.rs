@@ -45,8 +45,15 @@ impl Client {
         }
         let id = self.table().allocate().map_err(|e| Errno(e.raw_errno() as u16))?;
         let open = OpenId { agent: self.agent_number(), slot: id.index, generation: id.generation };
-        let found = self.at_last(start, path, |walk, last| self.open_last(walk, last, flags, mode, open));
-        match found.and_then(|found| self.filled(id, found, flags).map_err(Fail::from)) {
+        let mut named = None;
+        let found = self.at_last(start, path, |walk, last| {
+            named = match &last {
+                Last::Name(place) => Some((place.dir, place.name.clone())),
+                Last::Directory(_) => None,
+            };
+            self.open_last(walk, last, flags, mode, open)
+        });
+        match found.and_then(|found| self.filled(id, found, flags, named).map_err(Fail::from)) {
             Ok(handle) => Ok(Arc::new(handle)),
             Err(fail) => {
                 if self.table().retire(id) {
@@ -57,7 +64,13 @@ impl Client {
         }
     }
 
-    fn filled(&'static self, id: SlotId, found: Found, flags: i32) -> Result<Handle, Errno> {
+    fn filled(
+        &'static self,
+        id: SlotId,
+        found: Found,
+        flags: i32,
+        named: Option<(Ino, Vec<u8>)>,
+    ) -> Result<Handle, Errno> {
         let slot = self.table().slot(id).ok_or(Errno::BADF)?;
         let (ino, kind) = match &found {
             Found::File(attr) => (attr.ino, KIND_FILE),
@@ -71,6 +84,9 @@ impl Client {
         slot.wrote_at.store(0, Ordering::Relaxed);
         slot.writing.store(0, Ordering::Relaxed);
         slot.locks.store(0, Ordering::Relaxed);
+        if let Some((dir, name)) = &named {
+            slot.set_name(dir.0, name);
+        }
         slot.kind.store(kind, Ordering::Release);
         let handle = Handle::new(self, id, ino, kind == KIND_DIRECTORY);
         if let Found::File(attr) = &found {

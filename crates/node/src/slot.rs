@@ -28,12 +28,43 @@ pub struct Slot {
     /// Locks of the description (`flock`, OFD) were taken.
     pub locks: AtomicU32,
     pub(crate) offset_lock: OffsetLock,
-    reserved: [AtomicU64; 8],
+    /// Directory that it was opened in, and the name there: its length, then as many bytes.
+    dir: AtomicU64,
+    name: [AtomicU64; NAME_WORDS],
 }
+
+const NAME_WORDS: usize = 7;
+/// Longest name that a slot has room for, bytes.
+pub const NAME_ROOM: usize = NAME_WORDS * 8 - 1;
 
 const _: () = assert!(size_of::<Slot>() == 128);
 
 impl Slot {
+    /// Notes where it was opened, before the description is anybody else's to see. A name that is too long is not
+    /// noted.
+    pub fn set_name(&self, dir: u64, name: &[u8]) {
+        if name.len() > NAME_ROOM {
+            return;
+        }
+        let mut bytes = [0u8; NAME_WORDS * 8];
+        bytes[0] = name.len() as u8;
+        bytes[1..=name.len()].copy_from_slice(name);
+        let (words, _) = bytes.as_chunks::<8>();
+        for (word, bytes) in self.name.iter().zip(words) {
+            word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+        }
+        self.dir.store(dir, Ordering::Release);
+    }
+
+    /// Where it was opened: the directory, and the name in it at that time.
+    pub fn name(&self) -> Option<(u64, Vec<u8>)> {
+        let dir = self.dir.load(Ordering::Acquire);
+        let bytes: Vec<u8> = self.name.iter().flat_map(|w| w.load(Ordering::Relaxed).to_le_bytes()).collect();
+        let (length, bytes) = bytes.split_first()?;
+        let name = bytes.get(..usize::from(*length))?;
+        (dir != 0 && !name.is_empty()).then(|| (dir, name.to_vec()))
+    }
+
     /// Everything back to 0, but not the state word.
     pub(crate) fn clear(&self) {
         for field in [&self.ino, &self.offset, &self.end, &self.wrote_at] {
@@ -42,7 +73,8 @@ impl Slot {
         for field in [&self.flags, &self.kind, &self.size_generation, &self.writing, &self.locks] {
             field.store(0, Ordering::Relaxed);
         }
-        for field in &self.reserved {
+        self.dir.store(0, Ordering::Relaxed);
+        for field in &self.name {
             field.store(0, Ordering::Relaxed);
         }
         self.offset_lock.reset();

@@ -1,6 +1,7 @@
 //! What placeholders and slots promise, tried with real processes.
 
 use super::*;
+use crate::slot::NAME_ROOM;
 use rustix::fd::AsFd;
 
 /// Runs `body` in a forked child and returns its exit status (0 to 255). The child must not panic or take locks.
@@ -250,6 +251,25 @@ fn eight_processes_never_get_the_same_slot() {
     let takers: Vec<u64> =
         node.table.in_use().map(|id| node.table.slot(id).unwrap().ino.load(Ordering::Relaxed)).collect();
     assert_eq!(takers, vec![1; 8000]);
+}
+
+#[test]
+fn a_slot_keeps_the_name_that_it_was_opened_by() {
+    let node = node();
+    let (id, fd) = node.opened();
+    let slot = node.table.slot(id).unwrap();
+    assert_eq!(slot.name(), None);
+    for length in [1, 8, NAME_ROOM] {
+        let name = vec![b'n'; length];
+        slot.set_name(7, &name);
+        assert_eq!(slot.name(), Some((7, name)));
+    }
+    slot.set_name(8, &[b'l'; NAME_ROOM + 1]);
+    assert_eq!(slot.name(), Some((7, vec![b'n'; NAME_ROOM])));
+    drop(fd);
+    assert!(node.table.retire(id));
+    slot.clear();
+    assert_eq!(slot.name(), None);
 }
 
 #[test]

@@ -104,15 +104,11 @@ fn seen_through(target: &[u8]) -> Option<Vec<u8>> {
     super::cwd::mirrored_path(target).map(|inside| [state::mount(), &inside].concat())
 }
 
-/// What `/proc/self/fd/N` shows for one of ours: a directory's path; for a file, whose names are not kept with it, what
-/// the kernel shows for things without a name.
+/// What `/proc/self/fd/N` shows for one of ours: its path, or else what the kernel shows for things without a name.
 fn descriptor_target(fd: i32) -> Result<Vec<u8>, Errno> {
     let file = fds::get(fd)?.ok_or(Errno::NOENT)?;
-    if file.starts_paths() && super::fstat(fd)?.st_mode & libc::S_IFMT == libc::S_IFDIR {
-        state::guarded(|| state::client()?.path_of(file.ino()))
-    } else {
-        Ok(format!("bivouac:[{}]", file.ino()).into_bytes())
-    }
+    let path = state::guarded(|| file.path())?;
+    Ok(path.unwrap_or_else(|| format!("bivouac:[{}]", file.ino()).into_bytes()))
 }
 
 /// The target of a symbolic link that was opened with O_PATH. Without a path nothing else has one.

@@ -1,0 +1,48 @@
+//! The path of an open file, as far as it can be known.
+//!
+//! An inode does not say where it is named (it may have many names, on other servers), so the description keeps the
+//! directory and the name that it was opened by. The directory's path is exact, wherever that was moved since. Whether the
+//! file still has the name is asked.
+
+use crate::error::Fail;
+use crate::handle::Handle;
+use bivouac_layout::Ino;
+use bivouac_proto::Errno;
+
+/// What the kernel puts behind the path of what has no name any more.
+const DELETED: &[u8] = b" (deleted)";
+
+impl Handle {
+    /// What a link in `/proc` shows of it: its path, or the one that it was opened by with " (deleted)" when that is gone
+    /// together with all others. `None`: it has another name since, which nobody here knows, or its name is too long to be
+    /// kept.
+    pub fn path(&self) -> Result<Option<Vec<u8>>, Errno> {
+        let client = self.client();
+        if self.is_directory() {
+            match client.path_of(self.ino()) {
+                Err(Errno::NOENT) => {}
+                found => return found.map(Some),
+            }
+        }
+        let Some((dir, name)) = self.slot()?.name() else { return Ok(None) };
+        let mut path = match client.path_of(Ino(dir)) {
+            Ok(path) => path,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        path.push(b'/');
+        path.extend_from_slice(&name);
+        match client.stat(Ino(dir), &name, false) {
+            Ok(attr) if attr.ino == self.ino() => return Ok(Some(path)),
+            Ok(_) | Err(Fail::Errno(Errno::NOENT)) => {}
+            Err(fail) => return Err(fail.errno()),
+        }
+        match self.attr() {
+            // What was opened by its path alone does not keep it.
+            Ok(attr) if attr.nlink > 0 => return Ok(None),
+            Ok(_) | Err(Errno::NOENT) => path.extend_from_slice(DELETED),
+            Err(errno) => return Err(errno),
+        }
+        Ok(Some(path))
+    }
+}
