@@ -87,6 +87,18 @@ or whose daemons died, it starts the servers again on the storage that they had,
   bivouac exec job -- ls -l /bivouac
   bivouac exec job -- sh -c 'cd /bivouac && tar xf in.tar'")]
     Exec(ExecArgs),
+    /// Mount a deployment, for programs that are not run by `exec`.
+    #[command(
+        long_about = "Mount a deployment at PATH, so that every program on this machine sees it there. Stays in the \
+foreground until it gets SIGINT or SIGTERM or the deployment goes down; then it unmounts.",
+        after_long_help = "Root mounts for all users, as far as file permissions let them in. Others need fusermount3 (package \
+fuse3), and mount for themselves; without it, `bivouac exec --fuse` still works.
+
+Examples:
+  bivouac mount job /mnt/job &
+  bivouac mount job ~/job --daemon     returns when it is mounted; umount ends it"
+    )]
+    Mount(MountArgs),
     /// Copy a file or directory tree into a deployment.
     #[command(after_long_help = "DST is the name of the copy itself, as with `cp -aT`.
 
@@ -260,6 +272,22 @@ pub struct ExecArgs {
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+/// Arguments of `mount`.
+#[derive(Args, Debug)]
+pub struct MountArgs {
+    /// Name of the deployment.
+    #[arg(value_parser = parse_name)]
+    pub name: String,
+    /// Where to mount it: a directory.
+    pub path: PathBuf,
+    /// Return when it is mounted, and go on in the background.
+    #[arg(long)]
+    pub daemon: bool,
+    /// Be the one in the background.
+    #[arg(long, hide = true, conflicts_with = "daemon")]
+    pub background: bool,
 }
 
 /// Arguments of `preload`.

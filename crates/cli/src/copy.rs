@@ -59,7 +59,7 @@ pub fn copy(
 }
 
 /// The client core, which lives as long as the process. A process has to do with one deployment only.
-fn client(name: &str, environment: &Environment) -> Result<&'static Client, Error> {
+pub fn client(name: &str, environment: &Environment) -> Result<&'static Client, Error> {
     static CLIENT: OnceLock<Client> = OnceLock::new();
     if CLIENT.get().is_none() {
         let client = Client::attach(environment).map_err(|e| Error::Unanswered {

@@ -5,7 +5,7 @@
 //!
 //! - [`args`]: the command line. [`error`]: causes, remedies, exit codes.
 //! - [`home`]: a deployment's directory. [`hosts`]: which machines. [`launch`]: starting daemons there.
-//! - [`up`], [`down`], [`exec`], [`run`], [`copy`], [`status`]: the subcommands.
+//! - [`up`], [`down`], [`exec`], [`run`], [`mount`], [`copy`], [`status`]: the subcommands.
 //! - [`bench`]: the load generator.
 //! - [`daemon`]: the hidden one that launchers call.
 
@@ -19,6 +19,7 @@ mod exec;
 mod home;
 mod hosts;
 mod launch;
+mod mount;
 mod process;
 mod run;
 mod signals;
@@ -53,6 +54,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
         Command::Run(args) => return run::run(&Home::from_env()?, &args),
         Command::Up(args) => start(&Home::from_env()?, &args)?,
         Command::Exec(args) => exec::exec(&Home::from_env()?, &args.name, &args.command)?,
+        Command::Mount(args) => mount::mount(&Home::from_env()?, &args)?,
         Command::Env(args) => exec::env(&Home::from_env()?, &args.name)?,
         Command::Status(args) => status::status(&Home::from_env()?, args.name.as_deref(), args.json)?,
         Command::Down(args) => down::down(&Home::from_env()?, &args.name, args.keep, args.force)?,

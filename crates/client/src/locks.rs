@@ -31,6 +31,9 @@ pub enum LockKind {
     Description,
     /// Of the open file description, on the whole file (`flock`).
     Flock,
+    /// Of one of the processes that this one speaks for, by a number that it gave it. Given up by [`Handle::unlock`],
+    /// and when this process ends.
+    Member(u32),
 }
 
 /// What this process has locked. (A fork's child begins with another.)
@@ -76,6 +79,7 @@ impl Handle {
             LockKind::Process => self.client().lock_owner()?,
             LockKind::Description => LockOwner::Description(self.open_id()),
             LockKind::Flock => LockOwner::Flock(self.open_id()),
+            LockKind::Member(number) => LockOwner::Process { session: self.client().session()?, pid: number },
         })
     }
 

@@ -33,14 +33,14 @@ pub struct StatFs {
 
 /// What a new name is given to.
 #[derive(Clone, Copy)]
-enum New<'a> {
+pub(crate) enum New<'a> {
     Directory { mode: u16 },
     Node { kind: FileKind, mode: u16, target: &'a [u8] },
     Link { ino: Ino },
 }
 
 impl<'a> New<'a> {
-    fn request<'r>(self, at: At<'r>) -> MetaRequest<'r>
+    pub(crate) fn request<'r>(self, at: At<'r>) -> MetaRequest<'r>
     where
         'a: 'r,
     {

@@ -157,7 +157,9 @@ impl Client {
             }
             FileKind::Symlink if how.directory => Err(Errno::NOTDIR.into()),
             FileKind::Symlink => Err(Errno::LOOP.into()),
-            FileKind::Fifo | FileKind::Socket => Err(Errno::NXIO.into()),
+            FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
+                Err(Errno::NXIO.into())
+            }
         }
     }
 
@@ -217,7 +219,7 @@ impl Client {
     }
 
     /// Tells the server that a retired description is gone.
-    fn release(&self, id: SlotId) {
+    pub(crate) fn release(&self, id: SlotId) {
         let Some(release) = release(self.table(), self.agent_number(), id) else {
             return;
         };

@@ -218,6 +218,7 @@ impl<O: Outside> Core<O> {
             FileKind::Fifo => Body::Fifo,
             FileKind::Socket => Body::Socket,
             FileKind::File => Body::Record(Box::default()),
+            FileKind::CharDevice | FileKind::BlockDevice => device(caller, kind, target)?,
             FileKind::Directory => return Err(Errno::INVAL.into()),
         };
         let mode = if kind == FileKind::Symlink { 0o777 } else { mode };
@@ -308,6 +309,18 @@ impl<O: Outside> Core<O> {
             Ok((bench.shard.find(dir, name), owner))
         })
     }
+}
+
+/// A device node; only user 0 may make one.
+fn device(caller: &Caller, kind: FileKind, number: &[u8]) -> Result<Body, Errno> {
+    if caller.credentials.uid != 0 {
+        return Err(Errno::PERM);
+    }
+    let number = u32::from_le_bytes(number.try_into().map_err(|_| Errno::INVAL)?);
+    Ok(match kind {
+        FileKind::BlockDevice => Body::BlockDevice(number),
+        _ => Body::CharDevice(number),
+    })
 }
 
 /// What a reply shows of an inode.

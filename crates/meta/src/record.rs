@@ -40,6 +40,9 @@ pub(crate) enum Body {
     Symlink(#[serde(with = "serde_bytes")] Box<[u8]>),
     Fifo,
     Socket,
+    /// Its number.
+    CharDevice(u32),
+    BlockDevice(u32),
 }
 
 /// A regular file in blocks.
@@ -148,6 +151,8 @@ impl Inode {
             Body::Symlink(_) => FileKind::Symlink,
             Body::Fifo => FileKind::Fifo,
             Body::Socket => FileKind::Socket,
+            Body::CharDevice(_) => FileKind::CharDevice,
+            Body::BlockDevice(_) => FileKind::BlockDevice,
         }
     }
 
@@ -197,7 +202,10 @@ impl Inode {
             nlink: self.nlink,
             uid: self.uid,
             gid: self.gid,
-            size: self.size,
+            size: match self.body {
+                Body::CharDevice(number) | Body::BlockDevice(number) => u64::from(number),
+                _ => self.size,
+            },
             atime: self.atime,
             mtime: self.mtime,
             ctime: self.ctime,

@@ -30,6 +30,10 @@ pub enum FileKind {
     Fifo,
     /// Socket (likewise).
     Socket,
+    /// Character device (likewise).
+    CharDevice,
+    /// Block device (likewise).
+    BlockDevice,
 }
 
 impl FileKind {
@@ -41,6 +45,8 @@ impl FileKind {
             FileKind::Symlink => 0o120_000,
             FileKind::Fifo => 0o010_000,
             FileKind::Socket => 0o140_000,
+            FileKind::CharDevice => 0o020_000,
+            FileKind::BlockDevice => 0o060_000,
         }
     }
 
@@ -78,7 +84,8 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Bytes; see [`Store`] for when it is exact. Symbolic links: length of the target. Directories: entries.
+    /// Bytes; see [`Store`] for when it is exact. Symbolic links: length of the target. Directories: entries. Devices:
+    /// the number, see [`Attr::device`].
     pub size: u64,
     /// Last access. (Updated as `relatime` at open for reading; see the semantics page.)
     pub atime: Time,
@@ -96,6 +103,30 @@ pub struct Attr {
     pub split: bool,
     /// How the blocks are spread; `None` where there are none (not `Store::Blocks`).
     pub layout: Option<Box<FileLayout>>,
+}
+
+impl Attr {
+    /// What `st_size` shows, bytes.
+    pub fn st_size(&self) -> u64 {
+        if self.is_device() { 0 } else { self.size }
+    }
+
+    /// What `st_blocks` shows, units of 512 bytes. Holes are not told apart: a file takes as much as it is long.
+    pub fn st_blocks(&self) -> u64 {
+        match self.kind {
+            FileKind::File => self.size.div_ceil(4096).saturating_mul(8),
+            _ => 0,
+        }
+    }
+
+    /// The device's number, as the kernel encodes it in 32 bits; 0 for what is no device.
+    pub fn device(&self) -> u32 {
+        if self.is_device() { self.size as u32 } else { 0 }
+    }
+
+    fn is_device(&self) -> bool {
+        matches!(self.kind, FileKind::CharDevice | FileKind::BlockDevice)
+    }
 }
 
 /// One entry of a listing.
@@ -124,6 +155,7 @@ mod tests {
             [FileKind::File, FileKind::Directory, FileKind::Symlink, FileKind::Fifo, FileKind::Socket];
         // S_IFREG and so on, shifted: DT_REG and so on.
         assert_eq!(kinds.map(FileKind::d_type), [8, 4, 10, 1, 12]);
+        assert_eq!([FileKind::CharDevice, FileKind::BlockDevice].map(FileKind::d_type), [2, 6]);
         assert!(kinds.iter().all(|kind| kind.mode_bits() & 0o7777 == 0));
     }
 }

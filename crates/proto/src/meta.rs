@@ -255,11 +255,12 @@ pub enum MetaRequest<'a> {
         /// The new entry.
         #[serde(borrow)]
         at: At<'a>,
-        /// What it is: `Symlink`, `Fifo` or `Socket` (or `File`: an empty file, not opened).
+        /// What it is: `Symlink`, `Fifo`, `Socket`, a device (user 0 only), or `File`: an empty file, not opened.
         kind: crate::attr::FileKind,
         /// Permission bits, the umask already applied.
         mode: u16,
-        /// The target of a symbolic link, 1 to 4,095 bytes; empty otherwise.
+        /// The target of a symbolic link, 1 to 4,095 bytes; the number of a device, 4 bytes, little-endian; empty
+        /// otherwise.
         #[serde(with = "serde_bytes")]
         target: &'a [u8],
     },

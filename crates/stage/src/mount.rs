@@ -51,7 +51,7 @@ fn meta_of(attr: &Attr) -> Meta {
         FileKind::File => Kind::File,
         FileKind::Directory => Kind::Directory,
         FileKind::Symlink => Kind::Symlink,
-        FileKind::Fifo | FileKind::Socket => Kind::Other,
+        FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => Kind::Other,
     };
     Meta {
         kind,

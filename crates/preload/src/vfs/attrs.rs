@@ -38,21 +38,14 @@ pub fn to_stat(attr: &Attr) -> libc::stat {
     stat.st_nlink = attr.nlink as _;
     stat.st_uid = attr.uid;
     stat.st_gid = attr.gid;
-    stat.st_size = i64::try_from(attr.size).unwrap_or(i64::MAX);
+    stat.st_size = i64::try_from(attr.st_size()).unwrap_or(i64::MAX);
+    stat.st_rdev = u64::from(attr.device()) as _;
     stat.st_blksize = BLOCK_SIZE as _;
-    stat.st_blocks = blocks(attr) as _;
+    stat.st_blocks = attr.st_blocks() as _;
     (stat.st_atime, stat.st_atime_nsec) = seconds(attr.atime);
     (stat.st_mtime, stat.st_mtime_nsec) = seconds(attr.mtime);
     (stat.st_ctime, stat.st_ctime_nsec) = seconds(attr.ctime);
     stat
-}
-
-/// 512-byte units. Holes are not told apart: a file is as large as it is long.
-fn blocks(attr: &Attr) -> u64 {
-    match attr.kind {
-        bivouac_proto::FileKind::File => attr.size.div_ceil(4096).saturating_mul(8),
-        _ => 0,
-    }
 }
 
 fn to_statx(attr: &Attr) -> libc::statx {
@@ -72,8 +65,8 @@ fn to_statx(attr: &Attr) -> libc::statx {
     statx.stx_gid = attr.gid;
     statx.stx_mode = (attr.kind.mode_bits() | u32::from(attr.mode)) as u16;
     statx.stx_ino = attr.ino.0;
-    statx.stx_size = attr.size;
-    statx.stx_blocks = blocks(attr);
+    statx.stx_size = attr.st_size();
+    statx.stx_blocks = attr.st_blocks();
     statx.stx_atime = time(attr.atime);
     statx.stx_btime = time(attr.btime);
     statx.stx_ctime = time(attr.ctime);

@@ -1,0 +1,156 @@
+//! `mount`: the deployment as a file system of this machine.
+//!
+//! The process is the FUSE server. It ends, and the mount with it, when it is told to, when somebody unmounts, or when the node's
+//! agent is gone.
+
+use crate::args::MountArgs;
+use crate::copy::client;
+use crate::daemon::traces;
+use crate::error::Error;
+use crate::exec::attachable;
+use crate::home::{Home, uid};
+use crate::signals;
+use bivouac_fuse::{Device, FuseError, Mounted};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// How often it is looked whether the node's agent still runs.
+const WATCH_EVERY: Duration = Duration::from_millis(500);
+
+/// How many threads serve a mount: enough for as many requests under way to servers.
+pub fn threads() -> usize {
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
+    (2 * processors).clamp(8, 32)
+}
+
+/// `mount`: returns when the mount is gone; with `--daemon` when it is there.
+pub fn mount(home: &Home, args: &MountArgs) -> Result<(), Error> {
+    let environment = attachable(home, &args.name)?;
+    let path = args.path.canonicalize().map_err(|cause| {
+        Error::refused(
+            format!("cannot mount at {}: {cause}", args.path.display()),
+            format!("make the directory first: mkdir {}", args.path.display()),
+        )
+    })?;
+    if args.daemon {
+        return in_background(&args.name, &path);
+    }
+    // Before there are threads.
+    let at = std::sync::Arc::new(std::sync::Mutex::new(None));
+    let for_signals = at.clone();
+    signals::take(move |taken| {
+        if taken.is_final() {
+            end(&for_signals);
+        }
+    })
+    .map_err(|cause| Error::System { what: "cannot wait for signals".into(), cause })?;
+    let client = client(&args.name, &environment)?;
+    let (device, mounted) = Device::mount(&path, threads()).map_err(|e| cannot_mount(&args.name, e))?;
+    *at.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some((path.clone(), mounted));
+    println!("{} is mounted at {}", args.name, path.display());
+    let _ = std::io::stdout().flush();
+    if args.background {
+        let_go();
+    }
+    let for_watch = at.clone();
+    watch(&args.name, move || end(&for_watch))?;
+    bivouac_fuse::serve(client, device).map_err(|e| cannot_mount(&args.name, e))
+}
+
+/// Unmounts, and ends the process: what is still open there is of no use without it.
+fn end(at: &std::sync::Mutex<Option<(PathBuf, Mounted)>>) {
+    let mut at = at.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let code = match at.take() {
+        None => 0,
+        Some((path, mounted)) => match bivouac_fuse::unmount(&path, mounted) {
+            Ok(()) => 0,
+            Err(error) => {
+                eprintln!("bivouac: {error}");
+                1
+            }
+        },
+    };
+    std::process::exit(code);
+}
+
+/// Calls `gone` when the node's agent does not run any more.
+pub fn watch(name: &str, gone: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    let run_dir = bivouac_node::run_dir(uid(), name);
+    let Some(agent) = traces::agent(Path::new(&run_dir)) else {
+        gone();
+        return Ok(());
+    };
+    let wait = move || {
+        while agent.process.is_alive() {
+            std::thread::sleep(WATCH_EVERY);
+        }
+        gone();
+    };
+    let thread = std::thread::Builder::new().name("watch".into()).spawn(wait);
+    thread.map(drop).map_err(|cause| Error::System { what: "cannot start a thread".into(), cause })
+}
+
+/// What to do when there is no mount.
+pub fn cannot_mount(name: &str, error: FuseError) -> Error {
+    let remedy = match &error {
+        FuseError::Device(_) => {
+            "is the fuse module loaded (`modprobe fuse`), and may you open /dev/fuse? The preload library needs neither: \
+             --access preload"
+                .into()
+        }
+        FuseError::Helper { .. } => {
+            format!("install fuse3, or let a command see the mount alone: `bivouac exec {name} --fuse -- CMD`")
+        }
+        _ => "the preload library works without a mount: --access preload".into(),
+    };
+    Error::refused(error.to_string(), remedy)
+}
+
+/// Starts this program again in a session of its own, and waits until it has mounted.
+fn in_background(name: &str, path: &Path) -> Result<(), Error> {
+    let system = |what: &str| {
+        let what = what.to_owned();
+        move |cause| Error::System { what, cause }
+    };
+    let own = std::env::current_exe().map_err(system("cannot find this program's own file"))?;
+    let mut command = Command::new(own);
+    command.args(["mount", name]).arg(path).arg("--background").stdin(Stdio::null()).stdout(Stdio::piped());
+    own_session(&mut command);
+    let mut child = command.spawn().map_err(system("cannot start a process"))?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        let _ = BufReader::new(stdout).read_line(&mut line);
+    }
+    if line.is_empty() {
+        // It has said why.
+        let status = child.wait().map_err(system("cannot wait for a process"))?;
+        std::process::exit(status.code().unwrap_or(1));
+    }
+    print!("{line}");
+    Ok(())
+}
+
+/// The child gets a session of its own, which no terminal's signals reach.
+pub fn own_session(command: &mut Command) {
+    // SAFETY: between fork and exec there is one system call.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::setsid()?;
+            Ok(())
+        });
+    }
+}
+
+/// Lets go of the terminal, the starter's pipes and its directory.
+pub fn let_go() {
+    let _ = std::env::set_current_dir("/");
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
+    if let Ok(null) = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()) {
+        let _ = rustix::stdio::dup2_stdin(&null);
+        let _ = rustix::stdio::dup2_stdout(&null);
+        let _ = rustix::stdio::dup2_stderr(&null);
+    }
+}

@@ -1,0 +1,244 @@
+//! Calls on inodes by their numbers, for a face that the kernel asks: the kernel has walked the path itself, and
+//! names a directory and one name in it, or an inode.
+//!
+//! Nothing here follows a symbolic link, and whether somebody may do something has been checked by the kernel, which knows
+//! the caller's credentials; the servers check those of this process.
+
+use crate::error::Fail;
+use crate::handle::Handle;
+use crate::names::New;
+use crate::session::Client;
+use crate::walk::{Failing, Last};
+use bivouac_layout::Ino;
+use bivouac_node::SlotId;
+use bivouac_node::release::KIND_FILE;
+use bivouac_proto::attr::{Attr, FileKind, RECORD_MAX};
+use bivouac_proto::meta::{Create, MetaReply, MetaRequest, OpenHow, SetAttr};
+use bivouac_proto::{Errno, OpenId};
+use std::io::IoSliceMut;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A file that was opened by number, or made.
+pub struct OpenedFile {
+    /// The description. Nobody but this process holds it: give it back with [`Client::close_number`].
+    pub handle: Arc<Handle>,
+    /// The file's attributes, exact.
+    pub attr: Attr,
+    /// Whether it was made just now.
+    pub created: bool,
+}
+
+impl Client {
+    /// User and group that the servers check this process's requests for.
+    pub fn user(&self) -> (u32, u32) {
+        (self.credentials().uid, self.credentials().gid)
+    }
+
+    /// The attributes of an inode, exact.
+    pub fn stat_number(&self, ino: Ino) -> Result<Attr, Errno> {
+        self.exact(*self.attr_of(ino)?)
+    }
+
+    /// The attributes of what `name` in `dir` names, exact.
+    pub fn stat_name(&self, dir: Ino, name: &[u8]) -> Result<Attr, Errno> {
+        self.stat(dir, name, false).map_err(Fail::errno)
+    }
+
+    /// Makes a directory; `mode` with the umask applied.
+    pub fn mkdir_name(&self, dir: Ino, name: &[u8], mode: u16) -> Result<Attr, Errno> {
+        self.make_name(dir, name, New::Directory { mode })
+    }
+
+    /// Makes a file, symbolic link (to `target`), named pipe or socket; `mode` with the umask applied.
+    pub fn make_node_name(
+        &self,
+        dir: Ino,
+        name: &[u8],
+        kind: FileKind,
+        mode: u16,
+        target: &[u8],
+    ) -> Result<Attr, Errno> {
+        self.make_name(dir, name, New::Node { kind, mode, target })
+    }
+
+    /// Makes another name for a file.
+    pub fn link_name(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr, Errno> {
+        let attr = self.make_name(dir, name, New::Link { ino })?;
+        self.exact(attr)
+    }
+
+    fn make_name(&self, dir: Ino, name: &[u8], new: New<'_>) -> Result<Attr, Errno> {
+        let made = self.at_last(dir, name, |_, last| match last {
+            Last::Directory(_) => Err(Errno::EXIST.into()),
+            Last::Name(place) => match self.entry(&place, &mut [], |at| new.request(at))?.0 {
+                MetaReply::Entry { attr, .. } => Ok(*attr),
+                MetaReply::Elsewhere { ino, .. } => Ok(*self.attr_of(ino)?),
+                _ => Err(Errno::PROTO.into()),
+            },
+        });
+        made.map_err(Fail::errno)
+    }
+
+    /// Opens a file; `flags` as for `open(2)`, of which O_CREAT and O_EXCL do not count.
+    pub fn open_number(&'static self, ino: Ino, flags: i32) -> Result<OpenedFile, Errno> {
+        self.opening(flags, |how, open| {
+            let mut record = [0; RECORD_MAX];
+            let request = MetaRequest::OpenInode { ino, how, open };
+            match self.meta_with(ino, &request, &[], &mut [IoSliceMut::new(&mut record)])?.0 {
+                MetaReply::Opened { attr, .. } => Ok((attr, false)),
+                _ => Err(Errno::PROTO),
+            }
+        })
+    }
+
+    /// Makes a file and opens it; if there is one and O_EXCL is not among the flags, opens that. A symbolic link is
+    /// ELOOP. `mode` with the umask applied.
+    pub fn create_name(
+        &'static self,
+        dir: Ino,
+        name: &[u8],
+        flags: i32,
+        mode: u16,
+    ) -> Result<OpenedFile, Errno> {
+        let exclusive = flags & libc::O_EXCL != 0;
+        self.opening(flags, |how, open| {
+            let how = OpenHow { create: Some(Create { mode, exclusive }), ..how };
+            let mut record = [0; RECORD_MAX];
+            let opened = self.at_last(dir, name, |_, last| {
+                let Last::Name(place) = last else {
+                    return Err(Errno::ISDIR.into());
+                };
+                let into = &mut [IoSliceMut::new(&mut record)];
+                match self.entry(&place, into, |at| MetaRequest::Open { at, how, open })?.0 {
+                    MetaReply::Opened { attr, created, .. } => Ok((attr, created)),
+                    MetaReply::Elsewhere { .. } if exclusive => Err(Errno::EXIST.into()),
+                    MetaReply::Elsewhere { ino, kind: FileKind::File } => {
+                        let request = MetaRequest::OpenInode { ino, how, open };
+                        match self.meta_with(ino, &request, &[], into)?.0 {
+                            MetaReply::Opened { attr, .. } => Ok((attr, false)),
+                            _ => Err(Errno::PROTO.into()),
+                        }
+                    }
+                    MetaReply::Elsewhere { ino, .. } => Ok((self.attr_of(ino)?, false)),
+                    _ => Err(Failing::from(Errno::PROTO)),
+                }
+            });
+            opened.map_err(Fail::errno)
+        })
+    }
+
+    /// Takes a slot for a description, opens with it, and gives it back unless that was a regular file.
+    fn opening(
+        &'static self,
+        flags: i32,
+        open: impl FnOnce(OpenHow, OpenId) -> Result<(Box<Attr>, bool), Errno>,
+    ) -> Result<OpenedFile, Errno> {
+        let how = OpenHow {
+            read: flags & libc::O_ACCMODE != libc::O_WRONLY,
+            write: flags & libc::O_ACCMODE != libc::O_RDONLY,
+            append: flags & libc::O_APPEND != 0,
+            truncate: flags & libc::O_TRUNC != 0,
+            directory: false,
+            create: None,
+        };
+        let id = self.table().allocate().map_err(|e| Errno(e.raw_errno() as u16))?;
+        let name = OpenId { agent: self.agent_number(), slot: id.index, generation: id.generation };
+        let opened = open(how, name).and_then(|(attr, created)| match attr.kind {
+            FileKind::File => Ok((attr, created)),
+            FileKind::Directory => Err(Errno::ISDIR),
+            FileKind::Symlink => Err(Errno::LOOP),
+            _ => Err(Errno::NXIO),
+        });
+        let (attr, created) = match opened {
+            Ok(opened) => opened,
+            Err(errno) => {
+                self.give_back(id);
+                return Err(errno);
+            }
+        };
+        let handle = self.described(id, &attr, flags);
+        let exact = handle.and_then(|handle| Ok((handle, self.exact(*attr)?)));
+        match exact {
+            Ok((handle, attr)) => Ok(OpenedFile { handle: Arc::new(handle), attr, created }),
+            Err(errno) => {
+                self.close_number(id);
+                Err(errno)
+            }
+        }
+    }
+
+    fn described(&'static self, id: SlotId, attr: &Attr, flags: i32) -> Result<Handle, Errno> {
+        let slot = self.table().slot(id).ok_or(Errno::BADF)?;
+        slot.ino.store(attr.ino.0, Ordering::Relaxed);
+        slot.flags.store((flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC)) as u32, Ordering::Relaxed);
+        slot.size_generation.store(attr.size_generation, Ordering::Relaxed);
+        slot.kind.store(KIND_FILE, Ordering::Release);
+        let handle = Handle::new(self, id, attr.ino, false);
+        handle.learn(attr);
+        Ok(handle)
+    }
+
+    fn give_back(&self, id: SlotId) {
+        if self.table().retire(id) {
+            self.table().free(id);
+        }
+    }
+
+    /// Closes a description that only this process holds, without a placeholder: its server is told.
+    pub fn close_number(&self, id: SlotId) {
+        if self.table().retire(id) {
+            self.release(id);
+            self.table().free(id);
+        }
+    }
+
+    /// Sets attributes; what they are then, exact.
+    pub fn set_attr_number(&self, ino: Ino, set: SetAttr) -> Result<Attr, Errno> {
+        match self.meta_on(ino, &MetaRequest::SetAttr { ino, set })? {
+            MetaReply::Attr(attr) => self.exact(*attr),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// Sets the size of a file, bytes; what its attributes are then, exact.
+    pub fn truncate_number(&self, ino: Ino, size: u64) -> Result<Attr, Errno> {
+        let attr = self.truncate_of(ino, size)?;
+        self.exact(*attr)
+    }
+
+    /// The target of a symbolic link.
+    pub fn readlink_number(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        self.link_target(ino)
+    }
+
+    /// An extended attribute's value.
+    pub fn get_xattr_number(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.get_xattr_of(ino, name)
+    }
+
+    /// The names of all extended attributes, each ended by NUL.
+    pub fn list_xattr_number(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        self.list_xattr_of(ino)
+    }
+
+    /// Sets an extended attribute; `flags` as for `setxattr(2)`.
+    pub fn set_xattr_number(&self, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
+        self.set_xattr_of(ino, name, value, flags)
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr_number(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {
+        self.remove_xattr_of(ino, name)
+    }
+
+    /// The directory above a directory.
+    pub fn parent_number(&self, dir: Ino) -> Result<Ino, Errno> {
+        self.parent(dir).map(|(parent, _)| parent)
+    }
+
+    /// Puts what the metadata server has of an inode on stable storage.
+    pub fn sync_number(&self, ino: Ino) -> Result<(), Errno> {
+        self.meta_on(ino, &MetaRequest::Sync { ino }).map(|_| ())
+    }
+}

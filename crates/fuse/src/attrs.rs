@@ -1,0 +1,188 @@
+//! Attributes: showing them, setting them; how full the storage is.
+
+use crate::abi::{Reply, set};
+use crate::face::{Answer, Call, Face};
+use bivouac_proto::Errno;
+use bivouac_proto::attr::{Attr, FileKind, NAME_MAX, Time};
+use bivouac_proto::meta::{SetAttr, SetTime};
+
+/// What `st_blksize` recommends, as through the preload library.
+const BLOCK_SIZE: u32 = 128 << 10;
+/// The unit in which storage is counted.
+const STATFS_UNIT: u64 = 4096;
+/// What STATX fills in: all basic fields, and the time of creation.
+const STATX_MASK: u32 = 0x7ff | 0x800;
+
+const SET_UID: u16 = 0o4000;
+const SET_GID: u16 = 0o2000;
+
+/// Seconds and nanoseconds.
+fn split(time: Time) -> (i64, u32) {
+    (time.div_euclid(1_000_000_000), time.rem_euclid(1_000_000_000) as u32)
+}
+
+/// Appends attributes as the kernel wants them.
+pub(crate) fn put_attr(face: &Face, reply: &mut Reply, attr: &Attr) {
+    note_privilege(face, attr);
+    let times = [attr.atime, attr.mtime, attr.ctime].map(split);
+    reply.u64(attr.ino.0).u64(attr.st_size()).u64(attr.st_blocks());
+    for (seconds, _) in times {
+        reply.u64(seconds as u64);
+    }
+    for (_, nanoseconds) in times {
+        reply.u32(nanoseconds);
+    }
+    reply
+        .u32(attr.kind.mode_bits() | u32::from(attr.mode))
+        .u32(attr.nlink)
+        .u32(attr.uid)
+        .u32(attr.gid)
+        .u32(attr.device())
+        .u32(BLOCK_SIZE)
+        .u32(0);
+}
+
+fn note_privilege(face: &Face, attr: &Attr) {
+    let privileged = attr.kind == FileKind::File && attr.mode & (SET_UID | SET_GID) != 0;
+    face.privileged.note(attr.ino, privileged);
+}
+
+impl Call<'_> {
+    fn shown(&self, attr: &Attr) -> Answer {
+        let mut reply = Reply::new();
+        // For how long they are good: not at all.
+        reply.zeros(16);
+        put_attr(self.face, &mut reply, attr);
+        Answer::Told(reply)
+    }
+
+    pub(crate) fn getattr(&mut self) -> Result<Answer, Errno> {
+        let attr = self.face.client.stat_number(self.ino())?;
+        Ok(self.shown(&attr))
+    }
+
+    pub(crate) fn statx(&mut self) -> Result<Answer, Errno> {
+        let attr = self.face.client.stat_number(self.ino())?;
+        note_privilege(self.face, &attr);
+        let mut reply = Reply::new();
+        reply.zeros(32);
+        reply.u32(STATX_MASK).u32(BLOCK_SIZE).u64(0).u32(attr.nlink).u32(attr.uid).u32(attr.gid);
+        reply.u16(attr.kind.mode_bits() as u16 | attr.mode).u16(0);
+        reply.u64(attr.ino.0).u64(attr.st_size()).u64(attr.st_blocks()).u64(0);
+        for time in [attr.atime, attr.btime, attr.ctime, attr.mtime] {
+            let (seconds, nanoseconds) = split(time);
+            reply.u64(seconds as u64).u32(nanoseconds).u32(0);
+        }
+        let device = u64::from(attr.device());
+        reply.u32(rustix::fs::major(device)).u32(rustix::fs::minor(device)).zeros(8 + 112);
+        Ok(Answer::Told(reply))
+    }
+
+    pub(crate) fn setattr(&mut self) -> Result<Answer, Errno> {
+        let fields = &mut self.fields;
+        let valid = fields.u32()?;
+        fields.skip(4)?;
+        let (fh, size) = (fields.u64()?, fields.u64()?);
+        fields.skip(8)?;
+        let (atime, mtime) = (fields.u64()? as i64, fields.u64()? as i64);
+        fields.skip(8)?;
+        let (atime_nsec, mtime_nsec) = (fields.u32()?, fields.u32()?);
+        fields.skip(4)?;
+        let mode = fields.u32()?;
+        fields.skip(4)?;
+        let (uid, gid) = (fields.u32()?, fields.u32()?);
+        let has = |bit: u32| valid & bit != 0;
+        let ino = self.ino();
+        let client = self.face.client;
+
+        let mut shown = None;
+        if has(set::SIZE) {
+            if has(set::KILL_SUIDGID) {
+                self.take_privileges(ino)?;
+            }
+            shown = Some(match self.face.files.get(fh) {
+                Ok(file) if has(set::FH) => {
+                    file.handle.truncate(size)?;
+                    client.stat_number(ino)?
+                }
+                _ => client.truncate_number(ino, size)?,
+            });
+        }
+        let time = |wanted: u32, now: u32, seconds: i64, nanoseconds: u32| {
+            let at = seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(nanoseconds));
+            match (has(wanted), has(now)) {
+                (false, _) => None,
+                (true, true) => Some(SetTime::Now),
+                (true, false) => Some(SetTime::To(at)),
+            }
+        };
+        let wanted = SetAttr {
+            mode: has(set::MODE).then_some(mode as u16 & 0o7777),
+            uid: has(set::UID).then_some(uid),
+            gid: has(set::GID).then_some(gid),
+            atime: time(set::ATIME, set::ATIME_NOW, atime, atime_nsec),
+            mtime: time(set::MTIME, set::MTIME_NOW, mtime, mtime_nsec),
+        };
+        // A truncation sets mtime by itself.
+        let wanted = match wanted {
+            SetAttr { mtime: Some(SetTime::Now), .. } if shown.is_some() => SetAttr { mtime: None, ..wanted },
+            other => other,
+        };
+        if wanted != SetAttr::default() {
+            let by_handle = self.face.files.get(fh).ok().filter(|_| has(set::FH) && wanted.mtime.is_some());
+            shown = Some(match by_handle {
+                // The description's own writes until now no longer count for mtime.
+                Some(file) => {
+                    file.handle.set_attr(wanted)?;
+                    client.stat_number(ino)?
+                }
+                None => client.set_attr_number(ino, wanted)?,
+            });
+        }
+        let attr = match shown {
+            Some(attr) => attr,
+            None => client.stat_number(ino)?,
+        };
+        Ok(self.shown(&attr))
+    }
+
+    /// Takes set-user-ID and set-group-ID bits off a file whose content changes.
+    pub(crate) fn take_privileges(&self, ino: bivouac_layout::Ino) -> Result<(), Errno> {
+        if !self.face.privileged.has(ino) {
+            return Ok(());
+        }
+        let attr = self.face.client.stat_number(ino)?;
+        let mut mode = attr.mode & !SET_UID;
+        if mode & 0o010 != 0 {
+            mode &= !SET_GID;
+        }
+        if mode != attr.mode {
+            let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            note_privilege(self.face, &self.face.client.set_attr_number(ino, set)?);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn statfs(&mut self) -> Result<Answer, Errno> {
+        let found = self.face.client.statfs()?;
+        let free = found.available / STATFS_UNIT;
+        let mut reply = Reply::new();
+        reply.u64(found.total / STATFS_UNIT).u64(free).u64(free);
+        // Inodes: as many as there is room for.
+        reply.u64(found.total / STATFS_UNIT).u64(free);
+        reply.u32(STATFS_UNIT as u32).u32(NAME_MAX as u32).u32(STATFS_UNIT as u32).u32(0).zeros(24);
+        Ok(Answer::Told(reply))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_the_epoch_have_positive_nanoseconds() {
+        assert_eq!(split(-1), (-1, 999_999_999));
+        assert_eq!(split(1_500_000_000), (1, 500_000_000));
+        assert_eq!(split(i64::MIN).1, (i64::MIN.rem_euclid(1_000_000_000)) as u32);
+    }
+}

@@ -1,0 +1,125 @@
+//! Listing directories.
+//!
+//! Positions are the cookies of the client core, which stay good whatever happens to the directory, so that a listing needs no
+//! state. What is kept of one is only what came from the servers and did not fit into the kernel's buffer.
+//!
+//! Entries are listed without attributes (no READDIRPLUS): the kernel may keep neither names nor attributes, so that it would
+//! ask again for each of them all the same.
+
+use crate::abi::Reply;
+use crate::face::{Answer, Call, lock};
+use bivouac_proto::Errno;
+use bivouac_proto::attr::{DirEntry, FileKind};
+use std::sync::Mutex;
+
+/// Entries that are asked for at once.
+const BATCH: u32 = 1024;
+/// Positions of `.` and `..`.
+const SELF: u64 = 1;
+const PARENT: u64 = 2;
+/// A record before its name, bytes; records are aligned to 8.
+const FIXED: usize = 24;
+
+/// A directory that the kernel has open.
+#[derive(Default)]
+pub(crate) struct OpenDirectory(Mutex<Listed>);
+
+/// What came from the servers and was not asked for yet.
+#[derive(Default)]
+struct Listed {
+    /// Position before the first of them.
+    after: u64,
+    /// The next one first.
+    entries: std::collections::VecDeque<DirEntry>,
+}
+
+impl Call<'_> {
+    pub(crate) fn opendir(&mut self) -> Result<Answer, Errno> {
+        let number = self.face.directories.add(OpenDirectory::default());
+        let mut reply = Reply::new();
+        reply.u64(number).u32(0).u32(0);
+        Ok(Answer::Told(reply))
+    }
+
+    pub(crate) fn releasedir(&mut self) -> Result<Answer, Errno> {
+        self.face.directories.remove(self.fields.u64()?)?;
+        Ok(Answer::Empty)
+    }
+
+    pub(crate) fn fsyncdir(&mut self) -> Result<Answer, Errno> {
+        self.face.client.sync_number(self.ino())?;
+        Ok(Answer::Empty)
+    }
+
+    pub(crate) fn readdir(&mut self) -> Result<Answer, Errno> {
+        let (fh, mut after) = (self.fields.u64()?, self.fields.u64()?);
+        let room = self.fields.u32()? as usize;
+        let directory = self.face.directories.get(fh)?;
+        let mut listed = lock(&directory.0);
+        let mut reply = Reply(Vec::with_capacity(room));
+        if after < PARENT {
+            let ino = self.ino();
+            // A directory that was removed is empty.
+            let above = match self.face.client.parent_number(ino) {
+                Ok(above) => above,
+                Err(Errno::STALE | Errno::NOENT) => return Ok(Answer::Told(reply)),
+                Err(errno) => return Err(errno),
+            };
+            for (cookie, name, ino) in [(SELF, &b"."[..], ino), (PARENT, b"..", above)] {
+                if after < cookie {
+                    if !put(&mut reply, room, ino.0, cookie, FileKind::Directory, name) {
+                        return Ok(Answer::Told(reply));
+                    }
+                    after = cookie;
+                }
+            }
+            *listed = Listed { after, ..Listed::default() };
+        }
+        if listed.after != after {
+            // Somebody sought.
+            *listed = Listed { after, ..Listed::default() };
+        }
+        loop {
+            if listed.entries.is_empty() {
+                listed.entries = self.face.client.list_after(self.ino(), listed.after, BATCH, false)?.into();
+            }
+            let Some(entry) = listed.entries.front() else { break };
+            if !put(&mut reply, room, entry.ino.0, entry.cookie, entry.kind, &entry.name) {
+                break;
+            }
+            listed.after = entry.cookie;
+            listed.entries.pop_front();
+            // The kernel's buffer is small beside a batch: what does not fit waits for the next request.
+        }
+        Ok(Answer::Told(reply))
+    }
+}
+
+/// Appends a record; false if there is no room for it.
+fn put(reply: &mut Reply, room: usize, ino: u64, cookie: u64, kind: FileKind, name: &[u8]) -> bool {
+    let length = (FIXED + name.len()).next_multiple_of(8);
+    if reply.0.len() + length > room {
+        return false;
+    }
+    reply.u64(ino).u64(cookie).u32(name.len() as u32).u32(u32::from(kind.d_type()));
+    reply.0.extend_from_slice(name);
+    reply.zeros(length - FIXED - name.len());
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_aligned_and_stop_at_the_buffer_s_end() {
+        let mut reply = Reply::new();
+        assert!(put(&mut reply, 64, 5, 9, FileKind::File, b"name"));
+        assert_eq!(reply.0.len(), 32);
+        assert_eq!(&reply.0[16..28], [&[4, 0, 0, 0, 8, 0, 0, 0][..], b"name"].concat());
+        assert!(put(&mut reply, 64, 6, 10, FileKind::Directory, b"12345678"));
+        assert_eq!(reply.0.len(), 64);
+        assert!(!put(&mut reply, 64, 7, 11, FileKind::File, b"x"));
+        assert_eq!(reply.0.len(), 64);
+    }
+}

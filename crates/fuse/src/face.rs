@@ -1,0 +1,245 @@
+//! What all operations share, and which one a request is.
+
+use crate::abi::{Asked, Fields, Reply, Short, op};
+use crate::dirs::OpenDirectory;
+use crate::files::OpenFile;
+use crate::locks::{Interruptions, Lockers};
+use crate::session::Channel;
+use bivouac_client::Client;
+use bivouac_layout::Ino;
+use bivouac_proto::Errno;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// A served mount.
+pub(crate) struct Face {
+    pub(crate) client: &'static Client,
+    /// Files can be read past the page cache and still be mapped.
+    pub(crate) direct: bool,
+    /// Whose files the servers make for this process.
+    pub(crate) user: (u32, u32),
+    pub(crate) files: Handles<OpenFile>,
+    pub(crate) directories: Handles<OpenDirectory>,
+    pub(crate) lockers: Lockers,
+    pub(crate) interruptions: Interruptions,
+    pub(crate) privileged: Privileged,
+}
+
+/// One request being served.
+pub(crate) struct Call<'a> {
+    pub(crate) face: &'a Arc<Face>,
+    pub(crate) channel: &'a Channel,
+    pub(crate) asked: Asked,
+    pub(crate) fields: Fields<'a>,
+    /// Room for [`crate::session::LARGEST`] bytes of data.
+    pub(crate) scratch: &'a mut [u8],
+}
+
+/// How a request ends.
+pub(crate) enum Answer {
+    /// Done, with nothing to tell.
+    Empty,
+    /// Done, and this is the reply.
+    Told(Reply),
+    /// Done, and the reply is so much of the scratch buffer.
+    Data(usize),
+    /// No answer: there is none to this kind of request, or another thread gives it.
+    None,
+}
+
+impl From<Short> for Errno {
+    fn from(_: Short) -> Errno {
+        Errno::INVAL
+    }
+}
+
+impl Face {
+    pub(crate) fn new(client: &'static Client, direct: bool) -> Face {
+        Face {
+            client,
+            direct,
+            user: client.user(),
+            files: Handles::default(),
+            directories: Handles::default(),
+            lockers: Lockers::default(),
+            interruptions: Interruptions::default(),
+            privileged: Privileged::default(),
+        }
+    }
+
+    /// Serves one request and answers it.
+    pub(crate) fn serve(
+        self: &Arc<Face>,
+        channel: &Channel,
+        asked: Asked,
+        fields: Fields<'_>,
+        scratch: &mut [u8],
+    ) {
+        let mut call = Call { face: self, channel, asked, fields, scratch };
+        let answer = call.dispatch();
+        tracing::trace!(?asked, failed = ?answer.as_ref().err(), "served");
+        match answer {
+            Ok(Answer::Empty) => channel.answer(asked.unique, Ok(&[])),
+            Ok(Answer::Told(reply)) => channel.answer(asked.unique, Ok(&reply.0)),
+            Ok(Answer::Data(length)) => {
+                channel.answer(asked.unique, Ok(call.scratch.get(..length).unwrap_or_default()));
+            }
+            Ok(Answer::None) => {}
+            // The number of something that was removed.
+            Err(Errno::STALE) => channel.answer(asked.unique, Err(Errno::NOENT)),
+            Err(errno) => channel.answer(asked.unique, Err(errno)),
+        }
+    }
+}
+
+impl Call<'_> {
+    fn dispatch(&mut self) -> Result<Answer, Errno> {
+        match self.asked.operation {
+            // Numbers are never reused, and nothing is kept for them.
+            op::FORGET | op::BATCH_FORGET => Ok(Answer::None),
+            op::INTERRUPT => self.interrupt(),
+            op::LOOKUP => self.lookup(),
+            op::SYMLINK => self.symlink(),
+            op::MKNOD => self.mknod(),
+            op::MKDIR => self.mkdir(),
+            op::UNLINK => self.unlink(),
+            op::RMDIR => self.rmdir(),
+            op::RENAME => self.rename(false),
+            op::RENAME2 => self.rename(true),
+            op::LINK => self.link(),
+            op::READLINK => self.readlink(),
+            op::GETATTR => self.getattr(),
+            op::STATX => self.statx(),
+            op::SETATTR => self.setattr(),
+            op::STATFS => self.statfs(),
+            op::OPEN => self.open(),
+            op::CREATE => self.create(),
+            op::READ => self.read(),
+            op::WRITE => self.write(),
+            op::FLUSH => self.flush(),
+            op::RELEASE => self.release(),
+            op::FSYNC => self.fsync(),
+            op::FALLOCATE => self.fallocate(),
+            op::LSEEK => self.lseek(),
+            op::COPY_FILE_RANGE => self.copy_file_range(),
+            op::OPENDIR => self.opendir(),
+            op::READDIR => self.readdir(),
+            op::RELEASEDIR => self.releasedir(),
+            op::FSYNCDIR => self.fsyncdir(),
+            op::GETLK => self.getlk(),
+            op::SETLK => self.setlk(false),
+            op::SETLKW => self.setlk(true),
+            op::SETXATTR => self.setxattr(),
+            op::GETXATTR => self.getxattr(),
+            op::LISTXATTR => self.listxattr(),
+            op::REMOVEXATTR => self.removexattr(),
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    /// The inode that the request is about.
+    pub(crate) fn ino(&self) -> Ino {
+        // The kernel's number for the root is the deployment's.
+        Ino(self.asked.node)
+    }
+}
+
+const _: () = assert!(Ino::ROOT.0 == crate::abi::ROOT);
+
+/// Locks a mutex whose holders do not panic in between changes that belong together.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the kernel has open, by the numbers that it was told.
+pub(crate) struct Handles<T>(RwLock<Slab<T>>);
+
+struct Slab<T> {
+    places: Vec<Option<Arc<T>>>,
+    free: Vec<usize>,
+}
+
+impl<T> Default for Handles<T> {
+    fn default() -> Handles<T> {
+        Handles(RwLock::new(Slab { places: Vec::new(), free: Vec::new() }))
+    }
+}
+
+impl<T> Handles<T> {
+    pub(crate) fn add(&self, value: T) -> u64 {
+        let mut slab = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let value = Some(Arc::new(value));
+        match slab.free.pop() {
+            Some(index) => {
+                if let Some(place) = slab.places.get_mut(index) {
+                    *place = value;
+                }
+                index as u64
+            }
+            None => {
+                slab.places.push(value);
+                (slab.places.len() - 1) as u64
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, number: u64) -> Result<Arc<T>, Errno> {
+        let slab = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let place = usize::try_from(number).ok().and_then(|index| slab.places.get(index));
+        place.cloned().flatten().ok_or(Errno::BADF)
+    }
+
+    pub(crate) fn remove(&self, number: u64) -> Result<Arc<T>, Errno> {
+        let mut slab = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let index = usize::try_from(number).map_err(|_| Errno::BADF)?;
+        let taken = slab.places.get_mut(index).and_then(Option::take).ok_or(Errno::BADF)?;
+        slab.free.push(index);
+        Ok(taken)
+    }
+}
+
+/// Regular files that were seen with set-user-ID or set-group-ID bits: who writes to one takes them off.
+#[derive(Default)]
+pub(crate) struct Privileged {
+    count: AtomicUsize,
+    files: Mutex<HashSet<Ino>>,
+}
+
+impl Privileged {
+    /// Notes what an inode's mode is.
+    pub(crate) fn note(&self, ino: Ino, privileged: bool) {
+        if !privileged && self.count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut files = lock(&self.files);
+        if privileged {
+            files.insert(ino);
+        } else {
+            files.remove(&ino);
+        }
+        self.count.store(files.len(), Ordering::Release);
+    }
+
+    pub(crate) fn has(&self, ino: Ino) -> bool {
+        self.count.load(Ordering::Acquire) != 0 && lock(&self.files).contains(&ino)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_closed_files_are_bad_until_they_are_given_again() {
+        let handles: Handles<&str> = Handles::default();
+        let (a, b) = (handles.add("a"), handles.add("b"));
+        assert_eq!(handles.remove(a).as_deref(), Ok(&"a"));
+        assert_eq!(handles.get(a), Err(Errno::BADF));
+        assert_eq!(handles.remove(a), Err(Errno::BADF));
+        assert_eq!(handles.get(b).as_deref(), Ok(&"b"));
+        assert_eq!(handles.add("c"), a);
+        assert_eq!(handles.get(a).as_deref(), Ok(&"c"));
+        assert_eq!(handles.get(u64::MAX), Err(Errno::BADF));
+    }
+}

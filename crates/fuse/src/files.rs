@@ -1,0 +1,189 @@
+//! Operations on open files.
+
+use crate::abi::{
+    OPEN_KILL_SUIDGID, OPENED_DIRECT_IO, OPENED_PARALLEL_WRITES, Reply, WRITE_CACHE, WRITE_KILL_SUIDGID,
+};
+use crate::face::{Answer, Call};
+use bivouac_client::{Handle, OpenedFile};
+use bivouac_layout::Ino;
+use bivouac_proto::Errno;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+/// Most that one COPY_FILE_RANGE copies, bytes: its reply counts in 32 bits.
+const LARGEST_COPY: u64 = 1 << 30;
+
+/// A file that the kernel has open.
+pub(crate) struct OpenFile {
+    pub(crate) handle: Arc<Handle>,
+}
+
+impl Call<'_> {
+    pub(crate) fn file(&self, number: u64) -> Result<Arc<OpenFile>, Errno> {
+        self.face.files.get(number)
+    }
+
+    /// Appends what an open answers: the file's number, and how the kernel is to treat it.
+    fn put_opened(&self, reply: &mut Reply, handle: Arc<Handle>) {
+        let number = self.face.files.add(OpenFile { handle });
+        // Not direct: the pages of an earlier open are dropped, and looked after by size and time.
+        let flags = if self.face.direct { OPENED_DIRECT_IO | OPENED_PARALLEL_WRITES } else { 0 };
+        reply.u64(number).u32(flags).u32(0);
+    }
+
+    pub(crate) fn open(&mut self) -> Result<Answer, Errno> {
+        let (flags, how) = (self.fields.u32()? as i32, self.fields.u32()?);
+        if flags & libc::O_TRUNC != 0 && how & OPEN_KILL_SUIDGID != 0 {
+            self.take_privileges(self.ino())?;
+        }
+        let opened = self.face.client.open_number(self.ino(), flags)?;
+        let mut reply = Reply::new();
+        self.put_opened(&mut reply, opened.handle);
+        Ok(Answer::Told(reply))
+    }
+
+    pub(crate) fn create(&mut self) -> Result<Answer, Errno> {
+        let (flags, mode) = (self.fields.u32()? as i32, self.fields.u32()? as u16 & 0o7777);
+        self.fields.skip(8)?;
+        let name = self.fields.name()?;
+        let client = self.face.client;
+        // The kernel found no such name, and so checked no permission on a file. If there is one now, somebody who is not above
+        // permissions is sent back to look again.
+        let strict = self.asked.uid != 0 && self.asked.uid != self.face.user.0;
+        let wanted = if strict { flags | libc::O_EXCL } else { flags };
+        let OpenedFile { handle, attr, created } = match client.create_name(self.ino(), name, wanted, mode) {
+            Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => {
+                // Not ESTALE by way of `Err`, which would be told as ENOENT.
+                self.channel.answer(self.asked.unique, Err(Errno::STALE));
+                return Ok(Answer::None);
+            }
+            other => other?,
+        };
+        let attr = match created.then(|| self.give_to_caller(attr.clone())) {
+            None => attr,
+            Some(Ok(given)) => given,
+            Some(Err(errno)) => {
+                client.close_number(handle.id());
+                return Err(errno);
+            }
+        };
+        let mut reply = self.entry(&attr);
+        self.put_opened(&mut reply, handle);
+        Ok(Answer::Told(reply))
+    }
+
+    pub(crate) fn read(&mut self) -> Result<Answer, Errno> {
+        let (fh, offset, size) = (self.fields.u64()?, self.fields.u64()?, self.fields.u32()? as usize);
+        let file = self.file(fh)?;
+        let size = size.min(self.scratch.len());
+        let into = self.scratch.get_mut(..size).ok_or(Errno::INVAL)?;
+        let count = file.handle.pread(offset, &mut [IoSliceMut::new(into)])?;
+        Ok(Answer::Data(count))
+    }
+
+    pub(crate) fn write(&mut self) -> Result<Answer, Errno> {
+        let (fh, offset) = (self.fields.u64()?, self.fields.u64()?);
+        let (size, how) = (self.fields.u32()? as usize, self.fields.u32()?);
+        self.fields.skip(8)?;
+        let flags = self.fields.u32()? as i32;
+        self.fields.skip(4)?;
+        let data = self.fields.bytes(size)?;
+        let file = self.file(fh)?;
+        if how & WRITE_KILL_SUIDGID != 0 {
+            self.take_privileges(self.ino())?;
+        }
+        let handle = &file.handle;
+        let known = handle.flags();
+        // What a mapping changed goes where it was changed, whatever the description says.
+        let append = flags & libc::O_APPEND != 0 && how & WRITE_CACHE == 0;
+        let count = if append {
+            handle.append_once(&[IoSlice::new(data)], false)?
+        } else {
+            if known & libc::O_APPEND != 0 {
+                handle.set_flags(known & !libc::O_APPEND);
+            }
+            handle.pwrite(offset, &[IoSlice::new(data)])?
+        };
+        let mut reply = Reply::new();
+        reply.u32(count as u32).u32(0);
+        Ok(Answer::Told(reply))
+    }
+
+    /// A descriptor was closed: the locks of the process that did it go.
+    pub(crate) fn flush(&mut self) -> Result<Answer, Errno> {
+        let fh = self.fields.u64()?;
+        self.fields.skip(8)?;
+        let owner = self.fields.u64()?;
+        let file = self.file(fh)?;
+        if let Some(number) = self.face.lockers.forget(owner, file.handle.ino()) {
+            self.unlock_all(&file.handle, number);
+        }
+        Ok(Answer::Empty)
+    }
+
+    /// The last descriptor is gone, and with it all locks that were taken through it.
+    pub(crate) fn release(&mut self) -> Result<Answer, Errno> {
+        let fh = self.fields.u64()?;
+        let file = self.face.files.remove(fh)?;
+        for number in self.face.lockers.closed(fh, file.handle.ino()) {
+            self.unlock_all(&file.handle, number);
+        }
+        self.face.client.close_number(file.handle.id());
+        Ok(Answer::Empty)
+    }
+
+    pub(crate) fn fsync(&mut self) -> Result<Answer, Errno> {
+        let fh = self.fields.u64()?;
+        self.file(fh)?.handle.sync()?;
+        Ok(Answer::Empty)
+    }
+
+    pub(crate) fn fallocate(&mut self) -> Result<Answer, Errno> {
+        let (fh, offset, length) = (self.fields.u64()?, self.fields.u64()?, self.fields.u64()?);
+        let mode = self.fields.u32()? as i32;
+        let (offset, length) = (i64::try_from(offset), i64::try_from(length));
+        let (Ok(offset), Ok(length)) = (offset, length) else { return Err(Errno::INVAL) };
+        self.take_privileges(self.ino())?;
+        self.file(fh)?.handle.fallocate(mode, offset, length)?;
+        Ok(Answer::Empty)
+    }
+
+    /// Where data or a hole begins; all other kinds of seeking the kernel does itself.
+    pub(crate) fn lseek(&mut self) -> Result<Answer, Errno> {
+        let (fh, offset, whence) = (self.fields.u64()?, self.fields.u64()?, self.fields.u32()? as i32);
+        let offset = i64::try_from(offset).map_err(|_| Errno::NXIO)?;
+        let found = self.file(fh)?.handle.seek(offset, whence)?;
+        let mut reply = Reply::new();
+        reply.u64(found);
+        Ok(Answer::Told(reply))
+    }
+
+    pub(crate) fn copy_file_range(&mut self) -> Result<Answer, Errno> {
+        let (fh_in, mut from) = (self.fields.u64()?, self.fields.u64()?);
+        let (_to_ino, fh_out, mut to) = (Ino(self.fields.u64()?), self.fields.u64()?, self.fields.u64()?);
+        let length = self.fields.u64()?.min(LARGEST_COPY);
+        let (source, target) = (self.file(fh_in)?, self.file(fh_out)?);
+        self.take_privileges(target.handle.ino())?;
+        let mut done = 0;
+        while done < length {
+            let room = ((length - done) as usize).min(self.scratch.len());
+            let Some(piece) = self.scratch.get_mut(..room) else { break };
+            let copied = source.handle.pread(from, &mut [IoSliceMut::new(piece)]).and_then(|count| {
+                let data = piece.get(..count).unwrap_or_default();
+                if data.is_empty() { Ok(0) } else { target.handle.pwrite(to, &[IoSlice::new(data)]) }
+            });
+            match copied {
+                Ok(0) => break,
+                Ok(count) => {
+                    let count = count as u64;
+                    (from, to, done) = (from + count, to + count, done + count);
+                }
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        let mut reply = Reply::new();
+        reply.u32(done as u32).u32(0);
+        Ok(Answer::Told(reply))
+    }
+}

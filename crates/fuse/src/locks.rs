@@ -1,0 +1,288 @@
+//! Byte-range locks and `flock`.
+//!
+//! All are kept by the inode's server; the kernel keeps none. The kernel names an owner by a 64-bit number: the process, or
+//! for locks of an open file description that description, which cannot be told apart. Servers want a session and a 32-bit
+//! number, and show that as the owner's process: so each owner gets its process's number if that is free, and any other if not.
+//! When a descriptor is closed the kernel sends FLUSH with the process's owner number, whose locks on the file go; when the
+//! last one of a description goes, RELEASE, and with it whatever was locked through it and is still there.
+
+use crate::abi::{LOCK_FLOCK, Reply};
+use crate::face::{Answer, Call, lock};
+use bivouac_client::{Handle, LockKind};
+use bivouac_layout::Ino;
+use bivouac_proto::Errno;
+use bivouac_proto::meta::LockOwner;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Mutex;
+
+/// Numbers from here on are no process's.
+const MADE_UP: u32 = 0x8000_0000;
+/// How many interruptions are remembered. One that came for a request that is over is never asked for.
+const INTERRUPTIONS: usize = 256;
+/// The end of a lock that reaches to the end of the file, as the kernel writes it (inclusive).
+const TO_END: u64 = i64::MAX as u64;
+
+/// A request about a lock.
+struct Wanted {
+    fh: u64,
+    owner: u64,
+    /// First byte, and the one behind the last.
+    range: (u64, u64),
+    kind: i32,
+    pid: u32,
+    flock: bool,
+}
+
+impl Call<'_> {
+    fn wanted(&mut self) -> Result<Wanted, Errno> {
+        let fields = &mut self.fields;
+        let (fh, owner) = (fields.u64()?, fields.u64()?);
+        let (start, last) = (fields.u64()?, fields.u64()?);
+        let (kind, pid) = (fields.u32()? as i32, fields.u32()?);
+        let flock = fields.u32()? & LOCK_FLOCK != 0;
+        let end = if last >= TO_END { u64::MAX } else { last + 1 };
+        Ok(Wanted { fh, owner, range: (start, end), kind, pid, flock })
+    }
+
+    pub(crate) fn getlk(&mut self) -> Result<Answer, Errno> {
+        let wanted = self.wanted()?;
+        let file = self.file(wanted.fh)?;
+        let number = self.face.lockers.number(wanted.owner, wanted.pid);
+        let (start, end) = wanted.range;
+        let exclusive = wanted.kind == i32::from(libc::F_WRLCK as i16);
+        let found = file.handle.test_lock(LockKind::Member(number), exclusive, start, end)?;
+        let mut reply = Reply::new();
+        match found {
+            None => reply.u64(start).u64(TO_END).u32(libc::F_UNLCK as u32).u32(0),
+            Some((owner, range)) => {
+                let kind = if range.exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+                let pid = match owner {
+                    LockOwner::Process { pid, .. } => self.face.lockers.process(pid),
+                    _ => 0,
+                };
+                let last = if range.end == u64::MAX { TO_END } else { range.end.saturating_sub(1) };
+                reply.u64(range.start).u64(last).u32(kind as u32).u32(pid)
+            }
+        };
+        Ok(Answer::Told(reply))
+    }
+
+    pub(crate) fn setlk(&mut self, wait: bool) -> Result<Answer, Errno> {
+        let wanted = self.wanted()?;
+        let file = self.file(wanted.fh)?;
+        let (start, end) = wanted.range;
+        let kind = if wanted.flock {
+            LockKind::Flock
+        } else if wanted.kind == libc::F_UNLCK {
+            match self.face.lockers.known(wanted.owner) {
+                Some(number) => LockKind::Member(number),
+                None => return Ok(Answer::Empty),
+            }
+        } else {
+            let ino = file.handle.ino();
+            LockKind::Member(self.face.lockers.note(wanted.owner, wanted.pid, ino, wanted.fh))
+        };
+        if wanted.kind == libc::F_UNLCK {
+            file.handle.unlock(kind, start, end)?;
+            return Ok(Answer::Empty);
+        }
+        let exclusive = wanted.kind == libc::F_WRLCK;
+        match file.handle.lock(kind, exclusive, start, end, false, &|| false) {
+            Err(Errno::AGAIN) if wait => {}
+            Ok(()) => return Ok(Answer::Empty),
+            Err(errno) => return Err(errno),
+        }
+        let (face, channel, unique) = (self.face.clone(), self.channel.clone(), self.asked.unique);
+        let waiter = move || {
+            let interrupted = || face.interruptions.take(unique);
+            match file.handle.lock(kind, exclusive, start, end, true, &interrupted) {
+                Ok(()) => channel.answer(unique, Ok(&[])),
+                Err(errno) => channel.answer(unique, Err(errno)),
+            }
+        };
+        match std::thread::Builder::new().name("fuse-lock".into()).spawn(waiter) {
+            Ok(_) => Ok(Answer::None),
+            Err(_) => Err(Errno::NOLCK),
+        }
+    }
+
+    /// The kernel wants a request to end early. Only those that wait for locks can take long enough to care.
+    pub(crate) fn interrupt(&mut self) -> Result<Answer, Errno> {
+        let unique = self.fields.u64()?;
+        self.face.interruptions.note(unique);
+        Ok(Answer::None)
+    }
+
+    /// Takes all byte-range locks of an owner off a file.
+    pub(crate) fn unlock_all(&self, handle: &Handle, number: u32) {
+        if let Err(errno) = handle.unlock(LockKind::Member(number), 0, u64::MAX) {
+            tracing::warn!(?errno, ino = %handle.ino(), "locks of a closed file were not given up");
+        }
+    }
+}
+
+/// Requests that were interrupted and may still be under way.
+#[derive(Default)]
+pub(crate) struct Interruptions(Mutex<VecDeque<u64>>);
+
+impl Interruptions {
+    fn note(&self, unique: u64) {
+        let mut all = lock(&self.0);
+        if all.len() >= INTERRUPTIONS {
+            all.pop_front();
+        }
+        all.push_back(unique);
+    }
+
+    /// Whether a request was interrupted; says so once.
+    fn take(&self, unique: u64) -> bool {
+        let mut all = lock(&self.0);
+        let found = all.iter().position(|u| *u == unique);
+        found.and_then(|index| all.remove(index)).is_some()
+    }
+}
+
+/// Who has locks, or may have.
+#[derive(Default)]
+pub(crate) struct Lockers(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    owners: HashMap<u64, Locker>,
+    /// Numbers that are given to owners, and the processes behind them.
+    numbers: HashMap<u32, u32>,
+}
+
+struct Locker {
+    number: u32,
+    /// For each file, the open descriptions through which it was locked.
+    files: HashMap<Ino, HashSet<u64>>,
+}
+
+impl Lockers {
+    /// The number of an owner, if he has one already.
+    fn known(&self, owner: u64) -> Option<u32> {
+        lock(&self.0).owners.get(&owner).map(|locker| locker.number)
+    }
+
+    /// The number of an owner who only asks.
+    fn number(&self, owner: u64, pid: u32) -> u32 {
+        let table = lock(&self.0);
+        match table.owners.get(&owner) {
+            Some(locker) => locker.number,
+            None => table.free_number(pid),
+        }
+    }
+
+    /// The process behind a number.
+    fn process(&self, number: u32) -> u32 {
+        lock(&self.0).numbers.get(&number).copied().unwrap_or(number)
+    }
+
+    /// Notes that an owner is about to lock a file; his number.
+    fn note(&self, owner: u64, pid: u32, ino: Ino, fh: u64) -> u32 {
+        let mut table = lock(&self.0);
+        let table = &mut *table;
+        let number = match table.owners.get(&owner) {
+            Some(locker) => locker.number,
+            None => {
+                let number = table.free_number(pid);
+                table.numbers.insert(number, pid);
+                number
+            }
+        };
+        let locker = table.owners.entry(owner).or_insert_with(|| Locker { number, files: HashMap::new() });
+        locker.files.entry(ino).or_default().insert(fh);
+        number
+    }
+
+    /// An owner gives up all his locks on a file; his number, if he had any.
+    pub(crate) fn forget(&self, owner: u64, ino: Ino) -> Option<u32> {
+        let mut table = lock(&self.0);
+        let locker = table.owners.get_mut(&owner)?;
+        let number = locker.number;
+        locker.files.remove(&ino)?;
+        table.drop_idle(owner);
+        Some(number)
+    }
+
+    /// A description is gone: those who locked the file through it and no other, by their numbers.
+    pub(crate) fn closed(&self, fh: u64, ino: Ino) -> Vec<u32> {
+        let mut table = lock(&self.0);
+        let mut gone = Vec::new();
+        for (owner, locker) in &mut table.owners {
+            if let Some(descriptions) = locker.files.get_mut(&ino)
+                && descriptions.remove(&fh)
+                && descriptions.is_empty()
+            {
+                locker.files.remove(&ino);
+                gone.push((*owner, locker.number));
+            }
+        }
+        for (owner, _) in &gone {
+            table.drop_idle(*owner);
+        }
+        gone.into_iter().map(|(_, number)| number).collect()
+    }
+}
+
+impl Table {
+    fn free_number(&self, pid: u32) -> u32 {
+        if pid != 0 && !self.numbers.contains_key(&pid) {
+            return pid;
+        }
+        (MADE_UP..=u32::MAX).find(|number| !self.numbers.contains_key(number)).unwrap_or(u32::MAX)
+    }
+
+    fn drop_idle(&mut self, owner: u64) {
+        if let Some(locker) = self.owners.get(&owner)
+            && locker.files.is_empty()
+        {
+            self.numbers.remove(&locker.number);
+            self.owners.remove(&owner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Ino = Ino(7);
+
+    #[test]
+    fn two_owners_in_one_process_are_two_to_the_servers() {
+        let lockers = Lockers::default();
+        let process = lockers.note(100, 4711, FILE, 0);
+        let description = lockers.note(200, 4711, FILE, 1);
+        assert_eq!(process, 4711);
+        assert_ne!(process, description);
+        assert_eq!(lockers.process(description), 4711);
+        assert_eq!(lockers.note(100, 4711, Ino(8), 2), process);
+    }
+
+    #[test]
+    fn a_process_s_locks_go_with_any_descriptor_and_a_description_s_with_the_last() {
+        let lockers = Lockers::default();
+        let process = lockers.note(100, 1, FILE, 0);
+        let description = lockers.note(200, 2, FILE, 5);
+        // The process closes another descriptor of the file.
+        assert_eq!(lockers.forget(100, FILE), Some(process));
+        assert_eq!(lockers.forget(100, FILE), None);
+        assert_eq!(lockers.forget(999, FILE), None);
+        assert_eq!(lockers.closed(0, FILE), []);
+        assert_eq!(lockers.closed(5, FILE), [description]);
+        assert_eq!(lockers.closed(5, FILE), []);
+    }
+
+    #[test]
+    fn an_interruption_counts_for_its_request_once() {
+        let interruptions = Interruptions::default();
+        interruptions.note(4);
+        assert!(!interruptions.take(6));
+        assert!(interruptions.take(4));
+        assert!(!interruptions.take(4));
+        (0..1000).for_each(|unique| interruptions.note(unique));
+        assert!(interruptions.take(999) && !interruptions.take(1));
+    }
+}

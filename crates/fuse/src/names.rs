@@ -1,0 +1,118 @@
+//! Operations on names: looking them up, making, removing, renaming, linking.
+
+use crate::abi::Reply;
+use crate::attrs::put_attr;
+use crate::face::{Answer, Call};
+use bivouac_layout::Ino;
+use bivouac_proto::Errno;
+use bivouac_proto::attr::{Attr, FileKind};
+use bivouac_proto::meta::SetAttr;
+
+/// Set-group-ID: in such a directory, new entries get its group.
+const SET_GID: u16 = 0o2000;
+const TYPE: u32 = 0o170_000;
+
+impl Call<'_> {
+    /// The answer that shows an entry. Neither name nor attributes may be kept: somebody else may change both at any moment.
+    pub(crate) fn entry(&self, attr: &Attr) -> Reply {
+        let mut reply = Reply::new();
+        // Number, generation (numbers are not reused), and time-outs, all zero.
+        reply.u64(attr.ino.0).u64(0).zeros(24);
+        put_attr(self.face, &mut reply, attr);
+        reply
+    }
+
+    pub(crate) fn lookup(&mut self) -> Result<Answer, Errno> {
+        let name = self.fields.name()?;
+        let attr = self.face.client.stat_name(self.ino(), name)?;
+        Ok(Answer::Told(self.entry(&attr)))
+    }
+
+    pub(crate) fn mkdir(&mut self) -> Result<Answer, Errno> {
+        let mode = self.fields.u32()?;
+        self.fields.skip(4)?;
+        let name = self.fields.name()?;
+        let made = self.face.client.mkdir_name(self.ino(), name, mode as u16 & 0o7777)?;
+        let attr = self.give_to_caller(made)?;
+        Ok(Answer::Told(self.entry(&attr)))
+    }
+
+    pub(crate) fn mknod(&mut self) -> Result<Answer, Errno> {
+        let (mode, device) = (self.fields.u32()?, self.fields.u32()?);
+        self.fields.skip(8)?;
+        let name = self.fields.name()?;
+        let number = device.to_le_bytes();
+        let (kind, target) = match mode & TYPE {
+            0 | 0o100_000 => (FileKind::File, &[][..]),
+            0o010_000 => (FileKind::Fifo, &[][..]),
+            0o140_000 => (FileKind::Socket, &[][..]),
+            0o020_000 => (FileKind::CharDevice, &number[..]),
+            0o060_000 => (FileKind::BlockDevice, &number[..]),
+            _ => return Err(Errno::INVAL),
+        };
+        let mode = mode as u16 & 0o7777;
+        let made = self.face.client.make_node_name(self.ino(), name, kind, mode, target)?;
+        let attr = self.give_to_caller(made)?;
+        Ok(Answer::Told(self.entry(&attr)))
+    }
+
+    pub(crate) fn symlink(&mut self) -> Result<Answer, Errno> {
+        let (name, target) = (self.fields.name()?, self.fields.name()?);
+        let made = self.face.client.make_node_name(self.ino(), name, FileKind::Symlink, 0o777, target)?;
+        let attr = self.give_to_caller(made)?;
+        Ok(Answer::Told(self.entry(&attr)))
+    }
+
+    pub(crate) fn link(&mut self) -> Result<Answer, Errno> {
+        let ino = Ino(self.fields.u64()?);
+        let name = self.fields.name()?;
+        let attr = self.face.client.link_name(ino, self.ino(), name)?;
+        Ok(Answer::Told(self.entry(&attr)))
+    }
+
+    pub(crate) fn unlink(&mut self) -> Result<Answer, Errno> {
+        let name = self.fields.name()?;
+        self.face.client.unlink(self.ino(), name).map_err(|fail| fail.errno())?;
+        Ok(Answer::Empty)
+    }
+
+    pub(crate) fn rmdir(&mut self) -> Result<Answer, Errno> {
+        let name = self.fields.name()?;
+        self.face.client.rmdir(self.ino(), name).map_err(|fail| fail.errno())?;
+        Ok(Answer::Empty)
+    }
+
+    pub(crate) fn rename(&mut self, with_flags: bool) -> Result<Answer, Errno> {
+        let to = Ino(self.fields.u64()?);
+        let mut flags = 0;
+        if with_flags {
+            flags = self.fields.u32()?;
+            self.fields.skip(4)?;
+        }
+        let (old, new) = (self.fields.name()?, self.fields.name()?);
+        self.face.client.rename(self.ino(), old, to, new, flags).map_err(|fail| fail.errno())?;
+        Ok(Answer::Empty)
+    }
+
+    pub(crate) fn readlink(&mut self) -> Result<Answer, Errno> {
+        let target = self.face.client.readlink_number(self.ino())?;
+        Ok(Answer::Told(Reply(target)))
+    }
+
+    /// What was made belongs to the caller, or its group to the directory's. The server made it for this process, which
+    /// is somebody else when several users share the mount.
+    pub(crate) fn give_to_caller(&self, made: Attr) -> Result<Attr, Errno> {
+        let (uid, gid) = (self.asked.uid, self.asked.gid);
+        if (uid, gid) == self.face.user {
+            return Ok(made);
+        }
+        let directory = self.face.client.stat_number(self.ino())?;
+        let gid = if directory.mode & SET_GID != 0 { directory.gid } else { gid };
+        if (made.uid, made.gid) == (uid, gid) || self.face.user.0 != 0 {
+            return Ok(made);
+        }
+        // The mode again, because a change of owner takes bits off.
+        let set = SetAttr { uid: Some(uid), gid: Some(gid), mode: Some(made.mode), ..SetAttr::default() };
+        self.face.client.set_attr_number(made.ino, set)
+    }
+}
