@@ -152,6 +152,13 @@ with `bivouac exec`. What it made is removed at the end.",
         /// The directory; it must exist.
         dir: PathBuf,
     },
+    /// Serve a mount that another process has made. `exec` calls it.
+    #[command(hide = true)]
+    Serve {
+        /// Name of the deployment.
+        #[arg(value_parser = parse_name)]
+        name: String,
+    },
     /// Be a daemon. Launchers call it.
     #[command(hide = true)]
     Daemon(DaemonArgs),
@@ -225,6 +232,48 @@ pub enum LauncherChoice {
     Netns,
 }
 
+/// How a command sees the deployment.
+#[derive(Args, Debug, Clone, Copy)]
+pub struct AccessArgs {
+    /// How the command sees the files: a library that is loaded into each program, or a mount that only the command and its
+    /// children see.
+    #[arg(long, value_enum, default_value_t = Access::Auto)]
+    pub access: Access,
+    /// Short for --access fuse.
+    #[arg(long, conflicts_with = "access")]
+    pub fuse: bool,
+    /// Say which access was chosen.
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+/// How a command sees the deployment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Access {
+    /// The library.
+    Auto,
+    /// The library: fastest, for programs linked with glibc.
+    Preload,
+    /// A mount: for every program.
+    Fuse,
+}
+
+impl AccessArgs {
+    /// What was chosen.
+    pub fn chosen(self) -> Access {
+        let chosen = match self.access {
+            _ if self.fuse => Access::Fuse,
+            Access::Auto => Access::Preload,
+            given => given,
+        };
+        if self.verbose {
+            let name = if chosen == Access::Fuse { "fuse" } else { "preload" };
+            eprintln!("bivouac: access: {name}");
+        }
+        chosen
+    }
+}
+
 /// Arguments of `run`.
 #[derive(Args, Debug)]
 pub struct RunArgs {
@@ -247,6 +296,9 @@ pub struct RunArgs {
     /// At the end, print what each server did.
     #[arg(long)]
     pub stats: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub access: AccessArgs,
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -269,6 +321,9 @@ pub struct ExecArgs {
     /// Name of the deployment.
     #[arg(value_parser = parse_name)]
     pub name: String,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub access: AccessArgs,
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,

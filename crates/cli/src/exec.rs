@@ -1,9 +1,11 @@
 //! Running a command inside a deployment: the environment that makes it so, and what must be there first.
 
+use crate::args::{Access, AccessArgs, ExecArgs};
 use crate::daemon::traces;
 use crate::error::Error;
 use crate::home::{Home, State, uid};
 use crate::launch::shell_quote;
+use crate::private;
 use bivouac_daemon::config::hex_key;
 use bivouac_daemon::controller::ControlLink;
 use bivouac_layout::Epoch;
@@ -62,10 +64,36 @@ impl Inside {
 }
 
 /// `exec`: becomes the command.
-pub fn exec(home: &Home, name: &str, words: &[OsString]) -> Result<(), Error> {
-    let mut command = Inside::find(home, name)?.command(words)?;
+pub fn exec(home: &Home, args: &ExecArgs) -> Result<(), Error> {
+    let words = &args.command;
+    let mut command = match args.access.chosen() {
+        Access::Fuse => {
+            let environment = attachable(home, &args.name)?;
+            private::enter(&args.name, &environment.mount)?;
+            let Some((program, arguments)) = words.split_first() else {
+                return Err(Error::refused("there is no command", "give one after --"));
+            };
+            let mut command = Command::new(program);
+            command.args(arguments).envs(environment.to_env());
+            command
+        }
+        _ => Inside::find(home, &args.name)?.command(words)?,
+    };
     let cause = command.exec();
     Err(exec_error(words, cause))
+}
+
+/// The command that `run` starts: the given one, or where that is to have a mount, this program, which makes the mount and becomes
+/// the given one.
+pub fn command(home: &Home, name: &str, access: AccessArgs, words: &[OsString]) -> Result<Command, Error> {
+    if access.chosen() != Access::Fuse {
+        return Inside::find(home, name)?.command(words);
+    }
+    let own = std::env::current_exe()
+        .map_err(|cause| Error::System { what: "cannot find this program's own file".into(), cause })?;
+    let mut command = Command::new(own);
+    command.args(["exec", name, "--fuse", "--"]).args(words);
+    Ok(command)
 }
 
 /// `env`: prints what `exec` would set.

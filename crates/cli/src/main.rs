@@ -20,6 +20,7 @@ mod home;
 mod hosts;
 mod launch;
 mod mount;
+mod private;
 mod process;
 mod run;
 mod signals;
@@ -53,7 +54,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
     match command {
         Command::Run(args) => return run::run(&Home::from_env()?, &args),
         Command::Up(args) => start(&Home::from_env()?, &args)?,
-        Command::Exec(args) => exec::exec(&Home::from_env()?, &args.name, &args.command)?,
+        Command::Exec(args) => exec::exec(&Home::from_env()?, &args)?,
         Command::Mount(args) => mount::mount(&Home::from_env()?, &args)?,
         Command::Env(args) => exec::env(&Home::from_env()?, &args.name)?,
         Command::Status(args) => status::status(&Home::from_env()?, args.name.as_deref(), args.json)?,
@@ -71,6 +72,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
             clap_complete::generate(shell, &mut Cli::command(), "bivouac", &mut std::io::stdout());
         }
         Command::Man { dir } => man(&dir)?,
+        Command::Serve { name } => private::serve(&Home::from_env()?, &name)?,
         Command::Daemon(args) => return Ok(daemon::main(&args)),
     }
     Ok(ExitCode::SUCCESS)

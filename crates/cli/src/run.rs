@@ -11,7 +11,7 @@
 use crate::args::RunArgs;
 use crate::copy::{self, Direction};
 use crate::error::{Error, exit};
-use crate::exec::{Inside, exec_error, is_about_program};
+use crate::exec::{self, exec_error, is_about_program};
 use crate::home::{Home, random};
 use crate::signals::{self, Taken};
 use crate::up::{self, Started};
@@ -107,7 +107,7 @@ fn inside(
     for tree in &args.preload {
         copy::copy(home, name, tree, Direction::In, None)?;
     }
-    let mut command = Inside::find(home, name)?.command(&args.command)?;
+    let mut command = exec::command(home, name, args.access, &args.command)?;
     signals::unblock_in_child(&mut command);
     let child = {
         // A signal that comes meanwhile waits for the phase, and then finds the command.

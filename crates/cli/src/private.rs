@@ -1,0 +1,241 @@
+//! A mount that only one command and its children see.
+//!
+//! The process that is about to become the command enters a mount namespace of its own, without root in a user namespace in
+//! which it is root for so long, and mounts there. The server is another process, outside: so the last process that leaves the
+//! namespace takes the mount along, the server sees that and ends, and nothing is left, whoever was killed. It gets the
+//! descriptors of `/dev/fuse` through a socket, and says when it serves.
+//!
+//! A mount point that does not exist is made in a tmpfs that covers the nearest directory that does, with everything that is in
+//! that directory bound into it: nothing is made on any real file system.
+
+use crate::copy::client;
+use crate::error::Error;
+use crate::exec::attachable;
+use crate::home::Home;
+use crate::mount::{cannot_mount, let_go, own_session, threads, watch};
+use bivouac_fuse::Device;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use rustix::thread::UnshareFlags;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Most descriptors that are handed over (the kernel's limit is 253).
+const MOST: usize = 64;
+/// A directory with more entries than this is not covered.
+const COVERED: usize = 4096;
+
+fn system(what: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> Error {
+    let what = what.into();
+    move |cause| Error::System { what, cause: cause.into() }
+}
+
+/// Puts this process, which must have no other threads, into a mount namespace where the deployment is mounted at `mount`.
+pub fn enter(name: &str, mount: &str) -> Result<(), Error> {
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(system("cannot make a pair of sockets"))?;
+    // Before this process leaves the namespace that the server is to stay in.
+    let own = std::env::current_exe()
+        .map_err(|cause| Error::System { what: "cannot find this program's own file".into(), cause })?;
+    let mut server = Command::new(own);
+    server.args(["serve", name]).stdin(Stdio::from(theirs)).stdout(Stdio::null());
+    own_session(&mut server);
+    // It ends at once, and leaves behind a process that is nobody's child: a command that waits for all its children does not wait
+    // for that one.
+    server.status().map_err(|cause| Error::System { what: "cannot start the server".into(), cause })?;
+    // Its command line, and with it our end of the socket, is all that it keeps of us.
+    drop(server);
+
+    separate()?;
+    let path = Path::new(mount);
+    let here = std::env::current_dir();
+    make_mount_point(path)?;
+    let (device, _) = Device::mount(path, threads().min(MOST)).map_err(|e| cannot_mount(name, e))?;
+    send(ours.as_fd(), &device.descriptors()).map_err(system("cannot reach the mount's server"))?;
+    drop(device);
+    let mut said = [0u8; 1];
+    match rustix::io::read(&ours, &mut said) {
+        Ok(1) => {}
+        // It has said why it does not serve.
+        _ => {
+            return Err(Error::Unanswered {
+                cause: "the mount's server did not start".into(),
+                remedy: format!("`bivouac status {name}` shows the deployment"),
+            });
+        }
+    }
+    // The working directory may lie below what was covered, or in the mount itself.
+    if let Ok(here) = here {
+        let _ = std::env::set_current_dir(here);
+    }
+    Ok(())
+}
+
+/// `serve` (hidden): serves the mount whose descriptors come through standard input.
+pub fn serve(home: &Home, name: &str) -> Result<(), Error> {
+    // SAFETY: this process has one thread.
+    match unsafe { libc::fork() } {
+        0 => {}
+        -1 => return Err(system("cannot start a process")(rustix::io::Errno::AGAIN)),
+        _ => return Ok(()),
+    }
+    let environment = attachable(home, name)?;
+    let client = client(name, &environment)?;
+    let socket = rustix::stdio::stdin();
+    let descriptors = receive(socket);
+    if descriptors.is_empty() {
+        // Whoever wanted the mount could not make it, and has said so.
+        return Ok(());
+    }
+    watch(name, || std::process::exit(0))?;
+    let _ = rustix::net::send(socket, b"s", SendFlags::NOSIGNAL);
+    let_go();
+    bivouac_fuse::serve(client, Device::handed_over(descriptors)).map_err(|e| cannot_mount(name, e))
+}
+
+/// Leaves the mount namespace, and without root the user namespace too, in which every number stays what it is.
+fn separate() -> Result<(), Error> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let refused = |errno: rustix::io::Errno| match errno {
+        rustix::io::Errno::PERM | rustix::io::Errno::NOSPC | rustix::io::Errno::USERS => Error::refused(
+            format!("this machine does not let users make namespaces: {errno}"),
+            "ask for user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone), use `bivouac \
+             mount` with fusermount3, or --access preload",
+        ),
+        other => system("cannot make a namespace")(other),
+    };
+    // SAFETY: no descriptors are unshared, and nothing of this process relies on being in the old namespaces.
+    let unshare = |flags| unsafe { rustix::thread::unshare_unsafe(flags) };
+    if unshare(UnshareFlags::NEWNS).is_err() {
+        unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).map_err(refused)?;
+        let write = |file: &str, text: String| {
+            std::fs::write(file, text)
+                .map_err(|cause| Error::System { what: format!("cannot write {file}"), cause })
+        };
+        write("/proc/self/setgroups", "deny".into())?;
+        write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
+        write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
+    }
+    let hidden = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", hidden).map_err(system("cannot make mounts private"))
+}
+
+/// Makes sure that there is a directory at `path`.
+fn make_mount_point(path: &Path) -> Result<(), Error> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if path.symlink_metadata().is_ok() {
+        return Err(Error::refused(
+            format!("cannot mount at {}: it is not a directory", path.display()),
+            "choose another path with --mount",
+        ));
+    }
+    let existing = path.ancestors().skip(1).find(|above| above.is_dir()).unwrap_or(Path::new("/"));
+    cover(existing)?;
+    std::fs::create_dir_all(path).map_err(|cause| Error::file("make", path, cause))?;
+    // What somebody wrote into the tmpfs would be lost: better that he cannot.
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount_remount(existing, flags, c"").map_err(system("cannot protect the mount point"))
+}
+
+/// What lies in a directory that is about to be covered.
+struct Entry {
+    name: PathBuf,
+    kind: std::fs::FileType,
+    /// The entry itself, not followed.
+    pinned: OwnedFd,
+}
+
+/// Covers a directory with a tmpfs that shows the same.
+fn cover(directory: &Path) -> Result<(), Error> {
+    let cannot = |cause: std::io::Error| Error::file("read", directory, cause);
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(cannot)? {
+        let entry = entry.map_err(cannot)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let pinned = rustix::fs::open(entry.path(), flags, Mode::empty());
+        let (Ok(pinned), Ok(kind)) = (pinned, entry.file_type()) else { continue };
+        entries.push(Entry { name: entry.file_name().into(), kind, pinned });
+        if entries.len() > COVERED {
+            return Err(Error::refused(
+                format!(
+                    "the mount point does not exist, and {} is too large to be covered",
+                    directory.display()
+                ),
+                "make the mount point, or choose another with --mount",
+            ));
+        }
+    }
+    let root = directory == Path::new("/");
+    // A tmpfs cannot be put over the root: it is built elsewhere and becomes the root then. The place is covered only meanwhile.
+    let place = if root { Path::new("/tmp") } else { directory };
+    let doing = |what: &str| system(format!("cannot {what} for the mount point in {}", directory.display()));
+    let options = c"mode=0755,size=1m";
+    rustix::mount::mount("bivouac", place, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, options)
+        .map_err(doing("make a tmpfs"))?;
+    // What is bound below must not take the tmpfs along, where it covers the place.
+    let alone = MountPropagationFlags::UNBINDABLE;
+    rustix::mount::mount_change(place, alone).map_err(doing("make a tmpfs"))?;
+    for entry in &entries {
+        let target = place.join(&entry.name);
+        let made = if entry.kind.is_symlink() {
+            let link = rustix::fs::readlinkat(&entry.pinned, "", Vec::new()).map_err(doing("read a link"))?;
+            std::os::unix::fs::symlink(std::ffi::OsStr::from_bytes(link.as_bytes()), &target)
+        } else if entry.kind.is_dir() {
+            std::fs::create_dir(&target)
+        } else {
+            std::fs::write(&target, "")
+        };
+        made.map_err(|cause| Error::file("make", &target, cause))?;
+        if !entry.kind.is_symlink() {
+            use std::os::fd::AsRawFd;
+            let source = format!("/proc/self/fd/{}", entry.pinned.as_raw_fd());
+            rustix::mount::mount_bind_recursive(source, &target).map_err(doing("bind what is there"))?;
+        }
+    }
+    if root {
+        rustix::process::chdir(place).map_err(doing("change directory"))?;
+        rustix::process::pivot_root(".", ".").map_err(doing("change the root"))?;
+        // The old root lies on top of the new one now.
+        rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(doing("leave the old root"))?;
+        rustix::process::chdir("/").map_err(doing("change directory"))?;
+    }
+    Ok(())
+}
+
+fn send(socket: BorrowedFd<'_>, descriptors: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(descriptors));
+    rustix::net::sendmsg(socket, &[IoSlice::new(b"d")], &mut control, SendFlags::NOSIGNAL).map(drop)
+}
+
+fn receive(socket: BorrowedFd<'_>) -> Vec<OwnedFd> {
+    let mut byte = [0u8; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    );
+    if received.is_err() {
+        return Vec::new();
+    }
+    let messages = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    messages.flatten().collect()
+}
