@@ -12,8 +12,10 @@ use bivouac_client::{Handle, LockKind};
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use bivouac_proto::meta::LockOwner;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// Numbers from here on are no process's.
 const MADE_UP: u32 = 0x8000_0000;
@@ -87,18 +89,24 @@ impl Call<'_> {
             return Ok(Answer::Empty);
         }
         let exclusive = wanted.kind == libc::F_WRLCK;
-        match file.handle.lock(kind, exclusive, start, end, false, &|| false) {
+        match file.handle.lock(kind, exclusive, start, end) {
             Err(Errno::AGAIN) if wait => {}
             Ok(()) => return Ok(Answer::Empty),
             Err(errno) => return Err(errno),
         }
         let (face, channel, unique) = (self.face.clone(), self.channel.clone(), self.asked.unique);
+        let interruption = face.interruptions.expect(unique)?;
         let waiter = move || {
-            let interrupted = || face.interruptions.take(unique);
-            match file.handle.lock(kind, exclusive, start, end, true, &interrupted) {
-                Ok(()) => channel.answer(unique, Ok(&[])),
-                Err(errno) => channel.answer(unique, Err(errno)),
-            }
+            let cut_short = |answer: BorrowedFd<'_>| interruption.before(answer);
+            let ended = loop {
+                match file.handle.lock_waiting(kind, exclusive, start, end, &cut_short) {
+                    Err(Errno::AGAIN) if !interruption.came() => {}
+                    Err(Errno::AGAIN) => break Err(Errno::INTR),
+                    other => break other,
+                }
+            };
+            face.interruptions.forget(unique);
+            channel.answer(unique, ended.map(|()| &[][..]));
         };
         match std::thread::Builder::new().name("fuse-lock".into()).spawn(waiter) {
             Ok(_) => Ok(Answer::None),
@@ -121,24 +129,65 @@ impl Call<'_> {
     }
 }
 
-/// Requests that were interrupted and may still be under way.
+/// Which requests are interrupted.
 #[derive(Default)]
-pub(crate) struct Interruptions(Mutex<VecDeque<u64>>);
+pub(crate) struct Interruptions(Mutex<Expected>);
+
+#[derive(Default)]
+struct Expected {
+    /// Those who wait for a lock, by their requests.
+    waiting: HashMap<u64, Arc<OwnedFd>>,
+    /// Interruptions of other requests: one of those may be about to wait.
+    early: VecDeque<u64>,
+}
+
+/// The interruption of one request, which may come.
+struct Interruption(Arc<OwnedFd>);
+
+impl Interruption {
+    /// Waits for it or for something else to become readable; whether it came first.
+    fn before(&self, other: BorrowedFd<'_>) -> bool {
+        let mut both = [PollFd::new(&*self.0, PollFlags::IN), PollFd::from_borrowed_fd(other, PollFlags::IN)];
+        while matches!(rustix::event::poll(&mut both, None), Err(rustix::io::Errno::INTR)) {}
+        let [own, other] = &both;
+        !own.revents().is_empty() && other.revents().is_empty()
+    }
+
+    fn came(&self) -> bool {
+        let mut own = [PollFd::new(&*self.0, PollFlags::IN)];
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(rustix::event::poll(&mut own, Some(&now)), Ok(1..))
+    }
+}
 
 impl Interruptions {
     fn note(&self, unique: u64) {
         let mut all = lock(&self.0);
-        if all.len() >= INTERRUPTIONS {
-            all.pop_front();
+        if let Some(waiter) = all.waiting.get(&unique) {
+            let _ = rustix::io::write(&**waiter, &1u64.to_ne_bytes());
+            return;
         }
-        all.push_back(unique);
+        if all.early.len() >= INTERRUPTIONS {
+            all.early.pop_front();
+        }
+        all.early.push_back(unique);
     }
 
-    /// Whether a request was interrupted; says so once.
-    fn take(&self, unique: u64) -> bool {
+    /// A request is going to wait.
+    fn expect(&self, unique: u64) -> Result<Interruption, Errno> {
+        let event =
+            rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).map_err(|_| Errno::NOLCK)?;
+        let event = Arc::new(event);
         let mut all = lock(&self.0);
-        let found = all.iter().position(|u| *u == unique);
-        found.and_then(|index| all.remove(index)).is_some()
+        if all.early.contains(&unique) {
+            let _ = rustix::io::write(&*event, &1u64.to_ne_bytes());
+        }
+        all.waiting.insert(unique, event.clone());
+        Ok(Interruption(event))
+    }
+
+    fn forget(&self, unique: u64) {
+        lock(&self.0).waiting.remove(&unique);
     }
 }
 
@@ -276,13 +325,16 @@ mod tests {
     }
 
     #[test]
-    fn an_interruption_counts_for_its_request_once() {
+    fn an_interruption_reaches_its_request_also_when_it_comes_first() {
         let interruptions = Interruptions::default();
         interruptions.note(4);
-        assert!(!interruptions.take(6));
-        assert!(interruptions.take(4));
-        assert!(!interruptions.take(4));
+        let (early, other) = (interruptions.expect(4).unwrap(), interruptions.expect(6).unwrap());
+        assert!(early.came() && !other.came());
+        interruptions.note(6);
+        assert!(other.came());
+        interruptions.forget(6);
+        interruptions.note(6);
         (0..1000).for_each(|unique| interruptions.note(unique));
-        assert!(interruptions.take(999) && !interruptions.take(1));
+        assert_eq!(lock(&interruptions.0).early.len(), INTERRUPTIONS);
     }
 }
