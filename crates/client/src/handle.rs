@@ -4,6 +4,7 @@
 //! table; what only speeds this process up (the layout, descriptors of sub-files) is here.
 
 use crate::blocks::Blocks;
+use crate::facts::Contents;
 use crate::local::SubFiles;
 use crate::names::removed;
 use crate::record::Outcome;
@@ -37,6 +38,8 @@ pub struct Handle {
     directory: bool,
     /// Set once the file is known to live in blocks.
     blocks: OnceLock<(Box<FileLayout>, SubFiles)>,
+    /// What was in the record when it was opened, for as long as that is still so.
+    pub(crate) contents: Option<Contents>,
 }
 
 /// Counts a write as under way for as long as it lives, so that a process that dies in it is known to be unsure.
@@ -62,7 +65,7 @@ impl Drop for Writing<'_> {
 
 impl Handle {
     pub(crate) fn new(client: &'static Client, id: SlotId, ino: Ino, directory: bool) -> Handle {
-        Handle { client, id, ino, directory, blocks: OnceLock::new() }
+        Handle { client, id, ino, directory, blocks: OnceLock::new(), contents: None }
     }
 
     /// What an attribute tells about where the data is.

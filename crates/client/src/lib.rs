@@ -19,6 +19,7 @@
 mod blocks;
 pub mod error;
 mod extents;
+mod facts;
 mod fork;
 mod handle;
 pub mod hidden;
@@ -37,6 +38,7 @@ mod walk;
 
 pub use error::{ClientError, Fail};
 pub use handle::Handle;
+pub use list::Entries;
 pub use locks::LockKind;
 pub use names::StatFs;
 pub use number::OpenedFile;

@@ -12,15 +12,62 @@ use bivouac_proto::attr::{DirEntry, FileKind};
 use bivouac_proto::meta::{MetaReply, MetaRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Most entries asked of a server at once.
 const BATCH: u32 = 2048;
 
+/// Whether the process that lists directories also wants to know what its entries are: then listings bring their
+/// attributes along. Hints only: threads that list at the same time may confuse them.
+#[derive(Default)]
+pub(crate) struct Listing {
+    directory: AtomicU64,
+    /// Attributes were asked for that no listing had brought.
+    missed: AtomicBool,
+    /// Attributes that a listing had brought were asked for.
+    used: AtomicBool,
+}
+
+impl Listing {
+    /// A directory's listing begins.
+    fn begin(&self, dir: Ino) {
+        if self.directory.swap(dir.0, Ordering::Relaxed) != dir.0 {
+            let used = self.used.swap(false, Ordering::Relaxed);
+            self.missed.fetch_and(used, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn missed(&self, dir: Ino) {
+        if self.directory.load(Ordering::Relaxed) == dir.0 {
+            self.missed.store(true, Ordering::Relaxed);
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn used(&self, dir: Ino) {
+        if self.directory.load(Ordering::Relaxed) == dir.0 {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn wants_attributes(&self) -> bool {
+        self.missed.load(Ordering::Relaxed)
+    }
+}
+
+/// Some entries of a directory.
+#[derive(Debug, Default)]
+pub struct Entries {
+    /// In the order of their cookies.
+    pub entries: Vec<DirEntry>,
+    /// Nothing came after them when they were listed.
+    pub end: bool,
+}
+
 impl Handle {
     /// The next entries from the shared position, about `max` of them, and moves it behind them. `.` and `..` come
     /// first; nothing at the end.
-    pub fn list(&self, max: usize) -> Result<Vec<DirEntry>, Errno> {
+    pub fn list(&self, max: usize) -> Result<Entries, Errno> {
         if !self.is_directory() {
             return Err(Errno::NOTDIR);
         }
@@ -28,12 +75,15 @@ impl Handle {
         let _guard = self.client().table().lock_offset(slot);
         let mut after = slot.offset.load(Ordering::Relaxed);
         let mut entries = Vec::new();
+        let mut end = false;
+        let listing = &self.client().listing;
         if after < 2 {
             let here = self.ino();
+            listing.begin(here);
             let above = match self.client().parent(here) {
                 Ok((parent, _)) => parent,
                 // A directory that was removed is empty.
-                Err(Errno::STALE | Errno::NOENT) => return Ok(entries),
+                Err(Errno::STALE | Errno::NOENT) => return Ok(Entries { entries, end: true }),
                 Err(errno) => return Err(errno),
             };
             for (cookie, name, ino) in [(1, &b"."[..], here), (2, b"..", above)] {
@@ -46,34 +96,45 @@ impl Handle {
         }
         if entries.len() < max {
             let limit = (max - entries.len()).min(BATCH as usize) as u32;
-            entries.extend(self.client().list_after(self.ino(), after, limit, false)?);
+            let more = self.client().list_after(self.ino(), after, limit, listing.wants_attributes())?;
+            end = more.end;
+            entries.extend(more.entries);
         }
         if let Some(last) = entries.last() {
             slot.offset.store(last.cookie, Ordering::Relaxed);
         }
-        Ok(entries)
+        Ok(Entries { entries, end })
     }
 }
 
 impl Client {
     /// Entries of a directory with cookies greater than `after`, in their order: about `limit`, none at the end. A
     /// directory that was removed has none.
-    pub fn list_after(&self, dir: Ino, after: u64, limit: u32, attrs: bool) -> Result<Vec<DirEntry>, Errno> {
+    pub fn list_after(&self, dir: Ino, after: u64, limit: u32, attrs: bool) -> Result<Entries, Errno> {
         loop {
             let split = self.cache().is_split(dir);
+            let version = self.namespace();
+            let before = self.before(dir.shard());
             let listed = if split {
                 self.list_split(dir, after, limit, attrs)
             } else {
                 let request = MetaRequest::ReadDir { dir, split, after, limit, attrs };
                 self.meta(To::Shard(dir.shard()), &request, &[], &mut []).and_then(|(reply, _)| match reply {
-                    MetaReply::Listing { entries, .. } => Ok(entries),
+                    MetaReply::Listing { entries, end } => {
+                        if attrs {
+                            self.learn_listing(version, before, dir, split, &entries);
+                        }
+                        Ok(Entries { entries, end })
+                    }
                     _ => Err(Errno::PROTO.into()),
                 })
             };
             match listed {
-                Ok(entries) => return Ok(entries),
+                Ok(listed) => return Ok(listed),
                 Err(Failure::Refused(Refusal::DirectorySplit)) if !split => self.cache().learn_split(dir),
-                Err(Failure::Refused(Refusal::UnknownDirectory)) => return Ok(Vec::new()),
+                Err(Failure::Refused(Refusal::UnknownDirectory)) => {
+                    return Ok(Entries { entries: Vec::new(), end: true });
+                }
                 Err(Failure::Refused(Refusal::StaleNamespace(_))) => {}
                 Err(Failure::Refused(_)) => return Err(Errno::IO),
                 Err(Failure::Errno(errno)) => return Err(errno),
@@ -82,7 +143,7 @@ impl Client {
     }
 
     /// Asks every server for its parts, and merges.
-    fn list_split(&self, dir: Ino, after: u64, limit: u32, attrs: bool) -> Result<Vec<DirEntry>, Failure> {
+    fn list_split(&self, dir: Ino, after: u64, limit: u32, attrs: bool) -> Result<Entries, Failure> {
         let map = self.map();
         let held = |part| map.primary(namespace::part_shard(dir, part));
         let up = |server| map.server(server).is_some_and(|s| s.state == ServerState::Up);
@@ -97,9 +158,13 @@ impl Client {
             let Some(shard) = map.shards_of(server.id).next() else {
                 continue;
             };
+            let (version, before) = (self.namespace(), self.before(shard));
             let request = MetaRequest::ReadDir { dir, split: true, after, limit, attrs };
             match self.meta(To::Server(server.id, shard), &request, &[], &mut []) {
                 Ok((MetaReply::Listing { entries, end }, _)) => {
+                    if attrs {
+                        self.learn_listing(version, before, dir, true, &entries);
+                    }
                     if let (false, Some(last)) = (end, entries.last()) {
                         complete_to = complete_to.min(last.cookie);
                     }
@@ -113,6 +178,6 @@ impl Client {
         }
         all.retain(|entry: &DirEntry| entry.cookie <= complete_to);
         all.sort_by(|a, b| a.cookie.cmp(&b.cookie).then_with(|| a.name.cmp(&b.name)));
-        Ok(all)
+        Ok(Entries { entries: all, end: complete_to == u64::MAX })
     }
 }

@@ -5,7 +5,7 @@ use crate::rpc::To;
 use crate::session::Client;
 use crate::walk::{Failing, Last, MAX_REDO, Place, Walk};
 use bivouac_layout::{Ino, ServerState, namespace};
-use bivouac_proto::attr::{Attr, FILE_MAX, FileKind, PATH_MAX};
+use bivouac_proto::attr::{Attr, FILE_MAX, FileKind, NAME_MAX, PATH_MAX};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::meta::{At, MetaReply, MetaRequest, RenameMode, SetAttr, XattrMode};
 use bivouac_proto::status::Failure;
@@ -75,6 +75,7 @@ pub(crate) fn removed(dir: Ino) -> Box<Attr> {
         store: bivouac_proto::attr::Store::Record,
         size_generation: 0,
         split: false,
+        xattrs: false,
         layout: None,
     })
 }
@@ -118,21 +119,11 @@ impl Client {
             Last::Name(place) => place,
         };
         let (dir, slash) = (place.dir, place.slash);
-        let attr = match self.entry(&place, &mut [], |at| MetaRequest::Lookup { at })?.0 {
-            MetaReply::Entry { attr, target } => {
-                if attr.kind == FileKind::Symlink && (follow || slash) {
-                    walk.follow(dir, &target, slash)?;
-                    return Err(Failing::Follow);
-                }
-                attr
-            }
-            MetaReply::Elsewhere { ino, kind: FileKind::Symlink } if follow || slash => {
-                walk.follow(dir, &self.link_target(ino)?, slash)?;
-                return Err(Failing::Follow);
-            }
-            MetaReply::Elsewhere { ino, .. } => self.attr_of(ino)?,
-            _ => return Err(Errno::PROTO.into()),
-        };
+        let (attr, target) = self.lookup(place.version, dir, &place.name)?;
+        if attr.kind == FileKind::Symlink && (follow || slash) {
+            walk.follow(dir, &target, slash)?;
+            return Err(Failing::Follow);
+        }
         if slash && attr.kind != FileKind::Directory {
             return Err(Errno::NOTDIR.into());
         }
@@ -180,11 +171,8 @@ impl Client {
 
     /// What a trailing slash makes of an operation for which the name must not be a directory's.
     fn with_slash(&self, place: &Place, missing: Errno) -> Failing {
-        match self.entry(place, &mut [], |at| MetaRequest::Lookup { at }) {
-            Ok((MetaReply::Entry { attr, .. }, _)) if attr.kind != FileKind::Directory => {
-                Errno::NOTDIR.into()
-            }
-            Ok((MetaReply::Elsewhere { kind, .. }, _)) if kind != FileKind::Directory => Errno::NOTDIR.into(),
+        match self.lookup(place.version, place.dir, &place.name) {
+            Ok((attr, _)) if attr.kind != FileKind::Directory => Errno::NOTDIR.into(),
             Ok(_) => Errno::EXIST.into(),
             Err(Failing::Fail(Fail::Errno(Errno::NOENT))) => missing.into(),
             Err(other) => other,
@@ -308,9 +296,8 @@ impl Client {
                     return Err(Errno::INVAL.into());
                 }
             };
-            match self.entry(&place, &mut [], |at| MetaRequest::Lookup { at })?.0 {
-                MetaReply::Entry { attr, target } if attr.kind == FileKind::Symlink => Ok(target),
-                MetaReply::Elsewhere { ino, kind: FileKind::Symlink } => Ok(self.link_target(ino)?),
+            match self.lookup(place.version, place.dir, &place.name)? {
+                (attr, target) if attr.kind == FileKind::Symlink => Ok(target),
                 _ => Err(Errno::INVAL.into()),
             }
         })
@@ -353,7 +340,9 @@ impl Client {
 
     /// An extended attribute's value.
     pub fn get_xattr(&self, start: Ino, path: &[u8], follow: bool, name: &[u8]) -> Result<Vec<u8>, Fail> {
-        Ok(self.get_xattr_of(self.find(start, path, follow)?.ino, name)?)
+        let attr = self.find(start, path, follow)?;
+        none_of(&attr, name)?;
+        Ok(self.get_xattr_of(attr.ino, name)?)
     }
 
     pub(crate) fn get_xattr_of(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
@@ -362,7 +351,11 @@ impl Client {
 
     /// The names of all extended attributes, each ended by NUL.
     pub fn list_xattr(&self, start: Ino, path: &[u8], follow: bool) -> Result<Vec<u8>, Fail> {
-        Ok(self.list_xattr_of(self.find(start, path, follow)?.ino)?)
+        let attr = self.find(start, path, follow)?;
+        if !attr.xattrs {
+            return Ok(Vec::new());
+        }
+        Ok(self.list_xattr_of(attr.ino)?)
     }
 
     pub(crate) fn list_xattr_of(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
@@ -464,5 +457,25 @@ impl Client {
             path.extend_from_slice(name);
         }
         Ok(path)
+    }
+}
+
+/// What is answered without asking about an attribute of an inode that has none. (Not about names that stand for what the
+/// file system knows of the file, nor about names that are not good.)
+fn none_of(attr: &Attr, name: &[u8]) -> Result<(), Errno> {
+    const ASKED: &[u8] = b"user.bivouac.";
+    if attr.xattrs || name.len() > NAME_MAX || name.starts_with(ASKED) {
+        return Ok(());
+    }
+    // No user attribute can be read without the permission to read, which the server checks.
+    let kept = [&b"security."[..], b"trusted."]
+        .iter()
+        .any(|prefix| name.len() > prefix.len() && name.starts_with(prefix));
+    if kept {
+        Err(Errno::NODATA)
+    } else if name.starts_with(b"system.") {
+        Err(Errno::OPNOTSUPP)
+    } else {
+        Ok(())
     }
 }

@@ -1,13 +1,14 @@
 //! Opening, and what happens when a description's last descriptor goes.
 
 use crate::error::Fail;
+use crate::facts::Contents;
 use crate::handle::Handle;
 use crate::session::Client;
 use crate::walk::{Failing, Last, Place, Walk};
-use bivouac_layout::Ino;
+use bivouac_layout::{Ino, namespace};
 use bivouac_node::SlotId;
 use bivouac_node::release::{KIND_DIRECTORY, KIND_FILE, KIND_PATH, release};
-use bivouac_proto::attr::{Attr, FileKind, RECORD_MAX};
+use bivouac_proto::attr::{Attr, FileKind, RECORD_MAX, Store};
 use bivouac_proto::meta::{Create, MetaReply, MetaRequest, OpenHow};
 use bivouac_proto::{Errno, OpenId};
 use std::io::IoSliceMut;
@@ -29,7 +30,7 @@ const KEPT: i32 = libc::O_ACCMODE
 /// What an open found.
 enum Found {
     /// Registered at the server.
-    File(Box<Attr>),
+    File(Box<Attr>, Option<Contents>),
     /// Not registered anywhere.
     Directory(Ino),
     /// Not registered anywhere: O_PATH.
@@ -73,7 +74,7 @@ impl Client {
     ) -> Result<Handle, Errno> {
         let slot = self.table().slot(id).ok_or(Errno::BADF)?;
         let (ino, kind) = match &found {
-            Found::File(attr) => (attr.ino, KIND_FILE),
+            Found::File(attr, _) => (attr.ino, KIND_FILE),
             Found::Directory(ino) => (*ino, KIND_DIRECTORY),
             Found::Path(ino) => (*ino, KIND_PATH),
         };
@@ -88,10 +89,11 @@ impl Client {
             slot.set_name(dir.0, name);
         }
         slot.kind.store(kind, Ordering::Release);
-        let handle = Handle::new(self, id, ino, kind == KIND_DIRECTORY);
-        if let Found::File(attr) = &found {
+        let mut handle = Handle::new(self, id, ino, kind == KIND_DIRECTORY);
+        if let Found::File(attr, contents) = found {
             slot.size_generation.store(attr.size_generation, Ordering::Relaxed);
-            handle.learn(attr);
+            handle.learn(&attr);
+            handle.contents = contents;
         }
         Ok(handle)
     }
@@ -127,17 +129,28 @@ impl Client {
         if flags & libc::O_PATH != 0 {
             return self.open_path(walk, place, how.directory, follow);
         }
+        if !create && let Some(known) = self.open_known(walk, &place, flags, follow)? {
+            return Ok(known);
+        }
         let mut record = [0; RECORD_MAX];
+        let shard = namespace::entry_shard(dir, self.cache().is_split(dir), &place.name);
+        let before = self.before(shard);
         let into = &mut [IoSliceMut::new(&mut record)];
-        let (attr, target) = match self.entry(&place, into, |at| MetaRequest::Open { at, how, open })?.0 {
-            MetaReply::Opened { attr, target, .. } => (attr, target),
+        let (reply, len) = self.entry(&place, into, |at| MetaRequest::Open { at, how, open })?;
+        let (attr, target) = match reply {
+            MetaReply::Opened { attr, target, .. } => {
+                if attr.kind == FileKind::File && attr.store == Store::Record {
+                    let read = record.get(..len).filter(|_| how.read);
+                    let contents = read.and_then(|read| self.keep(before, &attr, read));
+                    return Ok(Found::File(attr, contents));
+                }
+                (attr, target)
+            }
             MetaReply::Elsewhere { .. } if exclusive => return Err(Errno::EXIST.into()),
             MetaReply::Elsewhere { ino, kind: FileKind::Directory } => {
                 return self.open_directory(ino, flags, false);
             }
-            MetaReply::Elsewhere { ino, kind: FileKind::Symlink } => {
-                (self.attr_of(ino)?, self.link_target(ino)?)
-            }
+            MetaReply::Elsewhere { ino, kind: FileKind::Symlink } => self.inode(ino, FileKind::Symlink)?,
             MetaReply::Elsewhere { ino, .. } => {
                 match self.meta_with(ino, &MetaRequest::OpenInode { ino, how, open }, &[], into)?.0 {
                     MetaReply::Opened { attr, target, .. } => (attr, target),
@@ -147,7 +160,7 @@ impl Client {
             _ => return Err(Errno::PROTO.into()),
         };
         match attr.kind {
-            FileKind::File => Ok(Found::File(attr)),
+            FileKind::File => Ok(Found::File(attr, None)),
             FileKind::Directory if create => Err(Errno::ISDIR.into()),
             FileKind::Directory => Ok(Found::Directory(attr.ino)),
             FileKind::Symlink if exclusive => Err(Errno::EXIST.into()),
@@ -160,6 +173,29 @@ impl Client {
             FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
                 Err(Errno::NXIO.into())
             }
+        }
+    }
+
+    /// What can be opened without a word to the server: a directory; and what can be refused, or followed.
+    fn open_known(
+        &self,
+        walk: &mut Walk<'_, '_>,
+        place: &Place,
+        flags: i32,
+        follow: bool,
+    ) -> Result<Option<Found>, Failing> {
+        let shard = namespace::entry_shard(place.dir, self.cache().is_split(place.dir), &place.name);
+        match self.known_name(place.version, place.dir, shard, &place.name) {
+            Some(None) => Err(Errno::NOENT.into()),
+            Some(Some((ino, FileKind::Directory))) => self.open_directory(ino, flags, false).map(Some),
+            Some(Some((ino, FileKind::Symlink))) if follow => match self.known_inode(ino) {
+                Some((_, target)) => {
+                    walk.follow(place.dir, &target, place.slash)?;
+                    Err(Failing::Follow)
+                }
+                None => Ok(None),
+            },
+            _ => Ok(None),
         }
     }
 

@@ -5,9 +5,11 @@
 //! and process locks belong to a session), with connections of its own, at its first call.
 
 use crate::error::ClientError;
+use crate::facts::{Facts, Pages};
 use crate::fork::ForkMark;
 use crate::hidden;
 use crate::links::{Link, Pool};
+use crate::list::Listing;
 use crate::locks::Held;
 use crate::walk::Cache;
 use bivouac_layout::{Ino, Map, NodeId, ServerId};
@@ -44,6 +46,10 @@ pub struct Client {
     map: AtomicPtr<Map>,
     namespace: AtomicU64,
     cache: AtomicPtr<Cache>,
+    facts: AtomicPtr<Facts>,
+    pages: Pages,
+    /// The directory that was listed last, as a hint.
+    pub(crate) listing: Listing,
     /// The session and the process generation that it belongs to.
     session: AtomicU64,
     session_generation: AtomicU64,
@@ -105,6 +111,9 @@ impl Client {
             map: AtomicPtr::new(Box::into_raw(map)),
             namespace: AtomicU64::new(namespace),
             cache: AtomicPtr::new(Box::into_raw(Box::new(Cache::new(namespace)))),
+            facts: AtomicPtr::new(Box::into_raw(Box::new(Facts::new(namespace)))),
+            pages: Pages::new((pools + 64).min(MAX_SERVERS)),
+            listing: Listing::default(),
             slots: AtomicU32::new(1),
             // Room for servers that come later.
             pools: (0..(pools + 64).min(MAX_SERVERS)).map(|_| Pool::new()).collect(),
@@ -235,12 +244,22 @@ impl Client {
     pub(crate) fn learn_namespace(&self, version: u64) {
         // In this order: a walk that begins under the new version finds nothing of the old one.
         self.cache().forget(version);
+        self.facts().forget_names(version);
         self.namespace.fetch_max(version, Ordering::AcqRel);
     }
 
     pub(crate) fn cache(&self) -> &Cache {
         // SAFETY: as for the map: installed once, replaced only after a fork, never freed.
         unsafe { &*self.cache.load(Ordering::Acquire) }
+    }
+
+    pub(crate) fn facts(&self) -> &Facts {
+        // SAFETY: as for the cache.
+        unsafe { &*self.facts.load(Ordering::Acquire) }
+    }
+
+    pub(crate) fn pages(&self) -> &Pages {
+        &self.pages
     }
 
     /// The session of this process; a fork's child gets its own at its first call.
@@ -280,6 +299,7 @@ impl Client {
     fn renew(&self, generation: u64) -> Result<(), Errno> {
         // Locks of the parent's may have been held by threads that this process does not have.
         self.cache.store(Box::into_raw(Box::new(Cache::new(self.namespace()))), Ordering::Release);
+        self.facts.store(Box::into_raw(Box::new(Facts::new(self.namespace()))), Ordering::Release);
         let mut link = self.agent_link().map_err(|e| e.errno())?;
         let reply = ask_agent(&mut link, &attach_request()).map_err(|e| e.errno())?;
         let Some(AgentReply::Attached { session, owner, locked, map, .. }) = reply else {
@@ -344,6 +364,7 @@ impl Drop for Client {
         unsafe {
             drop(Box::from_raw(*self.map.get_mut()));
             drop(Box::from_raw(*self.cache.get_mut()));
+            drop(Box::from_raw(*self.facts.get_mut()));
             drop(Box::from_raw(*self.held.get_mut()));
         }
     }

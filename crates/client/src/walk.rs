@@ -2,8 +2,9 @@
 //!
 //! Directories on the way are cached: (directory, name) to directory. The cache is as good as the namespace
 //! version: a walk notes the version at its beginning, every request about an entry carries it, a server that knows a
-//! newer one refuses, the cache is forgotten, and the walk begins again. Symbolic links on the way are looked up each time (they are rare, and one that is replaced
-//! must not live on). Removed directories are found out by the server that no longer knows them.
+//! newer one refuses, the cache is forgotten, and the walk begins again. Removed directories are found out by the server that no longer knows them.
+//! All other names, symbolic links among them, are looked up each time, unless what is known of them is still good
+//! ([`crate::facts`]).
 
 use crate::error::Fail;
 use crate::rpc::To;
@@ -233,20 +234,22 @@ impl<'c, 'p> Walk<'c, 'p> {
             client.may_enter(known.owner)?;
             return Ok(Step::Directory(known.ino));
         }
-        match client.look(self.version, dir, name)? {
-            Looked::Link(target) => Ok(Step::Link(target)),
-            Looked::Directory(ino) => {
-                let owner = if client.credentials().uid == 0 {
-                    None
-                } else {
-                    let attr = client.attr_of(ino)?;
-                    Some((attr.mode, attr.uid, attr.gid))
-                };
-                client.cache().learn(self.version, dir, name, Known { ino, owner });
+        let (attr, target) = match client.lookup(self.version, dir, name) {
+            Ok(found) => found,
+            // The walk begins again.
+            Err(Failing::Refused(_)) => return Err(Errno::STALE.into()),
+            Err(Failing::Fail(fail)) => return Err(fail),
+            Err(Failing::Follow) => return Err(Errno::IO.into()),
+        };
+        match attr.kind {
+            FileKind::Symlink => Ok(Step::Link(target)),
+            FileKind::Directory => {
+                let owner = (client.credentials().uid != 0).then_some((attr.mode, attr.uid, attr.gid));
+                client.cache().learn(self.version, dir, name, Known { ino: attr.ino, owner });
                 client.may_enter(owner)?;
-                Ok(Step::Directory(ino))
+                Ok(Step::Directory(attr.ino))
             }
-            Looked::Other => Err(Errno::NOTDIR.into()),
+            _ => Err(Errno::NOTDIR.into()),
         }
     }
 }
@@ -254,12 +257,6 @@ impl<'c, 'p> Walk<'c, 'p> {
 enum Step {
     Directory(Ino),
     Link(Vec<u8>),
-}
-
-enum Looked {
-    Directory(Ino),
-    Link(Vec<u8>),
-    Other,
 }
 
 impl Client {
@@ -312,20 +309,10 @@ impl Client {
         into: &mut [std::io::IoSliceMut<'_>],
         request: impl Fn(At<'n>) -> MetaRequest<'n>,
     ) -> Result<(MetaReply, usize), Failing> {
-        self.entry_of(place.version, place.dir, &place.name, into, request)
-    }
-
-    fn entry_of<'n>(
-        &self,
-        version: u64,
-        dir: Ino,
-        name: &'n [u8],
-        into: &mut [std::io::IoSliceMut<'_>],
-        request: impl Fn(At<'n>) -> MetaRequest<'n>,
-    ) -> Result<(MetaReply, usize), Failing> {
+        let (dir, name) = (place.dir, &place.name[..]);
         for _ in 0..3 {
             let split = self.cache().is_split(dir);
-            let to = To::Entry(namespace::entry_shard(dir, split, name), version);
+            let to = To::Entry(namespace::entry_shard(dir, split, name), place.version);
             match self.meta(to, &request(At { dir, split, name }), &[], into) {
                 Err(Failure::Refused(Refusal::DirectorySplit)) => self.cache().learn_split(dir),
                 other => return other.map_err(Failing::from),
@@ -334,26 +321,64 @@ impl Client {
         Err(Errno::IO.into())
     }
 
-    /// What a name on the way is.
-    fn look(&self, version: u64, dir: Ino, name: &[u8]) -> Result<Looked, Fail> {
-        let reply = match self.entry_of(version, dir, name, &mut [], |at| MetaRequest::Lookup { at }) {
-            Ok((reply, _)) => reply,
-            // The walk begins again.
-            Err(Failing::Refused(_)) => return Err(Errno::STALE.into()),
-            Err(Failing::Fail(fail)) => return Err(fail),
-            Err(Failing::Follow) => return Err(Errno::IO.into()),
-        };
-        Ok(match reply {
-            MetaReply::Entry { attr, target } => match attr.kind {
-                FileKind::Directory => Looked::Directory(attr.ino),
-                FileKind::Symlink => Looked::Link(target),
-                _ => Looked::Other,
-            },
-            MetaReply::Elsewhere { ino, kind: FileKind::Directory } => Looked::Directory(ino),
-            MetaReply::Elsewhere { ino, kind: FileKind::Symlink } => Looked::Link(self.link_target(ino)?),
-            MetaReply::Elsewhere { .. } => Looked::Other,
-            _ => return Err(Errno::PROTO.into()),
-        })
+    /// What a name leads to: attributes as the inode's server has them, and the target of a symbolic link.
+    pub(crate) fn lookup(
+        &self,
+        version: u64,
+        dir: Ino,
+        name: &[u8],
+    ) -> Result<(Box<Attr>, Vec<u8>), Failing> {
+        for _ in 0..3 {
+            let split = self.cache().is_split(dir);
+            let shard = namespace::entry_shard(dir, split, name);
+            match self.known_name(version, dir, shard, name) {
+                Some(None) => return Err(Errno::NOENT.into()),
+                Some(Some((ino, _))) => {
+                    if let Some(known) = self.known_inode(ino) {
+                        self.listing.used(dir);
+                        return Ok(known);
+                    }
+                }
+                None => {}
+            }
+            self.listing.missed(dir);
+            let before = self.before(shard);
+            let request = MetaRequest::Lookup { at: At { dir, split, name } };
+            match self.meta(To::Entry(shard, version), &request, &[], &mut []) {
+                Ok((MetaReply::Entry { attr, target }, _)) => {
+                    self.learn_name(version, before, dir, name, Some((attr.ino, attr.kind)));
+                    self.learn_inode(before, &attr, &target);
+                    return Ok((attr, target));
+                }
+                Ok((MetaReply::Elsewhere { ino, kind }, _)) => {
+                    self.learn_name(version, before, dir, name, Some((ino, kind)));
+                    return Ok(self.inode(ino, kind)?);
+                }
+                Ok(_) => return Err(Errno::PROTO.into()),
+                Err(Failure::Refused(Refusal::DirectorySplit)) => self.cache().learn_split(dir),
+                Err(Failure::Errno(Errno::NOENT)) => {
+                    self.learn_name(version, before, dir, name, None);
+                    return Err(Errno::NOENT.into());
+                }
+                Err(other) => return Err(other.into()),
+            }
+        }
+        Err(Errno::IO.into())
+    }
+
+    /// Attributes of an inode in another shard than its entry, and the target of a symbolic link.
+    pub(crate) fn inode(&self, ino: Ino, kind: FileKind) -> Result<(Box<Attr>, Vec<u8>), Errno> {
+        if kind != FileKind::Symlink {
+            return Ok((self.attr_of(ino)?, Vec::new()));
+        }
+        if let Some(known) = self.known_inode(ino) {
+            return Ok(known);
+        }
+        // A symbolic link's target never changes.
+        let before = self.before(ino.shard());
+        let (attr, target) = (self.attr_of(ino)?, self.link_target(ino)?);
+        self.learn_inode(before, &attr, &target);
+        Ok((attr, target))
     }
 
     /// The target of a symbolic link.
@@ -367,14 +392,26 @@ impl Client {
 
     /// Attributes as the inode's server has them.
     pub(crate) fn attr_of(&self, ino: Ino) -> Result<Box<Attr>, Errno> {
+        if let Some((attr, _)) = self.known_inode(ino) {
+            return Ok(attr);
+        }
+        let before = self.before(ino.shard());
         match self.meta_on(ino, &MetaRequest::GetAttr { ino })? {
-            MetaReply::Attr(attr) => Ok(attr),
+            MetaReply::Attr(attr) => {
+                if attr.kind != FileKind::Symlink {
+                    self.learn_inode(before, &attr, b"");
+                }
+                Ok(attr)
+            }
             _ => Err(Errno::PROTO),
         }
     }
 
     /// The directory above, and the name in it.
     pub(crate) fn parent(&self, ino: Ino) -> Result<(Ino, Vec<u8>), Errno> {
+        if let Some(known) = self.known_parent(ino) {
+            return Ok(known);
+        }
         match self.meta_on(ino, &MetaRequest::Parent { ino })? {
             MetaReply::Parent { parent, name } => Ok((parent, name)),
             _ => Err(Errno::PROTO),

@@ -8,8 +8,9 @@ use crate::config::DaemonConfig;
 use crate::controller::{ControlSession, Controller, ControllerConfig};
 use crate::links::{Around, Links};
 use crate::serve;
-use bivouac_layout::{Epoch, Map, NodeId};
-use bivouac_meta::{Caller, MetaStore, Options};
+use bivouac_layout::{Epoch, Map, NodeId, ServerId, ServerState, ShardId};
+use bivouac_meta::{Caller, MetaStore, Observer, Options};
+use bivouac_node::VersionPage;
 use bivouac_proto::auth::{Credentials, Hello, Key, Role, Welcome};
 use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
 use bivouac_proto::meta::MetaRequest;
@@ -33,6 +34,19 @@ pub(crate) struct Daemon {
     boot: u64,
     counters: Counters,
     pub(crate) ending: Arc<Ending>,
+}
+
+/// The version page as the metadata store's observer.
+struct Page(VersionPage);
+
+impl Observer for Page {
+    fn changed(&self, shard: ShardId) {
+        self.0.changed(shard);
+    }
+
+    fn namespace(&self, version: u64) {
+        self.0.raise_namespace(version);
+    }
 }
 
 /// How a daemon is told to stop.
@@ -200,6 +214,9 @@ impl Daemon {
             self.begin(map)?;
             self.begun.store(true, Ordering::Release);
         }
+        if self.agent.is_some() {
+            self.retire_pages(map);
+        }
         self.links.learn(map.clone());
         Ok(())
     }
@@ -211,7 +228,8 @@ impl Daemon {
             };
             // The store asks for the map from its first moment on.
             self.links.learn(map.clone());
-            let options = Options::new(self.config.deployment);
+            let options =
+                Options { observer: self.version_page(server.id), ..Options::new(self.config.deployment) };
             let store = MetaStore::open(&storage.join("meta"), options, Around(self.links.clone())).map_err(
                 |error| {
                     tracing::error!(%error, "the metadata store does not open");
@@ -239,6 +257,30 @@ impl Daemon {
         }
         tracing::info!(epoch = %map.epoch, servers = map.servers.len(), "serving");
         Ok(())
+    }
+
+    /// The page that tells the processes of this node what has changed. Without one they ask, each time.
+    fn version_page(&self, server: ServerId) -> Option<Arc<dyn Observer>> {
+        let directory = self.node_dir();
+        match VersionPage::create(directory.as_bytes(), server) {
+            Ok(page) => Some(Arc::new(Page(page))),
+            Err(error) => {
+                tracing::warn!(%error, "the processes of this node cannot keep what they read of the metadata");
+                None
+            }
+        }
+    }
+
+    fn node_dir(&self) -> String {
+        bivouac_node::node_dir(&bivouac_node::run_dir(self.config.uid, &self.config.name), self.config.node)
+    }
+
+    /// A server of this node that is down cannot say so itself.
+    fn retire_pages(&self, map: &Map) {
+        let here = map.servers.iter().filter(|s| s.node == self.config.node && s.state != ServerState::Up);
+        for server in here {
+            VersionPage::retire_at(self.node_dir().as_bytes(), server.id);
+        }
     }
 
     fn stats(&self) -> Stats {

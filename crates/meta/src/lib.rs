@@ -44,4 +44,4 @@ mod store;
 mod stripe;
 
 pub use error::OpenError;
-pub use store::{Caller, Counts, MetaStore, Options, Outside};
+pub use store::{Caller, Counts, MetaStore, Observer, Options, Outside};

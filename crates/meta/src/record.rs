@@ -213,6 +213,7 @@ impl Inode {
             store,
             size_generation: self.size_generation,
             split: self.as_directory().is_some_and(|d| d.state == Spread::Split),
+            xattrs: !self.xattrs().is_empty(),
             layout,
         }
     }

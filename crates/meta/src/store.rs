@@ -52,6 +52,15 @@ pub trait Outside: Send + Sync + 'static {
     fn now(&self) -> Time;
 }
 
+/// Hears of changes, to let others know at once that what they have read may be true no more.
+pub trait Observer: Send + Sync + 'static {
+    /// A shard is about to change. Called under its lock, before anybody can see the change.
+    fn changed(&self, shard: ShardId);
+
+    /// The namespace has this version from now on. Called before what it is for can be seen.
+    fn namespace(&self, version: u64);
+}
+
 /// Who asks.
 #[derive(Clone, Debug)]
 pub struct Caller {
@@ -66,7 +75,7 @@ pub struct Caller {
 }
 
 /// How a store works.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// The deployment; logs of others are refused.
     pub deployment: u64,
@@ -81,6 +90,8 @@ pub struct Options {
     pub background: bool,
     /// Compact a log at this length, bytes, rather than at the default (for tests).
     pub compact_at: Option<u64>,
+    /// Who is to hear of changes.
+    pub observer: Option<Arc<dyn Observer>>,
 }
 
 impl Options {
@@ -93,6 +104,7 @@ impl Options {
             intent_age: Duration::from_secs(2),
             background: true,
             compact_at: None,
+            observer: None,
         }
     }
 }
@@ -145,7 +157,11 @@ impl<O: Outside> MetaStore<O> {
         }
         let grace = Instant::now() + options.grace;
         let (deployment, patience) = (options.deployment, options.patience);
-        let stripes = Stripes::open(dir, deployment, patience, grace, options.compact_at)?;
+        let mut stripes = Stripes::open(dir, deployment, patience, grace, options.compact_at)?;
+        if let Some(observer) = &options.observer {
+            observer.namespace(stripes.namespace());
+        }
+        stripes.observer = options.observer;
         let namespace = AtomicU64::new(stripes.namespace());
         let core = Core {
             keeper: Keeper::new(grace),
@@ -349,6 +365,9 @@ impl<O: Outside> Core<O> {
         let before = self.stripes.raise_namespace(version).map_err(|e| Failure::Errno(e.errno()))?;
         if before >= version {
             return Err(Refusal::StaleNamespace(before).into());
+        }
+        if let Some(observer) = &self.stripes.observer {
+            observer.namespace(version);
         }
         self.namespace.fetch_max(version, Ordering::AcqRel);
         Ok(())

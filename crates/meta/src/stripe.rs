@@ -9,12 +9,13 @@ use crate::error::{LogError, Op, OpenError, Stop};
 use crate::log::{Identity, Log};
 use crate::mutation::{Batch, Mutation, WHOLE_SERVER};
 use crate::shard::{Live, Opened, Shard};
+use crate::store::Observer;
 use bivouac_layout::ShardId;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Time};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How many stripes a server has.
@@ -49,6 +50,7 @@ pub(crate) struct Bench<'a> {
     pub shard: &'a mut Shard,
     log: &'a mut Log,
     record: &'a mut Vec<u8>,
+    observer: Option<&'a dyn Observer>,
     changed: bool,
     full: bool,
 }
@@ -66,6 +68,9 @@ impl Bench<'_> {
         let now = draft.now;
         let batch = draft.finish(self.id, self.shard);
         write(self.log, self.record, &batch, frees).inspect_err(|_| self.full = true)?;
+        if let Some(observer) = self.observer {
+            observer.changed(self.id);
+        }
         self.shard.concluded.clear();
         for mutation in batch.mutations {
             self.shard.apply(mutation);
@@ -97,11 +102,12 @@ fn write(log: &mut Log, record: &mut Vec<u8>, batch: &Batch, frees: bool) -> Res
 }
 
 /// All stripes of a server.
-#[derive(Debug)]
 pub(crate) struct Stripes {
     stripes: Vec<(Mutex<Stripe>, Condvar)>,
     /// Longest wait for somebody else before [`Refusal::Busy`].
     patience: Duration,
+    /// Hears of changes.
+    pub(crate) observer: Option<Arc<dyn Observer>>,
 }
 
 impl Stripes {
@@ -143,7 +149,7 @@ impl Stripes {
             let stripe = Stripe { shards, namespace, log, compact_at, compacted, record, waiting };
             stripes.push((Mutex::new(stripe), Condvar::new()));
         }
-        Ok(Stripes { stripes, patience })
+        Ok(Stripes { stripes, patience, observer: None })
     }
 
     fn lock(&self, number: usize) -> MutexGuard<'_, Stripe> {
@@ -182,6 +188,7 @@ impl Stripes {
                 shard,
                 log: &mut stripe.log,
                 record: &mut stripe.record,
+                observer: self.observer.as_deref(),
                 changed: false,
                 full: false,
             };

@@ -28,6 +28,7 @@
 //! - [`process`]: who we are (cached, safe across fork) and whether another process is alive.
 //! - [`release`]: what a server is told when a description is gone.
 //! - [`fd`]: descriptors that are closed without libc.
+//! - [`versions`]: [`VersionPage`], which tells what a process knows of a server of its node whether it still is so.
 //! - [`raw`]: system calls that do not go through libc.
 //!
 //! All of it runs inside other people's programs: no threads, no calls of libc's file functions, no panics.
@@ -43,6 +44,7 @@ pub mod raw;
 pub mod release;
 pub mod slot;
 pub mod table;
+pub mod versions;
 
 pub use error::NodeError;
 pub use fd::Fd;
@@ -50,3 +52,4 @@ pub use names::{Environment, agent_socket, key_path, node_dir, run_dir, server_s
 pub use offset::OffsetGuard;
 pub use slot::Slot;
 pub use table::{OpenTable, SlotId};
+pub use versions::VersionPage;

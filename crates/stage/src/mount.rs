@@ -87,7 +87,7 @@ impl Tree for Mount {
         let directory = self.open_with(path, OFlags::RDONLY | OFlags::DIRECTORY, false)?;
         let mut names = Vec::new();
         loop {
-            let entries = directory.handle.list(4096).map_err(error)?;
+            let entries = directory.handle.list(4096).map_err(error)?.entries;
             if entries.is_empty() {
                 return Ok(names);
             }

@@ -137,7 +137,7 @@ impl Cluster {
         let handle = self.open(path, libc::O_RDONLY | libc::O_DIRECTORY).expect("opened");
         let mut names = Vec::new();
         loop {
-            let entries = handle.list(1000).expect("listed");
+            let entries = handle.list(1000).expect("listed").entries;
             if entries.is_empty() {
                 break;
             }

@@ -51,6 +51,8 @@ struct Stream {
 struct State {
     /// Listed and not returned yet.
     ahead: VecDeque<DirEntry>,
+    /// Nothing comes after those.
+    ended: bool,
     /// The cookie behind the entry returned last.
     place: u64,
     /// What `readdir` returns a pointer to.
@@ -80,7 +82,7 @@ impl Stream {
         let place = vfs::lseek(fd, 0, libc::SEEK_CUR).unwrap_or(0) as u64;
         // SAFETY: plain data, for which zeros are a value.
         let entry: dirent = unsafe { std::mem::zeroed() };
-        let state = Mutex::new(State { ahead: VecDeque::new(), place, entry });
+        let state = Mutex::new(State { ahead: VecDeque::new(), ended: false, place, entry });
         Ok(Box::into_raw(Box::new(Stream { mark: MARK, fd, state })).cast())
     }
 
@@ -90,9 +92,12 @@ impl Stream {
 
     /// Puts the next entry into `state.entry`; false at the end.
     fn advance(&self, state: &mut State) -> Result<bool, Errno> {
-        if state.ahead.is_empty() {
+        if state.ahead.is_empty() && !state.ended {
             state.ahead = match vfs::list(self.fd, BATCH) {
-                Ok(entries) => entries.into(),
+                Ok(listed) => {
+                    state.ended = listed.end;
+                    listed.entries.into()
+                }
                 // A directory that was removed has come to its end.
                 Err(Errno::NOENT) => return Ok(false),
                 Err(errno) => return Err(errno),
@@ -109,6 +114,7 @@ impl Stream {
     fn seek(&self, place: i64) {
         let mut state = self.state();
         state.ahead.clear();
+        state.ended = false;
         state.place = place as u64;
         let _ = vfs::lseek(self.fd, place, libc::SEEK_SET);
     }

@@ -4,7 +4,8 @@
 //! own pointers to the kernel before they come here.
 
 use super::{fds, state};
-use bivouac_proto::{DirEntry, Errno};
+use bivouac_client::Entries;
+use bivouac_proto::Errno;
 use std::io::{IoSlice, IoSliceMut};
 
 /// `read(2)`.
@@ -98,7 +99,7 @@ pub fn fsync(fd: i32, data_only: bool) -> Result<(), Errno> {
 }
 
 /// The next entries of a directory of ours, about `max`, from the position that all its descriptors share; none at the end.
-pub fn list(fd: i32, max: usize) -> Result<Vec<DirEntry>, Errno> {
+pub fn list(fd: i32, max: usize) -> Result<Entries, Errno> {
     match fds::get(fd)? {
         Some(file) => state::guarded(|| file.list(max)),
         None => Err(Errno::BADF),

@@ -75,6 +75,7 @@ pub(super) fn small_attr() -> Attr {
         store: Store::Record,
         size_generation: 0,
         split: false,
+        xattrs: false,
         layout: None,
     }
 }

@@ -1,0 +1,289 @@
+//! What this process has read of the metadata and can still believe.
+//!
+//! An answer about a name or an inode is kept with the count that its shard had before the question was asked; as long as the
+//! version page of the shard's server shows the same count, the answer is as good as a fresh one, and costs no
+//! round trip (see [`bivouac_node::versions`]). So nothing here is ever stale, and nothing has to be told to forget:
+//! the counts do. Only servers of this node have pages; what others say is not kept.
+//!
+//! Kept are: what a name leads to, or that it is not there; the attributes of an inode (but not of a file that is being
+//! written to, whose size others know better, nor of a split directory, whose times lie in several shards), with a symbolic
+//! link's target; and where a directory hangs, which follows from its name.
+//!
+//! Names count under a namespace version only: they were read with this process's rights to search the directory, and taking
+//! rights raises the version. A lock that is taken means not knowing.
+
+use crate::session::Client;
+use bivouac_layout::{Ino, ServerId, ShardId, namespace};
+use bivouac_node::VersionPage;
+use bivouac_proto::attr::{Attr, DirEntry, FileKind, Store};
+use std::collections::HashMap;
+use std::sync::{OnceLock, RwLock};
+
+/// Facts of each kind before they are all forgotten.
+const KEPT: usize = 1 << 17;
+
+/// The permission to look names up.
+const SEARCH: u32 = 1;
+
+/// The version pages of this node's servers.
+pub(crate) struct Pages(Box<[OnceLock<Option<VersionPage>>]>);
+
+/// The facts.
+#[derive(Default)]
+pub(crate) struct Facts(RwLock<Known>);
+
+#[derive(Default)]
+struct Known {
+    version: u64,
+    names: HashMap<Ino, HashMap<Box<[u8]>, Name>>,
+    named: usize,
+    inodes: HashMap<Ino, Inode>,
+    parents: HashMap<Ino, Parent>,
+}
+
+/// What a name leads to.
+#[derive(Clone, Copy)]
+struct Name {
+    to: Option<(Ino, FileKind)>,
+    seen: u64,
+}
+
+struct Inode {
+    attr: Box<Attr>,
+    target: Box<[u8]>,
+    seen: u64,
+}
+
+/// Where a directory hangs.
+struct Parent {
+    dir: Ino,
+    name: Box<[u8]>,
+    shard: ShardId,
+    seen: u64,
+}
+
+/// A small file's contents, which came when it was opened.
+pub(crate) struct Contents {
+    bytes: Box<[u8]>,
+    shard: ShardId,
+    seen: u64,
+}
+
+/// A shard's count before a question, with the sum of its server's.
+#[derive(Clone, Copy)]
+pub(crate) struct Before {
+    shard: ShardId,
+    server: ServerId,
+    seen: u64,
+    total: u64,
+}
+
+impl Pages {
+    pub(crate) fn new(servers: usize) -> Pages {
+        Pages((0..servers).map(|_| OnceLock::new()).collect())
+    }
+}
+
+impl Facts {
+    /// Knows nothing, as of this namespace version.
+    pub(crate) fn new(version: u64) -> Facts {
+        Facts(RwLock::new(Known { version, ..Known::default() }))
+    }
+
+    /// Forgets all names, and takes no more of versions older than this.
+    pub(crate) fn forget_names(&self, version: u64) {
+        // Nobody holds the lock across a request, so waiting is short.
+        if let Ok(mut known) = self.0.write() {
+            known.version = known.version.max(version);
+            known.names.clear();
+            known.parents.clear();
+            known.named = 0;
+        }
+    }
+}
+
+impl Client {
+    fn page(&self, server: ServerId) -> Option<&VersionPage> {
+        let page = self.pages().0.get(usize::from(server.0))?.get_or_init(|| {
+            let here = self.map().server(server).is_some_and(|s| s.node == self.node());
+            (here && self.local_access).then(|| VersionPage::attach(self.node_dir(), server).ok()).flatten()
+        });
+        page.as_ref().filter(|page| page.is_live())
+    }
+
+    fn seen(&self, shard: ShardId) -> Option<u64> {
+        Some(self.page(self.map().primary(shard))?.shard(shard))
+    }
+
+    /// To be called before a question to a shard whose answer is to be kept. `None`: it cannot be.
+    pub(crate) fn before(&self, shard: ShardId) -> Option<Before> {
+        let server = self.map().primary(shard);
+        let page = self.page(server)?;
+        Some(Before { shard, server, total: page.total(), seen: page.shard(shard) })
+    }
+
+    /// The count to keep with an answer about `shard`, which came with the answer to the question after `before`.
+    fn count_of(&self, before: Before, shard: ShardId) -> Option<u64> {
+        if shard == before.shard {
+            return Some(before.seen);
+        }
+        // In this order: the count is from a moment at which nothing had changed since the question.
+        let page =
+            (self.map().primary(shard) == before.server).then(|| self.page(before.server)).flatten()?;
+        let seen = page.shard(shard);
+        (page.total() == before.total).then_some(seen)
+    }
+
+    /// What a name leads to: `None` for not knowing, `Some(None)` for nothing.
+    pub(crate) fn known_name(
+        &self,
+        version: u64,
+        dir: Ino,
+        shard: ShardId,
+        name: &[u8],
+    ) -> Option<Option<(Ino, FileKind)>> {
+        let fact = {
+            let known = self.facts().0.try_read().ok()?;
+            if known.version != version {
+                return None;
+            }
+            *known.names.get(&dir)?.get(name)?
+        };
+        let page = self.page(self.map().primary(shard))?;
+        (page.shard(shard) == fact.seen && page.namespace() <= version).then_some(fact.to)
+    }
+
+    /// An inode's attributes, and the target of a symbolic link.
+    pub(crate) fn known_inode(&self, ino: Ino) -> Option<(Box<Attr>, Vec<u8>)> {
+        let (attr, target, seen) = {
+            let known = self.facts().0.try_read().ok()?;
+            let fact = known.inodes.get(&ino)?;
+            (fact.attr.clone(), fact.target.to_vec(), fact.seen)
+        };
+        (self.seen(ino.shard())? == seen).then_some((attr, target))
+    }
+
+    /// The directory above a directory, and the name in it.
+    pub(crate) fn known_parent(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+        let (dir, name, shard, seen) = {
+            let known = self.facts().0.try_read().ok()?;
+            let fact = known.parents.get(&ino)?;
+            (fact.dir, fact.name.to_vec(), fact.shard, fact.seen)
+        };
+        (self.seen(shard)? == seen).then_some((dir, name))
+    }
+
+    /// Keeps what was answered about a name: `before` is of its shard.
+    pub(crate) fn learn_name(
+        &self,
+        version: u64,
+        before: Option<Before>,
+        dir: Ino,
+        name: &[u8],
+        to: Option<(Ino, FileKind)>,
+    ) {
+        let Some(before) = before else { return };
+        if let Ok(mut known) = self.facts().0.try_write()
+            && known.version == version
+        {
+            known.put_name(before, dir, name, to);
+        }
+    }
+
+    /// Takes along the contents of a file that was opened by the question after `before`.
+    pub(crate) fn keep(&self, before: Option<Before>, attr: &Attr, bytes: &[u8]) -> Option<Contents> {
+        let shard = attr.ino.shard();
+        let seen = self.count_of(before?, shard)?;
+        (bytes.len() as u64 == attr.size).then(|| Contents { bytes: bytes.into(), shard, seen })
+    }
+
+    /// The contents, if nothing has changed.
+    pub(crate) fn still<'c>(&self, contents: &'c Contents) -> Option<&'c [u8]> {
+        (self.seen(contents.shard)? == contents.seen).then_some(&contents.bytes[..])
+    }
+
+    /// Keeps what was answered about an inode, to the question after `before`.
+    pub(crate) fn learn_inode(&self, before: Option<Before>, attr: &Attr, target: &[u8]) {
+        if let Some(before) = before
+            && let Some(seen) = self.count_of(before, attr.ino.shard())
+            && let Ok(mut known) = self.facts().0.try_write()
+        {
+            known.put_inode(seen, attr, target);
+        }
+    }
+}
+
+impl Client {
+    /// Keeps a listing that came with attributes, if this process may look its names up.
+    pub(crate) fn learn_listing(
+        &self,
+        version: u64,
+        before: Option<Before>,
+        dir: Ino,
+        split: bool,
+        entries: &[DirEntry],
+    ) {
+        let Some(before) = before else { return };
+        let may_search = self.credentials().uid == 0
+            || self.known_inode(dir).is_some_and(|(a, _)| self.allowed(a.mode, a.uid, a.gid, SEARCH, true));
+        if !may_search {
+            return;
+        }
+        let Ok(mut known) = self.facts().0.try_write() else { return };
+        for entry in entries {
+            let shard = namespace::entry_shard(dir, split, &entry.name);
+            if known.version == version
+                && let Some(seen) = self.count_of(before, shard)
+            {
+                known.put_name(
+                    Before { shard, seen, ..before },
+                    dir,
+                    &entry.name,
+                    Some((entry.ino, entry.kind)),
+                );
+            }
+            // A link's target does not come with a listing.
+            if let Some(attr) = &entry.attr
+                && attr.kind != FileKind::Symlink
+                && let Some(seen) = self.count_of(before, entry.ino.shard())
+            {
+                known.put_inode(seen, attr, b"");
+            }
+        }
+    }
+}
+
+impl Known {
+    fn put_name(&mut self, before: Before, dir: Ino, name: &[u8], to: Option<(Ino, FileKind)>) {
+        if self.named > KEPT {
+            self.names.clear();
+            self.named = 0;
+        }
+        let names = self.names.entry(dir).or_default();
+        let fact = Name { to, seen: before.seen };
+        if let Some(known) = names.get_mut(name) {
+            *known = fact;
+        } else {
+            names.insert(name.into(), fact);
+            self.named += 1;
+        }
+        if let Some((ino, FileKind::Directory)) = to {
+            if self.parents.len() > KEPT {
+                self.parents.clear();
+            }
+            let parent = Parent { dir, name: name.into(), shard: before.shard, seen: before.seen };
+            self.parents.insert(ino, parent);
+        }
+    }
+
+    fn put_inode(&mut self, seen: u64, attr: &Attr, target: &[u8]) {
+        if attr.split || attr.store == (Store::Blocks { settled: false }) {
+            return;
+        }
+        if self.inodes.len() > KEPT {
+            self.inodes.clear();
+        }
+        let fact = Inode { attr: Box::new(attr.clone()), target: target.into(), seen };
+        self.inodes.insert(attr.ino, fact);
+    }
+}
