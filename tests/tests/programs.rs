@@ -1,6 +1,6 @@
 //! Real programs, unchanged, on four servers: each does the same as on a local directory.
 
-use bivouac_tests::same_as_local;
+use bivouac_tests::{Site, same_as_local};
 
 #[test]
 fn cp_r() {
@@ -225,4 +225,15 @@ fn mpi_io() {
 #[test]
 fn parallel_hdf5() {
     parallel("hdf5", "h5pcc.mpich", ":");
+}
+
+#[test]
+fn what_one_process_changed_another_sees_at_once() {
+    let site = Site::new("coherence");
+    let name = site.up(4);
+    let program = format!("{}/programs/coherence.py", env!("CARGO_MANIFEST_DIR"));
+    for seed in [11, 12] {
+        let said = site.sh(&name, &format!("python3 -B {program} /bivouac/seed{seed} 1500 {seed}")).ok();
+        assert_eq!(said, "1500 rounds\n");
+    }
 }
