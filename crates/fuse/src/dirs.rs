@@ -81,7 +81,8 @@ impl Call<'_> {
         }
         loop {
             if listed.entries.is_empty() {
-                listed.entries = self.face.client.list_after(self.ino(), listed.after, BATCH, false)?.into();
+                listed.entries =
+                    self.face.client.list_after(self.ino(), listed.after, BATCH, false)?.entries.into();
             }
             let Some(entry) = listed.entries.front() else { break };
             if !put(&mut reply, room, entry.ino.0, entry.cookie, entry.kind, &entry.name) {
