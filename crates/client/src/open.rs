@@ -27,6 +27,18 @@ const KEPT: i32 = libc::O_ACCMODE
     | libc::O_DIRECTORY
     | libc::O_NOFOLLOW;
 
+/// What the flags of `open(2)` ask of a file that exists.
+fn how(flags: i32) -> OpenHow {
+    OpenHow {
+        read: flags & libc::O_ACCMODE != libc::O_WRONLY,
+        write: flags & libc::O_ACCMODE != libc::O_RDONLY,
+        append: flags & libc::O_APPEND != 0,
+        truncate: flags & libc::O_TRUNC != 0,
+        directory: flags & libc::O_DIRECTORY != 0,
+        create: None,
+    }
+}
+
 /// What an open found.
 enum Found {
     /// Registered at the server.
@@ -44,17 +56,42 @@ impl Client {
         if flags & libc::O_TMPFILE == libc::O_TMPFILE {
             return Err(Errno::OPNOTSUPP.into());
         }
+        self.opened(flags, |open| {
+            let mut named = None;
+            let found = self.at_last(start, path, |walk, last| {
+                named = match &last {
+                    Last::Name(place) => Some((place.dir, place.name.clone())),
+                    Last::Directory(_) => None,
+                };
+                self.open_last(walk, last, flags, mode, open)
+            });
+            Ok((found?, named))
+        })
+    }
+
+    /// Opens what an open description stands for anew, as opening `/proc/self/fd/N` does: permissions are checked,
+    /// O_TRUNC truncates, and the new description has a position and flags of its own. The file needs no name any
+    /// more. ELOOP for a symbolic link and with O_NOFOLLOW, EEXIST with O_CREAT and O_EXCL, ENXIO for what is no file.
+    pub fn open_again(&'static self, handle: &Handle, flags: i32) -> Result<Arc<Handle>, Fail> {
+        if flags & libc::O_TMPFILE == libc::O_TMPFILE {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        let named = self.table().slot(handle.id()).and_then(|slot| slot.name());
+        let named = named.map(|(dir, name)| (Ino(dir), name));
+        self.opened(flags, |open| {
+            Ok((self.open_inode(handle.ino(), handle.is_directory(), flags, open)?, named))
+        })
+    }
+
+    /// Makes a description of what `find` finds under its number, and the directory and name where it found it.
+    fn opened(
+        &'static self,
+        flags: i32,
+        find: impl FnOnce(OpenId) -> Result<(Found, Option<(Ino, Vec<u8>)>), Fail>,
+    ) -> Result<Arc<Handle>, Fail> {
         let id = self.table().allocate().map_err(|e| Errno(e.raw_errno() as u16))?;
         let open = OpenId { agent: self.agent_number(), slot: id.index, generation: id.generation };
-        let mut named = None;
-        let found = self.at_last(start, path, |walk, last| {
-            named = match &last {
-                Last::Name(place) => Some((place.dir, place.name.clone())),
-                Last::Directory(_) => None,
-            };
-            self.open_last(walk, last, flags, mode, open)
-        });
-        match found.and_then(|found| self.filled(id, found, flags, named).map_err(Fail::from)) {
+        match find(open).and_then(|(found, named)| self.filled(id, found, flags, named).map_err(Fail::from)) {
             Ok(handle) => Ok(Arc::new(handle)),
             Err(fail) => {
                 if self.table().retire(id) {
@@ -119,12 +156,9 @@ impl Client {
             return Err(Errno::ISDIR.into());
         }
         let how = OpenHow {
-            read: flags & libc::O_ACCMODE != libc::O_WRONLY,
-            write: flags & libc::O_ACCMODE != libc::O_RDONLY,
-            append: flags & libc::O_APPEND != 0,
-            truncate: flags & libc::O_TRUNC != 0,
             directory: flags & libc::O_DIRECTORY != 0 || slash,
             create: create.then_some(Create { mode: (mode & 0o7777) as u16, exclusive }),
+            ..how(flags)
         };
         if flags & libc::O_PATH != 0 {
             return self.open_path(walk, place, how.directory, follow);
@@ -215,6 +249,40 @@ impl Client {
             return Err(Errno::ACCESS.into());
         }
         Ok(Found::Directory(ino))
+    }
+
+    fn open_inode(&self, ino: Ino, directory: bool, flags: i32, open: OpenId) -> Result<Found, Fail> {
+        if flags & libc::O_NOFOLLOW != 0 {
+            return Err(Errno::LOOP.into());
+        }
+        let path_only = flags & libc::O_PATH != 0;
+        if !path_only && flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL {
+            return Err(Errno::EXIST.into());
+        }
+        let directory = directory || self.attr_of(ino)?.kind == FileKind::Directory;
+        if directory {
+            return self.open_directory(ino, flags, true).map_err(|failing| match failing {
+                Failing::Fail(fail) => fail,
+                _ => Errno::IO.into(),
+            });
+        }
+        if flags & libc::O_DIRECTORY != 0 {
+            return Err(Errno::NOTDIR.into());
+        }
+        if path_only {
+            return Ok(Found::Path(ino));
+        }
+        let mut record = [0; RECORD_MAX];
+        let into = &mut [IoSliceMut::new(&mut record)];
+        let request = MetaRequest::OpenInode { ino, how: how(flags), open };
+        let MetaReply::Opened { attr, .. } = self.meta_with(ino, &request, &[], into)?.0 else {
+            return Err(Errno::PROTO.into());
+        };
+        match attr.kind {
+            FileKind::File => Ok(Found::File(attr)),
+            FileKind::Symlink => Err(Errno::LOOP.into()),
+            _ => Err(Errno::NXIO.into()),
+        }
     }
 
     fn open_path(
