@@ -75,6 +75,11 @@ fn standard_streams() {
 }
 
 #[test]
+fn streams_whose_descriptors_change() {
+    same_transcript("streams");
+}
+
+#[test]
 fn trees() {
     same_transcript("tree");
 }

@@ -7,6 +7,7 @@
 use crate::error::Fail;
 use crate::handle::Handle;
 use crate::names::New;
+use crate::open::how;
 use crate::session::Client;
 use crate::walk::{Failing, Last};
 use bivouac_layout::Ino;
@@ -134,14 +135,7 @@ impl Client {
         flags: i32,
         open: impl FnOnce(OpenHow, OpenId) -> Result<(Box<Attr>, bool), Errno>,
     ) -> Result<OpenedFile, Errno> {
-        let how = OpenHow {
-            read: flags & libc::O_ACCMODE != libc::O_WRONLY,
-            write: flags & libc::O_ACCMODE != libc::O_RDONLY,
-            append: flags & libc::O_APPEND != 0,
-            truncate: flags & libc::O_TRUNC != 0,
-            directory: false,
-            create: None,
-        };
+        let how = OpenHow { directory: false, ..how(flags) };
         let id = self.table().allocate().map_err(|e| Errno(e.raw_errno() as u16))?;
         let name = OpenId { agent: self.agent_number(), slot: id.index, generation: id.generation };
         let opened = open(how, name).and_then(|(attr, created)| match attr.kind {

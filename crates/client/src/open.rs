@@ -28,7 +28,7 @@ const KEPT: i32 = libc::O_ACCMODE
     | libc::O_NOFOLLOW;
 
 /// What the flags of `open(2)` ask of a file that exists.
-fn how(flags: i32) -> OpenHow {
+pub(crate) fn how(flags: i32) -> OpenHow {
     OpenHow {
         read: flags & libc::O_ACCMODE != libc::O_WRONLY,
         write: flags & libc::O_ACCMODE != libc::O_RDONLY,

@@ -22,10 +22,11 @@ mod faces;
 mod raw;
 mod vfs;
 
-/// Runs when the library is loaded, before other libraries begin (`-z initfirst`): decides whether a deployment is
-/// configured, and exchanges the standard streams that lie in the mount.
+/// Runs when the library is loaded, before other libraries begin (`-z initfirst`): completes the standard
+/// streams, decides whether a deployment is configured, and gives it those that lie in the mount.
 extern "C" fn begin(_argc: libc::c_int, _argv: *const *const libc::c_char, envp: *const *const libc::c_char) {
     real::find_all();
+    faces::stdio::begin();
     // SAFETY: the environment that the kernel made; nothing else of the program runs yet.
     let closed = unsafe { vfs::carried::take(envp) };
     if vfs::begin(envp) {
@@ -38,10 +39,7 @@ extern "C" fn begin(_argc: libc::c_int, _argv: *const *const libc::c_char, envp:
 
 /// Runs when the process ends by `exit`; `_exit` has a face.
 extern "C" fn end() {
-    vfs::fds::leave(|| {
-        // SAFETY: flushes all of libc's streams.
-        unsafe { libc::fflush(std::ptr::null_mut()) };
-    });
+    vfs::fds::leave(faces::stdio::flush_ours);
 }
 
 #[cfg(not(test))]

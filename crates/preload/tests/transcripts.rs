@@ -40,6 +40,11 @@ fn streams_on_local_files_are_the_c_librarys() {
 }
 
 #[test]
+fn streams_on_local_files_change_files_as_without_the_library() {
+    same("streams");
+}
+
+#[test]
 fn directory_streams_on_local_directories_are_the_c_librarys() {
     same("dirs");
 }

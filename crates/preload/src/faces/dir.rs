@@ -281,7 +281,11 @@ faces! {
     /// Closes a directory stream and its descriptor.
     fn closedir(dir: *mut DIR) -> c_int {
         if ours(dir).is_none() {
-            return if dir.is_null() { result(Err::<(), _>(Errno::INVAL)) } else { real_closedir(dir) };
+            if dir.is_null() {
+                return result(Err::<(), _>(Errno::INVAL));
+            }
+            // Its number may have become ours since.
+            return vfs::open::closed_by(real_dirfd(dir), || real_closedir(dir));
         }
         let mut stream = Box::from_raw(dir.cast::<Stream>());
         stream.mark = 0;

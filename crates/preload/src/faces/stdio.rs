@@ -11,20 +11,18 @@
 //!   the streams in place.
 //! - **Wide characters**: the C library fixes the orientation of a cookie stream to bytes. [`wide`] replaces the wide
 //!   functions for our streams, by way of the byte functions.
-//! - **`stdin`, `stdout`, `stderr`** exist before anybody opens anything, and are objects that can't become cookie
-//!   streams. When descriptor 0, 1 or 2 is a file of the mount, the *variables* are made to point at streams of ours,
-//!   and back when it no longer is ([`standard`]). The C++ library has copies of those pointers, which are kept in
-//!   step ([`cxx`]).
+//! - **`stdin`, `stdout`, `stderr`** exist before anybody opens anything. We provide those objects, with room for
+//!   becoming cookie streams while descriptor 0, 1 or 2 is a file of the mount ([`standard`]).
 //!
 //! `dprintf` has no stream and is done in [`direct`].
 //!
 //! # Limits
 //! `fwscanf` and its relatives fail on our streams, and `,ccs=` in a mode is ignored (the locale's encoding is used).
-//! A program that kept its own copy of the pointer `stdout`, and then moved a file of the mount to descriptor 1 by
-//! `dup2`, writes to a stream that fails.
+//! After `dup2` of a file of the mount onto the descriptor of another stream of the C library than the three, that
+//! stream fails (EBADF).
 
-pub mod cxx;
 pub mod direct;
+pub mod flush;
 pub mod mode;
 pub mod open;
 pub mod reopen;
@@ -32,4 +30,5 @@ pub mod standard;
 pub mod stream;
 pub mod wide;
 
-pub use standard::{at_start, std_descriptor_changed};
+pub use flush::flush_ours;
+pub use standard::{at_start, begin, std_descriptor_changed};

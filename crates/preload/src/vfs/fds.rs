@@ -282,7 +282,8 @@ pub fn is_known(fd: i32) -> bool {
 }
 
 /// The process ends: locks are given up now, not when the agent has noticed. (The kernel too is done with them before
-/// anybody who waits for the process goes on.) Other descriptors need no hurry. `flush` runs before anything is closed.
+/// anybody who waits for the process goes on.) Other descriptors need no hurry. `flush` runs before anything is given up, as
+/// what a stream still holds is to be written under the lock.
 pub fn leave(flush: impl Fn()) {
     if !state::has_client() || state::borrowed() {
         return;
@@ -294,6 +295,10 @@ pub fn leave(flush: impl Fn()) {
             continue;
         }
         let Ok(Some(file)) = get(fd) else { continue };
+        if !flushed {
+            flush();
+            flushed = true;
+        }
         let _ = state::guarded(|| {
             client.release_process_locks(file.ino());
             Ok::<(), Errno>(())
@@ -301,10 +306,6 @@ pub fn leave(flush: impl Fn()) {
         let locked =
             client.table().slot(file.id()).is_some_and(|slot| slot.locks.load(Ordering::Acquire) != 0);
         if locked {
-            if !flushed {
-                flush();
-                flushed = true;
-            }
             drop(file);
             let file = take(fd);
             let _ = sys!(SYS_close, fd);

@@ -4,12 +4,14 @@ use super::at::at;
 use super::fds::{self, File, Standing};
 use super::place::{Place, place};
 use super::state;
-use bivouac_client::{Client, Fail, hidden};
+use bivouac_client::{Client, Fail, Handle, hidden};
 use bivouac_layout::Ino;
 use bivouac_node::Fd;
 use bivouac_proto::Errno;
 use rustix::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::ffi::CStr;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
 
 /// `openat(2)`.
 #[inline]
@@ -22,9 +24,10 @@ pub fn openat(dirfd: i32, path: &CStr, flags: i32, mode: u32) -> Result<i32, Err
     if !state::active() {
         return kernel(dirfd, path);
     }
-    if let Ok(Place::Descriptor(fd)) = place(dirfd, path) {
-        // Not a description of its own, as the kernel would give, but what is expected of /dev/stdin and the like.
-        return duplicate(fd, 0, flags & libc::O_CLOEXEC != 0);
+    if let Ok(Place::Descriptor(fd)) = place(dirfd, path)
+        && let Some(file) = fds::get(fd)?
+    {
+        return open_descriptor(&file, flags);
     }
     let follow = flags & libc::O_NOFOLLOW == 0
         && flags & (libc::O_CREAT | libc::O_EXCL) != libc::O_CREAT | libc::O_EXCL;
@@ -32,8 +35,26 @@ pub fn openat(dirfd: i32, path: &CStr, flags: i32, mode: u32) -> Result<i32, Err
     at(dirfd, path, follow, kernel, inside)
 }
 
+/// What `/proc/self/fd/N` and its like name, opened anew.
+fn open_descriptor(file: &File, flags: i32) -> Result<i32, Errno> {
+    let opened = state::guarded(|| {
+        let client = state::client()?;
+        let handle = client.open_again(file, flags)?;
+        Ok::<_, Fail>(placed(client, handle, flags)?)
+    });
+    opened.map_err(|fail| match fail {
+        Fail::Errno(errno) => errno,
+        Fail::Outside(_) => Errno::IO,
+    })
+}
+
 fn open_inside(client: &'static Client, start: Ino, path: &[u8], flags: i32, mode: u32) -> Result<i32, Fail> {
     let handle = client.open(start, path, flags, state::masked(mode & 0o7777))?;
+    Ok(placed(client, handle, flags)?)
+}
+
+/// Gives a new description its number.
+fn placed(client: &Client, handle: Arc<Handle>, flags: i32) -> Result<i32, Errno> {
     let file = fds::opened(handle)?;
     // When this fails, dropping the file gives the description back.
     let placeholder = client
@@ -94,6 +115,21 @@ fn close_active(fd: i32) -> Result<(), Errno> {
         crate::faces::stdio::std_descriptor_changed(fd);
     }
     closed
+}
+
+/// Runs a function of the C library that closes `fd` by a system call of its own, and lets go of what the number stood
+/// for. A number below 0 is none. If the thread is cancelled in `call`, nothing is dropped.
+pub fn closed_by<T>(fd: i32, call: impl FnOnce() -> T) -> T {
+    if !state::active() || state::borrowed() {
+        return call();
+    }
+    let file = ManuallyDrop::new(fds::take(fd));
+    if let Some(file) = &*file {
+        release_locks(file);
+    }
+    let done = call();
+    drop(ManuallyDrop::into_inner(file));
+    done
 }
 
 /// A process that closes any descriptor of a file loses its process locks on it, as POSIX has it.

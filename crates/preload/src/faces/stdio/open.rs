@@ -1,7 +1,6 @@
-//! `fopen`, `fdopen` and `fclose`.
+//! `fopen`, `fdopen`, `fclose` and `pclose`.
 
 use super::mode::Mode;
-use super::standard;
 use super::stream::{self, FILE};
 use crate::faces::real::{handles, may_be_link_into_mount, pointer, text};
 use crate::vfs::{self, Errno};
@@ -12,6 +11,7 @@ real! {
     real_fopen = fopen(path: *const c_char, mode: *const c_char) -> *mut FILE, else null_mut();
     real_fdopen = fdopen(fd: c_int, mode: *const c_char) -> *mut FILE, else null_mut();
     real_fclose_raw = fclose(stream: *mut FILE) -> c_int, else libc::EOF;
+    real_pclose = pclose(stream: *mut FILE) -> c_int, else -1;
 }
 
 /// The C library's `fclose`.
@@ -99,6 +99,19 @@ pub(super) fn reaches_mount(path: &CStr) -> bool {
     reaches
 }
 
+/// Runs a function of the C library that closes a stream.
+///
+/// # Safety
+/// `stream` is null or a live stream.
+pub(super) unsafe fn closed_by<T>(stream: *mut FILE, call: impl FnOnce() -> T) -> T {
+    // SAFETY: the caller's promise.
+    if !vfs::active() || stream.is_null() || unsafe { stream::is_ours(stream) } {
+        return call();
+    }
+    // SAFETY: as above; a stream without a descriptor has a number below 0 there.
+    vfs::open::closed_by(unsafe { (*stream::layout(stream)).fileno }, call)
+}
+
 faces! {
     /// Opens a file as a stream.
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
@@ -139,13 +152,15 @@ faces! {
         fdopen(fd, mode)
     }
 
-    /// Closes a stream. Ours close their descriptors through `vfs`; the standard ones are more than memory, see
-    /// [`standard`].
+    /// Closes a stream. Ours close their descriptors through `vfs`. The C library's may stand on a number that has
+    /// become ours since.
     fn fclose(stream: *mut FILE) -> c_int {
-        match standard::number_of(stream) {
-            Some(number) => standard::close(number, stream),
-            None => real_fclose(stream),
-        }
+        closed_by(stream, || real_fclose(stream))
+    }
+
+    /// Closes a stream of `popen`.
+    fn pclose(stream: *mut FILE) -> c_int {
+        closed_by(stream, || real_pclose(stream))
     }
 
     /// The name of [`fclose`] in old programs.

@@ -1,229 +1,199 @@
 //! `stdin`, `stdout` and `stderr` on files of the mount.
 //!
-//! The three streams are objects of the C library that make kernel calls, so while descriptor 0, 1 or 2 is one of
-//! ours, the variable points at a cookie stream on the same number instead. `printf`, `puts`, `perror` and the
-//! rest go through the variables, inside the C library too.
+//! These three are objects of the C library, too small to become cookie streams, and their addresses are everywhere:
+//! in the variables, in pointers that programs saved, in the C++ library's buffers. But the C library, too, finds the
+//! objects by their symbols. So we define them, with the room that a cookie stream needs, and ours come
+//! first: in every process these are *the* standard streams, asleep or awake, whole from the moment they are
+//! loaded. They remain streams of the C library's own kind, until descriptor 0, 1 or 2 becomes a file of the mount;
+//! then they become cookie streams on the same number, and back when it no longer is.
 //!
-//! For the program there is one stream all along. So an exchange hands over what makes a stream's state: bytes that
-//! wait to be written (they belong to whatever the descriptor is when they are flushed, as with `dup2` in general), the
-//! kind of buffering, the end-of-file and error marks. Bytes read ahead are dropped, and dropped from the original
-//! too: at exit the C library would seek back over them, in a descriptor that is ours by then.
+//! The change is one store of one word, the stream's kind, as its functions depend on nothing else; a cookie
+//! stream keeps what it needs behind the part that both kinds share. Everything else stays as it is: buffer, waiting
+//! bytes, bytes read ahead, marks, lock. So what `dup2` does to a standard stream is what it does without us: waiting
+//! bytes go to whatever the descriptor is when they are flushed. No lock is needed, which matters as `dup2` may be
+//! called in signal handlers and while another thread is blocked in a read of the same stream.
 //!
-//! Shells redirect thousands of times, so the cookie streams are made once and kept.
+//! A stream that was oriented to wide characters is the exception: cookie streams are made of bytes. What it has
+//! in its buffer of characters is given back to the one of bytes, under the stream's lock.
+//!
+//! Where the program itself brings objects of these names, they stay the C library's kind, and fail (EBADF) on files of
+//! the mount.
 
-use super::mode::Mode;
-use super::stream::{self, FILE, bits};
-use super::{cxx, open};
-use crate::raw::set_errno;
+use super::stream::{self, FILE, Kind, Layout, bits};
+use super::wide;
 use crate::vfs;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// Our streams for the three numbers, made when first needed.
-static OURS: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(null_mut()) }; 3];
-/// While a variable is exchanged: what it held before.
-static ORIGINAL: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(null_mut()) }; 3];
-/// Held during an exchange. Taken by trying only: whoever finds it held (another thread, or a signal handler that
-/// moves descriptors) leaves the matter to its holder.
-static EXCHANGING: AtomicBool = AtomicBool::new(false);
+/// A lock of the C library: free when zero.
+#[repr(C, align(8))]
+struct Lock([u8; 16]);
 
-unsafe extern "C" {
-    static mut stdin: *mut FILE;
-    static mut stdout: *mut FILE;
-    static mut stderr: *mut FILE;
+static mut LOCKS: [Lock; 3] = [const { Lock([0; 16]) }; 3];
+
+/// What the C library's own object of this kind holds at the beginning, but for the state for wide characters, which
+/// [`at_start`] takes from there, as its size is the library's secret.
+const fn object(fileno: c_int, flags: c_int, chain: *mut FILE, lock: *mut Lock) -> Layout {
+    const MAGIC: c_int = 0xfbad_0000_u32 as c_int;
+    let flags = MAGIC | bits::LINKED | bits::FILE_BUFFER | flags;
+    Layout::new(flags, fileno, chain, lock.cast(), stream::plain())
 }
 
-/// The variable of a number; null for other numbers.
-fn variable(number: usize) -> *mut *mut FILE {
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[allow(non_upper_case_globals)]
+static mut _IO_2_1_stdin_: Layout = object(0, bits::NO_WRITES, null_mut(), (&raw mut LOCKS).cast());
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[allow(non_upper_case_globals)]
+static mut _IO_2_1_stdout_: Layout = object(
+    1,
+    bits::NO_READS,
+    (&raw mut _IO_2_1_stdin_).cast(),
+    (&raw mut LOCKS).cast::<Lock>().wrapping_add(1),
+);
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[allow(non_upper_case_globals)]
+static mut _IO_2_1_stderr_: Layout = object(
+    2,
+    bits::NO_READS | bits::UNBUFFERED,
+    (&raw mut _IO_2_1_stdout_).cast(),
+    (&raw mut LOCKS).cast::<Lock>().wrapping_add(2),
+);
+
+/// Streams that were oriented to bytes before they became cookie streams, which all are.
+static OF_BYTES: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+
+/// The object of a number below 3.
+fn stream_of(number: usize) -> *mut Layout {
     match number {
-        0 => &raw mut stdin,
-        1 => &raw mut stdout,
-        2 => &raw mut stderr,
-        _ => null_mut(),
+        0 => &raw mut _IO_2_1_stdin_,
+        1 => &raw mut _IO_2_1_stdout_,
+        _ => &raw mut _IO_2_1_stderr_,
     }
 }
 
-/// What the stream of a number may do.
-fn mode_of(number: usize) -> Mode {
-    let reads = number == 0;
-    Mode { flags: if reads { libc::O_RDONLY } else { libc::O_WRONLY }, reads, writes: !reads, appends: false }
+/// The number whose standard stream this is, as far as the C library uses our objects.
+pub fn number_of(stream: *mut FILE) -> Option<usize> {
+    (0..3).find(|&number| stream_of(number) == stream::layout(stream))
 }
 
-/// To be called when the library starts: descriptors 0, 1, 2 may have been ours from the beginning.
+/// To be called when the library starts, asleep or not, before anybody uses the streams for wide characters.
+pub fn begin() {
+    real_variable!(STDIN, "_IO_2_1_stdin_");
+    real_variable!(STDOUT, "_IO_2_1_stdout_");
+    real_variable!(STDERR, "_IO_2_1_stderr_");
+    for (number, native) in [&STDIN, &STDOUT, &STDERR].into_iter().enumerate() {
+        let (ours, native) = (stream_of(number), native.address().cast::<Layout>());
+        // SAFETY: the C library's object of this name is one of its streams, and at least as large as the part read.
+        unsafe {
+            if !native.is_null() && native != ours && (*ours).wide.is_null() {
+                (*ours).wide = (*native).wide;
+            }
+        }
+    }
+}
+
+/// To be called when a deployment is configured: descriptors 0, 1, 2 may have been ours from the beginning.
 pub fn at_start() {
-    for number in 0..3 {
-        std_descriptor_changed(number);
-    }
+    (0..3).for_each(std_descriptor_changed);
 }
 
 /// To be called when descriptor `fd` has become another file, or was closed. Does something for 0, 1 and 2 only.
 ///
-/// Not to be called in a `vfork` child, whose variables are its parent's.
+/// Not to be called in a `vfork` child, whose streams are its parent's.
 pub fn std_descriptor_changed(fd: c_int) {
     let Ok(number @ 0..3) = usize::try_from(fd) else {
         return;
     };
-    let ours = vfs::is_ours(fd);
-    let exchanged = !ORIGINAL[number].load(Ordering::Acquire).is_null();
-    if ours == exchanged || EXCHANGING.swap(true, Ordering::Acquire) {
-        return;
-    }
-    let errno = crate::faces::real::saved_errno();
-    // SAFETY: the C library's variables and streams, which live for ever; `EXCHANGING` keeps other threads out.
-    unsafe { if ours { exchange(number) } else { put_back(number) } }
-    crate::faces::real::restore_errno(errno);
-    EXCHANGING.store(false, Ordering::Release);
-}
-
-/// Makes the variable point at our stream.
-///
-/// # Safety
-/// Under `EXCHANGING`; `number` is below 3.
-unsafe fn exchange(number: usize) {
-    // SAFETY: the variables hold live streams or, if the program says so, null.
+    let object = stream_of(number);
+    // SAFETY: members of a stream that lives for ever. A program may have closed it, or opened it on another
+    // descriptor: then it is none of this number's business.
     unsafe {
-        let variable = variable(number);
-        let original = *variable;
-        // A program may have closed the stream, or put another one there: then it is none of our business.
-        if original.is_null()
-            || stream::is_ours(original)
-            || (*stream::layout(original)).fileno != number as c_int
-        {
+        if (*object).fileno != fd {
             return;
         }
-        let mut ours = OURS[number].load(Ordering::Acquire);
-        if ours.is_null() {
-            let Ok(made) = stream::make(number as c_int, mode_of(number)) else {
-                return;
-            };
-            ours = made;
-            OURS[number].store(made, Ordering::Release);
+        let errno = crate::faces::real::saved_errno();
+        if vfs::is_ours(fd) {
+            become_ours(object.cast());
+        } else {
+            become_native(number);
         }
-        stream::reset(ours, mode_of(number));
-        hand_over(original, ours);
-        let layout = stream::layout(original);
-        (*layout).read_ptr = (*layout).read_end;
-        ORIGINAL[number].store(original, Ordering::Release);
-        *variable = ours;
-        cxx::follow(original, ours);
+        crate::faces::real::restore_errno(errno);
     }
 }
 
-/// Makes the variable point at the C library's stream again.
+/// The word that makes a stream one of a kind.
 ///
 /// # Safety
-/// As for [`exchange`].
-unsafe fn put_back(number: usize) {
-    // SAFETY: as above; both streams were recorded by `exchange`.
+/// `object` is a live stream.
+unsafe fn kind_of<'a>(object: *mut Layout) -> &'a AtomicPtr<c_void> {
+    // SAFETY: the caller's promise; aligned as a pointer is.
+    unsafe { AtomicPtr::from_ptr(&raw mut (*object).kind) }
+}
+
+/// Makes a standard stream a cookie stream on its descriptor. False if it is no standard stream, or can't become one now.
+///
+/// # Safety
+/// `stream` is a live stream.
+pub unsafe fn become_ours(stream: *mut FILE) -> bool {
+    let Some(number) = number_of(stream) else { return false };
+    let Some(Kind { kind, functions }) = stream::kind() else { return false };
+    let object = stream::layout(stream);
+    // SAFETY: the object has room for all of these; nobody reads cookie and functions while it is of another kind.
     unsafe {
-        let original = ORIGINAL[number].swap(null_mut(), Ordering::AcqRel);
-        let ours = OURS[number].load(Ordering::Acquire);
-        let variable = variable(number);
-        if original.is_null() || *variable != ours {
+        (*object).cookie = object.cast();
+        (*object).functions = functions;
+        if kind_of(object).load(Ordering::Acquire) == kind {
+            return true;
+        }
+        OF_BYTES[number].store((*object).mode < 0, Ordering::Relaxed);
+        if (*object).mode <= 0 {
+            // Only functions that we replace would orient it otherwise.
+            (*object).mode = -1;
+            kind_of(object).store(kind, Ordering::Release);
+            return true;
+        }
+        if stream::ftrylockfile(stream) != 0 {
+            return false;
+        }
+        let waiting = wide::take_back(object);
+        (*object).mode = -1;
+        kind_of(object).store(kind, Ordering::Release);
+        libc::fwrite(waiting.as_ptr().cast(), 1, waiting.len(), stream);
+        stream::funlockfile(stream);
+    }
+    true
+}
+
+/// Makes a standard stream one of the C library's kind again.
+///
+/// # Safety
+/// The number is below 3.
+unsafe fn become_native(number: usize) {
+    let object = stream_of(number);
+    // SAFETY: the object lives for ever, and is whole as one of that kind.
+    unsafe {
+        if !stream::is_ours(object.cast()) {
             return;
         }
-        hand_over(ours, original);
-        *variable = original;
-        cxx::follow(ours, original);
-    }
-}
-
-/// Gives one stream's state to another that is empty.
-///
-/// # Safety
-/// Both are live streams.
-unsafe fn hand_over(from: *mut FILE, to: *mut FILE) {
-    const BUFFERING: i32 = bits::UNBUFFERED | bits::LINE_BUFFERED;
-    const MARKS: i32 = bits::EOF_SEEN | bits::ERR_SEEN;
-    let (source, target) = (stream::layout(from), stream::layout(to));
-    // SAFETY: members of live streams. The waiting bytes lie between the two pointers of the source's buffer.
-    unsafe {
-        let buffering = (*source).flags & BUFFERING;
-        if buffering != (*target).flags & BUFFERING {
-            let kind = match buffering {
-                0 => libc::_IOFBF,
-                bits::LINE_BUFFERED => libc::_IOLBF,
-                _ => libc::_IONBF,
-            };
-            libc::setvbuf(to, null_mut(), kind, 0);
-        }
-        (*target).flags = ((*target).flags & !MARKS) | ((*source).flags & MARKS);
-        if (*source).flags & bits::PUTTING != 0 && (*source).mode <= 0 {
-            let waiting = (*source).write_ptr.offset_from((*source).write_base);
-            if waiting > 0 {
-                let bytes = (*source).write_base.cast::<c_void>();
-                libc::fwrite(bytes, 1, waiting as usize, to);
-                (*source).write_ptr = (*source).write_base;
-            }
+        kind_of(object).store(stream::plain(), Ordering::Release);
+        if !OF_BYTES[number].load(Ordering::Relaxed) {
+            (*object).mode = 0;
         }
     }
 }
 
-/// The number whose standard stream this is, if that stream is exchanged at present (either side of the exchange).
-pub fn number_of(stream: *mut FILE) -> Option<usize> {
-    if stream.is_null() {
-        return None;
-    }
-    (0..3).find(|&number| {
-        let original = ORIGINAL[number].load(Ordering::Acquire);
-        !original.is_null() && (stream == original || stream == OURS[number].load(Ordering::Relaxed))
-    })
-}
-
-/// The number that a stream is the standard stream of, exchanged or not.
-pub fn standard_number(stream: *mut FILE) -> Option<usize> {
-    // SAFETY: reading the C library's variables.
-    number_of(stream).or_else(|| (0..3).find(|&number| unsafe { *variable(number) } == stream))
-}
-
-/// The stream that the variable of `number` (below 3) holds now.
-pub fn current(number: usize) -> *mut FILE {
-    let variable = variable(number);
-    if variable.is_null() {
-        return null_mut();
-    }
-    // SAFETY: the C library's variable.
-    unsafe { *variable }
-}
-
-/// Makes the variable that holds `old`, if one does, hold `new`.
-pub fn replace(old: *mut FILE, new: *mut FILE) {
-    for number in 0..3 {
-        // SAFETY: the C library's variables.
+/// Forgets the orientation that a standard stream had, as `freopen` does.
+pub fn forget_orientation(stream: *mut FILE) {
+    if let Some(number) = number_of(stream) {
+        OF_BYTES[number].store(false, Ordering::Relaxed);
+        // SAFETY: the object lives for ever.
         unsafe {
-            if *variable(number) == old {
-                *variable(number) = new;
+            if !stream::is_ours(stream) {
+                (*stream::layout(stream)).mode = 0;
             }
         }
-    }
-}
-
-/// `fclose` of the standard stream of `number`, which is exchanged. Afterwards the variable holds the C library's
-/// stream, closed, as it would without us: programs go on to use it (and get errors), so it can't be freed memory.
-///
-/// # Safety
-/// `number` came from [`number_of`] for `stream`.
-pub unsafe fn close(number: usize, stream: *mut FILE) -> c_int {
-    // SAFETY: the streams live for ever.
-    unsafe {
-        let ours = OURS[number].load(Ordering::Acquire);
-        let original = ORIGINAL[number].load(Ordering::Acquire);
-        if original.is_null() {
-            return open::real_fclose(stream);
-        }
-        let flushed = libc::fflush(ours);
-        stream::reset(ours, mode_of(number));
-        let closed = vfs::close(number as c_int);
-        std_descriptor_changed(number as c_int);
-        // The descriptor is closed already: without its number, the C library closes nobody else's.
-        (*stream::layout(original)).fileno = -1;
-        (*stream::layout(original)).flags |= bits::NO_READS | bits::NO_WRITES;
-        open::real_fclose(original);
-        if let Err(errno) = closed {
-            set_errno(errno);
-            return libc::EOF;
-        }
-        flushed
     }
 }

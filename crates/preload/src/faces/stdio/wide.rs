@@ -107,6 +107,58 @@ unsafe fn get(stream: *mut FILE) -> Wint {
     }
 }
 
+/// The beginning of the state of a stream of wide characters.
+#[repr(C)]
+struct WideState {
+    read_ptr: *const wchar_t,
+    read_end: *mut wchar_t,
+    read_base: *mut wchar_t,
+    write_base: *mut wchar_t,
+    write_ptr: *mut wchar_t,
+}
+
+/// The bytes of the characters from one pointer to another; what can't be encoded is left out.
+///
+/// # Safety
+/// Both are null, or into one buffer.
+unsafe fn encoded(from: *const wchar_t, to: *const wchar_t) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut at = from;
+    while at < to {
+        let mut room = [0u8; LONGEST];
+        // SAFETY: between the two.
+        unsafe {
+            bytes.extend_from_slice(encode(*at, &mut room).unwrap_or_default());
+            at = at.add(1);
+        }
+    }
+    bytes
+}
+
+/// Empties the characters' buffer of a stream of the C library's kind that is oriented to wide characters: those read ahead
+/// become bytes that are not read yet; those that wait to be written are returned, to go behind what
+/// waits in the buffer of bytes.
+///
+/// # Safety
+/// `object` is such a stream, locked.
+pub(super) unsafe fn take_back(object: *mut stream::Layout) -> Vec<u8> {
+    // SAFETY: a stream so oriented has this state, and its pointers point into its buffers.
+    unsafe {
+        let wide = (*object).wide.cast::<WideState>();
+        if wide.is_null() {
+            return Vec::new();
+        }
+        let ahead = encoded((*wide).read_ptr, (*wide).read_end).len();
+        if ahead <= (*object).read_ptr.offset_from((*object).read_base) as usize {
+            (*object).read_ptr = (*object).read_ptr.sub(ahead);
+        }
+        (*wide).read_ptr = (*wide).read_end;
+        let waiting = encoded((*wide).write_base, (*wide).write_ptr);
+        (*wide).write_ptr = (*wide).write_base;
+        waiting
+    }
+}
+
 faces! {
     /// Asks for or sets a stream's orientation. Ours take either at any time.
     fn fwide(stream: *mut FILE, mode: c_int) -> c_int {
