@@ -7,11 +7,12 @@ PACKAGES := build-essential git curl iproute2 openssh-client perl python3 bc tim
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help build setup lint test unit system demo clean
+.PHONY: help build setup lint test unit system demo bench clean
 
 help:
 	@echo "make build   the programs: $(TARGET)/release/bivouac and libbivouac_preload.so beside it"
 	@echo "make demo    a real workload on four servers, checked against a local directory (under 2 minutes)"
+	@echo "make bench   speed beside the machine's limits (some 40 minutes; bench/run --quick TARGET... for parts of it)"
 	@echo "make test    everything: what tests need is installed, lint, unit tests, whole-system tests"
 	@echo "make lint    formatting and clippy"
 	@echo "make setup   installs with apt-get what is missing (as root)"
@@ -38,6 +39,10 @@ test: setup lint unit system
 
 demo: setup build
 	@BIVOUAC=$(abspath $(TARGET))/release/bivouac scripts/demo.sh
+
+bench: setup build
+	@$(CARGO) build --quiet --release -p bivouac-bench --example idle
+	@BIVOUAC=$(abspath $(TARGET))/release/bivouac bench/run
 
 clean:
 	@$(CARGO) clean --quiet

@@ -238,7 +238,7 @@ def generator(directory, options, inside=None, remote=False):
 
 
 def fio(directory, jobs, command=lambda c: c):
-    """Runs fio with all jobs one after the other; bytes a second of each by name.
+    """Runs fio with all jobs one after the other; bytes a second, and bytes for each second of processor time, by (name, which).
 
     `jobs` has a name and options for each. All work on `shared` or `own.0`, `own.1`, ..., which are there.
     """
@@ -255,7 +255,10 @@ def fio(directory, jobs, command=lambda c: c):
     for job in json.loads(out[out.index("{") :])["jobs"]:
         if job["error"]:
             raise Failed(f"fio {job['jobname']}: error {job['error']}")
-        result[job["jobname"]] = sum(job[way]["bw_bytes"] for way in ("read", "write"))
+        moved = sum(job[way]["io_bytes"] for way in ("read", "write"))
+        busy = (job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1000
+        result[job["jobname"], "rate"] = sum(job[way]["bw_bytes"] for way in ("read", "write"))
+        result[job["jobname"], "cpu"] = moved / max(busy, 1e-9)
     return result
 
 

@@ -1,7 +1,8 @@
 """Nodes that are network namespaces of this machine, with links as slow as they should be.
 
-Each node has one link to a bridge, shaped (htb) in both directions; CPUs and memory are shared by all, so that what is
-measured is how well the links are used. Needs root.
+Each node has one link to a bridge, shaped (htb) in both directions, with a buffer of 10 ms like a switch's: with deeper
+ones, small requests wait behind whole transfers, and what is measured is the buffer. Congestion control is Reno, which every kernel lets
+namespaces have. CPUs and memory are shared by all nodes, so that what is measured is how well the links are used. Needs root.
 """
 
 import contextlib
@@ -14,6 +15,12 @@ import time
 
 import harness
 from harness import BIVOUAC, Failed, run
+
+
+# How long a link's buffer is, at its rate.
+BUFFER_SECONDS = 0.010
+# Bytes that pass a link in one piece at most: two segments, where the kernel would make 64 KiB of them.
+SEGMENTS = 3000
 
 
 class Network:
@@ -47,6 +54,7 @@ class Network:
         ip(f"-n {name} addr add {self.subnet}.{address}/24 dev eth0")
         ip(f"-n {name} link set eth0 up")
         ip(f"-n {name} link set lo up")
+        run(self.within(name, ["sysctl", "-q", "-w", "net.ipv4.tcp_congestion_control=reno"]))
         if rate:
             shape([], name, rate)
             shape(["ip", "netns", "exec", name], "eth0", rate)
@@ -69,14 +77,6 @@ class Network:
         for name in names or self.nodes:
             link = json.loads(run(["ip", "-n", name, "-s", "-j", "link", "show", "eth0"]))[0]
             counts.append(link["stats64"]["tx"]["bytes"])
-        return counts
-
-    def received(self, names=None):
-        """Bytes that each node has received over its link so far."""
-        counts = []
-        for name in names or self.nodes:
-            link = json.loads(run(["ip", "-n", name, "-s", "-j", "link", "show", "eth0"]))[0]
-            counts.append(link["stats64"]["rx"]["bytes"])
         return counts
 
     def carries(self, seconds=2.0):
@@ -121,11 +121,14 @@ def ip(line):
 def shape(before, device, rate):
     """Limits what leaves through a device to `rate` Mbit/s. The burst is what a tick's worth needs, no more."""
     tc = before + ["tc"]
+    bytes_a_second = rate * 1e6 / 8
+    burst = max(int(bytes_a_second / 250), 16 << 10)
+    limit = max(int(bytes_a_second * BUFFER_SECONDS), 8 * SEGMENTS)
     run(tc + ["qdisc", "add", "dev", device, "root", "handle", "1:", "htb", "default", "1", "r2q", "100"])
-    burst = max(int(rate * 1e6 / 8 / 250), 16 << 10)
-    rate = f"{rate}mbit"
-    run(tc + "class add dev".split() + [device] + f"parent 1: classid 1:1 htb rate {rate} ceil {rate} burst {burst} cburst {burst}".split())
-    run(tc + "qdisc add dev".split() + [device] + "parent 1:1 handle 2: pfifo limit 1000".split())
+    htb = f"parent 1: classid 1:1 htb rate {rate}mbit ceil {rate}mbit burst {burst} cburst {burst}"
+    run(tc + ["class", "add", "dev", device, *htb.split()])
+    run(tc + ["qdisc", "add", "dev", device, "parent", "1:1", "handle", "2:", "bfifo", "limit", str(limit)])
+    run(before + ["ip", "link", "set", device, "gso_max_size", str(SEGMENTS)])
 
 
 def take(address):
