@@ -279,7 +279,7 @@ impl Client {
             return Err(Errno::PROTO.into());
         };
         match attr.kind {
-            FileKind::File => Ok(Found::File(attr)),
+            FileKind::File => Ok(Found::File(attr, None)),
             FileKind::Symlink => Err(Errno::LOOP.into()),
             _ => Err(Errno::NXIO.into()),
         }
