@@ -29,7 +29,9 @@ pub mod transfer;
 pub mod tree;
 pub mod xattr;
 
-use std::ffi::{CStr, c_char};
+use crate::raw;
+use crate::vfs::{Errno, fds};
+use std::ffi::{CStr, c_char, c_int};
 
 /// A path as the program passed it; `None` for NULL (the kernel's answer to which is EFAULT).
 ///
@@ -46,12 +48,12 @@ pub unsafe fn path<'a>(path: *const c_char) -> Option<&'a CStr> {
 /// As for [`path`].
 pub unsafe fn with_path<T>(
     pointer: *const c_char,
-    body: impl FnOnce(&CStr) -> Result<T, bivouac_proto::Errno>,
-) -> Result<T, bivouac_proto::Errno> {
+    body: impl FnOnce(&CStr) -> Result<T, Errno>,
+) -> Result<T, Errno> {
     // SAFETY: promised by the caller.
     match unsafe { path(pointer) } {
         Some(path) => body(path),
-        None => Err(bivouac_proto::Errno(libc::EFAULT as u16)),
+        None => Err(Errno(libc::EFAULT as u16)),
     }
 }
 
@@ -77,4 +79,32 @@ pub unsafe fn bytes<'a>(pointer: *const std::ffi::c_void, len: usize) -> &'a [u8
     }
     // SAFETY: promised by the caller.
     unsafe { std::slice::from_raw_parts(pointer.cast(), len) }
+}
+
+/// What a C function returned, as a result.
+#[inline]
+pub fn said<T: raw::Returned + PartialEq>(returned: T) -> Result<T, Errno> {
+    if returned == T::FAILED { Err(raw::errno()) } else { Ok(returned) }
+}
+
+/// Runs a call on a descriptor that may block and is a cancellation point: libc's own (`real`) where it is not ours. One of
+/// ours is a cancellation point before anything is done, and not while it is done.
+#[inline]
+pub fn blocking<T, V>(fd: c_int, real: impl Fn() -> T, ours: impl Fn(&fds::File) -> Result<V, Errno>) -> T
+where
+    T: raw::Returned + PartialEq + raw::FromValue<V> + raw::FromValue<T>,
+{
+    cancellation_point(fd);
+    raw::result(fds::on(fd, || said(real()), |file| ours(file).map(T::from_value)))
+}
+
+/// A thread that is to be cancelled ends here, if the descriptor is not one of the kernel's.
+#[inline]
+pub fn cancellation_point(fd: c_int) {
+    if !fds::is_foreign(fd)
+        && let Some(real) = next!("pthread_testcancel", fn() -> ())
+    {
+        // SAFETY: nothing in the faces above needs to be dropped.
+        unsafe { real() };
+    }
 }

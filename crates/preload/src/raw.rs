@@ -94,7 +94,7 @@ macro_rules! from_values {
     )*};
 }
 
-from_values!(i32 => c_int, usize => c_int, i64 => i64, u64 => i64, usize => i64, usize => isize);
+from_values!(i32 => c_int, isize => isize, usize => c_int, i64 => i64, u64 => i64, usize => i64, usize => isize);
 
 /// Prints a line on stderr, whatever stderr is for the kernel.
 pub fn complain(text: &str) {

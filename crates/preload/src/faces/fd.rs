@@ -1,10 +1,59 @@
 //! Descriptors themselves: closing, duplicating, `fcntl`, `ioctl`, positions, sizes, syncing.
 
+use super::{blocking, cancellation_point, said};
 use crate::raw::{self, result};
-use crate::vfs::{self, Errno, fds, open};
+use crate::vfs::{self, Errno, fds, open, state};
 use std::ffi::{c_char, c_int, c_uint, c_ulong};
 
 const TCGETS: usize = 0x5401;
+
+real! {
+    real_close = close(fd: c_int) -> c_int, else -1;
+    real_fcntl = fcntl(fd: c_int, command: c_int, arg: usize) -> c_int, else -1;
+    real_fallocate = fallocate64(fd: c_int, mode: c_int, offset: i64, len: i64) -> c_int, else -1;
+    real_sync_file_range = sync_file_range(fd: c_int, offset: i64, len: i64, flags: c_uint) -> c_int, else -1;
+    real_fsync = fsync(fd: c_int) -> c_int, else -1;
+    real_fdatasync = fdatasync(fd: c_int) -> c_int, else -1;
+    real_recvmsg = recvmsg(socket: c_int, message: *mut libc::msghdr, flags: c_int) -> isize, else -1;
+    real_recvmmsg = recvmmsg(
+        socket: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int, timeout: *mut libc::timespec,
+    ) -> c_int, else -1;
+}
+
+/// What a function said that returns nothing but whether it failed.
+fn went(code: c_int) -> Result<(), Errno> {
+    said(code).map(|_| ())
+}
+
+fn close_number(fd: c_int) -> c_int {
+    cancellation_point(fd);
+    // SAFETY: a plain number.
+    result(open::close_by(fd, || went(unsafe { real_close(fd) })))
+}
+
+/// # Safety
+/// `arg` is what the command asks for.
+unsafe fn control_descriptor(fd: c_int, command: c_int, arg: usize) -> c_int {
+    if matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW) {
+        cancellation_point(fd);
+    }
+    // SAFETY: promised by the caller.
+    result(unsafe { vfs::control::fcntl_by(fd, command, arg, || said(real_fcntl(fd, command, arg))) })
+}
+
+fn allocate_storage(fd: c_int, mode: c_int, offset: i64, len: i64) -> c_int {
+    cancellation_point(fd);
+    // SAFETY: plain numbers.
+    let real = || went(unsafe { real_fallocate(fd, mode, offset, len) });
+    result(vfs::data::fallocate_by(fd, mode, offset, len, real))
+}
+
+fn sync(fd: c_int, data_only: bool) -> c_int {
+    cancellation_point(fd);
+    // SAFETY: a plain number.
+    let real = || went(unsafe { if data_only { real_fdatasync(fd) } else { real_fsync(fd) } });
+    result(vfs::data::fsync_by(fd, real))
+}
 
 /// Closes everything from a number on, where the kernel has no `close_range`.
 fn close_listed(first: c_int) {
@@ -87,8 +136,8 @@ unsafe fn note_received(message: *const libc::msghdr) {
 }
 
 faces! {
-    fn close(fd: c_int) -> c_int { result(vfs::close(fd)) }
-    fn __close(fd: c_int) -> c_int { result(vfs::close(fd)) }
+    fn close(fd: c_int) -> c_int { close_number(fd) }
+    fn __close(fd: c_int) -> c_int { close_number(fd) }
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int { result(vfs::close_range(first, last, flags as u32)) }
     fn closefrom(first: c_int) {
         let first = first.max(0);
@@ -100,9 +149,9 @@ faces! {
     fn dup2(old: c_int, new: c_int) -> c_int { result(vfs::dup3(old, new, 0, true)) }
     fn __dup2(old: c_int, new: c_int) -> c_int { result(vfs::dup3(old, new, 0, true)) }
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int { result(vfs::dup3(old, new, flags, false)) }
-    fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int { result(vfs::control::fcntl(fd, command, arg)) }
-    fn fcntl64(fd: c_int, command: c_int, arg: usize) -> c_int { result(vfs::control::fcntl(fd, command, arg)) }
-    fn __fcntl(fd: c_int, command: c_int, arg: usize) -> c_int { result(vfs::control::fcntl(fd, command, arg)) }
+    fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int { control_descriptor(fd, command, arg) }
+    fn fcntl64(fd: c_int, command: c_int, arg: usize) -> c_int { control_descriptor(fd, command, arg) }
+    fn __fcntl(fd: c_int, command: c_int, arg: usize) -> c_int { control_descriptor(fd, command, arg) }
     fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int { result(vfs::control::ioctl(fd, request, arg)) }
     fn isatty(fd: c_int) -> c_int {
         match terminal(fd) {
@@ -129,8 +178,8 @@ faces! {
     fn llseek(fd: c_int, offset: i64, whence: c_int) -> i64 { result(vfs::lseek(fd, offset, whence)) }
     fn ftruncate(fd: c_int, size: i64) -> c_int { result(vfs::ftruncate(fd, size)) }
     fn ftruncate64(fd: c_int, size: i64) -> c_int { result(vfs::ftruncate(fd, size)) }
-    fn fallocate(fd: c_int, mode: c_int, offset: i64, len: i64) -> c_int { result(vfs::fallocate(fd, mode, offset, len)) }
-    fn fallocate64(fd: c_int, mode: c_int, offset: i64, len: i64) -> c_int { result(vfs::fallocate(fd, mode, offset, len)) }
+    fn fallocate(fd: c_int, mode: c_int, offset: i64, len: i64) -> c_int { allocate_storage(fd, mode, offset, len) }
+    fn fallocate64(fd: c_int, mode: c_int, offset: i64, len: i64) -> c_int { allocate_storage(fd, mode, offset, len) }
     fn posix_fallocate(fd: c_int, offset: i64, len: i64) -> c_int { allocate(fd, offset, len) }
     fn posix_fallocate64(fd: c_int, offset: i64, len: i64) -> c_int { allocate(fd, offset, len) }
     fn posix_fadvise(fd: c_int, offset: i64, len: i64, advice: c_int) -> c_int { advise(fd, offset, len, advice) }
@@ -142,13 +191,11 @@ faces! {
         result(sys!(SYS_readahead, fd, offset, count))
     }
     fn sync_file_range(fd: c_int, offset: i64, len: i64, flags: c_uint) -> c_int {
-        if !fds::is_foreign(fd) && vfs::is_ours(fd) {
-            return result(vfs::fsync(fd, true));
-        }
-        result(sys!(SYS_sync_file_range, fd, offset, len, flags))
+        let real = || real_sync_file_range(fd, offset, len, flags);
+        blocking(fd, real, |file| state::guarded(|| file.sync()))
     }
-    fn fsync(fd: c_int) -> c_int { result(vfs::fsync(fd, false)) }
-    fn fdatasync(fd: c_int) -> c_int { result(vfs::fsync(fd, true)) }
+    fn fsync(fd: c_int) -> c_int { sync(fd, false) }
+    fn fdatasync(fd: c_int) -> c_int { sync(fd, true) }
     fn syncfs(fd: c_int) -> c_int {
         if !fds::is_foreign(fd) && vfs::is_ours(fd) {
             return result(vfs::fsync(fd, false));
@@ -156,23 +203,23 @@ faces! {
         result(sys!(SYS_syncfs, fd))
     }
     fn recvmsg(socket: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
-        let received = sys!(SYS_recvmsg, socket, message, flags);
-        if received.is_ok() && vfs::active() && !(*message).msg_control.is_null() {
+        let received = real_recvmsg(socket, message, flags);
+        if received >= 0 && vfs::active() && !(*message).msg_control.is_null() {
             note_received(message);
         }
-        result(received)
+        received
     }
     fn recvmmsg(socket: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int, timeout: *mut libc::timespec) -> c_int {
-        let received = sys!(SYS_recvmmsg, socket, messages, count, flags, timeout);
-        if let Ok(count) = received && vfs::active() {
-            for i in 0..count {
+        let received = real_recvmmsg(socket, messages, count, flags, timeout);
+        if vfs::active() {
+            for i in 0..usize::try_from(received).unwrap_or(0) {
                 let message = &raw mut (*messages.add(i)).msg_hdr;
                 if !(*message).msg_control.is_null() {
                     note_received(message);
                 }
             }
         }
-        result(received.map(|count| count as i32))
+        received
     }
     fn daemon(stay: c_int, keep: c_int) -> c_int {
         // It goes to `/` and puts /dev/null on the standard descriptors, inside libc.

@@ -1,11 +1,12 @@
-//! Reading and writing. A foreign descriptor costs one look into a table, then the program's arguments go to the
-//! kernel as they are.
+//! Reading and writing. A foreign descriptor costs one look into a table, then the call is libc's.
 
-use super::{bytes, room};
-use crate::raw::{MAX_TRANSFER, result};
+use super::{blocking, bytes, room};
+use crate::raw::MAX_TRANSFER;
+use crate::vfs::Errno;
 use crate::vfs::copy::{read_into, write_from};
 use crate::vfs::data::position;
-use crate::vfs::{Errno, fds};
+use crate::vfs::state::guarded;
+use bivouac_client::Handle;
 use std::ffi::{c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};
 
@@ -15,57 +16,63 @@ const IOV_MAX: c_int = 1024;
 /// So many buffers need no allocation.
 const FEW: usize = 8;
 
+real! {
+    real_read = read(fd: c_int, buffer: *mut c_void, count: usize) -> isize, else -1;
+    real_pread = pread64(fd: c_int, buffer: *mut c_void, count: usize, offset: i64) -> isize, else -1;
+    real_readv = readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize, else -1;
+    real_preadv = preadv64(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize, else -1;
+    real_preadv2 = preadv64v2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize, else -1;
+    real_write = write(fd: c_int, buffer: *const c_void, count: usize) -> isize, else -1;
+    real_pwrite = pwrite64(fd: c_int, buffer: *const c_void, count: usize, offset: i64) -> isize, else -1;
+    real_writev = writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize, else -1;
+    real_pwritev = pwritev64(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize, else -1;
+    real_pwritev2 = pwritev64v2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize, else -1;
+}
+
 /// # Safety
 /// `buffer` has room for `count` bytes.
 #[inline]
-unsafe fn read_at(fd: c_int, buffer: *mut c_void, count: usize, offset: Option<i64>) -> Result<usize, Errno> {
-    let kernel = || match offset {
-        None => sys!(SYS_read, fd, buffer, count),
-        Some(offset) => sys!(SYS_pread64, fd, buffer, count, offset),
+unsafe fn read_at(fd: c_int, buffer: *mut c_void, count: usize, offset: Option<i64>) -> isize {
+    // SAFETY: the program's arguments.
+    let real = || unsafe {
+        match offset {
+            None => real_read(fd, buffer, count),
+            Some(offset) => real_pread(fd, buffer, count, offset),
+        }
     };
-    if fds::is_foreign(fd) {
-        return kernel();
-    }
-    let Some(file) = fds::get(fd)? else {
-        return kernel();
-    };
-    let offset = offset.map(position).transpose()?;
-    let count = count.min(MAX_TRANSFER);
-    if count > 0 && buffer.is_null() {
-        return Err(FAULT);
-    }
-    // SAFETY: promised by the caller.
-    let into = unsafe { room(buffer, count) };
-    read_into(&file, &mut [IoSliceMut::new(into)], offset)
+    blocking(fd, real, |file| {
+        let offset = offset.map(position).transpose()?;
+        let count = count.min(MAX_TRANSFER);
+        if count > 0 && buffer.is_null() {
+            return Err(FAULT);
+        }
+        // SAFETY: promised by the caller.
+        let into = unsafe { room(buffer, count) };
+        read_into(file, &mut [IoSliceMut::new(into)], offset)
+    })
 }
 
 /// # Safety
 /// `buffer` holds `count` bytes.
 #[inline]
-unsafe fn write_at(
-    fd: c_int,
-    buffer: *const c_void,
-    count: usize,
-    offset: Option<i64>,
-) -> Result<usize, Errno> {
-    let kernel = || match offset {
-        None => sys!(SYS_write, fd, buffer, count),
-        Some(offset) => sys!(SYS_pwrite64, fd, buffer, count, offset),
+unsafe fn write_at(fd: c_int, buffer: *const c_void, count: usize, offset: Option<i64>) -> isize {
+    // SAFETY: the program's arguments.
+    let real = || unsafe {
+        match offset {
+            None => real_write(fd, buffer, count),
+            Some(offset) => real_pwrite(fd, buffer, count, offset),
+        }
     };
-    if fds::is_foreign(fd) {
-        return kernel();
-    }
-    let Some(file) = fds::get(fd)? else {
-        return kernel();
-    };
-    let offset = offset.map(position).transpose()?;
-    let count = count.min(MAX_TRANSFER);
-    if count > 0 && buffer.is_null() {
-        return Err(FAULT);
-    }
-    // SAFETY: promised by the caller.
-    let from = unsafe { bytes(buffer, count) };
-    write_from(&file, &[IoSlice::new(from)], offset)
+    blocking(fd, real, |file| {
+        let offset = offset.map(position).transpose()?;
+        let count = count.min(MAX_TRANSFER);
+        if count > 0 && buffer.is_null() {
+            return Err(FAULT);
+        }
+        // SAFETY: promised by the caller.
+        let from = unsafe { bytes(buffer, count) };
+        write_from(file, &[IoSlice::new(from)], offset)
+    })
 }
 
 /// Checks a vector as the kernel does: its count, and that its lengths have a sum.
@@ -95,24 +102,16 @@ unsafe fn vector<'a>(vector: *const libc::iovec, count: c_int) -> Result<&'a [li
     Ok(vector)
 }
 
+/// Reads from one of ours.
+///
 /// # Safety
 /// `parts` describe memory that may be written.
 unsafe fn read_parts(
-    fd: c_int,
+    file: &Handle,
     parts: *const libc::iovec,
     count: c_int,
     offset: Option<i64>,
 ) -> Result<usize, Errno> {
-    let kernel = || match offset {
-        None => sys!(SYS_readv, fd, parts, count),
-        Some(offset) => sys!(SYS_preadv, fd, parts, count, offset, 0),
-    };
-    if fds::is_foreign(fd) {
-        return kernel();
-    }
-    let Some(file) = fds::get(fd)? else {
-        return kernel();
-    };
     let offset = offset.map(position).transpose()?;
     // SAFETY: promised by the caller.
     let parts = unsafe { vector(parts, count) }?;
@@ -121,29 +120,21 @@ unsafe fn read_parts(
     if parts.len() <= FEW {
         let mut few: [IoSliceMut<'_>; FEW] =
             std::array::from_fn(|i| parts.get(i).map_or(IoSliceMut::new(&mut []), slice));
-        return read_into(&file, few.get_mut(..parts.len()).unwrap_or_default(), offset);
+        return read_into(file, few.get_mut(..parts.len()).unwrap_or_default(), offset);
     }
-    read_into(&file, &mut parts.iter().map(slice).collect::<Vec<_>>(), offset)
+    read_into(file, &mut parts.iter().map(slice).collect::<Vec<_>>(), offset)
 }
 
+/// Writes to one of ours.
+///
 /// # Safety
 /// `parts` describe memory that may be read.
 unsafe fn write_parts(
-    fd: c_int,
+    file: &Handle,
     parts: *const libc::iovec,
     count: c_int,
     offset: Option<i64>,
 ) -> Result<usize, Errno> {
-    let kernel = || match offset {
-        None => sys!(SYS_writev, fd, parts, count),
-        Some(offset) => sys!(SYS_pwritev, fd, parts, count, offset, 0),
-    };
-    if fds::is_foreign(fd) {
-        return kernel();
-    }
-    let Some(file) = fds::get(fd)? else {
-        return kernel();
-    };
     let offset = offset.map(position).transpose()?;
     // SAFETY: promised by the caller.
     let parts = unsafe { vector(parts, count) }?;
@@ -151,9 +142,37 @@ unsafe fn write_parts(
     let slice = |part: &libc::iovec| IoSlice::new(unsafe { bytes(part.iov_base, part.iov_len) });
     if parts.len() <= FEW {
         let few: [IoSlice<'_>; FEW] = std::array::from_fn(|i| parts.get(i).map_or(IoSlice::new(&[]), slice));
-        return write_from(&file, few.get(..parts.len()).unwrap_or_default(), offset);
+        return write_from(file, few.get(..parts.len()).unwrap_or_default(), offset);
     }
-    write_from(&file, &parts.iter().map(slice).collect::<Vec<_>>(), offset)
+    write_from(file, &parts.iter().map(slice).collect::<Vec<_>>(), offset)
+}
+
+/// # Safety
+/// `parts` describe memory that may be written.
+unsafe fn readv_at(fd: c_int, parts: *const libc::iovec, count: c_int, offset: Option<i64>) -> isize {
+    // SAFETY: the program's arguments.
+    let real = || unsafe {
+        match offset {
+            None => real_readv(fd, parts, count),
+            Some(offset) => real_preadv(fd, parts, count, offset),
+        }
+    };
+    // SAFETY: promised by the caller.
+    blocking(fd, real, |file| unsafe { read_parts(file, parts, count, offset) })
+}
+
+/// # Safety
+/// `parts` describe memory that may be read.
+unsafe fn writev_at(fd: c_int, parts: *const libc::iovec, count: c_int, offset: Option<i64>) -> isize {
+    // SAFETY: the program's arguments.
+    let real = || unsafe {
+        match offset {
+            None => real_writev(fd, parts, count),
+            Some(offset) => real_pwritev(fd, parts, count, offset),
+        }
+    };
+    // SAFETY: promised by the caller.
+    blocking(fd, real, |file| unsafe { write_parts(file, parts, count, offset) })
 }
 
 const RWF_HIPRI: c_int = 1;
@@ -167,26 +186,12 @@ const RWF_APPEND: c_int = 16;
 /// # Safety
 /// As for `read_parts` or `write_parts`.
 unsafe fn parts_with_flags(
-    fd: c_int,
-    parts: *const libc::iovec,
-    count: c_int,
+    file: &Handle,
+    (parts, count): (*const libc::iovec, c_int),
     offset: i64,
     flags: c_int,
     write: bool,
 ) -> Result<usize, Errno> {
-    let kernel = || {
-        if write {
-            sys!(SYS_pwritev2, fd, parts, count, offset, 0, flags)
-        } else {
-            sys!(SYS_preadv2, fd, parts, count, offset, 0, flags)
-        }
-    };
-    if fds::is_foreign(fd) {
-        return kernel();
-    }
-    let Some(file) = fds::get(fd)? else {
-        return kernel();
-    };
     let known = RWF_HIPRI | RWF_DSYNC | RWF_SYNC | if write { RWF_APPEND } else { 0 };
     if flags & !known != 0 {
         return Err(Errno::OPNOTSUPP);
@@ -194,7 +199,7 @@ unsafe fn parts_with_flags(
     let offset = (offset != -1).then_some(offset);
     if !write {
         // SAFETY: promised by the caller.
-        return unsafe { read_parts(fd, parts, count, offset) };
+        return unsafe { read_parts(file, parts, count, offset) };
     }
     let written = if flags & RWF_APPEND != 0 {
         // SAFETY: promised by the caller.
@@ -202,15 +207,45 @@ unsafe fn parts_with_flags(
         // SAFETY: promised by the caller.
         let slices = parts.map(|part| IoSlice::new(unsafe { bytes(part.iov_base, part.iov_len) }));
         let slices = slices.collect::<Vec<_>>();
-        crate::vfs::state::guarded(|| file.append_once(&slices, offset.is_none()))?
+        guarded(|| file.append_once(&slices, offset.is_none()))?
     } else {
         // SAFETY: promised by the caller.
-        unsafe { write_parts(fd, parts, count, offset) }?
+        unsafe { write_parts(file, parts, count, offset) }?
     };
     if flags & (RWF_DSYNC | RWF_SYNC) != 0 {
-        crate::vfs::fsync(fd, flags & RWF_SYNC == 0)?;
+        guarded(|| file.sync())?;
     }
     Ok(written)
+}
+
+/// # Safety
+/// As for `readv_at`.
+unsafe fn readv_with_flags(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+    offset: i64,
+    flags: c_int,
+) -> isize {
+    // SAFETY: the program's arguments.
+    let real = || unsafe { real_preadv2(fd, parts, count, offset, flags) };
+    // SAFETY: promised by the caller.
+    blocking(fd, real, |file| unsafe { parts_with_flags(file, (parts, count), offset, flags, false) })
+}
+
+/// # Safety
+/// As for `writev_at`.
+unsafe fn writev_with_flags(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+    offset: i64,
+    flags: c_int,
+) -> isize {
+    // SAFETY: the program's arguments.
+    let real = || unsafe { real_pwritev2(fd, parts, count, offset, flags) };
+    // SAFETY: promised by the caller.
+    blocking(fd, real, |file| unsafe { parts_with_flags(file, (parts, count), offset, flags, true) })
 }
 
 unsafe extern "C" {
@@ -226,44 +261,44 @@ fn check(count: usize, room: usize) {
 }
 
 faces! {
-    fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize { result(read_at(fd, buffer, count, None)) }
-    fn __read(fd: c_int, buffer: *mut c_void, count: usize) -> isize { result(read_at(fd, buffer, count, None)) }
+    fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize { read_at(fd, buffer, count, None) }
+    fn __read(fd: c_int, buffer: *mut c_void, count: usize) -> isize { read_at(fd, buffer, count, None) }
     fn __read_chk(fd: c_int, buffer: *mut c_void, count: usize, room: usize) -> isize {
         check(count, room);
-        result(read_at(fd, buffer, count, None))
+        read_at(fd, buffer, count, None)
     }
-    fn pread(fd: c_int, buffer: *mut c_void, count: usize, offset: i64) -> isize { result(read_at(fd, buffer, count, Some(offset))) }
-    fn pread64(fd: c_int, buffer: *mut c_void, count: usize, offset: i64) -> isize { result(read_at(fd, buffer, count, Some(offset))) }
-    fn __pread64(fd: c_int, buffer: *mut c_void, count: usize, offset: i64) -> isize { result(read_at(fd, buffer, count, Some(offset))) }
+    fn pread(fd: c_int, buffer: *mut c_void, count: usize, offset: i64) -> isize { read_at(fd, buffer, count, Some(offset)) }
+    fn pread64(fd: c_int, buffer: *mut c_void, count: usize, offset: i64) -> isize { read_at(fd, buffer, count, Some(offset)) }
+    fn __pread64(fd: c_int, buffer: *mut c_void, count: usize, offset: i64) -> isize { read_at(fd, buffer, count, Some(offset)) }
     fn __pread_chk(fd: c_int, buffer: *mut c_void, count: usize, offset: i64, room: usize) -> isize {
         check(count, room);
-        result(read_at(fd, buffer, count, Some(offset)))
+        read_at(fd, buffer, count, Some(offset))
     }
     fn __pread64_chk(fd: c_int, buffer: *mut c_void, count: usize, offset: i64, room: usize) -> isize {
         check(count, room);
-        result(read_at(fd, buffer, count, Some(offset)))
+        read_at(fd, buffer, count, Some(offset))
     }
-    fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize { result(read_parts(fd, parts, count, None)) }
-    fn preadv(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { result(read_parts(fd, parts, count, Some(offset))) }
-    fn preadv64(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { result(read_parts(fd, parts, count, Some(offset))) }
+    fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize { readv_at(fd, parts, count, None) }
+    fn preadv(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { readv_at(fd, parts, count, Some(offset)) }
+    fn preadv64(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { readv_at(fd, parts, count, Some(offset)) }
     fn preadv2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize {
-        result(parts_with_flags(fd, parts, count, offset, flags, false))
+        readv_with_flags(fd, parts, count, offset, flags)
     }
     fn preadv64v2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize {
-        result(parts_with_flags(fd, parts, count, offset, flags, false))
+        readv_with_flags(fd, parts, count, offset, flags)
     }
-    fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize { result(write_at(fd, buffer, count, None)) }
-    fn __write(fd: c_int, buffer: *const c_void, count: usize) -> isize { result(write_at(fd, buffer, count, None)) }
-    fn pwrite(fd: c_int, buffer: *const c_void, count: usize, offset: i64) -> isize { result(write_at(fd, buffer, count, Some(offset))) }
-    fn pwrite64(fd: c_int, buffer: *const c_void, count: usize, offset: i64) -> isize { result(write_at(fd, buffer, count, Some(offset))) }
-    fn __pwrite64(fd: c_int, buffer: *const c_void, count: usize, offset: i64) -> isize { result(write_at(fd, buffer, count, Some(offset))) }
-    fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize { result(write_parts(fd, parts, count, None)) }
-    fn pwritev(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { result(write_parts(fd, parts, count, Some(offset))) }
-    fn pwritev64(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { result(write_parts(fd, parts, count, Some(offset))) }
+    fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize { write_at(fd, buffer, count, None) }
+    fn __write(fd: c_int, buffer: *const c_void, count: usize) -> isize { write_at(fd, buffer, count, None) }
+    fn pwrite(fd: c_int, buffer: *const c_void, count: usize, offset: i64) -> isize { write_at(fd, buffer, count, Some(offset)) }
+    fn pwrite64(fd: c_int, buffer: *const c_void, count: usize, offset: i64) -> isize { write_at(fd, buffer, count, Some(offset)) }
+    fn __pwrite64(fd: c_int, buffer: *const c_void, count: usize, offset: i64) -> isize { write_at(fd, buffer, count, Some(offset)) }
+    fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize { writev_at(fd, parts, count, None) }
+    fn pwritev(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { writev_at(fd, parts, count, Some(offset)) }
+    fn pwritev64(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { writev_at(fd, parts, count, Some(offset)) }
     fn pwritev2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize {
-        result(parts_with_flags(fd, parts, count, offset, flags, true))
+        writev_with_flags(fd, parts, count, offset, flags)
     }
     fn pwritev64v2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize {
-        result(parts_with_flags(fd, parts, count, offset, flags, true))
+        writev_with_flags(fd, parts, count, offset, flags)
     }
 }

@@ -1,8 +1,13 @@
 //! `flock` and `lockf`. (`fcntl`'s locks come in through `fcntl`.)
 
+use super::blocking;
 use crate::raw::result;
 use crate::vfs::{Errno, control, fds, locks};
 use std::ffi::c_int;
+
+real! {
+    real_lockf = lockf64(fd: c_int, command: c_int, len: i64) -> c_int, else -1;
+}
 
 fn lock_file(fd: c_int, operation: c_int) -> Result<(), Errno> {
     match fds::get(fd)? {
@@ -11,7 +16,7 @@ fn lock_file(fd: c_int, operation: c_int) -> Result<(), Errno> {
     }
 }
 
-/// `lockf` is `fcntl` from the current position on.
+/// `lockf` on one of ours is `fcntl` from the current position on.
 fn lock_section(fd: c_int, command: c_int, len: i64) -> Result<(), Errno> {
     // SAFETY: plain numbers, for which zero is a value.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -32,8 +37,13 @@ fn lock_section(fd: c_int, command: c_int, len: i64) -> Result<(), Errno> {
     if command == libc::F_TEST && !free { Err(Errno::ACCESS) } else { Ok(()) }
 }
 
+fn section(fd: c_int, command: c_int, len: i64) -> c_int {
+    // SAFETY: plain numbers.
+    blocking(fd, || unsafe { real_lockf(fd, command, len) }, |_| lock_section(fd, command, len))
+}
+
 faces! {
     fn flock(fd: c_int, operation: c_int) -> c_int { result(lock_file(fd, operation)) }
-    fn lockf(fd: c_int, command: c_int, len: i64) -> c_int { result(lock_section(fd, command, len)) }
-    fn lockf64(fd: c_int, command: c_int, len: i64) -> c_int { result(lock_section(fd, command, len)) }
+    fn lockf(fd: c_int, command: c_int, len: i64) -> c_int { section(fd, command, len) }
+    fn lockf64(fd: c_int, command: c_int, len: i64) -> c_int { section(fd, command, len) }
 }

@@ -1,14 +1,20 @@
 //! Opening files: `open` in all its forms.
 
-use super::with_path;
+use super::{said, with_path};
 use crate::{raw::result, vfs};
 use std::ffi::{c_char, c_int, c_uint};
+
+real! {
+    real_openat = openat64(dirfd: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int, else -1;
+}
 
 /// # Safety
 /// `path` is NULL or a C string.
 unsafe fn open_path(dirfd: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
     // SAFETY: promised by the caller.
-    result(unsafe { with_path(path, |path| vfs::openat(dirfd, path, flags, mode)) })
+    let real = || said(unsafe { real_openat(dirfd, path, flags, mode) });
+    // SAFETY: promised by the caller.
+    result(unsafe { with_path(path, |path| vfs::open::openat_by(dirfd, path, flags, mode, real)) })
 }
 
 // The mode is a variable argument in C; both conventions pass it where the third or fourth fixed one is.

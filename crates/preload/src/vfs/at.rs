@@ -26,20 +26,23 @@ pub fn at<T>(
     if !state::active() {
         return kernel(dirfd, path);
     }
+    let mut failed = None;
     if let Place::Kernel = place(dirfd, path)? {
         match kernel(dirfd, path) {
-            Err(errno) if links::may_lead_inside(errno) => {}
+            Err(errno) if links::may_lead_inside(errno) => failed = Some(errno),
             other => return other,
         }
     }
-    turns(dirfd, path, follow, &kernel, &inside)
+    turns(dirfd, path, follow, failed, &kernel, &inside)
 }
 
-/// As above, when it is not simply the kernel's.
-fn turns<T>(
+/// As above, when it is not simply the kernel's. `failed`: it has been tried there already.
+#[inline(never)]
+pub(super) fn turns<T>(
     dirfd: i32,
     path: &CStr,
     follow: bool,
+    mut failed: Option<Errno>,
     kernel: &impl Fn(i32, &CStr) -> Result<T, Errno>,
     inside: &impl Fn(&'static Client, Ino, &[u8]) -> Result<T, Fail>,
 ) -> Result<T, Errno> {
@@ -66,7 +69,7 @@ fn turns<T>(
                 }
                 None => return kernel(dirfd, path),
             },
-            Place::Kernel => match kernel(dirfd, path) {
+            Place::Kernel => match failed.take().map_or_else(|| kernel(dirfd, path), Err) {
                 Err(errno) if links::may_lead_inside(errno) => match links::into_mount(dirfd, path, follow) {
                     Some(inside) => {
                         walked = inside;

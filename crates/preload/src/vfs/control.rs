@@ -13,6 +13,20 @@ const LARGE_FILE: i32 = 0o100_000;
 /// `arg` is what the command asks for: a pointer to a `struct flock` for the lock commands.
 pub unsafe fn fcntl(fd: i32, command: i32, arg: usize) -> Result<i32, Errno> {
     let kernel = || sys!(SYS_fcntl, fd, command, arg).map(|value| value as i32);
+    // SAFETY: promised by the caller.
+    unsafe { fcntl_by(fd, command, arg, kernel) }
+}
+
+/// As above; `kernel` does what is not ours.
+///
+/// # Safety
+/// As above.
+pub unsafe fn fcntl_by(
+    fd: i32,
+    command: i32,
+    arg: usize,
+    kernel: impl Fn() -> Result<i32, Errno>,
+) -> Result<i32, Errno> {
     if !state::active() {
         return kernel();
     }
@@ -23,9 +37,13 @@ pub unsafe fn fcntl(fd: i32, command: i32, arg: usize) -> Result<i32, Errno> {
         libc::F_GETFD | libc::F_SETFD => return kernel(),
         _ => {}
     }
-    let Some(file) = fds::get(fd)? else {
-        return kernel();
-    };
+    // SAFETY: promised by the caller.
+    fds::on(fd, &kernel, |file| unsafe { on_ours(fd, file, command, arg) })
+}
+
+/// # Safety
+/// As for [`fcntl`].
+unsafe fn on_ours(fd: i32, file: &Handle, command: i32, arg: usize) -> Result<i32, Errno> {
     match command {
         libc::F_GETFL => Ok(file.flags() | LARGE_FILE),
         libc::F_SETFL => {
@@ -43,11 +61,11 @@ pub unsafe fn fcntl(fd: i32, command: i32, arg: usize) -> Result<i32, Errno> {
             }
             // SAFETY: promised by the caller, and not NULL.
             let lock = unsafe { &mut *(arg as *mut libc::flock) };
-            locks::fcntl(&file, command, lock).map(|()| 0)
+            locks::fcntl(file, command, lock).map(|()| 0)
         }
         libc::F_GETLEASE => Ok(libc::F_UNLCK),
         libc::F_SETLEASE | libc::F_NOTIFY => Err(Errno::OPNOTSUPP),
-        libc::F_GETOWN | libc::F_SETOWN => kernel(),
+        libc::F_GETOWN | libc::F_SETOWN => sys!(SYS_fcntl, fd, command, arg).map(|value| value as i32),
         libc::F_SETPIPE_SZ | libc::F_GETPIPE_SZ => Err(Errno::BADF),
         _ => Err(Errno::INVAL),
     }

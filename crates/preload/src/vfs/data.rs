@@ -18,10 +18,8 @@ pub fn read(fd: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
 
 /// `write(2)`.
 pub fn write(fd: i32, buffer: &[u8]) -> Result<usize, Errno> {
-    match fds::get(fd)? {
-        Some(file) => state::guarded(|| file.write(&[IoSlice::new(buffer)])),
-        None => sys!(SYS_write, fd, buffer.as_ptr(), buffer.len()),
-    }
+    let kernel = || sys!(SYS_write, fd, buffer.as_ptr(), buffer.len());
+    fds::on(fd, kernel, |file| state::guarded(|| file.write(&[IoSlice::new(buffer)])))
 }
 
 /// `pread(2)`.
@@ -47,13 +45,11 @@ pub fn preadv(fd: i32, buffers: &mut [IoSliceMut<'_>], offset: i64) -> Result<us
 
 /// `pwritev(2)`.
 pub fn pwritev(fd: i32, buffers: &[IoSlice<'_>], offset: i64) -> Result<usize, Errno> {
-    match fds::get(fd)? {
-        Some(file) => {
-            let offset = position(offset)?;
-            state::guarded(|| file.pwrite(offset, buffers))
-        }
-        None => sys!(SYS_pwritev, fd, buffers.as_ptr(), buffers.len(), offset, 0),
-    }
+    let kernel = || sys!(SYS_pwritev, fd, buffers.as_ptr(), buffers.len(), offset, 0);
+    fds::on(fd, kernel, |file| {
+        let offset = position(offset)?;
+        state::guarded(|| file.pwrite(offset, buffers))
+    })
 }
 
 /// An offset that the program gave.
@@ -64,38 +60,45 @@ pub fn position(offset: i64) -> Result<u64, Errno> {
 /// `lseek(2)`.
 #[inline]
 pub fn lseek(fd: i32, offset: i64, whence: i32) -> Result<i64, Errno> {
-    match fds::get(fd)? {
-        Some(file) => state::guarded(|| file.seek(offset, whence)).map(|offset| offset as i64),
-        None => sys!(SYS_lseek, fd, offset, whence).map(|offset| offset as i64),
-    }
+    let kernel = || sys!(SYS_lseek, fd, offset, whence).map(|offset| offset as i64);
+    fds::on(fd, kernel, |file| state::guarded(|| file.seek(offset, whence)).map(|offset| offset as i64))
 }
 
 /// `ftruncate(2)`.
 pub fn ftruncate(fd: i32, size: i64) -> Result<(), Errno> {
-    match fds::get(fd)? {
-        Some(file) => {
-            let size = position(size)?;
-            state::guarded(|| file.truncate(size))
-        }
-        None => sys!(SYS_ftruncate, fd, size).map(|_| ()),
-    }
+    let kernel = || sys!(SYS_ftruncate, fd, size).map(|_| ());
+    fds::on(fd, kernel, |file| {
+        let size = position(size)?;
+        state::guarded(|| file.truncate(size))
+    })
 }
 
 /// `fallocate(2)`.
 pub fn fallocate(fd: i32, mode: i32, offset: i64, len: i64) -> Result<(), Errno> {
-    match fds::get(fd)? {
-        Some(file) => state::guarded(|| file.fallocate(mode, offset, len)),
-        None => sys!(SYS_fallocate, fd, mode, offset, len).map(|_| ()),
-    }
+    fallocate_by(fd, mode, offset, len, || sys!(SYS_fallocate, fd, mode, offset, len).map(|_| ()))
+}
+
+/// As above; `kernel` does what is not ours.
+pub fn fallocate_by(
+    fd: i32,
+    mode: i32,
+    offset: i64,
+    len: i64,
+    kernel: impl Fn() -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    fds::on(fd, kernel, |file| state::guarded(|| file.fallocate(mode, offset, len)))
 }
 
 /// `fsync(2)`, and `fdatasync(2)` with `data_only`.
 pub fn fsync(fd: i32, data_only: bool) -> Result<(), Errno> {
-    match fds::get(fd)? {
-        Some(file) => state::guarded(|| file.sync()),
-        None if data_only => sys!(SYS_fdatasync, fd).map(|_| ()),
-        None => sys!(SYS_fsync, fd).map(|_| ()),
-    }
+    let number = if data_only { libc::SYS_fdatasync } else { libc::SYS_fsync };
+    // SAFETY: a call with a plain number.
+    fsync_by(fd, || unsafe { crate::raw::call(number, [fd as usize, 0, 0, 0, 0, 0]) }.map(|_| ()))
+}
+
+/// As above; `kernel` does what is not ours.
+pub fn fsync_by(fd: i32, kernel: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+    fds::on(fd, kernel, |file| state::guarded(|| file.sync()))
 }
 
 /// The next entries of a directory of ours, about `max`, from the position that all its descriptors share; none at the end.

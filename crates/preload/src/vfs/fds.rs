@@ -1,166 +1,82 @@
-//! What each descriptor number is: not yet known, foreign, or ours; and the handles behind ours.
+//! What each descriptor number is: not yet known, foreign, or ours.
 //!
 //! One word for each number, in memory that the kernel provides only where it is touched. Looking up a foreign descriptor
-//! is one load. One of ours has an *entry*, which counts its users: each number that stands for it (after `dup`
-//! several share it) and each call under way. Entries lie in memory that is never given back, so that a call which
-//! has just read a number's word can safely try to count itself in, and then looks whether the word still holds.
-//! When the last user goes, the client is told: it asks the kernel whether another process holds the description.
+//! is one load. One of ours has an entry ([`file`]), and the number's word names it: a call counts itself in as a user of
+//! the entry, and then looks whether the word still holds. A number that is not known (inherited, received through a
+//! socket) is looked at once: its kernel offset tells.
 //!
-//! A number that is not known (inherited, received through a socket) is looked at once: its kernel offset tells.
+//! # Other threads
+//! The kernel's table and ours cannot change in one step. So a number that is about to be closed or replaced is
+//! *changing* until that is done ([`begin`], [`end`]): whoever comes meanwhile asks the kernel each time and
+//! writes nothing down. Each change also counts up the word's *turn*, so that what was found out under an earlier turn
+//! is not written down under a later one, when the number is something else. Two changes of one number at once leave it
+//! not known.
+//!
+//! A call that took the number for the kernel's just before it became ours meets a placeholder, which is a directory: it
+//! fails in a way that files do not, and is done again ([`on`]).
+
+mod file;
+
+pub use file::File;
 
 use super::state;
 use bivouac_client::Handle;
 use bivouac_proto::Errno;
 use rustix::fd::BorrowedFd;
-use std::cell::UnsafeCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 /// Numbers from here on are foreign always.
 const NUMBERS: usize = 1 << 20;
+
+/// The part of a word that says what the number is; the rest is the turn.
+const STATE: u32 = TURN - 1;
+const TURN: u32 = 1 << 17;
 const UNKNOWN: u32 = 0;
 const FOREIGN: u32 = 1;
-/// Words from here on are entries.
-const FIRST_ENTRY: u32 = 2;
+const CHANGING: u32 = 2;
+/// States from here on are entries.
+const FIRST_ENTRY: u32 = 3;
+const _: () = assert!(file::ENTRIES as u32 + FIRST_ENTRY < TURN);
 
 static WORDS: [AtomicU32; NUMBERS] = [const { AtomicU32::new(UNKNOWN) }; NUMBERS];
 /// No number above this one was ever anything but unknown.
 static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 
-const CHUNK: usize = 1024;
-static CHUNKS: [AtomicPtr<[Entry; CHUNK]>; 64] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 64];
-static HINT: AtomicU32 = AtomicU32::new(0);
-
-/// Being made or being taken apart.
-const BUSY: u32 = 1 << 31;
-
-struct Entry {
-    /// 0: free. Up to [`BUSY`]: users.
-    users: AtomicU32,
-    /// Set while there are users.
-    handle: UnsafeCell<Option<Arc<Handle>>>,
-}
-
-// SAFETY: `handle` is written only by who holds BUSY, and read only by users.
-unsafe impl Sync for Entry {}
-
-impl Entry {
-    fn enter(&self) -> bool {
-        let enter = |users: u32| (users > 0 && users < BUSY - 1).then_some(users + 1);
-        self.users.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_ok()
-    }
-}
-
-/// A use of an open file of ours. While it lives, the handle does.
-pub struct File {
-    index: u32,
-}
-
-impl std::ops::Deref for File {
-    type Target = Handle;
-
-    fn deref(&self) -> &Handle {
-        // SAFETY: a counted user; the handle is set while there are any.
-        let handle = entry(self.index).and_then(|entry| unsafe { &*entry.handle.get() }.as_deref());
-        match handle {
-            Some(handle) => handle,
-            None => unreachable!("an entry with users has a handle"),
-        }
-    }
-}
-
-impl File {
-    /// Whether paths may start from it: a directory, or what was opened with O_PATH (then its server will say).
-    pub fn starts_paths(&self) -> bool {
-        self.is_directory() || self.is_path_only()
-    }
-
-    /// Whether it was opened with O_PATH: it names something, and can do little else.
-    pub fn is_path_only(&self) -> bool {
-        self.flags() & libc::O_PATH != 0
-    }
-
-    fn new(handle: Arc<Handle>) -> Option<File> {
-        let start = HINT.load(Ordering::Relaxed);
-        let all = (CHUNKS.len() * CHUNK) as u32;
-        for step in 0..all {
-            let index = (start + step) % all;
-            let entry = make_entry(index)?;
-            if entry.users.compare_exchange(0, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                // SAFETY: BUSY is ours.
-                unsafe { *entry.handle.get() = Some(handle) };
-                entry.users.store(1, Ordering::Release);
-                HINT.store(index + 1, Ordering::Relaxed);
-                return Some(File { index });
-            }
-        }
-        None
-    }
-
-    fn again(index: u32) -> Option<File> {
-        entry(index)?.enter().then_some(File { index })
-    }
-}
-
-impl Clone for File {
-    fn clone(&self) -> File {
-        if let Some(entry) = entry(self.index) {
-            entry.users.fetch_add(1, Ordering::Relaxed);
-        }
-        File { index: self.index }
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        let Some(entry) = entry(self.index) else { return };
-        let leave = |users: u32| Some(if users == 1 { BUSY } else { users - 1 });
-        if entry.users.fetch_update(Ordering::AcqRel, Ordering::Relaxed, leave) != Ok(1) {
-            return;
-        }
-        // SAFETY: the last user: BUSY is ours.
-        let handle = unsafe { (*entry.handle.get()).take() };
-        entry.users.store(0, Ordering::Release);
-        HINT.fetch_min(self.index, Ordering::Relaxed);
-        if let Some(handle) = handle {
-            let id = handle.id();
-            drop(handle);
-            let _ = state::guarded(|| state::client().map(|client| client.closed(id)));
-        }
-    }
-}
-
-fn entry(index: u32) -> Option<&'static Entry> {
-    let chunk = CHUNKS.get(index as usize / CHUNK)?.load(Ordering::Acquire);
-    if chunk.is_null() {
-        return None;
-    }
-    // SAFETY: chunks are never given back.
-    unsafe { &*chunk }.get(index as usize % CHUNK)
-}
-
-fn make_entry(index: u32) -> Option<&'static Entry> {
-    let chunk = CHUNKS.get(index as usize / CHUNK)?;
-    if chunk.load(Ordering::Acquire).is_null() {
-        let fresh = Box::into_raw(Box::new(
-            [const { Entry { users: AtomicU32::new(0), handle: UnsafeCell::new(None) } }; CHUNK],
-        ));
-        if chunk.compare_exchange(std::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: not published.
-            drop(unsafe { Box::from_raw(fresh) });
-        }
-    }
-    entry(index)
-}
-
 fn word(fd: i32) -> Option<&'static AtomicU32> {
     usize::try_from(fd).ok().and_then(|fd| WORDS.get(fd))
+}
+
+/// The word that follows another one: the same number's next turn, in this state.
+fn next(word: u32, state: u32) -> u32 {
+    (word & !STATE).wrapping_add(TURN) | state
+}
+
+/// What was known of a number at some time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Sight(u32);
+
+impl Sight {
+    /// Whether the number is the kernel's.
+    #[inline]
+    pub fn is_foreign(self) -> bool {
+        self.0 & STATE == FOREIGN
+    }
+}
+
+/// What is known of a number now.
+#[inline]
+pub fn sight(fd: i32) -> Sight {
+    match word(fd) {
+        Some(word) if state::active() => Sight(word.load(Ordering::Acquire)),
+        _ => Sight(FOREIGN),
+    }
 }
 
 /// Whether a number is known to be foreign: the fast way out of every face that takes a descriptor.
 #[inline]
 pub fn is_foreign(fd: i32) -> bool {
-    !state::active() || word(fd).is_none_or(|word| word.load(Ordering::Relaxed) == FOREIGN)
+    sight(fd).is_foreign()
 }
 
 /// The open file of ours that a number stands for; `None`: it is not ours. Fails when it is ours, but cannot be used.
@@ -172,11 +88,18 @@ pub fn get(fd: i32) -> Result<Option<File>, Errno> {
 fn find(fd: i32) -> Result<Option<File>, Errno> {
     let Some(word) = word(fd) else { return Ok(None) };
     loop {
-        match word.load(Ordering::Acquire) {
-            UNKNOWN => return resolve(fd, word),
+        let seen = word.load(Ordering::Acquire);
+        match seen & STATE {
+            UNKNOWN => return resolve(fd, word, seen),
             FOREIGN => return Ok(None),
-            seen => {
-                let Some(file) = File::again(seen - FIRST_ENTRY) else {
+            CHANGING => {
+                return Ok(match look(fd)? {
+                    Look::Ours(file) => Some(file),
+                    _ => None,
+                });
+            }
+            entry => {
+                let Some(file) = File::again(entry - FIRST_ENTRY) else {
                     continue;
                 };
                 // Otherwise it was closed in between, and this may be another file.
@@ -188,35 +111,108 @@ fn find(fd: i32) -> Result<Option<File>, Errno> {
     }
 }
 
-/// Looks at the kernel's descriptor.
+/// What the kernel knows of a number.
+enum Look {
+    Closed,
+    Foreign,
+    Ours(File),
+}
+
+/// Asks the kernel.
 #[cold]
-fn resolve(fd: i32, word: &AtomicU32) -> Result<Option<File>, Errno> {
+fn look(fd: i32) -> Result<Look, Errno> {
     // SAFETY: only asked about; a number that is not open gives an error.
     let borrowed_fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    let marked = match rustix::fs::tell(borrowed_fd) {
-        Err(rustix::io::Errno::BADF) => return Ok(None),
-        Ok(offset) => bivouac_node::anchor::is_marked(offset),
-        Err(_) => false,
-    };
-    let id = if marked { state::client()?.table().identify(borrowed_fd) } else { None };
-    let Some(id) = id else {
-        if !state::borrowed() {
-            let _ = word.compare_exchange(UNKNOWN, FOREIGN, Ordering::AcqRel, Ordering::Relaxed);
-            HIGHEST.fetch_max(fd, Ordering::Relaxed);
-        }
-        return Ok(None);
+    match rustix::fs::tell(borrowed_fd) {
+        Err(rustix::io::Errno::BADF) => return Ok(Look::Closed),
+        Ok(offset) if bivouac_node::anchor::is_marked(offset) => {}
+        _ => return Ok(Look::Foreign),
+    }
+    // A file that happens to stand at such an offset is nobody's placeholder, also when no daemon answers.
+    let kind = rustix::fs::fstat(borrowed_fd).map_or(0, |stat| stat.st_mode & libc::S_IFMT);
+    if kind != libc::S_IFDIR {
+        return Ok(Look::Foreign);
+    }
+    let Some(id) = state::client()?.table().identify(borrowed_fd) else {
+        return Ok(Look::Foreign);
     };
     let handle = state::guarded(|| state::client()?.adopt(id))?;
-    let file = File::new(handle).ok_or(Errno::MFILE)?;
-    if !state::borrowed() {
+    Ok(Look::Ours(File::new(handle).ok_or(Errno::MFILE)?))
+}
+
+/// Finds out what a number is that was not known, and writes it down.
+#[cold]
+fn resolve(fd: i32, word: &AtomicU32, seen: u32) -> Result<Option<File>, Errno> {
+    let found = look(fd)?;
+    let learn = |state: u32| {
         HIGHEST.fetch_max(fd, Ordering::Relaxed);
-        let shared = file.clone();
-        let ours = FIRST_ENTRY + shared.index;
-        if word.compare_exchange(UNKNOWN, ours, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            std::mem::forget(shared);
+        word.compare_exchange(seen, next(seen, state), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    match found {
+        Look::Closed => Ok(None),
+        Look::Foreign => {
+            if !state::borrowed() {
+                learn(FOREIGN);
+            }
+            Ok(None)
+        }
+        Look::Ours(file) => {
+            if !state::borrowed() {
+                let shared = file.clone();
+                if learn(FIRST_ENTRY + shared.index) {
+                    std::mem::forget(shared);
+                }
+            }
+            Ok(Some(file))
         }
     }
-    Ok(Some(file))
+}
+
+/// Runs a call on a descriptor: `kernel` where it is not ours. (Nothing that would have to be dropped is alive while
+/// `kernel` runs: a thread may be cancelled there.)
+#[inline]
+pub fn on<T>(
+    fd: i32,
+    kernel: impl Fn() -> Result<T, Errno>,
+    ours: impl Fn(&File) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    loop {
+        let mut seen = sight(fd);
+        if !seen.is_foreign() {
+            if let Some(file) = find(fd)? {
+                return ours(&file);
+            }
+            seen = sight(fd);
+        }
+        match kernel() {
+            Err(errno) if shows_placeholder(errno) && mistaken(fd, seen) => {}
+            done => return done,
+        }
+    }
+}
+
+/// Errors that calls meet on a placeholder, which is a directory opened for reading.
+fn shows_placeholder(errno: Errno) -> bool {
+    matches!(errno, Errno::BADF | Errno::ISDIR | Errno::INVAL | Errno::NODEV)
+        || [libc::ENOTTY, libc::ESPIPE, libc::ENOTSOCK].contains(&i32::from(errno.0))
+}
+
+/// The kernel has refused a call on a number that was taken for its own: whether that was wrong, or may have been. True
+/// again and again only while somebody changes it again and again.
+#[cold]
+fn mistaken(fd: i32, seen: Sight) -> bool {
+    let Some(word) = word(fd).filter(|_| state::active()) else {
+        return false;
+    };
+    if sight(fd) != seen {
+        return true;
+    }
+    if state::borrowed() || !matches!(look(fd), Ok(Look::Ours(_)) | Err(_)) {
+        return false;
+    }
+    // It became ours in a way that nobody told us.
+    let _ = word.compare_exchange(seen.0, next(seen.0, UNKNOWN), Ordering::AcqRel, Ordering::Relaxed);
+    true
 }
 
 /// Whether a descriptor is an open file of the mount.
@@ -234,32 +230,83 @@ pub enum Standing {
     Ours(File),
 }
 
-/// Sets what a number stands for, and lets go of what it stood for before. Not in a `vfork` child.
+impl Standing {
+    /// As a state of the number, which from here on is a user of the file itself.
+    fn into_state(self) -> u32 {
+        match self {
+            Standing::Unknown => UNKNOWN,
+            Standing::Foreign => FOREIGN,
+            Standing::Ours(file) => FIRST_ENTRY + std::mem::ManuallyDrop::new(file).index,
+        }
+    }
+
+    /// What a word has said, whose number no longer is a user.
+    fn from_word(word: u32) -> Standing {
+        match word & STATE {
+            UNKNOWN | CHANGING => Standing::Unknown,
+            FOREIGN => Standing::Foreign,
+            entry => Standing::Ours(File { index: entry - FIRST_ENTRY }),
+        }
+    }
+}
+
+/// Replaces a number's word whatever it is; what it was.
+fn replace(word: &AtomicU32, state: u32) -> u32 {
+    let mut seen = word.load(Ordering::Relaxed);
+    loop {
+        match word.compare_exchange_weak(seen, next(seen, state), Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(old) => return old,
+            Err(now) => seen = now,
+        }
+    }
+}
+
+/// Sets what a number stands for that the kernel has just given out. Not in a `vfork` child.
 pub fn set(fd: i32, standing: Standing) {
     let Some(word) = word(fd) else { return };
-    let value = match &standing {
-        Standing::Unknown => UNKNOWN,
-        Standing::Foreign => FOREIGN,
-        Standing::Ours(file) => FIRST_ENTRY + file.index,
-    };
-    // From here on the number itself is the user.
-    std::mem::forget(standing);
-    if value != UNKNOWN {
+    let state = standing.into_state();
+    if state != UNKNOWN {
         HIGHEST.fetch_max(fd, Ordering::Relaxed);
     }
-    let old = word.swap(value, Ordering::AcqRel);
-    if old >= FIRST_ENTRY {
-        drop(File { index: old - FIRST_ENTRY });
-    }
-    if fd <= 2 && old != value {
+    let old = replace(word, state);
+    drop(Standing::from_word(old));
+    if fd <= 2 && old & STATE != state {
         crate::faces::stdio::std_descriptor_changed(fd);
     }
 }
 
-/// Takes a number's file out before the kernel closes it: dropped afterwards, it lets go.
-pub fn take(fd: i32) -> Option<File> {
-    let old = word(fd)?.swap(UNKNOWN, Ordering::AcqRel);
-    (old >= FIRST_ENTRY).then(|| File { index: old - FIRST_ENTRY })
+/// A number that is being closed or replaced.
+#[derive(Clone, Copy)]
+pub struct Change {
+    fd: i32,
+    mark: u32,
+    was_ours: bool,
+}
+
+/// A number is about to be closed or replaced: what it stands for until then. Not in a `vfork` child.
+pub fn begin(fd: i32) -> (Change, Standing) {
+    let Some(word) = word(fd) else { return (Change { fd, mark: 0, was_ours: false }, Standing::Foreign) };
+    let old = replace(word, CHANGING);
+    let was_ours = old & STATE >= FIRST_ENTRY;
+    (Change { fd, mark: next(old, CHANGING), was_ours }, Standing::from_word(old))
+}
+
+/// The kernel has done its part. If another change came in between nobody knows which was the later one for the
+/// kernel, so the number is asked about when it is used next.
+pub fn end(change: Change, standing: Standing) {
+    let Some(word) = word(change.fd) else { return };
+    let state = standing.into_state();
+    if state != UNKNOWN {
+        HIGHEST.fetch_max(change.fd, Ordering::Relaxed);
+    }
+    let ended = next(change.mark, state);
+    if word.compare_exchange(change.mark, ended, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        drop(Standing::from_word(state));
+        drop(Standing::from_word(replace(word, UNKNOWN)));
+    }
+    if change.fd <= 2 && (change.was_ours || state >= FIRST_ENTRY) {
+        crate::faces::stdio::std_descriptor_changed(change.fd);
+    }
 }
 
 /// An open file that has no number yet.
@@ -278,7 +325,7 @@ pub fn highest() -> i32 {
 
 /// Whether anything is known of a number.
 pub fn is_known(fd: i32) -> bool {
-    word(fd).is_some_and(|word| word.load(Ordering::Relaxed) != UNKNOWN)
+    word(fd).is_some_and(|word| word.load(Ordering::Relaxed) & STATE != UNKNOWN)
 }
 
 /// The process ends: locks are given up now, not when the agent has noticed. (The kernel too is done with them before
@@ -291,7 +338,7 @@ pub fn leave(flush: impl Fn()) {
     let Ok(client) = state::client() else { return };
     let mut flushed = false;
     for fd in 0..=highest() {
-        if word(fd).is_none_or(|word| word.load(Ordering::Relaxed) < FIRST_ENTRY) {
+        if word(fd).is_none_or(|word| word.load(Ordering::Relaxed) & STATE < FIRST_ENTRY) {
             continue;
         }
         let Ok(Some(file)) = get(fd) else { continue };
@@ -307,9 +354,10 @@ pub fn leave(flush: impl Fn()) {
             client.table().slot(file.id()).is_some_and(|slot| slot.locks.load(Ordering::Acquire) != 0);
         if locked {
             drop(file);
-            let file = take(fd);
+            let (change, before) = begin(fd);
             let _ = sys!(SYS_close, fd);
-            drop(file);
+            drop(before);
+            end(change, Standing::Unknown);
         }
     }
 }

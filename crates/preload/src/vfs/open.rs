@@ -1,9 +1,9 @@
 //! Opening, closing and duplicating descriptors.
 
-use super::at::at;
+use super::at::turns;
 use super::fds::{self, File, Standing};
 use super::place::{Place, place};
-use super::state;
+use super::{links, state};
 use bivouac_client::{Client, Fail, Handle, hidden};
 use bivouac_layout::Ino;
 use bivouac_node::Fd;
@@ -14,16 +14,48 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 /// `openat(2)`.
-#[inline]
 pub fn openat(dirfd: i32, path: &CStr, flags: i32, mode: u32) -> Result<i32, Errno> {
-    let kernel = |dirfd: i32, path: &CStr| {
-        let fd = sys!(SYS_openat, dirfd, path.as_ptr(), flags, mode)? as i32;
-        note_foreign(fd);
-        Ok(fd)
-    };
+    openat_by(dirfd, path, flags, mode, || kernel_open(dirfd, path, flags, mode))
+}
+
+fn kernel_open(dirfd: i32, path: &CStr, flags: i32, mode: u32) -> Result<i32, Errno> {
+    sys!(SYS_openat, dirfd, path.as_ptr(), flags, mode).map(|fd| fd as i32)
+}
+
+/// As above; `kernel` opens what is not in the mount, as far as the path's text tells. (When that finds nothing, and links
+/// have to be followed, the kernel is called by a system call: there, something is to be dropped afterwards.)
+#[inline]
+pub fn openat_by(
+    dirfd: i32,
+    path: &CStr,
+    flags: i32,
+    mode: u32,
+    kernel: impl Fn() -> Result<i32, Errno>,
+) -> Result<i32, Errno> {
     if !state::active() {
-        return kernel(dirfd, path);
+        return kernel();
     }
+    if matches!(place(dirfd, path), Ok(Place::Kernel)) {
+        match kernel() {
+            Ok(fd) => {
+                note_foreign(fd);
+                return Ok(fd);
+            }
+            Err(errno) if !links::may_lead_inside(errno) => return Err(errno),
+            Err(errno) => return open_elsewhere(dirfd, path, flags, mode, Some(errno)),
+        }
+    }
+    open_elsewhere(dirfd, path, flags, mode, None)
+}
+
+/// Opens what is not simply the kernel's; `failed` says that the kernel has been tried.
+fn open_elsewhere(
+    dirfd: i32,
+    path: &CStr,
+    flags: i32,
+    mode: u32,
+    failed: Option<Errno>,
+) -> Result<i32, Errno> {
     if let Ok(Place::Descriptor(fd)) = place(dirfd, path)
         && let Some(file) = fds::get(fd)?
     {
@@ -31,8 +63,13 @@ pub fn openat(dirfd: i32, path: &CStr, flags: i32, mode: u32) -> Result<i32, Err
     }
     let follow = flags & libc::O_NOFOLLOW == 0
         && flags & (libc::O_CREAT | libc::O_EXCL) != libc::O_CREAT | libc::O_EXCL;
+    let kernel = |dirfd: i32, path: &CStr| {
+        let fd = kernel_open(dirfd, path, flags, mode)?;
+        note_foreign(fd);
+        Ok(fd)
+    };
     let inside = |client, start, path: &[u8]| open_inside(client, start, path, flags, mode);
-    at(dirfd, path, follow, kernel, inside)
+    turns(dirfd, path, follow, failed, &kernel, &inside)
 }
 
 /// What `/proc/self/fd/N` and its like name, opened anew.
@@ -90,30 +127,39 @@ pub fn note_unknown(fd: i32) {
 }
 
 /// `close(2)`. A descriptor of the library's own is not open, as far as the program can tell.
-#[inline]
 pub fn close(fd: i32) -> Result<(), Errno> {
-    if state::active() { close_active(fd) } else { sys!(SYS_close, fd).map(|_| ()) }
+    close_by(fd, || sys!(SYS_close, fd).map(|_| ()))
 }
 
-fn close_active(fd: i32) -> Result<(), Errno> {
+/// As above; `kernel` closes what is not ours.
+#[inline]
+pub fn close_by(fd: i32, kernel: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+    if !state::active() {
+        return kernel();
+    }
     if hidden::is_hidden(fd) {
         return Err(Errno::BADF);
     }
     if state::borrowed() {
-        return sys!(SYS_close, fd).map(|_| ());
+        return kernel();
     }
     // Also one that nobody has looked at yet may be the last of its description.
     let _ = fds::get(fd);
-    let file = fds::take(fd);
-    if let Some(file) = &file {
-        release_locks(file);
+    match fds::begin(fd) {
+        (change, Standing::Ours(file)) => close_ours(fd, change, file),
+        (change, _) => {
+            let closed = kernel();
+            fds::end(change, Standing::Unknown);
+            closed
+        }
     }
+}
+
+fn close_ours(fd: i32, change: fds::Change, file: File) -> Result<(), Errno> {
+    release_locks(&file);
     let closed = sys!(SYS_close, fd).map(|_| ());
-    let was_ours = file.is_some();
     drop(file);
-    if was_ours && fd <= 2 {
-        crate::faces::stdio::std_descriptor_changed(fd);
-    }
+    fds::end(change, Standing::Unknown);
     closed
 }
 
@@ -123,12 +169,14 @@ pub fn closed_by<T>(fd: i32, call: impl FnOnce() -> T) -> T {
     if !state::active() || state::borrowed() {
         return call();
     }
-    let file = ManuallyDrop::new(fds::take(fd));
-    if let Some(file) = &*file {
+    let (change, before) = fds::begin(fd);
+    let before = ManuallyDrop::new(before);
+    if let Standing::Ours(file) = &*before {
         release_locks(file);
     }
     let done = call();
-    drop(ManuallyDrop::into_inner(file));
+    drop(ManuallyDrop::into_inner(before));
+    fds::end(change, Standing::Unknown);
     done
 }
 
@@ -181,8 +229,13 @@ pub fn duplicate(fd: i32, least: usize, cloexec: bool) -> Result<i32, Errno> {
     if state::active() && hidden::is_hidden(fd) {
         return Err(Errno::BADF);
     }
-    let new = sys!(SYS_fcntl, fd, command, least)? as i32;
-    stands_as(fd, new);
+    let duplicate = || sys!(SYS_fcntl, fd, command, least).map(|fd| fd as i32);
+    if !state::active() || state::borrowed() {
+        return duplicate();
+    }
+    let model = Model::of(fd);
+    let new = duplicate()?;
+    fds::set(new, model.standing());
     Ok(new)
 }
 
@@ -202,31 +255,49 @@ pub fn dup3(old: i32, new: i32, flags: i32, same: bool) -> Result<i32, Errno> {
         return duplicate();
     }
     // What is replaced may be the last of its description, and is closed in every sense.
-    let replaced = fds::get(new).unwrap_or(None);
+    let _ = fds::get(new);
     if hidden::is_hidden(new) {
         hidden::make_way(new);
     }
-    let fd = duplicate()?;
-    stands_as(old, fd);
-    if let Some(file) = &replaced {
-        release_locks(file);
+    let model = Model::of(old);
+    let (change, replaced) = fds::begin(new);
+    match duplicate() {
+        Ok(fd) => {
+            fds::end(change, model.standing());
+            if let Standing::Ours(file) = &replaced {
+                release_locks(file);
+            }
+            Ok(fd)
+        }
+        Err(errno) => {
+            fds::end(change, replaced);
+            Err(errno)
+        }
     }
-    Ok(fd)
 }
 
-/// Now `new` stands for what `old` stands for.
-fn stands_as(old: i32, new: i32) {
-    if !state::active() || state::borrowed() {
-        return;
+/// What a descriptor was before it was duplicated.
+struct Model {
+    fd: i32,
+    file: Option<File>,
+    seen: fds::Sight,
+}
+
+impl Model {
+    fn of(fd: i32) -> Model {
+        let file = fds::get(fd).unwrap_or(None);
+        Model { fd, file, seen: fds::sight(fd) }
     }
-    fds::set(
-        new,
-        match fds::get(old) {
-            Ok(Some(file)) => Standing::Ours(file),
-            Ok(None) if fds::is_known(old) => Standing::Foreign,
-            _ => Standing::Unknown,
-        },
-    );
+
+    /// What the duplicate stands for: nobody knows, if the descriptor itself has become another one meanwhile.
+    fn standing(self) -> Standing {
+        match self.file {
+            _ if fds::sight(self.fd) != self.seen => Standing::Unknown,
+            Some(file) => Standing::Ours(file),
+            None if self.seen.is_foreign() => Standing::Foreign,
+            None => Standing::Unknown,
+        }
+    }
 }
 
 /// A descriptor of the kernel's that is not to be seen by the program, for the length of a call.

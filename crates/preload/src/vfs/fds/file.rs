@@ -1,0 +1,143 @@
+//! The open files of ours, and who uses them.
+//!
+//! Each has an *entry*, which counts its users: each number that stands for it (after `dup` several share it) and each
+//! call under way. Entries lie in memory that is never given back, so that a call which has just read a number's word
+//! can safely try to count itself in. When the last user goes, the client is told: it asks the kernel whether another
+//! process holds the description.
+
+use crate::vfs::state;
+use bivouac_client::Handle;
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+const CHUNK: usize = 1024;
+/// Most entries.
+pub(super) const ENTRIES: usize = 64 * CHUNK;
+static CHUNKS: [AtomicPtr<[Entry; CHUNK]>; ENTRIES / CHUNK] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; 64];
+static HINT: AtomicU32 = AtomicU32::new(0);
+
+/// Being made or being taken apart.
+const BUSY: u32 = 1 << 31;
+
+struct Entry {
+    /// 0: free. Up to [`BUSY`]: users.
+    users: AtomicU32,
+    /// Set while there are users.
+    handle: UnsafeCell<Option<Arc<Handle>>>,
+}
+
+// SAFETY: `handle` is written only by who holds BUSY, and read only by users.
+unsafe impl Sync for Entry {}
+
+impl Entry {
+    fn enter(&self) -> bool {
+        let enter = |users: u32| (users > 0 && users < BUSY - 1).then_some(users + 1);
+        self.users.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_ok()
+    }
+}
+
+/// A use of an open file of ours. While it lives, the handle does.
+pub struct File {
+    pub(super) index: u32,
+}
+
+impl std::ops::Deref for File {
+    type Target = Handle;
+
+    fn deref(&self) -> &Handle {
+        // SAFETY: a counted user; the handle is set while there are any.
+        let handle = entry(self.index).and_then(|entry| unsafe { &*entry.handle.get() }.as_deref());
+        match handle {
+            Some(handle) => handle,
+            None => unreachable!("an entry with users has a handle"),
+        }
+    }
+}
+
+impl File {
+    /// Whether paths may start from it: a directory, or what was opened with O_PATH (then its server will say).
+    pub fn starts_paths(&self) -> bool {
+        self.is_directory() || self.is_path_only()
+    }
+
+    /// Whether it was opened with O_PATH: it names something, and can do little else.
+    pub fn is_path_only(&self) -> bool {
+        self.flags() & libc::O_PATH != 0
+    }
+
+    /// An entry for a handle, with one user. `None`: all entries are taken.
+    pub(super) fn new(handle: Arc<Handle>) -> Option<File> {
+        let start = HINT.load(Ordering::Relaxed);
+        let all = (CHUNKS.len() * CHUNK) as u32;
+        for step in 0..all {
+            let index = (start + step) % all;
+            let entry = make_entry(index)?;
+            if entry.users.compare_exchange(0, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                // SAFETY: BUSY is ours.
+                unsafe { *entry.handle.get() = Some(handle) };
+                entry.users.store(1, Ordering::Release);
+                HINT.store(index + 1, Ordering::Relaxed);
+                return Some(File { index });
+            }
+        }
+        None
+    }
+
+    /// One more user of an entry; `None`: it has none any more.
+    pub(super) fn again(index: u32) -> Option<File> {
+        entry(index)?.enter().then_some(File { index })
+    }
+}
+
+impl Clone for File {
+    fn clone(&self) -> File {
+        if let Some(entry) = entry(self.index) {
+            entry.users.fetch_add(1, Ordering::Relaxed);
+        }
+        File { index: self.index }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let Some(entry) = entry(self.index) else { return };
+        let leave = |users: u32| Some(if users == 1 { BUSY } else { users - 1 });
+        if entry.users.fetch_update(Ordering::AcqRel, Ordering::Relaxed, leave) != Ok(1) {
+            return;
+        }
+        // SAFETY: the last user: BUSY is ours.
+        let handle = unsafe { (*entry.handle.get()).take() };
+        entry.users.store(0, Ordering::Release);
+        HINT.fetch_min(self.index, Ordering::Relaxed);
+        if let Some(handle) = handle {
+            let id = handle.id();
+            drop(handle);
+            let _ = state::guarded(|| state::client().map(|client| client.closed(id)));
+        }
+    }
+}
+
+fn entry(index: u32) -> Option<&'static Entry> {
+    let chunk = CHUNKS.get(index as usize / CHUNK)?.load(Ordering::Acquire);
+    if chunk.is_null() {
+        return None;
+    }
+    // SAFETY: chunks are never given back.
+    unsafe { &*chunk }.get(index as usize % CHUNK)
+}
+
+fn make_entry(index: u32) -> Option<&'static Entry> {
+    let chunk = CHUNKS.get(index as usize / CHUNK)?;
+    if chunk.load(Ordering::Acquire).is_null() {
+        let fresh = Box::into_raw(Box::new(
+            [const { Entry { users: AtomicU32::new(0), handle: UnsafeCell::new(None) } }; CHUNK],
+        ));
+        if chunk.compare_exchange(std::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: not published.
+            drop(unsafe { Box::from_raw(fresh) });
+        }
+    }
+    entry(index)
+}
