@@ -55,7 +55,7 @@ pub struct Client {
     session_generation: AtomicU64,
     /// Who owns this process's locks: its first session, which an exec does not change.
     owner: AtomicU64,
-    /// The generation whose session a thread is about to begin.
+    /// The generation (upper half) whose session a thread is about to begin, and the thread.
     renewing: AtomicU64,
     slots: AtomicU32,
     pools: Box<[Pool]>,
@@ -266,12 +266,14 @@ impl Client {
     pub(crate) fn session(&self) -> Result<u64, Errno> {
         let generation = self.fork.generation();
         while self.session_generation.load(Ordering::Acquire) != generation {
+            let me = generation << 32 | u64::from(bivouac_node::process::tid());
             let renewing = self.renewing.load(Ordering::Relaxed);
-            if renewing != generation
-                && self
-                    .renewing
-                    .compare_exchange(renewing, generation, Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok()
+            if renewing == me {
+                // A signal handler has interrupted it, in this very thread: waiting would be for ever.
+                return Err(Errno::IO);
+            }
+            if renewing >> 32 != generation
+                && self.renewing.compare_exchange(renewing, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
             {
                 let renewed = self.renew(generation);
                 if renewed.is_err() {

@@ -7,7 +7,7 @@
 //!
 //! - [`state`]: whether a deployment is configured; the one client of the process, attached when first needed.
 //! - [`fds`]: the table of descriptors, and the handles behind ours.
-//! - [`place`], [`links`], [`at`]: paths.
+//! - [`place`], [`links`], [`at`]: paths; [`scratch`]: room for them.
 //! - [`cwd`]: the working directory, also when it is in the mount.
 //! - [`carried`]: process locks across an exec.
 //! - [`signals`]: what they do to a call that waits.
@@ -30,6 +30,7 @@ pub mod map;
 pub mod names;
 pub mod open;
 pub mod place;
+pub mod scratch;
 pub mod signals;
 pub mod state;
 pub mod xattr;
@@ -40,7 +41,7 @@ pub use attrs::{
     truncate, utimensat,
 };
 pub use control::fcntl_number as fcntl;
-pub use cwd::{chdir, fchdir, getcwd};
+pub use cwd::{chdir, fchdir, getcwd, path_inside};
 pub use data::{fallocate, fsync, ftruncate, list, lseek, pread, read, write};
 pub use fds::is_ours;
 pub use names::{linkat, mkdirat, mknodat, readlinkat, real_path, renameat2, symlinkat, unlinkat};

@@ -110,3 +110,33 @@ fn a_program_without_a_deployment_sees_no_mount() {
     let output = run(With::Asleep, "/bin/ls", &["/bivouac-test/mount"], dir.path());
     assert!(String::from_utf8_lossy(&output.stderr).contains("No such file or directory"));
 }
+
+#[test]
+fn a_signal_handler_does_not_wait_for_the_start_that_it_has_interrupted() {
+    use std::os::linux::net::SocketAddrExt;
+    let dir = tempfile::tempdir().unwrap();
+    let program = common::compiled("interrupted_start", dir.path());
+    let key = dir.path().join("key");
+    std::fs::write(&key, "0".repeat(64)).unwrap();
+    // A daemon that takes connections and says nothing.
+    let name = format!("silent-{}", std::process::id());
+    // SAFETY: no arguments.
+    let address = format!("bivouac/{}/{name}/agent", unsafe { libc::getuid() });
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(address).unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind_addr(&address).unwrap();
+    let mut command = Command::new(program);
+    command.arg("/bivouac-test/mount/file");
+    awake(&mut command);
+    command.env("BIVOUAC_DEPLOYMENT", name).env("BIVOUAC_KEY", key);
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while child.try_wait().unwrap().is_none() {
+        if std::time::Instant::now() > end {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said, "-1 Input/output error; handler: 1 Input/output error\n");
+}

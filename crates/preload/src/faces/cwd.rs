@@ -5,6 +5,13 @@ use crate::raw::{self, result};
 use crate::vfs::{self, Errno};
 use std::ffi::{CStr, c_char, c_int};
 
+real! {
+    real_getcwd = getcwd(buffer: *mut c_char, size: usize) -> *mut c_char, else std::ptr::null_mut();
+    real_getcwd_chk = __getcwd_chk(buffer: *mut c_char, size: usize, room: usize) -> *mut c_char,
+        else std::ptr::null_mut();
+    real_getwd = getwd(buffer: *mut c_char) -> *mut c_char, else std::ptr::null_mut();
+}
+
 /// Hands a path to C: into the program's buffer, or into memory from `malloc`.
 ///
 /// # Safety
@@ -31,14 +38,23 @@ unsafe fn hand_over(
     }
 }
 
+/// The working directory, if it is in the mount; libc's function (`real`) tells the kernel's.
+///
 /// # Safety
 /// As for `hand_over`.
-unsafe fn working_directory(buffer: *mut c_char, size: usize) -> *mut c_char {
+unsafe fn working_directory(
+    buffer: *mut c_char,
+    size: usize,
+    real: impl FnOnce() -> *mut c_char,
+) -> *mut c_char {
+    let Some(path) = vfs::path_inside() else {
+        return real();
+    };
     if size == 0 && !buffer.is_null() {
         return failed(Errno::INVAL);
     }
     // SAFETY: promised by the caller.
-    unsafe { hand_over(vfs::getcwd(), buffer, size) }.unwrap_or_else(failed)
+    unsafe { hand_over(path, buffer, size) }.unwrap_or_else(failed)
 }
 
 fn failed(errno: Errno) -> *mut c_char {
@@ -60,18 +76,23 @@ fn from_environment() -> Option<Vec<u8>> {
 faces! {
     fn chdir(name: *const c_char) -> c_int { result(with_path(name, vfs::chdir)) }
     fn fchdir(fd: c_int) -> c_int { result(vfs::fchdir(fd)) }
-    fn getcwd(buffer: *mut c_char, size: usize) -> *mut c_char { working_directory(buffer, size) }
+    fn getcwd(buffer: *mut c_char, size: usize) -> *mut c_char {
+        working_directory(buffer, size, || real_getcwd(buffer, size))
+    }
     fn __getcwd_chk(buffer: *mut c_char, size: usize, room: usize) -> *mut c_char {
         // The program would overflow its buffer: only as much as there is.
-        working_directory(buffer, size.min(room))
+        working_directory(buffer, size.min(room), || real_getcwd_chk(buffer, size, room))
     }
     fn getwd(buffer: *mut c_char) -> *mut c_char {
-        if buffer.is_null() { failed(Errno::INVAL) } else { working_directory(buffer, libc::PATH_MAX as usize) }
+        if buffer.is_null() {
+            return failed(Errno::INVAL);
+        }
+        working_directory(buffer, libc::PATH_MAX as usize, || real_getwd(buffer))
     }
     fn get_current_dir_name() -> *mut c_char {
         match from_environment() {
             Some(path) => hand_over(Ok(path), std::ptr::null_mut(), 0).unwrap_or_else(failed),
-            None => working_directory(std::ptr::null_mut(), 0),
+            None => working_directory(std::ptr::null_mut(), 0, || real_getcwd(std::ptr::null_mut(), 0)),
         }
     }
 }

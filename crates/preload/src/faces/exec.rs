@@ -27,7 +27,7 @@ use crate::vfs::{self, Errno};
 use program::Program;
 use std::ffi::{CStr, c_char, c_int};
 
-pub use program::program_of_link;
+pub use program::{PROGRAM_LINK, program_of_link};
 
 /// A list of strings of C, ended by null.
 type Strings = *const *const c_char;

@@ -6,14 +6,18 @@
 //! the real one. Its name tells any process where it is, a rename of the real directory changes nothing, and a relative path
 //! that escapes the faces finds nothing there rather than a wrong file.
 //!
-//! What is known is kept in one word, until the next `chdir`.
+//! What is known is kept until the next change. Other threads and signal handlers may ask while it changes, so changes
+//! are counted, when they begin and when they end: what was found out while none was under way holds as long as the
+//! count is the same, and nothing else is kept.
 
+use super::scratch::{Scratch, Text};
 use super::{fds, state};
 use bivouac_client::Fail;
 use bivouac_layout::Ino;
+use bivouac_node::process;
 use bivouac_proto::Errno;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Where the process is.
 pub enum Current {
@@ -23,49 +27,104 @@ pub enum Current {
     Inside(Ino),
 }
 
-const UNKNOWN: u64 = 0;
-const OUTSIDE: u64 = u64::MAX;
-/// One of these, or an inode number.
-static KNOWN: AtomicU64 = AtomicU64::new(UNKNOWN);
+impl Current {
+    fn from_word(word: u64) -> Current {
+        if word == OUTSIDE { Current::Outside } else { Current::Inside(Ino(word)) }
+    }
+}
 
-const PATH_MAX: usize = 4096;
+/// Changes of the working directory: how many have begun (lower half) and have ended (upper half).
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+const BEGUN: u64 = 1;
+const ENDED: u64 = 1 << 32;
+
+/// [`OUTSIDE`] or an inode number, as it was when [`CHANGES`] was [`KNOWN_AT`].
+static KNOWN: AtomicU64 = AtomicU64::new(OUTSIDE);
+static KNOWN_AT: AtomicU64 = AtomicU64::new(NEVER);
+const OUTSIDE: u64 = u64::MAX;
+const NEVER: u64 = u64::MAX;
+/// The process of which a thread is writing the two, or 0. Whoever finds it taken does not write.
+static LEARNING: AtomicU32 = AtomicU32::new(0);
+
+/// Where mirrors lie: what their paths begin with.
+pub const MIRRORS: &[u8] = b"/dev/shm/bivouac-";
+/// More than a mirror's path can have.
+const MIRROR_MAX: usize = 160;
+const _: () = assert!(bivouac_node::names::NAME_MAX + 80 <= MIRROR_MAX);
 
 /// Where the process is. Asks the kernel once after each change; in a vfork child, whose word this is not, always.
 #[inline]
 pub fn current() -> Current {
-    match KNOWN.load(Ordering::Acquire) {
-        _ if state::borrowed() => look(),
-        UNKNOWN => look(),
-        OUTSIDE => Current::Outside,
-        ino => Current::Inside(Ino(ino)),
+    let changes = CHANGES.load(Ordering::Acquire);
+    if KNOWN_AT.load(Ordering::Acquire) == changes && !state::borrowed() {
+        let word = KNOWN.load(Ordering::Acquire);
+        if KNOWN_AT.load(Ordering::Acquire) == changes && CHANGES.load(Ordering::Acquire) == changes {
+            return Current::from_word(word);
+        }
     }
+    look(changes)
 }
 
 #[cold]
-fn look() -> Current {
-    let Ok(path) = of_kernel() else {
-        return Current::Outside;
-    };
-    let word = match mirrored(&path) {
-        Some((ino, _)) => ino.0,
-        None => OUTSIDE,
+fn look(changes: u64) -> Current {
+    let mut path = [0u8; MIRROR_MAX];
+    let word = match sys!(SYS_getcwd, path.as_mut_ptr(), path.len()) {
+        Ok(len) => {
+            mirrored(path.get(..len.saturating_sub(1)).unwrap_or_default()).map_or(OUTSIDE, |(ino, _)| ino.0)
+        }
+        // Too long for a mirror.
+        Err(Errno::RANGE) => OUTSIDE,
+        // Removed.
+        Err(_) => return Current::Outside,
     };
     if !state::borrowed() {
+        learn(changes, word);
+    }
+    Current::from_word(word)
+}
+
+/// Writes down what was found, unless something has changed since `changes` was read.
+fn learn(changes: u64, word: u64) {
+    let me = process::pid();
+    let taken = LEARNING.load(Ordering::Relaxed);
+    if changes as u32 != (changes >> 32) as u32
+        // A thread of the process that this one was forked from does not go on here.
+        || taken == me
+        || LEARNING.compare_exchange(taken, me, Ordering::AcqRel, Ordering::Relaxed).is_err()
+    {
+        return;
+    }
+    if CHANGES.load(Ordering::Acquire) == changes {
+        KNOWN_AT.store(NEVER, Ordering::Release);
         KNOWN.store(word, Ordering::Release);
+        KNOWN_AT.store(changes, Ordering::Release);
     }
-    match word {
-        OUTSIDE => Current::Outside,
-        ino => Current::Inside(Ino(ino)),
+    LEARNING.store(0, Ordering::Release);
+}
+
+/// Runs a system call that changes the working directory. (If it is left by a `siglongjmp`, nothing is known any more.)
+fn changing(call: impl FnOnce() -> Result<usize, Errno>) -> Result<(), Errno> {
+    if !state::active() || state::borrowed() {
+        return call().map(|_| ());
     }
+    CHANGES.fetch_add(BEGUN, Ordering::AcqRel);
+    let done = call();
+    CHANGES.fetch_add(ENDED, Ordering::AcqRel);
+    done.map(|_| ())
 }
 
 /// The kernel's working directory.
-pub fn of_kernel() -> Result<Vec<u8>, Errno> {
-    let mut path = vec![0u8; PATH_MAX];
-    let len = sys!(SYS_getcwd, path.as_mut_ptr(), path.len())?;
-    path.truncate(len.saturating_sub(1));
+pub fn into_text(text: &mut Text<'_>) -> Option<()> {
+    text.fill(|to, fits| sys!(SYS_getcwd, to, fits).map(|len| len.saturating_sub(1)))?;
     // "(unreachable)/..." is no path.
-    if path.first() == Some(&b'/') { Ok(path) } else { Err(Errno::NOENT) }
+    (text.bytes().first() == Some(&b'/')).then_some(())
+}
+
+fn of_kernel() -> Result<Vec<u8>, Errno> {
+    let mut scratch = Scratch::take().ok_or(Errno::NOMEM)?;
+    let [mut path, ..] = scratch.texts();
+    into_text(&mut path).ok_or(Errno::NOENT)?;
+    Ok(path.bytes().to_vec())
 }
 
 /// The inode that a mirror stands for, and what follows in the path.
@@ -79,7 +138,7 @@ fn mirrored_in<'p>(name: &[u8], path: &'p [u8]) -> Option<(Ino, &'p [u8])> {
         let end = text.iter().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
         (end > 0).then(|| text.get(end..)).flatten()
     };
-    let rest = digits(path.strip_prefix(b"/dev/shm/bivouac-")?)?;
+    let rest = digits(path.strip_prefix(MIRRORS)?)?;
     let rest = rest.strip_prefix(b"/")?.strip_prefix(name)?.strip_prefix(b"/node-")?;
     let rest = digits(rest)?.strip_prefix(b"/cwd/")?;
     let hex = std::str::from_utf8(rest.get(..16)?).ok()?;
@@ -120,17 +179,12 @@ pub fn mirror(dir: Ino) -> Result<Vec<u8>, Errno> {
 
 fn enter(dir: Ino) -> Result<(), Errno> {
     let path = mirror_name(dir)?;
-    if sys!(SYS_chdir, path.as_ptr()).is_err() {
-        sys!(SYS_chdir, mirror(dir)?.as_ptr())?;
-    }
-    remember(dir.0);
-    Ok(())
-}
-
-fn remember(word: u64) {
-    if !state::borrowed() {
-        KNOWN.store(word, Ordering::Release);
-    }
+    changing(|| {
+        sys!(SYS_chdir, path.as_ptr()).or_else(|_| {
+            let path = mirror(dir)?;
+            sys!(SYS_chdir, path.as_ptr())
+        })
+    })
 }
 
 /// The directory of the mount that a path names, checked to be one that may be entered.
@@ -145,13 +199,7 @@ fn directory(client: &bivouac_client::Client, start: Ino, path: &[u8]) -> Result
 
 /// `chdir(2)`.
 pub fn chdir(path: &CStr) -> Result<(), Errno> {
-    let kernel = |_: i32, path: &CStr| {
-        sys!(SYS_chdir, path.as_ptr())?;
-        if state::active() {
-            remember(UNKNOWN);
-        }
-        Ok(())
-    };
+    let kernel = |_: i32, path: &CStr| changing(|| sys!(SYS_chdir, path.as_ptr()));
     let inside = |client: &_, start: Ino, path: &[u8]| Ok(enter(directory(client, start, path)?)?);
     super::at::at(libc::AT_FDCWD, path, true, kernel, inside)
 }
@@ -170,30 +218,31 @@ pub fn fchdir(fd: i32) -> Result<(), Errno> {
             enter(state::guarded(|| directory(state::client()?, file.ino(), b".").map_err(Fail::errno))?)
         }
         Some(_) => Err(Errno::NOTDIR),
-        None => {
-            sys!(SYS_fchdir, fd)?;
-            if state::active() {
-                remember(UNKNOWN);
-            }
-            Ok(())
-        }
+        None => changing(|| sys!(SYS_fchdir, fd)),
     }
 }
 
-/// The working directory's path. ENOENT when it was removed.
-pub fn getcwd() -> Result<Vec<u8>, Errno> {
+/// The working directory's path, if it is in the mount. ENOENT when it was removed.
+pub fn path_inside() -> Option<Result<Vec<u8>, Errno>> {
     if !state::active() {
-        return of_kernel();
+        return None;
     }
     match current() {
-        Current::Inside(dir) => state::guarded(|| state::client()?.path_of(dir)),
-        _ => of_kernel(),
+        Current::Inside(dir) => Some(state::guarded(|| state::client()?.path_of(dir))),
+        Current::Outside => None,
     }
+}
+
+/// The working directory's path, for the library itself.
+pub fn getcwd() -> Result<Vec<u8>, Errno> {
+    path_inside().unwrap_or_else(of_kernel)
 }
 
 /// Something else changed the working directory.
 pub fn moved() {
-    remember(UNKNOWN);
+    if !state::borrowed() {
+        CHANGES.fetch_add(BEGUN + ENDED, Ordering::AcqRel);
+    }
 }
 
 #[cfg(test)]

@@ -2,15 +2,15 @@
 //!
 //! The mount point need not exist, so the kernel says ENOENT or ENOTDIR for a path through such a link. Only then is
 //! the path walked, component by component. Most of what is not found is simply not there, in a directory that is: that is told by
-//! two system calls, without a walk.
+//! two system calls, without a walk. All of it is fit for signal handlers: see [`scratch`](super::scratch).
 
 use super::place::{Lexical, lexical, next_component};
+use super::scratch::{Scratch, Text};
 use super::{cwd, state};
 use bivouac_proto::Errno;
 use std::ffi::CStr;
 
 const MAX_LINKS: u32 = 40;
-const PATH_MAX: usize = 4096;
 
 /// Whether an error of the kernel can mean that a link leads into the mount.
 #[inline]
@@ -21,102 +21,107 @@ pub fn may_lead_inside(errno: Errno) -> bool {
 /// Where a path that the kernel did not find leads: what follows the mount point. `None`: not into the mount.
 #[cold]
 pub fn into_mount(dirfd: i32, path: &CStr, follow: bool) -> Option<Vec<u8>> {
-    if is_plainly_missing(dirfd, path, follow) { None } else { walk(dirfd, path, follow) }
+    let mut scratch = Scratch::take()?;
+    let [mut text, ..] = scratch.texts();
+    if is_plainly_missing(dirfd, path.to_bytes(), follow, &mut text)? {
+        return None;
+    }
+    walk_in(dirfd, path, follow, &mut scratch)
 }
 
-/// The directory exists, and the name in it is no symbolic link that would be followed.
-fn is_plainly_missing(dirfd: i32, path: &CStr, follow: bool) -> bool {
-    let bytes = path.to_bytes();
-    let trimmed = bytes.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
-    let parent =
-        bytes.get(..trimmed).unwrap_or_default().iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
-    let mut buffer = [0u8; PATH_MAX];
-    let Some(room) = buffer.get_mut(..parent) else {
-        return true;
-    };
-    if parent > 0 {
-        room.copy_from_slice(bytes.get(..parent).unwrap_or_default());
-        if sys!(SYS_faccessat, dirfd, buffer.as_ptr(), libc::F_OK).is_err() {
-            return false;
-        }
+/// The directory exists, and the name in it is no symbolic link that would be followed. `None`: the path is too long.
+fn is_plainly_missing(dirfd: i32, path: &[u8], follow: bool, text: &mut Text<'_>) -> Option<bool> {
+    let trimmed = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
+    let parent = path.get(..trimmed)?.iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
+    text.push(path.get(..parent)?)?;
+    if parent > 0 && sys!(SYS_faccessat, dirfd, text.as_ptr(), libc::F_OK).is_err() {
+        return Some(false);
     }
     // With a slash behind it a link is followed always.
-    if !follow && trimmed == bytes.len() {
-        return true;
+    if !follow && trimmed == path.len() {
+        return Some(true);
     }
-    let Some(room) = buffer.get_mut(..trimmed) else {
-        return true;
-    };
-    room.copy_from_slice(bytes.get(..trimmed).unwrap_or_default());
-    if let Some(end) = buffer.get_mut(trimmed) {
-        *end = 0;
-    }
+    text.push(path.get(parent..trimmed)?)?;
     let mut target = [0u8; 1];
-    sys!(SYS_readlinkat, dirfd, buffer.as_ptr(), target.as_mut_ptr(), target.len()).is_err()
+    Some(sys!(SYS_readlinkat, dirfd, text.as_ptr(), target.as_mut_ptr(), target.len()).is_err())
 }
 
 /// Walks, from the real path of where it starts.
 #[cold]
 pub fn walk(dirfd: i32, path: &CStr, follow: bool) -> Option<Vec<u8>> {
-    let bytes = path.to_bytes();
-    let start = match bytes.first()? {
-        b'/' => Vec::new(),
-        _ if dirfd == libc::AT_FDCWD => cwd::of_kernel().ok()?,
-        _ => link_target(format!("/proc/self/fd/{dirfd}\0").as_bytes())?,
-    };
-    let link = |path: &[u8]| link_target(&[path, b"\0"].concat());
-    let directory = |path: &[u8]| {
-        let path = [path, b"/.\0"].concat();
-        sys!(SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::F_OK).is_ok()
-    };
-    walk_from(state::mount(), start, bytes, follow, link, directory)
+    walk_in(dirfd, path, follow, &mut Scratch::take()?)
 }
 
-/// The walk itself; `start` is a real path without links, `link` gives a link's target, `directory` says whether there
-/// is such a directory (asked only where a `..` leads back out of it).
+fn walk_in(dirfd: i32, path: &CStr, follow: bool, scratch: &mut Scratch) -> Option<Vec<u8>> {
+    let [mut resolved, mut rest, mut target] = scratch.texts();
+    let bytes = path.to_bytes();
+    match bytes.first()? {
+        b'/' => {}
+        _ if dirfd == libc::AT_FDCWD => cwd::into_text(&mut resolved)?,
+        _ => {
+            rest.push(b"/proc/self/fd/")?;
+            rest.push_number(dirfd)?;
+            link_target(&rest, &mut resolved)?;
+            rest.truncate(0);
+        }
+    }
+    rest.push(bytes)?;
+    let directory = |path: &mut Text<'_>| {
+        let before = path.bytes().len();
+        let there = path.push(b"/.").is_some()
+            && sys!(SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::F_OK).is_ok();
+        path.truncate(before);
+        there
+    };
+    walk_from(state::mount(), [&mut resolved, &mut rest, &mut target], follow, link_target, directory)
+}
+
+/// The walk itself, in three texts: the real path of where it starts, without links; the path; and room for a link's
+/// target. `link` tells that, `directory` says whether there is such a directory (asked only where a `..` leads back
+/// out of it).
 fn walk_from(
     mount: &[u8],
-    start: Vec<u8>,
-    path: &[u8],
+    [resolved, rest, target]: [&mut Text<'_>; 3],
     follow: bool,
-    link: impl Fn(&[u8]) -> Option<Vec<u8>>,
-    directory: impl Fn(&[u8]) -> bool,
+    link: impl Fn(&Text<'_>, &mut Text<'_>) -> Option<()>,
+    directory: impl Fn(&mut Text<'_>) -> bool,
 ) -> Option<Vec<u8>> {
-    let mut resolved = if start == b"/" { Vec::new() } else { start };
-    let mut rest = path.to_vec();
+    if resolved.bytes() == b"/" {
+        resolved.truncate(0);
+    }
     let mut at = 0;
     let mut links = 0;
     loop {
-        if let Some(inside) = reached(mount, &resolved) {
-            return Some([&inside, rest.get(at..)?].concat());
+        if let Some(inside) = reached(mount, resolved.bytes()) {
+            return Some([&inside, rest.bytes().get(at..)?].concat());
         }
-        let (component, end) = next_component(&rest, at)?;
+        let (component, end) = next_component(rest.bytes(), at)?;
         match component {
             b"." => {}
             b".." => {
                 // What is not there leads nowhere; but the way to a mount point that need not exist is there.
-                if !is_above(&resolved, mount) && !directory(&resolved) {
+                if !is_above(resolved.bytes(), mount) && !directory(resolved) {
                     return None;
                 }
-                let up = resolved.iter().rposition(|b| *b == b'/').unwrap_or(0);
+                let up = resolved.bytes().iter().rposition(|b| *b == b'/').unwrap_or(0);
                 resolved.truncate(up);
             }
             name => {
-                let before = resolved.len();
-                resolved.push(b'/');
-                resolved.extend_from_slice(name);
+                let before = resolved.bytes().len();
+                resolved.push(b"/")?;
+                resolved.push(name)?;
                 // The last name is followed when asked for, or when a slash comes after it.
-                let last = end == rest.len();
-                if reached(mount, &resolved).is_none()
+                let last = end == rest.bytes().len();
+                if reached(mount, resolved.bytes()).is_none()
                     && (!last || follow)
-                    && let Some(target) = link(&resolved)
+                    && link(resolved, target).is_some()
                 {
                     links += 1;
-                    if links > MAX_LINKS || target.is_empty() {
+                    if links > MAX_LINKS || target.bytes().is_empty() {
                         return None;
                     }
-                    resolved.truncate(if target.first() == Some(&b'/') { 0 } else { before });
-                    rest = [&target, rest.get(end..)?].concat();
+                    resolved.truncate(if target.bytes().first() == Some(&b'/') { 0 } else { before });
+                    rest.replace_start(end, target.bytes())?;
                     at = 0;
                     continue;
                 }
@@ -142,12 +147,9 @@ fn reached(mount: &[u8], resolved: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The target of a symbolic link; `path` ends with NUL.
-fn link_target(path: &[u8]) -> Option<Vec<u8>> {
-    let mut target = vec![0u8; PATH_MAX];
-    let len = sys!(SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), target.as_mut_ptr(), target.len()).ok()?;
-    target.truncate(len);
-    Some(target)
+/// The target of a symbolic link.
+fn link_target(path: &Text<'_>, target: &mut Text<'_>) -> Option<()> {
+    target.fill(|to, fits| sys!(SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), to, fits))
 }
 
 #[cfg(test)]
@@ -165,9 +167,16 @@ mod tests {
             (b"/root", b"/"),
         ]);
         let directories = ["/home", "/tmp", "/var", "/var/lib", "/deep"];
-        let link = |p: &[u8]| links.get(p).map(|t| t.to_vec());
-        let directory = |p: &[u8]| directories.iter().any(|d| d.as_bytes() == p);
-        walk_from(b"/deep/er/bivouac", start.into(), path.as_bytes(), follow, link, directory)
+        let link = |p: &Text<'_>, target: &mut Text<'_>| {
+            target.truncate(0);
+            target.push(links.get(p.bytes())?)
+        };
+        let directory = |p: &mut Text<'_>| directories.iter().any(|d| d.as_bytes() == p.bytes());
+        let mut scratch = Scratch::take().unwrap();
+        let [mut resolved, mut rest, mut target] = scratch.texts();
+        resolved.push(start.as_bytes()).unwrap();
+        rest.push(path.as_bytes()).unwrap();
+        walk_from(b"/deep/er/bivouac", [&mut resolved, &mut rest, &mut target], follow, link, directory)
             .map(|rest| String::from_utf8(rest).unwrap())
     }
 

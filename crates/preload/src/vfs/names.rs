@@ -3,8 +3,9 @@
 use super::at::{Settled, at, settle};
 use super::attrs::described;
 use super::place::{Place, place};
+use super::scratch::Scratch;
 use super::{fds, links, state};
-use bivouac_client::Fail;
+use bivouac_client::{Client, Fail};
 use bivouac_proto::Errno;
 use std::ffi::CStr;
 
@@ -63,45 +64,59 @@ pub fn symlinkat(target: &CStr, dirfd: i32, path: &CStr) -> Result<(), Errno> {
     )
 }
 
-/// `readlinkat(2)`.
+/// What a link says: already where the program wants it (so many bytes), or still to be put there.
+enum Target {
+    Kernel(usize),
+    Ours(Vec<u8>),
+}
+
+/// `readlinkat(2)`. The buffer is not empty.
 pub fn readlinkat(dirfd: i32, path: &CStr, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let (room, size) = (buffer.as_mut_ptr(), buffer.len());
+    let kernel = |dirfd: i32, path: &CStr| {
+        let len = sys!(SYS_readlinkat, dirfd, path.as_ptr(), room, size)?;
+        // SAFETY: what the kernel has just written into the program's buffer.
+        let said = unsafe { std::slice::from_raw_parts(room, len) };
+        let seen = if may_be_seen_through(said) { seen_through(dirfd, path) } else { None };
+        Ok(seen.map_or(Target::Kernel(len), Target::Ours))
+    };
     let target = match (state::active(), place(dirfd, path)) {
-        (true, Ok(Place::Descriptor(fd))) => descriptor_target(fd)?,
-        (true, _) if path.is_empty() && fds::is_ours(dirfd) => own_target(dirfd)?,
+        (true, Ok(Place::Descriptor(fd))) => Target::Ours(descriptor_target(fd)?),
+        (true, _) if path.is_empty() && fds::is_ours(dirfd) => Target::Ours(own_target(dirfd)?),
         _ => {
-            let kernel = |dirfd: i32, path: &CStr| {
-                let mut target = [0u8; 4096];
-                let len = sys!(SYS_readlinkat, dirfd, path.as_ptr(), target.as_mut_ptr(), target.len())?;
-                let target = target.get(..len).unwrap_or_default();
-                Ok(seen_through(target).unwrap_or_else(|| target.to_vec()))
-            };
-            at(dirfd, path, false, kernel, |client, start, path| client.readlink(start, path))?
+            let inside = |client: &Client, start, path: &[u8]| client.readlink(start, path).map(Target::Ours);
+            at(dirfd, path, false, kernel, inside)?
         }
     };
-    // Like the kernel: a target that is too long is cut, without an error; an empty buffer is one.
-    if buffer.is_empty() {
-        return Err(Errno::INVAL);
+    match target {
+        Target::Kernel(len) => Ok(len),
+        Target::Ours(target) => {
+            // Like the kernel: a target that is too long is cut, without an error.
+            let len = target.len().min(buffer.len());
+            for (to, from) in buffer.iter_mut().zip(&target) {
+                *to = *from;
+            }
+            Ok(len)
+        }
     }
-    let len = target.len().min(buffer.len());
-    for (to, from) in buffer.iter_mut().zip(&target) {
-        *to = *from;
-    }
-    Ok(len)
+}
+
+/// Whether a link's target, as far as it was read, may say something of ours.
+fn may_be_seen_through(said: &[u8]) -> bool {
+    let alike = |own: &[u8]| said.iter().zip(own).all(|(a, b)| a == b);
+    state::active() && (alike(super::cwd::MIRRORS) || alike(crate::faces::exec::PROGRAM_LINK))
 }
 
 /// What links in `/proc` show of ours, in the mount's own words: `/proc/self/cwd` (the mirror) and `/proc/self/exe`
 /// (the copy of a program that is stored in the mount).
-fn seen_through(target: &[u8]) -> Option<Vec<u8>> {
-    if !state::active() {
-        return None;
-    }
-    if let Some(program) = crate::faces::exec::program_of_link(target) {
+fn seen_through(dirfd: i32, path: &CStr) -> Option<Vec<u8>> {
+    let mut scratch = Scratch::take()?;
+    let [mut target, ..] = scratch.texts();
+    target.fill(|to, fits| sys!(SYS_readlinkat, dirfd, path.as_ptr(), to, fits))?;
+    if let Some(program) = crate::faces::exec::program_of_link(target.bytes()) {
         return Some(program.to_vec());
     }
-    if !target.starts_with(b"/dev/shm/bivouac-") {
-        return None;
-    }
-    super::cwd::mirrored_path(target).map(|inside| [state::mount(), &inside].concat())
+    super::cwd::mirrored_path(target.bytes()).map(|inside| [state::mount(), &inside].concat())
 }
 
 /// What `/proc/self/fd/N` shows for one of ours: its path, or else what the kernel shows for things without a name.
@@ -192,7 +207,12 @@ fn two_paths(
     let kernels = |(fd, path): (i32, &CStr)| Ok::<bool, Errno>(matches!(place(fd, path)?, Place::Kernel));
     if kernels(from)? && kernels(to)? {
         match kernel(from.0, from.1, to.0, to.1) {
-            Err(errno) if links::may_lead_inside(errno) => {}
+            Err(errno) if links::may_lead_inside(errno) => {
+                let inside = |(fd, path)| links::into_mount(fd, path, false).is_some();
+                if !inside(from) && !inside(to) {
+                    return Err(errno);
+                }
+            }
             other => return other,
         }
     }

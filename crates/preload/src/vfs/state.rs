@@ -18,9 +18,9 @@ const ON: u8 = 2;
 static MODE: AtomicU8 = AtomicU8::new(UNDECIDED);
 static CONFIG: AtomicPtr<Environment> = AtomicPtr::new(std::ptr::null_mut());
 static CLIENT: AtomicPtr<Client> = AtomicPtr::new(std::ptr::null_mut());
-/// Who attaches: 0 nobody, [`FAILED`], else a process's number.
-static ATTACHING: AtomicU32 = AtomicU32::new(0);
-const FAILED: u32 = u32::MAX;
+/// Who attaches: 0 nobody, [`FAILED`], else a process's number (upper half) and its thread's.
+static ATTACHING: AtomicU64 = AtomicU64::new(0);
+const FAILED: u64 = u64::MAX;
 /// The process's umask; kept by the `umask` face.
 static UMASK: AtomicU32 = AtomicU32::new(0o022);
 /// What a `vfork` child attached for itself, and its number: see [`client`].
@@ -145,7 +145,8 @@ pub fn client() -> Result<&'static Client, Errno> {
 
 #[cold]
 fn attach() -> Result<&'static Client, Errno> {
-    let me = process::pid();
+    let process = u64::from(process::pid()) << 32;
+    let me = process | u64::from(process::tid());
     loop {
         let client = CLIENT.load(Ordering::Acquire);
         if !client.is_null() {
@@ -154,8 +155,10 @@ fn attach() -> Result<&'static Client, Errno> {
         }
         match ATTACHING.load(Ordering::Acquire) {
             FAILED => return Err(Errno::IO),
-            // Another thread is at it.
-            pid if pid == me => {
+            // This thread is at it, and was interrupted by a signal whose handler uses the mount: waiting would be for ever.
+            thread if thread == me => return Err(Errno::IO),
+            // Another thread is.
+            thread if thread >> 32 == process >> 32 => {
                 let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 100_000 };
                 let _ = rustix::thread::nanosleep(&pause);
             }

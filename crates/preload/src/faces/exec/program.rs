@@ -260,6 +260,9 @@ fn memory_name(path: &CStr) -> CString {
     CString::new([NAME, &whole[..]].concat()).unwrap_or_default()
 }
 
+/// What `/proc/self/exe` begins with for programs of the mount.
+pub const PROGRAM_LINK: &[u8] = b"/memfd:bivouac:/";
+
 /// The path of the program in the mount, from what the kernel says `/proc/self/exe` is; `None` for other programs.
 pub fn program_of_link(target: &[u8]) -> Option<&[u8]> {
     let path = target.strip_prefix(b"/memfd:")?.strip_prefix(NAME)?;

@@ -64,7 +64,7 @@ pub unsafe fn routed(number: c_long, args: Args) -> Option<Result<usize, Errno>>
             libc::SYS_symlink => face(names::symlink(first, second).into()),
             libc::SYS_symlinkat => face(names::symlinkat(first, b as i32, c as _).into()),
             libc::SYS_chdir => at(HERE, first, |_, path| vfs::chdir(path).map(|()| 0)),
-            libc::SYS_getcwd => Some(working_directory(a as *mut u8, b)),
+            libc::SYS_getcwd => vfs::path_inside().map(|path| working_directory(path, a as *mut u8, b)),
             libc::SYS_fchmodat => face(access::fchmodat(a as i32, second, c as u32, 0).into()),
             libc::SYS_fchownat => {
                 face(access::fchownat(a as i32, second, c as u32, d as u32, e as i32).into())
@@ -201,8 +201,12 @@ unsafe fn in_mount(dirfd: i32, path: *const c_char) -> bool {
 
 /// # Safety
 /// `buffer` has room for `size` bytes.
-unsafe fn working_directory(buffer: *mut u8, size: usize) -> Result<usize, Errno> {
-    let path = vfs::getcwd()?;
+unsafe fn working_directory(
+    path: Result<Vec<u8>, Errno>,
+    buffer: *mut u8,
+    size: usize,
+) -> Result<usize, Errno> {
+    let path = path?;
     if path.len() >= size {
         return Err(Errno::RANGE);
     }
