@@ -351,30 +351,44 @@ static void end_while_reading(void)
     usleep(100000);
 }
 
-/* What exit flushes is written before a lock is given up. */
+/* What exit flushes is written before a lock is given up, however long it takes to flush other streams. */
 static void end_under_lock(void)
 {
-    enum { SIZE = 8 << 20 };
-    int ends[2];
+    int begun[2], full[2];
+    char byte, many[4096] = "";
     struct flock lock = { .l_type = F_WRLCK };
     struct stat st;
     FILE *file = fopen(in("counted"), "w+");
-    pipe(ends);
-    pid_t pid = fork();
-    if (pid == 0) {
-        setvbuf(file, NULL, _IOFBF, SIZE + 1);
+    pipe(begun);
+    pipe(full);
+    pid_t reader = fork();
+    if (reader == 0) {
+        close(full[1]);
+        read(begun[0], &byte, 1);
+        usleep(300000);
+        while (read(full[0], many, sizeof many) > 0) {
+        }
+        _exit(0);
+    }
+    pid_t holder = fork();
+    if (holder == 0) {
         fcntl(fileno(file), F_SETLK, &lock);
-        for (int i = 0; i < SIZE; i++)
-            putc_unlocked('x', file);
-        write(ends[1], "", 1);
+        fputs("counted", file);
+        fcntl(full[1], F_SETFL, O_NONBLOCK);
+        while (write(full[1], many, sizeof many) > 0) {
+        }
+        fcntl(full[1], F_SETFL, 0);
+        fputs("waits for the reader", fdopen(full[1], "w"));
+        write(begun[1], "12", 2);
         exit(0);
     }
-    char byte;
-    read(ends[0], &byte, 1);
+    close(full[1]);
+    read(begun[0], &byte, 1);
     TELL(fcntl(fileno(file), F_SETLKW, &lock));
     fstat(fileno(file), &st);
     say("under the lock after exit: %lld bytes", (long long)st.st_size);
-    ended("holder", pid);
+    ended("holder", holder);
+    ended("reader", reader);
 }
 
 static void all_flushed(void)
