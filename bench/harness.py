@@ -262,11 +262,29 @@ def fio(directory, jobs, command=lambda c: c):
     return result
 
 
-def prepare_files(directory, procs, size, command=lambda c: c):
+FILL = """
+import os, sys
+data = bytes(range(256)) * 2048
+size, sides = int(sys.argv[1]), (sys.argv[2].split(','), sys.argv[3].split(','))
+for number, pair in enumerate(zip(*sides)):
+    files = [os.open(path, os.O_WRONLY | os.O_CREAT, 0o600) for path in pair]
+    for at in range(0, size, len(data)):
+        for file in files[::-1 if at // len(data) % 2 else 1]:
+            assert os.pwrite(file, data, at) == len(data)
+"""
+
+
+def prepare_files(deployment, inside, outside, size):
+    """Files to be measured, in the deployment and on tmpfs, in turns of 512 KiB. It matters: memory that is taken later may be
+    quicker by half than what was taken before (the host below may back it with other pages), and who is made first would lose."""
+    run(deployment.command(["/usr/bin/python3", "-c", FILL, str(size), ",".join(inside), ",".join(outside)]))
+
+
+def fio_files(deployment, inside, outside, procs, size):
     """The files that `fio` works on: `shared` with a stretch for each process, and one for each process."""
-    script = f"""cd {directory} && head -c {procs * size} /dev/zero > shared &&
-        for i in $(seq 0 {procs - 1}); do head -c {size} /dev/zero > own.$i || exit 1; done"""
-    run(command(["sh", "-c", script]))
+    deployment.run(["mkdir", inside])
+    for names, each in ((["shared"], procs * size), ([f"own.{i}" for i in range(procs)], size)):
+        prepare_files(deployment, [f"{inside}/{n}" for n in names], [f"{outside}/{n}" for n in names], each)
 
 
 def fio_job(directory, mode, size, block, procs, shared, seconds):

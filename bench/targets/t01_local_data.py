@@ -33,9 +33,7 @@ def measure(bench, target=TARGET, blocks=BLOCKS, at_least=BOUND):
 
     with bench.deployment() as deployment, bench.directory() as tmpfs:
         inside = f"{deployment.mount}/fio"
-        deployment.run(["mkdir", inside])
-        harness.prepare_files(inside, 4, size, deployment.command)
-        harness.prepare_files(tmpfs, 4, size)
+        harness.fio_files(deployment, inside, tmpfs, 4, size)
         pairs = bench.in_turns(
             lambda: harness.fio(inside, jobs(inside), deployment.command),
             lambda: harness.fio(tmpfs, jobs(tmpfs)),

@@ -21,7 +21,8 @@ def measure(bench):
     with bench.deployment() as deployment, bench.directory() as tmpfs:
         inside = f"{deployment.mount}/fio"
         deployment.run(["mkdir", inside])
-        harness.prepare_files(inside, 4, size, deployment.command)
+        own = [f"{inside}/own.{i}" for i in range(4)]
+        harness.prepare_files(deployment, own, [f"{tmpfs}/raw.{i}" for i in range(4)], size)
         jobs = [(name, harness.fio_job(inside, mode, size, word, procs, False, seconds)) for name, mode, _, word, procs in combinations]
 
         def subject():

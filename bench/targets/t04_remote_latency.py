@@ -11,7 +11,7 @@ def measure(bench):
     with bench.deployment() as deployment, bench.directory() as tmpfs:
         inside = f"{deployment.mount}/b"
         deployment.run(["mkdir", inside])
-        harness.prepare_files(tmpfs, 1, 64 << 20)
+        harness.run(["sh", "-c", f"head -c 64M /dev/zero > {tmpfs}/own.0"])
 
         def subject():
             options = ["--size", count * 4096, "--transfer", "4K", "--one-file", "--random", "--ops", "pwrite,pread"]
