@@ -14,12 +14,12 @@ def measure(bench):
             figures = {"pwrite": [], "pread": []}
             for _ in range(bench.repetitions):
                 for op in figures:
-                    options = ["--size", size, "--transfer", "4M", "--keep", "--ops", op]
+                    options = ["--size", size, "--transfer", "16M", "--keep", "--ops", op]
                     options += ["--via", network.via(deployment, network.head)]
                     phase = harness.generator(f"{deployment.mount}/one", options)[op]
                     figures[op].append(phase["bytes_per_second"] * 8 / 1e6)
             for op, word in (("pwrite", "writes"), ("pread", "reads")):
                 limit = [400.0] * len(figures[op])
-                bench.judge(TARGET, f"one client {word} one file over 8 nodes", (figures[op], limit), "Mbit/s", at_least=0.9)
+                bench.judge(TARGET, f"one client {word} one file over 8 nodes, 16 MiB at a time", (figures[op], limit), "Mbit/s", at_least=0.9)
     finally:
         network.close()

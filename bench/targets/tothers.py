@@ -12,7 +12,7 @@ BEST = {
     "shared file, 4 KiB, read": 1173,
     "shared file, 1 MiB, write": 1251,
     "shared file, 1 MiB, read": 2256,
-    "file per process, 1 MiB, write": 1623,
+    "file per process, 1 MiB, write": 1621,
     "file per process, 1 MiB, read": 2088,
     "create, empty file": 40120,
     "create and write 3,901 bytes": 7923,
