@@ -5,6 +5,7 @@
 //! the session: it has one request under way at most, which is what gives requests their identity.
 
 use crate::hidden::Claim;
+use bivouac_node::process;
 use bivouac_transport::Connection;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -14,6 +15,8 @@ pub(crate) struct Link {
     claim: Claim,
     /// Generation of the process that made it: not to be used after a fork.
     generation: u64,
+    /// The `vfork` child that made it, if it was one: its descriptor is only there. Otherwise 0.
+    borrower: u32,
     /// Request slot of the session.
     pub(crate) slot: u32,
     /// Requests sent with this slot.
@@ -23,7 +26,9 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn new(connection: Connection, generation: u64, slot: u32) -> Link {
         let claim = Claim::new(connection.fd());
-        Link { connection, claim, generation, slot, sequence: 0 }
+        let process = process::real_pid();
+        let borrower = if process == process::pid() { 0 } else { process };
+        Link { connection, claim, generation, borrower, slot, sequence: 0 }
     }
 
     /// Whether it can carry another request.
@@ -33,10 +38,9 @@ impl Link {
 
     /// Gets rid of it. A descriptor number that the program has taken over is left alone.
     pub(crate) fn discard(self) {
-        if self.claim.give_up() {
-            drop(self);
-        } else {
-            std::mem::forget(self);
+        let here = self.borrower == 0 || self.borrower == process::real_pid();
+        if !self.claim.give_up() || !here {
+            self.connection.forget_descriptor();
         }
     }
 }

@@ -20,7 +20,7 @@ use bivouac_proto::meta::LockOwner;
 use bivouac_proto::{Errno, Header, Kind, Reply, Request};
 use bivouac_transport::{ConnectOptions, Connection, Endpoint, Outgoing, TransportError};
 use rustix::fs::{Mode, OFlags};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Largest server number that a client can talk to, exclusive.
@@ -55,6 +55,8 @@ pub struct Client {
     session_generation: AtomicU64,
     /// Who owns this process's locks: its first session, which an exec does not change.
     owner: AtomicU64,
+    /// Nobody but the caller has this client: what is replaced can be freed.
+    sole: AtomicBool,
     /// The generation (upper half) whose session a thread is about to begin, and the thread.
     renewing: AtomicU64,
     slots: AtomicU32,
@@ -71,13 +73,7 @@ impl Client {
         let key = read_key(&environment.key_path)
             .map_err(|why| ClientError::Key { path: environment.key_path.clone(), why })?;
         let uid = rustix::process::getuid().as_raw();
-        let credentials = Credentials {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            groups: rustix::process::getgroups()
-                .map(|groups| groups.iter().map(|g| g.as_raw()).collect())
-                .unwrap_or_default(),
-        };
+        let credentials = present_credentials();
         let answer = || ClientError::Answer { name: environment.name.clone() };
         let agent_error = |source| ClientError::Agent { name: environment.name.clone(), source };
         let fork = ForkMark::new()
@@ -119,6 +115,7 @@ impl Client {
             pools: (0..(pools + 64).min(MAX_SERVERS)).map(|_| Pool::new()).collect(),
             agents: Pool::new(),
             held: AtomicPtr::new(Box::into_raw(Box::new(Held::new(locked)))),
+            sole: AtomicBool::new(false),
             renewing: AtomicU64::new(0),
             local_access: local_access(),
         };
@@ -154,6 +151,20 @@ impl Client {
     /// A child process begins (also noticed without this call, where the kernel is 4.14 or newer).
     pub fn after_fork(&self) {
         self.fork.advance();
+    }
+
+    /// Another process takes over, with memory, but no descriptors, of the one before it: as after a fork.
+    ///
+    /// # Safety
+    /// Nobody else uses this client now, and nobody will but the caller, until it is passed on in the same way.
+    pub unsafe fn begin_again(&self) {
+        self.sole.store(true, Ordering::Relaxed);
+        self.fork.advance();
+    }
+
+    /// Whether it acts for who this process is now.
+    pub fn acts_for_this_user(&self) -> bool {
+        self.credentials == present_credentials()
     }
 
     pub(crate) fn agent_number(&self) -> u64 {
@@ -300,20 +311,31 @@ impl Client {
     /// Begins the session of a fork's child.
     fn renew(&self, generation: u64) -> Result<(), Errno> {
         // Locks of the parent's may have been held by threads that this process does not have.
-        self.cache.store(Box::into_raw(Box::new(Cache::new(self.namespace()))), Ordering::Release);
-        self.facts.store(Box::into_raw(Box::new(Facts::new(self.namespace()))), Ordering::Release);
+        let cache = Box::into_raw(Box::new(Cache::new(self.namespace())));
+        self.let_go(self.cache.swap(cache, Ordering::AcqRel));
+        let facts = Box::into_raw(Box::new(Facts::new(self.namespace())));
+        self.let_go(self.facts.swap(facts, Ordering::AcqRel));
         let mut link = self.agent_link().map_err(|e| e.errno())?;
         let reply = ask_agent(&mut link, &attach_request()).map_err(|e| e.errno())?;
         let Some(AgentReply::Attached { session, owner, locked, map, .. }) = reply else {
             return Err(Errno::IO);
         };
         self.learn_map(map);
-        self.held.store(Box::into_raw(Box::new(Held::new(locked))), Ordering::Release);
+        let held = Box::into_raw(Box::new(Held::new(locked)));
+        self.let_go(self.held.swap(held, Ordering::AcqRel));
         self.owner.store(owner, Ordering::Relaxed);
         self.session.store(session, Ordering::Relaxed);
         self.session_generation.store(generation, Ordering::Release);
         self.agents.give(link, generation);
         Ok(())
+    }
+
+    /// Frees what was replaced, if nobody can have it.
+    fn let_go<T>(&self, old: *mut T) {
+        if self.sole.load(Ordering::Relaxed) {
+            // SAFETY: from Box::into_raw; replaced, and no other thread uses this client.
+            drop(unsafe { Box::from_raw(old) });
+        }
     }
 
     /// Whether this process has begun its session (a fork's child has not, before its first call).
@@ -369,6 +391,17 @@ impl Drop for Client {
             drop(Box::from_raw(*self.facts.get_mut()));
             drop(Box::from_raw(*self.held.get_mut()));
         }
+    }
+}
+
+/// Who this process acts for.
+fn present_credentials() -> Credentials {
+    Credentials {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        groups: rustix::process::getgroups()
+            .map(|groups| groups.iter().map(|g| g.as_raw()).collect())
+            .unwrap_or_default(),
     }
 }
 

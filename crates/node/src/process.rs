@@ -38,16 +38,25 @@ pub fn real_pid() -> u32 {
 pub fn tid() -> u32 {
     let pid = pid();
     let fresh = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    // A `vfork` child, which shares this memory, must not leave its number here.
+    let borrowed = || real_pid() != pid;
     THREAD
         .try_with(|cached| match cached.get() {
             (known, tid) if known == pid => tid,
             _ => {
                 let tid = fresh();
-                cached.set((pid, tid));
+                if !borrowed() {
+                    cached.set((pid, tid));
+                }
                 tid
             }
         })
         .unwrap_or_else(|_| fresh())
+}
+
+/// Tells threads of one memory apart; a `vfork` child has that of its parent's thread.
+pub fn thread_mark() -> usize {
+    THREAD.try_with(|cached| std::ptr::from_ref(cached) as usize).unwrap_or(0)
 }
 
 /// Whether a process or thread runs. One that has died is gone also while its parent has not yet waited for it.

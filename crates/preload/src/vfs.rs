@@ -9,6 +9,7 @@
 //! - [`fds`]: the table of descriptors, and the handles behind ours.
 //! - [`place`], [`links`], [`at`]: paths; [`scratch`]: room for them.
 //! - [`cwd`]: the working directory, also when it is in the mount.
+//! - [`borrow`]: what `vfork` children use and leave behind.
 //! - [`carried`]: process locks across an exec.
 //! - [`signals`]: what they do to a call that waits.
 //! - [`open`], [`data`], [`names`], [`attrs`], [`xattr`], [`locks`], [`map`], [`copy`], [`control`]: the operations.
@@ -18,6 +19,7 @@
 
 pub mod at;
 pub mod attrs;
+pub mod borrow;
 pub mod carried;
 pub mod control;
 pub mod copy;

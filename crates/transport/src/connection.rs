@@ -114,6 +114,11 @@ impl Connection {
         self.broken
     }
 
+    /// Frees all but the descriptor, whose number is somebody else's.
+    pub fn forget_descriptor(self) {
+        std::mem::forget(self.fd);
+    }
+
     /// Changes the longest silence of the peer within a call.
     pub fn set_silence(&mut self, silence: Duration) -> Result<(), TransportError> {
         self.silence = silence;

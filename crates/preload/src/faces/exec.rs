@@ -13,7 +13,7 @@
 //! `system` and `popen` run `/bin/sh` and are the C library's.
 //!
 //! These functions are called in `vfork` children, which borrow their parent's memory: what is allocated here is freed
-//! here, and no lock is held across the call that may not return.
+//! here, or lent ([`lend`]) where a call may not return, and no lock is held across such a call.
 
 pub mod program;
 pub mod script;
@@ -23,6 +23,7 @@ pub mod spawn;
 use super::real::{handles, text};
 use super::variadic::{VaList, next_pointer};
 use crate::raw::set_errno;
+use crate::vfs::borrow::lend;
 use crate::vfs::{self, Errno};
 use program::Program;
 use std::ffi::{CStr, c_char, c_int};
@@ -40,12 +41,16 @@ unsafe extern "C" {
 ///
 /// # Safety
 /// The lists are valid lists of C strings, or null.
-unsafe fn run(program: &Program, argv: Strings, envp: Strings) -> Errno {
-    // SAFETY: the caller's promise.
-    let arguments = unsafe { program.arguments(argv) };
-    let argv = if arguments.is_empty() { argv } else { arguments.as_ptr() };
-    // SAFETY: the caller's promise.
-    unsafe { kernel(program.path(), argv, envp) }
+unsafe fn run(program: Program, argv: Strings, envp: Strings) -> Errno {
+    lend(program, |program| {
+        // SAFETY: the caller's promise.
+        let arguments = unsafe { program.arguments(argv) };
+        lend(arguments, |arguments| {
+            let argv = if arguments.is_empty() { argv } else { arguments.as_ptr() };
+            // SAFETY: the caller's promise.
+            unsafe { kernel(program.path(), argv, envp) }
+        })
+    })
 }
 
 /// Executes what the kernel can; returns only why it did not work.
@@ -88,13 +93,13 @@ unsafe fn execute(path: &CStr, argv: Strings, envp: Strings) -> Errno {
         }
         return match Program::find(libc::AT_FDCWD, path) {
             // SAFETY: the caller's promise.
-            Ok(program) if program.is_special() => unsafe { run(&program, argv, envp) },
+            Ok(program) if program.is_special() => unsafe { run(program, argv, envp) },
             _ => errno,
         };
     }
     match Program::find(libc::AT_FDCWD, path) {
         // SAFETY: the caller's promise.
-        Ok(program) => unsafe { run(&program, argv, envp) },
+        Ok(program) => unsafe { run(program, argv, envp) },
         Err(errno) => errno,
     }
 }
@@ -110,7 +115,7 @@ unsafe fn execute_searched(file: &CStr, argv: Strings, envp: Strings) -> Errno {
             let errno = execute(path, argv, envp);
             if errno == search::NOEXEC {
                 let arguments = search::for_shell(path, argv);
-                return execute(search::SHELL, arguments.as_ptr(), envp);
+                return lend(arguments, |arguments| execute(search::SHELL, arguments.as_ptr(), envp));
             }
             errno
         }
@@ -118,15 +123,17 @@ unsafe fn execute_searched(file: &CStr, argv: Strings, envp: Strings) -> Errno {
     if file.to_bytes().contains(&b'/') {
         return attempt(file);
     }
-    let mut denied = false;
-    for candidate in search::candidates(file) {
-        match attempt(&candidate) {
-            Errno::ACCESS => denied = true,
-            errno if search::goes_on_after(errno) => {}
-            errno => return errno,
+    lend(search::Candidates::of(file), |candidates| {
+        let mut denied = false;
+        for candidate in candidates.iter() {
+            match lend(candidate, |candidate| attempt(candidate)) {
+                Errno::ACCESS => denied = true,
+                errno if search::goes_on_after(errno) => {}
+                errno => return errno,
+            }
         }
-    }
-    if denied { Errno::ACCESS } else { Errno::NOENT }
+        if denied { Errno::ACCESS } else { Errno::NOENT }
+    })
 }
 
 /// The arguments of the `execl` family, to the null that ends them.
@@ -196,13 +203,13 @@ faces! {
             return failed(with_locks(envp, |envp| sys!(SYS_execveat, dirfd, path, argv, envp, flags)));
         }
         let found = if own { Program::of_descriptor(dirfd) } else { Program::find_at(dirfd, name, flags) };
-        failed(found.map_or_else(|errno| errno, |program| run(&program, argv, envp)))
+        failed(found.map_or_else(|errno| errno, |program| run(program, argv, envp)))
     }
 }
 
 unsafe extern "C" fn execute_list(path: *const c_char, first: *const c_char, list: *mut VaList) -> c_int {
     // SAFETY: the arguments of `execl`.
-    unsafe { execve(path, collect(first, list).as_ptr(), environ) }
+    unsafe { lend(collect(first, list), |arguments| execve(path, arguments.as_ptr(), environ)) }
 }
 
 unsafe extern "C" fn execute_list_searched(
@@ -211,7 +218,7 @@ unsafe extern "C" fn execute_list_searched(
     list: *mut VaList,
 ) -> c_int {
     // SAFETY: the arguments of `execlp`.
-    unsafe { execvpe(file, collect(first, list).as_ptr(), environ) }
+    unsafe { lend(collect(first, list), |arguments| execvpe(file, arguments.as_ptr(), environ)) }
 }
 
 unsafe extern "C" fn execute_list_environment(
@@ -223,7 +230,7 @@ unsafe extern "C" fn execute_list_environment(
     unsafe {
         let arguments = collect(first, list);
         let envp = next_pointer(list) as Strings;
-        execve(path, arguments.as_ptr(), envp)
+        lend(arguments, |arguments| execve(path, arguments.as_ptr(), envp))
     }
 }
 

@@ -104,7 +104,7 @@ fn placed(client: &Client, handle: Arc<Handle>, flags: i32) -> Result<i32, Errno
 fn installed(fd: i32, file: File) -> i32 {
     if state::borrowed() {
         // The kernel's descriptor holds the description; this process will find out by itself.
-        std::mem::forget(file);
+        drop(file);
     } else {
         fds::set(fd, Standing::Ours(file));
     }

@@ -9,7 +9,7 @@ use bivouac_node::{Environment, process};
 use bivouac_proto::Errno;
 use std::ffi::{CStr, c_char};
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 const UNDECIDED: u8 = 0;
 const OFF: u8 = 1;
@@ -23,9 +23,6 @@ static ATTACHING: AtomicU64 = AtomicU64::new(0);
 const FAILED: u64 = u64::MAX;
 /// The process's umask; kept by the `umask` face.
 static UMASK: AtomicU32 = AtomicU32::new(0o022);
-/// What a `vfork` child attached for itself, and its number: see [`client`].
-static BORROWER: AtomicPtr<Client> = AtomicPtr::new(std::ptr::null_mut());
-static BORROWER_PID: AtomicU64 = AtomicU64::new(0);
 
 /// Whether a deployment is configured in the environment. When not, every face goes straight to the kernel.
 #[inline]
@@ -129,11 +126,11 @@ pub fn has_client() -> bool {
 
 /// The client. EIO when no daemon answers.
 ///
-/// A `vfork` child gets a client of its own, which nobody uses after it: connections that it makes are descriptors of its
-/// own, which must not come into its parent's pools.
+/// A `vfork` child gets one of its own ([`super::borrow`]): connections that it makes are descriptors of its own, which
+/// must not come into its parent's pools.
 pub fn client() -> Result<&'static Client, Errno> {
     if borrowed() {
-        return borrowers_client();
+        return super::borrow::client();
     }
     let client = CLIENT.load(Ordering::Acquire);
     if client.is_null() {
@@ -177,7 +174,7 @@ fn attach() -> Result<&'static Client, Errno> {
     }
 }
 
-fn make_client() -> Result<&'static Client, Errno> {
+pub(super) fn make_client() -> Result<&'static Client, Errno> {
     let environment = environment().ok_or(Errno::IO)?;
     quiet_panics();
     let attached = std::panic::catch_unwind(AssertUnwindSafe(|| Client::attach(environment)));
@@ -189,22 +186,6 @@ fn make_client() -> Result<&'static Client, Errno> {
         }
         Err(_) => Err(Errno::IO),
     }
-}
-
-#[cold]
-fn borrowers_client() -> Result<&'static Client, Errno> {
-    let pid = u64::from(process::real_pid());
-    if BORROWER_PID.load(Ordering::Acquire) == pid {
-        let client = BORROWER.load(Ordering::Acquire);
-        if !client.is_null() {
-            // SAFETY: never freed.
-            return Ok(unsafe { &*client });
-        }
-    }
-    let client = make_client()?;
-    BORROWER.store(std::ptr::from_ref(client).cast_mut(), Ordering::Release);
-    BORROWER_PID.store(pid, Ordering::Release);
-    Ok(client)
 }
 
 /// A panic inside a program that knows nothing of Rust prints nothing: the call fails with EIO.

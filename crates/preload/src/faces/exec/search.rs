@@ -11,27 +11,33 @@ pub const SHELL: &CStr = c"/bin/sh";
 /// Where is searched when there is no `PATH`.
 const DEFAULT: &[u8] = b"/bin:/usr/bin";
 
-/// The paths that `file` may have, in the order of `PATH`. An empty element is the working directory.
-pub fn candidates(file: &CStr) -> impl Iterator<Item = CString> {
-    // SAFETY: getenv returns null or a C string of the environment; it is copied at once.
-    let path = unsafe {
-        let value = libc::getenv(c"PATH".as_ptr());
-        if value.is_null() { DEFAULT.to_vec() } else { CStr::from_ptr(value).to_bytes().to_vec() }
-    };
-    joined(path, file.to_bytes().to_vec())
+/// The paths that a file may have, in the order of `PATH`. An empty element is the working directory.
+pub struct Candidates {
+    path: Vec<u8>,
+    file: Vec<u8>,
 }
 
-fn joined(path: Vec<u8>, file: Vec<u8>) -> impl Iterator<Item = CString> {
-    let mut at = Some(0);
-    std::iter::from_fn(move || {
-        let rest = path.get(at?..)?;
-        let length = rest.iter().position(|&byte| byte == b':');
-        let directory = rest.get(..length.unwrap_or(rest.len()))?;
-        at = length.and_then(|length| Some(at? + length + 1));
-        let candidate =
-            if directory.is_empty() { file.clone() } else { [directory, b"/", &file[..]].concat() };
-        CString::new(candidate).ok()
-    })
+impl Candidates {
+    /// Those of a file, by this process's `PATH`.
+    pub fn of(file: &CStr) -> Candidates {
+        // SAFETY: getenv returns null or a C string of the environment; it is copied at once.
+        let path = unsafe {
+            let value = libc::getenv(c"PATH".as_ptr());
+            if value.is_null() { DEFAULT.to_vec() } else { CStr::from_ptr(value).to_bytes().to_vec() }
+        };
+        Candidates { path, file: file.to_bytes().to_vec() }
+    }
+
+    /// One after the other.
+    pub fn iter(&self) -> impl Iterator<Item = CString> {
+        self.path.split(|byte| *byte == b':').filter_map(|directory| {
+            let whole = match directory {
+                b"" => self.file.clone(),
+                directory => [directory, b"/", &self.file].concat(),
+            };
+            CString::new(whole).ok()
+        })
+    }
 }
 
 /// Whether the search goes on after this error. (EACCES too, but it is remembered.)
@@ -65,7 +71,8 @@ mod tests {
 
     #[test]
     fn empty_elements_are_the_working_directory() {
-        let all: Vec<CString> = joined(b"/bin::/usr/bin:".to_vec(), b"x".to_vec()).collect();
+        let all: Vec<CString> =
+            Candidates { path: b"/bin::/usr/bin:".to_vec(), file: b"x".to_vec() }.iter().collect();
         assert_eq!(all, [c"/bin/x", c"x", c"/usr/bin/x", c"x"].map(CStr::to_owned));
     }
 

@@ -369,11 +369,12 @@ impl Rewritten {
 
 /// Where `posix_spawnp` finds a file, if a directory of the mount is in `PATH`; `None`: the C library may search.
 fn searched(file: &CStr) -> Result<Option<CString>, Errno> {
-    if !search::candidates(file).any(|candidate| handles(libc::AT_FDCWD, &candidate)) {
+    let candidates = search::Candidates::of(file);
+    if !candidates.iter().any(|candidate| handles(libc::AT_FDCWD, &candidate)) {
         return Ok(None);
     }
     let mut error = Errno::NOENT;
-    for candidate in search::candidates(file) {
+    for candidate in candidates.iter() {
         let Ok(stat) = vfs::fstatat(libc::AT_FDCWD, &candidate, 0) else {
             continue;
         };
