@@ -85,6 +85,31 @@ fn trees() {
 }
 
 #[test]
+fn vfork_children() {
+    same_transcript("vforks");
+}
+
+#[test]
+fn a_program_without_the_library_creates_nothing_in_a_working_directory_of_the_mount() {
+    let site = Site::new("mirror");
+    let deployment = site.up(1);
+    let script = r#"
+        mkdir -p /bivouac/a/b && cd /bivouac/a/b || exit 1
+        lost="echo lost > f; mkdir g; echo lost > ../h"
+        env -u LD_PRELOAD sh -c "$lost" 2> /dev/null
+        find /dev/shm/bivouac-$(id -u)/$BIVOUAC_DEPLOYMENT/node-*/cwd -mindepth 1
+        (mv /bivouac/a /bivouac/c; /bin/pwd; echo kept > f; cat f; ls /proc/self/cwd/ | cat; cd ..; ls)
+        readlink /proc/self/cwd
+        bash -c 'echo $(cd /bivouac/c && /bin/pwd); /bin/pwd; sh -c /bin/pwd'
+        python3 -c 'import os, subprocess; os.chdir("/bivouac/c"); subprocess.run("pwd; ls", shell=True, cwd="b")'
+    "#;
+    let out = site.sh(&deployment, script).ok();
+    let expected =
+        "/bivouac/c/b\nkept\nf\nb\n/bivouac/c/b\n/bivouac/c\n/bivouac/c/b\n/bivouac/c/b\n/bivouac/c/b\nf\n";
+    assert_eq!(out, expected);
+}
+
+#[test]
 fn maps() {
     let site = Site::new("transcript-maps");
     let program = build(&site, "mmap_sum");

@@ -29,6 +29,18 @@ pub fn pid() -> u32 {
     }
 }
 
+/// Learns the number of this process now, and of each child of `fork` as it begins: then no `vfork` child is the first
+/// to ask, whose number would be taken for its parent's.
+pub fn know_from_the_start() {
+    extern "C" fn learn() {
+        pid();
+    }
+    pid();
+    // SAFETY: the function may run at any time in a fork's child: it makes system calls only. (libc's list of such
+    // functions is all that is touched, and where it has no room, all is as without this.)
+    unsafe { libc::pthread_atfork(None, None, Some(learn)) };
+}
+
 /// The number of this process as the kernel says it: differs from [`pid`] in a `vfork` child.
 pub fn real_pid() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get() as u32

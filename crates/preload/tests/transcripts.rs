@@ -83,3 +83,8 @@ fn signals_threads_and_the_loader_do_not_notice_the_library() {
 fn locks_on_local_files_behave_as_without_the_library() {
     same("locks");
 }
+
+#[test]
+fn vfork_children_behave_as_without_the_library() {
+    same("vforks");
+}

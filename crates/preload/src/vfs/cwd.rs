@@ -2,9 +2,11 @@
 //!
 //! The kernel knows nothing of the mount, but keeps a working directory through fork and exec, for any child and
 //! whatever happens to the environment. So when a program goes to a directory of the mount, the kernel's
-//! working directory becomes a *mirror*: an empty directory `<node directory>/cwd/<inode>`, named by the inode number of
-//! the real one. Its name tells any process where it is, a rename of the real directory changes nothing, and a relative path
-//! that escapes the faces finds nothing there rather than a wrong file.
+//! working directory becomes a *mirror*: an empty directory `<node directory>/cwd/<inode>/<inode>`, named by the inode number
+//! of the real one. Its name tells any process where it is, a rename of the real directory changes nothing, and a
+//! relative path that escapes the faces finds nothing there rather than a wrong file. Once entered, the mirror and the
+//! directory above it are removed: where nothing has a name, nobody can create anything, not even the superuser, and what a
+//! program without the library writes fails rather than goes astray.
 //!
 //! What is known is kept until the next change. Other threads and signal handlers may ask while it changes, so changes
 //! are counted, when they begin and when they end: what was found out while none was under way holds as long as the
@@ -14,8 +16,9 @@ use super::scratch::{Scratch, Text};
 use super::{fds, state};
 use bivouac_client::Fail;
 use bivouac_layout::Ino;
-use bivouac_node::process;
+use bivouac_node::{Fd, process};
 use bivouac_proto::Errno;
+use rustix::fd::AsRawFd;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -50,7 +53,7 @@ static LEARNING: AtomicU32 = AtomicU32::new(0);
 pub const MIRRORS: &[u8] = b"/dev/shm/bivouac-";
 /// More than a mirror's path can have.
 const MIRROR_MAX: usize = 160;
-const _: () = assert!(bivouac_node::names::NAME_MAX + 80 <= MIRROR_MAX);
+const _: () = assert!(bivouac_node::names::NAME_MAX + 100 <= MIRROR_MAX);
 
 /// Where the process is. Asks the kernel once after each change; in a vfork child, whose word this is not, always.
 #[inline]
@@ -74,8 +77,14 @@ fn look(changes: u64) -> Current {
         }
         // Too long for a mirror.
         Err(Errno::RANGE) => OUTSIDE,
-        // Removed.
-        Err(_) => return Current::Outside,
+        // Removed, as mirrors are. /proc still shows what its path was.
+        Err(_) => {
+            let link = c"/proc/self/cwd";
+            match sys!(SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), path.as_mut_ptr(), path.len()) {
+                Ok(len) => mirrored(path.get(..len).unwrap_or_default()).map_or(OUTSIDE, |(ino, _)| ino.0),
+                Err(_) => return Current::Outside,
+            }
+        }
     };
     if !state::borrowed() {
         learn(changes, word);
@@ -132,7 +141,8 @@ fn mirrored(path: &[u8]) -> Option<(Ino, &[u8])> {
     mirrored_in(state::environment()?.name.as_bytes(), path)
 }
 
-/// `/dev/shm/bivouac-<uid>/<name>/node-<n>/cwd/<inode>`; of the user and the node only the form is checked.
+/// `/dev/shm/bivouac-<uid>/<name>/node-<n>/cwd/<inode>/<inode> (deleted)`; of the user and the node only the form is
+/// checked.
 fn mirrored_in<'p>(name: &[u8], path: &'p [u8]) -> Option<(Ino, &'p [u8])> {
     let digits = |text: &'p [u8]| {
         let end = text.iter().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
@@ -143,7 +153,8 @@ fn mirrored_in<'p>(name: &[u8], path: &'p [u8]) -> Option<(Ino, &'p [u8])> {
     let rest = digits(rest)?.strip_prefix(b"/cwd/")?;
     let hex = std::str::from_utf8(rest.get(..16)?).ok()?;
     let ino = u64::from_str_radix(hex, 16).ok().filter(|ino| (1..OUTSIDE).contains(ino))?;
-    let rest = rest.get(16..)?;
+    let rest = rest.get(16..)?.strip_prefix(b"/")?.strip_prefix(hex.as_bytes())?;
+    let rest = rest.strip_prefix(b" (deleted)").unwrap_or(rest);
     (rest.is_empty() || rest.first() == Some(&b'/')).then_some((Ino(ino), rest))
 }
 
@@ -155,36 +166,38 @@ pub fn mirrored_path(path: &[u8]) -> Option<Vec<u8>> {
     Some([below, rest].concat())
 }
 
-fn mirror_name(dir: Ino) -> Result<Vec<u8>, Errno> {
-    Ok([state::client()?.node_dir(), format!("/cwd/{dir}\0").as_bytes()].concat())
-}
+/// How often making a mirror is tried: another process may have removed it in between.
+const TRIES: usize = 1000;
 
-/// Makes the mirror of a directory and returns its path, ended by NUL.
-pub fn mirror(dir: Ino) -> Result<Vec<u8>, Errno> {
-    let parent = [state::client()?.node_dir(), b"/cwd\0"].concat();
-    let path = mirror_name(dir)?;
+/// A descriptor of a mirror, which has no name any more.
+fn mirror(dir: Ino) -> Result<Fd, Errno> {
+    let all = [state::client()?.node_dir(), b"/cwd\0"].concat();
+    let above = [state::client()?.node_dir(), format!("/cwd/{dir}\0").as_bytes()].concat();
+    let path = [state::client()?.node_dir(), format!("/cwd/{dir}/{dir}\0").as_bytes()].concat();
     let make = |path: &[u8], mode: usize| match sys!(SYS_mkdirat, libc::AT_FDCWD, path.as_ptr(), mode) {
         Ok(_) | Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(errno),
     };
-    match make(&path, 0o500) {
-        Err(Errno::NOENT) => {
-            make(&parent, 0o700)?;
-            make(&path, 0o500)?;
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    for _ in 0..TRIES {
+        let made = make(&all, 0o700).and_then(|()| make(&above, 0o700)).and_then(|()| make(&path, 0o500));
+        let opened = made.and_then(|()| sys!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags));
+        let opened = match opened {
+            Ok(fd) => super::open::owned(fd),
+            Err(Errno::NOENT) => continue,
+            Err(errno) => return Err(errno),
+        };
+        for path in [&path, &above] {
+            let _ = sys!(SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), libc::AT_REMOVEDIR);
         }
-        other => other?,
+        return Ok(opened);
     }
-    Ok(path)
+    Err(Errno::IO)
 }
 
 fn enter(dir: Ino) -> Result<(), Errno> {
-    let path = mirror_name(dir)?;
-    changing(|| {
-        sys!(SYS_chdir, path.as_ptr()).or_else(|_| {
-            let path = mirror(dir)?;
-            sys!(SYS_chdir, path.as_ptr())
-        })
-    })
+    let mirror = mirror(dir)?;
+    changing(|| sys!(SYS_fchdir, mirror.as_raw_fd()))
 }
 
 /// The directory of the mount that a path names, checked to be one that may be entered.
@@ -204,9 +217,9 @@ pub fn chdir(path: &CStr) -> Result<(), Errno> {
     super::at::at(libc::AT_FDCWD, path, true, kernel, inside)
 }
 
-/// The kernel's path of a directory of the mount that `path` names (its mirror, ended by NUL), for children whose
-/// working directory is set by others; `None` when it is not in the mount.
-pub fn kernel_path(dirfd: i32, path: &CStr) -> Result<Option<Vec<u8>>, Errno> {
+/// A descriptor of the kernel's for a directory of the mount that `path` names (its mirror), for children whose working
+/// directory is set by others; `None` when it is not in the mount.
+pub fn kernel_directory(dirfd: i32, path: &CStr) -> Result<Option<Fd>, Errno> {
     let inside = |client: &_, start: Ino, path: &[u8]| Ok(Some(mirror(directory(client, start, path)?)?));
     super::at::at(dirfd, path, true, |_, _| Ok(None), inside)
 }
@@ -251,16 +264,20 @@ mod tests {
 
     #[test]
     fn a_mirror_names_its_inode_and_nothing_else_does() {
-        let path = b"/dev/shm/bivouac-1000/job/node-3/cwd/00f0000000000007";
+        let path = b"/dev/shm/bivouac-1000/job/node-3/cwd/00f0000000000007/00f0000000000007 (deleted)";
         assert_eq!(mirrored_in(b"job", path), Some((Ino(0x00f0_0000_0000_0007), &b""[..])));
+        let not_yet = path.strip_suffix(b" (deleted)").unwrap();
+        assert_eq!(mirrored_in(b"job", not_yet), Some((Ino(0x00f0_0000_0000_0007), &b""[..])));
         let below = [&path[..], b"/x"].concat();
         assert_eq!(mirrored_in(b"job", &below), Some((Ino(0x00f0_0000_0000_0007), &b"/x"[..])));
         for bad in [
-            &b"/dev/shm/bivouac-1000/job2/node-3/cwd/00f0000000000007"[..],
-            b"/dev/shm/bivouac-1000/job/node-3/cwd/00f000000000000",
-            b"/dev/shm/bivouac-1000/job/node-3/cwd/00f0000000000007x",
-            b"/dev/shm/bivouac-1000/job/node-3/cwd/0000000000000000",
-            b"/dev/shm/bivouac-x/job/node-3/cwd/00f0000000000007",
+            &b"/dev/shm/bivouac-1000/job2/node-3/cwd/00f0000000000007/00f0000000000007"[..],
+            b"/dev/shm/bivouac-1000/job/node-3/cwd/00f0000000000007",
+            b"/dev/shm/bivouac-1000/job/node-3/cwd/00f0000000000007/00f0000000000008",
+            b"/dev/shm/bivouac-1000/job/node-3/cwd/00f0000000000007/00f000000000000",
+            b"/dev/shm/bivouac-1000/job/node-3/cwd/00f0000000000007/00f0000000000007x",
+            b"/dev/shm/bivouac-1000/job/node-3/cwd/0000000000000000/0000000000000000",
+            b"/dev/shm/bivouac-x/job/node-3/cwd/00f0000000000007/00f0000000000007",
             b"/dev/shm/bivouac-1000/job/node-3/anchors/3",
             b"/tmp",
         ] {

@@ -15,29 +15,36 @@
 //! A call that took the number for the kernel's just before it became ours meets a placeholder, which is a directory: it
 //! fails in a way that files do not, and is done again ([`on`]).
 
+//! # `vfork` children
+//! Such a child shares this memory, but has descriptors of its own: a number that it closes or redefines is *doubted* in
+//! the parent's word ([`doubt`]), and the child asks the kernel about it from then on.
+
 mod file;
 
 pub use file::File;
 
 use super::state;
 use bivouac_client::Handle;
+use bivouac_node::process;
 use bivouac_proto::Errno;
 use rustix::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 /// Numbers from here on are foreign always.
 const NUMBERS: usize = 1 << 20;
 
 /// The part of a word that says what the number is; the rest is the turn.
 const STATE: u32 = TURN - 1;
-const TURN: u32 = 1 << 17;
+const TURN: u32 = 1 << 18;
+/// Part of the state: a `vfork` child has given the number another meaning for itself. The rest is its parent's.
+const DOUBTED: u32 = 1 << 17;
 const UNKNOWN: u32 = 0;
 const FOREIGN: u32 = 1;
 const CHANGING: u32 = 2;
 /// States from here on are entries.
 const FIRST_ENTRY: u32 = 3;
-const _: () = assert!(file::ENTRIES as u32 + FIRST_ENTRY < TURN);
+const _: () = assert!(file::ENTRIES as u32 + FIRST_ENTRY < DOUBTED);
 
 static WORDS: [AtomicU32; NUMBERS] = [const { AtomicU32::new(UNKNOWN) }; NUMBERS];
 /// No number above this one was ever anything but unknown.
@@ -45,6 +52,14 @@ static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 
 fn word(fd: i32) -> Option<&'static AtomicU32> {
     usize::try_from(fd).ok().and_then(|fd| WORDS.get(fd))
+}
+
+/// The thread whose `vfork` child doubted a number last.
+static DOUBTER: AtomicUsize = AtomicUsize::new(0);
+
+/// The state, apart from doubts.
+fn meaning(word: u32) -> u32 {
+    word & STATE & !DOUBTED
 }
 
 /// The word that follows another one: the same number's next turn, in this state.
@@ -89,15 +104,13 @@ fn find(fd: i32) -> Result<Option<File>, Errno> {
     let Some(word) = word(fd) else { return Ok(None) };
     loop {
         let seen = word.load(Ordering::Acquire);
-        match seen & STATE {
+        if seen & DOUBTED != 0 && is_another_here(word, seen) {
+            return asked(fd);
+        }
+        match meaning(seen) {
             UNKNOWN => return resolve(fd, word, seen),
             FOREIGN => return Ok(None),
-            CHANGING => {
-                return Ok(match look(fd)? {
-                    Look::Ours(file) => Some(file),
-                    _ => None,
-                });
-            }
+            CHANGING => return asked(fd),
             entry => {
                 let Some(file) = File::again(entry - FIRST_ENTRY) else {
                     continue;
@@ -109,6 +122,36 @@ fn find(fd: i32) -> Result<Option<File>, Errno> {
             }
         }
     }
+}
+
+/// Whether this is a `vfork` child, for which a doubted number is what the kernel says.
+#[cold]
+fn is_another_here(word: &AtomicU32, seen: u32) -> bool {
+    if state::borrowed() {
+        return true;
+    }
+    if DOUBTER.load(Ordering::Relaxed) == process::thread_mark() {
+        // This very thread goes on, so its child is gone.
+        let _ = word.compare_exchange(seen, seen & !DOUBTED, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    false
+}
+
+/// In a `vfork` child: a number means something else from now on, or nothing; only here.
+pub fn doubt(fd: i32) {
+    let Some(word) = word(fd) else { return };
+    let doubted = |seen: u32| (seen & STATE != UNKNOWN).then_some(seen | DOUBTED);
+    if word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, doubted).is_ok() {
+        DOUBTER.store(process::thread_mark(), Ordering::Relaxed);
+    }
+}
+
+/// What the kernel says of a number, not to be written down.
+fn asked(fd: i32) -> Result<Option<File>, Errno> {
+    Ok(match look(fd)? {
+        Look::Ours(file) => Some(file),
+        _ => None,
+    })
 }
 
 /// What the kernel knows of a number.
@@ -242,7 +285,7 @@ impl Standing {
 
     /// What a word has said, whose number no longer is a user.
     fn from_word(word: u32) -> Standing {
-        match word & STATE {
+        match meaning(word) {
             UNKNOWN | CHANGING => Standing::Unknown,
             FOREIGN => Standing::Foreign,
             entry => Standing::Ours(File { index: entry - FIRST_ENTRY }),
@@ -287,7 +330,7 @@ pub struct Change {
 pub fn begin(fd: i32) -> (Change, Standing) {
     let Some(word) = word(fd) else { return (Change { fd, mark: 0, was_ours: false }, Standing::Foreign) };
     let old = replace(word, CHANGING);
-    let was_ours = old & STATE >= FIRST_ENTRY;
+    let was_ours = meaning(old) >= FIRST_ENTRY;
     (Change { fd, mark: next(old, CHANGING), was_ours }, Standing::from_word(old))
 }
 
@@ -338,7 +381,7 @@ pub fn leave(flush: impl Fn()) {
     let Ok(client) = state::client() else { return };
     let mut flushed = false;
     for fd in 0..=highest() {
-        if word(fd).is_none_or(|word| word.load(Ordering::Relaxed) & STATE < FIRST_ENTRY) {
+        if word(fd).is_none_or(|word| meaning(word.load(Ordering::Relaxed)) < FIRST_ENTRY) {
             continue;
         }
         let Ok(Some(file)) = get(fd) else { continue };

@@ -141,6 +141,7 @@ pub fn close_by(fd: i32, kernel: impl Fn() -> Result<(), Errno>) -> Result<(), E
         return Err(Errno::BADF);
     }
     if state::borrowed() {
+        fds::doubt(fd);
         return kernel();
     }
     // Also one that nobody has looked at yet may be the last of its description.
@@ -166,7 +167,11 @@ fn close_ours(fd: i32, change: fds::Change, file: File) -> Result<(), Errno> {
 /// Runs a function of the C library that closes `fd` by a system call of its own, and lets go of what the number stood
 /// for. A number below 0 is none. If the thread is cancelled in `call`, nothing is dropped.
 pub fn closed_by<T>(fd: i32, call: impl FnOnce() -> T) -> T {
-    if !state::active() || state::borrowed() {
+    if !state::active() {
+        return call();
+    }
+    if state::borrowed() {
+        fds::doubt(fd);
         return call();
     }
     let (change, before) = fds::begin(fd);
@@ -197,12 +202,13 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> Result<(), Errno> {
     // Where the kernel has no close_range (before 5.9), nothing is to be done.
     sys!(SYS_close_range, u32::MAX, u32::MAX, flags)?;
     let flags = flags & !libc::CLOSE_RANGE_UNSHARE;
-    if !state::borrowed() {
-        let end = i32::try_from(last).unwrap_or(i32::MAX).min(fds::highest());
-        for fd in i32::try_from(first).unwrap_or(i32::MAX)..=end {
-            if fds::is_known(fd) {
-                let _ = close(fd);
-            }
+    let borrowed = state::borrowed();
+    let end = i32::try_from(last).unwrap_or(i32::MAX).min(fds::highest());
+    for fd in i32::try_from(first).unwrap_or(i32::MAX)..=end {
+        if borrowed {
+            fds::doubt(fd);
+        } else if fds::is_known(fd) {
+            let _ = close(fd);
         }
     }
     let mut from = first;
@@ -251,7 +257,11 @@ pub fn dup3(old: i32, new: i32, flags: i32, same: bool) -> Result<i32, Errno> {
         return sys!(SYS_fcntl, old, libc::F_GETFD).map(|_| new);
     }
     let duplicate = || sys!(SYS_dup3, old, new, flags).map(|fd| fd as i32);
-    if !state::active() || state::borrowed() {
+    if !state::active() {
+        return duplicate();
+    }
+    if state::borrowed() {
+        fds::doubt(new);
         return duplicate();
     }
     // What is replaced may be the last of its description, and is closed in every sense.

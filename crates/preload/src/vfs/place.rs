@@ -138,6 +138,11 @@ fn named_descriptor<'p>(path: &'p [u8]) -> Place<'p> {
     if !(path.starts_with(b"/proc/") || path.starts_with(b"/dev/")) {
         return Place::Kernel;
     }
+    if let Some(rest) = below_cwd(path, bivouac_node::process::real_pid())
+        && let cwd::Current::Inside(start) = cwd::current()
+    {
+        return Place::Inside { start, path: rest };
+    }
     let Some((fd, rest)) = descriptor_number(path, bivouac_node::process::real_pid()) else {
         return Place::Kernel;
     };
@@ -150,6 +155,20 @@ fn named_descriptor<'p>(path: &'p [u8]) -> Place<'p> {
     }
 }
 
+/// What follows the name that `/proc` has for the working directory, with its slash: the link itself is the kernel's.
+fn below_cwd(path: &[u8], pid: u32) -> Option<&[u8]> {
+    let rest = of_process(path, pid)?.strip_prefix(b"/cwd")?;
+    (rest.first() == Some(&b'/')).then_some(rest)
+}
+
+/// What follows `/proc/` and a process's own number or name.
+fn of_process(path: &[u8], pid: u32) -> Option<&[u8]> {
+    let rest = path.strip_prefix(b"/proc/")?;
+    let (who, end) = next_component(rest, 0)?;
+    let own = matches!(who, b"self" | b"thread-self") || number(who) == Some(u64::from(pid));
+    if own { rest.get(end..) } else { None }
+}
+
 /// The descriptor that a path names, and what follows it.
 pub fn descriptor_number(path: &[u8], pid: u32) -> Option<(i32, &[u8])> {
     for (name, fd) in [(&b"/dev/stdin"[..], 0), (b"/dev/stdout", 1), (b"/dev/stderr", 2)] {
@@ -160,12 +179,7 @@ pub fn descriptor_number(path: &[u8], pid: u32) -> Option<(i32, &[u8])> {
     let rest = if let Some(rest) = path.strip_prefix(b"/dev/fd/") {
         rest
     } else {
-        let rest = path.strip_prefix(b"/proc/")?;
-        let (who, end) = next_component(rest, 0)?;
-        if !(matches!(who, b"self" | b"thread-self") || number(who) == Some(u64::from(pid))) {
-            return None;
-        }
-        rest.get(end..)?.strip_prefix(b"/fd/")?
+        of_process(path, pid)?.strip_prefix(b"/fd/")?
     };
     let (digits, end) = next_component(rest, 0)?;
     Some((i32::try_from(number(digits)?).ok()?, rest.get(end..)?))
@@ -244,6 +258,19 @@ mod tests {
         ] {
             let expected = expected.map(|(fd, rest)| (fd, rest.as_bytes()));
             assert_eq!(descriptor_number(path.as_bytes(), 99), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_below_the_working_directory_in_proc_is_found_but_not_the_link_itself() {
+        for (path, expected) in [
+            ("/proc/self/cwd/x", Some("/x")),
+            ("/proc/99/cwd/", Some("/")),
+            ("/proc/self/cwd", None),
+            ("/proc/self/cwdx/", None),
+            ("/proc/98/cwd/x", None),
+        ] {
+            assert_eq!(below_cwd(path.as_bytes(), 99), expected.map(str::as_bytes), "{path}");
         }
     }
 

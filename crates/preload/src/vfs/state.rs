@@ -9,7 +9,7 @@ use bivouac_node::{Environment, process};
 use bivouac_proto::Errno;
 use std::ffi::{CStr, c_char};
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 const UNDECIDED: u8 = 0;
 const OFF: u8 = 1;
@@ -74,6 +74,7 @@ fn decide(environment: Option<Environment>) -> bool {
         drop(unsafe { Box::from_raw(environment) });
     } else {
         learn_umask();
+        process::know_from_the_start();
     }
     MODE.store(ON, Ordering::Release);
     true

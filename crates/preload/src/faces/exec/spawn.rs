@@ -11,7 +11,9 @@ use super::program::Program;
 use super::{Strings, search};
 use crate::faces::real::{handles, text};
 use crate::vfs::{self, Errno};
+use bivouac_node::Fd;
 use libc::{posix_spawn_file_actions_t as Actions, posix_spawnattr_t as Attributes};
+use rustix::fd::IntoRawFd;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::mem::MaybeUninit;
 
@@ -189,16 +191,25 @@ impl Rewritten {
     }
 
     fn enter(&mut self, path: &CStr) -> Result<(), Errno> {
-        let mirror = vfs::cwd::kernel_path(self.directory, path)?;
+        let mirror = vfs::cwd::kernel_directory(self.directory, path)?;
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
         // A directory outside that may be entered, but not read, is the child's to complain about.
         if let Ok(fd) = vfs::openat(self.directory, path, flags, 0) {
             self.directory = self.keep(fd)?;
         }
-        self.changed |= mirror.is_some();
-        let mirror = mirror.as_deref().and_then(|mirror| CStr::from_bytes_until_nul(mirror).ok());
-        // SAFETY: an initialized list, which copies the path.
-        checked(unsafe { add_chdir(self.list.as_mut_ptr(), mirror.unwrap_or(path).as_ptr()) })
+        match mirror {
+            Some(mirror) => self.enter_mirror(mirror),
+            // SAFETY: an initialized list, which copies the path.
+            None => checked(unsafe { add_chdir(self.list.as_mut_ptr(), path.as_ptr()) }),
+        }
+    }
+
+    /// The child goes to the mirror of a directory.
+    fn enter_mirror(&mut self, mirror: Fd) -> Result<(), Errno> {
+        self.changed = true;
+        let mirror = self.keep(mirror.into_raw_fd())?;
+        // SAFETY: an initialized list.
+        checked(unsafe { add_fchdir(self.list.as_mut_ptr(), mirror) })
     }
 
     fn add(&mut self, action: &Action<'_>) -> Result<(), Errno> {
@@ -222,11 +233,9 @@ impl Rewritten {
                 }
                 Action::Chdir(path) => self.enter(path),
                 Action::Fchdir(fd) if vfs::is_ours(fd) => {
-                    self.changed = true;
-                    let mirror = vfs::cwd::kernel_path(fd, c".")?.ok_or(Errno::NOTDIR)?;
+                    let mirror = vfs::cwd::kernel_directory(fd, c".")?.ok_or(Errno::NOTDIR)?;
                     self.directory = fd;
-                    let path = CStr::from_bytes_until_nul(&mirror).map_err(|_| Errno::INVAL)?;
-                    checked(add_chdir(list, path.as_ptr()))
+                    self.enter_mirror(mirror)
                 }
                 Action::Fchdir(fd) => {
                     self.directory = fd;
