@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             Connection::connect(address, &Key(key), ANY_DEPLOYMENT, role.clone(), &options)?;
         // That it says nothing is refused: an answer, too.
         connection
-            .call(&Outgoing { header: Header::new(Kind::Request), body: &[], payload: &[] }, &mut [])?;
+            .call(&Outgoing { before: &[], header: Header::new(Kind::Request), body: &[], payload: &[] }, &mut [])?;
         connections.push(connection);
     }
     println!("ready");

@@ -142,7 +142,7 @@ pub fn measure(
 
 fn trips(connection: &mut Connection, count: u64) -> Result<Histogram, BenchError> {
     let mut latency = Histogram::new();
-    let request = Outgoing { header: Header::new(Kind::Request), body: &[], payload: &[] };
+    let request = Outgoing { before: &[], header: Header::new(Kind::Request), body: &[], payload: &[] };
     let mut last = cpu::now();
     for _ in 0..count {
         connection.call(&request, &mut [])?;

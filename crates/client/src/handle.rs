@@ -81,6 +81,9 @@ impl Handle {
             let servers = map.servers.last().map_or(0, |s| usize::from(s.id.0) + 1);
             // Another thread may have been first with the same.
             let _ = self.blocks.set((layout, SubFiles::new(servers)));
+            if let Ok(slot) = self.slot() {
+                slot.in_blocks.store(1, Ordering::Relaxed);
+            }
         }
     }
 

@@ -17,6 +17,7 @@
 //! the faces that call this crate.
 
 mod blocks;
+mod closes;
 pub mod error;
 mod extents;
 mod facts;

@@ -3,6 +3,7 @@
 use crate::error::Fail;
 use crate::facts::Contents;
 use crate::handle::Handle;
+use crate::hidden::Hidden;
 use crate::session::Client;
 use crate::walk::{Failing, Last, Place, Walk};
 use bivouac_layout::{Ino, namespace};
@@ -316,10 +317,37 @@ impl Client {
 
     /// A descriptor of a description was closed: if it was the last one anywhere, the server is told.
     pub fn closed(&self, id: SlotId) {
-        if !self.table().held(id) && self.table().retire(id) {
-            self.release(id);
-            self.table().free(id);
+        if self.is_held(id) || !self.table().retire(id) {
+            return;
         }
+        match release(self.table(), self.agent_number(), id) {
+            Some(release) if !release.wait && release.may_be_late => {
+                self.close_later(id, &release.request, release.ino.shard());
+            }
+            _ => {
+                self.release(id);
+                self.table().free(id);
+            }
+        }
+    }
+
+    /// Whether any process holds a description. The descriptor to ask through is kept for the next time.
+    fn is_held(&self, id: SlotId) -> bool {
+        let asker = self.asker(id).take();
+        let kept = asker.as_ref().and_then(|asker| self.table().held_through(asker.get()?, id));
+        let (asker, held) = match (asker, kept) {
+            (Some(asker), Some(held)) => (asker, held),
+            _ => match self.table().asker(id).map(Hidden::new).map(Box::new) {
+                // Out of descriptors: the agent finds out later.
+                None => return true,
+                Some(asker) => {
+                    let held = asker.get().and_then(|fd| self.table().held_through(fd, id)).unwrap_or(true);
+                    (asker, held)
+                }
+            },
+        };
+        self.asker(id).put(asker);
+        held
     }
 
     /// Tells the server that a retired description is gone.

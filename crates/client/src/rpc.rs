@@ -177,7 +177,7 @@ impl Client {
             };
             let mut header = self.header(ino.shard(), RequestId::default());
             header.flags = NO_REPLY;
-            let sent = link.connection.post(&Outgoing { header, body: &body, payload: &[] });
+            let sent = link.connection.post(&Outgoing { before: &[], header, body: &body, payload: &[] });
             self.give_link(server, link);
             if sent.is_ok() {
                 return;
@@ -222,8 +222,16 @@ impl Client {
                     if let To::Entry(_, version) = to {
                         header.namespace = version;
                     }
-                    let outgoing = Outgoing { header, body, payload };
-                    self.ask(server, &mut link.connection, &outgoing, into, watch)
+                    let closes = self.closes_for(server);
+                    let before = closes.as_ref().map_or(&[][..], |c| c.messages());
+                    let outgoing = Outgoing { before, header, body, payload };
+                    let asked = self.ask(server, &mut link.connection, &outgoing, into, watch);
+                    match closes {
+                        Some(closes) if asked.is_ok() => self.told(server, closes),
+                        Some(closes) => self.not_told(server, closes),
+                        None => {}
+                    }
+                    asked
                 });
                 self.give_link(server, link);
                 outcome
@@ -426,7 +434,11 @@ impl Client {
         let mut calls: Vec<Exchange<'_, '_>> = under_way
             .iter_mut()
             .map(|(_, link, header, body, payload, into, _)| {
-                Exchange::new(&mut link.connection, Outgoing { header: *header, body, payload }, into)
+                Exchange::new(
+                    &mut link.connection,
+                    Outgoing { before: &[], header: *header, body, payload },
+                    into,
+                )
             })
             .collect();
         self.exchange_patiently(&mut calls, &servers);

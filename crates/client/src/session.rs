@@ -4,16 +4,17 @@
 //! another thread might have held at a fork. After a fork the child begins a session of its own (request identities
 //! and process locks belong to a session), with connections of its own, at its first call.
 
+use crate::closes::{Kept, Spare};
 use crate::error::ClientError;
 use crate::facts::{Facts, Pages};
 use crate::fork::ForkMark;
-use crate::hidden;
+use crate::hidden::{self, Hidden};
 use crate::links::{Link, Pool};
 use crate::list::Listing;
 use crate::locks::Held;
 use crate::walk::Cache;
 use bivouac_layout::{Ino, Map, NodeId, ServerId};
-use bivouac_node::{Environment, Fd, OpenTable};
+use bivouac_node::{Environment, Fd, OpenTable, SlotId};
 use bivouac_proto::agent::{AgentReply, AgentRequest};
 use bivouac_proto::auth::{ANY_DEPLOYMENT, Credentials, KEY_LEN, Key, Role};
 use bivouac_proto::meta::LockOwner;
@@ -25,6 +26,9 @@ use std::time::Duration;
 
 /// Largest server number that a client can talk to, exclusive.
 const MAX_SERVERS: usize = 4096;
+/// Descriptors that are kept for asking whether a description is held: programs that open and close one file after the other
+/// use a few slots again and again.
+const ASKERS: usize = 8;
 /// How long making a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -62,6 +66,9 @@ pub struct Client {
     slots: AtomicU32,
     pools: Box<[Pool]>,
     agents: Pool,
+    kept: Box<[Kept]>,
+    /// Descriptors to ask through whether a description is held.
+    askers: [Spare<Hidden>; ASKERS],
     held: AtomicPtr<Held>,
     /// Whether blocks on this node are read and written directly.
     pub(crate) local_access: bool,
@@ -113,7 +120,9 @@ impl Client {
             slots: AtomicU32::new(1),
             // Room for servers that come later.
             pools: (0..(pools + 64).min(MAX_SERVERS)).map(|_| Pool::new()).collect(),
+            askers: std::array::from_fn(|_| Spare::default()),
             agents: Pool::new(),
+            kept: (0..(pools + 64).min(MAX_SERVERS)).map(|_| Kept::default()).collect(),
             held: AtomicPtr::new(Box::into_raw(Box::new(Held::new(locked)))),
             sole: AtomicBool::new(false),
             renewing: AtomicU64::new(0),
@@ -267,6 +276,18 @@ impl Client {
     pub(crate) fn facts(&self) -> &Facts {
         // SAFETY: as for the cache.
         unsafe { &*self.facts.load(Ordering::Acquire) }
+    }
+
+    pub(crate) fn kept_for(&self, server: ServerId) -> Option<&Kept> {
+        self.kept.get(usize::from(server.0))
+    }
+
+    pub(crate) fn asker(&self, id: SlotId) -> &Spare<Hidden> {
+        &self.askers[id.index as usize % ASKERS]
+    }
+
+    pub(crate) fn process_generation(&self) -> u64 {
+        self.fork.generation()
     }
 
     pub(crate) fn pages(&self) -> &Pages {
@@ -431,7 +452,7 @@ fn attach_request() -> AgentRequest {
 fn ask_agent(link: &mut Link, request: &AgentRequest) -> Result<Option<AgentReply>, TransportError> {
     let mut body = Vec::with_capacity(64);
     bivouac_proto::encode(&Request::Agent(request.clone()), &mut body);
-    let outgoing = Outgoing { header: Header::new(Kind::Request), body: &body, payload: &[] };
+    let outgoing = Outgoing { before: &[], header: Header::new(Kind::Request), body: &body, payload: &[] };
     let answer = link.connection.call(&outgoing, &mut [])?;
     match bivouac_proto::decode(answer.body) {
         Ok(Reply::Agent(reply)) if answer.header.status == bivouac_proto::Status::OK => Ok(Some(reply)),

@@ -99,7 +99,8 @@ impl Links {
             };
             let outcome = self.take(entry.id, &map).and_then(|mut connection| {
                 let header = self.header(&map, shard);
-                let outgoing = Outgoing { header, body: &body, payload: &[IoSlice::new(payload)] };
+                let outgoing =
+                    Outgoing { before: &[], header, body: &body, payload: &[IoSlice::new(payload)] };
                 let outcome = connection
                     .call(&outgoing, &mut [IoSliceMut::new(into)])
                     .map(|answer| (open(answer.header.status, answer.body), answer.payload_len));
@@ -237,7 +238,12 @@ impl Outside for Around {
         let mut calls: Vec<Exchange<'_, '_>> = taken
             .iter_mut()
             .map(|(_, connection)| {
-                let request = Outgoing { header: links.header(&map, ShardId(0)), body: &body, payload: &[] };
+                let request = Outgoing {
+                    before: &[],
+                    header: links.header(&map, ShardId(0)),
+                    body: &body,
+                    payload: &[],
+                };
                 Exchange::new(connection, request, &mut [])
             })
             .collect();

@@ -8,7 +8,7 @@
 use crate::error::{NodeError, doing};
 use crate::fd::Fd;
 use crate::raw;
-use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use std::io::Write;
 
@@ -26,6 +26,16 @@ pub(crate) fn of(index: u32) -> usize {
 
 /// A description of an anchor that holds no lock, to ask through.
 pub(crate) struct Probe(Fd);
+
+impl Probe {
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    pub fn into_fd(self) -> Fd {
+        self.0
+    }
+}
 
 /// Where the anchors are, and how their paths are built without allocating.
 pub(crate) struct Anchors {
@@ -79,15 +89,15 @@ impl Anchors {
         let offset = MAGIC_BASE + u64::from(index);
         rustix::fs::seek(&fd, SeekFrom::Start(offset)).map_err(doing("marking a placeholder"))?;
         let mut lock = range(libc::F_RDLCK, index);
-        lock_call(&fd, libc::F_OFD_SETLK, &mut lock).map_err(doing("locking a placeholder"))?;
+        lock_call(fd.as_fd(), libc::F_OFD_SETLK, &mut lock).map_err(doing("locking a placeholder"))?;
         Ok(fd)
     }
 }
 
-/// Whether anybody holds the lock of a slot; `probe` is of its anchor.
-pub(crate) fn is_locked(probe: &Probe, index: u32) -> Result<bool, rustix::io::Errno> {
+/// Whether anybody holds the lock of a slot; `probe` is of its anchor, and holds no lock itself.
+pub(crate) fn is_locked(probe: BorrowedFd<'_>, index: u32) -> Result<bool, rustix::io::Errno> {
     let mut lock = range(libc::F_WRLCK, index);
-    lock_call(&probe.0, libc::F_OFD_GETLK, &mut lock)?;
+    lock_call(probe, libc::F_OFD_GETLK, &mut lock)?;
     Ok(i32::from(lock.l_type) != libc::F_UNLCK)
 }
 
@@ -113,7 +123,7 @@ fn range(kind: i32, index: u32) -> libc::flock {
     lock
 }
 
-fn lock_call(fd: &Fd, command: i32, lock: &mut libc::flock) -> Result<(), rustix::io::Errno> {
+fn lock_call(fd: BorrowedFd<'_>, command: i32, lock: &mut libc::flock) -> Result<(), rustix::io::Errno> {
     let pointer = std::ptr::from_mut(lock) as usize;
     let args = [fd.as_raw_fd() as usize, command as usize, pointer, 0, 0, 0];
     // SAFETY: the descriptor is open, and the kernel reads and writes one `struct flock` behind the pointer.

@@ -28,6 +28,8 @@ pub struct Release {
     pub request: MetaRequest<'static>,
     /// The description held locks: whoever hears of the close next may ask for them, so the answer is to be awaited.
     pub wait: bool,
+    /// Nobody notices if the server hears of it a little later: nothing was written into blocks.
+    pub may_be_late: bool,
 }
 
 /// What to tell about a slot; `None` for a description that no server knows.
@@ -48,8 +50,10 @@ pub fn release(table: &OpenTable, agent: u64, id: SlotId) -> Option<Release> {
             unsure: slot.writing.load(Ordering::Acquire) != 0,
         }
     });
+    let may_be_late =
+        wrote.is_none_or(|w| w.end == 0 && !w.unsure) && slot.in_blocks.load(Ordering::Relaxed) == 0;
     let open = OpenId { agent, slot: id.index, generation: id.generation };
-    Some(Release { ino, request: MetaRequest::Release { ino, open, wrote }, wait })
+    Some(Release { ino, request: MetaRequest::Release { ino, open, wrote }, wait, may_be_late })
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC, which all processes of a node share: the clock of [`crate::Slot::wrote_at`].

@@ -2,6 +2,7 @@
 
 use crate::offset::OffsetLock;
 use crate::owner::OWNER_BITS;
+use crate::release::monotonic;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A slot of the table. Its fields are what the client core keeps about an open file; who may change which, and
@@ -28,16 +29,25 @@ pub struct Slot {
     /// Locks of the description (`flock`, OFD) were taken.
     pub locks: AtomicU32,
     pub(crate) offset_lock: OffsetLock,
+    /// The file is known to live in blocks.
+    pub in_blocks: AtomicU32,
+    /// When it began to retire, in [`ticks`].
+    pub(crate) retired_at: AtomicU32,
     /// Directory that it was opened in, and the name there: its length, then as many bytes.
     dir: AtomicU64,
     name: [AtomicU64; NAME_WORDS],
 }
 
-const NAME_WORDS: usize = 7;
+const NAME_WORDS: usize = 6;
 /// Longest name that a slot has room for, bytes.
 pub const NAME_ROOM: usize = NAME_WORDS * 8 - 1;
 
 const _: () = assert!(size_of::<Slot>() == 128);
+
+/// A clock for [`Slot::retired_at`]: about a thousand ticks a second, never 0.
+pub(crate) fn ticks() -> u32 {
+    ((monotonic() >> 20) as u32).max(1)
+}
 
 impl Slot {
     /// Notes where it was opened, before the description is anybody else's to see. A name that is too long is not
@@ -71,6 +81,9 @@ impl Slot {
             field.store(0, Ordering::Relaxed);
         }
         for field in [&self.flags, &self.kind, &self.size_generation, &self.writing, &self.locks] {
+            field.store(0, Ordering::Relaxed);
+        }
+        for field in [&self.in_blocks, &self.retired_at] {
             field.store(0, Ordering::Relaxed);
         }
         self.dir.store(0, Ordering::Relaxed);

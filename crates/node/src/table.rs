@@ -15,7 +15,7 @@ use crate::fd::Fd;
 use crate::offset::OffsetGuard;
 use crate::owner::{Fate, Here, NAMESPACES, NOBODY, Since};
 use crate::process;
-use crate::slot::{Slot, State, Word};
+use crate::slot::{Slot, State, Word, ticks};
 use rustix::fd::BorrowedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -25,6 +25,9 @@ use std::sync::{Mutex, PoisonError};
 
 /// How many descriptions a node can have open.
 pub const SLOTS: u32 = 65_536;
+
+/// A slot that has been retiring for longer than this, in ticks (2 s), may be released by others.
+const RETIRED_LONG: u32 = 2_000;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"BVWKOPEN");
 const VERSION: u32 = 2;
@@ -247,7 +250,23 @@ impl OpenTable {
     }
 
     fn locked(&self, probe: &Probe, index: u32) -> bool {
-        anchor::is_locked(probe, index).unwrap_or(true)
+        anchor::is_locked(probe.as_fd(), index).unwrap_or(true)
+    }
+
+    /// A descriptor through which [`OpenTable::held_through`] can ask about this slot and others of its anchor, to be kept by
+    /// those who ask often.
+    pub fn asker(&self, id: SlotId) -> Option<Fd> {
+        self.anchors.probe(id.index).ok().map(Probe::into_fd)
+    }
+
+    /// Like [`OpenTable::held`]; `None` when the descriptor is not of the slot's anchor.
+    pub fn held_through(&self, asker: BorrowedFd<'_>, id: SlotId) -> Option<bool> {
+        let stat = rustix::fs::fstat(asker).ok()?;
+        let header = self.header();
+        if stat.st_dev != header.device || stat.st_ino != *header.anchors.get(anchor::of(id.index))? {
+            return None;
+        }
+        Some(self.current(id).is_some() && anchor::is_locked(asker, id.index).unwrap_or(true))
     }
 
     /// Begins the end of a slot. True for exactly one caller, who then releases the description at its server and calls
@@ -256,10 +275,15 @@ impl OpenTable {
         let Some((slot, word)) = self.current(id) else {
             return false;
         };
-        if word.state == State::Retiring && self.fate(word.owner) != Fate::Dead {
+        if word.state == State::Retiring && !overdue(slot) && self.fate(word.owner) != Fate::Dead {
             return false;
         }
-        slot.change(word, Word { state: State::Retiring, owner: self.owner(process::pid()), ..word })
+        let mine = Word { state: State::Retiring, owner: self.owner(process::pid()), ..word };
+        let changed = slot.change(word, mine);
+        if changed {
+            slot.retired_at.store(ticks(), Ordering::Relaxed);
+        }
+        changed
     }
 
     /// Gives a retiring slot back, its fields all zero.
@@ -294,7 +318,7 @@ impl OpenTable {
             Some((_, word)) if word.state == State::Allocated => {
                 self.fate(word.owner) == Fate::Dead && !self.held(id)
             }
-            Some((_, word)) => self.fate(word.owner) == Fate::Dead,
+            Some((slot, word)) => overdue(slot) || self.fate(word.owner) == Fate::Dead,
             None => false,
         }
     }
@@ -311,7 +335,8 @@ impl OpenTable {
             let Some((slot, word)) = self.current(id) else {
                 continue;
             };
-            if word.state != State::Live && !self.is_ownerless(id, slot, word) {
+            let late = word.state == State::Retiring && overdue(slot);
+            if word.state != State::Live && !late && !self.is_ownerless(id, slot, word) {
                 continue;
             }
             if word.state == State::Retiring {
@@ -330,6 +355,13 @@ impl OpenTable {
         }
         found
     }
+}
+
+/// Whether a retiring slot's owner did not get round to its release for so long that somebody else may do it. (It is
+/// then done twice, which does no harm.)
+fn overdue(slot: &Slot) -> bool {
+    let since = slot.retired_at.load(Ordering::Relaxed);
+    since != 0 && ticks().wrapping_sub(since) > RETIRED_LONG
 }
 
 impl OpenTable {

@@ -40,6 +40,7 @@ extern "C" fn begin(_argc: libc::c_int, _argv: *const *const libc::c_char, envp:
 /// Runs when the process ends by `exit`; `_exit` has a face.
 extern "C" fn end() {
     vfs::fds::leave(faces::stdio::flush_ours);
+    vfs::state::tell_closes();
 }
 
 #[cfg(not(test))]

@@ -107,7 +107,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut connection = connect(address)?;
         let mut body = Vec::new();
         encode(&Request::Data(DataRequest::Extent { ino: Ino(1) }), &mut body);
-        let request = Outgoing { header: Header::new(Kind::Request), body: &body, payload: &[] };
+        let request = Outgoing { before: &[], header: Header::new(Kind::Request), body: &body, payload: &[] };
         let call = time(|| {
             let _ = connection.call(&request, &mut []);
         });
@@ -120,7 +120,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let mut room = vec![0; len];
             let mut body = Vec::new();
             encode(&Request::Data(DataRequest::Read { ino: Ino(1), offset: 0, len: len as u32 }), &mut body);
-            let request = Outgoing { header: Header::new(Kind::Request), body: &body, payload: &[] };
+            let request =
+                Outgoing { before: &[], header: Header::new(Kind::Request), body: &body, payload: &[] };
             let read = time(|| {
                 let _ = connection.call(&request, &mut [IoSliceMut::new(&mut room)]);
             });

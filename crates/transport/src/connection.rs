@@ -40,6 +40,9 @@ impl Default for ConnectOptions {
 /// A request on its way out.
 #[derive(Clone, Copy)]
 pub struct Outgoing<'a> {
+    /// Whole messages for which no answer is awaited, to be sent ahead of this one: they cost neither a system call nor
+    /// a wake-up of the server of their own.
+    pub before: &'a [u8],
     /// Kind, shard, epoch, namespace, identity. Lengths and flags are filled in.
     pub header: Header,
     /// The encoded request.

@@ -23,13 +23,12 @@ pub(crate) fn total_mut(slices: &[IoSliceMut<'_>]) -> usize {
     slices.iter().map(|s| s.len()).sum()
 }
 
-/// Sends what follows the first `skip` bytes of `head`, `body` and `payload` in this order, as much as one call takes.
+/// Sends what follows the first `skip` bytes of `front` and `payload` in this order, as much as one call takes.
 /// Returns the bytes sent. The descriptor `pass`, if any,
 /// goes with the first of them (Unix sockets only).
 pub(crate) fn send(
     fd: BorrowedFd<'_>,
-    head: &[u8],
-    body: &[u8],
+    front: [&[u8]; 3],
     payload: &[IoSlice<'_>],
     skip: usize,
     pass: Option<BorrowedFd<'_>>,
@@ -38,7 +37,7 @@ pub(crate) fn send(
     let mut slots: [IoSlice<'_>; SLOTS] = std::array::from_fn(|_| IoSlice::new(&[]));
     let mut used = 0;
     let mut skip = skip;
-    for part in [head, body].into_iter().chain(payload.iter().map(|s| &**s)) {
+    for part in front.into_iter().chain(payload.iter().map(|s| &**s)) {
         let rest = part.get(skip..).unwrap_or_default();
         skip = skip.saturating_sub(part.len());
         if rest.is_empty() {

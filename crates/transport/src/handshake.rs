@@ -59,7 +59,7 @@ fn ask<A: DeserializeOwned>(
     connection.set_silence(left)?;
     let mut body = Vec::new();
     encode(message, &mut body);
-    let request = Outgoing { header: Header::new(Kind::Auth), body: &body, payload: &[] };
+    let request = Outgoing { before: &[], header: Header::new(Kind::Auth), body: &body, payload: &[] };
     let answer = connection.call(&request, &mut [])?;
     match answer.header.status {
         Status::OK => decode(answer.body).map_err(|_| TransportError::Protocol("malformed authentication")),

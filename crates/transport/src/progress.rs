@@ -96,7 +96,7 @@ impl Progress {
         header.flags = if no_reply { header.flags | NO_REPLY } else { header.flags & !NO_REPLY };
         *self = Progress {
             head: header.to_bytes(),
-            to_send: HEADER_LEN + body + payload,
+            to_send: request.before.len() + HEADER_LEN + body + payload,
             kind: header.kind,
             id: header.id,
             ..Progress::new()
@@ -128,7 +128,8 @@ impl Progress {
     ) -> Result<Step, TransportError> {
         let mut patience = Patience::new(line.silence);
         while self.sent < self.to_send {
-            match gather::send(line.fd, &self.head, request.body, request.payload, self.sent, None, flags) {
+            let front = [request.before, &self.head, request.body];
+            match gather::send(line.fd, front, request.payload, self.sent, None, flags) {
                 Ok(n) => {
                     self.sent += n;
                     patience.progressed();

@@ -24,8 +24,9 @@ fn request_and_answer_pass_on_both_kinds_of_sockets() {
         assert_eq!((welcome.epoch, welcome.namespace), (Epoch(5), 6));
         assert_eq!(connection.role(), &Role::Agent(3));
         let body = encoded(DataRequest::Extent { ino: Ino(0) });
-        let answer =
-            connection.call(&Outgoing { header: header(), body: &body, payload: &[] }, &mut []).unwrap();
+        let answer = connection
+            .call(&Outgoing { before: &[], header: header(), body: &body, payload: &[] }, &mut [])
+            .unwrap();
         assert_eq!(answer.header.status, Status::OK);
         assert_eq!(
             (answer.header.epoch, answer.header.namespace, answer.header.id),
@@ -117,7 +118,7 @@ fn descriptors_pass_over_unix_sockets_and_are_refused_over_tcp() {
         Connection::connect(unix, &key(1), DEPLOYMENT, Role::Control, &options).unwrap();
     assert!(connection.fd() >= 300);
     let body = encoded(DataRequest::Pass { ino: Ino(1), create: false });
-    let request = Outgoing { header: header(), body: &body, payload: &[] };
+    let request = Outgoing { before: &[], header: header(), body: &body, payload: &[] };
     let fd = connection.call(&request, &mut []).unwrap().fd.expect("a descriptor");
     assert!(fd.as_raw_fd() >= 300);
     assert!(rustix::io::fcntl_getfd(&fd).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
@@ -143,7 +144,8 @@ fn posts_are_served_in_order_and_unanswered() {
         let data = patterned(0, 3000);
         for _ in 0..100 {
             let slices = [IoSlice::new(&data)];
-            let request = Outgoing { header: header(), body: &write_request(0), payload: &slices };
+            let request =
+                Outgoing { before: &[], header: header(), body: &write_request(0), payload: &slices };
             connection.post(&request).unwrap();
         }
         // The answer to this call is the first that comes: all before it were served without one.

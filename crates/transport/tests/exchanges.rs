@@ -34,7 +34,7 @@ fn one_dead_and_one_slow_server_do_not_fail_the_others() {
         let (mut into_a, mut into_b) = ([IoSliceMut::new(room_a)], [IoSliceMut::new(room_b)]);
         let read = read_request(7, len);
         let sleep = encoded(DataRequest::Extent { ino: Ino(150) });
-        let outgoing = |body| Outgoing { header: header(), body, payload: &[] };
+        let outgoing = |body| Outgoing { before: &[], header: header(), body, payload: &[] };
         let begun = Instant::now();
         let mut calls = [
             Exchange::new(a, outgoing(&read), &mut into_a),
@@ -66,7 +66,7 @@ fn a_silent_server_times_out_alone_and_its_connection_is_broken() {
     through.set_silence(Duration::from_millis(200)).unwrap();
 
     let body = read_request(0, 1000);
-    let request = Outgoing { header: header(), body: &body, payload: &[] };
+    let request = Outgoing { before: &[], header: header(), body: &body, payload: &[] };
     let mut rooms = vec![vec![0; 1000]; 3];
     let mut into: Vec<_> = rooms.iter_mut().map(|r| [IoSliceMut::new(r)]).collect();
     let begun = Instant::now();
@@ -94,7 +94,7 @@ fn transfers_larger_than_all_buffers_do_not_deadlock() {
         let mut connections: Vec<_> = servers.iter().map(|s| connect(&s.local_addrs()[kind])).collect();
         let mut rooms = vec![vec![0; len]; 4];
         let mut into: Vec<_> = rooms.iter_mut().map(|r| [IoSliceMut::new(r)]).collect();
-        let request = Outgoing { header: header(), body: &body, payload: &payload };
+        let request = Outgoing { before: &[], header: header(), body: &body, payload: &payload };
         let mut calls: Vec<_> =
             connections.iter_mut().zip(&mut into).map(|(c, i)| Exchange::new(c, request, i)).collect();
         exchange(&mut calls);
@@ -120,12 +120,12 @@ fn a_full_link_does_not_hold_up_the_requests_after_it() {
             let mut calls = [
                 Exchange::new(
                     &mut first,
-                    Outgoing { header: header(), body: &large, payload: &payload },
+                    Outgoing { before: &[], header: header(), body: &large, payload: &payload },
                     &mut [],
                 ),
                 Exchange::new(
                     &mut second,
-                    Outgoing { header: header(), body: &small, payload: &[] },
+                    Outgoing { before: &[], header: header(), body: &small, payload: &[] },
                     &mut [],
                 ),
             ];
@@ -150,7 +150,9 @@ fn more_connections_than_fit_the_stack_are_watched_too() {
         .iter_mut()
         .zip(&bodies)
         .zip(&mut into)
-        .map(|((c, body), i)| Exchange::new(c, Outgoing { header: header(), body, payload: &[] }, i))
+        .map(|((c, body), i)| {
+            Exchange::new(c, Outgoing { before: &[], header: header(), body, payload: &[] }, i)
+        })
         .collect();
     exchange(&mut calls);
     assert!(calls.iter().all(|c| ok(c) == 20_000));
@@ -163,8 +165,12 @@ fn a_call_that_cannot_begin_leaves_the_others_alone() {
     let (mut a, mut b) = (connect(&server.local_addrs()[0]), connect(&server.local_addrs()[0]));
     let (huge, small) = (vec![0; 2 << 20], read_request(0, 0));
     let mut calls = [
-        Exchange::new(&mut a, Outgoing { header: header(), body: &huge, payload: &[] }, &mut []),
-        Exchange::new(&mut b, Outgoing { header: header(), body: &small, payload: &[] }, &mut []),
+        Exchange::new(&mut a, Outgoing { before: &[], header: header(), body: &huge, payload: &[] }, &mut []),
+        Exchange::new(
+            &mut b,
+            Outgoing { before: &[], header: header(), body: &small, payload: &[] },
+            &mut [],
+        ),
     ];
     exchange(&mut calls);
     assert!(matches!(calls[0].result, Some(Err(TransportError::TooLong { .. }))));

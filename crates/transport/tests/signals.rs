@@ -37,7 +37,7 @@ fn signals_neither_disturb_calls_nor_stretch_their_deadlines() {
             check_read(&mut connection, 3, 8 << 20);
         }
         let body = read_request(0, 1 << 20);
-        let request = Outgoing { header: header(), body: &body, payload: &[] };
+        let request = Outgoing { before: &[], header: header(), body: &body, payload: &[] };
         let mut rooms = vec![vec![0; 1 << 20]; 2];
         let mut into: Vec<_> = rooms.iter_mut().map(|r| [IoSliceMut::new(r)]).collect();
         let mut calls: Vec<_> = [&mut connection, &mut second]

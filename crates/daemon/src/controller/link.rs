@@ -60,7 +60,9 @@ impl ControlLink {
         header.epoch = Epoch(0);
         self.body.clear();
         bivouac_proto::encode(&Request::Control(request), &mut self.body);
-        let answer = self.connection.call(&Outgoing { header, body: &self.body, payload: &[] }, &mut [])?;
+        let answer = self
+            .connection
+            .call(&Outgoing { before: &[], header, body: &self.body, payload: &[] }, &mut [])?;
         if answer.header.status != Status::OK {
             return Err(answer.header.status.errno().map_or(LinkError::Unexpected, LinkError::Errno));
         }

@@ -68,6 +68,7 @@ unsafe fn kernel(path: &CStr, argv: Strings, envp: Strings) -> Errno {
 /// # Safety
 /// The list is valid, or null.
 unsafe fn with_locks(envp: Strings, execute: impl Fn(Strings) -> Result<usize, Errno>) -> Errno {
+    vfs::state::tell_closes();
     let failed = match vfs::carried::variable() {
         None => execute(envp),
         Some(variable) => {

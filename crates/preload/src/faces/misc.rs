@@ -82,6 +82,7 @@ fn limit(name: c_int) -> Result<c_long, Errno> {
 /// The end of the process.
 fn leave(status: c_int) {
     vfs::fds::leave(|| ());
+    vfs::state::tell_closes();
     loop {
         let _ = sys!(SYS_exit_group, status);
     }

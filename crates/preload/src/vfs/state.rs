@@ -125,6 +125,16 @@ pub fn has_client() -> bool {
     active() && !CLIENT.load(Ordering::Acquire).is_null()
 }
 
+/// Tells servers of closes that were kept back: this program is about to end.
+pub fn tell_closes() {
+    if has_client() && !borrowed() {
+        let _ = guarded(|| {
+            client()?.tell_closes();
+            Ok::<(), Errno>(())
+        });
+    }
+}
+
 /// The client. EIO when no daemon answers.
 ///
 /// A `vfork` child gets one of its own ([`super::borrow`]): connections that it makes are descriptors of its own, which

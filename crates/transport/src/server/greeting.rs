@@ -173,6 +173,6 @@ fn send(fd: BorrowedFd<'_>, status: Status, body: &[u8]) -> Result<(), Transport
     let mut header = Header::new(Kind::Auth);
     header.status = status;
     header.body_len = body.len() as u32;
-    let sent = gather::send(fd, &header.to_bytes(), body, &[], 0, None, SendFlags::DONTWAIT)?;
+    let sent = gather::send(fd, [&[], &header.to_bytes(), body], &[], 0, None, SendFlags::DONTWAIT)?;
     if sent == HEADER_LEN + body.len() { Ok(()) } else { Err(TransportError::TimedOut) }
 }

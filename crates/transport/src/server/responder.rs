@@ -215,7 +215,7 @@ impl<'a> Outlet<'a> {
         while sent < all {
             // A descriptor goes with the first bytes, once.
             let pass = if sent == 0 { pass } else { None };
-            match gather::send(self.fd, head, body, &payload, sent, pass, flags) {
+            match gather::send(self.fd, [&[], head, body], &payload, sent, pass, flags) {
                 Ok(n) => {
                     sent += n;
                     wait = self.wait();

@@ -196,7 +196,7 @@ pub fn call(
     payload: &[IoSlice<'_>],
     into: &mut [IoSliceMut<'_>],
 ) -> Result<(Status, Option<Reply>, usize), TransportError> {
-    let answer = connection.call(&Outgoing { header: header(), body, payload }, into)?;
+    let answer = connection.call(&Outgoing { before: &[], header: header(), body, payload }, into)?;
     Ok((answer.header.status, decode(answer.body).ok(), answer.payload_len))
 }
 

@@ -1,0 +1,196 @@
+//! Closes that travel with the next request.
+//!
+//! Nobody waits for a close to be told, and a message of its own would cost a system call and, worse, wake the server up once
+//! more. So the release of a description is kept, and goes ahead of the next request to the same server in the same send; after
+//! [`MOST`] of them, or when the process ends or executes another program, they go by themselves. Until then the slot
+//! of the description stays in the node's table as *retiring*: if the process dies, or makes no request for a while, the node's
+//! agent releases it ([`bivouac_node::OpenTable::sweep`]).
+//!
+//! Only closes that may be late without anybody noticing are kept: not those of descriptions with locks, nor of files
+//! in blocks, whose space or size somebody may wait for.
+
+use crate::session::Client;
+use bivouac_layout::ServerId;
+use bivouac_node::SlotId;
+use bivouac_proto::header::{HEADER_LEN, NO_REPLY};
+use bivouac_proto::meta::MetaRequest;
+use bivouac_proto::{Header, Kind, Request, RequestId};
+use bivouac_transport::Outgoing;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Most closes that are kept for a server.
+const MOST: usize = 32;
+
+/// Closes that a server has not been told.
+#[derive(Default)]
+pub(crate) struct Closes {
+    /// The process generation that they belong to: a fork's child has nothing to tell.
+    generation: u64,
+    /// Whole messages.
+    messages: Vec<u8>,
+    slots: Vec<SlotId>,
+}
+
+impl Closes {
+    /// What goes ahead of the next request.
+    pub(crate) fn messages(&self) -> &[u8] {
+        &self.messages
+    }
+}
+
+/// Room for one value: whoever takes it out has it alone, so that nobody waits.
+pub(crate) struct Spare<T>(AtomicPtr<T>);
+
+/// What is kept for one server.
+pub(crate) type Kept = Spare<Closes>;
+
+impl<T> Default for Spare<T> {
+    fn default() -> Spare<T> {
+        Spare(AtomicPtr::new(std::ptr::null_mut()))
+    }
+}
+
+impl<T> Spare<T> {
+    pub(crate) fn take(&self) -> Option<Box<T>> {
+        if self.0.load(Ordering::Relaxed).is_null() {
+            return None;
+        }
+        let taken = self.0.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        // SAFETY: pointers here come from Box::into_raw, and the swap made this thread the only one that has it.
+        (!taken.is_null()).then(|| unsafe { Box::from_raw(taken) })
+    }
+
+    /// Puts a value into its place, or gives it back if there is another one.
+    fn try_put(&self, value: Box<T>) -> Result<(), Box<T>> {
+        let pointer = Box::into_raw(value);
+        match self.0.compare_exchange(std::ptr::null_mut(), pointer, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            // SAFETY: it was not put, so it still is this thread's alone.
+            Err(_) => Err(unsafe { Box::from_raw(pointer) }),
+        }
+    }
+
+    /// Puts a value into its place; one that is there already stays.
+    pub(crate) fn put(&self, value: Box<T>) {
+        let _ = self.try_put(value);
+    }
+}
+
+impl Spare<Closes> {
+    /// Puts closes back; when another thread has put some meanwhile, they come together.
+    fn add(&self, mut closes: Box<Closes>) {
+        while let Err(back) = self.try_put(closes) {
+            closes = back;
+            if let Some(others) = self.take() {
+                closes.messages.extend_from_slice(&others.messages);
+                closes.slots.extend_from_slice(&others.slots);
+            }
+        }
+    }
+}
+
+impl<T> Drop for Spare<T> {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
+impl Client {
+    /// Keeps a close for the next request to its server.
+    pub(crate) fn close_later(&self, id: SlotId, release: &MetaRequest<'_>, shard: bivouac_layout::ShardId) {
+        let server = self.map().primary(shard);
+        let Some(kept) = self.kept_for(server) else { return };
+        let mut closes = kept.take().unwrap_or_default();
+        self.of_this_process(&mut closes);
+        let mut body = Vec::with_capacity(64);
+        bivouac_proto::encode(&Request::Meta(release.clone()), &mut body);
+        let mut header = Header::new(Kind::Request);
+        header.shard = shard;
+        header.epoch = self.map().epoch;
+        header.namespace = self.namespace();
+        header.id = RequestId::default();
+        header.flags = NO_REPLY;
+        header.body_len = body.len() as u32;
+        closes.messages.reserve(HEADER_LEN + body.len());
+        closes.messages.extend_from_slice(&header.to_bytes());
+        closes.messages.extend_from_slice(&body);
+        closes.slots.push(id);
+        if closes.slots.len() < MOST {
+            kept.add(closes);
+        } else {
+            self.tell(server, closes);
+        }
+    }
+
+    /// What goes ahead of the next request to a server; to be given back with [`Client::told`] or
+    /// [`Client::not_told`].
+    pub(crate) fn closes_for(&self, server: ServerId) -> Option<Box<Closes>> {
+        let mut closes = self.kept_for(server)?.take()?;
+        self.of_this_process(&mut closes);
+        Some(closes)
+    }
+
+    /// They are with their server.
+    pub(crate) fn told(&self, server: ServerId, mut closes: Box<Closes>) {
+        for id in closes.slots.drain(..) {
+            self.table().free(id);
+        }
+        closes.messages.clear();
+        if let Some(kept) = self.kept_for(server) {
+            kept.add(closes);
+        }
+    }
+
+    /// Nobody knows whether they are: telling again does no harm.
+    pub(crate) fn not_told(&self, server: ServerId, closes: Box<Closes>) {
+        if let Some(kept) = self.kept_for(server) {
+            kept.add(closes);
+        }
+    }
+
+    /// Tells all servers what was kept for them: the process ends, or becomes another program.
+    pub fn tell_closes(&self) {
+        for server in &self.map().servers {
+            if let Some(closes) = self.closes_for(server.id).filter(|c| !c.slots.is_empty()) {
+                self.tell(server.id, closes);
+            }
+        }
+    }
+
+    /// Sends closes by themselves. If that is not possible, the agent does it.
+    fn tell(&self, server: ServerId, closes: Box<Closes>) {
+        let Some((before, header, body)) = closes.last() else { return };
+        let Ok(mut link) = self.take_link(server) else { return };
+        let outgoing = Outgoing { before, header, body, payload: &[] };
+        let sent = link.connection.post(&outgoing);
+        self.give_link(server, link);
+        if sent.is_ok() {
+            self.told(server, closes);
+        }
+    }
+
+    fn of_this_process(&self, closes: &mut Closes) {
+        let generation = self.process_generation();
+        if closes.generation != generation {
+            closes.messages.clear();
+            closes.slots.clear();
+            closes.generation = generation;
+        }
+    }
+}
+
+impl Closes {
+    /// All messages but the last, and the header and the body of that one.
+    fn last(&self) -> Option<(&[u8], Header, &[u8])> {
+        let mut at = 0;
+        loop {
+            let head = self.messages.get(at..)?.first_chunk::<HEADER_LEN>()?;
+            let header = Header::from_bytes(head).ok()?;
+            let end = at + HEADER_LEN + header.body_len as usize;
+            if end >= self.messages.len() {
+                return Some((&self.messages[..at], header, self.messages.get(at + HEADER_LEN..end)?));
+            }
+            at = end;
+        }
+    }
+}
