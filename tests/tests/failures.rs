@@ -111,3 +111,29 @@ os._exit(0) if os.write(1, b'end\n') else None
     let told = site.sh(&name, &format!("python3 -u {}", program.display())).ok();
     assert_eq!(told, "before 2000000\nafter\nbefore 2000000\nend\n");
 }
+
+#[test]
+fn a_close_reaches_the_server_also_when_the_program_then_does_nothing() {
+    let site = Site::new("late-close");
+    let name = site.up(2);
+    let opens = || {
+        let status = site.status(&name);
+        let servers = status["servers"].as_array().expect("servers");
+        servers.iter().map(|s| s["opens"].as_u64().expect("a number")).sum::<u64>()
+    };
+    site.sh(&name, "echo content > /bivouac/file").ok();
+    let program = "import time; f = open('/bivouac/file'); print('open', flush=True); time.sleep(1); f.close(); time.sleep(60)";
+    let mut child = site
+        .command(["exec", &name, "--", "python3", "-c", program])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
+    std::io::BufRead::read_line(&mut out, &mut line).expect("reads");
+    assert_eq!(opens(), 1, "while it is open");
+    eventually(Duration::from_secs(15), "the server knows of the close", || opens() == 0);
+    assert!(child.try_wait().expect("asked").is_none(), "while the program still sleeps");
+    Site::kill(child.id() as i32, Signal::TERM);
+    child.wait().expect("ends");
+}

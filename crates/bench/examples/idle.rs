@@ -33,8 +33,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (mut connection, _) =
             Connection::connect(address, &Key(key), ANY_DEPLOYMENT, role.clone(), &options)?;
         // That it says nothing is refused: an answer, too.
-        connection
-            .call(&Outgoing { before: &[], header: Header::new(Kind::Request), body: &[], payload: &[] }, &mut [])?;
+        connection.call(
+            &Outgoing { before: &[], header: Header::new(Kind::Request), body: &[], payload: &[] },
+            &mut [],
+        )?;
         connections.push(connection);
     }
     println!("ready");
