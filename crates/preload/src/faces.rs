@@ -42,10 +42,12 @@ pub unsafe fn path<'a>(path: *const c_char) -> Option<&'a CStr> {
     (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
 }
 
-/// Runs `body` with a path, or fails with EFAULT.
+/// Runs `body` with a path, or fails with EFAULT. (Always inlined, as all that lies around a foreign call: it is to take
+/// little stack.)
 ///
 /// # Safety
 /// As for [`path`].
+#[inline(always)]
 pub unsafe fn with_path<T>(
     pointer: *const c_char,
     body: impl FnOnce(&CStr) -> Result<T, Errno>,
@@ -89,13 +91,25 @@ pub fn said<T: raw::Returned + PartialEq>(returned: T) -> Result<T, Errno> {
 
 /// Runs a call on a descriptor that may block and is a cancellation point: libc's own (`real`) where it is not ours. One of
 /// ours is a cancellation point before anything is done, and not while it is done.
-#[inline]
+#[inline(always)]
 pub fn blocking<T, V>(fd: c_int, real: impl Fn() -> T, ours: impl Fn(&fds::File) -> Result<V, Errno>) -> T
 where
     T: raw::Returned + PartialEq + raw::FromValue<V> + raw::FromValue<T>,
 {
     cancellation_point(fd);
     raw::result(fds::on(fd, || said(real()), |file| ours(file).map(T::from_value)))
+}
+
+/// The quick way of the most frequent calls: libc's, on a number that is foreign and still was when that had failed. `None`:
+/// the call has to be made by [`blocking`].
+#[inline(always)]
+pub fn foreign<T: raw::Returned + PartialEq>(fd: c_int, real: impl FnOnce() -> T) -> Option<T> {
+    let seen = fds::sight(fd);
+    if !seen.is_foreign() {
+        return None;
+    }
+    let returned = real();
+    (returned != T::FAILED || !fds::refused(fd, seen, raw::errno())).then_some(returned)
 }
 
 /// A thread that is to be cancelled ends here, if the descriptor is not one of the kernel's.

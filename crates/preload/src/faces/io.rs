@@ -1,6 +1,6 @@
 //! Reading and writing. A foreign descriptor costs one look into a table, then the call is libc's.
 
-use super::{blocking, bytes, room};
+use super::{blocking, bytes, foreign, room};
 use crate::raw::MAX_TRANSFER;
 use crate::vfs::Errno;
 use crate::vfs::copy::{read_into, write_from};
@@ -31,15 +31,34 @@ real! {
 
 /// # Safety
 /// `buffer` has room for `count` bytes.
-#[inline]
+#[inline(always)]
 unsafe fn read_at(fd: c_int, buffer: *mut c_void, count: usize, offset: Option<i64>) -> isize {
-    // SAFETY: the program's arguments.
-    let real = || unsafe {
+    // SAFETY: promised by the caller.
+    unsafe {
+        foreign(fd, || plain_read(fd, buffer, count, offset))
+            .unwrap_or_else(|| read_either(fd, buffer, count, offset))
+    }
+}
+
+/// # Safety
+/// As for `read_at`.
+#[inline(always)]
+unsafe fn plain_read(fd: c_int, buffer: *mut c_void, count: usize, offset: Option<i64>) -> isize {
+    // SAFETY: promised by the caller.
+    unsafe {
         match offset {
             None => real_read(fd, buffer, count),
             Some(offset) => real_pread(fd, buffer, count, offset),
         }
-    };
+    }
+}
+
+/// # Safety
+/// As for `read_at`.
+#[inline(never)]
+unsafe fn read_either(fd: c_int, buffer: *mut c_void, count: usize, offset: Option<i64>) -> isize {
+    // SAFETY: promised by the caller.
+    let real = || unsafe { plain_read(fd, buffer, count, offset) };
     blocking(fd, real, |file| {
         let offset = offset.map(position).transpose()?;
         let count = count.min(MAX_TRANSFER);
@@ -54,15 +73,34 @@ unsafe fn read_at(fd: c_int, buffer: *mut c_void, count: usize, offset: Option<i
 
 /// # Safety
 /// `buffer` holds `count` bytes.
-#[inline]
+#[inline(always)]
 unsafe fn write_at(fd: c_int, buffer: *const c_void, count: usize, offset: Option<i64>) -> isize {
-    // SAFETY: the program's arguments.
-    let real = || unsafe {
+    // SAFETY: promised by the caller.
+    unsafe {
+        foreign(fd, || plain_write(fd, buffer, count, offset))
+            .unwrap_or_else(|| write_either(fd, buffer, count, offset))
+    }
+}
+
+/// # Safety
+/// As for `write_at`.
+#[inline(always)]
+unsafe fn plain_write(fd: c_int, buffer: *const c_void, count: usize, offset: Option<i64>) -> isize {
+    // SAFETY: promised by the caller.
+    unsafe {
         match offset {
             None => real_write(fd, buffer, count),
             Some(offset) => real_pwrite(fd, buffer, count, offset),
         }
-    };
+    }
+}
+
+/// # Safety
+/// As for `write_at`.
+#[inline(never)]
+unsafe fn write_either(fd: c_int, buffer: *const c_void, count: usize, offset: Option<i64>) -> isize {
+    // SAFETY: promised by the caller.
+    let real = || unsafe { plain_write(fd, buffer, count, offset) };
     blocking(fd, real, |file| {
         let offset = offset.map(position).transpose()?;
         let count = count.min(MAX_TRANSFER);

@@ -15,7 +15,7 @@ use std::ffi::{CStr, CString};
 const MAX_TURNS: u32 = 40;
 
 /// Runs an operation on a path. `follow`: a symbolic link at its end is followed.
-#[inline]
+#[inline(always)]
 pub fn at<T>(
     dirfd: i32,
     path: &CStr,
@@ -26,23 +26,26 @@ pub fn at<T>(
     if !state::active() {
         return kernel(dirfd, path);
     }
-    let mut failed = None;
-    if let Place::Kernel = place(dirfd, path)? {
-        match kernel(dirfd, path) {
-            Err(errno) if links::may_lead_inside(errno) => failed = Some(errno),
-            other => return other,
-        }
+    if !matches!(place(dirfd, path)?, Place::Kernel) {
+        return turns(dirfd, path, follow, None, &kernel, &inside);
     }
-    turns(dirfd, path, follow, failed, &kernel, &inside)
+    match kernel(dirfd, path) {
+        Err(errno) if links::may_lead_inside(errno) => match links::into_mount(dirfd, path, follow) {
+            Some(found) => turns(dirfd, path, follow, Some(found), &kernel, &inside),
+            None => Err(errno),
+        },
+        other => other,
+    }
 }
 
-/// As above, when it is not simply the kernel's. `failed`: it has been tried there already.
+/// As above, when it is not simply the kernel's. `found`: the path's links have been walked, and lead to this one in the
+/// mount.
 #[inline(never)]
 pub(super) fn turns<T>(
     dirfd: i32,
     path: &CStr,
     follow: bool,
-    mut failed: Option<Errno>,
+    mut found: Option<Vec<u8>>,
     kernel: &impl Fn(i32, &CStr) -> Result<T, Errno>,
     inside: &impl Fn(&'static Client, Ino, &[u8]) -> Result<T, Fail>,
 ) -> Result<T, Errno> {
@@ -53,7 +56,8 @@ pub(super) fn turns<T>(
             None => (dirfd, path),
         };
         let walked: Vec<u8>;
-        let (start, rest) = match place(dirfd, path)? {
+        let place = if found.is_some() { Place::Kernel } else { place(dirfd, path)? };
+        let (start, rest) = match place {
             Place::Inside { start, path } => (start, path),
             // The link in /proc itself.
             Place::Descriptor(_) if !follow => return kernel(dirfd, path),
@@ -69,16 +73,19 @@ pub(super) fn turns<T>(
                 }
                 None => return kernel(dirfd, path),
             },
-            Place::Kernel => match failed.take().map_or_else(|| kernel(dirfd, path), Err) {
-                Err(errno) if links::may_lead_inside(errno) => match links::into_mount(dirfd, path, follow) {
-                    Some(inside) => {
-                        walked = inside;
-                        (Ino::ROOT, &walked[..])
-                    }
-                    None => return Err(errno),
-                },
-                other => return other,
-            },
+            Place::Kernel => {
+                let inside = match found.take() {
+                    Some(found) => found,
+                    None => match kernel(dirfd, path) {
+                        Err(errno) if links::may_lead_inside(errno) => {
+                            links::into_mount(dirfd, path, follow).ok_or(errno)?
+                        }
+                        other => return other,
+                    },
+                };
+                walked = inside;
+                (Ino::ROOT, &walked[..])
+            }
         };
         match state::guarded(|| inside(state::client()?, start, rest)) {
             Ok(done) => return Ok(done),

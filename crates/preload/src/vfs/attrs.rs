@@ -76,19 +76,23 @@ fn to_statx(attr: &Attr) -> libc::statx {
     statx
 }
 
-/// `fstat(2)`.
+/// `fstat(2)`, for the library itself.
 pub fn fstat(fd: i32) -> Result<libc::stat, Errno> {
-    match fds::get(fd)? {
-        Some(file) => state::guarded(|| file.attr()).map(|attr| to_stat(&attr)),
-        None => kernel_fstat(fd),
-    }
+    // SAFETY: plain numbers, for which zero is a value.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: there is room for one.
+    unsafe { fstat_into(fd, &raw mut stat) }?;
+    Ok(stat)
 }
 
-fn kernel_fstat(fd: i32) -> Result<libc::stat, Errno> {
-    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
-    sys!(SYS_fstat, fd, stat.as_mut_ptr())?;
-    // SAFETY: the kernel filled it in.
-    Ok(unsafe { stat.assume_init() })
+/// `fstat(2)`, to where the program wants it.
+///
+/// # Safety
+/// `into` points to a `struct stat`, or is NULL.
+pub unsafe fn fstat_into(fd: i32, into: *mut libc::stat) -> Result<(), Errno> {
+    let kernel = || sys!(SYS_fstat, fd, into).map(|_| ());
+    // SAFETY: promised by the caller.
+    fds::on(fd, kernel, |file| state::guarded(|| unsafe { put(into, to_stat(&file.attr()?)) }))
 }
 
 /// Refuses flags that a call does not have, as the kernel does.
@@ -113,6 +117,7 @@ fn meant(dirfd: i32, path: &CStr, flags: i32) -> &CStr {
 
 /// The open file of ours that a call speaks of without naming it: by its descriptor alone, or (`follow`) by the
 /// descriptor's name in `/proc` or `/dev`.
+#[inline(never)]
 pub(super) fn described(
     dirfd: i32,
     path: &CStr,
@@ -129,13 +134,13 @@ pub(super) fn described(
 }
 
 /// The attributes of what a path names, if it is ours in any way; the kernel is asked by `kernel`.
-fn attr_at<T>(
+fn attr_at(
     dirfd: i32,
     path: &CStr,
     (flags, known): (i32, i32),
-    kernel: impl Fn(i32, &CStr) -> Result<T, Errno>,
-    show: impl Fn(&Attr) -> T,
-) -> Result<T, Errno> {
+    kernel: impl Fn(i32, &CStr) -> Result<(), Errno>,
+    show: impl Fn(&Attr) -> Result<(), Errno>,
+) -> Result<(), Errno> {
     if !state::active() {
         return kernel(dirfd, path);
     }
@@ -143,36 +148,63 @@ fn attr_at<T>(
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
     if let Some(file) = described(dirfd, path, flags, follow)? {
         check_flags(flags, known)?;
-        return state::guarded(|| file.attr()).map(|attr| show(&attr));
+        return state::guarded(|| show(&file.attr()?));
     }
     at(dirfd, path, follow, kernel, |client, start, path| {
         check_flags(flags, known)?;
-        Ok(show(&client.stat(start, path, follow)?))
+        Ok(show(&client.stat(start, path, follow)?)?)
     })
 }
 
-/// `fstatat(2)`.
+/// `fstatat(2)`, for the library itself.
 pub fn fstatat(dirfd: i32, path: &CStr, flags: i32) -> Result<libc::stat, Errno> {
-    let kernel = |dirfd: i32, path: &CStr| {
-        let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
-        sys!(SYS_newfstatat, dirfd, path.as_ptr(), stat.as_mut_ptr(), flags)?;
-        // SAFETY: the kernel filled it in.
-        Ok(unsafe { stat.assume_init() })
-    };
-    let known = LOOKING;
-    attr_at(dirfd, path, (flags, known), kernel, to_stat)
+    // SAFETY: plain numbers, for which zero is a value.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: there is room for one.
+    unsafe { fstatat_into(dirfd, path, flags, &raw mut stat) }?;
+    Ok(stat)
+}
+
+/// `fstatat(2)`, to where the program wants it.
+///
+/// # Safety
+/// `into` points to a `struct stat`, or is NULL.
+pub unsafe fn fstatat_into(dirfd: i32, path: &CStr, flags: i32, into: *mut libc::stat) -> Result<(), Errno> {
+    let kernel =
+        |dirfd: i32, path: &CStr| sys!(SYS_newfstatat, dirfd, path.as_ptr(), into, flags).map(|_| ());
+    // SAFETY: promised by the caller.
+    attr_at(dirfd, path, (flags, LOOKING), kernel, |attr| unsafe { put(into, to_stat(attr)) })
 }
 
 /// `statx(2)`.
-pub fn statx(dirfd: i32, path: &CStr, flags: i32, mask: u32) -> Result<libc::statx, Errno> {
-    let kernel = |dirfd: i32, path: &CStr| {
-        let mut statx = std::mem::MaybeUninit::<libc::statx>::uninit();
-        sys!(SYS_statx, dirfd, path.as_ptr(), flags, mask, statx.as_mut_ptr())?;
-        // SAFETY: the kernel filled it in.
-        Ok(unsafe { statx.assume_init() })
-    };
+///
+/// # Safety
+/// `into` points to a `struct statx`, or is NULL.
+pub unsafe fn statx(
+    dirfd: i32,
+    path: &CStr,
+    flags: i32,
+    mask: u32,
+    into: *mut libc::statx,
+) -> Result<(), Errno> {
+    let kernel =
+        |dirfd: i32, path: &CStr| sys!(SYS_statx, dirfd, path.as_ptr(), flags, mask, into).map(|_| ());
     let known = LOOKING | libc::AT_STATX_SYNC_TYPE;
-    attr_at(dirfd, path, (flags, known), kernel, to_statx)
+    // SAFETY: promised by the caller.
+    attr_at(dirfd, path, (flags, known), kernel, |attr| unsafe { put(into, to_statx(attr)) })
+}
+
+/// Hands a value to the program.
+///
+/// # Safety
+/// `into` points to a `T`, or is NULL.
+unsafe fn put<T>(into: *mut T, value: T) -> Result<(), Errno> {
+    if into.is_null() {
+        return Err(Errno(libc::EFAULT as u16));
+    }
+    // SAFETY: promised by the caller, and not NULL.
+    unsafe { into.write(value) };
+    Ok(())
 }
 
 /// `faccessat(3)` without flags.

@@ -56,7 +56,7 @@ const MIRROR_MAX: usize = 160;
 const _: () = assert!(bivouac_node::names::NAME_MAX + 100 <= MIRROR_MAX);
 
 /// Where the process is. Asks the kernel once after each change; in a vfork child, whose word this is not, always.
-#[inline]
+#[inline(never)]
 pub fn current() -> Current {
     let changes = CHANGES.load(Ordering::Acquire);
     if KNOWN_AT.load(Ordering::Acquire) == changes && !state::borrowed() {
@@ -69,6 +69,7 @@ pub fn current() -> Current {
 }
 
 #[cold]
+#[inline(never)]
 fn look(changes: u64) -> Current {
     let mut path = [0u8; MIRROR_MAX];
     let word = match sys!(SYS_getcwd, path.as_mut_ptr(), path.len()) {

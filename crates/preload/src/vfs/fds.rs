@@ -100,6 +100,7 @@ pub fn get(fd: i32) -> Result<Option<File>, Errno> {
     if is_foreign(fd) { Ok(None) } else { find(fd) }
 }
 
+#[inline(never)]
 fn find(fd: i32) -> Result<Option<File>, Errno> {
     let Some(word) = word(fd) else { return Ok(None) };
     loop {
@@ -213,7 +214,7 @@ fn resolve(fd: i32, word: &AtomicU32, seen: u32) -> Result<Option<File>, Errno> 
 
 /// Runs a call on a descriptor: `kernel` where it is not ours. (Nothing that would have to be dropped is alive while
 /// `kernel` runs: a thread may be cancelled there.)
-#[inline]
+#[inline(always)]
 pub fn on<T>(
     fd: i32,
     kernel: impl Fn() -> Result<T, Errno>,
@@ -222,15 +223,25 @@ pub fn on<T>(
     loop {
         let mut seen = sight(fd);
         if !seen.is_foreign() {
-            if let Some(file) = find(fd)? {
-                return ours(&file);
+            if let Some(done) = on_ours(fd, &ours) {
+                return done;
             }
             seen = sight(fd);
         }
         match kernel() {
-            Err(errno) if shows_placeholder(errno) && mistaken(fd, seen) => {}
+            Err(errno) if refused(fd, seen, errno) => {}
             done => return done,
         }
+    }
+}
+
+/// The call, if the number is ours. (Not inlined, so that calls that are not take no stack for it.)
+#[inline(never)]
+fn on_ours<T>(fd: i32, ours: &impl Fn(&File) -> Result<T, Errno>) -> Option<Result<T, Errno>> {
+    match find(fd) {
+        Ok(Some(file)) => Some(ours(&file)),
+        Ok(None) => None,
+        Err(errno) => Some(Err(errno)),
     }
 }
 
@@ -240,9 +251,14 @@ fn shows_placeholder(errno: Errno) -> bool {
         || [libc::ENOTTY, libc::ESPIPE, libc::ENOTSOCK].contains(&i32::from(errno.0))
 }
 
-/// The kernel has refused a call on a number that was taken for its own: whether that was wrong, or may have been. True
+/// A call has failed on a number that was taken for the kernel's: whether that was wrong, or may have been. True
 /// again and again only while somebody changes it again and again.
 #[cold]
+#[inline(never)]
+pub fn refused(fd: i32, seen: Sight, errno: Errno) -> bool {
+    shows_placeholder(errno) && mistaken(fd, seen)
+}
+
 fn mistaken(fd: i32, seen: Sight) -> bool {
     let Some(word) = word(fd).filter(|_| state::active()) else {
         return false;
@@ -250,11 +266,17 @@ fn mistaken(fd: i32, seen: Sight) -> bool {
     if sight(fd) != seen {
         return true;
     }
-    if state::borrowed() || !matches!(look(fd), Ok(Look::Ours(_)) | Err(_)) {
+    if state::borrowed() {
         return false;
     }
-    // It became ours in a way that nobody told us.
-    let _ = word.compare_exchange(seen.0, next(seen.0, UNKNOWN), Ordering::AcqRel, Ordering::Relaxed);
+    if !matches!(look(fd), Ok(Look::Ours(_)) | Err(_)) {
+        // Or it was ours just now, and was changed again before we looked.
+        return sight(fd) != seen;
+    }
+    if seen.is_foreign() {
+        // It became ours in a way that nobody told us.
+        let _ = word.compare_exchange(seen.0, next(seen.0, UNKNOWN), Ordering::AcqRel, Ordering::Relaxed);
+    }
     true
 }
 

@@ -20,6 +20,7 @@ pub fn may_lead_inside(errno: Errno) -> bool {
 
 /// Where a path that the kernel did not find leads: what follows the mount point. `None`: not into the mount.
 #[cold]
+#[inline(never)]
 pub fn into_mount(dirfd: i32, path: &CStr, follow: bool) -> Option<Vec<u8>> {
     let mut scratch = Scratch::take()?;
     let [mut text, ..] = scratch.texts();

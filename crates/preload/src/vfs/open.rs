@@ -24,7 +24,7 @@ fn kernel_open(dirfd: i32, path: &CStr, flags: i32, mode: u32) -> Result<i32, Er
 
 /// As above; `kernel` opens what is not in the mount, as far as the path's text tells. (When that finds nothing, and links
 /// have to be followed, the kernel is called by a system call: there, something is to be dropped afterwards.)
-#[inline]
+#[inline(always)]
 pub fn openat_by(
     dirfd: i32,
     path: &CStr,
@@ -35,41 +35,49 @@ pub fn openat_by(
     if !state::active() {
         return kernel();
     }
-    if matches!(place(dirfd, path), Ok(Place::Kernel)) {
-        match kernel() {
-            Ok(fd) => {
-                note_foreign(fd);
-                return Ok(fd);
-            }
-            Err(errno) if !links::may_lead_inside(errno) => return Err(errno),
-            Err(errno) => return open_elsewhere(dirfd, path, flags, mode, Some(errno)),
-        }
+    if !matches!(place(dirfd, path), Ok(Place::Kernel)) {
+        return open_elsewhere(dirfd, path, flags, mode, None);
     }
-    open_elsewhere(dirfd, path, flags, mode, None)
+    match kernel() {
+        Ok(fd) => {
+            note_foreign(fd);
+            Ok(fd)
+        }
+        Err(errno) if links::may_lead_inside(errno) => match links::into_mount(dirfd, path, follows(flags)) {
+            Some(found) => open_elsewhere(dirfd, path, flags, mode, Some(found)),
+            None => Err(errno),
+        },
+        Err(errno) => Err(errno),
+    }
 }
 
-/// Opens what is not simply the kernel's; `failed` says that the kernel has been tried.
+/// Whether a symbolic link at the end of a path is followed.
+fn follows(flags: i32) -> bool {
+    let creates = libc::O_CREAT | libc::O_EXCL;
+    flags & libc::O_NOFOLLOW == 0 && flags & creates != creates
+}
+
+/// Opens what is not simply the kernel's; `found` is where the path's links lead in the mount, if they have been walked.
+#[inline(never)]
 fn open_elsewhere(
     dirfd: i32,
     path: &CStr,
     flags: i32,
     mode: u32,
-    failed: Option<Errno>,
+    found: Option<Vec<u8>>,
 ) -> Result<i32, Errno> {
     if let Ok(Place::Descriptor(fd)) = place(dirfd, path)
         && let Some(file) = fds::get(fd)?
     {
         return open_descriptor(&file, flags);
     }
-    let follow = flags & libc::O_NOFOLLOW == 0
-        && flags & (libc::O_CREAT | libc::O_EXCL) != libc::O_CREAT | libc::O_EXCL;
     let kernel = |dirfd: i32, path: &CStr| {
         let fd = kernel_open(dirfd, path, flags, mode)?;
         note_foreign(fd);
         Ok(fd)
     };
     let inside = |client, start, path: &[u8]| open_inside(client, start, path, flags, mode);
-    turns(dirfd, path, follow, failed, &kernel, &inside)
+    turns(dirfd, path, follows(flags), found, &kernel, &inside)
 }
 
 /// What `/proc/self/fd/N` and its like name, opened anew.

@@ -39,16 +39,18 @@ pub enum Lexical<'p> {
 }
 
 /// Judges an absolute path by its text.
+#[inline(never)]
 pub fn lexical<'p>(mount: &[u8], path: &'p [u8]) -> Lexical<'p> {
-    // Most paths differ from the mount point in their first byte behind the slash, and have no `..`.
-    let mut wanted = components(mount);
+    // Most paths differ from the mount point in their first component, and have no `..`. (Places in the mount point are kept
+    // as numbers and not as iterators: this runs on small stacks, too.)
+    let mut wanted = 0;
     let mut matched = 0usize;
     let mut depth = 0usize;
     let mut went_up = false;
     let mut at = 0;
-    let target = components(mount).count();
     loop {
-        if depth == matched && matched == target {
+        let next = next_component(mount, wanted);
+        if depth == matched && next.is_none() {
             let rest = path.get(at..).unwrap_or_default();
             return if went_up { Lexical::Unsure } else { Lexical::Inside(rest) };
         }
@@ -63,18 +65,20 @@ pub fn lexical<'p>(mount: &[u8], path: &'p [u8]) -> Lexical<'p> {
                 depth = depth.saturating_sub(1);
                 if matched > depth {
                     matched = depth;
-                    wanted = components(mount);
-                    if matched > 0 {
-                        wanted.nth(matched - 1);
+                    wanted = 0;
+                    for _ in 0..matched {
+                        wanted = next_component(mount, wanted).map_or(wanted, |(_, end)| end);
                     }
                 }
             }
             name => {
-                if depth == matched && wanted.clone().next() == Some(name) {
-                    wanted.next();
-                    matched += 1;
-                } else if !has_dot_dot(path, at) {
-                    return Lexical::Outside;
+                match next {
+                    Some((expected, end)) if depth == matched && expected == name => {
+                        wanted = end;
+                        matched += 1;
+                    }
+                    _ if !has_dot_dot(path, at) => return Lexical::Outside,
+                    _ => {}
                 }
                 depth += 1;
             }
@@ -86,10 +90,6 @@ fn has_dot_dot(path: &[u8], from: usize) -> bool {
     path.get(from..).unwrap_or_default().windows(3).any(|w| w == b"/..")
 }
 
-fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
-    path.split(|b| *b == b'/').filter(|component| !component.is_empty())
-}
-
 /// The component that begins at or after `at`, and where it ends.
 pub fn next_component(path: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let begin = at + path.get(at..)?.iter().position(|b| *b != b'/')?;
@@ -98,6 +98,9 @@ pub fn next_component(path: &[u8], at: usize) -> Option<(&[u8], usize)> {
 }
 
 /// Judges any path. Fails only when a relative one starts from a descriptor of ours that is no directory.
+///
+/// The parts are functions of their own, so that none takes stack for another.
+#[inline(never)]
 pub fn place<'p>(dirfd: i32, path: &'p CStr) -> Result<Place<'p>, Errno> {
     let bytes = path.to_bytes();
     if bytes.len() > bivouac_proto::attr::PATH_MAX {
@@ -105,39 +108,57 @@ pub fn place<'p>(dirfd: i32, path: &'p CStr) -> Result<Place<'p>, Errno> {
     }
     match bytes.first() {
         None => Ok(Place::Kernel),
-        Some(b'/') => Ok(match lexical(state::mount(), bytes) {
-            Lexical::Inside(path) => Place::Inside { start: Ino::ROOT, path },
-            Lexical::Unsure => Place::Unsure,
-            Lexical::Outside => named_descriptor(bytes),
-        }),
+        Some(b'/') => Ok(absolute(bytes)),
         Some(_) if dirfd == libc::AT_FDCWD => Ok(match cwd::current() {
             cwd::Current::Inside(start) => Place::Inside { start, path: bytes },
             cwd::Current::Outside => relative(state::mount(), bytes),
         }),
-        Some(_) => match fds::get(dirfd)? {
-            None => Ok(relative(state::mount(), bytes)),
-            Some(file) if file.starts_paths() => Ok(Place::Inside { start: file.ino(), path: bytes }),
-            Some(_) => Err(Errno::NOTDIR),
-        },
+        Some(_) => from_descriptor(dirfd, bytes),
+    }
+}
+
+#[inline(never)]
+fn absolute(path: &[u8]) -> Place<'_> {
+    match lexical(state::mount(), path) {
+        Lexical::Inside(path) => Place::Inside { start: Ino::ROOT, path },
+        Lexical::Unsure => Place::Unsure,
+        Lexical::Outside if path.starts_with(b"/proc/") || path.starts_with(b"/dev/") => {
+            named_descriptor(path)
+        }
+        Lexical::Outside => Place::Kernel,
+    }
+}
+
+#[inline(never)]
+fn from_descriptor(dirfd: i32, path: &[u8]) -> Result<Place<'_>, Errno> {
+    match fds::get(dirfd)? {
+        None => Ok(relative(state::mount(), path)),
+        Some(file) if file.starts_paths() => Ok(Place::Inside { start: file.ino(), path }),
+        Some(_) => Err(Errno::NOTDIR),
     }
 }
 
 /// A relative path that starts outside the mount: it can lead there only through the mount point's own name (links apart).
+#[inline(never)]
 fn relative<'p>(mount: &[u8], path: &'p [u8]) -> Place<'p> {
     let name = mount.rsplit(|b| *b == b'/').next().unwrap_or_default();
     // Shorter than the name is the quick answer for most.
-    if path.len() >= name.len() && components(path).any(|component| component == name) {
-        Place::Unsure
-    } else {
-        Place::Kernel
+    if path.len() < name.len() {
+        return Place::Kernel;
     }
+    let mut at = 0;
+    while let Some((component, end)) = next_component(path, at) {
+        if component == name {
+            return Place::Unsure;
+        }
+        at = end;
+    }
+    Place::Kernel
 }
 
 /// Paths in `/proc` and `/dev` that name one of our descriptors.
+#[inline(never)]
 fn named_descriptor<'p>(path: &'p [u8]) -> Place<'p> {
-    if !(path.starts_with(b"/proc/") || path.starts_with(b"/dev/")) {
-        return Place::Kernel;
-    }
     if let Some(rest) = below_cwd(path, bivouac_node::process::real_pid())
         && let cwd::Current::Inside(start) = cwd::current()
     {

@@ -30,8 +30,15 @@ pub fn active() -> bool {
     match MODE.load(Ordering::Relaxed) {
         ON => true,
         OFF => false,
-        _ => decide(Environment::from_env()),
+        _ => decide_late(),
     }
+}
+
+/// Before the library's start. (Not inlined: this is no place for an [`Environment`] on the stack.)
+#[cold]
+#[inline(never)]
+fn decide_late() -> bool {
+    decide(Environment::from_env())
 }
 
 /// Decides at the start of the process, from the environment as the kernel passed it: libc may not know it yet.
@@ -204,8 +211,9 @@ fn quiet_panics() {
     std::panic::set_hook(Box::new(|_| {}));
 }
 
-/// Runs what enters the client: a panic there is EIO here.
-#[inline]
+/// Runs what enters the client: a panic there is EIO here. Not inlined: what it needs on the stack is not to be
+/// there in calls that do not come here.
+#[inline(never)]
 pub fn guarded<T, E: From<Errno>>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     std::panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| Err(Errno::IO.into()))
 }
