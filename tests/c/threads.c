@@ -39,6 +39,10 @@ static void numbers(const char *local, const char *mount) {
     pthread_t threads[2];
     struct tally tallies[2] = {0};
     for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, writer, &tallies[i]);
+    for (int i = 0; i < 2; i++) {
+        dup2(files[i], number);
+        usleep(20000);
+    }
     for (int i = 0; i < 20000; i++) dup2(files[i & 1], number);
     stop = 1;
     long done = 0, wrong = 0, size = 0;
