@@ -14,7 +14,7 @@
 //!
 //! A call that took the number for the kernel's just before it became ours meets a placeholder, which is a directory: it
 //! fails in a way that files do not, and is done again ([`on`]).
-
+//!
 //! # `vfork` children
 //! Such a child shares this memory, but has descriptors of its own: a number that it closes or redefines is *doubted* in
 //! the parent's word ([`doubt`]), and the child asks the kernel about it from then on.
