@@ -64,6 +64,9 @@ pub struct Entries {
     pub end: bool,
 }
 
+/// Most entries asked for at the beginning of a listing, while nobody is known to want attributes.
+const FIRST: u32 = 256;
+
 impl Handle {
     /// The next entries from the shared position, about `max` of them, and moves it behind them. `.` and `..` come
     /// first; nothing at the end.
@@ -95,7 +98,9 @@ impl Handle {
             after = 2;
         }
         if entries.len() < max {
-            let limit = (max - entries.len()).min(BATCH as usize) as u32;
+            // Few at first: who then asks for attributes gets them with the rest.
+            let most = if after == 2 && !listing.wants_attributes() { FIRST } else { BATCH };
+            let limit = (max - entries.len()).min(most as usize) as u32;
             let more = self.client().list_after(self.ino(), after, limit, listing.wants_attributes())?;
             end = more.end;
             entries.extend(more.entries);

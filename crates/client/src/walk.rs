@@ -333,10 +333,17 @@ impl Client {
             let shard = namespace::entry_shard(dir, split, name);
             match self.known_name(version, dir, shard, name) {
                 Some(None) => return Err(Errno::NOENT.into()),
-                Some(Some((ino, _))) => {
+                Some(Some((ino, kind))) => {
                     if let Some(known) = self.known_inode(ino) {
                         self.listing.used(dir);
                         return Ok(known);
+                    }
+                    // The entry's server would only say where to ask. (What is not there any more is looked up.)
+                    if self.map().primary(ino.shard()) != self.map().primary(shard)
+                        && let Ok(found) = self.inode(ino, kind)
+                    {
+                        self.listing.missed(dir);
+                        return Ok(found);
                     }
                 }
                 None => {}
