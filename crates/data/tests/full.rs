@@ -64,7 +64,16 @@ fn full_store(mount: &Mount, sync: bool) {
     let store = common::store(mount.path());
     check(&store, Ino(2), end);
     store.remove(Ino(2)).unwrap();
-    let again = fill(&store, Ino(3), sync);
+    // A child of another test, before its exec, may hold the removed file for a moment.
+    let mut again = fill(&store, Ino(3), sync);
+    for _ in 0..200 {
+        if again > end / 2 {
+            break;
+        }
+        store.remove(Ino(3)).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        again = fill(&store, Ino(3), sync);
+    }
     assert!(again > end / 2, "the space came back: {again} of {end}");
     check(&store, Ino(3), again);
     check(&store, Ino(1), 10_000);
