@@ -112,6 +112,23 @@ Examples:
 Example:
   bivouac flush job /results ~/results")]
     Flush(FlushArgs),
+    /// Show or set how files are spread over the servers.
+    #[command(
+        long_about = "Show or set how files are spread over the servers. What is set for a directory holds for the \
+files and directories that are made in it from then on; what exists stays as it is. A file can have a layout of its own as \
+long as it never had data; one that does not exist is made. Without options, shows for a directory what is set and \
+what new files get, and for a file its layout and how much each server holds.",
+        after_long_help = "Examples:
+  bivouac layout /bivouac/data                              show it (inside: bivouac exec, bivouac run)
+  bivouac layout -d job /bivouac/data                       the same from outside
+  bivouac layout --block-size 4M --width 2 /bivouac/data    new files: 4 MiB blocks on two servers
+  bivouac layout --first local --width 1 /bivouac/ranks     each new file on the node of its creator
+  bivouac layout --default /bivouac/data                    the deployment's defaults again
+
+From Lustre: `lfs setstripe -c N -S SIZE -i INDEX DIR` is `--width N --block-size SIZE --first INDEX`, `lfs getstripe` \
+is `bivouac layout`. The same is shown and set by the extended attribute user.bivouac.layout."
+    )]
+    Layout(LayoutArgs),
     /// Show deployments, or the servers of one.
     #[command(after_long_help = "Examples:
   bivouac status
@@ -373,6 +390,30 @@ pub struct FlushArgs {
     /// Threads that copy. Default: twice the processors.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
+}
+
+/// Arguments of `layout`.
+#[derive(Args, Debug)]
+pub struct LayoutArgs {
+    /// Name of the deployment. Default: the one that the command runs inside of.
+    #[arg(short, long, value_name = "NAME", value_parser = parse_name)]
+    pub deployment: Option<String>,
+    /// Unit of striping, for example 512K or 4M; `default` for the deployment's.
+    #[arg(long, value_name = "SIZE")]
+    pub block_size: Option<String>,
+    /// Number of servers to stripe over, or `all`; `default` for the deployment's.
+    #[arg(long, value_name = "N")]
+    pub width: Option<String>,
+    /// Which server the first block goes to: `hashed`, `local` (the node of the process that makes the file), or a server's
+    /// number; `default` for the deployment's.
+    #[arg(long, value_name = "WHERE")]
+    pub first: Option<String>,
+    /// Forget what is set (before setting what else is given).
+    #[arg(long)]
+    pub default: bool,
+    /// Files and directories in the mount.
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
 }
 
 /// Arguments of `status`.

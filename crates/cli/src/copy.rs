@@ -78,7 +78,7 @@ fn options(threads: Option<u16>) -> Options {
 }
 
 /// A path in the mount, from its root: with or without the mount point before it, and with or without a slash.
-fn inside(path: &Path, mount: &str) -> Vec<u8> {
+pub fn inside(path: &Path, mount: &str) -> Vec<u8> {
     let below = path.strip_prefix(mount).unwrap_or(path);
     let bytes = below.as_os_str().as_bytes();
     if bytes.starts_with(b"/") { bytes.to_vec() } else { [b"/", bytes].concat() }

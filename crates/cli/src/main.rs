@@ -5,7 +5,7 @@
 //!
 //! - [`args`]: the command line. [`error`]: causes, remedies, exit codes.
 //! - [`home`]: a deployment's directory. [`hosts`]: which machines. [`launch`]: starting daemons there.
-//! - [`up`], [`down`], [`exec`], [`run`], [`mount`], [`copy`], [`status`]: the subcommands.
+//! - [`up`], [`down`], [`exec`], [`run`], [`mount`], [`copy`], [`layout`], [`status`]: the subcommands.
 //! - [`bench`]: the load generator.
 //! - [`daemon`]: the hidden one that launchers call.
 
@@ -19,6 +19,7 @@ mod exec;
 mod home;
 mod hosts;
 mod launch;
+mod layout;
 mod mount;
 mod private;
 mod process;
@@ -68,6 +69,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
             copy::copy(&Home::from_env()?, &args.name, &tree, Direction::Out, args.threads)?;
         }
         Command::Bench(args) => return bench::bench(&args),
+        Command::Layout(args) => layout::layout(&Home::from_env()?, &args)?,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "bivouac", &mut std::io::stdout());
         }

@@ -359,15 +359,6 @@ impl Handle {
         Ok(to)
     }
 
-    /// Holes within a file are not told apart: it is data up to its end, as POSIX allows.
-    fn seek_data(&self, offset: i64, hole: bool) -> Result<u64, Errno> {
-        let size = self.attr()?.size;
-        match u64::try_from(offset) {
-            Ok(offset) if offset < size => Ok(if hole { size } else { offset }),
-            _ => Err(Errno::NXIO),
-        }
-    }
-
     /// Its attributes, exact.
     pub fn attr(&self) -> Result<Attr, Errno> {
         let attr = match self.client.attr_of(self.ino) {

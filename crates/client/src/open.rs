@@ -26,7 +26,13 @@ const KEPT: i32 = libc::O_ACCMODE
     | libc::O_NOATIME
     | libc::O_PATH
     | libc::O_DIRECTORY
+    | libc::O_TMPFILE
     | libc::O_NOFOLLOW;
+
+/// O_TMPFILE contains O_DIRECTORY.
+fn is_temporary(flags: i32) -> bool {
+    flags & libc::O_TMPFILE == libc::O_TMPFILE && flags & libc::O_PATH == 0
+}
 
 /// What the flags of `open(2)` ask of a file that exists.
 pub(crate) fn how(flags: i32) -> OpenHow {
@@ -54,10 +60,10 @@ impl Client {
     /// Opens; `flags` as for `open(2)`, `mode` with the umask applied. The description is held by nobody yet: make a
     /// placeholder for it in the node's table, or give it back with [`Client::closed`].
     pub fn open(&'static self, start: Ino, path: &[u8], flags: i32, mode: u32) -> Result<Arc<Handle>, Fail> {
-        if flags & libc::O_TMPFILE == libc::O_TMPFILE {
-            return Err(Errno::OPNOTSUPP.into());
-        }
         self.opened(flags, |open| {
+            if is_temporary(flags) {
+                return Ok((self.open_temporary(start, path, flags, mode, open)?, None));
+            }
             let mut named = None;
             let found = self.at_last(start, path, |walk, last| {
                 named = match &last {
@@ -72,10 +78,11 @@ impl Client {
 
     /// Opens what an open description stands for anew, as opening `/proc/self/fd/N` does: permissions are checked,
     /// O_TRUNC truncates, and the new description has a position and flags of its own. The file needs no name any
-    /// more. ELOOP for a symbolic link and with O_NOFOLLOW, EEXIST with O_CREAT and O_EXCL, ENXIO for what is no file.
-    pub fn open_again(&'static self, handle: &Handle, flags: i32) -> Result<Arc<Handle>, Fail> {
-        if flags & libc::O_TMPFILE == libc::O_TMPFILE {
-            return Err(Errno::OPNOTSUPP.into());
+    /// more. ELOOP for a symbolic link and with O_NOFOLLOW, EEXIST with O_CREAT and O_EXCL, ENXIO for what is no file. `mode` is
+    /// that of a file that O_TMPFILE makes in a directory.
+    pub fn open_again(&'static self, handle: &Handle, flags: i32, mode: u32) -> Result<Arc<Handle>, Fail> {
+        if is_temporary(flags) {
+            return self.open(handle.ino(), b".", flags, mode);
         }
         let named = self.table().slot(handle.id()).and_then(|slot| slot.name());
         let named = named.map(|(dir, name)| (Ino(dir), name));
@@ -231,6 +238,36 @@ impl Client {
                 None => Ok(None),
             },
             _ => Ok(None),
+        }
+    }
+
+    /// O_TMPFILE: a file without a name, in the directory that the path names.
+    fn open_temporary(
+        &self,
+        start: Ino,
+        path: &[u8],
+        flags: i32,
+        mode: u32,
+        open: OpenId,
+    ) -> Result<Found, Fail> {
+        let mut how = how(flags);
+        if !how.write {
+            return Err(Errno::INVAL.into());
+        }
+        let exclusive = flags & libc::O_EXCL != 0;
+        (how.truncate, how.directory) = (false, false);
+        how.create = Some(Create { mode: (mode & 0o7777) as u16, exclusive });
+        let directory = self.find(start, path, flags & libc::O_NOFOLLOW == 0)?;
+        if directory.kind != FileKind::Directory {
+            return Err(Errno::NOTDIR.into());
+        }
+        let dir = directory.ino;
+        match self.meta_on(dir, &MetaRequest::MakeTemporary { dir, how, open }) {
+            Ok(MetaReply::Opened { attr, .. }) => Ok(Found::File(attr, None)),
+            Ok(_) => Err(Errno::PROTO.into()),
+            // The directory was removed.
+            Err(Errno::STALE) => Err(Errno::NOENT.into()),
+            Err(errno) => Err(errno.into()),
         }
     }
 

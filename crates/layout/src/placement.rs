@@ -107,6 +107,19 @@ impl FileLayout {
         Some(Piece { server: servers[slot as usize], offset, len: stretch_end - offset })
     }
 
+    /// The servers that take turns from `offset` on, block `b` being that of number `b mod` their count, and the offset
+    /// where that ends.
+    pub fn turns_at(&self, map: &Map, offset: u64) -> Option<(Vec<ServerId>, u64)> {
+        let index = self.ranges.partition_point(|r| r.start <= offset).checked_sub(1)?;
+        let servers = &map.generation(self.ranges[index].generation)?.servers;
+        let end = self.ranges.get(index + 1).map_or(u64::MAX, |r| r.start);
+        let n = servers.len() as u64;
+        let turns = (0..self.effective_width(servers.len()))
+            .map(|turn| servers[((u64::from(self.first) + turn) % n) as usize])
+            .collect();
+        Some((turns, end))
+    }
+
     /// The stretches of `range` in ascending order.
     pub fn pieces<'a>(&'a self, map: &'a Map, range: Range<u64>) -> impl Iterator<Item = Piece> + 'a {
         let mut at = range.start;

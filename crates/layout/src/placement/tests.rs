@@ -95,6 +95,20 @@ proptest! {
     }
 
     #[test]
+    fn turns_say_the_owner_of_every_block(layout in valid_layout(), at in range_in_blocks()) {
+        let map = generations();
+        let size = u64::from(layout.block_size);
+        let start = to_bytes(&layout, at).start.min(u64::MAX - 1);
+        let (turns, end) = layout.turns_at(&map, start).unwrap();
+        prop_assert!(end > start);
+        for step in 0..30 {
+            let Some(offset) = start.checked_add(step * size).filter(|at| *at < end && *at < u64::MAX) else { break };
+            let turn = (offset / size % turns.len() as u64) as usize;
+            prop_assert_eq!(turns[turn], owner(&layout, &map, offset));
+        }
+    }
+
+    #[test]
     fn servers_are_the_owners_of_the_pieces(layout in valid_layout(), blocks in 0u64..60, within: u64) {
         let map = generations();
         let size = u64::from(layout.block_size);
@@ -118,6 +132,7 @@ proptest! {
         }
         layout.server_at(&map, start);
         layout.server_at(&map, u64::MAX);
+        layout.turns_at(&map, start);
         let servers = layout.servers(&map, end);
         prop_assert!(servers.len() <= map.servers.len());
         if layout.is_valid(&map) {

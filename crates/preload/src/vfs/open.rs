@@ -69,7 +69,7 @@ fn open_elsewhere(
     if let Ok(Place::Descriptor(fd)) = place(dirfd, path)
         && let Some(file) = fds::get(fd)?
     {
-        return open_descriptor(&file, flags);
+        return open_descriptor(&file, flags, mode);
     }
     let kernel = |dirfd: i32, path: &CStr| {
         let fd = kernel_open(dirfd, path, flags, mode)?;
@@ -81,10 +81,10 @@ fn open_elsewhere(
 }
 
 /// What `/proc/self/fd/N` and its like name, opened anew.
-fn open_descriptor(file: &File, flags: i32) -> Result<i32, Errno> {
+fn open_descriptor(file: &File, flags: i32, mode: u32) -> Result<i32, Errno> {
     let opened = state::guarded(|| {
         let client = state::client()?;
-        let handle = client.open_again(file, flags)?;
+        let handle = client.open_again(file, flags, state::masked(mode & 0o7777))?;
         Ok::<_, Fail>(placed(client, handle, flags)?)
     });
     opened.map_err(|fail| match fail {
