@@ -5,6 +5,7 @@
 
 use crate::blocks::Blocks;
 use crate::facts::Contents;
+use crate::limits;
 use crate::local::SubFiles;
 use crate::names::removed;
 use crate::record::Outcome;
@@ -251,9 +252,9 @@ impl Handle {
         let mut slices = from.iter().filter(|d| !d.is_empty());
         match (slices.next(), slices.next()) {
             (None, _) => Ok(0),
-            (Some(only), None) => self.write_one(slot, offset, only),
+            (Some(only), None) => self.write_one(slot, offset, limits::clipped(offset, only)?),
             // One request, as one write.
-            _ => self.write_one(slot, offset, &gather(from)),
+            _ => self.write_one(slot, offset, limits::clipped(offset, &gather(from))?),
         }
     }
 
@@ -313,6 +314,10 @@ impl Handle {
                 gathered = gather(from);
                 &gathered
             }
+        };
+        let data = match limits::file_size_limit() {
+            Some(_) if !data.is_empty() => limits::clipped(self.attr()?.size, data)?,
+            _ => data,
         };
         for piece in data.chunks(MAX_PAYLOAD as usize) {
             let request = MetaRequest::Append { ino: self.ino };
@@ -405,6 +410,9 @@ impl Handle {
         let size = self.attr()?.size;
         // Within the present size nothing grows, whatever the mode.
         let grow = !keep && end > size;
+        if grow && limits::file_size_limit().is_some_and(|limit| end > limit) {
+            return Err(limits::exceeded());
+        }
         let end =
             if matches!(what, Fallocate::Zero | Fallocate::PunchHole) && !grow { end.min(size) } else { end };
         if offset >= end && !grow {

@@ -25,6 +25,7 @@ mod fork;
 mod handle;
 pub mod hidden;
 mod holes;
+pub mod limits;
 mod links;
 mod list;
 mod local;

@@ -1,6 +1,7 @@
 //! Calls on paths: attributes, directories, links, renaming, extended attributes.
 
 use crate::error::Fail;
+use crate::limits;
 use crate::rpc::To;
 use crate::session::Client;
 use crate::walk::{Failing, Last, MAX_REDO, Place, Walk};
@@ -331,6 +332,11 @@ impl Client {
     pub(crate) fn truncate_of(&self, ino: Ino, size: u64) -> Result<Box<Attr>, Errno> {
         if size > FILE_MAX {
             return Err(Errno::FBIG);
+        }
+        if limits::file_size_limit().is_some_and(|limit| size > limit)
+            && self.exact(*self.attr_of(ino)?)?.size < size
+        {
+            return Err(limits::exceeded());
         }
         match self.meta_on(ino, &MetaRequest::Truncate { ino, size })? {
             MetaReply::Attr(attr) => Ok(attr),

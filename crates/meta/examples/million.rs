@@ -2,18 +2,17 @@
 //!
 //! `cargo run --release -p bivouac-meta --example million [FILES]`
 
-use bivouac_layout::balance::deal;
-use bivouac_layout::{Epoch, Generation, Ino, Map, Node, NodeId, Server, ServerId, ServerState};
-use bivouac_meta::{Caller, MetaStore, Options, Outside};
+#[path = "../tests/common/alone.rs"]
+mod alone;
+
+use bivouac_layout::{Ino, NodeId};
+use bivouac_meta::{Caller, Options};
 use bivouac_proto::auth::Credentials;
-use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::{OpenId, RequestId};
 use bivouac_proto::meta::{At, Create, MetaReply, MetaRequest, OpenHow};
-use bivouac_proto::peer::PeerRequest;
 use bivouac_proto::status::Failure;
-use bivouac_proto::{Errno, Reply, Time};
+use bivouac_proto::{Errno, Reply};
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -44,48 +43,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-struct Alone(Arc<Map>);
-
-impl Outside for Alone {
-    fn map(&self) -> Arc<Map> {
-        self.0.clone()
-    }
-    fn me(&self) -> ServerId {
-        ServerId(0)
-    }
-    fn peer(&self, _: ServerId, _: &PeerRequest<'_>) -> Result<Reply, Failure> {
-        Err(Errno::IO.into())
-    }
-    fn data(&self, _: ServerId, _: &DataRequest, _: &[u8], _: &mut [u8]) -> Result<DataReply, Errno> {
-        Err(Errno::IO)
-    }
-    fn now(&self) -> Time {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        now.as_nanos() as Time
-    }
-}
-
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files: usize = std::env::args().nth(1).map_or(Ok(1_000_000), |n| n.parse())?;
     let dir = tempfile::tempdir_in("/dev/shm")?;
-    let ids = [ServerId(0)];
-    let (address, node) = (([127, 0, 0, 1], 1).into(), NodeId(0));
-    let map = Map {
-        epoch: Epoch(1),
-        deployment: 1,
-        mount: "/m".into(),
-        block_size: 1 << 19,
-        width: 0,
-        first: bivouac_layout::First::Hashed,
-        nodes: vec![Node { id: node, host: "here".into() }],
-        servers: vec![Server { id: ServerId(0), node, address, state: ServerState::Up }],
-        shards: deal(&[], &ids),
-        copies: 1,
-        generations: vec![Generation { servers: ids.to_vec() }],
-    };
-    let shards: Vec<_> = map.shards_of(ServerId(0)).collect();
-    let store = MetaStore::open(dir.path(), Options::new(1), Alone(Arc::new(map)))?;
-    store.adopt(shards)?;
+    let store = alone::open(dir.path(), Options::new(1))?;
     let mut sequence = 0;
     let mut out = Vec::new();
     let mut send = |request: MetaRequest<'_>, data: &[u8]| -> Result<Reply, Failure> {

@@ -3,70 +3,28 @@
 //! The test runs itself as the child. The child works on one directory of stores and writes each operation's number to its
 //! output before it begins and after it was acknowledged; the parent kills it, and replays the numbers on a model.
 
-use bivouac_layout::balance::deal;
-use bivouac_layout::{Epoch, Generation, Ino, Map, Node, NodeId, Server, ServerId, ServerState};
-use bivouac_meta::{Caller, MetaStore, Options, Outside};
+#[path = "common/alone.rs"]
+mod alone;
+
+use alone::Alone;
+use bivouac_layout::{Ino, NodeId};
+use bivouac_meta::{Caller, MetaStore, Options};
 use bivouac_proto::auth::Credentials;
-use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::{OpenId, RequestId};
 use bivouac_proto::meta::{At, Create, MetaReply, MetaRequest, OpenHow, RenameMode};
-use bivouac_proto::peer::PeerRequest;
 use bivouac_proto::status::Failure;
-use bivouac_proto::{Errno, Reply, Time};
+use bivouac_proto::{Errno, Reply};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const CYCLES: u64 = 220;
 const CHILD: &str = "BIVOUAC_KILL_TEST_DIR";
 const SLOTS: u64 = 40;
 
-/// A deployment of one server, without data.
-struct Alone(Arc<Map>);
-
-impl Outside for Alone {
-    fn map(&self) -> Arc<Map> {
-        self.0.clone()
-    }
-    fn me(&self) -> ServerId {
-        ServerId(0)
-    }
-    fn peer(&self, _: ServerId, _: &PeerRequest<'_>) -> Result<Reply, Failure> {
-        Err(Errno::IO.into())
-    }
-    fn data(&self, _: ServerId, _: &DataRequest, _: &[u8], _: &mut [u8]) -> Result<DataReply, Errno> {
-        Err(Errno::IO)
-    }
-    fn now(&self) -> Time {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        now.as_nanos() as Time
-    }
-}
-
 fn open(dir: &Path) -> MetaStore<Alone> {
-    let ids = [ServerId(0)];
-    let server = Server {
-        id: ServerId(0),
-        node: NodeId(0),
-        address: ([127, 0, 0, 1], 1).into(),
-        state: ServerState::Up,
-    };
-    let map = Map {
-        epoch: Epoch(1),
-        deployment: 5,
-        mount: "/m".into(),
-        block_size: 8192,
-        width: 0,
-        first: bivouac_layout::First::Hashed,
-        nodes: vec![Node { id: NodeId(0), host: "here".into() }],
-        servers: vec![server],
-        shards: deal(&[], &ids),
-        copies: 1,
-        generations: vec![Generation { servers: ids.to_vec() }],
-    };
     let options = Options {
         grace: Duration::ZERO,
         intent_age: Duration::ZERO,
@@ -74,9 +32,7 @@ fn open(dir: &Path) -> MetaStore<Alone> {
         compact_at: Some(6000),
         ..Options::new(5)
     };
-    let shards: Vec<_> = map.shards_of(ServerId(0)).collect();
-    let store = MetaStore::open(dir, options, Alone(Arc::new(map))).unwrap();
-    store.adopt(shards).unwrap();
+    let store = alone::open(dir, options).unwrap();
     store.recover();
     store
 }

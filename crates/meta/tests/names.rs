@@ -4,6 +4,7 @@ mod common;
 
 use bivouac_layout::namespace::{SPLIT_AT, entry_shard};
 use bivouac_layout::{Ino, ServerId};
+use bivouac_proto::attr::LINK_MAX;
 use bivouac_proto::meta::{At, Create, MetaRequest, OpenHow, RenameMode, SetAttr};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, FileKind, Refusal};
@@ -349,4 +350,28 @@ fn a_link_count_ends_at_its_limit() {
     };
     assert_eq!((error, made), (Errno::MLINK, bivouac_proto::attr::LINK_MAX));
     assert_eq!(client.attr(ino).unwrap().nlink, made);
+}
+
+#[test]
+fn a_file_has_so_many_names_and_no_more() {
+    let cluster = Cluster::new(2);
+    let client = Client::new(&cluster);
+    // Over several directories, so that names lie in other shards than the inode, too.
+    let dirs: Vec<Dir> = (0..40)
+        .map(|n| {
+            client.mkdir(&format!("d{n}")).unwrap();
+            client.dir(&format!("d{n}")).unwrap()
+        })
+        .collect();
+    let ino = client.put("f", b"").unwrap();
+    let link = |n: u32| {
+        let name = n.to_string();
+        client.entry(dirs[n as usize % 40], &name, |at| MetaRequest::Link { ino, at }, &[]).map(drop)
+    };
+    (1..LINK_MAX).for_each(|n| link(n).unwrap());
+    assert_eq!(link(LINK_MAX), Err(Errno::MLINK));
+    assert_eq!(client.stat("f").unwrap().nlink, LINK_MAX);
+    client.unlink("d1/1").unwrap();
+    link(LINK_MAX).unwrap();
+    assert_eq!(link(LINK_MAX + 1), Err(Errno::MLINK));
 }

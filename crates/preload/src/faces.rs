@@ -15,6 +15,7 @@ pub mod dir;
 pub mod exec;
 pub mod fd;
 pub mod io;
+pub mod limit;
 pub mod load;
 pub mod lock;
 pub mod map;

@@ -48,6 +48,6 @@ pub use data::{fallocate, fsync, ftruncate, list, lseek, pread, read, write};
 pub use fds::is_ours;
 pub use names::{linkat, mkdirat, mknodat, readlinkat, real_path, renameat2, symlinkat, unlinkat};
 pub use open::{close, close_range, dup, dup3, openat};
-pub use state::{active, begin};
+pub use state::{active, begin, learn_file_size_limit};
 
 pub use bivouac_proto::Errno;

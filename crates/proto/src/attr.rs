@@ -87,7 +87,7 @@ pub struct Attr {
     /// Bytes; see [`Store`] for when it is exact. Symbolic links: length of the target. Directories: entries. Devices:
     /// the number, see [`Attr::device`].
     pub size: u64,
-    /// Last access. (Updated as `relatime` at open for reading; see the semantics page.)
+    /// Last access: when it was made, or last set. Reading leaves it as it is; see the semantics page.
     pub atime: Time,
     /// Last change of the data; see [`Store`].
     pub mtime: Time,

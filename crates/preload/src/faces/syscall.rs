@@ -11,6 +11,7 @@ mod descriptors;
 mod listing;
 mod paths;
 
+use super::limit;
 use crate::raw::{call, result};
 use crate::vfs::{self, Errno};
 use std::ffi::c_long;
@@ -36,7 +37,11 @@ unsafe fn routed(number: c_long, args: Args) -> Option<Result<usize, Errno>> {
         vfs::fds::leave(|| ());
     }
     // SAFETY: promised by the caller.
-    unsafe { descriptors::routed(number, args).or_else(|| paths::routed(number, args)) }
+    unsafe {
+        descriptors::routed(number, args)
+            .or_else(|| paths::routed(number, args))
+            .or_else(|| face(limit::routed(number, args)?.into()))
+    }
 }
 
 fn face(returned: i64) -> Option<Result<usize, Errno>> {

@@ -82,6 +82,7 @@ fn decide(environment: Option<Environment>) -> bool {
     } else {
         learn_umask();
         process::know_from_the_start();
+        read_file_size_limit();
     }
     MODE.store(ON, Ordering::Release);
     true
@@ -102,6 +103,22 @@ pub fn umask(mask: u32) -> u32 {
         UMASK.store(mask & 0o777, Ordering::Relaxed);
     }
     old
+}
+
+fn read_file_size_limit() {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    let limit = std::ptr::from_mut(&mut limit);
+    if sys!(SYS_prlimit64, 0, libc::RLIMIT_FSIZE, 0, limit).is_ok() {
+        // SAFETY: points to the variable above.
+        bivouac_client::limits::set_file_size_limit(unsafe { (*limit).rlim_cur });
+    }
+}
+
+/// The process has set its limit on the size of files. (That of a `vfork` child is not its parent's.)
+pub fn learn_file_size_limit() {
+    if active() && !borrowed() {
+        read_file_size_limit();
+    }
 }
 
 /// A mode for a new file, with the umask applied.

@@ -1,0 +1,60 @@
+//! A deployment of one server without data: for what is about one store alone.
+#![allow(missing_docs)]
+
+use bivouac_layout::balance::deal;
+use bivouac_layout::{Epoch, First, Generation, Map, Node, NodeId, Server, ServerId, ServerState};
+use bivouac_meta::{MetaStore, OpenError, Options, Outside};
+use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::peer::PeerRequest;
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Reply, Time};
+use std::path::Path;
+use std::sync::Arc;
+
+pub struct Alone(Arc<Map>);
+
+/// Opens the store in `dir`; at its first start it takes all shards.
+pub fn open(dir: &Path, options: Options) -> Result<MetaStore<Alone>, OpenError> {
+    let map = map(options.deployment);
+    let shards: Vec<_> = map.shards_of(ServerId(0)).collect();
+    let store = MetaStore::open(dir, options, Alone(Arc::new(map)))?;
+    store.adopt(shards).expect("the shards are adopted");
+    Ok(store)
+}
+
+fn map(deployment: u64) -> Map {
+    let ids = [ServerId(0)];
+    let (address, node) = (([127, 0, 0, 1], 1).into(), NodeId(0));
+    Map {
+        epoch: Epoch(1),
+        deployment,
+        mount: "/m".into(),
+        block_size: 1 << 19,
+        width: 0,
+        first: First::Hashed,
+        nodes: vec![Node { id: node, host: "here".into() }],
+        servers: vec![Server { id: ServerId(0), node, address, state: ServerState::Up }],
+        shards: deal(&[], &ids),
+        copies: 1,
+        generations: vec![Generation { servers: ids.to_vec() }],
+    }
+}
+
+impl Outside for Alone {
+    fn map(&self) -> Arc<Map> {
+        self.0.clone()
+    }
+    fn me(&self) -> ServerId {
+        ServerId(0)
+    }
+    fn peer(&self, _: ServerId, _: &PeerRequest<'_>) -> Result<Reply, Failure> {
+        Err(Errno::IO.into())
+    }
+    fn data(&self, _: ServerId, _: &DataRequest, _: &[u8], _: &mut [u8]) -> Result<DataReply, Errno> {
+        Err(Errno::IO)
+    }
+    fn now(&self) -> Time {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        now.as_nanos() as Time
+    }
+}
