@@ -353,6 +353,18 @@ fn network_namespaces_are_nodes() {
         .ok();
     }
     assert_eq!(site.sh(&name, "cat /bivouac/bvt*").ok(), format!("{}\n{}\n", net.names[0], net.names[1]));
+    // What a node makes in a directory for that begins on its own server, and by default nowhere in particular.
+    site.sh(&name, "mkdir /bivouac/own").ok();
+    site.bivouac(["layout", "-d", &name, "--first", "local", "--width", "1", "/own"]).ok();
+    for node in &net.names {
+        let script = format!("for i in 1 2 3 4 5; do head -c 10000 /dev/zero > /bivouac/own/{node}-$i; done");
+        on_node(node, &script).ok();
+        for i in 1..=5 {
+            let shown = site.bivouac(["layout", "-d", &name, &format!("/own/{node}-{i}")]).ok();
+            assert!(shown.contains(&format!("({node})")), "{shown}");
+            assert_eq!(shown.matches("server ").count(), 1, "{shown}");
+        }
+    }
     let pids: Vec<i32> = site.daemons(&name).into_iter().map(|d| d.1).collect();
     assert_eq!(pids.len(), 3, "two servers, and an agent for this machine");
     site.bivouac(["down", &name]).ok();
