@@ -56,13 +56,21 @@ impl Call<'_> {
         Answer::Told(reply)
     }
 
+    /// Attributes, also of a directory that was removed.
+    fn attr(&self) -> Result<Attr, Errno> {
+        match self.face.client.stat_number(self.ino()) {
+            Err(Errno::NOENT | Errno::STALE) => self.face.removed.get(self.ino()).ok_or(Errno::NOENT),
+            other => other,
+        }
+    }
+
     pub(crate) fn getattr(&mut self) -> Result<Answer, Errno> {
-        let attr = self.face.client.stat_number(self.ino())?;
+        let attr = self.attr()?;
         Ok(self.shown(&attr))
     }
 
     pub(crate) fn statx(&mut self) -> Result<Answer, Errno> {
-        let attr = self.face.client.stat_number(self.ino())?;
+        let attr = self.attr()?;
         note_privilege(self.face, &attr);
         let mut reply = Reply::new();
         reply.zeros(32);

@@ -8,7 +8,8 @@ use crate::session::Channel;
 use bivouac_client::Client;
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
-use std::collections::HashSet;
+use bivouac_proto::attr::Attr;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -24,6 +25,7 @@ pub(crate) struct Face {
     pub(crate) lockers: Lockers,
     pub(crate) interruptions: Interruptions,
     pub(crate) privileged: Privileged,
+    pub(crate) removed: Removed,
 }
 
 /// One request being served.
@@ -65,6 +67,7 @@ impl Face {
             lockers: Lockers::default(),
             interruptions: Interruptions::default(),
             privileged: Privileged::default(),
+            removed: Removed::default(),
         }
     }
 
@@ -96,8 +99,8 @@ impl Face {
 impl Call<'_> {
     fn dispatch(&mut self) -> Result<Answer, Errno> {
         match self.asked.operation {
-            // Numbers are never reused, and nothing is kept for them.
-            op::FORGET | op::BATCH_FORGET => Ok(Answer::None),
+            op::FORGET => self.forget(),
+            op::BATCH_FORGET => self.batch_forget(),
             op::INTERRUPT => self.interrupt(),
             op::LOOKUP => self.lookup(),
             op::SYMLINK => self.symlink(),
@@ -196,6 +199,25 @@ impl<T> Handles<T> {
         let taken = slab.places.get_mut(index).and_then(Option::take).ok_or(Errno::BADF)?;
         slab.free.push(index);
         Ok(taken)
+    }
+}
+
+/// Directories that were removed through this mount, with the attributes that they had: a process that still works in one, or has
+/// it open, can look at it. They are kept until the kernel forgets them.
+#[derive(Default)]
+pub(crate) struct Removed(Mutex<HashMap<Ino, Attr>>);
+
+impl Removed {
+    pub(crate) fn note(&self, attr: Attr) {
+        lock(&self.0).insert(attr.ino, Attr { nlink: 0, size: 0, ..attr });
+    }
+
+    pub(crate) fn get(&self, ino: Ino) -> Option<Attr> {
+        lock(&self.0).get(&ino).cloned()
+    }
+
+    pub(crate) fn forget(&self, ino: Ino) {
+        lock(&self.0).remove(&ino);
     }
 }
 

@@ -78,8 +78,26 @@ impl Call<'_> {
 
     pub(crate) fn rmdir(&mut self) -> Result<Answer, Errno> {
         let name = self.fields.name()?;
+        let before = self.face.client.stat_name(self.ino(), name)?;
         self.face.client.rmdir(self.ino(), name).map_err(|fail| fail.errno())?;
+        self.face.removed.note(before);
         Ok(Answer::Empty)
+    }
+
+    /// The kernel has forgotten an inode. Numbers are never reused, and nothing is kept for any but those that are gone.
+    pub(crate) fn forget(&mut self) -> Result<Answer, Errno> {
+        self.face.removed.forget(self.ino());
+        Ok(Answer::None)
+    }
+
+    pub(crate) fn batch_forget(&mut self) -> Result<Answer, Errno> {
+        let count = self.fields.u32().unwrap_or(0);
+        let _ = self.fields.skip(4);
+        for _ in 0..count {
+            let (Ok(node), Ok(_)) = (self.fields.u64(), self.fields.u64()) else { break };
+            self.face.removed.forget(Ino(node));
+        }
+        Ok(Answer::None)
     }
 
     pub(crate) fn rename(&mut self, with_flags: bool) -> Result<Answer, Errno> {
