@@ -4,6 +4,9 @@
 PACKAGES := build-essential git curl iproute2 openssh-client perl python3 bc time \
             fio rsync sqlite3 mpich libmpich-dev libhdf5-mpich-dev attr util-linux
 
+# Suites of others that the tests run, with their versions on crates.io. They go beside what is built.
+TOOLS := pjdfstest@0.2.2 fsx@0.3.2
+
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -15,13 +18,16 @@ help:
 	@echo "make bench   speed beside the machine's limits (some 40 minutes; bench/run --quick TARGET... for parts of it)"
 	@echo "make test    everything: what tests need is installed, lint, unit tests, whole-system tests"
 	@echo "make lint    formatting and clippy"
-	@echo "make setup   installs with apt-get what is missing (as root)"
+	@echo "make setup   installs with apt-get (as root) and cargo what is missing"
 
 build:
 	@$(CARGO) build --quiet --release -p bivouac-cli -p bivouac-preload
 
 setup:
 	@scripts/setup.sh $(PACKAGES)
+	@for tool in $(TOOLS); do \
+	    [ -x $(TARGET)/tools/bin/$${tool%@*} ] || $(CARGO) install --quiet --locked --root $(TARGET)/tools $$tool || exit 1; \
+	done
 
 lint:
 	@$(CARGO) fmt --all --check

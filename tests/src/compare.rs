@@ -1,6 +1,6 @@
 //! The same script inside a deployment and on a local directory must do the same.
 
-use crate::{Finished, Site, finish};
+use crate::{Finished, Site, accesses, finish};
 use std::path::Path;
 use std::process::Command;
 
@@ -19,8 +19,8 @@ find . -type f -print0 | sort -z | xargs -0 -r sha256sum
 "#
 }
 
-/// Runs `script` in an empty directory of a deployment, and in a local one, and compares what both print and leave. Answers
-/// what was printed.
+/// Runs `script` in an empty directory of a deployment, in each way of access, and in a local one, and compares what all print
+/// and leave. Answers what was printed.
 #[track_caller]
 pub fn same_as_local(name: &str, script: &str) -> String {
     let site = Site::new(name);
@@ -28,24 +28,30 @@ pub fn same_as_local(name: &str, script: &str) -> String {
     let script = format!("{PROLOGUE}{script}\necho '--- left behind'\n{}", manifest());
     let local = run_local(&site, &script);
     let deployment = site.up(SERVERS);
-    let inside = run_inside(&site, &deployment, &script);
     assert_eq!(
         local.code, 0,
         "the script fails on a local directory, so it proves nothing\n--- out\n{}\n--- err\n{}",
         local.out, local.err
     );
-    assert_eq!(inside.code, 0, "fails inside only\n--- out\n{}\n--- err\n{}", inside.out, inside.err);
-    if local.out != inside.out {
-        panic!(
-            "not the same as on a local directory\n{}\n--- err inside\n{}",
-            difference(&local.out, &inside.out),
-            inside.err
+    for access in accesses() {
+        let inside = run_inside(&site, &deployment, access, &script);
+        assert_eq!(
+            inside.code, 0,
+            "fails inside only ({access})\n--- out\n{}\n--- err\n{}",
+            inside.out, inside.err
         );
+        if local.out != inside.out {
+            panic!(
+                "not the same as on a local directory ({access})\n{}\n--- err inside\n{}",
+                difference(&local.out, &inside.out),
+                inside.err
+            );
+        }
+        assert_eq!(local.err, inside.err, "other messages than on a local directory ({access})");
     }
-    assert_eq!(local.err, inside.err, "other messages than on a local directory");
     site.bivouac(["down", &deployment]).ok();
     site.assert_nothing_left(&deployment, &[]);
-    inside.out
+    local.out
 }
 
 fn run_local(site: &Site, script: &str) -> Finished {
@@ -57,11 +63,11 @@ fn run_local(site: &Site, script: &str) -> Finished {
     neutral(finish(command), &work.to_string_lossy(), &scratch)
 }
 
-fn run_inside(site: &Site, deployment: &str, script: &str) -> Finished {
-    let mkdir = "mkdir /bivouac/work";
+fn run_inside(site: &Site, deployment: &str, access: &str, script: &str) -> Finished {
+    let mkdir = "rm -rf /bivouac/work; mkdir /bivouac/work";
     site.sh(deployment, mkdir).ok();
-    let scratch = scratch(site, "scratch-inside");
-    let mut command = site.command(["exec", deployment, "--", "bash", "-c", script]);
+    let scratch = scratch(site, &format!("scratch-{access}"));
+    let mut command = site.command(["exec", deployment, "--access", access, "--", "bash", "-c", script]);
     command.env("D", "/bivouac/work").env("S", &scratch).env("INPUT", site.path("input"));
     neutral(finish(command), "/bivouac/work", &scratch)
 }

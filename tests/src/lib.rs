@@ -4,8 +4,10 @@
 //! Every test has a [`Site`]: a `BIVOUAC_HOME` of its own in a scratch directory. When it is dropped, also by a panic,
 //! every deployment in it is taken down and the directory removed.
 
+mod access;
 mod compare;
 mod site;
 
+pub use access::{accesses, can_mount, tool};
 pub use compare::{manifest, same_as_local};
 pub use site::{Finished, Site, bivouac, default_signals, eventually, finish, run_dir};

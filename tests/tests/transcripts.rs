@@ -1,7 +1,7 @@
 //! Programs that exercise whole families of libc's calls and print what comes of them: inside a deployment they print
 //! what they print on a local directory.
 
-use bivouac_tests::{Site, finish};
+use bivouac_tests::{Site, accesses, finish};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -34,9 +34,13 @@ fn same_transcript(name: &str) {
     let expected = expected.ok();
     let deployment = site.up(4);
     let program = program.display();
-    let inside = site.sh(&deployment, &format!("mkdir /bivouac/work && {program} /bivouac/work")).ok();
     assert!(expected.lines().count() > 20, "the transcript is too short to tell anything");
-    assert_eq!(inside, expected, "{}", differences(&expected, &inside));
+    for access in accesses() {
+        let script = format!("mkdir /bivouac/{access} && {program} /bivouac/{access}");
+        let inside =
+            site.bivouac(["exec", &deployment, "--access", access, "--", "bash", "-c", &script]).ok();
+        assert_eq!(inside, expected, "{access}: {}", differences(&expected, &inside));
+    }
 }
 
 #[test]
@@ -120,6 +124,10 @@ fn maps() {
     let expected = finish(alone).ok();
     let deployment = site.up(4);
     let (program, local) = (program.display(), local.display());
-    let inside = site.sh(&deployment, &format!("cp {local} /bivouac/data && {program} /bivouac/data")).ok();
-    assert_eq!(inside, expected);
+    for access in accesses() {
+        let script = format!("cp {local} /bivouac/data && {program} /bivouac/data");
+        let inside =
+            site.bivouac(["exec", &deployment, "--access", access, "--", "bash", "-c", &script]).ok();
+        assert_eq!(inside, expected, "{access}");
+    }
 }

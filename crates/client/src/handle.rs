@@ -383,6 +383,13 @@ impl Handle {
         self.client.set_attr_of(self.ino, set)
     }
 
+    /// What was written through this description until now does not count for mtime: an explicit change is about to.
+    pub fn forget_write_time(&self) {
+        if let Ok(slot) = self.slot() {
+            slot.wrote_at.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Sets the size (`ftruncate`).
     pub fn truncate(&self, size: u64) -> Result<(), Errno> {
         self.writable().map_err(|_| Errno::INVAL)?;

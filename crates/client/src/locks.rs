@@ -151,6 +151,14 @@ impl Handle {
 }
 
 impl Client {
+    /// Whether a lock is one of this process's own, or of its descriptions.
+    pub fn is_own_lock(&self, owner: LockOwner) -> bool {
+        match owner {
+            LockOwner::Process { session, .. } => self.session() == Ok(session),
+            LockOwner::Description(open) | LockOwner::Flock(open) => open.agent == self.agent_number(),
+        }
+    }
+
     /// Before the first process lock on a file: this process must give it up at close, and its agent must know which
     /// server to tell when it dies.
     fn note_process_lock(&self, owner: u64, ino: Ino) -> Result<(), Errno> {

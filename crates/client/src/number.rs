@@ -12,7 +12,7 @@ use crate::session::Client;
 use crate::walk::{Failing, Last};
 use bivouac_layout::Ino;
 use bivouac_node::SlotId;
-use bivouac_node::release::KIND_FILE;
+use bivouac_node::release::{KIND_FILE, release};
 use bivouac_proto::attr::{Attr, FileKind, RECORD_MAX};
 use bivouac_proto::meta::{Create, MetaReply, MetaRequest, OpenHow, SetAttr};
 use bivouac_proto::{Errno, OpenId};
@@ -179,10 +179,13 @@ impl Client {
         }
     }
 
-    /// Closes a description that only this process holds, without a placeholder: its server is told.
+    /// Closes a description that only this process holds, without a placeholder. When this returns, its server knows.
     pub fn close_number(&self, id: SlotId) {
         if self.table().retire(id) {
-            self.release(id);
+            if let Some(release) = release(self.table(), self.agent_number(), id) {
+                // A server that is gone has forgotten it.
+                let _ = self.meta_on(release.ino, &release.request);
+            }
             self.table().free(id);
         }
     }

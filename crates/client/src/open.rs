@@ -388,7 +388,7 @@ impl Client {
     }
 
     /// Tells the server that a retired description is gone.
-    pub(crate) fn release(&self, id: SlotId) {
+    fn release(&self, id: SlotId) {
         let Some(release) = release(self.table(), self.agent_number(), id) else {
             return;
         };

@@ -137,15 +137,10 @@ impl Call<'_> {
             other => other,
         };
         if wanted != SetAttr::default() {
-            let by_handle = self.face.files.get(fh).ok().filter(|_| has(set::FH) && wanted.mtime.is_some());
-            shown = Some(match by_handle {
-                // The description's own writes until now no longer count for mtime.
-                Some(file) => {
-                    file.handle.set_attr(wanted)?;
-                    client.stat_number(ino)?
-                }
-                None => client.set_attr_number(ino, wanted)?,
-            });
+            if wanted.mtime.is_some() {
+                self.face.writers.time_is_set(ino);
+            }
+            shown = Some(client.set_attr_number(ino, wanted)?);
         }
         let attr = match shown {
             Some(attr) => attr,

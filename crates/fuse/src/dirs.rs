@@ -10,7 +10,7 @@ use crate::abi::Reply;
 use crate::face::{Answer, Call, lock};
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{DirEntry, FileKind};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// Entries that are asked for at once.
 const BATCH: u32 = 1024;
@@ -35,7 +35,7 @@ struct Listed {
 
 impl Call<'_> {
     pub(crate) fn opendir(&mut self) -> Result<Answer, Errno> {
-        let number = self.face.directories.add(OpenDirectory::default());
+        let number = self.face.directories.add(Arc::default());
         let mut reply = Reply::new();
         reply.u64(number).u32(0).u32(0);
         Ok(Answer::Told(reply))

@@ -5,6 +5,7 @@ use crate::dirs::OpenDirectory;
 use crate::files::OpenFile;
 use crate::locks::{Interruptions, Lockers};
 use crate::session::Channel;
+use crate::writers::Writers;
 use bivouac_client::Client;
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
@@ -26,6 +27,7 @@ pub(crate) struct Face {
     pub(crate) interruptions: Interruptions,
     pub(crate) privileged: Privileged,
     pub(crate) removed: Removed,
+    pub(crate) writers: Writers,
 }
 
 /// One request being served.
@@ -68,6 +70,7 @@ impl Face {
             interruptions: Interruptions::default(),
             privileged: Privileged::default(),
             removed: Removed::default(),
+            writers: Writers::default(),
         }
     }
 
@@ -170,9 +173,9 @@ impl<T> Default for Handles<T> {
 }
 
 impl<T> Handles<T> {
-    pub(crate) fn add(&self, value: T) -> u64 {
+    pub(crate) fn add(&self, value: Arc<T>) -> u64 {
         let mut slab = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let value = Some(Arc::new(value));
+        let value = Some(value);
         match slab.free.pop() {
             Some(index) => {
                 if let Some(place) = slab.places.get_mut(index) {
@@ -255,12 +258,12 @@ mod tests {
     #[test]
     fn numbers_of_closed_files_are_bad_until_they_are_given_again() {
         let handles: Handles<&str> = Handles::default();
-        let (a, b) = (handles.add("a"), handles.add("b"));
+        let (a, b) = (handles.add(Arc::new("a")), handles.add(Arc::new("b")));
         assert_eq!(handles.remove(a).as_deref(), Ok(&"a"));
         assert_eq!(handles.get(a), Err(Errno::BADF));
         assert_eq!(handles.remove(a), Err(Errno::BADF));
         assert_eq!(handles.get(b).as_deref(), Ok(&"b"));
-        assert_eq!(handles.add("c"), a);
+        assert_eq!(handles.add(Arc::new("c")), a);
         assert_eq!(handles.get(a).as_deref(), Ok(&"c"));
         assert_eq!(handles.get(u64::MAX), Err(Errno::BADF));
     }

@@ -25,7 +25,9 @@ impl Call<'_> {
 
     /// Appends what an open answers: the file's number, and how the kernel is to treat it.
     fn put_opened(&self, reply: &mut Reply, handle: Arc<Handle>) {
-        let number = self.face.files.add(OpenFile { handle });
+        let file = Arc::new(OpenFile { handle });
+        self.face.writers.opened(&file);
+        let number = self.face.files.add(file);
         // Not direct: the pages of an earlier open are dropped, and looked after by size and time.
         let flags = if self.face.direct { OPENED_DIRECT_IO | OPENED_PARALLEL_WRITES } else { 0 };
         reply.u64(number).u32(flags).u32(0);
@@ -128,7 +130,7 @@ impl Call<'_> {
         for number in self.face.lockers.closed(fh, file.handle.ino()) {
             self.unlock_all(&file.handle, number);
         }
-        self.face.client.close_number(file.handle.id());
+        self.face.writers.close(&file, || self.face.client.close_number(file.handle.id()));
         Ok(Answer::Empty)
     }
 

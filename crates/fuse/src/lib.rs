@@ -22,6 +22,7 @@
 //!
 //! - [`abi`]: the kernel's messages. [`device`]: `/dev/fuse`, mounting, unmounting.
 //! - [`session`]: the conversation: beginning, threads, end.
+//! - [`writers`]: what keeps times that are set from being overtaken by reports of earlier writes.
 //! - [`face`]: what all operations share, and which one a request is; [`names`], [`attrs`], [`files`], [`dirs`],
 //!   [`locks`], [`xattrs`]: the families of operations.
 //!
@@ -36,6 +37,7 @@ mod files;
 mod locks;
 mod names;
 mod session;
+mod writers;
 mod xattrs;
 
 pub use device::{Device, Mounted, unmount};

@@ -16,11 +16,14 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Numbers from here on are no process's.
 const MADE_UP: u32 = 0x8000_0000;
 /// How many interruptions are remembered. One that came for a request that is over is never asked for.
 const INTERRUPTIONS: usize = 256;
+/// How many milliseconds a lock is asked for again that one of a closing description may be in the way of.
+const CLOSING: u32 = 10;
 /// The end of a lock that reaches to the end of the file, as the kernel writes it (inclusive).
 const TO_END: u64 = i64::MAX as u64;
 
@@ -89,7 +92,15 @@ impl Call<'_> {
             return Ok(Answer::Empty);
         }
         let exclusive = wanted.kind == libc::F_WRLCK;
-        match file.handle.lock(kind, exclusive, start, end) {
+        let mut outcome = file.handle.lock(kind, exclusive, start, end);
+        for _ in 0..CLOSING {
+            if wait || outcome != Err(Errno::AGAIN) || !self.is_held_here(&file.handle, kind, &wanted) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+            outcome = file.handle.lock(kind, exclusive, start, end);
+        }
+        match outcome {
             Err(Errno::AGAIN) if wait => {}
             Ok(()) => return Ok(Answer::Empty),
             Err(errno) => return Err(errno),
@@ -111,6 +122,18 @@ impl Call<'_> {
         match std::thread::Builder::new().name("fuse-lock".into()).spawn(waiter) {
             Ok(_) => Ok(Answer::None),
             Err(_) => Err(Errno::NOLCK),
+        }
+    }
+
+    /// Whether what is in the way of a lock is another lock through this mount. The kernel does not wait for RELEASE when a
+    /// description is closed: the other may be about to go, and for whoever closed it it is gone.
+    fn is_held_here(&self, handle: &Handle, kind: LockKind, wanted: &Wanted) -> bool {
+        let (start, end) = wanted.range;
+        match handle.test_lock(kind, wanted.kind == libc::F_WRLCK, start, end) {
+            Ok(Some((owner, _))) => self.face.client.is_own_lock(owner),
+            // It is gone.
+            Ok(None) => true,
+            Err(_) => false,
         }
     }
 
