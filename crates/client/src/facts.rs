@@ -45,6 +45,8 @@ struct Known {
 #[derive(Clone, Copy)]
 struct Name {
     to: Option<(Ino, FileKind)>,
+    /// Whose count it is: the entry moves to another shard when its directory splits, and counts of two shards may be alike.
+    shard: ShardId,
     seen: u64,
 }
 
@@ -150,7 +152,8 @@ impl Client {
             *known.names.get(&dir)?.get(name)?
         };
         let page = self.page(self.map().primary(shard))?;
-        (page.shard(shard) == fact.seen && page.namespace() <= version).then_some(fact.to)
+        (fact.shard == shard && page.shard(shard) == fact.seen && page.namespace() <= version)
+            .then_some(fact.to)
     }
 
     /// An inode's attributes, and the target of a symbolic link.
@@ -260,7 +263,7 @@ impl Known {
             self.named = 0;
         }
         let names = self.names.entry(dir).or_default();
-        let fact = Name { to, seen: before.seen };
+        let fact = Name { to, shard: before.shard, seen: before.seen };
         if let Some(known) = names.get_mut(name) {
             *known = fact;
         } else {

@@ -282,3 +282,33 @@ fn a_dead_server_is_an_error_for_what_it_held_only() {
     }
     assert!(whole > 0, "all files are gone with one of four servers");
 }
+
+#[test]
+fn a_name_that_was_missing_is_found_after_its_directory_has_split() {
+    let c = cluster("r-missing", 4);
+    // What was not there yet is known by the count of the directory's shard; after the split, of another shard, whose
+    // count comes by every value that the first one had.
+    for round in 0..2 {
+        let dir = format!("d{round}");
+        c.client.mkdir(Ino::ROOT, dir.as_bytes(), 0o755).expect("made");
+        let path = |name: &str| format!("{dir}/{name}");
+        for i in 0..3000 {
+            let path = path(&format!("entry-{i:04}"));
+            assert!(c.client.stat(Ino::ROOT, path.as_bytes(), false).is_err(), "{path} is there already");
+            c.client.mknod(Ino::ROOT, path.as_bytes(), 0o100_644).expect("made");
+        }
+        let split = || c.client.stat(Ino::ROOT, dir.as_bytes(), true).is_ok_and(|a| a.split);
+        eventually("the directory split", split);
+        let ino = c.client.stat(Ino::ROOT, dir.as_bytes(), true).expect("there").ino;
+        // In the order of listings (without attributes, which would teach the client the names), so that one shard after the
+        // other goes through its counts.
+        let listed = c.client.list_after(ino, 0, 4000, false).expect("listed").entries;
+        assert_eq!(listed.len(), 3000);
+        for entry in listed {
+            let path = path(&String::from_utf8(entry.name).expect("as made"));
+            assert!(c.client.stat(Ino::ROOT, path.as_bytes(), false).is_ok(), "{path} is not found");
+            c.client.unlink(Ino::ROOT, path.as_bytes()).expect("removed");
+        }
+        c.client.rmdir(Ino::ROOT, dir.as_bytes()).expect("nothing is left in it");
+    }
+}
