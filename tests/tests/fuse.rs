@@ -45,7 +45,8 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         for at in [self.site.path("other"), self.at.clone()] {
-            if at.exists() {
+            // Also where its server is dead, and nothing can be looked at.
+            if is_mounted(&at) {
                 let _ = Command::new("umount").args(["-l"]).arg(at).output();
             }
         }
