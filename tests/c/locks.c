@@ -191,28 +191,28 @@ static void interrupted(const char *what, int fd, int (*wait)(int))
     long begun;
     say("%s", what);
     /* Without SA_RESTART the wait ends. */
-    pid_t child = holder("waited", 800);
+    pid_t child = holder("waited", 2000);
     on_alarm(count, 0);
     alarm_in(40);
     begun = now();
     TELL(wait(fd));
-    when(begun, 30, 450);
+    when(begun, 30, 1600);
     /* With it, it goes on. */
     on_alarm(count, SA_RESTART);
     alarm_in(40);
     TELL(wait(fd));
-    when(begun, 700, 4000);
+    when(begun, 1900, 8000);
     waitpid(child, NULL, 0);
     give_up(fd);
     /* One that leaves leaves no lock behind. */
-    child = holder("waited", 600);
+    child = holder("waited", 2000);
     on_alarm(leave, SA_RESTART);
     begun = now();
     if (sigsetjmp(back, 1) == 0) {
         alarm_in(40);
         TELL(wait(fd));
     }
-    when(begun, 30, 450);
+    when(begun, 30, 1600);
     waitpid(child, NULL, 0);
     usleep(50000);
     int other = open(in("waited"), O_RDWR);

@@ -6,8 +6,10 @@
 
 mod access;
 mod compare;
+mod network;
 mod site;
 
 pub use access::{accesses, can_mount, tool};
 pub use compare::{manifest, same_as_local};
+pub use network::{Network, on_node};
 pub use site::{Finished, Site, bivouac, default_signals, eventually, finish, run_dir};

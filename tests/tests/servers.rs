@@ -81,9 +81,9 @@ fn a_server_that_hangs_is_down_and_comes_back_with_its_files() {
     let pid = site.server_pid(&name, victim as u64);
     Site::kill(pid, Signal::STOP);
     let took =
-        eventually(Duration::from_secs(5), "shown as down", || server_is(&site, &name, victim, "down"));
-    // `status` itself takes a moment to give up on a server that does not answer.
-    assert!(took < Duration::from_millis(4000), "{took:?}");
+        eventually(Duration::from_secs(20), "shown as down", || server_is(&site, &name, victim, "down"));
+    // Its process is there, and its machine answers for it: it may just be waiting for a processor.
+    assert!(took > Duration::from_secs(8), "{took:?}");
     let start = Instant::now();
     let read = site.sh(&name, READ_ALL).ok();
     assert!(!read.starts_with("40") && read.lines().count() == 1, "{read}");

@@ -4,22 +4,31 @@
 //! their own keep a daemon that hangs from delaying the others' pings; they sleep all the time, so that a hundred of them
 //! cost next to nothing.
 //!
-//! A server is *down* when its connection is refused or reset and cannot be remade at once (its process is gone), or when
-//! it has not answered for [`SILENCE`] (it hangs, or its machine is gone). It is up again when it answers again:
-//! a daemon refuses to start on a storage that is not its own, so one that answers has its data.
+//! A server is *down* when its connection is refused or reset and cannot be remade at once (its process is gone), when
+//! it has not answered for [`SILENCE`] and its machine takes no connection for it either (the machine or its link is
+//! gone), or when it has not answered for [`HANG`] although it is there (it hangs). The last is much longer: a job may
+//! load its nodes so that a daemon waits seconds for a processor, and files must not fail for that. It is up again when
+//! it answers again: a daemon refuses to start on a storage that is not its own, so one that answers has its data.
 
 use super::link::{ControlLink, LinkError};
 use super::{Member, Shared};
 use bivouac_layout::map::ServerState;
 use bivouac_layout::{Epoch, Map};
 use bivouac_proto::control::ControlRequest;
+use bivouac_transport::Endpoint;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time between two pings.
 pub const INTERVAL: Duration = Duration::from_millis(500);
-/// A server that has not answered for so long is down.
+/// A server that has not answered for so long is down if it cannot be reached.
 pub const SILENCE: Duration = Duration::from_millis(1500);
+/// A server that has not answered for so long is down even if its process is there.
+pub const HANG: Duration = Duration::from_secs(10);
+/// How long a silent server's machine may take to accept a connection.
+const REACH: Duration = Duration::from_millis(300);
 /// How long an answer of a server is awaited that is down already.
 const PATIENCE: Duration = Duration::from_millis(1000);
 
@@ -49,11 +58,11 @@ impl Watcher {
                     self.report(shared, true);
                 }
                 Err(error) => {
-                    self.link = None;
                     // Unknown again; it also keeps a newer map from waking this watcher over and over.
                     self.epoch = Epoch(0);
                     // Refused, after `beat` has tried a fresh connection: nobody is there.
-                    if error.is_death() || self.last_answer.elapsed() >= SILENCE {
+                    if error.is_death() || self.is_lost() {
+                        self.link = None;
                         self.declare_down(shared, &map, &error);
                     } else {
                         // Slow or cut off: look again soon, so that it is noticed in time either way.
@@ -63,6 +72,12 @@ impl Watcher {
                 }
             }
         }
+    }
+
+    /// Whether a server that does not answer is to be given up.
+    fn is_lost(&self) -> bool {
+        let silent = self.last_answer.elapsed();
+        silent >= HANG || (silent >= SILENCE && !is_reachable(&self.member.endpoint))
     }
 
     /// One ping, or the handing over of a newer map, on the connection or on a fresh one.
@@ -75,7 +90,13 @@ impl Watcher {
                 }
                 // It may have been restarted, or have closed an idle connection.
                 Err(error) if error.is_death() => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // Its answer may still come.
+                    if error.is_silence() && self.last_answer.elapsed() < HANG {
+                        self.link = Some(link);
+                    }
+                    return Err(error);
+                }
             }
         }
         let mut link =
@@ -87,6 +108,8 @@ impl Watcher {
 
     fn speak(&mut self, link: &mut ControlLink, shared: &Shared, map: &Arc<Map>) -> Result<(), LinkError> {
         link.set_timeout(self.patience())?;
+        // Any answer is a sign of life; what it says, the next ping says anew.
+        link.finish()?;
         let (epoch, boot) = link.ping(map.epoch)?;
         self.last_answer = Instant::now();
         if self.boot.replace(boot).is_some_and(|before| before != boot) {
@@ -128,5 +151,14 @@ impl Watcher {
         if let Some(server) = self.member.server {
             shared.report(server, alive, self.last_answer);
         }
+    }
+}
+
+/// Whether a machine takes connections for a server: its kernel does, however busy the server is, as long as the
+/// process lives.
+fn is_reachable(endpoint: &Endpoint) -> bool {
+    match endpoint {
+        Endpoint::Tcp(address) => TcpStream::connect_timeout(address, REACH).is_ok(),
+        Endpoint::Unix(path) => UnixStream::connect(path).is_ok(),
     }
 }

@@ -26,6 +26,11 @@ impl LinkError {
     pub fn is_death(&self) -> bool {
         matches!(self, LinkError::Transport(TransportError::Refused | TransportError::Closed))
     }
+
+    /// Whether the answer is only late: [`ControlLink::finish`] goes on to wait for it.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, LinkError::Transport(TransportError::TimedOut))
+    }
 }
 
 /// An authenticated connection with [`Role::Control`].
@@ -33,6 +38,8 @@ impl LinkError {
 pub struct ControlLink {
     connection: Connection,
     body: Vec<u8>,
+    /// The request whose answer is late; its body is in `body`.
+    late: Option<Header>,
 }
 
 impl ControlLink {
@@ -45,7 +52,7 @@ impl ControlLink {
     ) -> Result<ControlLink, LinkError> {
         let options = ConnectOptions { timeout, silence: timeout, fd_floor: 0 };
         let (connection, _) = Connection::connect(endpoint, key, deployment, Role::Control, &options)?;
-        Ok(ControlLink { connection, body: Vec::new() })
+        Ok(ControlLink { connection, body: Vec::new(), late: None })
     }
 
     /// Changes how long an answer is awaited.
@@ -54,15 +61,26 @@ impl ControlLink {
         Ok(self.connection.set_silence(timeout.max(Duration::from_millis(1)))?)
     }
 
-    /// One request, one answer.
+    /// Waits for the answer that the last request did not get in time, if there is one, and drops it.
+    pub fn finish(&mut self) -> Result<(), LinkError> {
+        let Some(header) = self.late else { return Ok(()) };
+        self.connection.go_on(&Outgoing { before: &[], header, body: &self.body, payload: &[] }, &mut [])?;
+        self.late = None;
+        Ok(())
+    }
+
+    /// One request, one answer. After [`LinkError::is_silence`] the link can be used again: [`ControlLink::finish`].
     pub fn request(&mut self, request: ControlRequest) -> Result<Option<ControlReply>, LinkError> {
+        self.finish()?;
         let mut header = Header::new(Kind::Request);
         header.epoch = Epoch(0);
         self.body.clear();
         bivouac_proto::encode(&Request::Control(request), &mut self.body);
+        self.late = Some(header);
         let answer = self
             .connection
             .call(&Outgoing { before: &[], header, body: &self.body, payload: &[] }, &mut [])?;
+        self.late = None;
         if answer.header.status != Status::OK {
             return Err(answer.header.status.errno().map_or(LinkError::Unexpected, LinkError::Errno));
         }

@@ -201,13 +201,20 @@ fn a_dead_server_is_seen_within_two_seconds_and_told_to_the_living() {
 }
 
 #[test]
-fn a_server_that_hangs_is_down_within_two_seconds_and_up_again_when_it_answers() {
+fn a_server_that_is_only_slow_stays_up_one_that_hangs_is_down_until_it_answers() {
     let cluster = cluster("hangs");
     let seen = cluster.daemons[2].seen.clone();
     eventually(Duration::from_secs(1), "watched", || seen.pings.load(Ordering::SeqCst) > 0);
     seen.hangs.store(true, Ordering::SeqCst);
-    let took = eventually(Duration::from_secs(2), "down", || cluster.state(2) == ServerState::Down);
-    assert!(took > Duration::from_millis(900), "a short hiccup is no death ({took:?})");
+    // A loaded machine: longer than a lost one may take to be noticed.
+    std::thread::sleep(2 * health::SILENCE);
+    seen.hangs.store(false, Ordering::SeqCst);
+    let pings = seen.pings.load(Ordering::SeqCst);
+    eventually(Duration::from_secs(3), "answers again", || seen.pings.load(Ordering::SeqCst) > pings + 1);
+    assert_eq!((cluster.state(2), cluster.controller.map().epoch), (ServerState::Up, Epoch(1)));
+    seen.hangs.store(true, Ordering::SeqCst);
+    let took = eventually(2 * health::HANG, "down", || cluster.state(2) == ServerState::Down);
+    assert!(took > health::HANG - health::INTERVAL, "{took:?}");
     seen.hangs.store(false, Ordering::SeqCst);
     eventually(Duration::from_secs(3), "up", || cluster.state(2) == ServerState::Up);
     eventually(Duration::from_secs(1), "told", || seen.epoch.load(Ordering::SeqCst) == 3);

@@ -1,0 +1,74 @@
+//! Several nodes: network namespaces with links that can be cut.
+
+use bivouac_tests::{Network, Site, eventually, on_node};
+use std::time::{Duration, Instant};
+
+fn nodes() -> Option<Network> {
+    if rustix::process::geteuid().is_root() {
+        return Some(Network::pair());
+    }
+    eprintln!("not root: network namespaces cannot be made");
+    None
+}
+
+#[test]
+fn network_namespaces_are_nodes() {
+    let Some(net) = nodes() else { return };
+    let site = Site::new("netns");
+    let hosts = net.names.join(",");
+    let name = site.name("n");
+    site.bivouac(["up", &name, "--hosts", &hosts, "--launcher", "netns"]).ok();
+    let status = site.status(&name);
+    assert_eq!(status["servers"].as_array().expect("a list").len(), 2);
+    site.sh(&name, "head -c 2000000 /dev/urandom > /bivouac/x; sha256sum < /bivouac/x > /bivouac/sum").ok();
+    // From a node, over the network to the other.
+    for node in &net.names {
+        let script = format!("sha256sum < /bivouac/x | cmp - /bivouac/sum && echo {node} > /bivouac/{node}");
+        on_node(node, &site, &name, &script).ok();
+    }
+    assert_eq!(site.sh(&name, "cat /bivouac/bvt*").ok(), format!("{}\n{}\n", net.names[0], net.names[1]));
+    // What a node makes in a directory for that begins on its own server, and by default nowhere in particular.
+    site.sh(&name, "mkdir /bivouac/own").ok();
+    site.bivouac(["layout", "-d", &name, "--first", "local", "--width", "1", "/own"]).ok();
+    for node in &net.names {
+        let script = format!("for i in 1 2 3 4 5; do head -c 10000 /dev/zero > /bivouac/own/{node}-$i; done");
+        on_node(node, &site, &name, &script).ok();
+        for i in 1..=5 {
+            let shown = site.bivouac(["layout", "-d", &name, &format!("/own/{node}-{i}")]).ok();
+            assert!(shown.contains(&format!("({node})")), "{shown}");
+            assert_eq!(shown.matches("server ").count(), 1, "{shown}");
+        }
+    }
+    let pids: Vec<i32> = site.daemons(&name).into_iter().map(|d| d.1).collect();
+    assert_eq!(pids.len(), 3, "two servers, and an agent for this machine");
+    site.bivouac(["down", &name]).ok();
+    site.assert_nothing_left(&name, &pids);
+}
+
+#[test]
+fn a_node_whose_link_is_cut_is_down_within_two_seconds_and_comes_back_with_its_files() {
+    let Some(net) = nodes() else { return };
+    let site = Site::new("cut");
+    let name = site.name("c");
+    site.bivouac(["up", &name, "--hosts", &net.names.join(","), "--launcher", "netns"]).ok();
+    let fill = "for i in $(seq 1 20); do mkdir /bivouac/d$i; echo content $i > /bivouac/d$i/f; done";
+    on_node(&net.names[0], &site, &name, fill).ok();
+    let read = "ok=0; io=0; for i in $(seq 1 20); do if out=$(cat /bivouac/d$i/f 2>&1); then \
+        [ \"$out\" = \"content $i\" ] && ok=$((ok + 1)) || echo \"wrong: $out\"; else case $out in \
+        *'Input/output error'*) io=$((io + 1));; *) echo \"other: $out\";; esac; fi; done; echo $ok $io $((ok + io))";
+    assert_eq!(on_node(&net.names[0], &site, &name, read).ok(), "20 0 20\n");
+    let state = || site.status(&name)["servers"][1]["state"].as_str().map(str::to_owned);
+    net.link(1, false);
+    let took = eventually(Duration::from_secs(10), "down", || state().as_deref() == Some("down"));
+    // The silence, and then what `status` itself takes to give up on the node.
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let start = Instant::now();
+    let counts = on_node(&net.names[0], &site, &name, read).ok();
+    assert!(counts.ends_with(" 20\n") && !counts.starts_with("20 "), "{counts}");
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    net.link(1, true);
+    eventually(Duration::from_secs(20), "up again", || state().as_deref() == Some("up"));
+    for node in &net.names {
+        assert_eq!(on_node(node, &site, &name, read).ok(), "20 0 20\n");
+    }
+}
