@@ -129,6 +129,18 @@ impl Client {
         })
     }
 
+    /// Makes a file without a name, for a directory, and opens it: O_TMPFILE. `mode` with the umask applied.
+    pub fn create_nameless(&'static self, dir: Ino, flags: i32, mode: u16) -> Result<OpenedFile, Errno> {
+        let exclusive = flags & libc::O_EXCL != 0;
+        self.opening(flags, |how, open| {
+            let how = OpenHow { create: Some(Create { mode, exclusive }), truncate: false, ..how };
+            match self.meta_on(dir, &MetaRequest::MakeTemporary { dir, how, open })? {
+                MetaReply::Opened { attr, .. } => Ok((attr, true)),
+                _ => Err(Errno::PROTO),
+            }
+        })
+    }
+
     /// Takes a slot for a description, opens with it, and gives it back unless that was a regular file.
     fn opening(
         &'static self,

@@ -121,6 +121,7 @@ impl Call<'_> {
             op::STATFS => self.statfs(),
             op::OPEN => self.open(),
             op::CREATE => self.create(),
+            op::TMPFILE => self.create_nameless(),
             op::READ => self.read(),
             op::WRITE => self.write(),
             op::FLUSH => self.flush(),

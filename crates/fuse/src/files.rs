@@ -53,7 +53,7 @@ impl Call<'_> {
         // permissions is sent back to look again.
         let strict = self.asked.uid != 0 && self.asked.uid != self.face.user.0;
         let wanted = if strict { flags | libc::O_EXCL } else { flags };
-        let OpenedFile { handle, attr, created } = match client.create_name(self.ino(), name, wanted, mode) {
+        let opened = match client.create_name(self.ino(), name, wanted, mode) {
             Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => {
                 // Not ESTALE by way of `Err`, which would be told as ENOENT.
                 self.channel.answer(self.asked.unique, Err(Errno::STALE));
@@ -61,11 +61,23 @@ impl Call<'_> {
             }
             other => other?,
         };
+        self.created(opened)
+    }
+
+    /// O_TMPFILE.
+    pub(crate) fn create_nameless(&mut self) -> Result<Answer, Errno> {
+        let (flags, mode) = (self.fields.u32()? as i32, self.fields.u32()? as u16 & 0o7777);
+        let opened = self.face.client.create_nameless(self.ino(), flags, mode)?;
+        self.created(opened)
+    }
+
+    fn created(&self, opened: OpenedFile) -> Result<Answer, Errno> {
+        let OpenedFile { handle, attr, created } = opened;
         let attr = match created.then(|| self.give_to_caller(attr.clone())) {
             None => attr,
             Some(Ok(given)) => given,
             Some(Err(errno)) => {
-                client.close_number(handle.id());
+                self.face.client.close_number(handle.id());
                 return Err(errno);
             }
         };
