@@ -10,6 +10,7 @@ use crate::error::TransportError;
 use crate::handshake;
 use crate::progress::{INBOX, Line, Progress, Received, Step};
 use crate::socket::{self, now};
+use crate::spin::Spin;
 use bivouac_node::Fd;
 use bivouac_proto::Header;
 use bivouac_proto::auth::{Key, Role, Welcome};
@@ -73,6 +74,7 @@ pub struct Connection {
     silence: Duration,
     inbox: Vec<u8>,
     progress: Progress,
+    spin: Spin,
     broken: bool,
 }
 
@@ -95,6 +97,7 @@ impl Connection {
             silence: options.timeout,
             inbox: vec![0; INBOX],
             progress: Progress::new(),
+            spin: Spin::new(),
             broken: false,
         };
         let welcome = handshake::introduce(&mut connection, key, deployment, role, deadline)?;
@@ -195,7 +198,18 @@ impl Connection {
         if !self.progress.is_sent() && self.send(request, SendFlags::empty())? == Step::Blocked {
             return Err(TransportError::TimedOut);
         }
-        // A short spin for the answer would have its place here.
+        if let Some(mut vigil) = self.spin.begin() {
+            loop {
+                if let Some(received) = self.receive(into, RecvFlags::DONTWAIT)? {
+                    self.spin.ended(true);
+                    return Ok(received);
+                }
+                if self.progress.is_answered() || !vigil.goes_on() {
+                    break;
+                }
+            }
+            self.spin.ended(self.progress.is_answered());
+        }
         self.receive(into, RecvFlags::empty())?.ok_or(TransportError::TimedOut)
     }
 

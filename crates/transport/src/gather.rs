@@ -4,9 +4,13 @@
 //! request that failed can be repeated with them. No allocation: the kernel's vector is built on the stack, a few slices at a
 //! time.
 
+use bivouac_node::Fd;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
@@ -71,28 +75,100 @@ pub(crate) fn receive(
     skip: usize,
     flags: RecvFlags,
 ) -> Result<usize, Errno> {
-    let mut slots: [IoSliceMut<'_>; SLOTS] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
-    let mut used = 0;
-    let mut skip = skip;
-    for part in into.iter_mut() {
-        let len = part.len();
-        let rest = part.get_mut(skip..).unwrap_or_default();
-        skip = skip.saturating_sub(len);
-        if rest.is_empty() {
-            continue;
+    let mut slots = Slots::new();
+    slots.fill(&mut [], into, skip);
+    slots.receive(fd, flags)
+}
+
+/// Receives into `front`, and what does not fit there into `into`. Returns the bytes received in both.
+pub(crate) fn receive_front(
+    fd: BorrowedFd<'_>,
+    front: &mut [u8],
+    into: &mut [IoSliceMut<'_>],
+    flags: RecvFlags,
+) -> Result<usize, Errno> {
+    let mut slots = Slots::new();
+    slots.fill(front, into, 0);
+    slots.receive(fd, flags)
+}
+
+/// The same on a Unix socket, with the descriptor that came along, if one did. Descriptors come with the first bytes of a message.
+pub(crate) fn receive_with_descriptor(
+    fd: BorrowedFd<'_>,
+    front: &mut [u8],
+    into: &mut [IoSliceMut<'_>],
+    flags: RecvFlags,
+) -> Result<(usize, Option<Fd>), Errno> {
+    let mut slots = Slots::new();
+    slots.fill(front, into, 0);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let message = rustix::net::recvmsg(fd, slots.used(), &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
+    let mut passed = None;
+    for item in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = item {
+            // One at most is asked for; the others are closed.
+            passed = fds.map(Fd::from).last().or(passed);
         }
-        let Some(slot) = slots.get_mut(used) else { break };
-        *slot = IoSliceMut::new(rest);
-        used += 1;
     }
-    match &mut slots[..used] {
-        [one] => rustix::net::recv(fd, &mut **one, flags).map(|(n, _)| n),
-        several => {
-            // No room for descriptors: a peer that sends some here has them closed by the kernel.
-            let mut none = RecvAncillaryBuffer::default();
-            rustix::net::recvmsg(fd, several, &mut none, flags).map(|m| m.bytes)
+    Ok((message.bytes, passed))
+}
+
+/// The kernel's vector of where to receive.
+struct Slots<'a> {
+    slots: [IoSliceMut<'a>; SLOTS],
+    used: usize,
+}
+
+impl<'a> Slots<'a> {
+    fn new() -> Slots<'a> {
+        Slots { slots: std::array::from_fn(|_| IoSliceMut::new(&mut [])), used: 0 }
+    }
+
+    /// `front`, and `into` after its first `skip` bytes; as much as there are slots for.
+    fn fill(&mut self, front: &'a mut [u8], into: &'a mut [IoSliceMut<'_>], skip: usize) {
+        self.add(front);
+        let mut skip = skip;
+        for part in into.iter_mut() {
+            let len = part.len();
+            self.add(part.get_mut(skip..).unwrap_or_default());
+            skip = skip.saturating_sub(len);
         }
     }
+
+    fn add(&mut self, part: &'a mut [u8]) {
+        if !part.is_empty()
+            && let Some(slot) = self.slots.get_mut(self.used)
+        {
+            *slot = IoSliceMut::new(part);
+            self.used += 1;
+        }
+    }
+
+    fn used(&mut self) -> &mut [IoSliceMut<'a>] {
+        self.slots.get_mut(..self.used).unwrap_or_default()
+    }
+
+    fn receive(&mut self, fd: BorrowedFd<'_>, flags: RecvFlags) -> Result<usize, Errno> {
+        match self.used() {
+            [one] => rustix::net::recv(fd, &mut **one, flags).map(|(n, _)| n),
+            several => {
+                // No room for descriptors: a peer that sends some here has them closed by the kernel.
+                let mut none = RecvAncillaryBuffer::default();
+                rustix::net::recvmsg(fd, several, &mut none, flags).map(|m| m.bytes)
+            }
+        }
+    }
+}
+
+/// The first `len` bytes of `from`, in one piece.
+pub(crate) fn gathered(from: &[IoSliceMut<'_>], len: usize) -> Vec<u8> {
+    let mut all = Vec::with_capacity(len);
+    for part in from {
+        let missing = len - all.len();
+        all.extend_from_slice(part.get(..missing.min(part.len())).unwrap_or_default());
+    }
+    all
 }
 
 /// Copies `bytes` into `into` at its start. Returns how many bytes there was room for.

@@ -26,6 +26,7 @@ mod limits;
 mod progress;
 pub mod server;
 mod socket;
+mod spin;
 
 pub use bivouac_node::Fd;
 pub use connection::{Answer, ConnectOptions, Connection, Outgoing};

@@ -13,9 +13,8 @@ use bivouac_proto::header::{HEADER_LEN, HeaderError, MAX_BODY, MAX_PAYLOAD, NO_R
 use bivouac_proto::{Header, Kind, RequestId};
 use rustix::fd::{BorrowedFd, RawFd};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
+use rustix::net::{RecvFlags, SendFlags};
 use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
 use std::time::Duration;
 
 /// The first receive of an answer takes up to this: header, body and a small payload come with one system call, and are
@@ -23,8 +22,9 @@ use std::time::Duration;
 pub(crate) const INBOX: usize = 20 << 10;
 /// Payloads up to this come with the first receive.
 const SMALL_PAYLOAD: usize = 16 << 10;
-/// With larger ones the first receive takes only this, so that hardly any of the payload is copied.
-const GLIMPSE: usize = HEADER_LEN + 64;
+/// With larger ones the first receive takes only this of a body whose length cannot be foreseen, so that hardly any of the
+/// payload is copied.
+const GLIMPSE: usize = 64;
 
 /// An answer, whose body is in the connection ([`crate::Connection::body`]).
 #[derive(Debug)]
@@ -66,6 +66,10 @@ pub(crate) struct Progress {
     filled: usize,
     answer: Option<Header>,
     payload: usize,
+    /// How long the bodies of answers with much payload are, going by the last.
+    foreseen: Option<usize>,
+    /// Where in the inbox the front of this answer ends.
+    front: usize,
     fd: Option<Fd>,
 }
 
@@ -80,6 +84,8 @@ impl Progress {
             filled: 0,
             answer: None,
             payload: 0,
+            foreseen: None,
+            front: 0,
             fd: None,
         }
     }
@@ -99,6 +105,7 @@ impl Progress {
             to_send: request.before.len() + HEADER_LEN + body + payload,
             kind: header.kind,
             id: header.id,
+            foreseen: self.foreseen,
             ..Progress::new()
         };
         Ok(())
@@ -107,6 +114,11 @@ impl Progress {
     /// Whether the request is out.
     pub(crate) fn is_sent(&self) -> bool {
         self.sent == self.to_send
+    }
+
+    /// Whether the answer has begun to come.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.answer.is_some()
     }
 
     /// Bytes moved so far in either direction.
@@ -178,36 +190,34 @@ impl Progress {
         Some(Received { header, payload_len: header.payload_len as usize, fd: self.fd.take() })
     }
 
+    /// The front of an answer goes into the inbox. When much payload may follow, only as much of it as header and body are
+    /// foreseen to take: what comes after them is received straight to its place.
     fn receive_head(
         &mut self,
         line: Line<'_>,
         inbox: &mut Vec<u8>,
-        into: &[IoSliceMut<'_>],
+        into: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> Result<usize, Errno> {
-        let room = if gather::total_mut(into) > SMALL_PAYLOAD { GLIMPSE } else { INBOX };
-        if inbox.len() < room {
-            inbox.resize(room, 0);
+        let much = gather::total_mut(into) > SMALL_PAYLOAD;
+        self.front = if much { HEADER_LEN + self.foreseen.unwrap_or(GLIMPSE) } else { INBOX };
+        if inbox.len() < self.front {
+            inbox.resize(self.front, 0);
         }
-        let free = inbox.get_mut(self.filled..room).unwrap_or_default();
+        let free = inbox.get_mut(self.filled..self.front).unwrap_or_default();
+        let room = free.len();
+        let into = if much && self.foreseen.is_some() { into } else { &mut [] };
         let n = if line.unix {
-            // Descriptors come with the first bytes of a message.
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut control = RecvAncillaryBuffer::new(&mut space);
-            let flags = flags | RecvFlags::CMSG_CLOEXEC;
-            let message = rustix::net::recvmsg(line.fd, &mut [IoSliceMut::new(free)], &mut control, flags)?;
-            for item in control.drain() {
-                if let RecvAncillaryMessage::ScmRights(fds) = item {
-                    for fd in fds {
-                        self.fd = Some(Fd::from(fd).above(line.fd_floor));
-                    }
-                }
+            let (n, fd) = gather::receive_with_descriptor(line.fd, free, into, flags)?;
+            if let Some(fd) = fd {
+                self.fd = Some(fd.above(line.fd_floor));
             }
-            message.bytes
+            n
         } else {
-            rustix::net::recv(line.fd, free, flags)?.0
+            gather::receive_front(line.fd, free, into, flags)?
         };
-        self.filled += n;
+        self.filled += n.min(room);
+        self.payload = n.saturating_sub(room);
         Ok(n)
     }
 
@@ -226,15 +236,27 @@ impl Progress {
             return Err(TransportError::Protocol("longer payload than asked for"));
         }
         let body_end = HEADER_LEN + header.body_len as usize;
-        if self.filled > body_end + header.payload_len as usize {
+        if self.filled + self.payload > body_end + header.payload_len as usize {
             return Err(TransportError::Protocol("bytes after the answer"));
+        }
+        if self.payload > 0 && body_end != self.front {
+            // Not as foreseen: line up what came, and part it anew.
+            let came = gather::gathered(into, self.payload);
+            inbox.truncate(self.filled);
+            inbox.extend_from_slice(&came);
+            (self.filled, self.payload) = (inbox.len(), 0);
         }
         if inbox.len() < body_end {
             inbox.resize(body_end, 0);
         }
-        if let Some(early) = inbox.get(body_end..self.filled) {
+        if let Some(early) = inbox.get(body_end..self.filled)
+            && !early.is_empty()
+        {
             self.payload = gather::copy(into, early);
             self.filled = body_end;
+        }
+        if header.payload_len as usize > SMALL_PAYLOAD {
+            self.foreseen = Some(header.body_len as usize);
         }
         self.answer = Some(header);
         Ok(())

@@ -84,6 +84,33 @@ fn payloads_gather_from_and_scatter_into_many_slices() {
 }
 
 #[test]
+fn payloads_arrive_whole_whatever_body_comes_before_them() {
+    let server = start(Toy::new());
+    for endpoint in server.local_addrs() {
+        let mut connection = connect(endpoint);
+        // From one byte to ten, and back; with payloads of one receive, of several, and errors in between.
+        let offsets = [0, 1 << 60, 5, 5, 1 << 20, 1 << 40, 300, 1 << 60, 0, 0];
+        for (round, offset) in offsets.iter().cycle().take(60).enumerate() {
+            let len = [100, 20_000, 300_000, 17_000, 0][round % 5];
+            let mut first = vec![1; len / 3];
+            let mut second = vec![1; len + 1000 - first.len()];
+            let into = &mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
+            let (status, reply, n) = call(&mut connection, &read_request(*offset, len), &[], into).unwrap();
+            assert_eq!((status, n), (Status::OK, len), "{offset} {len}");
+            assert_eq!(reply, Some(Reply::Data(DataReply::Read { length: *offset })));
+            assert_eq!([first, second].concat()[..len], patterned(*offset, len), "{offset} {len}");
+            if round % 7 == 0 {
+                let mut into = vec![1; 100_000];
+                let wrong = encoded(DataRequest::Write { ino: Ino(1), offset: 1, sync: false });
+                let answer =
+                    call(&mut connection, &wrong, &[IoSlice::new(&[0])], &mut [IoSliceMut::new(&mut into)]);
+                assert_eq!(answer.unwrap().0, Errno::IO.into());
+            }
+        }
+    }
+}
+
+#[test]
 fn file_ranges_are_sent_and_a_cut_file_reads_as_zeros() {
     let server = start(Toy::new());
     for address in server.local_addrs() {

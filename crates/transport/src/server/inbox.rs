@@ -7,6 +7,7 @@
 use super::Halt;
 use crate::error::TransportError;
 use crate::socket;
+use crate::spin::{Spin, Vigil};
 use bivouac_proto::Header;
 use bivouac_proto::header::HEADER_LEN;
 use rustix::fd::BorrowedFd;
@@ -16,7 +17,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// What one receive takes, and the size of a buffer that has not seen a larger request.
-const ROOM: usize = 64 << 10;
+const ROOM: usize = 68 << 10;
 /// A buffer that grew beyond this is given back when its worker becomes idle.
 const KEEP: usize = 1 << 20;
 
@@ -74,6 +75,7 @@ impl Inbox {
         fd: BorrowedFd<'_>,
         stall: Duration,
         halt: &Halt,
+        spin: &mut Spin,
     ) -> Result<Incoming<'_>, TransportError> {
         let mut quiet_since: Option<Duration> = None;
         loop {
@@ -85,7 +87,7 @@ impl Inbox {
             {
                 return self.take(header, needed);
             }
-            match self.receive(fd, needed) {
+            match self.receive(fd, needed, spin) {
                 Ok(0) if self.held.is_empty() => return Ok(Incoming::End),
                 Ok(0) => return Err(TransportError::Closed),
                 Ok(_) => quiet_since = None,
@@ -105,7 +107,12 @@ impl Inbox {
     }
 
     /// Receives more: exactly what is missing of a request of `needed` bytes, or what is there.
-    fn receive(&mut self, fd: BorrowedFd<'_>, needed: Option<usize>) -> Result<usize, Errno> {
+    fn receive(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        needed: Option<usize>,
+        spin: &mut Spin,
+    ) -> Result<usize, Errno> {
         // Move what is held to the front: it is the beginning of a request, and short.
         if self.held.start > 0 {
             self.bytes.copy_within(self.held.clone(), 0);
@@ -120,7 +127,13 @@ impl Inbox {
         }
         let flags = if needed.is_some() { RecvFlags::WAITALL } else { RecvFlags::empty() };
         let free = self.bytes.get_mut(self.held.end..end).unwrap_or_default();
-        let (n, _) = rustix::net::recv(fd, free, flags)?;
+        let awake = if self.held.is_empty() { spin.begin() } else { None };
+        let awake = awake.map(|vigil| wait_awake(fd, free, vigil, spin));
+        let n = match awake {
+            Some(Ok(n)) => n,
+            None | Some(Err(Errno::AGAIN)) => rustix::net::recv(fd, free, flags)?.0,
+            Some(Err(error)) => return Err(error),
+        };
         self.held.end += n;
         Ok(n)
     }
@@ -136,6 +149,24 @@ impl Inbox {
         match message.split_at_mut_checked(body_len) {
             Some((body, payload)) => Ok(Incoming::Request { header, body, payload }),
             None => Err(TransportError::Protocol("a request shorter than its header says")),
+        }
+    }
+}
+
+/// Looks for bytes until they are there or it is time to sleep, which is EAGAIN.
+fn wait_awake(
+    fd: BorrowedFd<'_>,
+    free: &mut [u8],
+    mut vigil: Vigil,
+    spin: &mut Spin,
+) -> Result<usize, Errno> {
+    loop {
+        match rustix::net::recv(fd, &mut *free, RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN) if vigil.goes_on() => {}
+            other => {
+                spin.ended(other.is_ok());
+                return other.map(|(n, _)| n);
+            }
         }
     }
 }

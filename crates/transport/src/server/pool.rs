@@ -12,6 +12,7 @@ use super::responder::{Outlet, Responder};
 use super::{Halt, PeerInfo, Running, ServerOptions, Service};
 use crate::error::TransportError;
 use crate::socket;
+use crate::spin::Spin;
 use bivouac_node::Fd;
 use bivouac_proto::{Errno, Kind};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -326,8 +327,9 @@ impl<S: Service> Pool<S> {
         };
         let versions = || self.service.versions();
         desk.inbox.clear();
+        let mut spin = Spin::new();
         loop {
-            let (header, body, payload) = match desk.inbox.next(line.fd, line.stall, line.halt)? {
+            let (header, body, payload) = match desk.inbox.next(line.fd, line.stall, line.halt, &mut spin)? {
                 Incoming::Request { header, body, payload } => (header, body, payload),
                 Incoming::Idle => return Ok(Stay::Parked),
                 Incoming::End => return Ok(Stay::Closed),

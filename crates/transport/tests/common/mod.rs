@@ -105,7 +105,8 @@ impl Service for Toy {
         match request {
             DataRequest::Read { offset, len, .. } => {
                 reply.buffer().extend((offset..offset + u64::from(len)).map(pattern));
-                reply.ok(&Reply::Data(DataReply::Read { length: 1 }));
+                // Bodies of different lengths.
+                reply.ok(&Reply::Data(DataReply::Read { length: offset }));
             }
             DataRequest::Seek { ino, offset, .. } => {
                 let read = Reply::Data(DataReply::Read { length: 2 });
