@@ -137,3 +137,40 @@ fn a_close_reaches_the_server_also_when_the_program_then_does_nothing() {
     Site::kill(child.id() as i32, Signal::TERM);
     child.wait().expect("ends");
 }
+
+#[test]
+fn a_program_that_outlives_its_deployment_gets_errors_at_once_and_ends() {
+    let site = Site::new("outlives");
+    let name = site.up(2);
+    let program = "import os, time
+f = open('/bivouac/held', 'w'); f.write('x' * 100000); f.flush()
+print('ready', flush=True)
+while os.path.exists('%s'): time.sleep(0.02)
+def fails(call):
+    try: call()
+    except OSError as e: return e.errno == 5
+def all_fail():
+    return all([fails(lambda: os.stat('/bivouac/a')), fails(lambda: os.mkdir('/bivouac/d')), fails(lambda: open('/bivouac/f')),
+                fails(lambda: os.rename('/bivouac/held', '/bivouac/r')), fails(lambda: os.listdir('/bivouac'))])
+first = all_fail()
+begun = time.time()
+again = all([all_fail() for _ in range(20)])
+print(first, again, time.time() - begun < 2, flush=True)";
+    let program = program.replace("%s", site.home().join(&name).to_str().expect("a path"));
+    let mut child = site
+        .command(["exec", &name, "--", "python3", "-c", &program])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
+    std::io::BufRead::read_line(&mut out, &mut line).expect("reads");
+    assert_eq!(line, "ready\n");
+    site.bivouac(["down", &name]).ok();
+    let gone = std::time::Instant::now();
+    line.clear();
+    std::io::Read::read_to_string(&mut out, &mut line).expect("reads");
+    assert_eq!(line, "True True True\n");
+    assert!(child.wait().expect("ends").success());
+    assert!(gone.elapsed() < Duration::from_secs(40), "{:?}", gone.elapsed());
+}

@@ -16,10 +16,13 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Refusal, Reply, Request, RequestId, Status};
 use bivouac_transport::{Answer, Connection, Exchange, Outgoing, TransportError, exchange};
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long a request is repeated before the program gets EIO.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a server is tried that refuses connections while this node's agent does so, too.
+const ALONE: Duration = Duration::from_secs(2);
 
 /// Most requests under way together to one server: the next one is there when the server is done with one.
 const MAX_TO_ONE: usize = 2;
@@ -286,7 +289,7 @@ impl Client {
 
     /// Whether a server is up by the newest map that the agent has.
     fn is_still_up(&self, server: ServerId) -> bool {
-        self.refresh_map();
+        let _ = self.refresh_map();
         self.is_up(server)
     }
 
@@ -301,8 +304,17 @@ impl Client {
             | TransportError::System(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => return Err(error.errno()),
             _ => {}
         }
-        if backoff.begun.is_some() && !self.is_still_up(server) {
-            return Err(Errno::IO);
+        if let Some(begun) = backoff.begun {
+            let alone = matches!(self.refresh_map(), Err(TransportError::Refused));
+            if alone && matches!(error, TransportError::Refused) {
+                // Neither the server nor this node's agent: the deployment is gone. That is found out once.
+                if self.deserted.load(Ordering::Relaxed) || begun.elapsed() > ALONE {
+                    self.deserted.store(true, Ordering::Relaxed);
+                    return Err(Errno::IO);
+                }
+            } else if !self.is_up(server) {
+                return Err(Errno::IO);
+            }
         }
         if backoff.wait() { Ok(()) } else { Err(Errno::IO) }
     }

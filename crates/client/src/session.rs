@@ -70,6 +70,8 @@ pub struct Client {
     /// Descriptors to ask through whether a description is held.
     askers: [Spare<Hidden>; ASKERS],
     held: AtomicPtr<Held>,
+    /// No daemon is left: what refuses a connection need not be tried again and again.
+    pub(crate) deserted: AtomicBool,
     /// Whether blocks on this node are read and written directly.
     pub(crate) local_access: bool,
 }
@@ -126,6 +128,7 @@ impl Client {
             held: AtomicPtr::new(Box::into_raw(Box::new(Held::new(locked)))),
             sole: AtomicBool::new(false),
             renewing: AtomicU64::new(0),
+            deserted: AtomicBool::new(false),
             local_access: local_access(),
         };
         client.agents.give(link, client.fork.generation());
@@ -218,13 +221,15 @@ impl Client {
     }
 
     /// Asks the agent for the current map.
-    pub(crate) fn refresh_map(&self) {
+    pub(crate) fn refresh_map(&self) -> Result<(), TransportError> {
         let generation = self.fork.generation();
-        let Ok(mut link) = self.agent_link() else { return };
-        if let Ok(Some(AgentReply::Map(map))) = ask_agent(&mut link, &AgentRequest::Map) {
-            self.learn_map(map);
+        let mut link = self.agent_link()?;
+        let answer = ask_agent(&mut link, &AgentRequest::Map);
+        if let Ok(Some(AgentReply::Map(map))) = &answer {
+            self.learn_map(map.clone());
         }
         self.agents.give(link, generation);
+        answer.map(|_| ())
     }
 
     /// Tells the agent something for which no answer is needed but its having been heard.
@@ -382,6 +387,7 @@ impl Client {
         let role = Role::Client { credentials: self.credentials.clone(), node: self.node };
         let (connection, welcome) =
             Connection::connect(&endpoint, &self.key, map.deployment, role, &connect_options())?;
+        self.deserted.store(false, Ordering::Relaxed);
         if welcome.namespace > self.namespace() {
             self.learn_namespace(welcome.namespace);
         }
