@@ -228,6 +228,18 @@ fn parallel_hdf5() {
 }
 
 #[test]
+fn direct_writers_damage_nothing_while_files_are_truncated_removed_and_replaced() {
+    let site = Site::new("direct");
+    let program = format!("{}/programs/direct.py", env!("CARGO_MANIFEST_DIR"));
+    for (seed, block) in [(1, "512K"), (2, "64K")] {
+        let name = site.name(block);
+        site.bivouac(["up", &name, "--servers", "4", "--block-size", block]).ok();
+        let said = site.sh(&name, &format!("python3 -B {program} /bivouac/d 4 {seed}")).ok();
+        assert_eq!(said, "whole\n");
+    }
+}
+
+#[test]
 fn what_one_process_changed_another_sees_at_once() {
     let site = Site::new("coherence");
     let name = site.up(4);
