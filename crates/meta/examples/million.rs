@@ -43,6 +43,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// Resident memory of this process, bytes.
+fn resident() -> Result<usize, Box<dyn std::error::Error>> {
+    let pages: usize =
+        std::fs::read_to_string("/proc/self/statm")?.split(' ').nth(1).unwrap_or("0").parse()?;
+    Ok(pages * 4096)
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files: usize = std::env::args().nth(1).map_or(Ok(1_000_000), |n| n.parse())?;
     let dir = tempfile::tempdir_in("/dev/shm")?;
@@ -77,6 +84,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     let before = ALLOCATED.load(Ordering::Relaxed);
+    let resident_before = resident()?;
     let each = |what: &str, work: &mut dyn FnMut(At<'_>) -> Result<(), Failure>| {
         let started = Instant::now();
         for n in 0..files {
@@ -107,8 +115,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         used / files,
         store.counts().log_bytes / files as u64
     );
+    println!("resident: {} bytes a file", resident()?.saturating_sub(resident_before) / files);
     each("lookup", &mut |at| send(MetaRequest::Lookup { at }, &[]).map(drop))?;
+    each("getattr", &mut |at| {
+        send(MetaRequest::GetAttr { ino: Ino::new(at.dir.shard(), 2) }, &[]).map(drop)
+    })?;
     each("unlink", &mut |at| send(MetaRequest::Unlink { at }, &[]).map(drop))?;
+    println!(
+        "resident: {} bytes a file, now that they are gone",
+        resident()?.saturating_sub(resident_before) / files
+    );
     store.close();
     Ok(())
 }

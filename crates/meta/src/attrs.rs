@@ -56,7 +56,7 @@ impl<O: Outside> Core<O> {
         let (shown, split_owner, closes) = self.stripes.with(ino.shard(), |bench| {
             let inode = bench.shard.inode(ino)?;
             let before = inode.owner();
-            may_set(inode, &set, &caller.credentials)?;
+            may_set(&inode, &set, &caller.credentials)?;
             let mut draft = Draft::new(now);
             if let Some(inode) = draft.inode(bench.shard, ino) {
                 change(inode, &set, &caller.credentials, now);
@@ -88,7 +88,7 @@ impl<O: Outside> Core<O> {
     pub(crate) fn parent(&self, ino: Ino) -> Result<Reply, Failure> {
         self.stripes.with(ino.shard(), |bench| {
             bench.shard.inode_is_free(ino)?;
-            let inode = bench.shard.inodes.get(&ino).ok_or(Refusal::UnknownDirectory)?;
+            let inode = bench.shard.inodes.get(ino).ok_or(Refusal::UnknownDirectory)?;
             let place = inode.as_directory().ok_or(Errno::NOTDIR)?;
             Ok(Reply::Meta(MetaReply::Parent { parent: place.parent, name: place.name.to_vec() }))
         })
@@ -113,9 +113,9 @@ impl<O: Outside> Core<O> {
         let layout = layouts::meaning(name).map(|shown| (shown, self.outside.map()));
         self.stripes.with(ino.shard(), |bench| {
             let inode = bench.shard.inode(ino)?;
-            check_xattr(inode, name, &caller.credentials, false)?;
+            check_xattr(&inode, name, &caller.credentials, false)?;
             if let Some((shown, map)) = &layout {
-                out.extend_from_slice(layouts::text(inode, ino, map, *shown)?.as_bytes());
+                out.extend_from_slice(layouts::text(&inode, ino, map, *shown)?.as_bytes());
                 return Ok(Reply::Done);
             }
             let found = inode
@@ -163,7 +163,7 @@ impl<O: Outside> Core<O> {
                 return Ok(reply);
             }
             let inode = bench.shard.inode(ino)?;
-            check_xattr(inode, name, &caller.credentials, true)?;
+            check_xattr(&inode, name, &caller.credentials, true)?;
             if value.len() > XATTR_MAX {
                 return Err(TOO_BIG.into());
             }
@@ -207,7 +207,7 @@ impl<O: Outside> Core<O> {
                 return Ok(reply);
             }
             let inode = bench.shard.inode(ino)?;
-            check_xattr(inode, name, &caller.credentials, true)?;
+            check_xattr(&inode, name, &caller.credentials, true)?;
             let found = inode
                 .xattrs()
                 .binary_search_by(|(n, _)| n.as_slice().cmp(name))

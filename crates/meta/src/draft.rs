@@ -60,7 +60,7 @@ impl Draft {
         let index = match self.inodes.iter().position(|(i, _)| *i == ino) {
             Some(index) => index,
             None => {
-                self.inodes.push((ino, shard.inodes.get(&ino)?.clone()));
+                self.inodes.push((ino, shard.inodes.get(ino)?.into_box()));
                 self.inodes.len() - 1
             }
         };
@@ -89,7 +89,7 @@ impl Draft {
         let now = self.now;
         self.frees = true;
         let drafted = self.inodes.iter().any(|(i, _)| *i == ino);
-        if !drafted && !shard.must_stay(ino) && shard.inodes.get(&ino).is_some_and(|i| i.nlink <= 1) {
+        if !drafted && !shard.must_stay(ino) && shard.inodes.get(ino).is_some_and(|i| i.nlink <= 1) {
             // The common case needs no copy.
             return self.drop_inode(shard, map, ino);
         }
@@ -114,7 +114,7 @@ impl Draft {
         self.frees = true;
         let blocks = match self.inodes.iter().position(|(i, _)| *i == ino) {
             Some(index) => self.inodes.swap_remove(index).1.as_blocks().cloned(),
-            None => shard.inodes.get(&ino).and_then(|i| i.as_blocks()).cloned(),
+            None => shard.inodes.get(ino).and_then(|i| i.as_blocks().cloned()),
         };
         if let Some(blocks) = blocks {
             let end = if blocks.settled { blocks.reach } else { u64::MAX };
@@ -153,7 +153,7 @@ impl Draft {
                         inode.nlink = add(u64::from(inode.nlink), change.subdirectories) as u32;
                         inode.mtime = now;
                         inode.ctime = now;
-                    } else if let Some(inode) = shard.inodes.get(&dir) {
+                    } else if let Some(inode) = shard.inodes.get(dir) {
                         let stamp = Stamp {
                             size: add(inode.size, change.entries),
                             nlink: add(u64::from(inode.nlink), change.subdirectories) as u32,

@@ -70,7 +70,7 @@ impl<O: Outside> Core<O> {
                 return Err(if inode.as_blocks().is_some() {
                     Refusal::NotInRecord.into()
                 } else {
-                    not_a_file(inode)
+                    not_a_file(&inode)
                 });
             };
             let start = usize::try_from(offset).unwrap_or(usize::MAX).min(data.len());
@@ -96,7 +96,7 @@ impl<O: Outside> Core<O> {
             match &inode.body {
                 Body::Record(_) => {}
                 Body::Blocks(_) => return Err(Refusal::NotInRecord.into()),
-                _ => return Err(not_a_file(inode)),
+                _ => return Err(not_a_file(&inode)),
             }
             let end = offset.checked_add(payload.len() as u64).filter(|end| *end <= RECORD_MAX as u64);
             let Some(end) = end else {
@@ -155,7 +155,7 @@ impl<O: Outside> Core<O> {
                     bench.shard.live.entry(ino).or_default().busy = true;
                     Ok(Ok((data, layout, holder)))
                 }
-                _ => Err(not_a_file(inode)),
+                _ => Err(not_a_file(&inode)),
             }
         })?;
         let (data, layout, holder) = match step {
@@ -240,7 +240,7 @@ impl<O: Outside> Core<O> {
                         bench.shard.live.entry(ino).or_default().busy = true;
                         Ok(Some(Ok(before)))
                     }
-                    _ => Err(not_a_file(inode)),
+                    _ => Err(not_a_file(&inode)),
                 }
             })?;
             match step {
@@ -408,7 +408,7 @@ impl<O: Outside> Core<O> {
                     let end = live.written.append_end.or(settled.then_some(size));
                     Ok(Append::Blocks { layout, end, size, generation })
                 }
-                _ => Err(not_a_file(inode)),
+                _ => Err(not_a_file(&inode)),
             }
         })
     }
@@ -472,7 +472,7 @@ impl<O: Outside> Core<O> {
             let inode = bench.shard.inode(ino)?;
             if inode.as_blocks().is_some_and(|b| b.settled) {
                 // Without an open: there will be no close to settle it.
-                let stamp = crate::mutation::Stamp { size: end, mtime: now, ctime: now, ..stamp(inode) };
+                let stamp = crate::mutation::Stamp { size: end, mtime: now, ctime: now, ..stamp(&inode) };
                 draft.push(Mutation::Stamp(ino, stamp));
             }
             draft.answer(&caller.id, &reply);

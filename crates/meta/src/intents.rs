@@ -91,7 +91,7 @@ impl Shard {
                 }
             }
             Step::RemoveDirectory { ino } => {
-                let inode = self.inodes.get(ino).filter(|i| i.nlink > 0).ok_or(Refusal::Busy)?;
+                let inode = self.inodes.get(*ino).filter(|i| i.nlink > 0).ok_or(Refusal::Busy)?;
                 let directory = inode.as_directory().ok_or(Errno::NOTDIR)?;
                 // Who knows that it is split says so with a step for its parts here.
                 let knows = all.contains(&Step::RemoveParts { dir: *ino, shard: id });
@@ -121,7 +121,7 @@ impl Shard {
                 }
             }
             Step::DropLink { ino } | Step::SetParent { ino, .. } => {
-                self.inodes.get(ino).filter(|i| i.nlink > 0).ok_or(Refusal::Busy)?;
+                self.inodes.get(*ino).filter(|i| i.nlink > 0).ok_or(Refusal::Busy)?;
             }
             Step::MakeDirectory { .. } | Step::Touch { .. } => {}
         }
@@ -208,7 +208,7 @@ impl Shard {
             Step::PutEntry { dir, .. } => Some(*dir),
             _ => None,
         };
-        let grown = |dir: &Ino| self.inodes.get(dir).is_some_and(|inode| crate::draft::wants_split(inode));
+        let grown = |dir: &Ino| self.inodes.get(*dir).is_some_and(|inode| crate::draft::wants_split(&inode));
         steps.iter().filter_map(put).filter(grown).collect()
     }
 }

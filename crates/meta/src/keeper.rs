@@ -101,15 +101,15 @@ impl<O: Outside> Core<O> {
         self.stripes.each(|id, shard| {
             work.purges.extend(shard.purges.keys());
             work.intents |= !shard.intents.is_empty() || !shard.decisions.is_empty();
-            for (ino, inode) in &shard.inodes {
+            for (ino, inode) in shard.inodes.unpacked() {
                 match inode.as_blocks() {
-                    Some(blocks) if blocks.cut.is_some() => drop(work.cuts.insert(*ino)),
-                    Some(blocks) if !blocks.settled => drop(work.settles.insert(*ino)),
+                    Some(blocks) if blocks.cut.is_some() => drop(work.cuts.insert(ino)),
+                    Some(blocks) if !blocks.settled => drop(work.settles.insert(ino)),
                     _ => {}
                 }
                 let splitting = inode.as_directory().is_some_and(|d| d.state == Spread::Splitting);
                 if splitting || wants_split(inode) {
-                    work.splits.insert(*ino);
+                    work.splits.insert(ino);
                 }
             }
             for intent in shard.intents.keys() {

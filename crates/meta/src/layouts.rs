@@ -48,7 +48,7 @@ impl Shard {
     /// What a directory says about what is made in it.
     pub(crate) fn template(&self, home: Home) -> Template {
         match home {
-            Home::Packed(dir) => self.inodes.get(&dir).map(|inode| inode.template()).unwrap_or_default(),
+            Home::Packed(dir) => self.inodes.get(dir).map(|inode| inode.template()).unwrap_or_default(),
             Home::Part(dir, part) => self.parts.get(&(dir, part)).map(|part| part.layout).unwrap_or_default(),
         }
     }
@@ -150,7 +150,7 @@ impl<O: Outside> Core<O> {
                 Shown::One(field) => [PREFIX, field.name().as_bytes()].concat(),
                 _ => WHOLE.to_vec(),
             };
-            crate::attrs::check_xattr(inode, &name, &caller.credentials, true)?;
+            crate::attrs::check_xattr(&inode, &name, &caller.credentials, true)?;
             let template = changed(inode.template(), shown, value, mode)?;
             template.check(&map).map_err(|_| Errno::INVAL)?;
             let directory = inode.as_directory();

@@ -6,7 +6,8 @@
 //!
 //! - [`MetaStore`]: the face: open, adopt, serve, close.
 //! - `stripe`, `log`: locking and logging. 64 stripes, each a mutex over its shards and one log file.
-//! - `shard`, `record`: what is in memory. `mutation`: the one way in which it changes. `draft`: changes in the making.
+//! - `shard`, `record`: what is in memory; `entries`, `inodes` and `runs`: how that takes little of it.
+//!   `mutation`: the one way in which it changes. `draft`: changes in the making.
 //! - `names`, `listing`, `attrs`, `access`: entries and attributes, one shard at a time.
 //! - `layouts`: how new files are to be spread, by directory.
 //! - `opens`, `file`, `locks`, `locking`: files in use, their sizes, their small data, their locks.
@@ -24,8 +25,10 @@ mod access;
 mod attrs;
 mod coordinate;
 mod draft;
+mod entries;
 mod error;
 mod file;
+mod inodes;
 mod intents;
 mod keeper;
 mod layouts;
@@ -38,6 +41,7 @@ mod names;
 mod opens;
 mod record;
 mod rename;
+mod runs;
 mod shard;
 mod split;
 mod store;

@@ -4,7 +4,7 @@
 //! others make and remove entries, and while the directory splits. Names that share a cookie come together.
 
 use crate::access::READ;
-use crate::shard::{EntryKey, Named};
+use crate::entries::Entry;
 use crate::store::{Caller, Core, Outside};
 use crate::stripe::Bench;
 use bivouac_layout::namespace::{PARTS, part_of, part_shard};
@@ -43,7 +43,7 @@ impl<O: Outside> Core<O> {
             self.list_parts(caller, dir, &mut listing)?;
         } else {
             self.stripes.with(dir.shard(), |bench| {
-                let inode = bench.shard.inodes.get(&dir);
+                let inode = bench.shard.inodes.get(dir);
                 if inode.is_some_and(|i| i.nlink == 0 && i.as_directory().is_some()) {
                     // Removed, but open: there is nothing in it.
                     return Ok(());
@@ -109,24 +109,24 @@ fn first_cookie(part: u16) -> u64 {
 impl Listing {
     /// Takes a directory's entries with cookies from `low` to `high` from one shard, as far as there is room.
     fn take(&mut self, bench: &Bench<'_>, dir: Ino, low: u64, high: u64) {
-        let first = EntryKey::first(dir, self.after.saturating_add(1).max(low));
-        let belongs = |key: &EntryKey| key.dir == dir && key.cookie <= high;
-        for (key, named) in bench.shard.entries.range(first..).take_while(|(key, _)| belongs(key)) {
+        let first = self.after.saturating_add(1).max(low);
+        for entry in bench.shard.entries.of(dir, first).take_while(|entry| entry.cookie <= high) {
             let enough = self.entries.len() >= self.limit || self.bytes >= MAX_BYTES;
-            if enough && self.after != key.cookie {
+            if enough && self.after != entry.cookie {
                 self.full = true;
                 return;
             }
-            self.push(bench, key, *named);
+            self.push(bench, entry);
         }
     }
 
-    fn push(&mut self, bench: &Bench<'_>, key: &EntryKey, named: Named) {
+    fn push(&mut self, bench: &Bench<'_>, entry: Entry<'_>) {
+        let named = entry.named;
         let attr = if self.attrs && named.ino.shard() == bench.id {
             bench
                 .shard
                 .inodes
-                .get(&named.ino)
+                .get(named.ino)
                 .map(|inode| Box::new(inode.attr(named.ino)))
                 .filter(|a| !a.split)
         } else {
@@ -139,13 +139,13 @@ impl Listing {
             .map_or(0, |l: &FileLayout| 24 + 16 * l.ranges.len());
         let in_blocks = attr.as_ref().is_some_and(|a| !matches!(a.store, Store::Record));
         self.bytes +=
-            key.name.len() + 32 + if self.attrs { 128 + layout + usize::from(in_blocks) } else { 0 };
-        self.after = key.cookie;
+            entry.name.len() + 32 + if self.attrs { 128 + layout + usize::from(in_blocks) } else { 0 };
+        self.after = entry.cookie;
         self.entries.push(DirEntry {
-            name: key.name.to_vec(),
+            name: entry.name.to_vec(),
             ino: named.ino,
             kind: named.kind,
-            cookie: key.cookie,
+            cookie: entry.cookie,
             attr,
         });
     }

@@ -5,7 +5,7 @@
 //! whole or not at all. A snapshot consists of the same changes.
 
 use crate::record::{Inode, Part, Spread};
-use crate::shard::{Answer, EntryKey, Named, Prepared, Shard};
+use crate::shard::{Answer, Named, Prepared, Shard};
 use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::header::OpenId;
 use bivouac_proto::peer::IntentId;
@@ -83,14 +83,14 @@ impl Shard {
             Mutation::Adopt | Mutation::Namespace(_) => {}
             Mutation::PutInode(ino, inode) => {
                 self.last = self.last.max(ino.counter());
-                self.inodes.insert(ino, inode);
+                self.inodes.put(ino, inode);
             }
             Mutation::DropInode(ino) => {
-                self.inodes.remove(&ino);
+                self.inodes.remove(ino);
                 self.orphans.remove(&ino);
             }
             Mutation::Stamp(ino, stamp) => {
-                if let Some(inode) = self.inodes.get_mut(&ino) {
+                self.inodes.modify(ino, |inode| {
                     inode.size = stamp.size;
                     inode.nlink = stamp.nlink;
                     inode.mtime = stamp.mtime;
@@ -101,27 +101,25 @@ impl Shard {
                             blocks.reach = blocks.reach.max(stamp.size);
                         }
                     }
-                }
+                });
             }
             Mutation::PutEntry { dir, name, ino, kind } => {
-                let cookie = bivouac_layout::namespace::cookie(dir, &name);
-                self.entries.insert(EntryKey { dir, cookie, name }, Named { ino, kind });
+                self.entries.put(dir, &name, Named { ino, kind });
             }
             Mutation::DropEntry { dir, name } => {
-                let cookie = bivouac_layout::namespace::cookie(dir, &name);
-                self.entries.remove(&EntryKey { dir, cookie, name });
+                self.entries.remove(dir, &name);
             }
             Mutation::Unpack(dir) => {
                 // What is in parts of the same shard stays.
                 let kept: Vec<u16> = self.parts_of(dir);
                 self.drop_entries(dir, |part| !kept.contains(&part));
-                if let Some(inode) = self.inodes.get_mut(&dir) {
+                self.inodes.modify(dir, |inode| {
                     inode.size = 0;
                     inode.nlink = 2;
                     if let crate::record::Body::Directory(d) = &mut inode.body {
                         d.state = Spread::Split;
                     }
-                }
+                });
             }
             Mutation::PutPart(dir, number, part) => {
                 self.parts.insert((dir, number), part);
@@ -168,9 +166,7 @@ impl Shard {
     }
 
     fn drop_entries(&mut self, dir: Ino, which: impl Fn(u16) -> bool) {
-        let range = EntryKey::first(dir, 0)..EntryKey::first(Ino(dir.0.saturating_add(1)), 0);
-        let part_of = bivouac_layout::namespace::part_of;
-        self.entries.extract_if(range, |key, _| which(part_of(key.cookie))).for_each(drop);
+        self.entries.remove_if(dir, |cookie| which(bivouac_layout::namespace::part_of(cookie)));
     }
 
     /// The numbers of a directory's parts here.
@@ -179,20 +175,20 @@ impl Shard {
     }
 
     fn is_packed(&self, dir: Ino) -> bool {
-        self.inodes.get(&dir).and_then(|i| i.as_directory()).is_some_and(|d| d.state != Spread::Split)
+        self.inodes.get(dir).is_some_and(|i| i.as_directory().is_some_and(|d| d.state != Spread::Split))
     }
 
     /// The changes that make this state out of an empty shard, in batches. Answers from before `horizon` are left out.
     pub(crate) fn snapshot(&self, shard: u16, horizon: Time) -> impl Iterator<Item = Batch> + '_ {
         let head =
             [Mutation::Adopt, Mutation::LastInode(self.last), Mutation::IntentLimit(self.intent_limit)];
-        let inodes = self.inodes.iter().map(|(ino, inode)| Mutation::PutInode(*ino, inode.clone()));
+        let inodes = self.inodes.iter().map(|(ino, inode)| Mutation::PutInode(ino, inode));
         let parts = self.parts.iter().map(|((dir, number), part)| Mutation::PutPart(*dir, *number, *part));
-        let entries = self.entries.iter().map(|(key, named)| Mutation::PutEntry {
-            dir: key.dir,
-            name: key.name.clone(),
-            ino: named.ino,
-            kind: named.kind,
+        let entries = self.entries.iter().map(|entry| Mutation::PutEntry {
+            dir: entry.dir,
+            name: entry.name.into(),
+            ino: entry.named.ino,
+            kind: entry.named.kind,
         });
         let intents = self
             .intents

@@ -177,7 +177,7 @@ impl<O: Outside> Core<O> {
                 }
                 return Ok(reply);
             }
-            let directory = bench.shard.inodes.get(&dir).ok_or(Refusal::UnknownDirectory)?;
+            let directory = bench.shard.inodes.get(dir).ok_or(Refusal::UnknownDirectory)?;
             directory.as_directory().ok_or(Errno::NOTDIR)?;
             if directory.nlink == 0 {
                 return Err(Errno::NOENT.into());
@@ -372,7 +372,7 @@ fn make(
     draft.answer(&caller.id, &reply);
     bench.commit(draft)?;
     let grown = match home {
-        Home::Packed(dir) => bench.shard.inodes.get(&dir).is_some_and(|inode| wants_split(inode)),
+        Home::Packed(dir) => bench.shard.inodes.get(dir).is_some_and(|inode| wants_split(&inode)),
         Home::Part(..) => false,
     };
     Ok((ino, reply, grown))

@@ -27,7 +27,7 @@ pub(crate) fn register(bench: &mut Bench<'_>, now: Time, ino: Ino, opened: Opene
     let (size, orphan) = (inode.size, inode.nlink == 0);
     let mut draft = Draft::new(now);
     if writes_blocks && settled {
-        draft.push(Mutation::Stamp(ino, Stamp { settled: false, ..stamp(inode) }));
+        draft.push(Mutation::Stamp(ino, Stamp { settled: false, ..stamp(&inode) }));
     }
     if orphan {
         let mut holders = bench.shard.holders(ino);
@@ -95,7 +95,7 @@ impl<O: Outside> Core<O> {
         let map = self.outside.map();
         let (ask, purge) = self.stripes.with(ino.shard(), |bench| {
             bench.shard.is_not_busy(ino)?;
-            let Some(inode) = bench.shard.inodes.get(&ino) else {
+            let Some(inode) = bench.shard.inodes.get(ino) else {
                 bench.shard.live.remove(&ino);
                 return Ok((None, false));
             };
@@ -143,7 +143,8 @@ impl<O: Outside> Core<O> {
         let now = self.outside.now();
         let ask = self.stripes.with(ino.shard(), |bench| {
             bench.shard.is_not_busy(ino)?;
-            match (bench.shard.inodes.get(&ino).map(|i| &i.body), bench.shard.live.get(&ino)) {
+            let inode = bench.shard.inodes.get(ino);
+            match (inode.as_deref().map(|i| &i.body), bench.shard.live.get(&ino)) {
                 (_, Some(live)) if live.has_writer() => Ok(None),
                 (Some(Body::Blocks(blocks)), _) if !blocks.settled => {
                     // What its writers would have reported may be lost.
@@ -171,7 +172,7 @@ impl<O: Outside> Core<O> {
                 Ok(found) => *found,
                 Err(errno) => return Err((*errno).into()),
             };
-            let Some(inode) = bench.shard.inodes.get(&ino) else {
+            let Some(inode) = bench.shard.inodes.get(ino) else {
                 return Ok(());
             };
             let live = bench.shard.live.get(&ino);
@@ -179,7 +180,7 @@ impl<O: Outside> Core<O> {
                 let written = live.map(|l| l.written).unwrap_or_default();
                 let seen = i64::try_from(age).map_or(0, |age| asked.saturating_sub(age));
                 let size = inode.size.max(length).max(written.end);
-                let stamp = settled_stamp(inode, size, written.last.max(seen), now);
+                let stamp = settled_stamp(&inode, size, written.last.max(seen), now);
                 let mut draft = Draft::freeing(now);
                 draft.push(Mutation::Stamp(ino, stamp));
                 bench.commit(draft)?;
@@ -231,7 +232,7 @@ fn note(written: &mut Written, wrote: Option<Wrote>, generation: u32, now: Time)
 
 /// Settles the record if the reports tell enough; otherwise marks the file busy, and the servers are to be asked.
 fn begin_settling(bench: &mut Bench<'_>, ino: Ino, now: Time) -> Op<Option<Ask>> {
-    let Some(inode) = bench.shard.inodes.get(&ino) else {
+    let Some(inode) = bench.shard.inodes.get(ino) else {
         return Ok(None);
     };
     let Some(blocks) = inode.as_blocks().filter(|b| !b.settled) else {
@@ -243,7 +244,7 @@ fn begin_settling(bench: &mut Bench<'_>, ino: Ino, now: Time) -> Op<Option<Ask>>
         bench.shard.live.entry(ino).or_default().busy = true;
         return Ok(Some(Ask { layout }));
     }
-    let stamp = settled_stamp(inode, inode.size.max(written.end), written.last, now);
+    let stamp = settled_stamp(&inode, inode.size.max(written.end), written.last, now);
     let mut draft = Draft::freeing(now);
     draft.push(Mutation::Stamp(ino, stamp));
     bench.commit(draft)?;
@@ -263,7 +264,7 @@ pub(crate) fn end_busy(bench: &mut Bench<'_>, ino: Ino) {
 
 /// Removes an inode that lost its last link while it was in use, and is not any more.
 pub(crate) fn reap(bench: &mut Bench<'_>, map: &bivouac_layout::Map, ino: Ino, now: Time) -> Op<()> {
-    let gone = bench.shard.inodes.get(&ino).is_some_and(|i| i.nlink == 0);
+    let gone = bench.shard.inodes.get(ino).is_some_and(|i| i.nlink == 0);
     if gone && !bench.shard.in_use(ino) {
         let mut draft = Draft::freeing(now);
         draft.drop_inode(bench.shard, map, ino);

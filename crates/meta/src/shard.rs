@@ -4,9 +4,11 @@
 //! written under the lock of the shard's stripe.
 
 use crate::access::Owner;
+use crate::entries::Entries;
 use crate::error::{Op, Stop};
+use crate::inodes::{Inodes, Seen};
 use crate::locks::LockTable;
-use crate::record::{Inode, Part, Spread};
+use crate::record::{Part, Spread};
 use bivouac_layout::namespace;
 use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::header::OpenId;
@@ -15,21 +17,6 @@ use bivouac_proto::{Errno, FileKind, Refusal, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
-
-/// Where an entry is kept: in the order of listings, so that one is a range of the tree.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct EntryKey {
-    pub dir: Ino,
-    pub cookie: u64,
-    pub name: Box<[u8]>,
-}
-
-impl EntryKey {
-    /// Before all entries of `dir` with this cookie. (An empty boxed slice takes no memory.)
-    pub(crate) fn first(dir: Ino, cookie: u64) -> EntryKey {
-        EntryKey { dir, cookie, name: Box::default() }
-    }
-}
 
 /// What an entry names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,8 +118,8 @@ impl Live {
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
     // Durable.
-    pub entries: BTreeMap<EntryKey, Named>,
-    pub inodes: BTreeMap<Ino, Box<Inode>>,
+    pub entries: Entries,
+    pub inodes: Inodes,
     pub parts: BTreeMap<(Ino, u16), Part>,
     /// Counter of the newest inode.
     pub last: u64,
@@ -168,17 +155,12 @@ pub(crate) struct Shard {
 impl Shard {
     /// What `name` names in `dir`.
     pub(crate) fn find(&self, dir: Ino, name: &[u8]) -> Option<Named> {
-        let cookie = namespace::cookie(dir, name);
-        self.entries
-            .range(EntryKey::first(dir, cookie)..)
-            .take_while(|(key, _)| key.dir == dir && key.cookie == cookie)
-            .find(|(key, _)| *key.name == *name)
-            .map(|(_, named)| *named)
+        self.entries.find(dir, name)
     }
 
     /// An inode; ENOENT if there is none.
-    pub(crate) fn inode(&self, ino: Ino) -> Result<&Inode, Errno> {
-        self.inodes.get(&ino).map(|inode| &**inode).ok_or(Errno::NOENT)
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Seen<'_>, Errno> {
+        self.inodes.get(ino).ok_or(Errno::NOENT)
     }
 
     /// Where a directory's entry `name` belongs here, when the sender takes it for `split` or not.
@@ -188,7 +170,7 @@ impl Shard {
             let found = self.parts.get(&(dir, part)).ok_or(Refusal::UnknownDirectory)?;
             return Ok((Home::Part(dir, part), found.owner()));
         }
-        let inode = self.inodes.get(&dir).ok_or(Refusal::UnknownDirectory)?;
+        let inode = self.inodes.get(dir).ok_or(Refusal::UnknownDirectory)?;
         match inode.as_directory() {
             None => Err(Errno::NOTDIR.into()),
             Some(d) if d.state == Spread::Split => Err(Refusal::DirectorySplit.into()),
@@ -209,7 +191,7 @@ impl Shard {
     pub(crate) fn may_change(&self, home: Home) -> Op<()> {
         let dir = match home {
             Home::Packed(dir) => {
-                let state = self.inodes.get(&dir).and_then(|i| i.as_directory()).map(|d| d.state);
+                let state = self.inodes.get(dir).and_then(|i| i.as_directory().map(|d| d.state));
                 if state == Some(Spread::Splitting) {
                     return Err(Stop::Wait);
                 }

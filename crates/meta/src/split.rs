@@ -9,7 +9,7 @@ use crate::draft::{Draft, wants_split};
 use crate::error::Stop;
 use crate::mutation::Mutation;
 use crate::record::{Body, Inode, Part, Spread};
-use crate::shard::{EntryKey, Key};
+use crate::shard::Key;
 use crate::store::{Core, Outside};
 use bivouac_layout::namespace::{PARTS, cookie, part_of, part_shard};
 use bivouac_layout::{Ino, Map, ServerId, Template};
@@ -34,11 +34,11 @@ impl<O: Outside> Core<O> {
     pub(crate) fn split_directory(&self, dir: Ino) -> Result<(), Failure> {
         let now = self.outside.now();
         let begun = self.stripes.with(dir.shard(), |bench| {
-            let Some(inode) = bench.shard.inodes.get(&dir) else {
+            let Some(inode) = bench.shard.inodes.get(dir) else {
                 return Ok(None);
             };
             let state = inode.as_directory().map(|d| d.state);
-            let due = wants_split(inode) && inode.nlink > 0;
+            let due = wants_split(&inode) && inode.nlink > 0;
             match state {
                 Some(Spread::Splitting) => {}
                 Some(Spread::Packed) if due => {
@@ -53,12 +53,11 @@ impl<O: Outside> Core<O> {
                 _ => return Ok(None),
             }
             let inode = bench.shard.inode(dir)?;
-            let range = EntryKey::first(dir, 0)..EntryKey::first(Ino(dir.0.saturating_add(1)), 0);
             let entries: Vec<MovedEntry> = bench
                 .shard
                 .entries
-                .range(range)
-                .map(|(key, named)| MovedEntry { name: key.name.to_vec(), ino: named.ino, kind: named.kind })
+                .of(dir, 0)
+                .map(|e| MovedEntry { name: e.name.to_vec(), ino: e.named.ino, kind: e.named.kind })
                 .collect();
             Ok(Some((inode.owner(), inode.template(), inode.mtime, entries)))
         })?;

@@ -407,7 +407,7 @@ impl<O: Outside> Core<O> {
     fn make_root(&self) -> Result<(), Failure> {
         let now = self.outside.now();
         self.stripes.with(Ino::ROOT.shard(), |bench| {
-            if bench.shard.inodes.contains_key(&Ino::ROOT) {
+            if bench.shard.inodes.get(Ino::ROOT).is_some() {
                 return Ok(());
             }
             let uid = rustix::process::geteuid().as_raw();

@@ -1,0 +1,266 @@
+//! The inodes of a shard.
+//!
+//! Most are small files without anything special. These lie packed, in a few dozen bytes ([`Runs`]), and are
+//! unpacked when they are looked at; the others lie as they are.
+
+use crate::record::{Body, Inode};
+use crate::runs::{Record, Runs};
+use bivouac_layout::Ino;
+use bivouac_proto::Time;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::Deref;
+
+/// Files with more data than this are not packed, bytes: moving it would cost more than it saves.
+const PACKED: usize = 160;
+
+/// Room for a packed inode, bytes.
+const ROOM: usize = 96 + PACKED;
+
+/// All inodes of a shard.
+#[derive(Debug, Default)]
+pub(crate) struct Inodes {
+    /// By (0, number).
+    packed: Runs,
+    others: BTreeMap<Ino, Box<Inode>>,
+}
+
+/// An inode to look at.
+#[derive(Debug)]
+pub(crate) enum Seen<'a> {
+    Here(&'a Inode),
+    Unpacked(Inode),
+}
+
+impl Deref for Seen<'_> {
+    type Target = Inode;
+
+    fn deref(&self) -> &Inode {
+        match self {
+            Seen::Here(inode) => inode,
+            Seen::Unpacked(inode) => inode,
+        }
+    }
+}
+
+impl Seen<'_> {
+    /// An inode of one's own.
+    pub(crate) fn into_box(self) -> Box<Inode> {
+        match self {
+            Seen::Here(inode) => Box::new(inode.clone()),
+            Seen::Unpacked(inode) => Box::new(inode),
+        }
+    }
+}
+
+/// What is kept of a packed inode. Times are as they are usually alike.
+#[derive(Serialize, Deserialize)]
+struct Packed<'a> {
+    kind: PackedKind,
+    mode: u16,
+    nlink: u32,
+    uid: u32,
+    gid: u32,
+    size_generation: u32,
+    btime: Time,
+    /// Less the time before it, wrapping.
+    ctime: Time,
+    mtime: Time,
+    atime: Time,
+    #[serde(borrow, with = "serde_bytes")]
+    data: &'a [u8],
+}
+
+#[derive(Serialize, Deserialize)]
+enum PackedKind {
+    Record,
+    Symlink,
+    Fifo,
+    Socket,
+    CharDevice(u32),
+    BlockDevice(u32),
+}
+
+impl Inodes {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.packed.len() + self.others.len()
+    }
+
+    pub(crate) fn get(&self, ino: Ino) -> Option<Seen<'_>> {
+        // The directories are among these, which every operation looks at.
+        if let Some(inode) = self.others.get(&ino) {
+            return Some(Seen::Here(inode));
+        }
+        self.packed.with((0, ino.0)).next().and_then(unpack).map(Seen::Unpacked)
+    }
+
+    /// Adds or replaces one.
+    pub(crate) fn put(&mut self, ino: Ino, inode: Box<Inode>) {
+        let key = (0, ino.0);
+        match pack(&inode, &mut [0; ROOM]) {
+            Some(bytes) => {
+                if !self.packed.put(key, |_| true, bytes) {
+                    self.others.remove(&ino);
+                }
+            }
+            None => {
+                if self.others.insert(ino, inode).is_none() {
+                    self.packed.remove(key, |_| true);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, ino: Ino) {
+        if !self.packed.remove((0, ino.0), |_| true) {
+            self.others.remove(&ino);
+        }
+    }
+
+    /// Changes one, if it is there.
+    pub(crate) fn modify(&mut self, ino: Ino, change: impl FnOnce(&mut Inode)) {
+        if let Some(inode) = self.others.get_mut(&ino) {
+            change(inode);
+        } else if let Some(mut inode) = self.get(ino).map(Seen::into_box) {
+            change(&mut inode);
+            self.put(ino, inode);
+        }
+    }
+
+    /// Directories and files in blocks, and some others.
+    pub(crate) fn unpacked(&self) -> impl Iterator<Item = (Ino, &Inode)> {
+        self.others.iter().map(|(ino, inode)| (*ino, &**inode))
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Ino, Box<Inode>)> {
+        let open = |record: Record<'_>| Some((Ino(record.key.1), Box::new(unpack(record.bytes)?)));
+        let packed = self.packed.from((0, 0)).filter_map(open);
+        packed.chain(self.others.iter().map(|(ino, inode)| (*ino, inode.clone())))
+    }
+}
+
+/// The inode packed, if it is one of those that are.
+fn pack<'a>(inode: &Inode, room: &'a mut [u8; ROOM]) -> Option<&'a [u8]> {
+    if inode.extra.is_some() {
+        return None;
+    }
+    let none: &[u8] = &[];
+    let (kind, data) = match &inode.body {
+        Body::Record(data) => (PackedKind::Record, &**data),
+        Body::Symlink(target) => (PackedKind::Symlink, &**target),
+        Body::Fifo => (PackedKind::Fifo, none),
+        Body::Socket => (PackedKind::Socket, none),
+        Body::CharDevice(number) => (PackedKind::CharDevice(*number), none),
+        Body::BlockDevice(number) => (PackedKind::BlockDevice(*number), none),
+        Body::Blocks(_) | Body::Directory(_) => return None,
+    };
+    if data.len() > PACKED || inode.size != data.len() as u64 {
+        return None;
+    }
+    let packed = Packed {
+        kind,
+        mode: inode.mode,
+        nlink: inode.nlink,
+        uid: inode.uid,
+        gid: inode.gid,
+        size_generation: inode.size_generation,
+        btime: inode.btime,
+        ctime: inode.ctime.wrapping_sub(inode.btime),
+        mtime: inode.mtime.wrapping_sub(inode.ctime),
+        atime: inode.atime.wrapping_sub(inode.btime),
+        data,
+    };
+    postcard::to_slice(&packed, room).ok().map(|bytes| &*bytes)
+}
+
+fn unpack(bytes: &[u8]) -> Option<Inode> {
+    let packed: Packed<'_> = postcard::from_bytes(bytes).ok()?;
+    let ctime = packed.btime.wrapping_add(packed.ctime);
+    Some(Inode {
+        size: packed.data.len() as u64,
+        atime: packed.btime.wrapping_add(packed.atime),
+        mtime: ctime.wrapping_add(packed.mtime),
+        ctime,
+        btime: packed.btime,
+        nlink: packed.nlink,
+        uid: packed.uid,
+        gid: packed.gid,
+        size_generation: packed.size_generation,
+        mode: packed.mode,
+        body: match packed.kind {
+            PackedKind::Record => Body::Record(packed.data.into()),
+            PackedKind::Symlink => Body::Symlink(packed.data.into()),
+            PackedKind::Fifo => Body::Fifo,
+            PackedKind::Socket => Body::Socket,
+            PackedKind::CharDevice(number) => Body::CharDevice(number),
+            PackedKind::BlockDevice(number) => Body::BlockDevice(number),
+        },
+        extra: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::Owner;
+    use crate::record::Extra;
+    use bivouac_layout::{ShardId, Template};
+
+    fn inodes() -> Vec<Inode> {
+        let owner = Owner { mode: 0o4755, uid: u32::MAX, gid: 1000 };
+        let mut made = Vec::new();
+        for len in [0, 1, 8, PACKED, PACKED + 1, 4096] {
+            made.push(Inode::new(owner, 1_700_000_000_000_000_000, Body::Record(vec![b'd'; len].into())));
+            made.push(Inode::new(owner, 0, Body::Symlink(vec![b'd'; len].into())));
+        }
+        made.extend([Body::Fifo, Body::Socket].map(|body| Inode::new(owner, -1, body)));
+        made.push(Inode::new(owner, 5, Body::CharDevice(u32::MAX)));
+        made.push(Inode::new(owner, 5, Body::BlockDevice(7)));
+        made.push(Inode::directory(owner, 5, Ino::ROOT, b"name", Template::default()));
+        let mut special = made[2].clone();
+        special.extra = Some(Box::new(Extra { linkable: true, ..Extra::default() }));
+        made.push(special);
+        let mut far = made[4].clone();
+        (far.atime, far.mtime, far.ctime, far.btime) = (Time::MIN, Time::MAX, -3, Time::MAX);
+        (far.nlink, far.size_generation) = (0, u32::MAX);
+        made.push(far);
+        made
+    }
+
+    #[test]
+    fn an_inode_comes_back_as_it_was_put() {
+        let mut store = Inodes::default();
+        let made = inodes();
+        // Each in the place of each, packed or not.
+        for first in &made {
+            for (counter, inode) in (1..).zip(&made) {
+                let ino = Ino::new(ShardId(9), counter);
+                store.put(ino, Box::new(first.clone()));
+                store.put(ino, Box::new(inode.clone()));
+                assert_eq!(&*store.get(ino).unwrap(), inode);
+            }
+            assert_eq!(store.len(), made.len());
+        }
+        let mut all: Vec<_> = store.iter().map(|(ino, inode)| (ino, *inode)).collect();
+        all.sort_by_key(|(ino, _)| *ino);
+        assert_eq!(all.iter().map(|(_, inode)| inode.clone()).collect::<Vec<_>>(), made);
+        for (ino, inode) in all {
+            store.modify(ino, |inode| inode.nlink = 77);
+            assert_eq!(*store.get(ino).unwrap(), Inode { nlink: 77, ..inode });
+            store.remove(ino);
+            assert!(store.get(ino).is_none());
+        }
+        assert_eq!(store.len(), 0);
+    }
+
+    #[test]
+    fn a_small_plain_file_takes_few_bytes() {
+        let owner = Owner { mode: 0o644, uid: 1000, gid: 1000 };
+        let mut file =
+            Inode::new(owner, 1_700_000_000_000_000_000, Body::Record(b"8 bytes.".to_vec().into()));
+        (file.mtime, file.ctime) = (file.mtime + 90_000, file.ctime + 90_000);
+        assert!(pack(&file, &mut [0; ROOM]).unwrap().len() <= 34);
+    }
+}
