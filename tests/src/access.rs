@@ -13,7 +13,7 @@ pub fn can_mount() -> bool {
 
 /// Values for `--access` that can be tested here.
 pub fn accesses() -> &'static [&'static str] {
-    if can_mount() { &["preload", "fuse"] } else { &["preload"] }
+    if can_mount() { &["preload", "fuse", "both"] } else { &["preload"] }
 }
 
 /// A program that `make setup` installs with cargo, or that stands in `BIVOUAC_TEST_TOOLS`.

@@ -273,6 +273,8 @@ pub enum Access {
     Preload,
     /// A mount: for every program.
     Fuse,
+    /// A mount, past which the library reads and writes: for every program, and as fast with data as the library.
+    Both,
 }
 
 impl AccessArgs {
@@ -284,7 +286,11 @@ impl AccessArgs {
             given => given,
         };
         if self.verbose {
-            let name = if chosen == Access::Fuse { "fuse" } else { "preload" };
+            let name = match chosen {
+                Access::Fuse => "fuse",
+                Access::Both => "both",
+                _ => "preload",
+            };
             eprintln!("bivouac: access: {name}");
         }
         chosen

@@ -14,6 +14,7 @@ use bivouac_transport::Endpoint;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -58,7 +59,8 @@ impl Inside {
         } else {
             Command::new(program)
         };
-        command.args(arguments).envs(self.variables());
+        // The command may be inside of a mount already, which it is not to use.
+        command.args(arguments).env_remove("BIVOUAC_MOUNTED").envs(self.variables());
         Ok(command)
     }
 }
@@ -66,15 +68,25 @@ impl Inside {
 /// `exec`: becomes the command.
 pub fn exec(home: &Home, args: &ExecArgs) -> Result<(), Error> {
     let words = &args.command;
-    let mut command = match args.access.chosen() {
-        Access::Fuse => {
-            let environment = attachable(home, &args.name)?;
+    let access = args.access.chosen();
+    let mut command = match access {
+        Access::Fuse | Access::Both => {
+            let mut environment = attachable(home, &args.name)?;
+            // Before there is a mount, so that what is missing is said in time.
+            let library = (access == Access::Both).then(library).transpose()?;
             private::enter(&args.name, &environment.mount)?;
             let Some((program, arguments)) = words.split_first() else {
                 return Err(Error::refused("there is no command", "give one after --"));
             };
             let mut command = Command::new(program);
-            command.args(arguments).envs(environment.to_env());
+            command.args(arguments);
+            match library {
+                Some(library) => {
+                    environment.mounted = Some(device(Path::new(&environment.mount))?);
+                    command.envs(Inside { environment, library }.variables())
+                }
+                None => command.envs(environment.to_env()),
+            };
             command
         }
         _ => Inside::find(home, &args.name)?.command(words)?,
@@ -83,16 +95,24 @@ pub fn exec(home: &Home, args: &ExecArgs) -> Result<(), Error> {
     Err(exec_error(words, cause))
 }
 
+/// The device number of what is mounted at a path, major and minor.
+fn device(mount: &Path) -> Result<(u32, u32), Error> {
+    let found = std::fs::metadata(mount).map_err(|cause| Error::file("look at", mount, cause))?;
+    Ok((rustix::fs::major(found.dev()), rustix::fs::minor(found.dev())))
+}
+
 /// The command that `run` starts: the given one, or where that is to have a mount, this program, which makes the mount and becomes
 /// the given one.
 pub fn command(home: &Home, name: &str, access: AccessArgs, words: &[OsString]) -> Result<Command, Error> {
-    if access.chosen() != Access::Fuse {
-        return Inside::find(home, name)?.command(words);
-    }
+    let access = match access.chosen() {
+        Access::Fuse => "fuse",
+        Access::Both => "both",
+        _ => return Inside::find(home, name)?.command(words),
+    };
     let own = std::env::current_exe()
         .map_err(|cause| Error::System { what: "cannot find this program's own file".into(), cause })?;
     let mut command = Command::new(own);
-    command.args(["exec", name, "--fuse", "--"]).args(words);
+    command.args(["exec", name, "--access", access, "--"]).args(words);
     Ok(command)
 }
 
@@ -132,7 +152,7 @@ pub fn attachable(home: &Home, name: &str) -> Result<Environment, Error> {
             cause: format!("the agent of {name:?} on this machine does not answer: {e}"),
             remedy: format!("`bivouac status {name}` shows the deployment; log: {}", trace.log.display()),
         })?;
-    Ok(Environment { name: name.to_owned(), mount: trace.mount, key_path })
+    Ok(Environment { name: name.to_owned(), mount: trace.mount, key_path, mounted: None })
 }
 
 /// Why there is no agent of the deployment on this machine.

@@ -150,7 +150,7 @@ impl Handle {
         if self.directory { Err(Errno::ISDIR) } else { Ok(slot) }
     }
 
-    fn writable(&self) -> Result<&'static Slot, Errno> {
+    pub(crate) fn writable(&self) -> Result<&'static Slot, Errno> {
         let slot = self.slot()?;
         let flags = slot.flags.load(Ordering::Relaxed) as i32;
         if flags & libc::O_ACCMODE == libc::O_RDONLY || flags & libc::O_PATH != 0 || self.directory {
@@ -303,7 +303,7 @@ impl Handle {
     }
 
     /// Appends; returns the file's end behind it and the count.
-    fn append(&self, slot: &Slot, from: &[IoSlice<'_>]) -> Result<(u64, usize), Errno> {
+    pub(crate) fn append(&self, slot: &Slot, from: &[IoSlice<'_>]) -> Result<(u64, usize), Errno> {
         let mut end = slot.offset.load(Ordering::Relaxed);
         let mut count = 0;
         // One request, and so atomic, up to what a message carries.

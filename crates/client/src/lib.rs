@@ -37,6 +37,7 @@ mod open;
 mod record;
 mod rpc;
 mod session;
+mod shortcut;
 mod spread;
 mod walk;
 
@@ -47,5 +48,6 @@ pub use locks::LockKind;
 pub use names::StatFs;
 pub use number::OpenedFile;
 pub use session::Client;
+pub use shortcut::{DESCRIBE, Entered, MAPS, Shared};
 pub use spread::{Holding, Spread};
 pub use walk::strip_mount;

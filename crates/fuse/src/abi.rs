@@ -51,6 +51,7 @@ pub(crate) mod op {
     pub(crate) const CREATE: u32 = 35;
     pub(crate) const INTERRUPT: u32 = 36;
     pub(crate) const DESTROY: u32 = 38;
+    pub(crate) const IOCTL: u32 = 39;
     pub(crate) const BATCH_FORGET: u32 = 42;
     pub(crate) const FALLOCATE: u32 = 43;
     pub(crate) const RENAME2: u32 = 45;
@@ -92,6 +93,8 @@ pub(crate) mod set {
 
 /// Flags of single operations.
 pub(crate) const OPEN_KILL_SUIDGID: u32 = 1 << 0;
+/// The read is a call of some process's, and not for the page cache.
+pub(crate) const READ_LOCK_OWNER: u32 = 1 << 1;
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub(crate) const LOCK_FLOCK: u32 = 1 << 0;

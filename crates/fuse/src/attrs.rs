@@ -45,6 +45,9 @@ pub(crate) fn put_attr(face: &Face, reply: &mut Reply, attr: &Attr) {
 fn note_privilege(face: &Face, attr: &Attr) {
     let privileged = attr.kind == FileKind::File && attr.mode & (SET_UID | SET_GID) != 0;
     face.privileged.note(attr.ino, privileged);
+    if privileged {
+        face.shortcuts.detour(attr.ino);
+    }
 }
 
 impl Call<'_> {

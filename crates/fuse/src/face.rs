@@ -5,6 +5,7 @@ use crate::dirs::OpenDirectory;
 use crate::files::OpenFile;
 use crate::locks::{Interruptions, Lockers};
 use crate::session::Channel;
+use crate::shortcuts::Shortcuts;
 use crate::writers::Writers;
 use bivouac_client::Client;
 use bivouac_layout::Ino;
@@ -28,6 +29,7 @@ pub(crate) struct Face {
     pub(crate) privileged: Privileged,
     pub(crate) removed: Removed,
     pub(crate) writers: Writers,
+    pub(crate) shortcuts: Shortcuts,
 }
 
 /// One request being served.
@@ -71,6 +73,7 @@ impl Face {
             privileged: Privileged::default(),
             removed: Removed::default(),
             writers: Writers::default(),
+            shortcuts: Shortcuts::default(),
         }
     }
 
@@ -127,6 +130,7 @@ impl Call<'_> {
             op::FLUSH => self.flush(),
             op::RELEASE => self.release(),
             op::FSYNC => self.fsync(),
+            op::IOCTL => self.ioctl(),
             op::FALLOCATE => self.fallocate(),
             op::LSEEK => self.lseek(),
             op::COPY_FILE_RANGE => self.copy_file_range(),

@@ -1,7 +1,8 @@
 //! Operations on open files.
 
 use crate::abi::{
-    OPEN_KILL_SUIDGID, OPENED_DIRECT_IO, OPENED_PARALLEL_WRITES, Reply, WRITE_CACHE, WRITE_KILL_SUIDGID,
+    OPEN_KILL_SUIDGID, OPENED_DIRECT_IO, OPENED_PARALLEL_WRITES, READ_LOCK_OWNER, Reply, WRITE_CACHE,
+    WRITE_KILL_SUIDGID,
 };
 use crate::face::{Answer, Call};
 use bivouac_client::{Handle, OpenedFile};
@@ -27,6 +28,7 @@ impl Call<'_> {
     fn put_opened(&self, reply: &mut Reply, handle: Arc<Handle>) {
         let file = Arc::new(OpenFile { handle });
         self.face.writers.opened(&file);
+        self.face.shortcuts.opened(file.handle.ino());
         let number = self.face.files.add(file);
         // Not direct: the pages of an earlier open are dropped, and looked after by size and time.
         let flags = if self.face.direct { OPENED_DIRECT_IO | OPENED_PARALLEL_WRITES } else { 0 };
@@ -88,7 +90,12 @@ impl Call<'_> {
 
     pub(crate) fn read(&mut self) -> Result<Answer, Errno> {
         let (fh, offset, size) = (self.fields.u64()?, self.fields.u64()?, self.fields.u32()? as usize);
+        let how = self.fields.u32()?;
         let file = self.file(fh)?;
+        if how & READ_LOCK_OWNER == 0 && self.face.direct {
+            // A page of a mapping.
+            self.face.shortcuts.detour(file.handle.ino());
+        }
         let size = size.min(self.scratch.len());
         let into = self.scratch.get_mut(..size).ok_or(Errno::INVAL)?;
         let count = file.handle.pread(offset, &mut [IoSliceMut::new(into)])?;
@@ -142,6 +149,7 @@ impl Call<'_> {
         for number in self.face.lockers.closed(fh, file.handle.ino()) {
             self.unlock_all(&file.handle, number);
         }
+        self.face.shortcuts.closed(&file);
         self.face.writers.close(&file, || self.face.client.close_number(file.handle.id()));
         Ok(Answer::Empty)
     }

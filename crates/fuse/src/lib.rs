@@ -22,6 +22,7 @@
 //!
 //! - [`abi`]: the kernel's messages. [`device`]: `/dev/fuse`, mounting, unmounting.
 //! - [`session`]: the conversation: beginning, threads, end.
+//! - [`shortcuts`]: files whose data goes past the mount.
 //! - [`writers`]: what keeps times that are set from being overtaken by reports of earlier writes.
 //! - [`face`]: what all operations share, and which one a request is; [`names`], [`attrs`], [`files`], [`dirs`],
 //!   [`locks`], [`xattrs`]: the families of operations.
@@ -37,6 +38,7 @@ mod files;
 mod locks;
 mod names;
 mod session;
+mod shortcuts;
 mod writers;
 mod xattrs;
 

@@ -13,6 +13,8 @@ pub const DEPLOYMENT_VARIABLE: &CStr = c"BIVOUAC_DEPLOYMENT";
 pub const MOUNT_VARIABLE: &CStr = c"BIVOUAC_MOUNT";
 /// The file that holds the deployment's key.
 pub const KEY_VARIABLE: &CStr = c"BIVOUAC_KEY";
+/// Names the device number that the kernel mount has at the mount point, `major:minor`.
+pub const MOUNTED_VARIABLE: &CStr = c"BIVOUAC_MOUNTED";
 
 /// Longest name of a deployment, bytes: it becomes part of a socket's name, which has at most 107.
 pub const NAME_MAX: usize = 48;
@@ -58,6 +60,8 @@ pub struct Environment {
     pub mount: String,
     /// The file that holds the key.
     pub key_path: String,
+    /// The device number, major and minor, of the kernel mount that there is at `mount`.
+    pub mounted: Option<(u32, u32)>,
 }
 
 impl Environment {
@@ -78,20 +82,27 @@ impl Environment {
         let name = lookup(DEPLOYMENT_VARIABLE)?.to_str().ok()?;
         let mount = lookup(MOUNT_VARIABLE)?.to_str().ok()?;
         let key_path = lookup(KEY_VARIABLE)?.to_str().ok()?;
+        let mounted = lookup(MOUNTED_VARIABLE).and_then(|device| {
+            let (major, minor) = device.to_str().ok()?.split_once(':')?;
+            Some((major.parse().ok()?, minor.parse().ok()?))
+        });
         (is_valid_name(name) && is_valid_mount(mount) && key_path.starts_with('/')).then(|| Environment {
             name: name.into(),
             mount: mount.into(),
             key_path: key_path.into(),
+            mounted,
         })
     }
 
     /// The variables to export.
-    pub fn to_env(&self) -> [(&'static str, String); 3] {
-        [
+    pub fn to_env(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let mounted = self.mounted.map(|(major, minor)| ("BIVOUAC_MOUNTED", format!("{major}:{minor}")));
+        let always = [
             ("BIVOUAC_DEPLOYMENT", self.name.clone()),
             ("BIVOUAC_MOUNT", self.mount.clone()),
             ("BIVOUAC_KEY", self.key_path.clone()),
-        ]
+        ];
+        always.into_iter().chain(mounted)
     }
 }
 
@@ -127,12 +138,14 @@ mod tests {
 
     #[test]
     fn an_environment_survives_its_own_variables() {
-        let env = Environment { name: "job".into(), mount: "/m".into(), key_path: "/k".into() };
-        let pairs = env.to_env().map(|(k, v)| (k, std::ffi::CString::new(v).unwrap()));
-        let find = |name: &CStr| {
-            pairs.iter().find(|(k, _)| k.as_bytes() == name.to_bytes()).map(|(_, v)| v.as_c_str())
-        };
-        assert_eq!(Environment::from_lookup(find), Some(env));
+        for mounted in [None, Some((0, 4711))] {
+            let env = Environment { name: "job".into(), mount: "/m".into(), key_path: "/k".into(), mounted };
+            let pairs: Vec<_> = env.to_env().map(|(k, v)| (k, std::ffi::CString::new(v).unwrap())).collect();
+            let find = |name: &CStr| {
+                pairs.iter().find(|(k, _)| k.as_bytes() == name.to_bytes()).map(|(_, v)| v.as_c_str())
+            };
+            assert_eq!(Environment::from_lookup(find), Some(env));
+        }
         assert_eq!(Environment::from_lookup(|_| None), None);
     }
 

@@ -33,10 +33,15 @@ pub struct Slot {
     pub in_blocks: AtomicU32,
     /// When it began to retire, in [`ticks`].
     pub(crate) retired_at: AtomicU32,
-    /// Directory that it was opened in, and the name there: its length, then as many bytes.
+    /// Directory that it was opened in, and the name there: its length, then as many bytes. A description of a kernel mount's,
+    /// which notes no name, counts here who changes data past the mount: see [`Slot::enter`].
     dir: AtomicU64,
     name: [AtomicU64; NAME_WORDS],
 }
+
+/// Of a mount's description: all data has to go through the mount; one change under way past it.
+const DETOUR: u64 = 1;
+const ENTERED: u64 = 2;
 
 const NAME_WORDS: usize = 6;
 /// Longest name that a slot has room for, bytes.
@@ -73,6 +78,37 @@ impl Slot {
         let (length, bytes) = bytes.split_first()?;
         let name = bytes.get(..usize::from(*length))?;
         (dir != 0 && !name.is_empty()).then(|| (dir, name.to_vec()))
+    }
+
+    /// For a description of a kernel mount's: begins a change of data past the mount, by any process. False, and nothing has
+    /// begun, when all data has to go through the mount ([`Slot::detour`]). Otherwise [`Slot::leave`] has to follow; a process
+    /// that dies in between stays counted.
+    pub fn enter(&self) -> bool {
+        let before = self.dir.fetch_add(ENTERED, Ordering::SeqCst);
+        if before & DETOUR != 0 {
+            self.leave();
+        }
+        before & DETOUR == 0
+    }
+
+    /// The change that [`Slot::enter`] began is done.
+    pub fn leave(&self) {
+        self.dir.fetch_sub(ENTERED, Ordering::SeqCst);
+    }
+
+    /// From here on all data has to go through the mount; changes under way are done once [`Slot::has_left`].
+    pub fn detour(&self) {
+        self.dir.fetch_or(DETOUR, Ordering::SeqCst);
+    }
+
+    /// Whether all data has to go through the mount.
+    pub fn is_detoured(&self) -> bool {
+        self.dir.load(Ordering::SeqCst) & DETOUR != 0
+    }
+
+    /// Whether no change is under way past the mount.
+    pub fn has_left(&self) -> bool {
+        self.dir.load(Ordering::SeqCst) < ENTERED
     }
 
     /// Everything back to 0, but not the state word.

@@ -105,7 +105,7 @@ where
 /// the call has to be made by [`blocking`].
 #[inline(always)]
 pub fn foreign<T: raw::Returned + PartialEq>(fd: c_int, real: impl FnOnce() -> T) -> Option<T> {
-    let seen = fds::sight(fd);
+    let seen = fds::data_sight(fd);
     if !seen.is_foreign() {
         return None;
     }
@@ -116,9 +116,14 @@ pub fn foreign<T: raw::Returned + PartialEq>(fd: c_int, real: impl FnOnce() -> T
 /// A thread that is to be cancelled ends here, if the descriptor is not one of the kernel's.
 #[inline]
 pub fn cancellation_point(fd: c_int) {
-    if !fds::is_foreign(fd)
-        && let Some(real) = next!("pthread_testcancel", fn() -> ())
-    {
+    if !fds::is_foreign(fd) {
+        cancelled();
+    }
+}
+
+/// A thread that is to be cancelled ends here.
+pub fn cancelled() {
+    if let Some(real) = next!("pthread_testcancel", fn() -> ()) {
         // SAFETY: nothing in the faces above needs to be dropped.
         unsafe { real() };
     }

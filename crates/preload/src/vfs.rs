@@ -10,6 +10,7 @@
 //! - [`place`], [`links`], [`at`]: paths; [`scratch`]: room for them.
 //! - [`cwd`]: the working directory, also when it is in the mount.
 //! - [`borrow`]: what `vfork` children use and leave behind.
+//! - [`beside`]: data past a kernel mount.
 //! - [`carried`]: process locks across an exec.
 //! - [`signals`]: what they do to a call that waits.
 //! - [`open`], [`data`], [`names`], [`attrs`], [`xattr`], [`locks`], [`map`], [`copy`], [`control`]: the operations.
@@ -19,6 +20,7 @@
 
 pub mod at;
 pub mod attrs;
+pub mod beside;
 pub mod borrow;
 pub mod carried;
 pub mod control;
@@ -48,6 +50,6 @@ pub use data::{fallocate, fsync, ftruncate, list, lseek, pread, read, write};
 pub use fds::is_ours;
 pub use names::{linkat, mkdirat, mknodat, readlinkat, real_path, renameat2, symlinkat, unlinkat};
 pub use open::{close, close_range, dup, dup3, openat};
-pub use state::{active, begin, learn_file_size_limit};
+pub use state::{active, begin, learn_file_size_limit, tracking};
 
 pub use bivouac_proto::Errno;

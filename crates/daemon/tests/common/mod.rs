@@ -91,6 +91,7 @@ pub fn cluster(name: &str, servers: u16) -> Cluster {
     }
     let environment = Environment {
         key_path: bivouac_node::key_path(&bivouac_node::run_dir(uid, &name)),
+        mounted: None,
         name,
         mount: "/bivouac".into(),
     };

@@ -93,6 +93,8 @@ fn advise(fd: c_int, offset: i64, len: i64, advice: c_int) -> c_int {
     number(match fds::get(fd) {
         Ok(Some(_)) if len < 0 || !(0..=5).contains(&advice) => Err(Errno::INVAL),
         Ok(Some(_)) => Ok(()),
+        // The kernel would read into its page cache, as if for a mapping.
+        Ok(None) if advice == libc::POSIX_FADV_WILLNEED && vfs::beside::is_in_mount(fd) => Ok(()),
         Ok(None) => sys!(SYS_fadvise64, fd, offset, len, advice).map(|_| ()),
         Err(errno) => Err(errno),
     })
@@ -185,7 +187,7 @@ faces! {
     fn posix_fadvise(fd: c_int, offset: i64, len: i64, advice: c_int) -> c_int { advise(fd, offset, len, advice) }
     fn posix_fadvise64(fd: c_int, offset: i64, len: i64, advice: c_int) -> c_int { advise(fd, offset, len, advice) }
     fn readahead(fd: c_int, offset: i64, count: usize) -> isize {
-        if !fds::is_foreign(fd) && vfs::is_ours(fd) {
+        if vfs::beside::is_in_mount(fd) || !fds::is_foreign(fd) && vfs::is_ours(fd) {
             return 0;
         }
         result(sys!(SYS_readahead, fd, offset, count))
@@ -204,14 +206,14 @@ faces! {
     }
     fn recvmsg(socket: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
         let received = real_recvmsg(socket, message, flags);
-        if received >= 0 && vfs::active() && !(*message).msg_control.is_null() {
+        if received >= 0 && vfs::tracking() && !(*message).msg_control.is_null() {
             note_received(message);
         }
         received
     }
     fn recvmmsg(socket: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int, timeout: *mut libc::timespec) -> c_int {
         let received = real_recvmmsg(socket, messages, count, flags, timeout);
-        if vfs::active() {
+        if vfs::tracking() {
             for i in 0..usize::try_from(received).unwrap_or(0) {
                 let message = &raw mut (*messages.add(i)).msg_hdr;
                 if !(*message).msg_control.is_null() {
@@ -224,7 +226,7 @@ faces! {
     fn daemon(stay: c_int, keep: c_int) -> c_int {
         // It goes to `/` and puts /dev/null on the standard descriptors, inside libc.
         let forked = next!("daemon", fn(c_int, c_int) -> c_int).map_or(-1, |real| real(stay, keep));
-        if forked == 0 && vfs::active() {
+        if forked == 0 && vfs::tracking() {
             if keep == 0 {
                 (0..3).for_each(open::note_unknown);
             }

@@ -1,11 +1,12 @@
 //! Reading and writing. A foreign descriptor costs one look into a table, then the call is libc's.
 
-use super::{blocking, bytes, foreign, room};
-use crate::raw::MAX_TRANSFER;
-use crate::vfs::Errno;
+use super::{blocking, bytes, cancelled, foreign, room};
+use crate::raw::{MAX_TRANSFER, result};
 use crate::vfs::copy::{read_into, write_from};
 use crate::vfs::data::position;
+use crate::vfs::state::beside;
 use crate::vfs::state::guarded;
+use crate::vfs::{self, Errno};
 use bivouac_client::Handle;
 use std::ffi::{c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};
@@ -59,6 +60,16 @@ unsafe fn plain_read(fd: c_int, buffer: *mut c_void, count: usize, offset: Optio
 unsafe fn read_either(fd: c_int, buffer: *mut c_void, count: usize, offset: Option<i64>) -> isize {
     // SAFETY: promised by the caller.
     let real = || unsafe { plain_read(fd, buffer, count, offset) };
+    if beside() {
+        cancelled();
+        let count = if buffer.is_null() { 0 } else { count.min(MAX_TRANSFER) };
+        // SAFETY: promised by the caller.
+        let into = unsafe { room(buffer, count) };
+        return match vfs::beside::read(fd, &mut [IoSliceMut::new(into)], offset) {
+            Some(done) => result(done),
+            None => real(),
+        };
+    }
     blocking(fd, real, |file| {
         let offset = offset.map(position).transpose()?;
         let count = count.min(MAX_TRANSFER);
@@ -101,6 +112,16 @@ unsafe fn plain_write(fd: c_int, buffer: *const c_void, count: usize, offset: Op
 unsafe fn write_either(fd: c_int, buffer: *const c_void, count: usize, offset: Option<i64>) -> isize {
     // SAFETY: promised by the caller.
     let real = || unsafe { plain_write(fd, buffer, count, offset) };
+    if beside() {
+        cancelled();
+        let count = if buffer.is_null() { 0 } else { count.min(MAX_TRANSFER) };
+        // SAFETY: promised by the caller.
+        let from = unsafe { bytes(buffer, count) };
+        return match vfs::beside::write(fd, &[IoSlice::new(from)], offset) {
+            Some(done) => result(done),
+            None => real(),
+        };
+    }
     blocking(fd, real, |file| {
         let offset = offset.map(position).transpose()?;
         let count = count.min(MAX_TRANSFER);
@@ -140,10 +161,31 @@ unsafe fn vector<'a>(vector: *const libc::iovec, count: c_int) -> Result<&'a [li
     Ok(vector)
 }
 
-/// Reads from one of ours.
+/// Runs a read into the parts of a vector.
 ///
 /// # Safety
 /// `parts` describe memory that may be written.
+unsafe fn into_parts<T>(
+    parts: *const libc::iovec,
+    count: c_int,
+    read: impl FnOnce(&mut [IoSliceMut<'_>]) -> T,
+) -> Result<T, Errno> {
+    // SAFETY: promised by the caller.
+    let parts = unsafe { vector(parts, count) }?;
+    // SAFETY: promised by the caller.
+    let slice = |part: &libc::iovec| IoSliceMut::new(unsafe { room(part.iov_base, part.iov_len) });
+    if parts.len() <= FEW {
+        let mut few: [IoSliceMut<'_>; FEW] =
+            std::array::from_fn(|i| parts.get(i).map_or(IoSliceMut::new(&mut []), slice));
+        return Ok(read(few.get_mut(..parts.len()).unwrap_or_default()));
+    }
+    Ok(read(&mut parts.iter().map(slice).collect::<Vec<_>>()))
+}
+
+/// Reads from one of ours.
+///
+/// # Safety
+/// As for `into_parts`.
 unsafe fn read_parts(
     file: &Handle,
     parts: *const libc::iovec,
@@ -152,21 +194,33 @@ unsafe fn read_parts(
 ) -> Result<usize, Errno> {
     let offset = offset.map(position).transpose()?;
     // SAFETY: promised by the caller.
+    unsafe { into_parts(parts, count, |parts| read_into(file, parts, offset)) }?
+}
+
+/// Runs a write from the parts of a vector.
+///
+/// # Safety
+/// `parts` describe memory that may be read.
+unsafe fn from_parts<T>(
+    parts: *const libc::iovec,
+    count: c_int,
+    write: impl FnOnce(&[IoSlice<'_>]) -> T,
+) -> Result<T, Errno> {
+    // SAFETY: promised by the caller.
     let parts = unsafe { vector(parts, count) }?;
     // SAFETY: promised by the caller.
-    let slice = |part: &libc::iovec| IoSliceMut::new(unsafe { room(part.iov_base, part.iov_len) });
+    let slice = |part: &libc::iovec| IoSlice::new(unsafe { bytes(part.iov_base, part.iov_len) });
     if parts.len() <= FEW {
-        let mut few: [IoSliceMut<'_>; FEW] =
-            std::array::from_fn(|i| parts.get(i).map_or(IoSliceMut::new(&mut []), slice));
-        return read_into(file, few.get_mut(..parts.len()).unwrap_or_default(), offset);
+        let few: [IoSlice<'_>; FEW] = std::array::from_fn(|i| parts.get(i).map_or(IoSlice::new(&[]), slice));
+        return Ok(write(few.get(..parts.len()).unwrap_or_default()));
     }
-    read_into(file, &mut parts.iter().map(slice).collect::<Vec<_>>(), offset)
+    Ok(write(&parts.iter().map(slice).collect::<Vec<_>>()))
 }
 
 /// Writes to one of ours.
 ///
 /// # Safety
-/// `parts` describe memory that may be read.
+/// As for `from_parts`.
 unsafe fn write_parts(
     file: &Handle,
     parts: *const libc::iovec,
@@ -175,19 +229,52 @@ unsafe fn write_parts(
 ) -> Result<usize, Errno> {
     let offset = offset.map(position).transpose()?;
     // SAFETY: promised by the caller.
-    let parts = unsafe { vector(parts, count) }?;
-    // SAFETY: promised by the caller.
-    let slice = |part: &libc::iovec| IoSlice::new(unsafe { bytes(part.iov_base, part.iov_len) });
-    if parts.len() <= FEW {
-        let few: [IoSlice<'_>; FEW] = std::array::from_fn(|i| parts.get(i).map_or(IoSlice::new(&[]), slice));
-        return write_from(file, few.get(..parts.len()).unwrap_or_default(), offset);
+    unsafe { from_parts(parts, count, |parts| write_from(file, parts, offset)) }?
+}
+
+/// A vectored read past the mount. `None`: the kernel is to do it (and to refuse what makes no sense).
+///
+/// # Safety
+/// As for `into_parts`.
+unsafe fn readv_beside(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+    offset: Option<i64>,
+) -> Option<isize> {
+    if !beside() {
+        return None;
     }
-    write_from(file, &parts.iter().map(slice).collect::<Vec<_>>(), offset)
+    cancelled();
+    // SAFETY: promised by the caller.
+    unsafe { into_parts(parts, count, |parts| vfs::beside::read(fd, parts, offset)) }.ok()?.map(result)
+}
+
+/// A vectored write past the mount, likewise.
+///
+/// # Safety
+/// As for `from_parts`.
+unsafe fn writev_beside(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+    offset: Option<i64>,
+) -> Option<isize> {
+    if !beside() {
+        return None;
+    }
+    cancelled();
+    // SAFETY: promised by the caller.
+    unsafe { from_parts(parts, count, |parts| vfs::beside::write(fd, parts, offset)) }.ok()?.map(result)
 }
 
 /// # Safety
 /// `parts` describe memory that may be written.
 unsafe fn readv_at(fd: c_int, parts: *const libc::iovec, count: c_int, offset: Option<i64>) -> isize {
+    // SAFETY: promised by the caller.
+    if let Some(done) = unsafe { readv_beside(fd, parts, count, offset) } {
+        return done;
+    }
     // SAFETY: the program's arguments.
     let real = || unsafe {
         match offset {
@@ -202,6 +289,10 @@ unsafe fn readv_at(fd: c_int, parts: *const libc::iovec, count: c_int, offset: O
 /// # Safety
 /// `parts` describe memory that may be read.
 unsafe fn writev_at(fd: c_int, parts: *const libc::iovec, count: c_int, offset: Option<i64>) -> isize {
+    // SAFETY: promised by the caller.
+    if let Some(done) = unsafe { writev_beside(fd, parts, count, offset) } {
+        return done;
+    }
     // SAFETY: the program's arguments.
     let real = || unsafe {
         match offset {
@@ -265,6 +356,13 @@ unsafe fn readv_with_flags(
     offset: i64,
     flags: c_int,
 ) -> isize {
+    let own = (offset != -1).then_some(offset);
+    if flags & !RWF_HIPRI == 0
+        // SAFETY: promised by the caller.
+        && let Some(done) = unsafe { readv_beside(fd, parts, count, own) }
+    {
+        return done;
+    }
     // SAFETY: the program's arguments.
     let real = || unsafe { real_preadv2(fd, parts, count, offset, flags) };
     // SAFETY: promised by the caller.
@@ -280,6 +378,16 @@ unsafe fn writev_with_flags(
     offset: i64,
     flags: c_int,
 ) -> isize {
+    let own = (offset != -1).then_some(offset);
+    if flags & !RWF_HIPRI == 0
+        // SAFETY: promised by the caller.
+        && let Some(done) = unsafe { writev_beside(fd, parts, count, own) }
+    {
+        return done;
+    }
+    if flags & RWF_APPEND != 0 {
+        vfs::beside::refresh_size(fd);
+    }
     // SAFETY: the program's arguments.
     let real = || unsafe { real_pwritev2(fd, parts, count, offset, flags) };
     // SAFETY: promised by the caller.

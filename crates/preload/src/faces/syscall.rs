@@ -22,7 +22,7 @@ type Args = [usize; 6];
 faces! {
     fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
         let args = [a, b, c, d, e, f];
-        let ours = if vfs::active() { routed(number, args) } else { None };
+        let ours = if vfs::tracking() { routed(number, args) } else { None };
         result(ours.unwrap_or_else(|| call(number, args)))
     }
     fn getdents64(fd: i32, buffer: *mut u8, size: usize) -> isize { result(listing::list(fd, buffer, size)) }

@@ -27,7 +27,7 @@ pub unsafe fn fcntl_by(
     arg: usize,
     kernel: impl Fn() -> Result<i32, Errno>,
 ) -> Result<i32, Errno> {
-    if !state::active() {
+    if !state::tracking() {
         return kernel();
     }
     match command {
@@ -35,6 +35,7 @@ pub unsafe fn fcntl_by(
         libc::F_DUPFD_CLOEXEC => return open::duplicate(fd, arg, true),
         _ if hidden::is_hidden(fd) => return Err(Errno::BADF),
         libc::F_GETFD | libc::F_SETFD => return kernel(),
+        libc::F_SETFL if state::beside() => return super::beside::set_flags(fd, arg as i32, kernel),
         _ => {}
     }
     // SAFETY: promised by the caller.
@@ -94,6 +95,9 @@ pub fn fcntl_number(fd: i32, command: i32, arg: usize) -> Result<i32, Errno> {
 pub unsafe fn ioctl(fd: i32, request: u64, arg: usize) -> Result<i32, Errno> {
     let kernel = || sys!(SYS_ioctl, fd, request, arg).map(|value| value as i32);
     if fds::is_foreign(fd) && request as u32 != FICLONE {
+        if request as u32 == FIONREAD {
+            super::beside::refresh_size(fd);
+        }
         return kernel();
     }
     let Some(file) = fds::get(fd)? else {

@@ -73,6 +73,7 @@ pub fn copy_file_range(
     flags: u32,
 ) -> Option<Result<usize, Errno>> {
     if fds::is_foreign(from.0) && fds::is_foreign(to.0) {
+        super::beside::refresh_size(from.0);
         return None;
     }
     let ends = End::new(from.0, from.1).and_then(|from| Ok((from, End::new(to.0, to.1)?)));

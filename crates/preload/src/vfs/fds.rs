@@ -19,6 +19,7 @@
 //! Such a child shares this memory, but has descriptors of its own: a number that it closes or redefines is *doubted* in
 //! the parent's word ([`doubt`]), and the child asks the kernel about it from then on.
 
+pub mod beside;
 mod file;
 
 pub use file::File;
@@ -42,8 +43,11 @@ const DOUBTED: u32 = 1 << 17;
 const UNKNOWN: u32 = 0;
 const FOREIGN: u32 = 1;
 const CHANGING: u32 = 2;
+/// Beside a mount: a file of the mount's, of which little use was made so far. See [`beside`].
+const NEW: u32 = 3;
+const USED: u32 = 4;
 /// States from here on are entries.
-const FIRST_ENTRY: u32 = 3;
+const FIRST_ENTRY: u32 = 5;
 const _: () = assert!(file::ENTRIES as u32 + FIRST_ENTRY < DOUBTED);
 
 static WORDS: [AtomicU32; NUMBERS] = [const { AtomicU32::new(UNKNOWN) }; NUMBERS];
@@ -88,6 +92,15 @@ pub fn sight(fd: i32) -> Sight {
     }
 }
 
+/// As [`sight`], for the calls on data, which look at descriptors beside a mount too.
+#[inline]
+pub fn data_sight(fd: i32) -> Sight {
+    match word(fd) {
+        Some(word) if state::tracking() => Sight(word.load(Ordering::Acquire)),
+        _ => Sight(FOREIGN),
+    }
+}
+
 /// Whether a number is known to be foreign: the fast way out of every face that takes a descriptor.
 #[inline]
 pub fn is_foreign(fd: i32) -> bool {
@@ -109,7 +122,7 @@ fn find(fd: i32) -> Result<Option<File>, Errno> {
             return asked(fd);
         }
         match meaning(seen) {
-            UNKNOWN => return resolve(fd, word, seen),
+            UNKNOWN | NEW | USED => return resolve(fd, word, seen),
             FOREIGN => return Ok(None),
             CHANGING => return asked(fd),
             entry => {
@@ -308,7 +321,7 @@ impl Standing {
     /// What a word has said, whose number no longer is a user.
     fn from_word(word: u32) -> Standing {
         match meaning(word) {
-            UNKNOWN | CHANGING => Standing::Unknown,
+            UNKNOWN | CHANGING | NEW | USED => Standing::Unknown,
             FOREIGN => Standing::Foreign,
             entry => Standing::Ours(File { index: entry - FIRST_ENTRY }),
         }

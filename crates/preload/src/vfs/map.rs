@@ -46,6 +46,9 @@ pub fn mmap(wanted: Wanted, fd: i32, offset: i64) -> Result<usize, Errno> {
     {
         return map_ours(wanted, &file, offset);
     }
+    if wanted.flags & libc::MAP_ANONYMOUS == 0 {
+        super::beside::before_mapping(fd);
+    }
     wanted.map(wanted.flags, wanted.protection, fd, offset)
 }
 

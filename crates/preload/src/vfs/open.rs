@@ -33,7 +33,7 @@ pub fn openat_by(
     kernel: impl Fn() -> Result<i32, Errno>,
 ) -> Result<i32, Errno> {
     if !state::active() {
-        return kernel();
+        return kernel().inspect(|fd| note_unknown(*fd));
     }
     if !matches!(place(dirfd, path), Ok(Place::Kernel)) {
         return open_elsewhere(dirfd, path, flags, mode, None);
@@ -129,7 +129,7 @@ pub fn note_foreign(fd: i32) {
 
 /// The kernel gave the program this descriptor, for something of which nothing is known.
 pub fn note_unknown(fd: i32) {
-    if state::active() && !state::borrowed() {
+    if state::tracking() && !state::borrowed() {
         fds::set(fd, Standing::Unknown);
     }
 }
@@ -142,7 +142,7 @@ pub fn close(fd: i32) -> Result<(), Errno> {
 /// As above; `kernel` closes what is not ours.
 #[inline]
 pub fn close_by(fd: i32, kernel: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
-    if !state::active() {
+    if !state::tracking() {
         return kernel();
     }
     if hidden::is_hidden(fd) {
@@ -155,8 +155,9 @@ pub fn close_by(fd: i32, kernel: impl Fn() -> Result<(), Errno>) -> Result<(), E
     // Also one that nobody has looked at yet may be the last of its description.
     let _ = fds::get(fd);
     match fds::begin(fd) {
-        (change, Standing::Ours(file)) => close_ours(fd, change, file),
-        (change, _) => {
+        (change, Standing::Ours(file)) if state::active() => close_ours(fd, change, file),
+        (change, before) => {
+            drop(before);
             let closed = kernel();
             fds::end(change, Standing::Unknown);
             closed
@@ -175,7 +176,7 @@ fn close_ours(fd: i32, change: fds::Change, file: File) -> Result<(), Errno> {
 /// Runs a function of the C library that closes `fd` by a system call of its own, and lets go of what the number stood
 /// for. A number below 0 is none. If the thread is cancelled in `call`, nothing is dropped.
 pub fn closed_by<T>(fd: i32, call: impl FnOnce() -> T) -> T {
-    if !state::active() {
+    if !state::tracking() {
         return call();
     }
     if state::borrowed() {
@@ -195,6 +196,10 @@ pub fn closed_by<T>(fd: i32, call: impl FnOnce() -> T) -> T {
 
 /// A process that closes any descriptor of a file loses its process locks on it, as POSIX has it.
 fn release_locks(file: &File) {
+    if state::beside() {
+        // The kernel has them.
+        return;
+    }
     let _ = state::guarded(|| {
         state::client()?.release_process_locks(file.ino());
         Ok::<(), Errno>(())
@@ -204,7 +209,7 @@ fn release_locks(file: &File) {
 /// `close_range(2)`, going around the library's own descriptors.
 pub fn close_range(first: u32, last: u32, flags: u32) -> Result<(), Errno> {
     let whole = |flags: u32| sys!(SYS_close_range, first, last, flags).map(|_| ());
-    if !state::active() || flags & libc::CLOSE_RANGE_CLOEXEC != 0 || first > last {
+    if !state::tracking() || flags & libc::CLOSE_RANGE_CLOEXEC != 0 || first > last {
         return whole(flags);
     }
     // Where the kernel has no close_range (before 5.9), nothing is to be done.
@@ -240,11 +245,11 @@ pub fn dup(fd: i32) -> Result<i32, Errno> {
 /// `F_DUPFD`, `F_DUPFD_CLOEXEC`.
 pub fn duplicate(fd: i32, least: usize, cloexec: bool) -> Result<i32, Errno> {
     let command = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-    if state::active() && hidden::is_hidden(fd) {
+    if state::tracking() && hidden::is_hidden(fd) {
         return Err(Errno::BADF);
     }
     let duplicate = || sys!(SYS_fcntl, fd, command, least).map(|fd| fd as i32);
-    if !state::active() || state::borrowed() {
+    if !state::tracking() || state::borrowed() {
         return duplicate();
     }
     let model = Model::of(fd);
@@ -255,7 +260,7 @@ pub fn duplicate(fd: i32, least: usize, cloexec: bool) -> Result<i32, Errno> {
 
 /// `dup3(2)`, and with `same` also `dup2(2)`: there both numbers may be one.
 pub fn dup3(old: i32, new: i32, flags: i32, same: bool) -> Result<i32, Errno> {
-    if state::active() && hidden::is_hidden(old) {
+    if state::tracking() && hidden::is_hidden(old) {
         return Err(Errno::BADF);
     }
     if old == new {
@@ -265,7 +270,7 @@ pub fn dup3(old: i32, new: i32, flags: i32, same: bool) -> Result<i32, Errno> {
         return sys!(SYS_fcntl, old, libc::F_GETFD).map(|_| new);
     }
     let duplicate = || sys!(SYS_dup3, old, new, flags).map(|fd| fd as i32);
-    if !state::active() {
+    if !state::tracking() {
         return duplicate();
     }
     if state::borrowed() {
@@ -307,10 +312,10 @@ impl Model {
         Model { fd, file, seen: fds::sight(fd) }
     }
 
-    /// What the duplicate stands for: nobody knows, if the descriptor itself has become another one meanwhile.
+    /// What the duplicate stands for: nobody knows beside a mount, or if the descriptor itself has become another one meanwhile.
     fn standing(self) -> Standing {
         match self.file {
-            _ if fds::sight(self.fd) != self.seen => Standing::Unknown,
+            _ if state::beside() || fds::sight(self.fd) != self.seen => Standing::Unknown,
             Some(file) => Standing::Ours(file),
             None if self.seen.is_foreign() => Standing::Foreign,
             None => Standing::Unknown,

@@ -1,5 +1,8 @@
 //! Whether a deployment is configured, and the process's one client.
 //!
+//! Where there is no kernel mount, the library takes paths and descriptors over: it is [`active`]. Beside a mount
+//! ([`beside`]) it leaves them to the kernel, and only knows which descriptors are the mount's.
+//!
 //! The client is attached at the first call that needs it, by one thread while others wait. If nothing answers, the
 //! process is told once on stderr, and every call on the mount fails with EIO from then on.
 
@@ -14,6 +17,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 const UNDECIDED: u8 = 0;
 const OFF: u8 = 1;
 const ON: u8 = 2;
+const BESIDE: u8 = 3;
 
 static MODE: AtomicU8 = AtomicU8::new(UNDECIDED);
 static CONFIG: AtomicPtr<Environment> = AtomicPtr::new(std::ptr::null_mut());
@@ -24,24 +28,41 @@ const FAILED: u64 = u64::MAX;
 /// The process's umask; kept by the `umask` face.
 static UMASK: AtomicU32 = AtomicU32::new(0o022);
 
-/// Whether a deployment is configured in the environment. When not, every face goes straight to the kernel.
+/// Whether paths and descriptors of a deployment are taken over. When not, the faces of most calls go straight to the kernel.
 #[inline]
 pub fn active() -> bool {
     match MODE.load(Ordering::Relaxed) {
         ON => true,
-        OFF => false,
-        _ => decide_late(),
+        OFF | BESIDE => false,
+        _ => decide_late() == ON,
     }
+}
+
+/// Whether anything is known of descriptors: active, or beside a mount. When not, every face goes straight to the kernel.
+#[inline]
+pub fn tracking() -> bool {
+    match MODE.load(Ordering::Relaxed) {
+        ON | BESIDE => true,
+        OFF => false,
+        _ => decide_late() != OFF,
+    }
+}
+
+/// Whether there is a mount, and this library only speeds up what is done with its files.
+#[inline]
+pub fn beside() -> bool {
+    MODE.load(Ordering::Relaxed) == BESIDE
 }
 
 /// Before the library's start. (Not inlined: this is no place for an [`Environment`] on the stack.)
 #[cold]
 #[inline(never)]
-fn decide_late() -> bool {
+fn decide_late() -> u8 {
     decide(Environment::from_env())
 }
 
-/// Decides at the start of the process, from the environment as the kernel passed it: libc may not know it yet.
+/// Decides at the start of the process, from the environment as the kernel passed it: libc may not know it yet. Whether the
+/// library is [`active`].
 pub fn begin(envp: *const *const c_char) -> bool {
     let lookup = |name: &CStr| {
         let name = name.to_bytes();
@@ -63,14 +84,19 @@ pub fn begin(envp: *const *const c_char) -> bool {
             at = unsafe { at.add(1) };
         }
     };
-    decide(Environment::from_lookup(lookup))
+    decide(Environment::from_lookup(lookup)) == ON
 }
 
 #[cold]
-fn decide(environment: Option<Environment>) -> bool {
+fn decide(environment: Option<Environment>) -> u8 {
     let Some(environment) = environment else {
         MODE.store(OFF, Ordering::Relaxed);
-        return false;
+        return OFF;
+    };
+    // A process that the mount was not meant for, or does not reach (on another node), has the library alone.
+    let mode = match environment.mounted {
+        Some(device) if super::beside::is_mounted(&environment.mount, device) => BESIDE,
+        _ => ON,
     };
     let environment = Box::into_raw(Box::new(environment));
     if CONFIG
@@ -84,8 +110,8 @@ fn decide(environment: Option<Environment>) -> bool {
         process::know_from_the_start();
         read_file_size_limit();
     }
-    MODE.store(ON, Ordering::Release);
-    true
+    MODE.store(mode, Ordering::Release);
+    mode
 }
 
 fn learn_umask() {
@@ -99,7 +125,7 @@ fn learn_umask() {
 /// `umask(2)`, remembered.
 pub fn umask(mask: u32) -> u32 {
     let old = sys!(SYS_umask, mask).unwrap_or(0) as u32;
-    if active() && !borrowed() {
+    if tracking() && !borrowed() {
         UMASK.store(mask & 0o777, Ordering::Relaxed);
     }
     old
@@ -116,7 +142,7 @@ fn read_file_size_limit() {
 
 /// The process has set its limit on the size of files. (That of a `vfork` child is not its parent's.)
 pub fn learn_file_size_limit() {
-    if active() && !borrowed() {
+    if tracking() && !borrowed() {
         read_file_size_limit();
     }
 }
@@ -215,6 +241,8 @@ pub(super) fn make_client() -> Result<&'static Client, Errno> {
     let attached = std::panic::catch_unwind(AssertUnwindSafe(|| Client::attach(environment)));
     match attached {
         Ok(Ok(client)) => Ok(Box::leak(Box::new(client))),
+        // The mount will say what there is to say.
+        Ok(Err(_)) if beside() => Err(Errno::IO),
         Ok(Err(error)) => {
             raw::complain(&format!("{} cannot be used: {error}", environment.mount));
             Err(Errno::IO)

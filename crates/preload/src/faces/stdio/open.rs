@@ -105,7 +105,7 @@ pub(super) fn reaches_mount(path: &CStr) -> bool {
 /// `stream` is null or a live stream.
 pub(super) unsafe fn closed_by<T>(stream: *mut FILE, call: impl FnOnce() -> T) -> T {
     // SAFETY: the caller's promise.
-    if !vfs::active() || stream.is_null() || unsafe { stream::is_ours(stream) } {
+    if !vfs::tracking() || stream.is_null() || unsafe { stream::is_ours(stream) } {
         return call();
     }
     // SAFETY: as above; a stream without a descriptor has a number below 0 there.

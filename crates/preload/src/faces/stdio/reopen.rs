@@ -22,7 +22,7 @@ real! {
 faces! {
     /// Opens another file with the same stream.
     fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
-        if !vfs::active() || stream.is_null() {
+        if !vfs::tracking() || stream.is_null() {
             return real_freopen(path, mode, stream);
         }
         let name = text(path).ok();

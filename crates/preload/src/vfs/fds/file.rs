@@ -111,7 +111,8 @@ impl Drop for File {
         let handle = unsafe { (*entry.handle.get()).take() };
         entry.users.store(0, Ordering::Release);
         HINT.fetch_min(self.index, Ordering::Relaxed);
-        if let Some(handle) = handle {
+        // Beside a mount, the description is the mount's.
+        if let Some(handle) = handle.filter(|_| !state::beside()) {
             let id = handle.id();
             drop(handle);
             let _ = state::guarded(|| state::client().map(|client| client.closed(id)));

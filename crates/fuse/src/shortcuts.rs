@@ -1,0 +1,120 @@
+//! Files whose data goes past the mount.
+//!
+//! A process of this node that uses the preload library asks for the description behind a descriptor, and then reads and writes
+//! the file's data without the kernel ([`bivouac_client::DESCRIBE`]). The kernel's page cache knows nothing of that, and only
+//! mappings use it. So as soon as the kernel wants a page of a file (or a process says that it is about to map one), all that
+//! were told of its descriptions are sent back to the mount, what they have under way is waited for, and then the page is given.
+//! That holds as long as anybody has the file open here: a mapping keeps its file open.
+//!
+//! A file whose set-user-ID or set-group-ID bit goes with the next write is sent back too: the kernel tells us of writes by
+//! whom that is due, and nobody else can.
+
+use crate::abi::Reply;
+use crate::face::{Answer, Call, lock};
+use crate::files::OpenFile;
+use bivouac_client::{DESCRIBE, MAPS};
+use bivouac_layout::Ino;
+use bivouac_proto::Errno;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long changes under way are waited for. Only a process that died in the middle of one takes so long.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_micros(50);
+/// "Inappropriate ioctl for device".
+const NOTTY: Errno = Errno(libc::ENOTTY as u16);
+
+/// All files that are open.
+#[derive(Default)]
+pub(crate) struct Shortcuts(Mutex<HashMap<Ino, File>>);
+
+#[derive(Default)]
+struct File {
+    open: usize,
+    /// Descriptions that processes were told of.
+    told: Vec<Arc<OpenFile>>,
+    detoured: bool,
+    /// Detoured, and nothing is under way any more.
+    settled: bool,
+}
+
+impl Shortcuts {
+    pub(crate) fn opened(&self, ino: Ino) {
+        lock(&self.0).entry(ino).or_default().open += 1;
+    }
+
+    pub(crate) fn closed(&self, file: &Arc<OpenFile>) {
+        let mut files = lock(&self.0);
+        let ino = file.handle.ino();
+        let Some(entry) = files.get_mut(&ino) else { return };
+        entry.told.retain(|told| !Arc::ptr_eq(told, file));
+        entry.open -= 1;
+        if entry.open == 0 {
+            files.remove(&ino);
+        }
+    }
+
+    /// Whether a process may be told of a description; then it counts as told.
+    fn tell(&self, file: &Arc<OpenFile>) -> bool {
+        let mut files = lock(&self.0);
+        match files.get_mut(&file.handle.ino()) {
+            Some(entry) if !entry.detoured => {
+                if !entry.told.iter().any(|told| Arc::ptr_eq(told, file)) {
+                    entry.told.push(file.clone());
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Data of a file has to go through the mount from here on. When this returns, nothing is under way past it.
+    pub(crate) fn detour(&self, ino: Ino) {
+        let told = {
+            let mut files = lock(&self.0);
+            let Some(entry) = files.get_mut(&ino).filter(|entry| !entry.settled) else { return };
+            entry.detoured = true;
+            for file in &entry.told {
+                file.handle.detour();
+            }
+            entry.told.clone()
+        };
+        let end = Instant::now() + PATIENCE;
+        while !told.iter().all(|file| file.handle.has_left()) {
+            if Instant::now() > end {
+                tracing::warn!(ino = ino.0, "a process does not end a write past the mount");
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        if let Some(entry) = lock(&self.0).get_mut(&ino) {
+            entry.settled = true;
+        }
+    }
+}
+
+impl Call<'_> {
+    pub(crate) fn ioctl(&mut self) -> Result<Answer, Errno> {
+        let fh = self.fields.u64()?;
+        self.fields.skip(4)?;
+        let command = self.fields.u32()?;
+        let file = match command {
+            DESCRIBE | MAPS => self.file(fh)?,
+            _ => return Err(NOTTY),
+        };
+        let mut reply = Reply::new();
+        // Its result, and how the kernel is to go on: not.
+        reply.zeros(16);
+        if command == MAPS {
+            self.face.shortcuts.detour(self.ino());
+        } else {
+            let direct = self.face.direct && !self.face.privileged.has(self.ino());
+            if !direct || !self.face.shortcuts.tell(&file) {
+                return Err(NOTTY);
+            }
+            reply.0.extend_from_slice(&file.handle.shared().to_bytes());
+        }
+        Ok(Answer::Told(reply))
+    }
+}

@@ -1,0 +1,100 @@
+//! The mount and the library together: data goes past the mount, and nobody can tell.
+
+use bivouac_tests::{Finished, Site, bivouac, can_mount, finish};
+use std::path::Path;
+use std::process::Command;
+
+/// A program into which no library can be loaded.
+fn stranger(site: &Site) -> String {
+    let program = site.path("stranger");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/stranger.c");
+    let mut compiler = Command::new("gcc");
+    compiler.args(["-O1", "-static", "-o"]).arg(&program).arg(source);
+    finish(compiler).ok();
+    program.to_string_lossy().into_owned()
+}
+
+#[test]
+fn offsets_appends_mappings_and_handed_on_descriptors_are_as_on_a_local_directory() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new("beside");
+    // Small blocks, so that files lie on all servers.
+    let name = site.up_with(4, &["--block-size", "64K"]);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/beside.py");
+    let stranger = stranger(&site);
+    let local = site.path("local");
+    std::fs::create_dir(&local).expect("a directory");
+    let mut alone = Command::new("python3");
+    alone.arg(&script).arg(&local).arg(&stranger);
+    let expected = finish(alone).ok();
+    assert_eq!(expected.lines().count(), 9);
+    for (access, shown) in [("fuse", ""), ("both", "past the mount\n")] {
+        let line = format!(
+            "mkdir /bivouac/{access} && python3 {} /bivouac/{access} {stranger} {} {name}",
+            script.display(),
+            bivouac().display()
+        );
+        let said = site.bivouac(["exec", &name, "--access", access, "--", "bash", "-c", &line]);
+        assert_eq!(said.ok(), format!("{expected}{shown}"), "{access}");
+    }
+}
+
+fn inside(site: &Site, name: &str, script: &str) -> Finished {
+    site.bivouac(["exec", name, "--access", "both", "-v", "--", "bash", "-c", script])
+}
+
+#[test]
+fn sqlite_writes_ahead_with_two_writers_beside_a_mount() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new("both-wal");
+    let name = site.up(4);
+    let script = r#"set -eu; cd /bivouac
+sqlite3 w.db 'pragma journal_mode=wal; create table t(w text, n int);'
+w() { for i in $(seq 30); do echo "begin immediate; insert into t values('$1', $i); insert into t values('$1', -$i); commit;"; done | sqlite3 -cmd '.timeout 30000' w.db; }
+w a & w b & sqlite3 -cmd '.timeout 30000' w.db 'select count(*) >= 0 from t'; wait
+sqlite3 w.db 'select w, count(*), sum(n) from t group by w order by w; pragma integrity_check; pragma wal_checkpoint(truncate);'"#;
+    let said = inside(&site, &name, script);
+    assert!(said.err.contains("access: both"), "{said:?}");
+    assert_eq!(said.ok(), "wal\n1\na|60|0\nb|60|0\nok\n0|0|0\n");
+}
+
+#[test]
+fn processes_that_the_mount_does_not_reach_have_the_library_alone() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new("both-outside");
+    let name = site.up(2);
+    // In the mount namespace of the machine, as what a launcher starts on another node.
+    let script = format!(
+        "echo inside > /bivouac/f; nsenter --mount=/proc/{}/ns/mnt bash -c 'cat < /bivouac/f; echo outside >> /bivouac/f; \
+         grep -c \" /bivouac \" /proc/self/mountinfo'; cat /bivouac/f",
+        std::process::id()
+    );
+    assert_eq!(inside(&site, &name, &script).ok(), "inside\n0\ninside\noutside\n");
+}
+
+#[test]
+fn other_users_and_a_dead_server_are_the_kernel_s_business() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new("both-users");
+    let name = site.up(2);
+    // Another user cannot read the deployment's key: his data goes through the mount, and nothing is said of it.
+    let script = r#"set -eu; chmod 1777 /bivouac
+setpriv --reuid nobody --regid nogroup --clear-groups bash -c 'for i in 1 2 3 4 5 6; do echo $i; done > /bivouac/n; cat /bivouac/n | wc -l; stat -c %U /bivouac/n'
+touch /bivouac/s; chmod 6777 /bivouac/s
+python3 - <<'END'
+import os
+f = os.open('/bivouac/s', os.O_RDWR)
+for i in range(8): os.write(f, b'x')
+print(oct(os.stat('/bivouac/s').st_mode))
+END
+"#;
+    assert_eq!(inside(&site, &name, script).ok(), "6\nnobody\n0o106777\n");
+}
