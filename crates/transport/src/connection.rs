@@ -7,10 +7,11 @@
 
 use crate::endpoint::Endpoint;
 use crate::error::TransportError;
+use crate::gather;
 use crate::handshake;
 use crate::progress::{INBOX, Line, Progress, Received, Step};
 use crate::socket::{self, now};
-use crate::spin::Spin;
+use crate::spin::{BULK, Spin};
 use bivouac_node::Fd;
 use bivouac_proto::Header;
 use bivouac_proto::auth::{Key, Role, Welcome};
@@ -198,7 +199,9 @@ impl Connection {
         if !self.progress.is_sent() && self.send(request, SendFlags::empty())? == Step::Blocked {
             return Err(TransportError::TimedOut);
         }
-        if let Some(mut vigil) = self.spin.begin() {
+        let bulk = gather::total(request.payload).max(gather::total_mut(into)) > BULK;
+        let vigil = if bulk { None } else { self.spin.begin() };
+        if let Some(mut vigil) = vigil {
             loop {
                 if let Some(received) = self.receive(into, RecvFlags::DONTWAIT)? {
                     self.spin.ended(true);

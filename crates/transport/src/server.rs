@@ -14,9 +14,11 @@
 //! - [`accept`]: the acceptor thread, and the deadline of those that do not authenticate.
 //! - [`greeting`]: the server's side of the authentication.
 //! - [`pool`]: parked connections and the workers.
+//! - [`crowd`]: whether waiting awake takes a core from others.
 //! - [`inbox`]: receiving requests; [`responder`]: sending answers.
 
 mod accept;
+mod crowd;
 mod greeting;
 mod inbox;
 mod pool;

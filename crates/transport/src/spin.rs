@@ -4,7 +4,8 @@
 //! long as the answer itself (58 to 70 µs against 4 on virtual machines, where an idle core belongs to somebody else). But a
 //! core that waits awake is missed by whoever could use it. So a waiter
 //! - gives its core away between two looks, and goes to sleep when somebody took it: then the core is not idle;
-//! - waits awake only on connections where that has paid lately, and tries again now and then on the others.
+//! - waits awake only on connections where that has paid lately, and tries again now and then on the others;
+//! - sleeps where much is transferred ([`BULK`]): there the cores have work, and wake-ups are few for the bytes.
 //!
 //! [`Spin`] is what a connection remembers of that; a [`Vigil`] is one wait.
 
@@ -15,6 +16,8 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_micros(30);
 /// A core that comes back later than this was used by somebody else.
 const TAKEN: Duration = Duration::from_micros(4);
+/// Payloads from this on are bulk transfers.
+pub(crate) const BULK: usize = 16 << 10;
 /// What a connection may have to its credit.
 const MOST: i8 = 8;
 /// A wait awake that paid counts for so many that did not.

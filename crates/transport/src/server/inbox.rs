@@ -75,7 +75,7 @@ impl Inbox {
         fd: BorrowedFd<'_>,
         stall: Duration,
         halt: &Halt,
-        spin: &mut Spin,
+        mut spin: Option<&mut Spin>,
     ) -> Result<Incoming<'_>, TransportError> {
         let mut quiet_since: Option<Duration> = None;
         loop {
@@ -87,7 +87,7 @@ impl Inbox {
             {
                 return self.take(header, needed);
             }
-            match self.receive(fd, needed, spin) {
+            match self.receive(fd, needed, spin.as_deref_mut()) {
                 Ok(0) if self.held.is_empty() => return Ok(Incoming::End),
                 Ok(0) => return Err(TransportError::Closed),
                 Ok(_) => quiet_since = None,
@@ -111,7 +111,7 @@ impl Inbox {
         &mut self,
         fd: BorrowedFd<'_>,
         needed: Option<usize>,
-        spin: &mut Spin,
+        spin: Option<&mut Spin>,
     ) -> Result<usize, Errno> {
         // Move what is held to the front: it is the beginning of a request, and short.
         if self.held.start > 0 {
@@ -127,8 +127,8 @@ impl Inbox {
         }
         let flags = if needed.is_some() { RecvFlags::WAITALL } else { RecvFlags::empty() };
         let free = self.bytes.get_mut(self.held.end..end).unwrap_or_default();
-        let awake = if self.held.is_empty() { spin.begin() } else { None };
-        let awake = awake.map(|vigil| wait_awake(fd, free, vigil, spin));
+        let awake = spin.filter(|_| self.held.is_empty());
+        let awake = awake.and_then(|spin| Some(wait_awake(fd, free, spin.begin()?, spin)));
         let n = match awake {
             Some(Ok(n)) => n,
             None | Some(Err(Errno::AGAIN)) => rustix::net::recv(fd, free, flags)?.0,

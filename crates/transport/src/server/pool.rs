@@ -6,13 +6,14 @@
 //!
 //! Of the locks here, none is held while another is taken, and none while a service runs.
 
+use super::crowd::Crowd;
 use super::greeting::{Greeted, Greeting};
 use super::inbox::{Inbox, Incoming};
 use super::responder::{Outlet, Responder};
 use super::{Halt, PeerInfo, Running, ServerOptions, Service};
 use crate::error::TransportError;
 use crate::socket;
-use crate::spin::Spin;
+use crate::spin::{BULK, Spin};
 use bivouac_node::Fd;
 use bivouac_proto::{Errno, Kind};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -90,6 +91,7 @@ pub(super) struct Pool<S: Service> {
     workers: Mutex<Workers>,
     /// No worker waits and no more may be started: workers give connections back after each request.
     full: AtomicBool,
+    crowd: Crowd,
 }
 
 #[derive(Default)]
@@ -130,6 +132,7 @@ impl<S: Service> Pool<S> {
             waiting: AtomicUsize::new(0),
             workers: Mutex::default(),
             full: AtomicBool::new(false),
+            crowd: Crowd::new(),
         });
         pool.hire()?;
         Ok(pool)
@@ -327,9 +330,10 @@ impl<S: Service> Pool<S> {
         };
         let versions = || self.service.versions();
         desk.inbox.clear();
-        let mut spin = Spin::new();
+        let (mut spin, mut bulk) = (Spin::new(), false);
         loop {
-            let (header, body, payload) = match desk.inbox.next(line.fd, line.stall, line.halt, &mut spin)? {
+            let awake = if bulk || self.crowd.is_crowded() { None } else { Some(&mut spin) };
+            let (header, body, payload) = match desk.inbox.next(line.fd, line.stall, line.halt, awake)? {
                 Incoming::Request { header, body, payload } => (header, body, payload),
                 Incoming::Idle => return Ok(Stay::Parked),
                 Incoming::End => return Ok(Stay::Closed),
@@ -346,7 +350,7 @@ impl<S: Service> Pool<S> {
                 tracing::error!("serving a request panicked; its connection is closed: {header:?}");
                 return Ok(Stay::Closed);
             }
-            reply.finish()?;
+            bulk = reply.finish()?.max(header.payload_len as usize) > BULK;
             if self.halt.is_stopping() {
                 return Ok(Stay::Closed);
             }

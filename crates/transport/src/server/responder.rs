@@ -29,6 +29,7 @@ pub struct Responder<'a> {
     body: &'a mut Vec<u8>,
     payload: &'a mut Vec<u8>,
     answered: bool,
+    sent: usize,
     failed: Option<TransportError>,
 }
 
@@ -50,7 +51,7 @@ impl<'a> Responder<'a> {
         payload: &'a mut Vec<u8>,
     ) -> Responder<'a> {
         payload.clear();
-        Responder { line, request, versions, body, payload, answered: false, failed: None }
+        Responder { line, request, versions, body, payload, answered: false, sent: 0, failed: None }
     }
 
     /// Whether the client waits for an answer.
@@ -100,6 +101,7 @@ impl<'a> Responder<'a> {
         }
         if len > READ_RATHER {
             let result = self.send_file(file, offset, len);
+            self.sent = len;
             self.ended(result);
             return;
         }
@@ -124,17 +126,18 @@ impl<'a> Responder<'a> {
         }
     }
 
-    /// After the service returned: a forgotten answer is sent, a failure to send is reported.
-    pub(super) fn finish(mut self) -> Result<(), TransportError> {
+    /// After the service returned: a forgotten answer is sent, a failure to send is reported. How much payload was sent, bytes.
+    pub(super) fn finish(mut self) -> Result<usize, TransportError> {
         if self.is_awaited() {
             tracing::error!("a request got no answer from the service: {:?}", self.request);
             self.fail(&Failure::Errno(Errno::IO));
         }
-        self.failed.map_or(Ok(()), Err)
+        self.failed.map_or(Ok(self.sent), Err)
     }
 
     fn ended(&mut self, result: Result<(), TransportError>) {
         self.answered = true;
+        self.sent = self.sent.max(self.payload.len());
         self.failed = result.err();
     }
 
