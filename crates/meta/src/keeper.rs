@@ -29,12 +29,14 @@ struct Work {
     orphans_unknown: bool,
     /// There may be intents without an end.
     intents: bool,
+    /// Memory of what was removed.
+    memory: bool,
     stop: bool,
 }
 
 impl Work {
     fn has_tasks(&self) -> bool {
-        !(self.splits.is_empty() && self.purges.is_empty() && self.cuts.is_empty())
+        self.memory || !(self.splits.is_empty() && self.purges.is_empty() && self.cuts.is_empty())
     }
 
     fn has_leftovers(&self) -> bool {
@@ -76,6 +78,11 @@ impl Keeper {
     /// Something was promised, and may stay so if its coordinator dies.
     pub(crate) fn watch(&self) {
         self.add(|work| !std::mem::replace(&mut work.intents, true));
+    }
+
+    /// Much was removed: the system may have the memory.
+    pub(crate) fn give_back(&self) {
+        self.add(|work| !std::mem::replace(&mut work.memory, true));
     }
 
     pub(crate) fn stop(&self) {
@@ -178,6 +185,9 @@ impl<O: Outside> Core<O> {
         if work.orphans_unknown && !in_grace {
             failed.orphans_unknown = !self.reap_orphans();
         }
+        if work.memory {
+            give_memory_back();
+        }
         failed.purges = work.purges.into_iter().filter(|ino| !self.purge(*ino)).collect();
         let well = !failed.has_tasks() && !failed.has_leftovers();
         let mut queued = lock(&self.keeper.work);
@@ -276,5 +286,14 @@ impl<O: Outside> Core<O> {
             };
         }
         !left
+    }
+}
+
+/// Gives the system the pages in which nothing lies any more. (The allocator by itself keeps them for what may come.)
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: may be called at any time, by any thread; it only looks at free memory.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }

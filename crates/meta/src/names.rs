@@ -280,6 +280,9 @@ impl<O: Outside> Core<O> {
                 if let Some(ino) = purge {
                     self.keeper.purge(ino);
                 }
+                if self.stripes.removed_much() {
+                    self.keeper.give_back();
+                }
                 Ok(reply)
             }
             None => self.unlink_far(caller, at),

@@ -15,6 +15,7 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Time};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,9 @@ const COMPACT_AT: u64 = 1 << 20;
 
 /// On a full storage a log is compacted early when it is longer than this, bytes, and than twice what the last snapshot took.
 const WORTHWHILE: u64 = 16 << 10;
+
+/// So many removed inodes are worth looking for memory that can be given back.
+const MUCH: usize = 16 << 10;
 
 /// Answers older than this need not be kept, nanoseconds.
 const ANSWER_AGE: Time = 120_000_000_000;
@@ -53,6 +57,8 @@ pub(crate) struct Bench<'a> {
     observer: Option<&'a dyn Observer>,
     changed: bool,
     full: bool,
+    /// Inodes that were removed.
+    removed: usize,
 }
 
 impl Bench<'_> {
@@ -73,6 +79,7 @@ impl Bench<'_> {
         }
         self.shard.concluded.clear();
         for mutation in batch.mutations {
+            self.removed += usize::from(matches!(mutation, Mutation::DropInode(_)));
             self.shard.apply(mutation);
         }
         // Amortized: a sweep is paid for by as many answers as it looks at.
@@ -108,6 +115,8 @@ pub(crate) struct Stripes {
     patience: Duration,
     /// Hears of changes.
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    /// Inodes that were removed since their memory was last given back.
+    removed: AtomicUsize,
 }
 
 impl Stripes {
@@ -149,7 +158,12 @@ impl Stripes {
             let stripe = Stripe { shards, namespace, log, compact_at, compacted, record, waiting };
             stripes.push((Mutex::new(stripe), Condvar::new()));
         }
-        Ok(Stripes { stripes, patience, observer: None })
+        Ok(Stripes { stripes, patience, observer: None, removed: AtomicUsize::new(0) })
+    }
+
+    /// Whether so much was removed that its memory should be given back; says so once.
+    pub(crate) fn removed_much(&self) -> bool {
+        self.removed.load(Ordering::Relaxed) >= MUCH && self.removed.swap(0, Ordering::Relaxed) >= MUCH
     }
 
     fn lock(&self, number: usize) -> MutexGuard<'_, Stripe> {
@@ -191,9 +205,13 @@ impl Stripes {
                 observer: self.observer.as_deref(),
                 changed: false,
                 full: false,
+                removed: 0,
             };
             let result = work(&mut bench);
             let full = bench.full;
+            if bench.removed > 0 {
+                self.removed.fetch_add(bench.removed, Ordering::Relaxed);
+            }
             if bench.changed {
                 if stripe.waiting > 0 {
                     condvar.notify_all();
