@@ -218,3 +218,87 @@ attempt('negative', os.utime, 'f', ns=(-5 * 10**9, -10**9 + 3))
 print(os.stat('f').st_mtime_ns)";
     python("times", script);
 }
+
+#[test]
+fn errors_come_in_the_order_in_which_linux_finds_them() {
+    let script = r"
+def attempt(call, *args, **more):
+    try:
+        call(*args, **more)
+        print('done')
+    except OSError as e:
+        print(errno.errorcode[e.errno])
+long, flags = 'n' * 256, os.O_RDONLY
+os.mkdir('d'); os.mkdir('d/e'); open('f', 'w').close(); os.symlink('f', 'd/link')
+for to in ('d', 'd/', 'f/', 'absent/', 'absent', long):
+    attempt(os.link, 'd', to)
+for to in ('d/', 'f/', 'absent/'):
+    attempt(os.symlink, 'x', to)
+    attempt(os.unlink, to)
+for path in ('d', 'd/', '.', 'd/..'):
+    attempt(os.open, path, flags | os.O_TRUNC)
+attempt(os.open, long + '/', flags | os.O_CREAT)
+pairs = [('absent/', long + '/'), (long, '.'), (long, 'f'), ('f/', 'f/'), ('f', 'absent/'), ('d', 'd/link/'),
+         ('d', 'd/e/new'), ('f', 'd/..'), ('f/', 'd'), ('d/e', 'd'), ('d/link', 'd'), ('d', 'f')]
+for pair in pairs:
+    attempt(os.rename, *pair)
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+def renameat2(a, b, how):
+    done = libc.renameat2(-100, a.encode(), -100, b.encode(), how)
+    print(how, a[:9], b[:9], 'done' if done == 0 else errno.errorcode[ctypes.get_errno()])
+for a, b in (('f/', 'f/'), ('f', '.'), ('absent', 'd'), ('f', 'absent/'), ('f', 'd/'), ('d', 'd/e'), ('d/e', 'd')):
+    renameat2(a, b, 1)
+    if (a, b) != ('f', 'd/'):
+        renameat2(a, b, 2)
+fd = os.open('f', flags)
+print(libc.fallocate(fd, 0, ctypes.c_long(0), ctypes.c_long(0)), errno.errorcode[ctypes.get_errno()])
+print(libc.fallocate(fd, 0, ctypes.c_long(0), ctypes.c_long(1)), errno.errorcode[ctypes.get_errno()])
+omit = ((1 << 30) - 2)
+class Time(ctypes.Structure):
+    _fields_ = [('seconds', ctypes.c_long), ('nanoseconds', ctypes.c_long)]
+print(libc.utimensat(-100, b'absent', (Time * 2)(Time(0, omit), Time(0, omit)), 0))";
+    python("error-order", script);
+}
+
+#[test]
+fn a_write_shows_in_mtime_also_after_a_later_change_of_the_inode() {
+    let script = r"
+import time
+f = open('f', 'wb', buffering=0)
+f.write(b'x' * 10000)
+os.utime('f', (1, 1))
+print(os.stat('f').st_mtime)
+time.sleep(0.05)
+f.write(b'y')
+time.sleep(0.05)
+os.chmod('f', 0o600)
+print(time.time() - os.stat('f').st_mtime < 3600)
+os.utime('f', (1, 1))
+os.chmod('f', 0o644)
+print(os.stat('f').st_mtime)
+f.close()
+print(os.stat('f').st_mtime)";
+    python("mtime-later", script);
+}
+
+#[test]
+fn a_directory_that_another_process_moved_is_not_found_by_dots_at_its_end() {
+    let script = r"
+import subprocess
+os.makedirs('d/e')
+def look():
+    for path in ('d/.', 'd/e/..', 'd/e/.', 'd/..'):
+        for call in (os.stat, os.listdir, lambda p: os.open(p, os.O_RDONLY), lambda p: os.rename(p, 'x')):
+            try:
+                call(path)
+                print(path, 'there')
+            except OSError as e:
+                print(path, errno.errorcode[e.errno])
+look()
+subprocess.run(['mv', 'd', 'moved'], check=True)
+look()
+subprocess.run(['mv', 'moved', 'd'], check=True)
+look()";
+    python("dots", script);
+}

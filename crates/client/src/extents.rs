@@ -41,10 +41,10 @@ impl Client {
             let extents = self.extents(attr.ino, &layout.servers(self.map(), u64::MAX))?;
             attr.size = attr.size.max(extents.length);
             let written = i64::try_from(extents.age).map_or(i64::MIN, |age| asked.saturating_sub(age));
-            // Not after an explicit change of the times, which set ctime.
-            if written > attr.ctime {
-                attr.mtime = written;
-                attr.ctime = written;
+            if written > attr.mtime_set.unwrap_or(i64::MIN) {
+                // A time in the future was set before that write, which ends it.
+                attr.mtime = if attr.mtime > asked { written } else { attr.mtime.max(written) };
+                attr.ctime = attr.ctime.max(written);
             }
         }
         Ok(attr)

@@ -401,11 +401,9 @@ impl Handle {
 
     /// Allocates, punches or zeroes a range; `mode` as for `fallocate(2)`.
     pub fn fallocate(&self, mode: i32, offset: i64, len: i64) -> Result<(), Errno> {
-        let slot = self.writable()?;
         let (Ok(offset), Ok(len @ 1..)) = (u64::try_from(offset), u64::try_from(len)) else {
             return Err(Errno::INVAL);
         };
-        let end = offset.checked_add(len).filter(|&end| end <= FILE_MAX).ok_or(Errno::FBIG)?;
         let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
         let what = match mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 if keep => Fallocate::KeepSize,
@@ -414,6 +412,8 @@ impl Handle {
             libc::FALLOC_FL_ZERO_RANGE => Fallocate::Zero,
             _ => return Err(Errno::OPNOTSUPP),
         };
+        let slot = self.writable()?;
+        let end = offset.checked_add(len).filter(|&end| end <= FILE_MAX).ok_or(Errno::FBIG)?;
         let size = self.attr()?.size;
         // Within the present size nothing grows, whatever the mode.
         let grow = !keep && end > size;

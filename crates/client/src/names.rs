@@ -78,6 +78,7 @@ pub(crate) fn removed(dir: Ino) -> Box<Attr> {
         split: false,
         xattrs: false,
         layout: None,
+        mtime_set: None,
     })
 }
 
@@ -163,40 +164,48 @@ impl Client {
             Last::Directory(_) => Err(Errno::EXIST.into()),
             Last::Name(place) => {
                 if place.slash && !matches!(new, New::Directory { .. }) {
-                    return Err(self.with_slash(&place, Errno::NOENT));
+                    return Err(match self.lookup(place.version, place.dir, &place.name) {
+                        Ok(_) => Errno::EXIST.into(),
+                        Err(failing) => failing,
+                    });
                 }
                 self.entry(&place, &mut [], |at| new.request(at)).map(|_| ())
             }
         })
     }
 
-    /// What a trailing slash makes of an operation for which the name must not be a directory's.
-    fn with_slash(&self, place: &Place, missing: Errno) -> Failing {
-        match self.lookup(place.version, place.dir, &place.name) {
-            Ok((attr, _)) if attr.kind != FileKind::Directory => Errno::NOTDIR.into(),
-            Ok(_) => Errno::EXIST.into(),
-            Err(Failing::Fail(Fail::Errno(Errno::NOENT))) => missing.into(),
-            Err(other) => other,
-        }
-    }
-
     /// Makes another name for a file.
     pub fn link(&self, start: Ino, path: &[u8], to: Ino, to_path: &[u8], follow: bool) -> Result<(), Fail> {
         let attr = self.find(start, path, follow)?;
         if attr.kind == FileKind::Directory {
-            return Err(Errno::PERM.into());
+            return Err(self.refused_link(to, to_path));
         }
         self.make(to, to_path, New::Link { ino: attr.ino })
+    }
+
+    /// Why a directory gets no other name: what is wrong with that name comes first.
+    fn refused_link(&self, to: Ino, to_path: &[u8]) -> Fail {
+        let looked = self.at_last(to, to_path, |_, last| match last {
+            Last::Directory(_) => Err(Errno::EXIST.into()),
+            Last::Name(place) => match self.lookup(place.version, place.dir, &place.name) {
+                Ok(_) => Err(Errno::EXIST.into()),
+                Err(Failing::Fail(Fail::Errno(Errno::NOENT))) if !place.slash => Ok(()),
+                Err(other) => Err(other),
+            },
+        });
+        looked.err().unwrap_or(Errno::PERM.into())
     }
 
     /// Removes a name that is not a directory's.
     pub fn unlink(&self, start: Ino, path: &[u8]) -> Result<(), Fail> {
         self.at_last(start, path, |_, last| match last {
             Last::Directory(_) => Err(Errno::ISDIR.into()),
-            Last::Name(place) if place.slash => Err(match self.with_slash(&place, Errno::NOENT) {
-                Failing::Fail(Fail::Errno(Errno::EXIST)) => Errno::ISDIR.into(),
-                other => other,
-            }),
+            Last::Name(place) if place.slash => {
+                match self.lookup(place.version, place.dir, &place.name)?.0.kind {
+                    FileKind::Directory => Err(Errno::ISDIR.into()),
+                    _ => Err(Errno::NOTDIR.into()),
+                }
+            }
             Last::Name(place) => self.entry(&place, &mut [], |at| MetaRequest::Unlink { at }).map(|_| ()),
         })
     }
@@ -246,14 +255,26 @@ impl Client {
     }
 
     fn try_rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), mode: RenameMode) -> Result<(), Failing> {
-        let (Last::Name(from), Last::Name(to)) = (self.last_of(from.0, from.1)?, self.last_of(to.0, to.1)?)
-        else {
+        let from = self.last_of(from.0, from.1)?;
+        let to = match (self.last_of(to.0, to.1), &from) {
+            (Err(fail), Last::Name(place)) => {
+                // An error about the first path comes first, also when only this request finds that it is out of date.
+                let name = place.name.get(..NAME_MAX).unwrap_or(&place.name);
+                match self.lookup(place.version, place.dir, name) {
+                    Err(refused @ Failing::Refused(_)) => return Err(refused),
+                    _ => return Err(fail.into()),
+                }
+            }
+            (to, _) => to?,
+        };
+        let Last::Name(from) = from else {
             return Err(Errno::BUSY.into());
         };
-        // Only a directory may be named with a slash.
-        if (from.slash || to.slash) && self.find(from.dir, &from.name, false)?.kind != FileKind::Directory {
-            return Err(Errno::NOTDIR.into());
-        }
+        let Last::Name(to) = to else {
+            let exists = mode == RenameMode::NoReplace;
+            return Err(if exists { Errno::EXIST } else { Errno::BUSY }.into());
+        };
+        self.check_rename(&from, &to, mode)?;
         let (from_split, to_split) = (self.cache().is_split(from.dir), self.cache().is_split(to.dir));
         let request = MetaRequest::Rename {
             from: At { dir: from.dir, split: from_split, name: &from.name },
@@ -279,12 +300,70 @@ impl Client {
                 }
                 if learned { Err(Refusal::DirectorySplit.into()) } else { Err(Errno::IO.into()) }
             }
+            Err(Failure::Errno(errno @ (Errno::NOTDIR | Errno::ISDIR | Errno::NOTEMPTY))) => {
+                Err(self.refused_rename(&from, &to, mode)?.unwrap_or(errno).into())
+            }
             Err(failure) => Err(failure.into()),
         }
     }
 
+    /// Linux looks at whether one of the two lies in the other before it looks at what they are.
+    fn refused_rename(&self, from: &Place, to: &Place, mode: RenameMode) -> Result<Option<Errno>, Failing> {
+        let (moved, _) = self.lookup(from.version, from.dir, &from.name)?;
+        if moved.kind == FileKind::Directory && self.lies_in(to.dir, moved.ino)? {
+            return Ok(Some(Errno::INVAL));
+        }
+        let (target, _) = self.lookup(to.version, to.dir, &to.name)?;
+        if target.kind == FileKind::Directory && self.lies_in(from.dir, target.ino)? {
+            return Ok(Some(if mode == RenameMode::Exchange { Errno::INVAL } else { Errno::NOTEMPTY }));
+        }
+        Ok(None)
+    }
+
+    /// Whether a directory is `above`, or lies somewhere in it.
+    fn lies_in(&self, mut dir: Ino, above: Ino) -> Result<bool, Errno> {
+        while dir != above {
+            if dir == Ino::ROOT {
+                return Ok(false);
+            }
+            dir = self.parent(dir)?.0;
+        }
+        Ok(true)
+    }
+
+    /// What the server cannot know: only directories may be named with a slash behind them, and names have a length.
+    fn check_rename(&self, from: &Place, to: &Place, mode: RenameMode) -> Result<(), Failing> {
+        let short = |place: &Place| place.name.len() <= NAME_MAX;
+        if !from.slash && !to.slash && short(from) && short(to) {
+            return Ok(());
+        }
+        let kind = |place: &Place| {
+            if !short(place) {
+                return Err(Errno::NAMETOOLONG.into());
+            }
+            self.lookup(place.version, place.dir, &place.name).map(|(attr, _)| attr.kind)
+        };
+        let moved = kind(from)?;
+        let target = match kind(to) {
+            Ok(kind) => Some(kind),
+            Err(Failing::Fail(Fail::Errno(Errno::NOENT))) => None,
+            Err(failing) => return Err(failing),
+        };
+        let directory = |kind: FileKind| kind == FileKind::Directory;
+        match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EXIST.into()),
+            (RenameMode::Exchange, None) => return Err(Errno::NOENT.into()),
+            (RenameMode::Exchange, Some(kind)) if to.slash && !directory(kind) => {
+                return Err(Errno::NOTDIR.into());
+            }
+            _ => {}
+        }
+        let slash = from.slash || to.slash && mode != RenameMode::Exchange;
+        if slash && !directory(moved) { Err(Errno::NOTDIR.into()) } else { Ok(()) }
+    }
+
     fn last_of(&self, start: Ino, path: &[u8]) -> Result<Last, Fail> {
-        self.at_last(start, path, |_, last| Ok(last))
+        self.at_any_last(start, path, |_, last| Ok(last))
     }
 
     /// The target of a symbolic link.

@@ -65,7 +65,7 @@ impl Client {
                 return Ok((self.open_temporary(start, path, flags, mode, open)?, None));
             }
             let mut named = None;
-            let found = self.at_last(start, path, |walk, last| {
+            let found = self.at_any_last(start, path, |walk, last| {
                 named = match &last {
                     Last::Name(place) => Some((place.dir, place.name.clone())),
                     Last::Directory(_) => None,
@@ -154,6 +154,7 @@ impl Client {
         let create = flags & libc::O_CREAT != 0 && flags & libc::O_PATH == 0;
         let exclusive = create && flags & libc::O_EXCL != 0;
         let follow = flags & libc::O_NOFOLLOW == 0 && !exclusive;
+        let length = last.check_length();
         let place = match last {
             Last::Directory(_) if exclusive => return Err(Errno::EXIST.into()),
             Last::Directory(ino) => return self.open_directory(ino, flags, ino == walk.start()),
@@ -163,6 +164,7 @@ impl Client {
         if create && slash {
             return Err(Errno::ISDIR.into());
         }
+        length?;
         let how = OpenHow {
             directory: flags & libc::O_DIRECTORY != 0 || slash,
             create: create.then_some(Create { mode: (mode & 0o7777) as u16, exclusive }),
@@ -276,7 +278,7 @@ impl Client {
         if flags & libc::O_PATH != 0 {
             return Ok(Found::Path(ino));
         }
-        if flags & (libc::O_ACCMODE | libc::O_CREAT) != 0 {
+        if flags & (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) != 0 {
             return Err(Errno::ISDIR.into());
         }
         let attr = match self.attr_of(ino) {

@@ -115,6 +115,16 @@ pub(crate) enum Last {
     Name(Place),
 }
 
+impl Last {
+    /// ENAMETOOLONG for a name that no entry can have.
+    pub(crate) fn check_length(&self) -> Result<(), Errno> {
+        match self {
+            Last::Name(place) if place.name.len() > NAME_MAX => Err(Errno::NAMETOOLONG),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A name in a directory, and how it was reached.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
@@ -134,6 +144,8 @@ pub(crate) struct Walk<'c, 'p> {
     rest: Cow<'p, [u8]>,
     links: u32,
     version: u64,
+    /// No name is taken from the cache: no request about an entry follows that would be refused if it is out of date.
+    fresh: bool,
 }
 
 impl<'c, 'p> Walk<'c, 'p> {
@@ -143,7 +155,15 @@ impl<'c, 'p> Walk<'c, 'p> {
             return Err(Errno::NAMETOOLONG.into());
         }
         let version = client.namespace();
-        Ok(Walk { client, start, dir: start, rest: Cow::Borrowed(path), links: 0, version })
+        Ok(Walk {
+            client,
+            start,
+            dir: start,
+            rest: Cow::Borrowed(path),
+            links: 0,
+            version,
+            fresh: ends_in_dots(path),
+        })
     }
 
     /// Where it began.
@@ -170,6 +190,7 @@ impl<'c, 'p> Walk<'c, 'p> {
             path.push(b'/');
             path.extend_from_slice(rest);
         }
+        self.fresh = ends_in_dots(&path);
         if target[0] == b'/' {
             let Some(inside) = strip_mount(self.client.mount(), &path) else {
                 return Err(Fail::Outside(path));
@@ -201,7 +222,6 @@ impl<'c, 'p> Walk<'c, 'p> {
                     return Err(Fail::Outside(path));
                 }
                 b".." => self.dir = self.client.parent(self.dir)?.0,
-                _ if name.len() > NAME_MAX => return Err(Errno::NAMETOOLONG.into()),
                 _ if after.is_none() => {
                     return Ok(Last::Name(Place {
                         dir: self.dir,
@@ -210,6 +230,7 @@ impl<'c, 'p> Walk<'c, 'p> {
                         version: self.version,
                     }));
                 }
+                _ if name.len() > NAME_MAX => return Err(Errno::NAMETOOLONG.into()),
                 _ => match self.step(self.dir, name)? {
                     Step::Directory(ino) => self.dir = ino,
                     Step::Link(target) => {
@@ -230,7 +251,9 @@ impl<'c, 'p> Walk<'c, 'p> {
     /// Looks up a name on the way.
     fn step(&self, dir: Ino, name: &[u8]) -> Result<Step, Fail> {
         let client = self.client;
-        if let Some(known) = client.cache().child(dir, name) {
+        if !self.fresh
+            && let Some(known) = client.cache().child(dir, name)
+        {
             client.may_enter(known.owner)?;
             return Ok(Step::Directory(known.ino));
         }
@@ -263,6 +286,20 @@ impl Client {
     /// Runs an operation on the last name of a path, again as often as directories move under the walk.
     /// `operation` gets the walk (to follow links with) and where it arrived.
     pub(crate) fn at_last<T>(
+        &self,
+        start: Ino,
+        path: &[u8],
+        mut operation: impl FnMut(&mut Walk<'_, '_>, Last) -> Result<T, Failing>,
+    ) -> Result<T, Fail> {
+        self.at_any_last(start, path, |walk, last| {
+            last.check_length()?;
+            operation(walk, last)
+        })
+    }
+
+    /// The same for an operation that looks at the length of the name itself: it comes late in the order in which Linux
+    /// finds errors.
+    pub(crate) fn at_any_last<T>(
         &self,
         start: Ino,
         path: &[u8],
@@ -503,6 +540,11 @@ pub fn strip_mount<'p>(mount: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
         }
     }
     Some(&path[at..])
+}
+
+/// Whether the last component is `.` or `..`: the path ends at a directory without naming it.
+fn ends_in_dots(path: &[u8]) -> bool {
+    path.rsplit(|b| *b == b'/').find(|name| !name.is_empty()).is_some_and(|name| matches!(name, b"." | b".."))
 }
 
 fn parent_of(path: &[u8]) -> &[u8] {

@@ -215,6 +215,7 @@ impl Inode {
             split: self.as_directory().is_some_and(|d| d.state == Spread::Split),
             xattrs: !self.xattrs().is_empty(),
             layout,
+            mtime_set: self.as_blocks().map(|blocks| blocks.mtime_set).filter(|set| *set != Time::MIN),
         }
     }
 

@@ -105,6 +105,8 @@ pub struct Attr {
     pub xattrs: bool,
     /// How the blocks are spread; `None` where there are none (not `Store::Blocks`).
     pub layout: Option<Box<FileLayout>>,
+    /// When mtime was last set explicitly: what was written before that does not count. `None`: never, or of no account.
+    pub mtime_set: Option<Time>,
 }
 
 impl Attr {

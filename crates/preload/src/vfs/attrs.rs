@@ -339,8 +339,16 @@ fn pointer(times: &Times) -> *const libc::timespec {
     times.as_ref().map_or(std::ptr::null(), |times| times.as_ptr())
 }
 
+/// Whether neither time is to change: then the kernel does not even look at the path or descriptor.
+fn changes_nothing(times: &Times) -> bool {
+    times.as_ref().is_some_and(|times| times.iter().all(|time| time.tv_nsec == libc::UTIME_OMIT))
+}
+
 /// `utimensat(2)`.
 pub fn utimensat(dirfd: i32, path: &CStr, times: Times, flags: i32) -> Result<(), Errno> {
+    if changes_nothing(&times) {
+        return Ok(());
+    }
     let kernel = |dirfd: i32, path: &CStr| {
         sys!(SYS_utimensat, dirfd, path.as_ptr(), pointer(&times), flags).map(|_| ())
     };
@@ -352,6 +360,9 @@ pub fn utimensat(dirfd: i32, path: &CStr, times: Times, flags: i32) -> Result<()
 
 /// `futimens(3)`.
 pub fn futimens(fd: i32, times: Times) -> Result<(), Errno> {
+    if changes_nothing(&times) {
+        return Ok(());
+    }
     match fds::get(fd)? {
         Some(file) if file.is_path_only() => Err(Errno::BADF),
         Some(file) => {

@@ -77,6 +77,7 @@ pub(super) fn small_attr() -> Attr {
         split: false,
         xattrs: false,
         layout: None,
+        mtime_set: None,
     }
 }
 
@@ -96,6 +97,7 @@ pub(super) fn largest_attr() -> Attr {
         store: Store::Blocks { settled: false },
         size_generation: u32::MAX,
         layout: Some(layout()),
+        mtime_set: Some(i64::MIN),
         ..small_attr()
     }
 }
