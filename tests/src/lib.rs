@@ -6,6 +6,7 @@
 
 mod access;
 mod compare;
+pub mod model;
 mod network;
 mod site;
 

@@ -1,0 +1,170 @@
+//! The model-based test: random programs of calls, made in turns by several clients of one file system, each through a way of
+//! its own (a process with the preload library, one in a kernel mount, the client core), and compared call by call with a
+//! [reference](Reference) in memory.
+//!
+//! [`programs`] makes programs up, [`Play`] has them played by [faces](Face), [`Reference`] judges. A program that comes out wrong is
+//! shrunk to the shortest that still does. The reference itself is compared with a local file system in the same way.
+
+mod call;
+mod face;
+mod library;
+mod locks;
+mod programs;
+mod reference;
+mod system;
+mod tree;
+
+pub use call::{Answer, Call, Order};
+pub use face::{Face, serve};
+pub use library::Library;
+pub use programs::{Program, programs};
+pub use reference::{Reference, Rules};
+
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long a lock may still be in the way after its description was closed in a kernel mount: the kernel does not
+/// wait for that.
+const LATE_RELEASE: Duration = Duration::from_secs(5);
+
+/// Writes are stamped with a clock that ticks so often; one within the tick in which mtime was set does not show.
+const CLOCK_TICK: Duration = Duration::from_millis(10);
+
+/// How many programs are tried, and which. The environment may say otherwise.
+pub struct Plan {
+    /// Programs (`BIVOUAC_MODEL_CASES`).
+    pub cases: u32,
+    /// Where the random numbers begin (`BIVOUAC_MODEL_SEED`).
+    pub seed: u64,
+    /// No new program after this time (`BIVOUAC_MODEL_SECONDS`).
+    pub limit: Duration,
+    /// Most calls in a program (`BIVOUAC_MODEL_CALLS`).
+    pub calls: usize,
+}
+
+impl Plan {
+    /// As the environment says; otherwise so many programs.
+    pub fn from_environment(cases: u32) -> Plan {
+        let given = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+        Plan {
+            cases: given("BIVOUAC_MODEL_CASES").map_or(cases, |n| n as u32),
+            seed: given("BIVOUAC_MODEL_SEED").unwrap_or(1),
+            limit: Duration::from_secs(given("BIVOUAC_MODEL_SECONDS").unwrap_or(20)),
+            calls: given("BIVOUAC_MODEL_CALLS").map_or(80, |n| n as usize),
+        }
+    }
+}
+
+/// Clients of one file system, and where they work.
+pub struct Play {
+    faces: Vec<Face>,
+    base: String,
+    rules: Rules,
+    played: u32,
+}
+
+impl Play {
+    /// Clients that work in new directories below `base`. The first one makes and removes those.
+    pub fn new(faces: Vec<Face>, base: &str, rules: Rules) -> Play {
+        Play { faces, base: base.to_owned(), rules, played: 0 }
+    }
+
+    /// Plays random programs; panics with the shortest that comes out wrong. How many were played.
+    pub fn all(self, plan: &Plan) -> u32 {
+        let config = Config {
+            cases: plan.cases,
+            failure_persistence: None,
+            max_shrink_iters: 4000,
+            max_shrink_time: 20_000,
+            ..Config::default()
+        };
+        let mut seed = [0; 32];
+        seed[..8].copy_from_slice(&plan.seed.to_le_bytes());
+        let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
+        let (start, strategy) = (Instant::now(), programs(self.faces.len(), plan.calls));
+        let play = std::cell::RefCell::new((self, false));
+        let outcome = runner.run(&strategy, |program| {
+            let (play, failed) = &mut *play.borrow_mut();
+            if start.elapsed() > plan.limit && !*failed {
+                return Ok(());
+            }
+            play.one(&program).map_err(|wrong| {
+                *failed = true;
+                TestCaseError::fail(wrong)
+            })
+        });
+        if let Err(wrong) = outcome {
+            panic!("seed {}: {wrong}", plan.seed);
+        }
+        let played = play.borrow().0.played;
+        println!("{played} programs in {:.1} s", start.elapsed().as_secs_f64());
+        played
+    }
+
+    /// Plays one program in a fresh directory. The error tells which call came out wrong.
+    pub fn one(&mut self, program: &Program) -> Result<(), String> {
+        self.played += 1;
+        let directory = format!("{}/case-{}", self.base, self.played);
+        assert_eq!(self.faces[0].obey(&Order::Make(directory.clone())), Answer::Done, "{directory}");
+        for face in &mut self.faces {
+            assert_eq!(
+                face.obey(&Order::Enter(directory.clone())),
+                Answer::Done,
+                "{}: {directory}",
+                face.name
+            );
+        }
+        let outcome = self.play(program);
+        for face in &mut self.faces {
+            assert_eq!(face.obey(&Order::Enter(self.base.clone())), Answer::Done, "{}", face.name);
+        }
+        let removed = self.faces[0].obey(&Order::Remove(directory));
+        outcome?;
+        if removed == Answer::Done {
+            Ok(())
+        } else {
+            Err(format!("the directory cannot be removed: {removed:?}"))
+        }
+    }
+
+    fn play(&mut self, program: &Program) -> Result<(), String> {
+        // The clock that file systems use is a little behind.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_nanos();
+        let mut reference = Reference::new(
+            self.faces.iter().map(|face| face.mount).collect(),
+            self.rules,
+            now as i64 - 1_000_000_000,
+        );
+        for (index, (client, call)) in program.iter().enumerate() {
+            let mut client = *client;
+            if self.faces[client].is_library() && matches!(call, Call::Copy { .. }) {
+                client = 0;
+            }
+            let Some(call) = reference.settle(client, call.clone()) else { continue };
+            let Some(expected) = reference.expect(client, &call) else { continue };
+            let begin = Instant::now();
+            loop {
+                let answer = self.faces[client].obey(&Order::Do(call.clone()));
+                let Err(wrong) = reference.judge(&expected, &answer) else {
+                    if let Call::Times { .. } = &call {
+                        std::thread::sleep(CLOCK_TICK);
+                    }
+                    break;
+                };
+                let locked = matches!(&call, Call::Lock { .. }) && answer == Answer::Failed(libc::EAGAIN)
+                    || matches!(answer, Answer::Held(Some(_)));
+                if locked && begin.elapsed() < LATE_RELEASE {
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
+                let answer = reference::short(&format!("{answer:?}"));
+                let call = reference::short(&format!("{call:?}"));
+                let name = &self.faces[client].name;
+                return Err(format!(
+                    "call {index}, by client {client} ({name}): {call}: {wrong}, but it is {answer}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}

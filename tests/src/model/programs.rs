@@ -1,0 +1,191 @@
+//! Random programs: a few names, sizes around those where something changes (a record's 4 KiB, a block's 16 KiB), and
+//! everything that can be done with them.
+
+use super::call::{Call, Domain, Hold, SLOTS, Stamp, Target};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+/// A client's number and what it does, one after the other.
+pub type Program = Vec<(usize, Call)>;
+
+/// Programs of so many clients, of up to `longest` calls.
+pub fn programs(clients: usize, longest: usize) -> impl Strategy<Value = Program> {
+    prop::collection::vec((0..clients, call()), 1..=longest)
+}
+
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof![
+        60 => select(vec!["a", "b", "c", "d"]).prop_map(str::to_owned),
+        2 => select(vec![".", ".."]).prop_map(str::to_owned),
+        1 => select(vec![255, 256]).prop_map(|length| "n".repeat(length)),
+    ]
+}
+
+fn path() -> impl Strategy<Value = String> {
+    let depth = prop_oneof![6 => Just(1usize), 4 => Just(2), 1 => Just(3)];
+    let names = depth.prop_flat_map(|depth| prop::collection::vec(name(), depth));
+    (names, 0..40u8).prop_map(|(names, odd)| {
+        let path = names.join("/");
+        match odd {
+            0 | 1 => path + "/",
+            2 => format!("./{path}"),
+            3 => path.replace('/', "//"),
+            _ => path,
+        }
+    })
+}
+
+fn target() -> impl Strategy<Value = Target> {
+    prop_oneof![
+        3 => path().prop_map(Target::Path),
+        1 => path().prop_map(Target::Link),
+        3 => slot().prop_map(Target::Slot),
+    ]
+}
+
+fn slot() -> impl Strategy<Value = u8> {
+    0..SLOTS
+}
+
+fn size() -> impl Strategy<Value = u64> {
+    let edges = vec![0u64, 1, 10, 4095, 4096, 4097, 8192, 16383, 16384, 16385, 32768, 65536, 81920];
+    prop_oneof![3 => select(edges), 2 => 0..100_000u64]
+}
+
+fn length() -> impl Strategy<Value = u64> {
+    prop_oneof![select(vec![0u64, 1, 7, 100, 4096, 5000, 16384, 20000]), 0..40_000u64]
+}
+
+fn mode() -> impl Strategy<Value = u32> {
+    select(vec![0o600, 0o644, 0o755, 0o700, 0o777, 0o1777, 0o400])
+}
+
+fn flags() -> impl Strategy<Value = i32> {
+    let access = prop_oneof![5 => Just(libc::O_RDWR), 2 => Just(libc::O_RDONLY), 1 => Just(libc::O_WRONLY)];
+    let rare = |flag: i32, one_in: u8| (0..one_in).prop_map(move |drawn| if drawn == 0 { flag } else { 0 });
+    let more = (
+        rare(libc::O_TRUNC, 6),
+        rare(libc::O_APPEND, 5),
+        rare(libc::O_NOFOLLOW, 12),
+        rare(libc::O_DIRECT, 20),
+        rare(libc::O_SYNC, 20),
+        rare(libc::O_DSYNC, 20),
+    );
+    let what = prop_oneof![
+        10 => Just(libc::O_CREAT),
+        2 => Just(libc::O_CREAT | libc::O_EXCL),
+        6 => Just(0),
+        2 => Just(libc::O_DIRECTORY),
+        1 => Just(libc::O_TMPFILE),
+        1 => Just(libc::O_TMPFILE | libc::O_EXCL),
+    ];
+    (access, more, what).prop_map(|(access, (a, b, c, direct, e, f), what)| {
+        // Local file systems do not agree on directories.
+        let direct =
+            if what & (libc::O_CREAT | libc::O_TMPFILE) & !libc::O_DIRECTORY == 0 { 0 } else { direct };
+        access | a | b | c | direct | e | f | what
+    })
+}
+
+fn stamp() -> impl Strategy<Value = Stamp> {
+    prop_oneof![
+        Just(Stamp::Now),
+        Just(Stamp::Omit),
+        // Some are before 1970.
+        (-1_000_000_000_000_000i64..1_000_000_000_000_000_000).prop_map(Stamp::To),
+    ]
+}
+
+fn domain() -> impl Strategy<Value = Domain> {
+    select(vec![Domain::Process, Domain::Description, Domain::Whole])
+}
+
+fn range() -> impl Strategy<Value = (u64, u64)> {
+    (select(vec![0u64, 5, 10, 15, 20]), select(vec![0u64, 1, 5, 10, 30]))
+}
+
+fn xattr() -> impl Strategy<Value = String> {
+    select(vec!["user.a", "user.b", "user.c"]).prop_map(str::to_owned)
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let hold = select(vec![Hold::Shared, Hold::Exclusive, Hold::Nothing]);
+    let allocate = select(vec![
+        0,
+        libc::FALLOC_FL_KEEP_SIZE,
+        libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE,
+        libc::FALLOC_FL_ZERO_RANGE,
+        libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE,
+    ]);
+    let whence =
+        select(vec![libc::SEEK_SET, libc::SEEK_CUR, libc::SEEK_END, libc::SEEK_DATA, libc::SEEK_HOLE]);
+    let renaming = select(vec![0, 0, 0, libc::RENAME_NOREPLACE, libc::RENAME_EXCHANGE]);
+    let links = prop_oneof![4 => path(), 1 => Just("a/.".to_owned()), 1 => Just("../a".to_owned())];
+    let setting = select(vec![0, 0, libc::XATTR_CREATE, libc::XATTR_REPLACE]);
+    let value = prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..20),
+        select(vec![100usize, 5000, 60_000]).prop_map(|len| vec![7; len]),
+    ];
+    let files = prop_oneof![
+        12 => (slot(), path(), flags(), mode())
+            .prop_map(|(slot, path, flags, mode)| Call::Open { slot, path, flags, mode }),
+        4 => slot().prop_map(|slot| Call::Close { slot }),
+        2 => (slot(), slot()).prop_map(|(from, to)| Call::Dup { from, to }),
+        1 => (slot(), any::<bool>()).prop_map(|(slot, on)| Call::Append { slot, on }),
+        4 => (slot(), length()).prop_map(|(slot, len)| Call::Read { slot, len }),
+        4 => (slot(), size(), length()).prop_map(|(slot, offset, len)| Call::Pread { slot, offset, len }),
+        6 => (slot(), length(), any::<u8>()).prop_map(|(slot, len, seed)| Call::Write { slot, len, seed }),
+        6 => (slot(), size(), length(), any::<u8>())
+            .prop_map(|(slot, offset, len, seed)| Call::Pwrite { slot, offset, len, seed }),
+        4 => (slot(), -5000..100_000i64, whence)
+            .prop_map(|(slot, offset, whence)| Call::Seek { slot, offset, whence }),
+        2 => (slot(), size(), slot(), size(), length())
+            .prop_map(|(from, at, to, to_at, len)| Call::Copy { from, at, to, to_at, len }),
+        4 => (target(), prop_oneof![20 => size().prop_map(|s| s as i64), 1 => Just(-1)])
+            .prop_map(|(target, size)| match target {
+                Target::Link(path) => Call::Truncate { target: Target::Path(path), size },
+                target => Call::Truncate { target, size },
+            }),
+        3 => (slot(), allocate, size(), length()).prop_map(|(slot, mode, offset, len)| Call::Allocate {
+            slot,
+            mode,
+            offset: offset as i64,
+            len: len as i64
+        }),
+        1 => slot().prop_map(|slot| Call::Sync { slot }),
+    ];
+    let names = prop_oneof![
+        6 => (path(), path(), renaming).prop_map(|(from, to, flags)| Call::Rename { from, to, flags }),
+        3 => (path(), path(), any::<bool>()).prop_map(|(from, to, follow)| Call::Link { from, to, follow }),
+        1 => (slot(), path()).prop_map(|(slot, to)| Call::LinkSlot { slot, to }),
+        3 => (links, path()).prop_map(|(target, path)| Call::Symlink { target, path }),
+        1 => path().prop_map(|path| Call::Readlink { path }),
+        4 => path().prop_map(|path| Call::Unlink { path }),
+        6 => (path(), mode()).prop_map(|(path, mode)| Call::Mkdir { path, mode }),
+        3 => path().prop_map(|path| Call::Rmdir { path }),
+        4 => target().prop_map(|target| match target {
+            Target::Link(path) => Call::List { target: Target::Path(path) },
+            target => Call::List { target },
+        }),
+    ];
+    let attributes = prop_oneof![
+        8 => target().prop_map(|target| Call::Stat { target }),
+        2 => (target(), mode()).prop_map(|(target, mode)| match target {
+            Target::Link(path) => Call::Chmod { target: Target::Path(path), mode },
+            target => Call::Chmod { target, mode },
+        }),
+        3 => (target(), stamp(), stamp()).prop_map(|(target, atime, mtime)| Call::Times { target, atime, mtime }),
+        2 => (target(), xattr(), value, setting)
+            .prop_map(|(target, name, value, flags)| Call::SetXattr { target, name, value, flags }),
+        2 => (target(), xattr()).prop_map(|(target, name)| Call::GetXattr { target, name }),
+        1 => target().prop_map(|target| Call::ListXattr { target }),
+        1 => (target(), xattr()).prop_map(|(target, name)| Call::RemoveXattr { target, name }),
+    ];
+    let locks = prop_oneof![
+        3 => (slot(), domain(), hold, range())
+            .prop_map(|(slot, domain, hold, (start, len))| Call::Lock { slot, domain, hold, start, len }),
+        1 => (slot(), select(vec![Domain::Process, Domain::Description]), any::<bool>(), range())
+            .prop_map(|(slot, domain, exclusive, (start, len))| Call::TestLock { slot, domain, exclusive, start, len }),
+    ];
+    prop_oneof![10 => files, 6 => names, 4 => attributes, 2 => locks]
+}

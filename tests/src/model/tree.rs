@@ -1,0 +1,254 @@
+//! The reference's inodes, and how paths lead to them.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// The directory that programs work in.
+pub const TOP: u64 = 1;
+
+/// A path that leads out of the directory that programs work in: no error, but nothing to compare either.
+pub const ESCAPED: i32 = -1;
+
+/// Links that a path may lead through.
+const MAX_LINKS: u32 = 40;
+
+/// What is known of a time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Time {
+    /// It was set to this.
+    Set(i64),
+    /// It is of this test's time.
+    Fresh,
+    /// File systems differ.
+    Any,
+}
+
+/// What an inode is.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// A regular file, with its bytes.
+    File(Vec<u8>),
+    /// A directory: its entries, and the directory above.
+    Directory(BTreeMap<Vec<u8>, u64>, u64),
+    /// A symbolic link.
+    Symlink(Vec<u8>),
+}
+
+/// An inode.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub kind: Kind,
+    pub mode: u32,
+    pub links: u64,
+    pub atime: Time,
+    pub mtime: Time,
+    pub xattrs: BTreeMap<String, Vec<u8>>,
+    /// Descriptions that are open.
+    pub opens: u32,
+    /// It may get its first name yet (O_TMPFILE without O_EXCL).
+    pub nameable: bool,
+}
+
+/// Where a path's last component is.
+#[derive(Clone, Debug)]
+pub enum Last {
+    /// It ends with `.`, or is nothing but slashes.
+    Here(u64),
+    /// It ends with `..`.
+    Above(u64),
+    /// A name in a directory; with a slash behind it or not.
+    Name(u64, Vec<u8>, bool),
+}
+
+/// All inodes.
+pub struct Tree {
+    pub nodes: BTreeMap<u64, Node>,
+    next: u64,
+}
+
+impl Tree {
+    pub fn new() -> Tree {
+        let mut tree = Tree { nodes: BTreeMap::new(), next: TOP };
+        tree.add(Kind::Directory(BTreeMap::new(), TOP), 0o777);
+        tree
+    }
+
+    /// A new inode without names.
+    pub fn add(&mut self, kind: Kind, mode: u32) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        let links = if matches!(kind, Kind::Directory(..)) { 2 } else { 0 };
+        let node = Node {
+            kind,
+            mode,
+            links,
+            atime: Time::Fresh,
+            mtime: Time::Fresh,
+            xattrs: BTreeMap::new(),
+            opens: 0,
+            nameable: false,
+        };
+        self.nodes.insert(number, node);
+        number
+    }
+
+    pub fn node(&self, number: u64) -> &Node {
+        &self.nodes[&number]
+    }
+
+    pub fn node_mut(&mut self, number: u64) -> &mut Node {
+        self.nodes.get_mut(&number).expect("an inode that exists")
+    }
+
+    pub fn is_directory(&self, number: u64) -> bool {
+        matches!(self.node(number).kind, Kind::Directory(..))
+    }
+
+    /// A directory's entries. Panics on anything else.
+    pub fn entries(&self, number: u64) -> &BTreeMap<Vec<u8>, u64> {
+        match &self.node(number).kind {
+            Kind::Directory(entries, _) => entries,
+            other => panic!("not a directory: {other:?}"),
+        }
+    }
+
+    /// The same, to be changed: which counts for its time.
+    pub fn entries_mut(&mut self, number: u64) -> &mut BTreeMap<Vec<u8>, u64> {
+        let node = self.node_mut(number);
+        node.mtime = Time::Fresh;
+        match &mut node.kind {
+            Kind::Directory(entries, _) => entries,
+            other => panic!("not a directory: {other:?}"),
+        }
+    }
+
+    /// The bytes of a regular file.
+    pub fn data(&self, number: u64) -> Option<&Vec<u8>> {
+        match &self.node(number).kind {
+            Kind::File(data) => Some(data),
+            _ => None,
+        }
+    }
+
+    fn parent(&self, number: u64) -> Result<u64, i32> {
+        match (number, &self.node(number).kind) {
+            (TOP, _) => Err(ESCAPED),
+            (_, Kind::Directory(_, above)) => Ok(*above),
+            _ => Err(libc::ENOTDIR),
+        }
+    }
+
+    /// What a name leads to. The name's length is looked at, as every file system does.
+    pub fn look(&self, dir: u64, name: &[u8]) -> Result<Option<u64>, i32> {
+        if name.len() > 255 {
+            return Err(libc::ENAMETOOLONG);
+        }
+        Ok(self.entries(dir).get(name).copied())
+    }
+
+    /// Walks to the last component. `links` counts those that were followed.
+    pub fn walk_from(&self, start: u64, path: &[u8], links: &mut u32) -> Result<Last, i32> {
+        if path.is_empty() {
+            return Err(libc::ENOENT);
+        }
+        let slash = path.ends_with(b"/");
+        let split = |path: &[u8]| -> VecDeque<Vec<u8>> {
+            path.split(|b| *b == b'/').filter(|c| !c.is_empty()).map(<[u8]>::to_vec).collect()
+        };
+        let (mut dir, mut rest) = (start, split(path));
+        while let Some(name) = rest.pop_front() {
+            let last = rest.is_empty();
+            match &name[..] {
+                b"." if last => return Ok(Last::Here(dir)),
+                b"." => {}
+                b".." => {
+                    dir = self.parent(dir)?;
+                    if last {
+                        return Ok(Last::Above(dir));
+                    }
+                }
+                _ if last => return Ok(Last::Name(dir, name, slash)),
+                _ => {
+                    let found = self.look(dir, &name)?.ok_or(libc::ENOENT)?;
+                    match &self.node(found).kind {
+                        Kind::Directory(..) => dir = found,
+                        Kind::File(_) => return Err(libc::ENOTDIR),
+                        Kind::Symlink(target) => {
+                            count(links)?;
+                            for component in split(target).into_iter().rev() {
+                                rest.push_front(component);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        Ok(Last::Here(dir))
+    }
+
+    pub fn walk(&self, path: &str) -> Result<Last, i32> {
+        self.walk_from(TOP, path.as_bytes(), &mut 0)
+    }
+
+    /// What a path names, with what it goes through counted on.
+    pub fn find(&self, path: &str, follow: bool) -> Result<u64, i32> {
+        let mut links = 0;
+        let last = self.walk_from(TOP, path.as_bytes(), &mut links)?;
+        self.settle(last, follow, &mut links)
+    }
+
+    /// From a last component to the inode.
+    pub fn settle(&self, mut last: Last, follow: bool, links: &mut u32) -> Result<u64, i32> {
+        let mut must_be_directory = false;
+        loop {
+            let (dir, name, slash) = match last {
+                Last::Here(dir) | Last::Above(dir) => return Ok(dir),
+                Last::Name(dir, name, slash) => (dir, name, slash),
+            };
+            must_be_directory |= slash;
+            let found = self.look(dir, &name)?.ok_or(libc::ENOENT)?;
+            match &self.node(found).kind {
+                Kind::Symlink(target) if follow || must_be_directory => {
+                    count(links)?;
+                    last = self.walk_from(dir, target, links)?;
+                }
+                Kind::Directory(..) => return Ok(found),
+                _ if must_be_directory => return Err(libc::ENOTDIR),
+                _ => return Ok(found),
+            }
+        }
+    }
+
+    /// Whether a directory is `inner`, or lies above it.
+    pub fn holds(&self, outer: u64, inner: u64) -> bool {
+        let mut at = inner;
+        loop {
+            if at == outer {
+                return true;
+            }
+            match &self.node(at).kind {
+                Kind::Directory(_, above) if at != TOP => at = *above,
+                _ => return false,
+            }
+        }
+    }
+
+    /// Takes a name's count off an inode, which may be the end of it.
+    pub fn drop_name(&mut self, number: u64) {
+        let node = self.node_mut(number);
+        node.links = if matches!(node.kind, Kind::Directory(..)) { 0 } else { node.links - 1 };
+        self.forget_if_gone(number);
+    }
+
+    /// Forgets an inode that has neither names nor opens.
+    pub fn forget_if_gone(&mut self, number: u64) {
+        let node = self.node(number);
+        if node.links == 0 && node.opens == 0 {
+            self.nodes.remove(&number);
+        }
+    }
+}
+
+fn count(links: &mut u32) -> Result<(), i32> {
+    *links += 1;
+    if *links > MAX_LINKS { Err(libc::ELOOP) } else { Ok(()) }
+}

@@ -1,0 +1,80 @@
+//! Random programs against a reference in memory: through all faces at once, and, so that the reference can be believed, on
+//! a local file system.
+//!
+//! A long run: `BIVOUAC_MODEL_SECONDS=600 BIVOUAC_MODEL_CASES=1000000 BIVOUAC_MODEL_SEED=7 cargo test -p bivouac-tests
+//! --test model`. `BIVOUAC_MODEL_CALLS` is the length of the longest program.
+
+use bivouac_node::Environment;
+use bivouac_tests::model::{Face, Library, Plan, Play, Rules};
+use bivouac_tests::{Site, accesses, can_mount, default_signals};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const CLIENT: &str = env!("CARGO_BIN_EXE_model_client");
+
+#[test]
+fn random_programs_through_all_faces_do_what_the_reference_does() {
+    let site = Site::new("model");
+    // Small blocks, so that files lie on all servers.
+    let name = site.up_with(4, &["--block-size", "16K"]);
+    let said = site.sh(&name, "echo $BIVOUAC_MOUNT; echo $BIVOUAC_KEY").ok();
+    let mut lines = said.lines().map(str::to_owned);
+    let environment = Environment {
+        name: name.clone(),
+        mount: lines.next().expect("a mount"),
+        key_path: lines.next().expect("a key"),
+        mounted: None,
+    };
+    let mut faces: Vec<Face> = accesses()
+        .iter()
+        .map(|access| {
+            let command = site.command(["exec", &name, "--access", access, "--", CLIENT]);
+            Face::process(access, *access != "preload", command)
+        })
+        .collect();
+    faces.push(Face::library(Library::attach(&environment)));
+    let plan = Plan::from_environment(400);
+    let rules = Rules { directory_sizes: true, zero_range: true };
+    let played = Play::new(faces, &environment.mount, rules).all(&plan);
+    assert!(played > 10, "{played} programs in {:?} prove little", plan.limit);
+}
+
+/// A tmpfs that reading leaves access times alone on.
+struct Local(PathBuf);
+
+impl Local {
+    fn new(at: PathBuf) -> Local {
+        std::fs::create_dir(&at).expect("a mount point");
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "noatime", "model"]).arg(&at).status();
+        assert!(mount.expect("mount starts").success(), "a tmpfs can be mounted");
+        Local(at)
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn the_reference_does_what_a_local_file_system_does() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new("model-local");
+    let local = Local::new(site.path("local"));
+    let faces = ["one", "two", "three"].map(|name| {
+        let mut command = Command::new(CLIENT);
+        default_signals(&mut command);
+        Face::process(name, false, command)
+    });
+    let plan = Plan::from_environment(400);
+    let rules = Rules { directory_sizes: false, zero_range: false };
+    let played = Play::new(faces.into(), &local.path().to_string_lossy(), rules).all(&plan);
+    assert!(played > 10, "{played} programs in {:?} prove little", plan.limit);
+}
