@@ -101,18 +101,6 @@ where
     raw::result(fds::on(fd, || said(real()), |file| ours(file).map(T::from_value)))
 }
 
-/// The quick way of the most frequent calls: libc's, on a number that is foreign and still was when that had failed. `None`:
-/// the call has to be made by [`blocking`].
-#[inline(always)]
-pub fn foreign<T: raw::Returned + PartialEq>(fd: c_int, real: impl FnOnce() -> T) -> Option<T> {
-    let seen = fds::data_sight(fd);
-    if !seen.is_foreign() {
-        return None;
-    }
-    let returned = real();
-    (returned != T::FAILED || !fds::refused(fd, seen, raw::errno())).then_some(returned)
-}
-
 /// A thread that is to be cancelled ends here, if the descriptor is not one of the kernel's.
 #[inline]
 pub fn cancellation_point(fd: c_int) {

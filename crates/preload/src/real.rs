@@ -11,6 +11,7 @@
 //! nothing to be dropped while a libc function that blocks is running.
 
 use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A function of the next library that has it.
@@ -31,11 +32,21 @@ impl Real {
     /// Its address; NULL when no library has it.
     #[inline]
     pub fn address(&self) -> *mut c_void {
+        self.get().map_or(std::ptr::null_mut(), NonNull::as_ptr)
+    }
+
+    /// Its address, if a library has it.
+    #[inline(always)]
+    pub fn get(&self) -> Option<NonNull<c_void>> {
+        self.ready().or_else(|| NonNull::new(self.unusual()))
+    }
+
+    /// Its address, if it was looked up before and is there.
+    #[inline(always)]
+    pub fn ready(&self) -> Option<NonNull<c_void>> {
         let found = self.found.load(Ordering::Relaxed);
-        match found as usize {
-            0 | ABSENT => self.unusual(),
-            _ => found,
-        }
+        // SAFETY: greater than one.
+        (found as usize > ABSENT).then(|| unsafe { NonNull::new_unchecked(found) })
     }
 
     #[cold]
@@ -126,11 +137,10 @@ macro_rules! real {
             #[allow(clippy::unused_unit)]
             unsafe fn $function($($arg: $type),*) -> $ret {
                 real_variable!(REAL, stringify!($name));
-                let at = REAL.address();
-                if at.is_null() {
+                let Some(at) = REAL.get() else {
                     $crate::raw::set_errno($crate::vfs::Errno::NOSYS);
                     return $fail;
-                }
+                };
                 // SAFETY: the function of that name has this type in every libc that we are loaded into; the
                 // arguments are the caller's promise.
                 unsafe {

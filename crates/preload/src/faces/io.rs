@@ -1,15 +1,18 @@
 //! Reading and writing. A foreign descriptor costs one look into a table, then the call is libc's.
 
-use super::{blocking, bytes, cancelled, foreign, room};
-use crate::raw::{MAX_TRANSFER, result};
+use super::{blocking, bytes, cancelled, room};
+use crate::raw::{MAX_TRANSFER, errno, result};
 use crate::vfs::copy::{read_into, write_from};
 use crate::vfs::data::position;
+use crate::vfs::fds::{self, Sight};
 use crate::vfs::state::beside;
 use crate::vfs::state::guarded;
 use crate::vfs::{self, Errno};
 use bivouac_client::Handle;
 use std::ffi::{c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
 
 const FAULT: Errno = Errno(libc::EFAULT as u16);
 /// Most buffers of one call.
@@ -30,15 +33,96 @@ real! {
     real_pwritev2 = pwritev64v2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize, else -1;
 }
 
+real_variable!(READ, "read");
+real_variable!(PREAD, "pread64");
+real_variable!(WRITE, "write");
+real_variable!(PWRITE, "pwrite64");
+
+/// What a transfer needs to be made again. Kept in memory from before the call, not in registers whose contents would have to
+/// be saved first: the second time is rare, and the first is to cost next to nothing.
+struct Kept {
+    fd: c_int,
+    seen: Sight,
+    buffer: *const c_void,
+    count: usize,
+    /// `None`: the descriptor's own place.
+    offset: Option<i64>,
+}
+
+impl Kept {
+    #[inline(always)]
+    fn keep(
+        into: &mut MaybeUninit<Kept>,
+        fd: c_int,
+        seen: Sight,
+        buffer: *const c_void,
+        count: usize,
+        offset: Option<i64>,
+    ) {
+        let kept = into.as_mut_ptr();
+        // SAFETY: the place is there to be written. Volatile, so that it is not put off to the second time.
+        unsafe {
+            (&raw mut (*kept).fd).write_volatile(fd);
+            (&raw mut (*kept).seen).write_volatile(seen);
+            (&raw mut (*kept).buffer).write_volatile(buffer);
+            (&raw mut (*kept).count).write_volatile(count);
+            (&raw mut (*kept).offset).write_volatile(offset);
+        }
+    }
+}
+
 /// # Safety
 /// `buffer` has room for `count` bytes.
 #[inline(always)]
 unsafe fn read_at(fd: c_int, buffer: *mut c_void, count: usize, offset: Option<i64>) -> isize {
-    // SAFETY: promised by the caller.
+    let Some(seen) = fds::known_foreign(fd) else {
+        // SAFETY: promised by the caller.
+        return unsafe { read_either(fd, buffer, count, offset) };
+    };
+    let mut kept = MaybeUninit::uninit();
+    Kept::keep(&mut kept, fd, seen, buffer, count, offset);
+    // SAFETY: written just now.
+    let kept = unsafe { kept.assume_init_ref() };
+    // SAFETY: libc's functions of these names have these types; the rest is promised by the caller.
     unsafe {
-        foreign(fd, || plain_read(fd, buffer, count, offset))
-            .unwrap_or_else(|| read_either(fd, buffer, count, offset))
+        let returned = match (offset, READ.ready(), PREAD.ready()) {
+            (None, Some(at), _) => std::mem::transmute::<
+                NonNull<c_void>,
+                unsafe extern "C-unwind" fn(c_int, *mut c_void, usize) -> isize,
+            >(at)(fd, buffer, count),
+            (Some(offset), _, Some(at)) => std::mem::transmute::<
+                NonNull<c_void>,
+                unsafe extern "C-unwind" fn(c_int, *mut c_void, usize, i64) -> isize,
+            >(at)(fd, buffer, count, offset),
+            _ => return read_late(kept),
+        };
+        if returned == -1 { read_refused(kept) } else { returned }
     }
+}
+
+/// Before the library's start.
+///
+/// # Safety
+/// The arguments are those of `read_at`.
+#[cold]
+#[inline(never)]
+unsafe fn read_late(kept: &Kept) -> isize {
+    // SAFETY: promised by the caller.
+    unsafe { plain_read(kept.fd, kept.buffer.cast_mut(), kept.count, kept.offset) }
+}
+
+/// A read of what was the kernel's has failed.
+///
+/// # Safety
+/// The arguments are those of `read_at`.
+#[cold]
+#[inline(never)]
+unsafe fn read_refused(kept: &Kept) -> isize {
+    if !fds::refused(kept.fd, kept.seen, errno()) {
+        return -1;
+    }
+    // SAFETY: promised by the caller.
+    unsafe { read_either(kept.fd, kept.buffer.cast_mut(), kept.count, kept.offset) }
 }
 
 /// # Safety
@@ -86,11 +170,54 @@ unsafe fn read_either(fd: c_int, buffer: *mut c_void, count: usize, offset: Opti
 /// `buffer` holds `count` bytes.
 #[inline(always)]
 unsafe fn write_at(fd: c_int, buffer: *const c_void, count: usize, offset: Option<i64>) -> isize {
-    // SAFETY: promised by the caller.
+    let Some(seen) = fds::known_foreign(fd) else {
+        // SAFETY: promised by the caller.
+        return unsafe { write_either(fd, buffer, count, offset) };
+    };
+    let mut kept = MaybeUninit::uninit();
+    Kept::keep(&mut kept, fd, seen, buffer, count, offset);
+    // SAFETY: written just now.
+    let kept = unsafe { kept.assume_init_ref() };
+    // SAFETY: libc's functions of these names have these types; the rest is promised by the caller.
     unsafe {
-        foreign(fd, || plain_write(fd, buffer, count, offset))
-            .unwrap_or_else(|| write_either(fd, buffer, count, offset))
+        let returned = match (offset, WRITE.ready(), PWRITE.ready()) {
+            (None, Some(at), _) => std::mem::transmute::<
+                NonNull<c_void>,
+                unsafe extern "C-unwind" fn(c_int, *const c_void, usize) -> isize,
+            >(at)(fd, buffer, count),
+            (Some(offset), _, Some(at)) => std::mem::transmute::<
+                NonNull<c_void>,
+                unsafe extern "C-unwind" fn(c_int, *const c_void, usize, i64) -> isize,
+            >(at)(fd, buffer, count, offset),
+            _ => return write_late(kept),
+        };
+        if returned == -1 { write_refused(kept) } else { returned }
     }
+}
+
+/// Before the library's start.
+///
+/// # Safety
+/// The arguments are those of `write_at`.
+#[cold]
+#[inline(never)]
+unsafe fn write_late(kept: &Kept) -> isize {
+    // SAFETY: promised by the caller.
+    unsafe { plain_write(kept.fd, kept.buffer, kept.count, kept.offset) }
+}
+
+/// A write to what was the kernel's has failed.
+///
+/// # Safety
+/// The arguments are those of `write_at`.
+#[cold]
+#[inline(never)]
+unsafe fn write_refused(kept: &Kept) -> isize {
+    if !fds::refused(kept.fd, kept.seen, errno()) {
+        return -1;
+    }
+    // SAFETY: promised by the caller.
+    unsafe { write_either(kept.fd, kept.buffer, kept.count, kept.offset) }
 }
 
 /// # Safety

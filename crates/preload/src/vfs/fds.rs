@@ -92,13 +92,11 @@ pub fn sight(fd: i32) -> Sight {
     }
 }
 
-/// As [`sight`], for the calls on data, which look at descriptors beside a mount too.
-#[inline]
-pub fn data_sight(fd: i32) -> Sight {
-    match word(fd) {
-        Some(word) if state::tracking() => Sight(word.load(Ordering::Acquire)),
-        _ => Sight(FOREIGN),
-    }
+/// What is known of a number, if that is that it is the kernel's; `None` also where nothing is known, as without a deployment.
+#[inline(always)]
+pub fn known_foreign(fd: i32) -> Option<Sight> {
+    let sight = Sight(word(fd)?.load(Ordering::Acquire));
+    sight.is_foreign().then_some(sight)
 }
 
 /// Whether a number is known to be foreign: the fast way out of every face that takes a descriptor.
