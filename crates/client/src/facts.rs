@@ -45,7 +45,8 @@ struct Known {
 #[derive(Clone, Copy)]
 struct Name {
     to: Option<(Ino, FileKind)>,
-    /// Whose count it is: the entry moves to another shard when its directory splits, and counts of two shards may be alike.
+    /// Whose count it is: that of the entry, or of the directory that it leads to. (The entry moves to another shard when
+    /// its directory splits, and counts of two shards may be alike.)
     shard: ShardId,
     seen: u64,
 }
@@ -78,6 +79,13 @@ pub(crate) struct Before {
     server: ServerId,
     seen: u64,
     total: u64,
+}
+
+impl Before {
+    /// The shard's count.
+    pub(crate) fn count(self) -> u64 {
+        self.seen
+    }
 }
 
 impl Pages {
@@ -113,7 +121,7 @@ impl Client {
         page.as_ref().filter(|page| page.is_live())
     }
 
-    fn seen(&self, shard: ShardId) -> Option<u64> {
+    pub(crate) fn seen(&self, shard: ShardId) -> Option<u64> {
         Some(self.page(self.map().primary(shard))?.shard(shard))
     }
 
@@ -151,8 +159,11 @@ impl Client {
             }
             *known.names.get(&dir)?.get(name)?
         };
-        let page = self.page(self.map().primary(shard))?;
-        (fact.shard == shard && page.shard(shard) == fact.seen && page.namespace() <= version)
+        let of_itself = matches!(fact.to, Some((ino, FileKind::Directory)) if ino.shard() == fact.shard);
+        let page = self.page(self.map().primary(fact.shard))?;
+        ((fact.shard == shard || of_itself)
+            && page.shard(fact.shard) == fact.seen
+            && page.namespace() <= version)
             .then_some(fact.to)
     }
 
@@ -205,6 +216,34 @@ impl Client {
         (self.seen(contents.shard)? == contents.seen).then_some(&contents.bytes[..])
     }
 
+    /// Keeps where a directory hangs, as its own inode says; and so what the name there leads to, if this process may look
+    /// names up there. (It has no other name, and its shard changes before the name does.)
+    pub(crate) fn learn_place(&self, version: u64, before: Option<Before>, ino: Ino, dir: Ino, name: &[u8]) {
+        self.learn_parent(before, ino, dir, name);
+        if let Some(before) = before.filter(|before| before.shard == ino.shard())
+            && self.may_search(dir)
+            && let Ok(mut known) = self.facts().0.try_write()
+            && known.version == version
+        {
+            known.put_name(before, dir, name, Some((ino, FileKind::Directory)));
+        }
+    }
+
+    /// Whether this process is known to have the right to look names up in a directory.
+    fn may_search(&self, dir: Ino) -> bool {
+        self.credentials().uid == 0
+            || self.known_inode(dir).is_some_and(|(a, _)| self.allowed(a.mode, a.uid, a.gid, SEARCH, true))
+    }
+
+    /// Keeps where a directory hangs, as its own inode says.
+    pub(crate) fn learn_parent(&self, before: Option<Before>, ino: Ino, dir: Ino, name: &[u8]) {
+        if let Some(Before { shard, seen, .. }) = before.filter(|before| before.shard == ino.shard())
+            && let Ok(mut known) = self.facts().0.try_write()
+        {
+            known.put_parent(ino, Parent { dir, name: name.into(), shard, seen });
+        }
+    }
+
     /// Keeps what was answered about an inode, to the question after `before`.
     pub(crate) fn learn_inode(&self, before: Option<Before>, attr: &Attr, target: &[u8]) {
         if let Some(before) = before
@@ -217,23 +256,22 @@ impl Client {
 }
 
 impl Client {
-    /// Keeps a listing that came with attributes, if this process may look its names up.
+    /// Keeps what a listing says, if this process may look its names up. (Of names without attributes only those of
+    /// directories, which are likely to be gone into.)
     pub(crate) fn learn_listing(
         &self,
         version: u64,
         before: Option<Before>,
         dir: Ino,
         split: bool,
-        entries: &[DirEntry],
+        (entries, attrs): (&[DirEntry], bool),
     ) {
         let Some(before) = before else { return };
-        let may_search = self.credentials().uid == 0
-            || self.known_inode(dir).is_some_and(|(a, _)| self.allowed(a.mode, a.uid, a.gid, SEARCH, true));
-        if !may_search {
+        if !self.may_search(dir) {
             return;
         }
         let Ok(mut known) = self.facts().0.try_write() else { return };
-        for entry in entries {
+        for entry in entries.iter().filter(|e| e.attr.is_some() || e.kind == FileKind::Directory || attrs) {
             let shard = namespace::entry_shard(dir, split, &entry.name);
             if known.version == version
                 && let Some(seen) = self.count_of(before, shard)
@@ -271,12 +309,15 @@ impl Known {
             self.named += 1;
         }
         if let Some((ino, FileKind::Directory)) = to {
-            if self.parents.len() > KEPT {
-                self.parents.clear();
-            }
-            let parent = Parent { dir, name: name.into(), shard: before.shard, seen: before.seen };
-            self.parents.insert(ino, parent);
+            self.put_parent(ino, Parent { dir, name: name.into(), shard: before.shard, seen: before.seen });
         }
+    }
+
+    fn put_parent(&mut self, ino: Ino, parent: Parent) {
+        if self.parents.len() > KEPT {
+            self.parents.clear();
+        }
+        self.parents.insert(ino, parent);
     }
 
     fn put_inode(&mut self, seen: u64, attr: &Attr, target: &[u8]) {

@@ -16,6 +16,7 @@
 //! Only raw system calls are made (rustix), never libc's file functions: inside the preload library those are
 //! the faces that call this crate.
 
+mod ahead;
 mod blocks;
 mod closes;
 pub mod error;

@@ -4,6 +4,7 @@
 //! split one. Positions are the cookies themselves: 1 after `.`, 2 after `..`, then hashes, so that they stay good
 //! while the directory changes or splits.
 
+use crate::ahead::Ahead;
 use crate::handle::Handle;
 use crate::rpc::To;
 use crate::session::Client;
@@ -26,6 +27,7 @@ pub(crate) struct Listing {
     missed: AtomicBool,
     /// Attributes that a listing had brought were asked for.
     used: AtomicBool,
+    pub(crate) ahead: Ahead,
 }
 
 impl Listing {
@@ -50,7 +52,7 @@ impl Listing {
         }
     }
 
-    fn wants_attributes(&self) -> bool {
+    pub(crate) fn wants_attributes(&self) -> bool {
         self.missed.load(Ordering::Relaxed)
     }
 }
@@ -67,6 +69,9 @@ pub struct Entries {
 /// Most entries asked for at the beginning of a listing, while nobody is known to want attributes.
 const FIRST: u32 = 256;
 
+/// Entries that each server is asked for at least.
+const FEW: u32 = 64;
+
 impl Handle {
     /// The next entries from the shared position, about `max` of them, and moves it behind them. `.` and `..` come
     /// first; nothing at the end.
@@ -80,6 +85,7 @@ impl Handle {
         let mut entries = Vec::new();
         let mut end = false;
         let listing = &self.client().listing;
+        let mut above_here = None;
         if after < 2 {
             let here = self.ino();
             listing.begin(here);
@@ -89,6 +95,7 @@ impl Handle {
                 Err(Errno::STALE | Errno::NOENT) => return Ok(Entries { entries, end: true }),
                 Err(errno) => return Err(errno),
             };
+            above_here = Some(above);
             for (cookie, name, ino) in [(1, &b"."[..], here), (2, b"..", above)] {
                 if after < cookie {
                     let name = name.to_vec();
@@ -101,7 +108,11 @@ impl Handle {
             // Few at first: who then asks for attributes gets them with the rest.
             let most = if after == 2 && !listing.wants_attributes() { FIRST } else { BATCH };
             let limit = (max - entries.len()).min(most as usize) as u32;
-            let more = self.client().list_after(self.ino(), after, limit, listing.wants_attributes())?;
+            let ahead = above_here.and_then(|above| self.already_listed(above, limit as usize));
+            let more = match ahead {
+                Some(more) => more,
+                None => self.client().list_after(self.ino(), after, limit, listing.wants_attributes())?,
+            };
             end = more.end;
             entries.extend(more.entries);
         }
@@ -109,6 +120,18 @@ impl Handle {
             slot.offset.store(last.cookie, Ordering::Relaxed);
         }
         Ok(Entries { entries, end })
+    }
+
+    /// The first entries, if they came before they were wanted, or come now together with those of other directories.
+    fn already_listed(&self, above: Ino, most: usize) -> Option<Entries> {
+        let (client, dir) = (self.client(), self.ino());
+        if client.cache().is_split(dir) {
+            return None;
+        }
+        client.listed_ahead(dir, most).or_else(|| {
+            client.look_ahead(above, dir, true);
+            client.listed_ahead(dir, most)
+        })
     }
 }
 
@@ -126,10 +149,15 @@ impl Client {
                 let request = MetaRequest::ReadDir { dir, split, after, limit, attrs };
                 self.meta(To::Shard(dir.shard()), &request, &[], &mut []).and_then(|(reply, _)| match reply {
                     MetaReply::Listing { entries, end } => {
-                        if attrs {
-                            self.learn_listing(version, before, dir, split, &entries);
+                        self.learn_listing(version, before, dir, split, (&entries, attrs));
+                        if before.is_some() {
+                            self.expect(dir, after <= 2, (&entries, attrs));
                         }
-                        Ok(Entries { entries, end })
+                        let listed = Entries { entries, end };
+                        if after <= 2 {
+                            self.keep_listing(before, dir, &listed);
+                        }
+                        Ok(listed)
                     }
                     _ => Err(Errno::PROTO.into()),
                 })
@@ -157,9 +185,12 @@ impl Client {
             return Err(Errno::IO.into());
         }
         let mut all = Vec::new();
+        let servers = map.servers.iter().filter(|s| s.state == ServerState::Up);
+        // Each has about as many of the next entries as the others.
+        let limit = limit.div_ceil(servers.clone().count().max(1) as u32).max(FEW);
         // Beyond this cookie some server may have entries that it did not list.
         let mut complete_to = u64::MAX;
-        for server in map.servers.iter().filter(|s| s.state == ServerState::Up) {
+        for server in servers {
             let Some(shard) = map.shards_of(server.id).next() else {
                 continue;
             };
@@ -167,9 +198,7 @@ impl Client {
             let request = MetaRequest::ReadDir { dir, split: true, after, limit, attrs };
             match self.meta(To::Server(server.id, shard), &request, &[], &mut []) {
                 Ok((MetaReply::Listing { entries, end }, _)) => {
-                    if attrs {
-                        self.learn_listing(version, before, dir, true, &entries);
-                    }
+                    self.learn_listing(version, before, dir, true, (&entries, attrs));
                     if let (false, Some(last)) = (end, entries.last()) {
                         complete_to = complete_to.min(last.cookie);
                     }
@@ -183,6 +212,7 @@ impl Client {
         }
         all.retain(|entry: &DirEntry| entry.cookie <= complete_to);
         all.sort_by(|a, b| a.cookie.cmp(&b.cookie).then_with(|| a.name.cmp(&b.name)));
+        self.expect(dir, after <= 2, (&all, attrs));
         Ok(Entries { entries: all, end: complete_to == u64::MAX })
     }
 }

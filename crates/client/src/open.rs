@@ -231,7 +231,12 @@ impl Client {
         let shard = namespace::entry_shard(place.dir, self.cache().is_split(place.dir), &place.name);
         match self.known_name(place.version, place.dir, shard, &place.name) {
             Some(None) => Err(Errno::NOENT.into()),
-            Some(Some((ino, FileKind::Directory))) => self.open_directory(ino, flags, false).map(Some),
+            Some(Some((ino, FileKind::Directory))) => {
+                if self.known_inode(ino).is_none() {
+                    self.look_ahead(place.dir, ino, false);
+                }
+                self.open_directory(ino, flags, false).map(Some)
+            }
             Some(Some((ino, FileKind::Symlink))) if follow => match self.known_inode(ino) {
                 Some((_, target)) => {
                     walk.follow(place.dir, &target, place.slash)?;

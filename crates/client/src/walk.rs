@@ -375,6 +375,11 @@ impl Client {
                         self.listing.used(dir);
                         return Ok(known);
                     }
+                    self.look_ahead(dir, ino, false);
+                    if let Some(known) = self.known_inode(ino) {
+                        self.listing.missed(dir);
+                        return Ok(known);
+                    }
                     // The entry's server would only say where to ask. (What is not there any more is looked up.)
                     if self.map().primary(ino.shard()) != self.map().primary(shard)
                         && let Ok(found) = self.inode(ino, kind)
@@ -456,8 +461,12 @@ impl Client {
         if let Some(known) = self.known_parent(ino) {
             return Ok(known);
         }
+        let before = self.before(ino.shard());
         match self.meta_on(ino, &MetaRequest::Parent { ino })? {
-            MetaReply::Parent { parent, name } => Ok((parent, name)),
+            MetaReply::Parent { parent, name } => {
+                self.learn_parent(before, ino, parent, &name);
+                Ok((parent, name))
+            }
             _ => Err(Errno::PROTO),
         }
     }

@@ -165,7 +165,7 @@ fn about<'a>(request: &MetaRequest<'a>) -> About<'a> {
         | R::CancelLock { ino, .. }
         | R::Sync { ino } => About::Inode(ino),
         R::ReadDir { dir, split: false, .. } => About::Inode(dir),
-        R::ReadDir { .. } | R::EndSession { .. } => About::Server,
+        R::ReadDir { .. } | R::EndSession { .. } | R::Look { .. } => About::Server,
     }
 }
 

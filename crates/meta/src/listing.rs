@@ -5,14 +5,17 @@
 
 use crate::access::READ;
 use crate::entries::Entry;
+use crate::names::shown;
+use crate::record::{Directory, Spread};
 use crate::store::{Caller, Core, Outside};
 use crate::stripe::Bench;
 use bivouac_layout::namespace::{PARTS, part_of, part_shard};
 use bivouac_layout::{FileLayout, Ino};
 use bivouac_proto::attr::Store;
-use bivouac_proto::meta::MetaReply;
+use bivouac_proto::meta::{LOOK_MAX, Looked, MetaReply};
 use bivouac_proto::status::Failure;
-use bivouac_proto::{Attr, DirEntry, Refusal, Reply};
+use bivouac_proto::{Attr, DirEntry, Errno, Refusal, Reply};
+use serde_bytes::ByteBuf;
 
 /// Most bytes of a listing's encoding, far enough below the longest body that a run of equal cookies fits on top.
 const MAX_BYTES: usize = 512 << 10;
@@ -58,6 +61,62 @@ impl<O: Outside> Core<O> {
             self.fill_in(&mut listing.entries);
         }
         Ok(Reply::Meta(MetaReply::Listing { entries: listing.entries, end: !listing.full }))
+    }
+
+    /// Several inodes at once, with the beginnings of their listings.
+    pub(crate) fn look(
+        &self,
+        caller: &Caller,
+        inos: &[Ino],
+        limit: u32,
+        attrs: bool,
+    ) -> Result<Reply, Failure> {
+        if inos.len() > LOOK_MAX {
+            return Err(Errno::INVAL.into());
+        }
+        let mut room = MAX_BYTES;
+        let looked = inos.iter().map(|ino| self.look_at(caller, *ino, limit, attrs, &mut room)).collect();
+        Ok(Reply::Meta(MetaReply::Looked(looked)))
+    }
+
+    /// One of them; listings only as long as there is `room`.
+    fn look_at(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        limit: u32,
+        attrs: bool,
+        room: &mut usize,
+    ) -> Option<Looked> {
+        if !self.is_mine(ino.shard()) {
+            return None;
+        }
+        let found = self.stripes.with(ino.shard(), |bench| {
+            let shown = shown(bench, ino)?;
+            let limit = limit as usize;
+            let mut listing = Listing { entries: Vec::new(), after: 0, limit, bytes: 0, attrs, full: false };
+            let inode = bench.shard.inode(ino)?;
+            let listed = limit > 0
+                && *room > 0
+                && inode.nlink > 0
+                && inode.as_directory().is_some_and(|d| d.state != Spread::Split)
+                && inode.owner().check(&caller.credentials, READ).is_ok();
+            if listed {
+                listing.take(bench, ino, 0, u64::MAX);
+            }
+            let place = |d: &Directory| (d.parent, ByteBuf::from(&d.name[..]));
+            Ok((shown, inode.as_directory().map(place), listed.then_some(listing)))
+        });
+        // Of a split directory only the whole is worth showing.
+        let (shown, place, listing) = found.ok().filter(|(shown, ..)| !shown.attr.split)?;
+        let listing = listing.map(|mut listing| {
+            *room = room.saturating_sub(listing.bytes);
+            if attrs {
+                self.fill_in(&mut listing.entries);
+            }
+            (listing.entries, !listing.full)
+        });
+        Some(Looked { attr: Box::new(shown.attr), target: shown.target, place, listing })
     }
 
     /// The parts follow each other in the order of their cookies.

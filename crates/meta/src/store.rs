@@ -306,6 +306,7 @@ impl<O: Outside> Core<O> {
             MetaRequest::CancelLock { ino, owner, range } => self.cancel_lock(ino, owner, range),
             MetaRequest::EndSession { session } => self.end_session(session),
             MetaRequest::Sync { ino } => self.sync(ino),
+            MetaRequest::Look { ref inos, limit, attrs } => self.look(caller, inos, limit, attrs),
         }
     }
 

@@ -403,6 +403,33 @@ pub enum MetaRequest<'a> {
         /// For what.
         range: LockRange,
     },
+    /// Attributes of several inodes, and of those that are directories the beginning of their listings, in one round trip
+    /// (`Looked`): for who goes through a tree. The shard is any of the server's own.
+    Look {
+        /// The inodes, at most [`LOOK_MAX`].
+        inos: Vec<Ino>,
+        /// Most entries wanted of each directory; 0: no listings.
+        limit: u32,
+        /// Send attributes along with entries where the server holds them.
+        attrs: bool,
+    },
+}
+
+/// Most inodes in a [`MetaRequest::Look`].
+pub const LOOK_MAX: usize = 64;
+
+/// What is told of one inode of several.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub struct Looked {
+    /// Its attributes.
+    pub attr: Box<Attr>,
+    /// The target of a symbolic link; empty otherwise.
+    #[serde(with = "serde_bytes")]
+    pub target: Vec<u8>,
+    /// Of a directory: its parent, and its name there.
+    pub place: Option<(Ino, serde_bytes::ByteBuf)>,
+    /// The beginning of its listing, and whether that is all of it.
+    pub listing: Option<(Vec<DirEntry>, bool)>,
 }
 
 /// Replies to [`MetaRequest`]s.
@@ -461,4 +488,7 @@ pub enum MetaReply {
     },
     /// A lock that stands in the way.
     Conflict(Option<(LockOwner, LockRange)>),
+    /// What was asked for, in the order of the question; nothing for what the server does not have, or has to ask others
+    /// about.
+    Looked(Vec<Option<Looked>>),
 }

@@ -6,8 +6,8 @@ use crate::auth::{Credentials, Hello, Role};
 use crate::control::{ControlReply, ControlRequest, ServerHealth, Stats};
 use crate::data::{DataReply, DataRequest, Fallocate, Share};
 use crate::meta::{
-    At, Create, LockOwner, LockRange, MetaReply, MetaRequest, OpenHow, RenameMode, SetAttr, SetTime, Wrote,
-    XattrMode,
+    At, Create, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply, MetaRequest, OpenHow, RenameMode, SetAttr,
+    SetTime, Wrote, XattrMode,
 };
 use crate::peer::{IntentId, MovedEntry, PeerReply, PeerRequest, Step};
 use crate::{OpenId, Refusal, Reply, Request};
@@ -186,6 +186,8 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
         MetaRequest::EndSession { session: u64::MAX },
         MetaRequest::CancelLock { ino: INO, owner: process, range: RANGE },
         MetaRequest::Sync { ino: INO },
+        MetaRequest::Look { inos: vec![INO; LOOK_MAX], limit: u32::MAX, attrs: true },
+        MetaRequest::Look { inos: Vec::new(), limit: 0, attrs: false },
     ]
 }
 
@@ -259,6 +261,12 @@ pub(super) fn replies() -> Vec<Reply> {
     let attr = || Box::new(largest_attr());
     let entry =
         |attr| DirEntry { name: b"\xff".to_vec(), ino: INO, kind: FileKind::File, cookie: u64::MAX, attr };
+    let looked = Looked {
+        attr: attr(),
+        target: b"../elsewhere".to_vec(),
+        place: Some((INO, serde_bytes::ByteBuf::from(b"\xff".to_vec()))),
+        listing: Some((vec![entry(None), entry(Some(attr()))], true)),
+    };
     let meta = [
         MetaReply::Attr(attr()),
         MetaReply::Entry { attr: Box::new(small_attr()), target: b"../elsewhere".to_vec() },
@@ -269,6 +277,7 @@ pub(super) fn replies() -> Vec<Reply> {
         MetaReply::Parent { parent: INO, name: b"\xff".to_vec() },
         MetaReply::Conflict(None),
         MetaReply::Conflict(Some((OWNERS[0], RANGE))),
+        MetaReply::Looked(vec![None, Some(looked)]),
     ];
     let data = [
         DataReply::Read { length: u64::MAX },
