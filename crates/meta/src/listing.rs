@@ -74,19 +74,19 @@ impl<O: Outside> Core<O> {
         if inos.len() > LOOK_MAX {
             return Err(Errno::INVAL.into());
         }
-        let mut room = MAX_BYTES;
-        let looked = inos.iter().map(|ino| self.look_at(caller, *ino, limit, attrs, &mut room)).collect();
+        let mut bytes = 0;
+        let looked = inos.iter().map(|ino| self.look_at(caller, *ino, limit, attrs, &mut bytes)).collect();
         Ok(Reply::Meta(MetaReply::Looked(looked)))
     }
 
-    /// One of them; listings only as long as there is `room`.
+    /// One of them. `bytes`: of all listings so far.
     fn look_at(
         &self,
         caller: &Caller,
         ino: Ino,
         limit: u32,
         attrs: bool,
-        room: &mut usize,
+        bytes: &mut usize,
     ) -> Option<Looked> {
         if !self.is_mine(ino.shard()) {
             return None;
@@ -94,10 +94,11 @@ impl<O: Outside> Core<O> {
         let found = self.stripes.with(ino.shard(), |bench| {
             let shown = shown(bench, ino)?;
             let limit = limit as usize;
-            let mut listing = Listing { entries: Vec::new(), after: 0, limit, bytes: 0, attrs, full: false };
+            let mut listing =
+                Listing { entries: Vec::new(), after: 0, limit, bytes: *bytes, attrs, full: false };
             let inode = bench.shard.inode(ino)?;
             let listed = limit > 0
-                && *room > 0
+                && *bytes < MAX_BYTES
                 && inode.nlink > 0
                 && inode.as_directory().is_some_and(|d| d.state != Spread::Split)
                 && inode.owner().check(&caller.credentials, READ).is_ok();
@@ -110,7 +111,7 @@ impl<O: Outside> Core<O> {
         // Of a split directory only the whole is worth showing.
         let (shown, place, listing) = found.ok().filter(|(shown, ..)| !shown.attr.split)?;
         let listing = listing.map(|mut listing| {
-            *room = room.saturating_sub(listing.bytes);
+            *bytes = listing.bytes;
             if attrs {
                 self.fill_in(&mut listing.entries);
             }
