@@ -56,10 +56,10 @@ class Deployment:
     def __init__(self, bench, name):
         self.bench, self.name, self.mount = bench, name, "/bivouac"
 
-    def command(self, command, remote=False):
+    def command(self, command, remote=False, access="preload"):
         """A command as it is run inside; `remote`: without short cuts on the own node."""
         before = ["env", "BIVOUAC_LOCAL=0"] if remote else []
-        return before + [BIVOUAC, "exec", self.name, "--"] + command
+        return before + [BIVOUAC, "exec", self.name, "--access", access, "--"] + command
 
     def run(self, command, remote=False, **options):
         return run(self.command(command, remote), **options)

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 directory, stranger = sys.argv[1:3]
 inside = sys.argv[3:5]
@@ -330,7 +331,69 @@ def other_faces():
     assert from_outside(f"flock -n {here} echo free || echo held; python3 -c \"import fcntl; f = open('{here}', 'r+'); fcntl.lockf(f, 6)\" 2>/dev/null || echo locked").split() == [b"free", b"locked"]
 
 
+def attributes():
+    # By path, which may be answered without the kernel, and by descriptor, which is not.
+    def same(name, settled=True):
+        for follow in (True, False):
+            by_path = os.stat(path(name), follow_symlinks=follow)
+            fd = os.open(path(name), os.O_PATH | (0 if follow else os.O_NOFOLLOW))
+            by_number = os.fstat(fd)
+            os.close(fd)
+            for field in (field for field in dir(by_path) if field.startswith("st_")):
+                # When a file was written that is still being written is known to some microseconds.
+                if not settled and field[:8] in ("st_mtime", "st_ctime"):
+                    continue
+                assert getattr(by_path, field) == getattr(by_number, field), (name, follow, field)
+
+    os.mkdir(path("tree"))
+    os.mkdir(path("tree/sub"))
+    os.symlink("tree/sub", path("link"))
+    os.symlink("nowhere", path("dangling"))
+    os.symlink("/etc/hostname", path("away"))
+    fd = used(made("tree/file"))
+    os.chmod(path("tree/file"), 0o640)
+    os.mkfifo(path("fifo"))
+    for size in (0, 10, 5000, 700000):
+        os.pwrite(fd, b"s" * size, 0)
+        for name in ("", "tree", "tree/sub/..", "link/.", "link", "away", "tree/file", "fifo"):
+            same(name, settled=name != "tree/file")
+        assert os.stat(path("tree/file")).st_size == size
+    assert os.path.lexists(path("dangling")) and not os.path.exists(path("dangling"))
+    for number in range(30):
+        name = path(f"tree/{number}")
+        assert not os.path.exists(name)
+        open(name, "w").close()
+        assert os.path.exists(name) and os.access(name, os.W_OK) and not os.access(name, os.X_OK)
+        os.chmod(name, 0o755)
+        assert os.access(name, os.X_OK) and os.stat(name).st_mode & 0o777 == 0o755
+        os.rename(name, name + ".moved")
+        assert not os.path.exists(name) and os.path.exists(name + ".moved")
+    for number in range(3):
+        from_outside(f"mv {path('tree')} {path('moved')}")
+        assert not os.path.exists(path("tree/file")) and os.path.exists(path("moved/0.moved"))
+        assert not os.path.exists(path("link")) and os.stat(path("moved/file")).st_size == 700000
+        from_outside(f"mv {path('moved')} {path('tree')}; chmod 64{number} {path('tree/file')}; touch {path('tree')}/new{number}")
+        assert os.stat(path("tree/file")).st_mode & 0o777 == 0o640 + number
+        assert os.path.exists(path(f"tree/new{number}"))
+        same("tree/file", settled=False)
+    os.close(fd)
+    # The kernel does not wait for what a close has to tell.
+    for attempt in range(100):
+        try:
+            same("tree/file")
+            break
+        except AssertionError:
+            assert attempt < 99
+            time.sleep(0.1)
+    try:
+        os.stat(path("tree/file/below"))
+        raise SystemExit("a file is no directory")
+    except NotADirectoryError:
+        pass
+
+
 for test in (
+    attributes,
     writers_of_one_offset,
     readers_of_one_offset,
     appending,

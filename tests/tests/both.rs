@@ -29,7 +29,7 @@ fn offsets_appends_mappings_and_handed_on_descriptors_are_as_on_a_local_director
     let mut alone = Command::new("python3");
     alone.arg(&script).arg(&local).arg(&stranger);
     let expected = finish(alone).ok();
-    assert_eq!(expected.lines().count(), 9);
+    assert_eq!(expected.lines().count(), 10);
     for (access, shown) in [("fuse", ""), ("both", "past the mount\n")] {
         let line = format!(
             "mkdir /bivouac/{access} && python3 {} /bivouac/{access} {stranger} {} {name}",

@@ -88,7 +88,24 @@ fn leave(status: c_int) {
     }
 }
 
+/// Whether a call that may give paths another meaning was done; then they are not looked at past a mount any more.
+fn has_moved(code: c_int) -> c_int {
+    if code == 0 {
+        vfs::beside::attrs::moved();
+    }
+    code
+}
+
+real! {
+    real_chroot = chroot(path: *const c_char) -> c_int, else -1;
+    real_setns = setns(fd: c_int, kind: c_int) -> c_int, else -1;
+    real_unshare = unshare(what: c_int) -> c_int, else -1;
+}
+
 faces! {
+    fn chroot(path: *const c_char) -> c_int { has_moved(real_chroot(path)) }
+    fn setns(fd: c_int, kind: c_int) -> c_int { has_moved(real_setns(fd, kind)) }
+    fn unshare(what: c_int) -> c_int { has_moved(real_unshare(what)) }
     fn statfs(name: *const c_char, into: *mut libc::statfs) -> c_int { statfs_path(name, into) }
     fn statfs64(name: *const c_char, into: *mut libc::statfs) -> c_int { statfs_path(name, into) }
     fn fstatfs(fd: c_int, into: *mut libc::statfs) -> c_int { statfs_descriptor(fd, into) }

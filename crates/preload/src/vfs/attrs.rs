@@ -18,6 +18,9 @@ const FS_TYPE: u32 = 0x4249_564F;
 
 /// The device number of the mount.
 fn device() -> u64 {
+    if state::beside() {
+        return super::beside::device();
+    }
     let name = state::environment().map_or(&b""[..], |environment| environment.name.as_bytes());
     // Two deployments seen by one program should differ; nothing hangs on it.
     let minor = name.iter().fold(5381u32, |hash, byte| hash.wrapping_mul(33) ^ u32::from(*byte)) & 0xff;
@@ -170,6 +173,14 @@ pub fn fstatat(dirfd: i32, path: &CStr, flags: i32) -> Result<libc::stat, Errno>
 /// # Safety
 /// `into` points to a `struct stat`, or is NULL.
 pub unsafe fn fstatat_into(dirfd: i32, path: &CStr, flags: i32, into: *mut libc::stat) -> Result<(), Errno> {
+    const KNOWN: i32 = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
+    if state::beside()
+        && flags & !KNOWN == 0
+        && let Some(attr) = super::beside::attrs::stat(path, flags & libc::AT_SYMLINK_NOFOLLOW == 0)
+    {
+        // SAFETY: promised by the caller.
+        return attr.and_then(|attr| unsafe { put(into, to_stat(&attr)) });
+    }
     let kernel =
         |dirfd: i32, path: &CStr| sys!(SYS_newfstatat, dirfd, path.as_ptr(), into, flags).map(|_| ());
     // SAFETY: promised by the caller.
@@ -216,6 +227,13 @@ pub fn faccessat(dirfd: i32, path: &CStr, mode: i32) -> Result<(), Errno> {
 pub fn faccessat_flags(dirfd: i32, path: &CStr, mode: i32, flags: i32) -> Result<(), Errno> {
     let kernel = |dirfd: i32, path: &CStr| kernel_access(dirfd, path, mode, flags);
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+    if state::beside()
+        && flags == 0
+        && (0..=7).contains(&mode)
+        && let Some(answer) = super::beside::attrs::access(path, mode, follow)
+    {
+        return answer;
+    }
     if state::active() {
         if !(0..=7).contains(&mode) {
             return Err(Errno::INVAL);

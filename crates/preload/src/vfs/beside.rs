@@ -14,6 +14,10 @@
 //! **The kernel's page cache** is used by mappings only, and the mount sees to it that nobody goes past it while there are any.
 //! **Its idea of a file's size** counts for mappings, `copy_file_range`, `RWF_APPEND` and `FIONREAD`: before these it is made to
 //! look ([`refresh_size`]).
+//!
+//! Attributes of paths go past the mount too, where the answer is the same: [`attrs`].
+
+pub mod attrs;
 
 use super::{fds, state};
 use bivouac_client::{DESCRIBE, Handle, MAPS, Shared};
@@ -32,6 +36,12 @@ pub fn is_mounted(mount: &str, device: (u32, u32)) -> bool {
     let device = u64::from(device.0) << 32 | u64::from(device.1);
     DEVICE.store(device, Ordering::Relaxed);
     device_of(libc::AT_FDCWD, &path) == Some(device)
+}
+
+/// The device number of the mount, as `struct stat` has it.
+pub fn device() -> u64 {
+    let device = DEVICE.load(Ordering::Relaxed);
+    libc::makedev((device >> 32) as u32, device as u32)
 }
 
 /// The device number of a file, as the kernel knows it without asking the file system.
