@@ -10,6 +10,7 @@ use crate::vfs::place::{Lexical, lexical};
 use crate::vfs::state;
 use bivouac_client::{Client, Fail};
 use bivouac_layout::Ino;
+use bivouac_proto::attr::PATH_MAX;
 use bivouac_proto::{Attr, Errno};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::CStr;
@@ -83,7 +84,7 @@ fn ask<T>(
     look: impl FnOnce(&'static Client, &[u8]) -> Result<Option<T>, Fail>,
 ) -> Option<Result<T, Errno>> {
     let path = path.to_bytes();
-    if path.first() != Some(&b'/') {
+    if path.first() != Some(&b'/') || path.len() > PATH_MAX {
         return None;
     }
     let Lexical::Inside(rest) = lexical(state::mount(), path) else { return None };
