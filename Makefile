@@ -2,7 +2,7 @@
 
 # What a fresh Debian 12 needs besides a Rust toolchain: to build, for the demo, and for the whole-system tests.
 PACKAGES := build-essential git curl iproute2 openssh-client perl python3 bc time \
-            fio rsync sqlite3 mpich libmpich-dev libhdf5-mpich-dev attr util-linux
+            fio bindfs rsync sqlite3 mpich libmpich-dev libhdf5-mpich-dev attr util-linux
 
 # Suites of others that the tests run, with their versions on crates.io. They go beside what is built.
 TOOLS := pjdfstest@0.2.2 fsx@0.3.2

@@ -46,7 +46,7 @@ pub fn eventually(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) 
 }
 
 /// Longest time for one command of a test, seconds. What hangs is ended, and the test fails with code 124.
-const LIMIT: &str = "120";
+const LIMIT: &str = "300";
 
 /// Runs a command to its end, for [`LIMIT`] at most.
 pub fn finish(command: Command) -> Finished {

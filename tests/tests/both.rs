@@ -79,6 +79,28 @@ fn processes_that_the_mount_does_not_reach_have_the_library_alone() {
 }
 
 #[test]
+fn a_program_that_loads_no_library_gets_a_mount_unasked() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new("both-auto");
+    let name = site.up(1);
+    let stranger = stranger(&site);
+    let script = format!("#!{stranger} write\n");
+    std::fs::write(site.path("script"), script).expect("written");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(site.path("script"), mode).expect("set");
+    site.sh(&name, "head -c 100 /dev/zero > /bivouac/zeros").ok();
+    let said = site.bivouac(["exec", &name, "-v", "--", &stranger, "map", "/bivouac/zeros"]);
+    assert!(said.err.contains("access: both (no library"), "{said:?}");
+    assert_eq!(said.out, "\0".repeat(100));
+    let said = site.bivouac(["exec", &name, "-v", "--", &site.path("script").to_string_lossy()]);
+    assert!(said.err.contains("access: both (no library"), "{said:?}");
+    let said = site.bivouac(["exec", &name, "-v", "--", "cat", "/bivouac/zeros"]);
+    assert!(said.err.contains("access: preload\n"), "{said:?}");
+}
+
+#[test]
 fn other_users_and_a_dead_server_are_the_kernel_s_business() {
     if !can_mount() {
         return;

@@ -267,7 +267,7 @@ pub struct AccessArgs {
 /// How a command sees the deployment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Access {
-    /// The library.
+    /// The library; for a command into which no library can be loaded, both.
     Auto,
     /// The library: fastest, for programs linked with glibc.
     Preload,
@@ -275,26 +275,6 @@ pub enum Access {
     Fuse,
     /// A mount, past which the library reads and writes: for every program, and as fast with data as the library.
     Both,
-}
-
-impl AccessArgs {
-    /// What was chosen.
-    pub fn chosen(self) -> Access {
-        let chosen = match self.access {
-            _ if self.fuse => Access::Fuse,
-            Access::Auto => Access::Preload,
-            given => given,
-        };
-        if self.verbose {
-            let name = match chosen {
-                Access::Fuse => "fuse",
-                Access::Both => "both",
-                _ => "preload",
-            };
-            eprintln!("bivouac: access: {name}");
-        }
-        chosen
-    }
 }
 
 /// Arguments of `run`.

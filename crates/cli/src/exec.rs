@@ -1,5 +1,6 @@
 //! Running a command inside a deployment: the environment that makes it so, and what must be there first.
 
+use crate::access;
 use crate::args::{Access, AccessArgs, ExecArgs};
 use crate::daemon::traces;
 use crate::error::Error;
@@ -68,7 +69,7 @@ impl Inside {
 /// `exec`: becomes the command.
 pub fn exec(home: &Home, args: &ExecArgs) -> Result<(), Error> {
     let words = &args.command;
-    let access = args.access.chosen();
+    let access = access::chosen(args.access, words);
     let mut command = match access {
         Access::Fuse | Access::Both => {
             let mut environment = attachable(home, &args.name)?;
@@ -103,8 +104,8 @@ fn device(mount: &Path) -> Result<(u32, u32), Error> {
 
 /// The command that `run` starts: the given one, or where that is to have a mount, this program, which makes the mount and becomes
 /// the given one.
-pub fn command(home: &Home, name: &str, access: AccessArgs, words: &[OsString]) -> Result<Command, Error> {
-    let access = match access.chosen() {
+pub fn command(home: &Home, name: &str, given: AccessArgs, words: &[OsString]) -> Result<Command, Error> {
+    let access = match access::chosen(given, words) {
         Access::Fuse => "fuse",
         Access::Both => "both",
         _ => return Inside::find(home, name)?.command(words),

@@ -9,6 +9,7 @@
 //! - [`bench`]: the load generator.
 //! - [`daemon`]: the hidden one that launchers call.
 
+mod access;
 mod args;
 mod bench;
 mod copy;
