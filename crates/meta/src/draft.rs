@@ -129,8 +129,11 @@ impl Draft {
     /// The request is answered so, also if it comes again.
     pub(crate) fn answer(&mut self, id: &RequestId, reply: &Reply) {
         if id.session != 0 {
-            let mut encoded = Vec::with_capacity(96);
-            bivouac_proto::encode(reply, &mut encoded);
+            let mut encoded = Vec::new();
+            if *reply != Reply::Done {
+                encoded.reserve(96);
+                bivouac_proto::encode(reply, &mut encoded);
+            }
             let answer = Answer { sequence: id.sequence, time: self.now, reply: encoded.into() };
             self.push(Mutation::PutAnswer(id.session, id.slot, Box::new(answer)));
         }

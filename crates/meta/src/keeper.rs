@@ -186,6 +186,8 @@ impl<O: Outside> Core<O> {
             failed.orphans_unknown = !self.reap_orphans();
         }
         if work.memory {
+            // Each lies in a page that would stay for its sake.
+            self.stripes.forget_answers(self.outside.now());
             give_memory_back();
         }
         failed.purges = work.purges.into_iter().filter(|ino| !self.purge(*ino)).collect();

@@ -13,7 +13,7 @@ use bivouac_layout::namespace;
 use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::header::OpenId;
 use bivouac_proto::peer::{IntentId, Step};
-use bivouac_proto::{Errno, FileKind, Refusal, Time};
+use bivouac_proto::{Errno, FileKind, Refusal, Reply, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
@@ -51,6 +51,7 @@ pub(crate) struct Prepared {
 pub(crate) struct Answer {
     pub sequence: u64,
     pub time: Time,
+    /// Nothing for [`Reply::Done`], which is most answers and so takes no memory of its own.
     #[serde(with = "serde_bytes")]
     pub reply: Box<[u8]>,
 }
@@ -102,6 +103,16 @@ pub(crate) struct Written {
     pub unsure: bool,
     /// The file's end, while all writers append.
     pub append_end: Option<u64>,
+}
+
+impl Answer {
+    /// What the request is answered with again.
+    pub(crate) fn reply(&self) -> Result<Reply, Errno> {
+        match &*self.reply {
+            [] => Ok(Reply::Done),
+            encoded => bivouac_proto::decode(encoded).map_err(|_| Errno::IO),
+        }
+    }
 }
 
 impl Live {
@@ -239,6 +250,13 @@ impl Shard {
     /// Who has an inode open.
     pub(crate) fn holders(&self, ino: Ino) -> Vec<OpenId> {
         self.live.get(&ino).map(|l| l.opens.iter().map(|o| o.id).collect()).unwrap_or_default()
+    }
+
+    /// Forgets the answers to requests from before `horizon`.
+    pub(crate) fn forget_answers(&mut self, horizon: Time) {
+        self.answers.retain(|_, answer| answer.time >= horizon);
+        self.answers.shrink_to_fit();
+        self.answers_put = 0;
     }
 
     /// Forgets about an inode's use when there is none.

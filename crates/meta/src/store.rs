@@ -436,10 +436,7 @@ pub(crate) fn repeated(shard: &crate::shard::Shard, id: &RequestId) -> crate::er
         return Err(crate::error::Stop::Wait);
     }
     match shard.answers.get(&slot) {
-        Some(answer) if answer.sequence == id.sequence => {
-            let reply = bivouac_proto::decode(&answer.reply).map_err(|_| Errno::IO)?;
-            Ok(Some(reply))
-        }
+        Some(answer) if answer.sequence == id.sequence => Ok(Some(answer.reply()?)),
         // The client has gone on to a later request: nobody awaits an answer, and nothing may be done.
         Some(answer) if answer.sequence > id.sequence => Err(Refusal::Busy.into()),
         _ => Ok(None),

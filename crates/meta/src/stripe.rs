@@ -84,8 +84,7 @@ impl Bench<'_> {
         }
         // Amortized: a sweep is paid for by as many answers as it looks at.
         if self.shard.answers_put > 64 + 2 * self.shard.answers.len() {
-            self.shard.answers.retain(|_, answer| answer.time >= now - ANSWER_AGE);
-            self.shard.answers_put = 0;
+            self.shard.forget_answers(now - ANSWER_AGE);
         }
         self.changed = true;
         Ok(())
@@ -275,6 +274,13 @@ impl Stripes {
         )?;
         stripe.shards.insert(id.0, Shard::default());
         Ok(())
+    }
+
+    /// Forgets the answers to requests that nobody repeats any more.
+    pub(crate) fn forget_answers(&self, now: Time) {
+        for number in 0..STRIPES {
+            self.lock(number).shards.values_mut().for_each(|shard| shard.forget_answers(now - ANSWER_AGE));
+        }
     }
 
     /// The logged namespace version.
