@@ -168,18 +168,30 @@ pub fn fstatat(dirfd: i32, path: &CStr, flags: i32) -> Result<libc::stat, Errno>
     Ok(stat)
 }
 
+/// `fstatat(2)` beside a mount. `None`: it is the kernel's. (Not inlined, so that calls which are not take no stack for it.)
+///
+/// # Safety
+/// `into` points to a `struct stat`, or is NULL.
+#[inline(never)]
+unsafe fn stat_beside(path: &CStr, flags: i32, into: *mut libc::stat) -> Option<Result<(), Errno>> {
+    if flags & !(libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT) != 0 {
+        return None;
+    }
+    let attr = super::beside::attrs::stat(path, flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
+    // SAFETY: promised by the caller.
+    Some(attr.and_then(|attr| unsafe { put(into, to_stat(&attr)) }))
+}
+
 /// `fstatat(2)`, to where the program wants it.
 ///
 /// # Safety
 /// `into` points to a `struct stat`, or is NULL.
 pub unsafe fn fstatat_into(dirfd: i32, path: &CStr, flags: i32, into: *mut libc::stat) -> Result<(), Errno> {
-    const KNOWN: i32 = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
+    // SAFETY: promised by the caller.
     if state::beside()
-        && flags & !KNOWN == 0
-        && let Some(attr) = super::beside::attrs::stat(path, flags & libc::AT_SYMLINK_NOFOLLOW == 0)
+        && let Some(done) = unsafe { stat_beside(path, flags, into) }
     {
-        // SAFETY: promised by the caller.
-        return attr.and_then(|attr| unsafe { put(into, to_stat(&attr)) });
+        return done;
     }
     let kernel =
         |dirfd: i32, path: &CStr| sys!(SYS_newfstatat, dirfd, path.as_ptr(), into, flags).map(|_| ());
