@@ -187,8 +187,8 @@ unsafe fn stat_beside(path: &CStr, flags: i32, into: *mut libc::stat) -> Option<
 /// # Safety
 /// `into` points to a `struct stat`, or is NULL.
 pub unsafe fn fstatat_into(dirfd: i32, path: &CStr, flags: i32, into: *mut libc::stat) -> Result<(), Errno> {
-    // SAFETY: promised by the caller.
     if state::beside()
+        // SAFETY: promised by the caller.
         && let Some(done) = unsafe { stat_beside(path, flags, into) }
     {
         return done;
