@@ -392,7 +392,8 @@ impl Handle {
 
     /// Sets the size (`ftruncate`).
     pub fn truncate(&self, size: u64) -> Result<(), Errno> {
-        self.writable().map_err(|_| Errno::INVAL)?;
+        let path_only = self.slot()?.flags.load(Ordering::Relaxed) as i32 & libc::O_PATH != 0;
+        self.writable().map_err(|_| if path_only { Errno::BADF } else { Errno::INVAL })?;
         // The description keeps its older size generation: what it wrote before must not count at its close.
         let attr = self.client.truncate_of(self.ino, size)?;
         self.learn(&attr);

@@ -162,7 +162,7 @@ impl<'c, 'p> Walk<'c, 'p> {
             rest: Cow::Borrowed(path),
             links: 0,
             version,
-            fresh: ends_in_dots(path),
+            fresh: needs_no_request(path),
         })
     }
 
@@ -190,7 +190,7 @@ impl<'c, 'p> Walk<'c, 'p> {
             path.push(b'/');
             path.extend_from_slice(rest);
         }
-        self.fresh = ends_in_dots(&path);
+        self.fresh = needs_no_request(&path);
         if target[0] == b'/' {
             let Some(inside) = strip_mount(self.client.mount(), &path) else {
                 return Err(Fail::Outside(path));
@@ -551,9 +551,11 @@ pub fn strip_mount<'p>(mount: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
     Some(&path[at..])
 }
 
-/// Whether the last component is `.` or `..`: the path ends at a directory without naming it.
-fn ends_in_dots(path: &[u8]) -> bool {
-    path.rsplit(|b| *b == b'/').find(|name| !name.is_empty()).is_some_and(|name| matches!(name, b"." | b".."))
+/// Whether a walk can end without a request about its last name: it ends in `.` or `..`, or a name is too long.
+fn needs_no_request(path: &[u8]) -> bool {
+    let mut names = path.rsplit(|b| *b == b'/').filter(|name| !name.is_empty());
+    names.next().is_some_and(|name| matches!(name, b"." | b".."))
+        || path.len() > NAME_MAX && path.split(|b| *b == b'/').any(|name| name.len() > NAME_MAX)
 }
 
 fn parent_of(path: &[u8]) -> &[u8] {
