@@ -124,7 +124,8 @@ fn call() -> impl Strategy<Value = Call> {
     let setting = select(vec![0, 0, libc::XATTR_CREATE, libc::XATTR_REPLACE]);
     let value = prop_oneof![
         prop::collection::vec(any::<u8>(), 0..20),
-        select(vec![100usize, 5000, 60_000]).prop_map(|len| vec![7; len]),
+        // All three names' together stay within what an inode may have.
+        select(vec![100usize, 5000, 20_000]).prop_map(|len| vec![7; len]),
     ];
     let files = prop_oneof![
         12 => (slot(), path(), flags(), mode())
