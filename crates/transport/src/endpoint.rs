@@ -1,8 +1,10 @@
 //! Where a daemon listens, and its written form.
 
+use crate::socket;
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Where a daemon listens.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -12,6 +14,13 @@ pub enum Endpoint {
     /// An abstract Unix socket, at most 107 bytes: for clients of the same network namespace, which is the node. It leaves no
     /// file behind and needs no directory.
     Unix(String),
+}
+
+impl Endpoint {
+    /// Whether connections are taken there: the kernel does that for a process that lives, however busy it is.
+    pub fn takes_connections(&self, within: Duration) -> bool {
+        socket::connect(self, socket::now().saturating_add(within)).is_ok()
+    }
 }
 
 impl fmt::Display for Endpoint {
@@ -44,6 +53,17 @@ impl FromStr for Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_are_taken_also_for_a_process_that_never_answers() {
+        let name = Endpoint::Unix(format!("bivouac-silent-{}", std::process::id()));
+        for endpoint in [name, Endpoint::Tcp("127.0.0.1:0".parse().unwrap())] {
+            let (listener, bound) = socket::listen(&endpoint).unwrap();
+            assert!(bound.takes_connections(Duration::from_secs(5)), "{bound}");
+            drop(listener);
+            assert!(!bound.takes_connections(Duration::from_secs(5)), "{bound}");
+        }
+    }
 
     #[test]
     fn written_form_reads_back() {

@@ -15,9 +15,6 @@ use super::{Member, Shared};
 use bivouac_layout::map::ServerState;
 use bivouac_layout::{Epoch, Map};
 use bivouac_proto::control::ControlRequest;
-use bivouac_transport::Endpoint;
-use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -77,7 +74,7 @@ impl Watcher {
     /// Whether a server that does not answer is to be given up.
     fn is_lost(&self) -> bool {
         let silent = self.last_answer.elapsed();
-        silent >= HANG || (silent >= SILENCE && !is_reachable(&self.member.endpoint))
+        silent >= HANG || (silent >= SILENCE && !self.member.endpoint.takes_connections(REACH))
     }
 
     /// One ping, or the handing over of a newer map, on the connection or on a fresh one.
@@ -151,14 +148,5 @@ impl Watcher {
         if let Some(server) = self.member.server {
             shared.report(server, alive, self.last_answer);
         }
-    }
-}
-
-/// Whether a machine takes connections for a server: its kernel does, however busy the server is, as long as the
-/// process lives.
-fn is_reachable(endpoint: &Endpoint) -> bool {
-    match endpoint {
-        Endpoint::Tcp(address) => TcpStream::connect_timeout(address, REACH).is_ok(),
-        Endpoint::Unix(path) => UnixStream::connect(path).is_ok(),
     }
 }

@@ -114,15 +114,20 @@ struct Daemon {
     seen: Arc<Seen>,
     server: Option<Server>,
     address: SocketAddr,
+    /// Its socket for its own node.
+    own: Endpoint,
 }
 
 fn daemon(address: &str) -> Daemon {
     let seen = Arc::new(Seen::default());
-    let endpoint = Endpoint::Tcp(address.parse().expect("address"));
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let own = Endpoint::Unix(format!("bivouac-controller-{}-{number}", std::process::id()));
+    let endpoints = vec![Endpoint::Tcp(address.parse().expect("address")), own.clone()];
     let options = ServerOptions { grace: Duration::from_millis(50), ..ServerOptions::default() };
-    let server = Server::start(Arc::new(Fake(seen.clone())), vec![endpoint], options).expect("listens");
+    let server = Server::start(Arc::new(Fake(seen.clone())), endpoints, options).expect("listens");
     let Endpoint::Tcp(address) = server.local_addrs()[0] else { unreachable!("asked for TCP") };
-    Daemon { seen, server: Some(server), address }
+    Daemon { seen, server: Some(server), address, own }
 }
 
 struct Cluster {
@@ -142,7 +147,7 @@ fn cluster(name: &str) -> Cluster {
         deployment_dir: dir.path().to_owned(),
         key: KEY,
         map: map_of(&addresses),
-        own: Endpoint::Tcp(addresses[0]),
+        own: daemons[0].own.clone(),
         own_server: Some(ServerId(0)),
         stop: Box::new(move |keep| {
             let _ = send.send(keep);
@@ -203,15 +208,19 @@ fn a_dead_server_is_seen_within_two_seconds_and_told_to_the_living() {
 #[test]
 fn a_server_that_is_only_slow_stays_up_one_that_hangs_is_down_until_it_answers() {
     let cluster = cluster("hangs");
-    let seen = cluster.daemons[2].seen.clone();
-    eventually(Duration::from_secs(1), "watched", || seen.pings.load(Ordering::SeqCst) > 0);
-    seen.hangs.store(true, Ordering::SeqCst);
+    // The controller's own, on its node's socket, and another, over the network.
+    let slow = [cluster.daemons[0].seen.clone(), cluster.daemons[2].seen.clone()];
+    let seen = slow[1].clone();
+    eventually(Duration::from_secs(1), "watched", || slow.iter().all(|s| s.pings.load(Ordering::SeqCst) > 0));
+    slow.iter().for_each(|s| s.hangs.store(true, Ordering::SeqCst));
     // A loaded machine: longer than a lost one may take to be noticed.
     std::thread::sleep(2 * health::SILENCE);
-    seen.hangs.store(false, Ordering::SeqCst);
-    let pings = seen.pings.load(Ordering::SeqCst);
-    eventually(Duration::from_secs(3), "answers again", || seen.pings.load(Ordering::SeqCst) > pings + 1);
-    assert_eq!((cluster.state(2), cluster.controller.map().epoch), (ServerState::Up, Epoch(1)));
+    slow.iter().for_each(|s| s.hangs.store(false, Ordering::SeqCst));
+    for slow in slow {
+        let pings = slow.pings.load(Ordering::SeqCst);
+        eventually(Duration::from_secs(3), "answers again", || slow.pings.load(Ordering::SeqCst) > pings + 1);
+    }
+    assert_eq!(cluster.controller.map().epoch, Epoch(1), "all are up, and were");
     seen.hangs.store(true, Ordering::SeqCst);
     let took = eventually(2 * health::HANG, "down", || cluster.state(2) == ServerState::Down);
     assert!(took > health::HANG - health::INTERVAL, "{took:?}");
