@@ -67,32 +67,28 @@ pub(crate) fn send(
     }
 }
 
-/// Receives into `into` after its first `skip` bytes, as much as one call gives. Returns the bytes received; 0 is the end of the
-/// stream. Must not be called when there is no room.
+/// Receives into `front`, and then into `into` after its first `skip` bytes, as much as one call gives. Returns the bytes received in
+/// both; 0 is the end of the stream. Must not be called when there is no room.
 pub(crate) fn receive(
     fd: BorrowedFd<'_>,
+    front: &mut [u8],
     into: &mut [IoSliceMut<'_>],
     skip: usize,
     flags: RecvFlags,
 ) -> Result<usize, Errno> {
     let mut slots = Slots::new();
-    slots.fill(&mut [], into, skip);
-    slots.receive(fd, flags)
+    slots.fill(front, into, skip);
+    match slots.used() {
+        [one] => rustix::net::recv(fd, &mut **one, flags).map(|(n, _)| n),
+        several => {
+            // No room for descriptors: a peer that sends some here has them closed by the kernel.
+            let mut none = RecvAncillaryBuffer::default();
+            rustix::net::recvmsg(fd, several, &mut none, flags).map(|m| m.bytes)
+        }
+    }
 }
 
-/// Receives into `front`, and what does not fit there into `into`. Returns the bytes received in both.
-pub(crate) fn receive_front(
-    fd: BorrowedFd<'_>,
-    front: &mut [u8],
-    into: &mut [IoSliceMut<'_>],
-    flags: RecvFlags,
-) -> Result<usize, Errno> {
-    let mut slots = Slots::new();
-    slots.fill(front, into, 0);
-    slots.receive(fd, flags)
-}
-
-/// The same on a Unix socket, with the descriptor that came along, if one did. Descriptors come with the first bytes of a message.
+/// The same from the start on a Unix socket, with the descriptor that came along, if one did. Descriptors come with the first bytes of a message.
 pub(crate) fn receive_with_descriptor(
     fd: BorrowedFd<'_>,
     front: &mut [u8],
@@ -147,17 +143,6 @@ impl<'a> Slots<'a> {
 
     fn used(&mut self) -> &mut [IoSliceMut<'a>] {
         self.slots.get_mut(..self.used).unwrap_or_default()
-    }
-
-    fn receive(&mut self, fd: BorrowedFd<'_>, flags: RecvFlags) -> Result<usize, Errno> {
-        match self.used() {
-            [one] => rustix::net::recv(fd, &mut **one, flags).map(|(n, _)| n),
-            several => {
-                // No room for descriptors: a peer that sends some here has them closed by the kernel.
-                let mut none = RecvAncillaryBuffer::default();
-                rustix::net::recvmsg(fd, several, &mut none, flags).map(|m| m.bytes)
-            }
-        }
     }
 }
 

@@ -214,7 +214,7 @@ impl Progress {
             }
             n
         } else {
-            gather::receive_front(line.fd, free, into, flags)?
+            gather::receive(line.fd, free, into, 0, flags)?
         };
         self.filled += n.min(room);
         self.payload = n.saturating_sub(room);
@@ -311,7 +311,7 @@ fn receive_payload(
     flags: RecvFlags,
 ) -> Result<usize, Errno> {
     if gather::total_mut(into) == to {
-        return gather::receive(fd, into, from, flags);
+        return gather::receive(fd, &mut [], into, from, flags);
     }
     // A shorter answer than there is room for: slice by slice, which is rare.
     let mut start = 0;
