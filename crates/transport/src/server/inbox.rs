@@ -5,9 +5,10 @@
 //! only after its lengths were checked.
 
 use super::Halt;
+use super::crowd::Crowd;
 use crate::error::TransportError;
 use crate::socket;
-use crate::spin::{Spin, Vigil};
+use crate::spin::Spin;
 use bivouac_proto::Header;
 use bivouac_proto::header::HEADER_LEN;
 use rustix::fd::BorrowedFd;
@@ -75,7 +76,7 @@ impl Inbox {
         fd: BorrowedFd<'_>,
         stall: Duration,
         halt: &Halt,
-        mut spin: Option<&mut Spin>,
+        mut awake: Option<Awake<'_>>,
     ) -> Result<Incoming<'_>, TransportError> {
         let mut quiet_since: Option<Duration> = None;
         loop {
@@ -87,7 +88,7 @@ impl Inbox {
             {
                 return self.take(header, needed);
             }
-            match self.receive(fd, needed, spin.as_deref_mut()) {
+            match self.receive(fd, needed, awake.as_mut()) {
                 Ok(0) if self.held.is_empty() => return Ok(Incoming::End),
                 Ok(0) => return Err(TransportError::Closed),
                 Ok(_) => quiet_since = None,
@@ -111,7 +112,7 @@ impl Inbox {
         &mut self,
         fd: BorrowedFd<'_>,
         needed: Option<usize>,
-        spin: Option<&mut Spin>,
+        awake: Option<&mut Awake<'_>>,
     ) -> Result<usize, Errno> {
         // Move what is held to the front: it is the beginning of a request, and short.
         if self.held.start > 0 {
@@ -127,8 +128,7 @@ impl Inbox {
         }
         let flags = if needed.is_some() { RecvFlags::WAITALL } else { RecvFlags::empty() };
         let free = self.bytes.get_mut(self.held.end..end).unwrap_or_default();
-        let awake = spin.filter(|_| self.held.is_empty());
-        let awake = awake.and_then(|spin| Some(wait_awake(fd, free, spin.begin()?, spin)));
+        let awake = awake.filter(|_| self.held.is_empty()).and_then(|awake| awake.wait(fd, free));
         let n = match awake {
             Some(Ok(n)) => n,
             None | Some(Err(Errno::AGAIN)) => rustix::net::recv(fd, free, flags)?.0,
@@ -153,19 +153,28 @@ impl Inbox {
     }
 }
 
-/// Looks for bytes until they are there or it is time to sleep, which is EAGAIN.
-fn wait_awake(
-    fd: BorrowedFd<'_>,
-    free: &mut [u8],
-    mut vigil: Vigil,
-    spin: &mut Spin,
-) -> Result<usize, Errno> {
-    loop {
-        match rustix::net::recv(fd, &mut *free, RecvFlags::DONTWAIT) {
-            Err(Errno::AGAIN) if vigil.goes_on() => {}
-            other => {
-                spin.ended(other.is_ok());
-                return other.map(|(n, _)| n);
+/// Waiting awake for the next request, while that takes no core from others.
+pub(super) struct Awake<'a> {
+    /// What the connection remembers.
+    pub(super) spin: &'a mut Spin,
+    /// What is known of the machine; asked only when a wait awake would begin.
+    pub(super) crowd: &'a Crowd,
+}
+
+impl Awake<'_> {
+    /// Looks for bytes until they are there or it is time to sleep, which is EAGAIN. `None`: asleep at once.
+    fn wait(&mut self, fd: BorrowedFd<'_>, free: &mut [u8]) -> Option<Result<usize, Errno>> {
+        let mut vigil = self.spin.begin()?;
+        if self.crowd.is_crowded() {
+            return None;
+        }
+        loop {
+            match rustix::net::recv(fd, &mut *free, RecvFlags::DONTWAIT) {
+                Err(Errno::AGAIN) if vigil.goes_on() => {}
+                other => {
+                    self.spin.ended(other.is_ok());
+                    return Some(other.map(|(n, _)| n));
+                }
             }
         }
     }

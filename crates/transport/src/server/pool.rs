@@ -8,7 +8,7 @@
 
 use super::crowd::Crowd;
 use super::greeting::{Greeted, Greeting};
-use super::inbox::{Inbox, Incoming};
+use super::inbox::{Awake, Inbox, Incoming};
 use super::responder::{Outlet, Responder};
 use super::{Halt, PeerInfo, Running, ServerOptions, Service};
 use crate::error::TransportError;
@@ -332,7 +332,7 @@ impl<S: Service> Pool<S> {
         desk.inbox.clear();
         let (mut spin, mut bulk) = (Spin::new(), false);
         loop {
-            let awake = if bulk || self.crowd.is_crowded() { None } else { Some(&mut spin) };
+            let awake = (!bulk).then_some(Awake { spin: &mut spin, crowd: &self.crowd });
             let (header, body, payload) = match desk.inbox.next(line.fd, line.stall, line.halt, awake)? {
                 Incoming::Request { header, body, payload } => (header, body, payload),
                 Incoming::Idle => return Ok(Stay::Parked),
