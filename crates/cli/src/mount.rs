@@ -26,6 +26,11 @@ pub fn threads() -> usize {
     (2 * processors).clamp(8, 32)
 }
 
+/// Whether the kernel may read and write files itself, where it can: unless `BIVOUAC_PASSTHROUGH=off`.
+pub fn passthrough() -> bool {
+    std::env::var_os("BIVOUAC_PASSTHROUGH").is_none_or(|value| value != "off")
+}
+
 /// `mount`: returns when the mount is gone; with `--daemon` when it is there.
 pub fn mount(home: &Home, args: &MountArgs) -> Result<(), Error> {
     let environment = attachable(home, &args.name)?;
@@ -57,7 +62,7 @@ pub fn mount(home: &Home, args: &MountArgs) -> Result<(), Error> {
     }
     let for_watch = at.clone();
     watch(&args.name, move || end(&for_watch))?;
-    bivouac_fuse::serve(client, device).map_err(|e| cannot_mount(&args.name, e))
+    bivouac_fuse::serve(client, device, passthrough()).map_err(|e| cannot_mount(&args.name, e))
 }
 
 /// Unmounts, and ends the process: what is still open there is of no use without it.

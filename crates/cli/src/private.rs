@@ -12,7 +12,7 @@ use crate::copy::client;
 use crate::error::Error;
 use crate::exec::attachable;
 use crate::home::Home;
-use crate::mount::{cannot_mount, let_go, own_session, threads, watch};
+use crate::mount::{cannot_mount, let_go, own_session, passthrough, threads, watch};
 use bivouac_fuse::Device;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -99,7 +99,8 @@ pub fn serve(home: &Home, name: &str) -> Result<(), Error> {
     watch(name, || std::process::exit(0))?;
     let _ = rustix::net::send(socket, b"s", SendFlags::NOSIGNAL);
     let_go();
-    bivouac_fuse::serve(client, Device::handed_over(descriptors)).map_err(|e| cannot_mount(name, e))
+    bivouac_fuse::serve(client, Device::handed_over(descriptors), passthrough())
+        .map_err(|e| cannot_mount(name, e))
 }
 
 /// Leaves the mount namespace, and without root the user namespace too, in which every number stays what it is.

@@ -16,6 +16,7 @@ use bivouac_layout::Ino;
 use bivouac_node::release::KIND_FILE;
 use bivouac_node::{Slot, SlotId};
 use bivouac_proto::Errno;
+use rustix::fd::BorrowedFd;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -84,6 +85,24 @@ impl Handle {
     /// How others of the node name the description.
     pub fn shared(&self) -> Shared {
         Shared { agent: self.client().agent_number(), ino: self.ino(), slot: self.id() }
+    }
+
+    /// The local file that is all of this one, if it is in blocks, and they all lie on one server of this node. `create`: it is made when
+    /// there is none yet. It stays the same file until this one is gone; what happens to either happens to both.
+    pub fn whole_file(&self, create: bool) -> Option<BorrowedFd<'_>> {
+        let blocks = self.in_blocks()?;
+        let [server] = blocks.servers()[..] else { return None };
+        blocks.local.get(self.client(), server, self.ino(), create)
+    }
+
+    /// Whether the file may have been written through this description in ways that it does not see: then its close says that it does
+    /// not know how far and when. Not so until it is said.
+    pub fn writes_unseen(&self, unseen: bool) {
+        match self.slot() {
+            Ok(slot) if unseen => drop(slot.writing.fetch_add(1, Ordering::AcqRel)),
+            Ok(slot) => drop(slot.writing.fetch_sub(1, Ordering::AcqRel)),
+            Err(_) => {}
+        }
     }
 
     /// Begins a change of data past the mount. `None`: it has to go through the mount.

@@ -75,6 +75,7 @@ pub(crate) mod init {
     pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub(crate) const EXT: u64 = 1 << 30;
     pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub(crate) const PASSTHROUGH: u64 = 1 << 37;
 }
 
 /// Which fields of SETATTR count.
@@ -100,6 +101,7 @@ pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub(crate) const LOCK_FLOCK: u32 = 1 << 0;
 pub(crate) const OPENED_DIRECT_IO: u32 = 1 << 0;
 pub(crate) const OPENED_PARALLEL_WRITES: u32 = 1 << 6;
+pub(crate) const OPENED_PASSTHROUGH: u32 = 1 << 7;
 
 /// The fields of a message, from front to back.
 #[derive(Clone)]

@@ -1,9 +1,10 @@
 //! What all operations share, and which one a request is.
 
-use crate::abi::{Asked, Fields, Reply, Short, op};
+use crate::abi::{Asked, Fields, Reply, Short, init, op};
 use crate::dirs::OpenDirectory;
 use crate::files::OpenFile;
 use crate::locks::{Interruptions, Lockers};
+use crate::passthrough::Passthrough;
 use crate::session::Channel;
 use crate::shortcuts::Shortcuts;
 use crate::writers::Writers;
@@ -30,6 +31,7 @@ pub(crate) struct Face {
     pub(crate) removed: Removed,
     pub(crate) writers: Writers,
     pub(crate) shortcuts: Shortcuts,
+    pub(crate) passthrough: Passthrough<Channel>,
 }
 
 /// One request being served.
@@ -61,7 +63,9 @@ impl From<Short> for Errno {
 }
 
 impl Face {
-    pub(crate) fn new(client: &'static Client, direct: bool) -> Face {
+    /// `capabilities`: what the kernel agreed to; `device`: a way to it.
+    pub(crate) fn new(client: &'static Client, capabilities: u64, device: Channel) -> Face {
+        let direct = capabilities & init::DIRECT_IO_ALLOW_MMAP != 0;
         Face {
             client,
             direct,
@@ -74,6 +78,7 @@ impl Face {
             removed: Removed::default(),
             writers: Writers::default(),
             shortcuts: Shortcuts::default(),
+            passthrough: Passthrough::new(device, direct && capabilities & init::PASSTHROUGH != 0),
         }
     }
 

@@ -1,10 +1,11 @@
 //! Operations on open files.
 
 use crate::abi::{
-    OPEN_KILL_SUIDGID, OPENED_DIRECT_IO, OPENED_PARALLEL_WRITES, READ_LOCK_OWNER, Reply, WRITE_CACHE,
-    WRITE_KILL_SUIDGID,
+    OPEN_KILL_SUIDGID, OPENED_DIRECT_IO, OPENED_PARALLEL_WRITES, OPENED_PASSTHROUGH, READ_LOCK_OWNER, Reply,
+    WRITE_CACHE, WRITE_KILL_SUIDGID,
 };
 use crate::face::{Answer, Call};
+use crate::passthrough::Opened;
 use bivouac_client::{Handle, OpenedFile};
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
@@ -17,6 +18,14 @@ const LARGEST_COPY: u64 = 1 << 30;
 /// A file that the kernel has open.
 pub(crate) struct OpenFile {
     pub(crate) handle: Arc<Handle>,
+    opened: Opened,
+}
+
+impl OpenFile {
+    /// Whether it is mapped without the mount's page cache.
+    pub(crate) fn is_backed(&self) -> bool {
+        matches!(self.opened, Opened::Backed { .. })
+    }
 }
 
 impl Call<'_> {
@@ -26,13 +35,18 @@ impl Call<'_> {
 
     /// Appends what an open answers: the file's number, and how the kernel is to treat it.
     fn put_opened(&self, reply: &mut Reply, handle: Arc<Handle>) {
-        let file = Arc::new(OpenFile { handle });
+        let opened = self.face.passthrough.opened(&handle, self.face.privileged.has(handle.ino()));
+        let file = Arc::new(OpenFile { handle, opened });
         self.face.writers.opened(&file);
         self.face.shortcuts.opened(file.handle.ino());
         let number = self.face.files.add(file);
         // Not direct: the pages of an earlier open are dropped, and looked after by size and time.
-        let flags = if self.face.direct { OPENED_DIRECT_IO | OPENED_PARALLEL_WRITES } else { 0 };
-        reply.u64(number).u32(flags).u32(0);
+        let direct = if self.face.direct { OPENED_DIRECT_IO | OPENED_PARALLEL_WRITES } else { 0 };
+        let (flags, backing) = match opened {
+            Opened::Uncounted | Opened::Plain => (direct, 0),
+            Opened::Backed { id, seen, .. } => (OPENED_PASSTHROUGH | if seen { direct } else { 0 }, id),
+        };
+        reply.u64(number).u32(flags).u32(backing);
     }
 
     pub(crate) fn open(&mut self) -> Result<Answer, Errno> {
@@ -92,7 +106,7 @@ impl Call<'_> {
         let (fh, offset, size) = (self.fields.u64()?, self.fields.u64()?, self.fields.u32()? as usize);
         let how = self.fields.u32()?;
         let file = self.file(fh)?;
-        if how & READ_LOCK_OWNER == 0 && self.face.direct {
+        if how & READ_LOCK_OWNER == 0 && self.face.direct && !file.is_backed() {
             // A page of a mapping.
             self.face.shortcuts.detour(file.handle.ino());
         }
@@ -150,6 +164,9 @@ impl Call<'_> {
             self.unlock_all(&file.handle, number);
         }
         self.face.shortcuts.closed(&file);
+        if self.face.passthrough.closed(file.handle.ino(), file.opened) {
+            file.handle.writes_unseen(false);
+        }
         self.face.writers.close(&file, || self.face.client.close_number(file.handle.id()));
         Ok(Answer::Empty)
     }

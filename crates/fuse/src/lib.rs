@@ -22,7 +22,7 @@
 //!
 //! - [`abi`]: the kernel's messages. [`device`]: `/dev/fuse`, mounting, unmounting.
 //! - [`session`]: the conversation: beginning, threads, end.
-//! - [`shortcuts`]: files whose data goes past the mount.
+//! - [`shortcuts`]: files whose data goes past the mount. [`passthrough`]: files that the kernel reads and writes itself.
 //! - [`writers`]: what keeps times that are set from being overtaken by reports of earlier writes.
 //! - [`face`]: what all operations share, and which one a request is; [`names`], [`attrs`], [`files`], [`dirs`],
 //!   [`locks`], [`xattrs`]: the families of operations.
@@ -37,6 +37,7 @@ mod face;
 mod files;
 mod locks;
 mod names;
+mod passthrough;
 mod session;
 mod shortcuts;
 mod writers;

@@ -9,7 +9,7 @@ use crate::error::FuseError;
 use crate::face::Face;
 use bivouac_client::Client;
 use bivouac_proto::Errno;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -21,12 +21,13 @@ const PAGE: usize = 4096;
 const BACKGROUND: u16 = 64;
 const CONGESTED: u16 = 48;
 
-/// Serves a mount until it is gone. Each descriptor of the device gets a thread.
-pub fn serve(client: &'static Client, device: Device) -> Result<(), FuseError> {
+/// Serves a mount until it is gone. Each descriptor of the device gets a thread. With `passthrough` the kernel reads and writes
+/// files itself where it can.
+pub fn serve(client: &'static Client, device: Device, passthrough: bool) -> Result<(), FuseError> {
     let channels: Vec<Channel> = device.into_descriptors().into_iter().map(Channel::new).collect();
     let Some(first) = channels.first() else { return Ok(()) };
-    let Some(capabilities) = greet(first)? else { return Ok(()) };
-    let face = Arc::new(Face::new(client, capabilities & init::DIRECT_IO_ALLOW_MMAP != 0));
+    let Some(capabilities) = greet(first, passthrough)? else { return Ok(()) };
+    let face = Arc::new(Face::new(client, capabilities, first.clone()));
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for channel in &channels {
@@ -55,6 +56,11 @@ pub(crate) struct Channel(Arc<OwnedFd>);
 impl Channel {
     fn new(fd: OwnedFd) -> Channel {
         Channel(Arc::new(fd))
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// Receives a request; `None` when the mount is gone.
@@ -106,7 +112,7 @@ fn run(face: &Arc<Face>, channel: &Channel) -> Result<(), FuseError> {
 }
 
 /// The beginning: what both sides can do, or `None` if the mount is gone already.
-fn greet(channel: &Channel) -> Result<Option<u64>, FuseError> {
+fn greet(channel: &Channel, passthrough: bool) -> Result<Option<u64>, FuseError> {
     let mut buffer = vec![0; LARGEST + PAGE];
     loop {
         let Some(length) = channel.receive(&mut buffer)? else { return Ok(None) };
@@ -115,7 +121,7 @@ fn greet(channel: &Channel) -> Result<Option<u64>, FuseError> {
             channel.answer(asked.unique, Err(Errno::IO));
             continue;
         }
-        match agree(fields) {
+        match agree(fields, passthrough) {
             Ok((reply, capabilities)) => {
                 channel.answer(asked.unique, Ok(&reply.0));
                 if let Some(capabilities) = capabilities {
@@ -131,7 +137,7 @@ fn greet(channel: &Channel) -> Result<Option<u64>, FuseError> {
 }
 
 /// The answer to INIT; no capabilities if the kernel is to ask again with an older major version.
-fn agree(mut fields: Fields<'_>) -> Result<(Reply, Option<u64>), FuseError> {
+fn agree(mut fields: Fields<'_>, passthrough: bool) -> Result<(Reply, Option<u64>), FuseError> {
     let strange = |Short| FuseError::Version { major: 0, minor: 0 };
     let (major, minor) = (fields.u32().map_err(strange)?, fields.u32().map_err(strange)?);
     let mut reply = Reply::new();
@@ -159,7 +165,8 @@ fn agree(mut fields: Fields<'_>) -> Result<(Reply, Option<u64>), FuseError> {
         | init::MAX_PAGES
         | init::HANDLE_KILLPRIV_V2
         | init::DIRECT_IO_ALLOW_MMAP
-        | init::EXT;
+        | init::EXT
+        | if passthrough { init::PASSTHROUGH } else { 0 };
     let agreed = offered & wanted;
     reply
         .u32(readahead.min(LARGEST as u32))
@@ -172,7 +179,9 @@ fn agree(mut fields: Fields<'_>) -> Result<(Reply, Option<u64>), FuseError> {
         .u16((LARGEST / PAGE) as u16)
         .u16(0)
         .u32((agreed >> 32) as u32)
-        .zeros(28);
+        // Backing files lie on file systems that have none themselves.
+        .u32(u32::from(agreed & init::PASSTHROUGH != 0))
+        .zeros(24);
     Ok((reply, Some(agreed)))
 }
 
@@ -189,21 +198,36 @@ mod tests {
     #[test]
     fn only_offered_capabilities_are_agreed_on() {
         let offered = init::EXT | init::MAX_PAGES | init::DIRECT_IO_ALLOW_MMAP | 1 << 16;
-        let (reply, agreed) = agree(Fields(&asked(7, 45, offered))).unwrap();
+        let (reply, agreed) = agree(Fields(&asked(7, 45, offered)), true).unwrap();
         assert_eq!(agreed, Some(init::EXT | init::MAX_PAGES | init::DIRECT_IO_ALLOW_MMAP));
         assert_eq!(reply.0.len(), 64);
     }
 
     #[test]
     fn upper_capabilities_count_only_where_the_kernel_says_that_it_has_them() {
-        let (_, agreed) = agree(Fields(&asked(7, 31, init::DIRECT_IO_ALLOW_MMAP))).unwrap();
+        let (_, agreed) = agree(Fields(&asked(7, 31, init::DIRECT_IO_ALLOW_MMAP)), true).unwrap();
         assert_eq!(agreed, Some(0));
     }
 
     #[test]
+    fn passthrough_is_agreed_on_only_where_it_is_wanted_and_says_how_deep_files_lie() {
+        let asked = asked(7, 45, init::EXT | init::PASSTHROUGH);
+        for (wanted, depth) in [(true, 1), (false, 0)] {
+            let (reply, agreed) = agree(Fields(&asked), wanted).unwrap();
+            assert_eq!(agreed.is_some_and(|agreed| agreed & init::PASSTHROUGH != 0), wanted);
+            let mut fields = Fields(&reply.0);
+            fields.skip(36).unwrap();
+            assert_eq!((fields.u32(), reply.0.len()), (Ok(depth), 64));
+        }
+    }
+
+    #[test]
     fn another_major_version_is_asked_to_come_down_and_old_kernels_are_refused() {
-        let (reply, agreed) = agree(Fields(&asked(8, 0, 0))).unwrap();
+        let (reply, agreed) = agree(Fields(&asked(8, 0, 0)), true).unwrap();
         assert_eq!((reply.0.len(), agreed), (8, None));
-        assert!(matches!(agree(Fields(&asked(7, 27, 0))), Err(FuseError::Version { major: 7, minor: 27 })));
+        assert!(matches!(
+            agree(Fields(&asked(7, 27, 0)), true),
+            Err(FuseError::Version { major: 7, minor: 27 })
+        ));
     }
 }

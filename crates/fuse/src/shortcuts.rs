@@ -107,7 +107,9 @@ impl Call<'_> {
         // Its result, and how the kernel is to go on: not.
         reply.zeros(16);
         if command == MAPS {
-            self.face.shortcuts.detour(self.ino());
+            if !file.is_backed() {
+                self.face.shortcuts.detour(self.ino());
+            }
         } else {
             let direct = self.face.direct && !self.face.privileged.has(self.ino());
             if !direct || !self.face.shortcuts.tell(&file) {

@@ -1,0 +1,120 @@
+//! Files that the kernel reads and writes itself, because they are one local file.
+
+use bivouac_tests::{Site, bivouac, can_mount, eventually, finish, tool};
+use rustix::process::Signal;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+/// A deployment of one server, where every file in blocks is one local file, mounted by a process of this one.
+struct Mounted {
+    site: Site,
+    name: String,
+    at: PathBuf,
+    server: Child,
+}
+
+impl Mounted {
+    fn new(test: &str, passthrough: &str) -> Option<Mounted> {
+        if !can_mount() {
+            return None;
+        }
+        let site = Site::new(test);
+        let name = site.up(1);
+        let at = site.path("mount");
+        std::fs::create_dir(&at).expect("a mount point");
+        let mut command = site.command(["mount", &name, &at.to_string_lossy()]);
+        let server = command.env("BIVOUAC_PASSTHROUGH", passthrough).spawn().expect("starts");
+        let mounted = Mounted { site, name, at, server };
+        eventually(Duration::from_secs(30), "it is mounted", || {
+            let table = std::fs::read_to_string("/proc/self/mountinfo").expect("a mount table");
+            table.contains(&*mounted.at.to_string_lossy())
+        });
+        Some(mounted)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let pid = self.server.id() as i32;
+        Site::kill(pid, Signal::CONT);
+        Site::kill(pid, Signal::TERM);
+        let _ = self.server.wait();
+    }
+}
+
+/// Whether the kernel can do it; CI says if not.
+fn can_pass_through() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel");
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    let new = (numbers.next(), numbers.next()) >= (Some(6), Some(9));
+    let all = std::fs::read_to_string("/proc/self/uid_map").expect("numbers of users");
+    let possible = new && all.split_whitespace().eq(["0", "0", "4294967295"]);
+    if !possible {
+        eprintln!("not tested: passing through needs Linux 6.9, and root outside of user namespaces");
+    }
+    possible
+}
+
+#[test]
+fn files_that_the_kernel_reads_and_writes_are_as_all_others_see_them() {
+    for passthrough in ["on", "off"] {
+        let Some(mounted) = Mounted::new("passthrough", passthrough) else { return };
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(mounted.site.path(""), open).expect("set");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/passthrough.py");
+        let mut command = Command::new("python3");
+        command.arg(script).arg(&mounted.at).env("BIVOUAC_HOME", mounted.site.home());
+        command.arg(bivouac()).args(["exec", &mounted.name, "--access", "preload", "--", "bash", "-c"]);
+        // Where the mount has a page cache of its own, a mapping sees writes past the mount when the file is opened anew.
+        let different = "a mapping: (b'mapped', b'......'), not (b'mapped', b'others')\n";
+        let different = if passthrough == "on" && can_pass_through() { "" } else { different };
+        assert_eq!(finish(command).ok(), format!("{different}the same\n"), "{passthrough}");
+    }
+}
+
+/// What a program gets from a file in blocks while the mount's server is stopped.
+fn read_without_the_server(mounted: &Mounted) -> Option<u8> {
+    let path = mounted.at.join("f");
+    std::fs::write(&path, vec![7; 100_000]).expect("written");
+    let file = std::fs::File::open(&path).expect("opened");
+    let server = mounted.server.id() as i32;
+    Site::kill(server, Signal::STOP);
+    let (told, result) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut byte = [0];
+        let read = std::os::unix::fs::FileExt::read_exact_at(&file, &mut byte, 99_999);
+        let _ = told.send(read.map(|()| byte[0]));
+    });
+    let read = result.recv_timeout(Duration::from_secs(3)).ok();
+    Site::kill(server, Signal::CONT);
+    reader.join().expect("it ends");
+    read.map(|byte| byte.expect("read"))
+}
+
+#[test]
+fn the_kernel_reads_and_writes_files_of_one_local_server_itself_unless_told_otherwise() {
+    if !can_pass_through() {
+        return;
+    }
+    for (passthrough, expected) in [("on", Some(7)), ("off", None)] {
+        let Some(mounted) = Mounted::new("passthrough-used", passthrough) else { return };
+        assert_eq!(read_without_the_server(&mounted), expected, "{passthrough}");
+    }
+}
+
+#[test]
+fn fsx_finds_no_difference_where_the_kernel_reads_and_writes() {
+    let Some(mounted) = Mounted::new("passthrough-fsx", "on") else { return };
+    let config = mounted.site.path("fsx.toml");
+    let text = "flen = 150000\n[opsize]\nmax = 20000\nmin = 1\nalign = 1\n[weights]\nclose_open = 5\ninvalidate = 1\n\
+                truncate = 10\nfsync = 1\nfdatasync = 1\nread = 10\nwrite = 10\nmapread = 10\nmapwrite = 10\n\
+                copy_file_range = 5\nposix_fallocate = 5\npunch_hole = 5\nsendfile = 3\nposix_fadvise = 1\n";
+    std::fs::write(&config, text).expect("written");
+    for seed in ["4", "5"] {
+        let mut command = Command::new(tool("fsx"));
+        command.args(["-q", "-N", "2000", "-S", seed, "-P"]).arg(mounted.site.path(""));
+        command.arg("-f").arg(&config).arg(mounted.at.join(seed));
+        finish(command).ok();
+    }
+}
