@@ -4,7 +4,7 @@ use crate::error::Fail;
 use crate::limits;
 use crate::rpc::To;
 use crate::session::Client;
-use crate::walk::{Failing, Last, MAX_REDO, Place, Walk};
+use crate::walk::{Failing, Last, MAX_GONE, MAX_REDO, Place, Walk};
 use bivouac_layout::{Ino, ServerState, namespace};
 use bivouac_proto::attr::{Attr, FILE_MAX, FileKind, NAME_MAX, PATH_MAX};
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -85,8 +85,28 @@ pub(crate) fn removed(dir: Ino) -> Box<Attr> {
 impl Client {
     /// The attributes of what a path names; size and times are exact.
     pub fn stat(&self, start: Ino, path: &[u8], follow: bool) -> Result<Attr, Fail> {
-        let attr = self.find(start, path, follow)?;
-        Ok(self.exact(*attr)?)
+        self.on_found(start, path, follow, |attr| Ok(self.exact(attr)?))
+    }
+
+    /// Does something with the inode that a path names. If that is gone by then, its name was replaced or removed: that which it
+    /// names now is taken.
+    fn on_found<T>(
+        &self,
+        start: Ino,
+        path: &[u8],
+        follow: bool,
+        operation: impl Fn(Attr) -> Result<T, Fail>,
+    ) -> Result<T, Fail> {
+        let mut gone = 0;
+        loop {
+            let attr = self.find(start, path, follow)?;
+            // A directory without a name is found again and again.
+            let named = attr.nlink > 0;
+            match operation(*attr) {
+                Err(Fail::Errno(Errno::NOENT)) if named && gone < MAX_GONE => gone += 1,
+                done => return done,
+            }
+        }
     }
 
     /// Whether this process may access what a path names; `mask` as for `access(2)` (4 read, 2 write, 1 execute).
@@ -385,8 +405,7 @@ impl Client {
 
     /// Sets attributes.
     pub fn set_attr(&self, start: Ino, path: &[u8], follow: bool, set: SetAttr) -> Result<(), Fail> {
-        let attr = self.find(start, path, follow)?;
-        Ok(self.set_attr_of(attr.ino, set)?)
+        self.on_found(start, path, follow, |attr| Ok(self.set_attr_of(attr.ino, set)?))
     }
 
     pub(crate) fn set_attr_of(&self, ino: Ino, set: SetAttr) -> Result<(), Errno> {
@@ -395,17 +414,18 @@ impl Client {
 
     /// Sets the size of a file.
     pub fn truncate(&self, start: Ino, path: &[u8], size: u64) -> Result<(), Fail> {
-        let attr = self.find(start, path, true)?;
-        match attr.kind {
-            FileKind::File => {}
-            FileKind::Directory => return Err(Errno::ISDIR.into()),
-            _ => return Err(Errno::INVAL.into()),
-        }
-        if !self.allowed(attr.mode, attr.uid, attr.gid, 2, false) {
-            return Err(Errno::ACCESS.into());
-        }
-        self.truncate_of(attr.ino, size)?;
-        Ok(())
+        self.on_found(start, path, true, |attr| {
+            match attr.kind {
+                FileKind::File => {}
+                FileKind::Directory => return Err(Errno::ISDIR.into()),
+                _ => return Err(Errno::INVAL.into()),
+            }
+            if !self.allowed(attr.mode, attr.uid, attr.gid, 2, false) {
+                return Err(Errno::ACCESS.into());
+            }
+            self.truncate_of(attr.ino, size)?;
+            Ok(())
+        })
     }
 
     pub(crate) fn truncate_of(&self, ino: Ino, size: u64) -> Result<Box<Attr>, Errno> {
@@ -425,9 +445,10 @@ impl Client {
 
     /// An extended attribute's value.
     pub fn get_xattr(&self, start: Ino, path: &[u8], follow: bool, name: &[u8]) -> Result<Vec<u8>, Fail> {
-        let attr = self.find(start, path, follow)?;
-        none_of(&attr, name)?;
-        Ok(self.get_xattr_of(attr.ino, name)?)
+        self.on_found(start, path, follow, |attr| {
+            none_of(&attr, name)?;
+            Ok(self.get_xattr_of(attr.ino, name)?)
+        })
     }
 
     pub(crate) fn get_xattr_of(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
@@ -436,11 +457,9 @@ impl Client {
 
     /// The names of all extended attributes, each ended by NUL.
     pub fn list_xattr(&self, start: Ino, path: &[u8], follow: bool) -> Result<Vec<u8>, Fail> {
-        let attr = self.find(start, path, follow)?;
-        if !attr.xattrs {
-            return Ok(Vec::new());
-        }
-        Ok(self.list_xattr_of(attr.ino)?)
+        self.on_found(start, path, follow, |attr| {
+            Ok(if attr.xattrs { self.list_xattr_of(attr.ino)? } else { Vec::new() })
+        })
     }
 
     pub(crate) fn list_xattr_of(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
@@ -464,7 +483,7 @@ impl Client {
         value: &[u8],
         flags: i32,
     ) -> Result<(), Fail> {
-        Ok(self.set_xattr_of(self.find(start, path, follow)?.ino, name, value, flags)?)
+        self.on_found(start, path, follow, |attr| Ok(self.set_xattr_of(attr.ino, name, value, flags)?))
     }
 
     pub(crate) fn set_xattr_of(&self, ino: Ino, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
@@ -483,7 +502,7 @@ impl Client {
 
     /// Removes an extended attribute.
     pub fn remove_xattr(&self, start: Ino, path: &[u8], follow: bool, name: &[u8]) -> Result<(), Fail> {
-        Ok(self.remove_xattr_of(self.find(start, path, follow)?.ino, name)?)
+        self.on_found(start, path, follow, |attr| Ok(self.remove_xattr_of(attr.ino, name)?))
     }
 
     pub(crate) fn remove_xattr_of(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {

@@ -9,7 +9,7 @@ use crate::handle::Handle;
 use crate::names::New;
 use crate::open::how;
 use crate::session::Client;
-use crate::walk::{Failing, Last};
+use crate::walk::{Failing, Last, led_to};
 use bivouac_layout::Ino;
 use bivouac_node::SlotId;
 use bivouac_node::release::{KIND_FILE, release};
@@ -116,12 +116,12 @@ impl Client {
                     MetaReply::Elsewhere { .. } if exclusive => Err(Errno::EXIST.into()),
                     MetaReply::Elsewhere { ino, kind: FileKind::File } => {
                         let request = MetaRequest::OpenInode { ino, how, open };
-                        match self.meta_with(ino, &request, &[], into)?.0 {
+                        match self.meta_with(ino, &request, &[], into).map_err(led_to)?.0 {
                             MetaReply::Opened { attr, .. } => Ok((attr, false)),
                             _ => Err(Errno::PROTO.into()),
                         }
                     }
-                    MetaReply::Elsewhere { ino, .. } => Ok((self.attr_of(ino)?, false)),
+                    MetaReply::Elsewhere { ino, .. } => Ok((self.attr_of(ino).map_err(led_to)?, false)),
                     _ => Err(Failing::from(Errno::PROTO)),
                 }
             });

@@ -5,7 +5,7 @@ use crate::facts::Contents;
 use crate::handle::Handle;
 use crate::hidden::Hidden;
 use crate::session::Client;
-use crate::walk::{Failing, Last, Place, Walk};
+use crate::walk::{Failing, Last, Place, Walk, led_to};
 use bivouac_layout::{Ino, namespace};
 use bivouac_node::SlotId;
 use bivouac_node::release::{KIND_DIRECTORY, KIND_FILE, KIND_PATH, release};
@@ -194,9 +194,12 @@ impl Client {
             MetaReply::Elsewhere { ino, kind: FileKind::Directory } => {
                 return self.open_directory(ino, flags, false);
             }
-            MetaReply::Elsewhere { ino, kind: FileKind::Symlink } => self.inode(ino, FileKind::Symlink)?,
+            MetaReply::Elsewhere { ino, kind: FileKind::Symlink } => {
+                self.inode(ino, FileKind::Symlink).map_err(led_to)?
+            }
             MetaReply::Elsewhere { ino, .. } => {
-                match self.meta_with(ino, &MetaRequest::OpenInode { ino, how, open }, &[], into)?.0 {
+                let request = MetaRequest::OpenInode { ino, how, open };
+                match self.meta_with(ino, &request, &[], into).map_err(led_to)?.0 {
                     MetaReply::Opened { attr, target, .. } => (attr, target),
                     _ => return Err(Errno::PROTO.into()),
                 }

@@ -24,6 +24,9 @@ const MAX_LINKS: u32 = 40;
 const CACHED: usize = 100_000;
 /// How often a walk starts again because directories moved under it.
 pub(crate) const MAX_REDO: u32 = 1000;
+/// How often a name is looked up again because what it led to was gone when that was asked for: it was replaced or
+/// removed in between. After so many times it is taken for removed.
+pub(crate) const MAX_GONE: u32 = 100;
 
 /// A cached directory.
 #[derive(Clone, Copy)]
@@ -262,7 +265,7 @@ impl<'c, 'p> Walk<'c, 'p> {
             // The walk begins again.
             Err(Failing::Refused(_)) => return Err(Errno::STALE.into()),
             Err(Failing::Fail(fail)) => return Err(fail),
-            Err(Failing::Follow) => return Err(Errno::IO.into()),
+            Err(Failing::Follow | Failing::Gone) => return Err(Errno::IO.into()),
         };
         match attr.kind {
             FileKind::Symlink => Ok(Step::Link(target)),
@@ -305,7 +308,7 @@ impl Client {
         path: &[u8],
         mut operation: impl FnMut(&mut Walk<'_, '_>, Last) -> Result<T, Failing>,
     ) -> Result<T, Fail> {
-        let mut unknown = 0;
+        let (mut unknown, mut gone) = (0, 0);
         for _ in 0..MAX_REDO {
             let outcome = Walk::new(self, start, path).and_then(|mut walk| {
                 let mut walked = walk.last();
@@ -319,6 +322,11 @@ impl Client {
                             return Ok(None);
                         }
                         Err(Failing::Refused(_)) => return Ok(None),
+                        Err(Failing::Gone) if gone < MAX_GONE => {
+                            gone += 1;
+                            return Ok(None);
+                        }
+                        Err(Failing::Gone) => return Err(Errno::NOENT.into()),
                     }
                 }
             });
@@ -365,7 +373,8 @@ impl Client {
         dir: Ino,
         name: &[u8],
     ) -> Result<(Box<Attr>, Vec<u8>), Failing> {
-        for _ in 0..3 {
+        let mut splits = 0;
+        for _ in 0..MAX_GONE {
             let split = self.cache().is_split(dir);
             let shard = namespace::entry_shard(dir, split, name);
             match self.known_name(version, dir, shard, name) {
@@ -400,11 +409,21 @@ impl Client {
                     return Ok((attr, target));
                 }
                 Ok((MetaReply::Elsewhere { ino, kind }, _)) => {
-                    self.learn_name(version, before, dir, name, Some((ino, kind)));
-                    return Ok(self.inode(ino, kind)?);
+                    match self.inode(ino, kind) {
+                        // Another one has taken its name since, or none: the entry's server knows.
+                        Err(Errno::NOENT) => continue,
+                        found => {
+                            self.learn_name(version, before, dir, name, Some((ino, kind)));
+                            return Ok(found?);
+                        }
+                    }
                 }
                 Ok(_) => return Err(Errno::PROTO.into()),
-                Err(Failure::Refused(Refusal::DirectorySplit)) => self.cache().learn_split(dir),
+                Err(Failure::Refused(Refusal::DirectorySplit)) if splits < 3 => {
+                    splits += 1;
+                    self.cache().learn_split(dir);
+                }
+                Err(Failure::Refused(Refusal::DirectorySplit)) => return Err(Errno::IO.into()),
                 Err(Failure::Errno(Errno::NOENT)) => {
                     self.learn_name(version, before, dir, name, None);
                     return Err(Errno::NOENT.into());
@@ -412,7 +431,7 @@ impl Client {
                 Err(other) => return Err(other.into()),
             }
         }
-        Err(Errno::IO.into())
+        Err(Errno::NOENT.into())
     }
 
     /// Attributes of an inode in another shard than its entry, and the target of a symbolic link.
@@ -504,6 +523,13 @@ pub(crate) enum Failing {
     Follow,
     /// The server says what changed.
     Refused(Refusal),
+    /// What the name led to is gone: look where it leads now.
+    Gone,
+}
+
+/// An error of the inode that an entry led to: one that is gone had its name taken by another one, or removed, since.
+pub(crate) fn led_to(errno: Errno) -> Failing {
+    if errno == Errno::NOENT { Failing::Gone } else { errno.into() }
 }
 
 impl From<Failure> for Failing {

@@ -100,11 +100,32 @@ impl Face {
                 channel.answer(asked.unique, Ok(call.scratch.get(..length).unwrap_or_default()));
             }
             Ok(Answer::None) => {}
-            // The number of something that was removed.
+            // The number of something that was removed. If its name has been replaced since the kernel looked it up, there is something
+            // else by that name: the kernel looks again, once, if it is told so.
+            Err(Errno::STALE | Errno::NOENT) if by_number(asked.operation) => {
+                channel.answer(asked.unique, Err(Errno::STALE));
+            }
             Err(Errno::STALE) => channel.answer(asked.unique, Err(Errno::NOENT)),
             Err(errno) => channel.answer(asked.unique, Err(errno)),
         }
     }
+}
+
+/// Whether an operation is one on an inode that the kernel found by its path just before.
+fn by_number(operation: u32) -> bool {
+    matches!(
+        operation,
+        op::GETATTR
+            | op::STATX
+            | op::SETATTR
+            | op::OPEN
+            | op::OPENDIR
+            | op::READLINK
+            | op::GETXATTR
+            | op::SETXATTR
+            | op::LISTXATTR
+            | op::REMOVEXATTR
+    )
 }
 
 impl Call<'_> {
