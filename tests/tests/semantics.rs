@@ -1,31 +1,7 @@
 //! What the semantics page says is relaxed, or is Bivouac's own choice, each in every way of access: the tests bear the names of
 //! its lines. What is as on a local file system is compared with one elsewhere.
 
-use bivouac_tests::{Site, accesses};
-
-/// Runs a Python script in the mount of a fresh deployment, once in each way of access; what it prints.
-fn python(name: &str, script: &str) -> Vec<(&'static str, String)> {
-    let site = Site::new(name);
-    let deployment = site.up_with(4, &["--block-size", "16K"]);
-    let program = site.path("script.py");
-    let head = "import errno, fcntl, os, signal, stat, struct, sys, time\nos.chdir('/bivouac')\n\
-                def attempt(f, *args):\n    try:\n        return f(*args)\n    except OSError as e:\n        \
-                return errno.errorcode[e.errno]\n";
-    std::fs::write(&program, format!("{head}{script}")).expect("written");
-    let program = program.to_string_lossy().into_owned();
-    let run = |access: &&'static str| {
-        site.sh(&deployment, "rm -rf /bivouac/*").ok();
-        let said = site.bivouac(["exec", &deployment, "--access", access, "--", "python3", "-B", &program]);
-        (*access, said.ok())
-    };
-    accesses().iter().map(run).collect()
-}
-
-fn all_say(said: Vec<(&'static str, String)>, expected: &str) {
-    for (access, said) in said {
-        assert_eq!(said, expected, "{access}");
-    }
-}
+use bivouac_tests::{python_in_each_access, python_says};
 
 #[test]
 fn atime_changes_only_when_it_is_set() {
@@ -41,7 +17,7 @@ for size in (100, 100000):
     open('f', 'rb').read()
     print(same, os.stat('f').st_atime_ns)
 ";
-    all_say(python("atime", script), "True 5\nTrue 5\n");
+    python_says("atime", script, "True 5\nTrue 5\n");
 }
 
 #[test]
@@ -55,7 +31,7 @@ for size in (0, 1, 5000, 100000):
     with open('f', 'wb') as f: f.truncate(size)
     print(os.stat('f').st_blocks)
 ";
-    all_say(python("sizes", script), "7 3\n0\n8\n16\n200\n");
+    python_says("sizes", script, "7 3\n0\n8\n16\n200\n");
 }
 
 #[test]
@@ -67,7 +43,7 @@ print(attempt(os.setxattr, 'f', 'user.largest', b'x' * 65536), len(os.getxattr('
 print(attempt(os.setxattr, 'f', 'user.larger', b'x' * 65537))
 print(attempt(os.setxattr, 'f', 'nobody.knows', b'x'))
 ";
-    all_say(python("acls", script), "ENOTSUP\nNone 65536\nE2BIG\nENOTSUP\n");
+    python_says("acls", script, "ENOTSUP\nNone 65536\nE2BIG\nENOTSUP\n");
 }
 
 #[test]
@@ -80,7 +56,7 @@ print(attempt(os.open, 's', os.O_RDWR))
 opened = attempt(os.open, 'p', os.O_RDWR | os.O_NONBLOCK)
 print(opened if opened == 'ENXIO' else 'open')
 ";
-    for (access, said) in python("pipes", script) {
+    for (access, said) in python_in_each_access("pipes", script) {
         let expected = if access == "preload" { "ENXIO" } else { "open" };
         assert_eq!(said, format!("True True\nENXIO\n{expected}\n"), "{access}");
     }
@@ -103,7 +79,7 @@ if child == 0: os._exit(str(outcome).startswith('EDEAD'))
 found = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 print(found + str(outcome).startswith('EDEAD'))
 ";
-    all_say(python("deadlock", script), "1\n");
+    python_says("deadlock", script, "1\n");
 }
 
 #[test]
@@ -130,7 +106,7 @@ time.sleep(0.2)
 os.kill(child, signal.SIGKILL); os.waitpid(child, 0)
 print(os.waitstatus_to_exitcode(os.waitpid(waiter, 0)[1]))
 ";
-    all_say(python("killed", script), "EAGAIN EAGAIN\n0\n");
+    python_says("killed", script, "EAGAIN EAGAIN\n0\n");
 }
 
 #[test]
@@ -154,5 +130,5 @@ print(os.fstat(t).st_nlink, os.listdir('d'), os.stat('d/now').st_size)
 ";
     let expected = "ELOOP ENOTDIR ENOTDIR\nEEXIST EEXIST EISDIR\nEBADF 4 EBADF EBADF\nTrue\nb'TEXT'\nb'TEXT'\nb'TEXT'\n\
                     9000 0 []\n1 ['now'] 9000\n";
-    all_say(python("flags", script), expected);
+    python_says("flags", script, expected);
 }
