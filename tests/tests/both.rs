@@ -120,3 +120,61 @@ END
 "#;
     assert_eq!(inside(&site, &name, script).ok(), "6\nnobody\n0o106777\n");
 }
+
+#[test]
+fn a_mount_that_is_there_is_used() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new("both-there");
+    let (at, other) = (site.path("at"), site.path("other"));
+    let name = site.up_with(2, &["--mount", &at.to_string_lossy()]);
+    let stranger = site.up_with(1, &["--mount", &at.to_string_lossy()]);
+    for path in [&at, &other] {
+        std::fs::create_dir(path).expect("a mount point");
+    }
+    let namespace = std::fs::read_link("/proc/self/ns/mnt").expect("a namespace");
+    let script = r#"
+import os, sys
+path = sys.argv[1] + '/f'
+f = os.open(path, os.O_RDWR | os.O_CREAT)
+for i in range(8): os.pwrite(f, b'x' * 5000, i * 5000)
+links = [os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if os.path.lexists(f'/proc/self/fd/{n}')]
+print(os.readlink('/proc/self/ns/mnt'), os.path.ismount(sys.argv[1]), any(link.startswith('socket:') for link in links))
+"#;
+    let run = |access: &str| {
+        site.bivouac([
+            "exec",
+            &name,
+            "--access",
+            access,
+            "-v",
+            "--",
+            "python3",
+            "-c",
+            script,
+            &at.to_string_lossy(),
+        ])
+    };
+    // At another place it is of no use to programs that look for files at the mount path.
+    site.bivouac(["mount", &name, &other.to_string_lossy(), "--daemon"]).ok();
+    let own = run("both");
+    assert!(own.err.contains("the command's own") && own.err.contains("/other is not where"), "{own:?}");
+    assert!(own.out.contains(" True True") && !own.out.contains(&*namespace.to_string_lossy()), "{own:?}");
+
+    site.bivouac(["mount", &name, &at.to_string_lossy(), "--daemon"]).ok();
+    for (access, past) in [("both", "True"), ("fuse", "False")] {
+        let shared = run(access);
+        assert!(shared.err.contains("the one that is at"), "{shared:?}");
+        assert_eq!(shared.out, format!("{} True {past}\n", namespace.display()));
+    }
+    assert_eq!(std::fs::metadata(at.join("f")).expect("it is there").len(), 40_000);
+    // Another deployment does not take it for its own.
+    let said = site.bivouac(["exec", &stranger, "--access", "both", "--", "ls", "-A", &at.to_string_lossy()]);
+    assert_eq!(said.ok(), "");
+    for path in [&at, &other] {
+        let mut command = Command::new("umount");
+        command.arg(path);
+        finish(command).ok();
+    }
+}

@@ -19,12 +19,12 @@ const HEAD: u64 = 4096;
 /// The kind of program header that names the loader.
 const INTERPRETER: u32 = 3;
 
-/// What is chosen for a command; says it, if that is wanted.
-pub fn chosen(args: AccessArgs, words: &[OsString]) -> Access {
+/// What is chosen for a command; says it, if that is wanted. `mounted`: there is a mount that it can use.
+pub fn chosen(args: AccessArgs, words: &[OsString], mounted: bool) -> Access {
     let (access, why) = match args.access {
         _ if args.fuse => (Access::Fuse, ""),
         Access::Auto if words.first().is_some_and(|program| is_deaf(program)) => {
-            if can_mount() {
+            if mounted || can_mount() {
                 (Access::Both, " (no library can be loaded into the program)")
             } else {
                 (Access::Preload, " (no library can be loaded into the program, and no mount made)")

@@ -4,6 +4,7 @@ use crate::access;
 use crate::args::{Access, AccessArgs, ExecArgs};
 use crate::daemon::traces;
 use crate::error::Error;
+use crate::existing;
 use crate::home::{Home, State, uid};
 use crate::launch::shell_quote;
 use crate::private;
@@ -69,13 +70,20 @@ impl Inside {
 /// `exec`: becomes the command.
 pub fn exec(home: &Home, args: &ExecArgs) -> Result<(), Error> {
     let words = &args.command;
-    let access = access::chosen(args.access, words);
+    let mount = trace_of(&args.name).map(|trace| trace.mount).unwrap_or_default();
+    let existing = existing::find(&args.name, uid(), &mount);
+    let access = access::chosen(args.access, words, existing.here.is_some());
     let mut command = match access {
         Access::Fuse | Access::Both => {
             let mut environment = attachable(home, &args.name)?;
             // Before there is a mount, so that what is missing is said in time.
             let library = (access == Access::Both).then(library).transpose()?;
-            private::enter(&args.name, &environment.mount)?;
+            if args.access.verbose {
+                eprintln!("bivouac: mount: {}", existing.told(&mount));
+            }
+            if existing.here.is_none() {
+                private::enter(&args.name, &environment.mount)?;
+            }
             let Some((program, arguments)) = words.split_first() else {
                 return Err(Error::refused("there is no command", "give one after --"));
             };
@@ -105,7 +113,7 @@ fn device(mount: &Path) -> Result<(u32, u32), Error> {
 /// The command that `run` starts: the given one, or where that is to have a mount, this program, which makes the mount and becomes
 /// the given one.
 pub fn command(home: &Home, name: &str, given: AccessArgs, words: &[OsString]) -> Result<Command, Error> {
-    let access = match access::chosen(given, words) {
+    let access = match access::chosen(given, words, false) {
         Access::Fuse => "fuse",
         Access::Both => "both",
         _ => return Inside::find(home, name)?.command(words),
@@ -131,10 +139,15 @@ pub fn exec_error(words: &[OsString], cause: std::io::Error) -> Error {
     Error::Exec { command, cause }
 }
 
+/// What this machine's agent of a deployment has left for others to find it.
+fn trace_of(name: &str) -> Option<traces::Trace> {
+    traces::agent(Path::new(&bivouac_node::run_dir(uid(), name)))
+}
+
 /// The deployment as this machine knows it, with an agent that answers.
 pub fn attachable(home: &Home, name: &str) -> Result<Environment, Error> {
     let run_dir = bivouac_node::run_dir(uid(), name);
-    let Some(trace) = traces::agent(Path::new(&run_dir)) else {
+    let Some(trace) = trace_of(name) else {
         return Err(why_not_here(home, name));
     };
     let key_path = bivouac_node::key_path(&run_dir);

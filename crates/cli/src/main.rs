@@ -17,6 +17,7 @@ mod daemon;
 mod down;
 mod error;
 mod exec;
+mod existing;
 mod home;
 mod hosts;
 mod launch;

@@ -53,7 +53,8 @@ pub fn mount(home: &Home, args: &MountArgs) -> Result<(), Error> {
     })
     .map_err(|cause| Error::System { what: "cannot wait for signals".into(), cause })?;
     let client = client(&args.name, &environment)?;
-    let (device, mounted) = Device::mount(&path, threads()).map_err(|e| cannot_mount(&args.name, e))?;
+    let (device, mounted) =
+        Device::mount(&args.name, &path, threads()).map_err(|e| cannot_mount(&args.name, e))?;
     *at.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some((path.clone(), mounted));
     println!("{} is mounted at {}", args.name, path.display());
     let _ = std::io::stdout().flush();

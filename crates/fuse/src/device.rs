@@ -21,8 +21,7 @@ use std::process::{Command, Stdio};
 const DEVICE: &str = "/dev/fuse";
 /// `FUSE_DEV_IOC_CLONE`: _IOR(229, 0, u32).
 const CLONE: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<u32>(229, 0);
-/// What mount tables show.
-const SOURCE: &str = "bivouac";
+/// The kind of file system that mount tables show; what is mounted is the deployment's name.
 const KIND: &str = "fuse.bivouac";
 /// The program that mounts for those who may not.
 const HELPER: &str = "fusermount3";
@@ -41,9 +40,9 @@ pub enum Mounted {
 }
 
 impl Device {
-    /// Mounts at `path` (a directory) for `threads` threads. In a mount of root's, or in a user namespace of one's own,
+    /// Mounts a deployment at `path` (a directory) for `threads` threads. In a mount of root's, or in a user namespace of one's own,
     /// other users are let in, as far as permissions go.
-    pub fn mount(path: &Path, threads: usize) -> Result<(Device, Mounted), FuseError> {
+    pub fn mount(deployment: &str, path: &Path, threads: usize) -> Result<(Device, Mounted), FuseError> {
         let device = open()?;
         let data = format!(
             "fd={},rootmode=40000,user_id={},group_id={},default_permissions,allow_other",
@@ -53,9 +52,9 @@ impl Device {
         );
         let data = std::ffi::CString::new(data).unwrap_or_default();
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
-        let (device, mounted) = match rustix::mount::mount(SOURCE, path, KIND, flags, &*data) {
+        let (device, mounted) = match rustix::mount::mount(deployment, path, KIND, flags, &*data) {
             Ok(()) => (device, Mounted::Directly),
-            Err(Errno::PERM) => (ask_helper(path)?, Mounted::ByHelper),
+            Err(Errno::PERM) => (ask_helper(deployment, path)?, Mounted::ByHelper),
             Err(cause) => return Err(FuseError::Mount { path: path.to_owned(), cause }),
         };
         let mut all = Vec::with_capacity(threads.max(1));
@@ -127,14 +126,16 @@ fn helper_said(path: &Path, text: &[u8]) -> FuseError {
 }
 
 /// Has fusermount3 mount, and gets the descriptor from it through a socket whose number stands in its environment.
-fn ask_helper(path: &Path) -> Result<OwnedFd, FuseError> {
+fn ask_helper(deployment: &str, path: &Path) -> Result<OwnedFd, FuseError> {
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(FuseError::system("make a pair of sockets"))?;
     let number = theirs.as_raw_fd();
     let mut command = Command::new(HELPER);
     command
-        .args(["-o", "default_permissions,nosuid,nodev,fsname=bivouac,subtype=bivouac", "--"])
+        .arg("-o")
+        .arg(format!("default_permissions,nosuid,nodev,fsname={deployment},subtype=bivouac"))
+        .arg("--")
         .arg(path)
         .env("_FUSE_COMMFD", number.to_string())
         .stdin(Stdio::null())
