@@ -14,7 +14,7 @@ mod reference;
 mod system;
 mod tree;
 
-pub use call::{Answer, Call, Order};
+pub use call::{Answer, Call, Domain, Hold, Order, Target, pattern};
 pub use face::{Face, serve};
 pub use library::Library;
 pub use programs::{Program, programs};
