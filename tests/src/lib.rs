@@ -13,6 +13,6 @@ mod site;
 
 pub use access::{accesses, can_mount, tool};
 pub use compare::{manifest, same_as_local};
-pub use network::{Network, on_node};
+pub use network::{Network, on_node, on_node_by};
 pub use script::{python_in_each_access, python_in_each_access_to, python_says};
 pub use site::{Finished, Site, bivouac, default_signals, eventually, finish, run_dir};

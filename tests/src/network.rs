@@ -15,7 +15,8 @@ impl Network {
     /// Two namespaces.
     pub fn pair() -> Network {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let id = (2 * std::process::id() + COUNT.fetch_add(1, Ordering::Relaxed) % 2) % 10_000;
+        // Of a process's eight tests, no two have the same; nor those of processes that run at once, most likely.
+        let id = (8 * std::process::id() + COUNT.fetch_add(1, Ordering::Relaxed) % 8) % 16_000;
         let subnet = format!("10.{}.{}", 64 + id / 250 % 64, id % 250);
         let network =
             Network { bridge: format!("bvb{id}"), names: vec![format!("bvt{id}a"), format!("bvt{id}b")] };
@@ -42,9 +43,15 @@ impl Network {
 
 /// Runs a shell script on a node, inside a deployment.
 pub fn on_node(node: &str, site: &Site, name: &str, script: &str) -> Finished {
+    on_node_by("auto", node, site, name, script)
+}
+
+/// The same in a certain way of access.
+pub fn on_node_by(access: &str, node: &str, site: &Site, name: &str, script: &str) -> Finished {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", node]).arg(bivouac());
-    command.args(["exec", name, "--", "sh", "-c", script]).env("BIVOUAC_HOME", site.home());
+    command.args(["exec", name, "--access", access, "--", "sh", "-c", script]);
+    command.env("BIVOUAC_HOME", site.home());
     finish(command)
 }
 

@@ -1,6 +1,7 @@
 //! Several nodes: network namespaces with links that can be cut.
 
-use bivouac_tests::{Network, Site, eventually, on_node};
+use bivouac_tests::{Network, Site, accesses, bivouac, eventually, finish, on_node, on_node_by};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 fn nodes() -> Option<Network> {
@@ -70,5 +71,84 @@ fn a_node_whose_link_is_cut_is_down_within_two_seconds_and_comes_back_with_its_f
     eventually(Duration::from_secs(20), "up again", || state().as_deref() == Some("up"));
     for node in &net.names {
         assert_eq!(on_node(node, &site, &name, read).ok(), "20 0 20\n");
+    }
+}
+
+#[test]
+fn what_a_call_returned_is_seen_on_every_node() {
+    let Some(net) = nodes() else { return };
+    let site = Site::new("turns");
+    let name = site.name("t");
+    let hosts = net.names.join(",");
+    site.bivouac(["up", &name, "--hosts", &hosts, "--launcher", "netns", "--block-size", "16K"]).ok();
+    let turns = format!("{}/programs/turns.py", env!("CARGO_MANIFEST_DIR"));
+    // One file, written, cut and read by turns on two nodes; a worker in each way of access on each.
+    let mut command = Command::new("python3");
+    command.args([&turns, "600", "3", "no"]).env("BIVOUAC_HOME", site.home());
+    for node in &net.names {
+        for access in accesses() {
+            command.arg(format!(
+                "ip netns exec {node} {} exec {name} --access {access} -- python3 -B {turns} work /bivouac/turns",
+                bivouac().display()
+            ));
+        }
+    }
+    assert_eq!(finish(command).ok(), "600 operations\n");
+}
+
+#[test]
+fn locks_hold_among_nodes_and_go_with_a_killed_client() {
+    let Some(net) = nodes() else { return };
+    let site = Site::new("netlocks");
+    let name = site.name("l");
+    site.bivouac(["up", &name, "--hosts", &net.names.join(","), "--launcher", "netns"]).ok();
+    let holder = r#"python3 -B - <<'END'
+import fcntl, os, struct, time
+files = [open(f'/bivouac/{kind}', 'r+') for kind in ('process', 'description', 'whole')]
+fcntl.lockf(files[0], fcntl.LOCK_EX)
+fcntl.fcntl(files[1], 37, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 0, 0))
+fcntl.flock(files[2], fcntl.LOCK_EX)
+open('/bivouac/ready', 'w').close()
+while not os.path.exists('/bivouac/go'): time.sleep(0.02)
+os.kill(os.getpid(), 9)
+END"#;
+    let waiter = r#"python3 -B - <<'END'
+import errno, fcntl, os, signal, struct, time
+names = ('process', 'description', 'whole')
+while not os.path.exists('/bivouac/ready'): time.sleep(0.02)
+def take(file, wait):
+    kind = os.path.basename(file.name)
+    try:
+        if kind == 'process': fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        elif kind == 'whole': fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        else: fcntl.fcntl(file, 38 if wait else 37, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 0, 0))
+        return 'taken'
+    except OSError as e:
+        return errno.errorcode[e.errno]
+files = [open(f'/bivouac/{kind}', 'r+') for kind in names]
+print(*[take(file, False) for file in files])
+pids = []
+for file in files:
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        again = open(file.name, 'r+')
+        os._exit(take(again, True) != 'taken')
+    pids.append(pid)
+time.sleep(0.3)
+print([os.waitpid(pid, os.WNOHANG)[0] for pid in pids])
+open('/bivouac/go', 'w').close()
+print([os.waitpid(pid, 0)[1] for pid in pids])
+END"#;
+    for access in accesses() {
+        let prepare = "rm -f /bivouac/*; touch /bivouac/process /bivouac/description /bivouac/whole";
+        on_node(&net.names[0], &site, &name, prepare).ok();
+        let said = std::thread::scope(|scope| {
+            let held = scope.spawn(|| on_node_by(access, &net.names[0], &site, &name, holder));
+            let said = on_node_by(access, &net.names[1], &site, &name, waiter).ok();
+            assert_eq!(held.join().expect("it ends").code, 137, "{access}");
+            said
+        });
+        assert_eq!(said, "EAGAIN EAGAIN EAGAIN\n[0, 0, 0]\n[0, 0, 0]\n", "{access}");
     }
 }
