@@ -174,3 +174,48 @@ print(first, again, time.time() - begun < 2, flush=True)";
     assert!(child.wait().expect("ends").success());
     assert!(gone.elapsed() < Duration::from_secs(40), "{:?}", gone.elapsed());
 }
+
+#[test]
+fn an_append_that_its_killed_server_left_without_an_answer_is_there_at_most_twice() {
+    let site = Site::new("append-killed");
+    let name = site.up(2);
+    site.sh(&name, "mkdir /bivouac/d; for i in 1 2 3 4; do touch /bivouac/d/$i; done").ok();
+    // Each process appends numbered lines to a file of its own and says what was acknowledged. Large lines, in blocks.
+    let script = "import os, sys
+f = os.open('/bivouac/d/' + sys.argv[1], os.O_WRONLY | os.O_APPEND)
+for i in range(1000000):
+    try: os.write(f, (b'%08d' % i).ljust(9999, b'.') + b'\\n')
+    except OSError: break
+    print(i, flush=True)
+";
+    std::fs::write(site.path("append.py"), script).expect("written");
+    let acknowledged: Vec<u32> = std::thread::scope(|scope| {
+        let appenders: Vec<_> = (1..=4)
+            .map(|file| {
+                let line = format!("python3 {} {file}", site.path("append.py").display());
+                let (site, name) = (&site, &name);
+                scope.spawn(move || {
+                    let said = site.sh(name, &line);
+                    said.out.lines().last().map_or(0, |line| line.parse::<u32>().expect("a number") + 1)
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(1500));
+        // All at once, in the middle of what they do.
+        for (_, pid) in site.daemons(&name) {
+            Site::kill(pid, Signal::KILL);
+        }
+        appenders.into_iter().map(|appender| appender.join().expect("it ends")).collect()
+    });
+    assert!(acknowledged.iter().any(|count| *count > 0), "{acknowledged:?}");
+    site.bivouac(["up", &name]).ok();
+    let count = "for i in 1 2 3 4; do cut -c 1-8 /bivouac/d/$i | tr '\\n' ' '; echo; done";
+    let said = site.sh(&name, count).ok();
+    for (line, acknowledged) in said.lines().zip(acknowledged) {
+        let found: Vec<u32> = line.split_whitespace().map(|n| n.parse().expect("a number")).collect();
+        let expected: Vec<u32> = (0..acknowledged).collect();
+        assert!(found.starts_with(&expected), "what was acknowledged is there once, in order");
+        let more = &found[expected.len()..];
+        assert!(more.len() <= 2 && more.iter().all(|n| *n == acknowledged), "{more:?} after {acknowledged}");
+    }
+}
