@@ -30,6 +30,9 @@ const LATE_RELEASE: Duration = Duration::from_secs(5);
 /// Writes are stamped with a clock that ticks so often; one within the tick in which mtime was set does not show.
 const CLOCK_TICK: Duration = Duration::from_millis(10);
 
+/// One in so many programs has a directory to work in that has split.
+const SPLIT: u32 = 4;
+
 /// Programs between two looks at the time.
 const BATCH: u32 = 20;
 
@@ -105,8 +108,18 @@ impl Play {
     /// Plays one program in a fresh directory. The error tells which call came out wrong.
     pub fn one(&mut self, program: &Program) -> Result<(), String> {
         self.played += 1;
-        let directory = format!("{}/case-{}", self.base, self.played);
-        assert_eq!(self.faces[0].obey(&Order::Make(directory.clone())), Answer::Done, "{directory}");
+        let split = self.played.is_multiple_of(SPLIT);
+        let directory = if split {
+            format!("{}/split", self.base)
+        } else {
+            format!("{}/case-{}", self.base, self.played)
+        };
+        let ready = match self.played {
+            SPLIT => Order::Split(directory.clone()),
+            _ if split => Order::Clear(directory.clone()),
+            _ => Order::Make(directory.clone()),
+        };
+        assert_eq!(self.faces[0].obey(&ready), Answer::Done, "{directory}");
         for face in &mut self.faces {
             assert_eq!(
                 face.obey(&Order::Enter(directory.clone())),
@@ -119,7 +132,8 @@ impl Play {
         for face in &mut self.faces {
             assert_eq!(face.obey(&Order::Enter(self.base.clone())), Answer::Done, "{}", face.name);
         }
-        let removed = self.faces[0].obey(&Order::Remove(directory));
+        let removed =
+            self.faces[0].obey(&if split { Order::Clear(directory) } else { Order::Remove(directory) });
         outcome?;
         if removed == Answer::Done {
             Ok(())
@@ -138,16 +152,21 @@ impl Play {
         );
         for (index, (client, call)) in program.iter().enumerate() {
             let mut client = *client;
-            if self.faces[client].is_library() && matches!(call, Call::Copy { .. }) {
+            let elsewhere = matches!(call, Call::Copy { .. } | Call::MapRead { .. } | Call::MapWrite { .. });
+            if self.faces[client].is_library() && elsewhere {
                 client = 0;
             }
             let Some(call) = reference.settle(client, call.clone()) else { continue };
             let Some(expected) = reference.expect(client, &call) else { continue };
             let (begin, mut attempts) = (Instant::now(), 0);
+            let (dir, inner) = match &call {
+                Call::At { slot, call } => (Some(*slot), &**call),
+                call => (None, call),
+            };
             loop {
                 let answer = self.faces[client].obey(&Order::Do(call.clone()));
                 let Err(wrong) = reference.judge(&expected, &answer) else {
-                    if let Call::Times { .. } = &call {
+                    if let Call::Times { .. } = inner {
                         std::thread::sleep(CLOCK_TICK);
                     }
                     break;
@@ -159,14 +178,18 @@ impl Play {
                     continue;
                 }
                 // The kernel cannot rename across directories what it knows under a name that is gone: it has to look first.
-                if let (true, Call::Rename { from, to, .. }) = (self.faces[client].mount, &call)
+                if let (true, Call::Rename { from, to, .. }) = (self.faces[client].mount, inner)
                     && answer == Answer::Failed(libc::ESTALE)
                     && attempts < 3
                 {
                     attempts += 1;
                     for path in [from, to] {
                         let target = call::Target::Link(path.clone());
-                        self.faces[client].obey(&Order::Do(Call::Stat { target }));
+                        let look = Call::Stat { target };
+                        self.faces[client].obey(&Order::Do(match dir {
+                            Some(slot) => Call::At { slot, call: Box::new(look) },
+                            None => look,
+                        }));
                     }
                     continue;
                 }

@@ -299,6 +299,17 @@ look()
 subprocess.run(['mv', 'd', 'moved'], check=True)
 look()
 subprocess.run(['mv', 'moved', 'd'], check=True)
-look()";
+look()
+# Nor is one that was removed, where the error is known without a look at it.
+def make():
+    try:
+        os.open('d/e/new/', os.O_WRONLY | os.O_CREAT)
+    except OSError as e:
+        print(errno.errorcode[e.errno])
+make()
+subprocess.run(['rm', '-r', 'd'], check=True)
+make()
+subprocess.run(['ln', '-s', 'd', 'd'], check=True)
+make()";
     python("dots", script);
 }

@@ -9,7 +9,7 @@ use crate::walk::{Failing, Last, Place, Walk, led_to};
 use bivouac_layout::{Ino, namespace};
 use bivouac_node::SlotId;
 use bivouac_node::release::{KIND_DIRECTORY, KIND_FILE, KIND_PATH, release};
-use bivouac_proto::attr::{Attr, FileKind, RECORD_MAX, Store};
+use bivouac_proto::attr::{Attr, FileKind, NAME_MAX, RECORD_MAX, Store};
 use bivouac_proto::meta::{Create, MetaReply, MetaRequest, OpenHow};
 use bivouac_proto::{Errno, OpenId};
 use std::io::IoSliceMut;
@@ -162,7 +162,12 @@ impl Client {
         };
         let (dir, slash) = (place.dir, place.slash);
         if create && slash {
-            return Err(Errno::ISDIR.into());
+            // Whatever the name is; but only a request finds that the directory is not there any more.
+            let name = place.name.get(..NAME_MAX).unwrap_or(&place.name);
+            return match self.lookup(place.version, dir, name) {
+                Err(refused @ Failing::Refused(_)) => Err(refused),
+                _ => Err(Errno::ISDIR.into()),
+            };
         }
         length?;
         let how = OpenHow {

@@ -52,7 +52,8 @@ pub enum Hold {
     Nothing,
 }
 
-/// One call. Names and arguments are those of the system calls.
+/// One call. Names and arguments are those of the system calls. `MapRead` and `MapWrite` (in a kernel mount only) go through a shared
+/// mapping of the file, which is opened anew for it; the paths of the call in `At` begin at an open directory, as those of `openat`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the system calls' own arguments")]
 pub enum Call {
@@ -87,6 +88,9 @@ pub enum Call {
     RemoveXattr { target: Target, name: String },
     Lock { slot: u8, domain: Domain, hold: Hold, start: u64, len: u64 },
     TestLock { slot: u8, domain: Domain, exclusive: bool, start: u64, len: u64 },
+    MapRead { slot: u8, offset: u64, len: u64 },
+    MapWrite { slot: u8, offset: u64, len: u64, seed: u8 },
+    At { slot: u8, call: Box<Call> },
 }
 
 /// What `stat` shows.
@@ -139,6 +143,10 @@ pub enum Order {
     Make(String),
     /// Remove a directory with all that is in it (absolute path).
     Remove(String),
+    /// Make a directory with so many entries that it splits, and remove those (absolute path).
+    Split(String),
+    /// Remove all that is in a directory, and make it as good as new (absolute path).
+    Clear(String),
     /// Do this call.
     Do(Call),
 }

@@ -57,7 +57,7 @@ impl Library {
                 let found = self.client.stat(Ino::ROOT, if inside.is_empty() { b"." } else { inside }, true);
                 found.map(|attr| self.here = attr.ino).map(|()| Answer::Done).map_err(failed)
             }
-            Order::Make(_) | Order::Remove(_) => Err(libc::ENOSYS),
+            Order::Make(_) | Order::Remove(_) | Order::Split(_) | Order::Clear(_) => Err(libc::ENOSYS),
         };
         outcome.unwrap_or_else(Answer::Failed)
     }
@@ -118,7 +118,13 @@ impl Library {
             Call::Seek { slot, offset, whence } => {
                 self.handle(*slot)?.seek(*offset, *whence).map(Answer::Count).map_err(failed)
             }
-            Call::Copy { .. } => Err(libc::ENOSYS),
+            Call::Copy { .. } | Call::MapRead { .. } | Call::MapWrite { .. } => Err(libc::ENOSYS),
+            Call::At { slot, call } => {
+                self.here = self.handle(*slot)?.ino();
+                let outcome = self.call(call);
+                self.here = here;
+                outcome
+            }
             Call::Truncate { target, size } => {
                 let size = u64::try_from(*size).map_err(|_| libc::EINVAL)?;
                 match target {

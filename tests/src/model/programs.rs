@@ -75,7 +75,7 @@ fn flags() -> impl Strategy<Value = i32> {
         10 => Just(libc::O_CREAT),
         2 => Just(libc::O_CREAT | libc::O_EXCL),
         6 => Just(0),
-        2 => Just(libc::O_DIRECTORY),
+        3 => Just(libc::O_DIRECTORY),
         1 => Just(libc::O_TMPFILE),
         1 => Just(libc::O_TMPFILE | libc::O_EXCL),
     ];
@@ -85,6 +85,41 @@ fn flags() -> impl Strategy<Value = i32> {
             if what & (libc::O_CREAT | libc::O_TMPFILE) & !libc::O_DIRECTORY == 0 { 0 } else { direct };
         access | a | b | c | direct | e | f | what
     })
+}
+
+fn opening() -> impl Strategy<Value = Call> {
+    (slot(), path(), flags(), mode()).prop_map(|(slot, path, flags, mode)| Call::Open {
+        slot,
+        path,
+        flags,
+        mode,
+    })
+}
+
+fn renaming() -> impl Strategy<Value = Call> {
+    let how = select(vec![0, 0, 0, libc::RENAME_NOREPLACE, libc::RENAME_EXCHANGE]);
+    (path(), path(), how).prop_map(|(from, to, flags)| Call::Rename { from, to, flags })
+}
+
+/// Calls with paths, from a directory that is open.
+fn relative() -> impl Strategy<Value = Call> {
+    let call = prop_oneof![
+        6 => opening(),
+        3 => renaming(),
+        2 => (path(), path(), any::<bool>()).prop_map(|(from, to, follow)| Call::Link { from, to, follow }),
+        1 => path().prop_map(|path| Call::Symlink { target: "a".to_owned(), path }),
+        1 => path().prop_map(|path| Call::Readlink { path }),
+        2 => path().prop_map(|path| Call::Unlink { path }),
+        3 => (path(), mode()).prop_map(|(path, mode)| Call::Mkdir { path, mode }),
+        1 => path().prop_map(|path| Call::Rmdir { path }),
+        2 => path().prop_map(|path| Call::List { target: Target::Path(path) }),
+        3 => path().prop_map(|path| Call::Stat { target: Target::Path(path) }),
+        1 => path().prop_map(|path| Call::Stat { target: Target::Link(path) }),
+        1 => (path(), mode()).prop_map(|(path, mode)| Call::Chmod { target: Target::Path(path), mode }),
+        1 => (path(), stamp(), stamp())
+            .prop_map(|(path, atime, mtime)| Call::Times { target: Target::Path(path), atime, mtime }),
+    ];
+    (slot(), call).prop_map(|(slot, call)| Call::At { slot, call: Box::new(call) })
 }
 
 fn stamp() -> impl Strategy<Value = Stamp> {
@@ -119,7 +154,6 @@ fn call() -> impl Strategy<Value = Call> {
     ]);
     let whence =
         select(vec![libc::SEEK_SET, libc::SEEK_CUR, libc::SEEK_END, libc::SEEK_DATA, libc::SEEK_HOLE]);
-    let renaming = select(vec![0, 0, 0, libc::RENAME_NOREPLACE, libc::RENAME_EXCHANGE]);
     let links = prop_oneof![4 => path(), 1 => Just("a/.".to_owned()), 1 => Just("../a".to_owned())];
     let setting = select(vec![0, 0, libc::XATTR_CREATE, libc::XATTR_REPLACE]);
     let value = prop_oneof![
@@ -128,8 +162,7 @@ fn call() -> impl Strategy<Value = Call> {
         select(vec![100usize, 5000, 20_000]).prop_map(|len| vec![7; len]),
     ];
     let files = prop_oneof![
-        12 => (slot(), path(), flags(), mode())
-            .prop_map(|(slot, path, flags, mode)| Call::Open { slot, path, flags, mode }),
+        12 => opening(),
         4 => slot().prop_map(|slot| Call::Close { slot }),
         2 => (slot(), slot()).prop_map(|(from, to)| Call::Dup { from, to }),
         1 => (slot(), any::<bool>()).prop_map(|(slot, on)| Call::Append { slot, on }),
@@ -154,9 +187,12 @@ fn call() -> impl Strategy<Value = Call> {
             len: len as i64
         }),
         1 => slot().prop_map(|slot| Call::Sync { slot }),
+        1 => (slot(), size(), length()).prop_map(|(slot, offset, len)| Call::MapRead { slot, offset, len }),
+        2 => (slot(), size(), length(), any::<u8>())
+            .prop_map(|(slot, offset, len, seed)| Call::MapWrite { slot, offset, len, seed }),
     ];
     let names = prop_oneof![
-        6 => (path(), path(), renaming).prop_map(|(from, to, flags)| Call::Rename { from, to, flags }),
+        6 => renaming(),
         3 => (path(), path(), any::<bool>()).prop_map(|(from, to, follow)| Call::Link { from, to, follow }),
         1 => (slot(), path()).prop_map(|(slot, to)| Call::LinkSlot { slot, to }),
         3 => (links, path()).prop_map(|(target, path)| Call::Symlink { target, path }),
@@ -188,5 +224,5 @@ fn call() -> impl Strategy<Value = Call> {
         1 => (slot(), select(vec![Domain::Process, Domain::Description]), any::<bool>(), range())
             .prop_map(|(slot, domain, exclusive, (start, len))| Call::TestLock { slot, domain, exclusive, start, len }),
     ];
-    prop_oneof![10 => files, 6 => names, 4 => attributes, 2 => locks]
+    prop_oneof![10 => files, 6 => names, 4 => attributes, 2 => locks, 3 => relative()]
 }

@@ -122,6 +122,8 @@ impl Reference {
             | Call::Allocate { slot, .. }
             | Call::Sync { slot }
             | Call::LinkSlot { slot, .. }
+            | Call::MapRead { slot, .. }
+            | Call::MapWrite { slot, .. }
             | Call::Lock { slot, .. }
             | Call::TestLock { slot, .. } => open(slot)?,
             Call::Truncate { target: Target::Slot(slot), .. }
@@ -133,6 +135,14 @@ impl Reference {
             | Call::GetXattr { target: Target::Slot(slot), .. }
             | Call::ListXattr { target: Target::Slot(slot) }
             | Call::RemoveXattr { target: Target::Slot(slot), .. } => open(slot)?,
+            _ => {}
+        }
+        match &mut call {
+            Call::MapWrite { .. } if !self.mounts[client] => return None,
+            Call::MapRead { slot, offset, len } | Call::MapWrite { slot, offset, len, .. } => {
+                (*offset, *len) = self.mapped(client, *slot, *offset, *len)?;
+            }
+            Call::At { slot, call } => return self.settle_at(client, *slot, call),
             _ => {}
         }
         // It closes a duplicate: of a file, that would give up locks.
@@ -153,8 +163,37 @@ impl Reference {
         Some(call)
     }
 
+    /// A call with paths from a directory that is open; if none is, one is opened instead.
+    fn settle_at(&self, client: usize, slot: u8, call: &Call) -> Option<Call> {
+        let inner = self.settle(client, call.clone())?;
+        let slots = (0..SLOTS).map(|i| (slot + i) % SLOTS);
+        let directory = slots.into_iter().find(|slot| {
+            let number = self.slots[client][*slot as usize];
+            let node = number.map(|number| self.descriptions[&number].node);
+            node.is_some_and(|node| self.tree.is_directory(node) && self.tree.node(node).links > 0)
+        });
+        Some(match directory {
+            Some(slot) if !matches!(inner, Call::Close { .. }) => Call::At { slot, call: Box::new(inner) },
+            None => {
+                let entries = self.tree.entries(TOP).iter();
+                let names = entries.filter(|(name, node)| self.tree.is_directory(**node) && name.len() < 9);
+                let path = names.map(|(name, _)| String::from_utf8_lossy(name).into_owned()).next();
+                let path = path.unwrap_or_else(|| ".".to_owned());
+                let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+                return self.settle(client, Call::Open { slot, path, flags, mode: 0 });
+            }
+            _ => inner,
+        })
+    }
+
     /// Carries the call out, and says what it must answer. `None`: it is not to be made, and nothing has changed.
     pub fn expect(&mut self, client: usize, call: &Call) -> Option<Expected> {
+        if let Call::At { slot, call } = call {
+            self.tree.start = self.description(client, *slot).node;
+            let expected = self.expect(client, call);
+            self.tree.start = TOP;
+            return expected;
+        }
         let outcome = match call {
             Call::Open { slot, path, flags, mode } => self.open(client, *slot, path, *flags, *mode),
             Call::Close { slot } => self.close(client, *slot),
@@ -244,6 +283,10 @@ impl Reference {
                 let wanted = (*exclusive, *start, end_of(*start, *len));
                 Ok(Expected::OneOf(self.locks.in_the_way(description.node, owner, wanted)))
             }
+            Call::MapRead { slot, offset, len } => self.map_read(client, *slot, *offset, *len),
+            Call::MapWrite { slot, offset, len, seed } => self.map_write(client, *slot, *offset, *len, *seed),
+            // Seen to above.
+            Call::At { .. } => Err(ESCAPED),
         };
         match outcome {
             Ok(expected) => Some(expected),

@@ -5,6 +5,9 @@
 //! descriptors are this client's own.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the module's text gives the reason for all of them")]
 
+mod maps;
+mod relative;
+
 use super::call::{Answer, Call, Domain, Held, Hold, Order, SLOTS, Seen, Stamp, Target, pattern};
 use libc::{c_char, c_int};
 use std::ffi::{CString, OsStr};
@@ -56,6 +59,8 @@ impl System {
             Order::Remove(path) => {
                 std::fs::remove_dir_all(path).map(|()| Answer::Done).map_err(|e| number(&e))
             }
+            Order::Split(path) => relative::split(path).map(|()| Answer::Done).map_err(|e| number(&e)),
+            Order::Clear(path) => relative::clear(path).map(|()| Answer::Done).map_err(|e| number(&e)),
         };
         outcome.unwrap_or_else(Answer::Failed)
     }
@@ -213,6 +218,9 @@ impl System {
             Call::TestLock { slot, domain, exclusive, start, len } => {
                 self.test_lock(*slot, *domain, *exclusive, *start, *len).map(Answer::Held)
             }
+            Call::MapRead { slot, offset, len } => self.map_read(*slot, *offset, *len),
+            Call::MapWrite { slot, offset, len, seed } => self.map_write(*slot, *offset, *len, *seed),
+            Call::At { slot, call } => self.at(self.fd(*slot)?, call),
         }
     }
 
@@ -248,28 +256,10 @@ impl System {
         };
         told(value)?;
         // SAFETY: the call succeeded, so that it is filled in.
-        let stat = unsafe { stat.assume_init() };
-        let time = |seconds: i64, nanoseconds: i64| seconds * 1_000_000_000 + nanoseconds;
-        Ok(Answer::Seen(Seen {
-            ino: stat.st_ino,
-            kind: (stat.st_mode >> 12) as u8,
-            mode: stat.st_mode & 0o7777,
-            links: stat.st_nlink,
-            size: stat.st_size as u64,
-            atime: time(stat.st_atime, stat.st_atime_nsec),
-            mtime: time(stat.st_mtime, stat.st_mtime_nsec),
-        }))
+        Ok(Answer::Seen(seen(&unsafe { stat.assume_init() })))
     }
 
     fn times(&self, target: &Target, atime: Stamp, mtime: Stamp) -> Outcome {
-        let stamp = |stamp| match stamp {
-            Stamp::Now => libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_NOW },
-            Stamp::Omit => libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_OMIT },
-            Stamp::To(time) => libc::timespec {
-                tv_sec: time.div_euclid(1_000_000_000),
-                tv_nsec: time.rem_euclid(1_000_000_000),
-            },
-        };
         let times = [stamp(atime), stamp(mtime)];
         let times = times.as_ptr();
         let here = libc::AT_FDCWD;
@@ -297,36 +287,7 @@ impl System {
                 stream
             },
         };
-        if stream.is_null() {
-            return Err(failed());
-        }
-        let mut names = Vec::new();
-        let mut errno = 0;
-        loop {
-            // SAFETY: errno is this thread's, the stream is open, and an entry is good until the next call.
-            let entry = unsafe {
-                *libc::__errno_location() = 0;
-                libc::readdir(stream)
-            };
-            if entry.is_null() {
-                let error = failed();
-                // A directory that was removed is at its end.
-                if error != 0 && error != libc::ENOENT {
-                    errno = error;
-                }
-                break;
-            }
-            // SAFETY: see above; the name ends with NUL.
-            let (name, kind) =
-                unsafe { (std::ffi::CStr::from_ptr((&raw const (*entry).d_name).cast()), (*entry).d_type) };
-            if !matches!(name.to_bytes(), b"." | b"..") {
-                names.push((name.to_bytes().to_vec(), kind));
-            }
-        }
-        // SAFETY: opened above.
-        unsafe { libc::closedir(stream) };
-        names.sort();
-        if errno == 0 { Ok(Answer::Names(names)) } else { Err(errno) }
+        if stream.is_null() { Err(failed()) } else { names_of(stream) }
     }
 
     fn lock(&self, slot: u8, domain: Domain, hold: Hold, start: u64, len: u64) -> Outcome {
@@ -371,6 +332,60 @@ impl System {
                 Some((kind == libc::F_WRLCK, start, end))
             }
         })
+    }
+}
+
+/// What is in a directory stream, which is closed.
+fn names_of(stream: *mut libc::DIR) -> Outcome {
+    let mut names = Vec::new();
+    let mut errno = 0;
+    loop {
+        // SAFETY: errno is this thread's, the stream is open, and an entry is good until the next call.
+        let entry = unsafe {
+            *libc::__errno_location() = 0;
+            libc::readdir(stream)
+        };
+        if entry.is_null() {
+            let error = failed();
+            // A directory that was removed is at its end.
+            if error != 0 && error != libc::ENOENT {
+                errno = error;
+            }
+            break;
+        }
+        // SAFETY: see above; the name ends with NUL.
+        let (name, kind) =
+            unsafe { (std::ffi::CStr::from_ptr((&raw const (*entry).d_name).cast()), (*entry).d_type) };
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            names.push((name.to_bytes().to_vec(), kind));
+        }
+    }
+    // SAFETY: opened above.
+    unsafe { libc::closedir(stream) };
+    names.sort();
+    if errno == 0 { Ok(Answer::Names(names)) } else { Err(errno) }
+}
+
+fn stamp(stamp: Stamp) -> libc::timespec {
+    match stamp {
+        Stamp::Now => libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_NOW },
+        Stamp::Omit => libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_OMIT },
+        Stamp::To(time) => {
+            libc::timespec { tv_sec: time.div_euclid(1_000_000_000), tv_nsec: time.rem_euclid(1_000_000_000) }
+        }
+    }
+}
+
+fn seen(stat: &libc::stat) -> Seen {
+    let time = |seconds: i64, nanoseconds: i64| seconds * 1_000_000_000 + nanoseconds;
+    Seen {
+        ino: stat.st_ino,
+        kind: (stat.st_mode >> 12) as u8,
+        mode: stat.st_mode & 0o7777,
+        links: stat.st_nlink,
+        size: stat.st_size as u64,
+        atime: time(stat.st_atime, stat.st_atime_nsec),
+        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
     }
 }
 

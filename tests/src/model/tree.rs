@@ -62,12 +62,14 @@ pub enum Last {
 /// All inodes.
 pub struct Tree {
     pub nodes: BTreeMap<u64, Node>,
+    /// Where paths begin.
+    pub start: u64,
     next: u64,
 }
 
 impl Tree {
     pub fn new() -> Tree {
-        let mut tree = Tree { nodes: BTreeMap::new(), next: TOP };
+        let mut tree = Tree { nodes: BTreeMap::new(), start: TOP, next: TOP };
         tree.add(Kind::Directory(BTreeMap::new(), TOP), 0o777);
         tree
     }
@@ -186,13 +188,13 @@ impl Tree {
     }
 
     pub fn walk(&self, path: &str) -> Result<Last, i32> {
-        self.walk_from(TOP, path.as_bytes(), &mut 0)
+        self.walk_from(self.start, path.as_bytes(), &mut 0)
     }
 
     /// What a path names, with what it goes through counted on.
     pub fn find(&self, path: &str, follow: bool) -> Result<u64, i32> {
         let mut links = 0;
-        let last = self.walk_from(TOP, path.as_bytes(), &mut links)?;
+        let last = self.walk_from(self.start, path.as_bytes(), &mut links)?;
         self.settle(last, follow, &mut links)
     }
 

@@ -38,7 +38,7 @@ impl Reference {
         let create = flags & libc::O_CREAT != 0;
         let exclusive = create && flags & libc::O_EXCL != 0;
         let mut links = 0;
-        let mut last = self.tree.walk_from(TOP, path.as_bytes(), &mut links)?;
+        let mut last = self.tree.walk_from(self.tree.start, path.as_bytes(), &mut links)?;
         let node = loop {
             let (dir, name, slash) = match last {
                 Last::Here(_) | Last::Above(_) if exclusive => return Err(libc::EEXIST),
@@ -213,6 +213,33 @@ impl Reference {
             }
         }
         count(bytes.len() as u64)
+    }
+
+    /// What of a mapping lies in the file, if that is something.
+    pub(super) fn mapped(&self, client: usize, slot: u8, offset: u64, len: u64) -> Option<(u64, u64)> {
+        let size = self.tree.data(self.description(client, slot).node)?.len() as u64;
+        let offset = offset & !4095;
+        let len = len.min(size.saturating_sub(offset));
+        (len > 0).then_some((offset, len))
+    }
+
+    pub(super) fn map_read(&mut self, client: usize, slot: u8, offset: u64, len: u64) -> Outcome {
+        let node = self.description(client, slot).node;
+        // It closes a descriptor of the file.
+        self.locks.forget(node, Owner::Process(client));
+        let data = self.tree.data(node).ok_or(ESCAPED)?;
+        Ok(Expected::Exactly(Answer::Bytes(data[offset as usize..(offset + len) as usize].to_vec())))
+    }
+
+    pub(super) fn map_write(&mut self, client: usize, slot: u8, offset: u64, len: u64, seed: u8) -> Outcome {
+        let node = self.description(client, slot).node;
+        self.locks.forget(node, Owner::Process(client));
+        let inode = self.tree.node_mut(node);
+        inode.mtime = Time::Any;
+        if let Kind::File(data) = &mut inode.kind {
+            put(data, offset, &pattern(seed, len));
+        }
+        done()
     }
 
     pub(super) fn truncate(&mut self, client: usize, target: &Target, size: i64) -> Outcome {

@@ -1,0 +1,106 @@
+//! Calls whose paths begin at an open directory, and directories that have split.
+#![allow(clippy::undocumented_unsafe_blocks, reason = "as in the module above")]
+
+use super::{Outcome, System, done, failed, names_of, seen, stamp, text, told};
+use crate::model::call::{Answer, Call, Target};
+use libc::c_int;
+use std::mem::MaybeUninit;
+use std::os::unix::fs::PermissionsExt;
+use std::{fs, io};
+
+/// Entries with which a directory has split, for good.
+const MANY: usize = 2500;
+
+impl System {
+    pub(super) fn at(&mut self, dir: c_int, call: &Call) -> Outcome {
+        match call {
+            Call::Open { slot, path, flags, mode } => {
+                let flags = flags | libc::O_CLOEXEC;
+                let fd = told(unsafe { libc::openat(dir, text(path).as_ptr(), flags, *mode) })?;
+                self.close(*slot);
+                self.slots[*slot as usize] = Some(fd as c_int);
+                Ok(Answer::Done)
+            }
+            Call::Stat { target: Target::Path(path) } => stat(dir, path, 0),
+            Call::Stat { target: Target::Link(path) } => stat(dir, path, libc::AT_SYMLINK_NOFOLLOW),
+            Call::Chmod { target: Target::Path(path), mode } => {
+                done(unsafe { libc::fchmodat(dir, text(path).as_ptr(), *mode, 0) })
+            }
+            Call::Times { target: Target::Path(path), atime, mtime } => {
+                let times = [stamp(*atime), stamp(*mtime)];
+                done(unsafe { libc::utimensat(dir, text(path).as_ptr(), times.as_ptr(), 0) })
+            }
+            Call::Rename { from, to, flags } => {
+                let (from, to) = (text(from), text(to));
+                done(match flags {
+                    0 => unsafe { libc::renameat(dir, from.as_ptr(), dir, to.as_ptr()) },
+                    _ => unsafe { libc::renameat2(dir, from.as_ptr(), dir, to.as_ptr(), *flags) },
+                })
+            }
+            Call::Link { from, to, follow } => {
+                let flags = if *follow { libc::AT_SYMLINK_FOLLOW } else { 0 };
+                let (from, to) = (text(from), text(to));
+                done(unsafe { libc::linkat(dir, from.as_ptr(), dir, to.as_ptr(), flags) })
+            }
+            Call::Symlink { target, path } => {
+                done(unsafe { libc::symlinkat(text(target).as_ptr(), dir, text(path).as_ptr()) })
+            }
+            Call::Readlink { path } => {
+                let mut target = vec![0u8; 4096];
+                let (into, len) = (target.as_mut_ptr().cast(), target.len());
+                let len = unsafe { libc::readlinkat(dir, text(path).as_ptr(), into, len) };
+                target.truncate(told(len as i64)? as usize);
+                Ok(Answer::Bytes(target))
+            }
+            Call::Unlink { path } => done(unsafe { libc::unlinkat(dir, text(path).as_ptr(), 0) }),
+            Call::Rmdir { path } => {
+                done(unsafe { libc::unlinkat(dir, text(path).as_ptr(), libc::AT_REMOVEDIR) })
+            }
+            Call::Mkdir { path, mode } => done(unsafe { libc::mkdirat(dir, text(path).as_ptr(), *mode) }),
+            Call::List { target: Target::Path(path) } => {
+                let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+                let fd = told(unsafe { libc::openat(dir, text(path).as_ptr(), flags) })? as c_int;
+                let stream = unsafe { libc::fdopendir(fd) };
+                if stream.is_null() { Err(failed()) } else { names_of(stream) }
+            }
+            other => panic!("not a call with paths: {other:?}"),
+        }
+    }
+}
+
+fn stat(dir: c_int, path: &str, flags: c_int) -> Outcome {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    told(unsafe { libc::fstatat(dir, text(path).as_ptr(), stat.as_mut_ptr(), flags) })?;
+    // SAFETY: the call succeeded, so that it is filled in.
+    Ok(Answer::Seen(seen(&unsafe { stat.assume_init() })))
+}
+
+/// Makes a directory that has split, and is empty.
+pub(super) fn split(path: &str) -> io::Result<()> {
+    fs::create_dir(path)?;
+    for number in 0..MANY {
+        fs::File::create(format!("{path}/{number}"))?;
+    }
+    clear(path)
+}
+
+/// Empties a directory, and sets its attributes to those of a new one.
+pub(super) fn clear(path: &str) -> io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(0o777))?;
+    let path = text(path);
+    for name in ["user.a", "user.b", "user.c"] {
+        unsafe { libc::removexattr(path.as_ptr(), text(name).as_ptr()) };
+    }
+    let none = std::ptr::null();
+    told(unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), none, 0) })
+        .map(|_| ())
+        .map_err(io::Error::from_raw_os_error)
+}
