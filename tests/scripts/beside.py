@@ -160,6 +160,16 @@ def appending():
     assert content("switched") == b"ab2cd56789end", content("switched")
 
 
+    # By a program without the library: from its next write on.
+    fd = used(made("strangely"))
+    os.write(fd, b"0123456789")
+    script = "import fcntl, os; fcntl.fcntl(1, fcntl.F_SETFL, fcntl.fcntl(1, fcntl.F_GETFL) | os.O_APPEND); os.write(1, b'x')"
+    subprocess.run([sys.executable, "-c", script], stdout=fd, env={}, check=True)
+    os.lseek(fd, 3, os.SEEK_SET)
+    os.write(fd, b"end")
+    assert content("strangely") == b"0123456789xend", content("strangely")
+
+
 def mappings():
     fd = used(made("mapped"))
     block = bytes(range(256)) * 256
@@ -333,11 +343,23 @@ def other_faces():
 
 def attributes():
     # By path, which may be answered without the kernel, and by descriptor, which is not.
+    os.chdir(directory)
+
+    def statx(fd, name, flags, settled):
+        buffer = ctypes.create_string_buffer(256)
+        assert LIBC.statx(fd, os.fsencode(name), flags, 0xFFF, buffer) == 0, os.strerror(ctypes.get_errno())
+        # Without what only the kernel knows, and what changes.
+        found = buffer.raw
+        return found[16:56] + found[64:96] + (found[96:128] if settled else b"") + found[128:144]
+
     def same(name, settled=True):
         for follow in (True, False):
             by_path = os.stat(path(name), follow_symlinks=follow)
             fd = os.open(path(name), os.O_PATH | (0 if follow else os.O_NOFOLLOW))
             by_number = os.fstat(fd)
+            by_statx = statx(-100, path(name), 0 if follow else 0x100, settled)
+            assert by_statx == statx(fd, "", 0x1000, settled) == statx(-100, name or ".", 0 if follow else 0x100, settled), name
+            assert os.stat(name or ".", follow_symlinks=follow).st_ino == by_number.st_ino
             os.close(fd)
             for field in (field for field in dir(by_path) if field.startswith("st_")):
                 # When a file was written that is still being written is known to some microseconds.
@@ -385,6 +407,17 @@ def attributes():
         except AssertionError:
             assert attempt < 99
             time.sleep(0.1)
+    # From a working directory that is moved.
+    os.chdir("tree")
+    for number in range(3):
+        assert os.stat("file").st_size == 700000 and not os.path.exists("nothing")
+        from_outside(f"mv {path('tree')} {path('moved')}; mkdir {path('tree')}; echo other > {path('tree/file')}")
+        assert os.stat("file").st_size == 700000 and os.access("file", os.R_OK)
+        from_outside(f"rm -r {path('tree')}; mv {path('moved')} {path('tree')}")
+    os.chdir("sub")
+    assert os.stat("../file").st_size == 700000 and os.stat(".").st_ino == os.stat(path("tree/sub")).st_ino
+    os.chdir("/")
+    assert not os.path.exists("tree/file")
     try:
         os.stat(path("tree/file/below"))
         raise SystemExit("a file is no directory")

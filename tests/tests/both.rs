@@ -178,3 +178,33 @@ print(os.readlink('/proc/self/ns/mnt'), os.path.ismount(sys.argv[1]), any(link.s
         finish(command).ok();
     }
 }
+
+#[test]
+fn a_process_killed_in_a_write_does_not_delay_the_first_mapping() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new("both-killed");
+    let name = site.up(2);
+    // The description outlives the writer, who is killed in one of his writes: there is next to nothing in between.
+    let script = r#"
+import mmap, os, signal, time
+f = os.open('/bivouac/f', os.O_RDWR | os.O_CREAT)
+data = b'x' * (32 << 20)
+os.pwrite(f, data, 0)
+for i in range(3):
+    child = os.fork()
+    if child == 0:
+        while True: os.pwrite(f, data, 0)
+    time.sleep(0.3)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+start = time.monotonic()
+with mmap.mmap(f, 1 << 20) as mapped:
+    assert mapped[:1] == b'x'
+print(time.monotonic() - start)
+"#;
+    let said = site.bivouac(["exec", &name, "--access", "both", "--", "python3", "-c", script]).ok();
+    let seconds: f64 = said.trim().parse().expect("a number");
+    assert!(seconds < 3.0, "{seconds} s");
+}

@@ -49,6 +49,6 @@ pub use locks::LockKind;
 pub use names::StatFs;
 pub use number::OpenedFile;
 pub use session::Client;
-pub use shortcut::{DESCRIBE, Entered, MAPS, Shared};
+pub use shortcut::{DESCRIBE, MAPS, Shared};
 pub use spread::{Holding, Spread};
 pub use walk::strip_mount;

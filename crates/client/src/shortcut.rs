@@ -14,7 +14,7 @@ use crate::handle::Handle;
 use crate::session::Client;
 use bivouac_layout::Ino;
 use bivouac_node::release::KIND_FILE;
-use bivouac_node::{Slot, SlotId};
+use bivouac_node::{Entered, Slot, SlotId};
 use bivouac_proto::Errno;
 use rustix::fd::BorrowedFd;
 use std::io::IoSlice;
@@ -61,15 +61,6 @@ impl Shared {
     }
 }
 
-/// A change of data past the mount, for as long as it lives.
-pub struct Entered<'a>(&'a Slot);
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        self.0.leave();
-    }
-}
-
 impl Client {
     /// A process's view of a mount's description, of which it holds a descriptor. ESTALE if it is not one of this node's.
     pub fn join(&'static self, shared: Shared) -> Result<Arc<Handle>, Errno> {
@@ -107,8 +98,7 @@ impl Handle {
 
     /// Begins a change of data past the mount. `None`: it has to go through the mount.
     pub fn enter(&self) -> Option<Entered<'_>> {
-        let slot = self.slot().ok()?;
-        slot.enter().then(|| Entered(slot))
+        self.client().table().enter(self.slot().ok()?)
     }
 
     /// Whether data has to go through the mount, which is so for good once it is.
@@ -123,9 +113,9 @@ impl Handle {
         }
     }
 
-    /// Whether no change is under way past the mount.
+    /// Whether no change is under way past the mount, less those of processes that have died in them.
     pub fn has_left(&self) -> bool {
-        self.slot().map_or(true, Slot::has_left)
+        self.slot().map_or(true, |slot| self.client().table().has_left(slot))
     }
 
     /// Appends; returns the file's end behind it and the count.

@@ -131,6 +131,10 @@ impl Call<'_> {
         let known = handle.flags();
         // What a mapping changed goes where it was changed, whatever the description says.
         let append = flags & libc::O_APPEND != 0 && how & WRITE_CACHE == 0;
+        if (flags ^ known) & libc::O_APPEND != 0 && how & WRITE_CACHE == 0 {
+            // Somebody has changed it without the library. Who goes past the mount would not know.
+            handle.detour();
+        }
         let count = if append {
             handle.append_once(&[IoSlice::new(data)], false)?
         } else {

@@ -19,9 +19,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long changes under way are waited for. Only a process that died in the middle of one takes so long.
+/// How long changes under way are waited for. Those of a process that died in the middle of one are not, where its death can be seen: not
+/// from another PID namespace, and not of the thirteenth thread that writes through one description at a time.
 const PATIENCE: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_micros(50);
+/// How long to wait before looking again, at first; then twice as long each time, up to the second.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(2));
 /// "Inappropriate ioctl for device".
 const NOTTY: Errno = Errno(libc::ENOTTY as u16);
 
@@ -81,12 +83,14 @@ impl Shortcuts {
             entry.told.clone()
         };
         let end = Instant::now() + PATIENCE;
+        let (mut pause, longest) = PAUSES;
         while !told.iter().all(|file| file.handle.has_left()) {
             if Instant::now() > end {
                 tracing::warn!(ino = ino.0, "a process does not end a write past the mount");
                 break;
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(longest);
         }
         if let Some(entry) = lock(&self.0).get_mut(&ino) {
             entry.settled = true;

@@ -22,6 +22,7 @@
 //! - [`names`]: directories, socket names, environment variables.
 //! - [`table`]: [`OpenTable`], slots being allocated, retired and freed.
 //! - [`slot`]: [`Slot`], one open file description.
+//! - `entered`: who changes data past a kernel mount.
 //! - [`anchor`]: placeholders and the questions that the kernel answers about them.
 //! - [`offset`]: the lock on a slot's offset, which survives the death of its owner.
 //! - `owner`: a process as others of the node can tell it, whatever PID namespace it is in.
@@ -34,6 +35,7 @@
 //! All of it runs inside other people's programs: no threads, no calls of libc's file functions, no panics.
 
 pub mod anchor;
+mod entered;
 pub mod error;
 pub mod fd;
 pub mod names;
@@ -46,6 +48,7 @@ pub mod slot;
 pub mod table;
 pub mod versions;
 
+pub use entered::Entered;
 pub use error::NodeError;
 pub use fd::Fd;
 pub use names::{Environment, agent_socket, key_path, node_dir, run_dir, server_socket};

@@ -33,19 +33,17 @@ pub struct Slot {
     pub in_blocks: AtomicU32,
     /// When it began to retire, in [`ticks`].
     pub(crate) retired_at: AtomicU32,
-    /// Directory that it was opened in, and the name there: its length, then as many bytes. A description of a kernel mount's,
-    /// which notes no name, counts here who changes data past the mount: see [`Slot::enter`].
+    /// Directory that it was opened in. A description of a kernel mount's, which notes no name, counts here who changes data past the
+    /// mount: see the module `entered`.
     dir: AtomicU64,
-    name: [AtomicU64; NAME_WORDS],
+    /// The name there: its length, then as many bytes. Of a mount's description: who they are.
+    name: [AtomicU32; PLACES],
 }
 
-/// Of a mount's description: all data has to go through the mount; one change under way past it.
-const DETOUR: u64 = 1;
-const ENTERED: u64 = 2;
-
-const NAME_WORDS: usize = 6;
+/// How many threads that change data past a mount are known to it.
+pub(crate) const PLACES: usize = 12;
 /// Longest name that a slot has room for, bytes.
-pub const NAME_ROOM: usize = NAME_WORDS * 8 - 1;
+pub const NAME_ROOM: usize = PLACES * 4 - 1;
 
 const _: () = assert!(size_of::<Slot>() == 128);
 
@@ -61,12 +59,12 @@ impl Slot {
         if name.len() > NAME_ROOM {
             return;
         }
-        let mut bytes = [0u8; NAME_WORDS * 8];
+        let mut bytes = [0u8; PLACES * 4];
         bytes[0] = name.len() as u8;
         bytes[1..=name.len()].copy_from_slice(name);
-        let (words, _) = bytes.as_chunks::<8>();
+        let (words, _) = bytes.as_chunks::<4>();
         for (word, bytes) in self.name.iter().zip(words) {
-            word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+            word.store(u32::from_le_bytes(*bytes), Ordering::Relaxed);
         }
         self.dir.store(dir, Ordering::Release);
     }
@@ -80,35 +78,14 @@ impl Slot {
         (dir != 0 && !name.is_empty()).then(|| (dir, name.to_vec()))
     }
 
-    /// For a description of a kernel mount's: begins a change of data past the mount, by any process. False, and nothing has
-    /// begun, when all data has to go through the mount ([`Slot::detour`]). Otherwise [`Slot::leave`] has to follow; a process
-    /// that dies in between stays counted.
-    pub fn enter(&self) -> bool {
-        let before = self.dir.fetch_add(ENTERED, Ordering::SeqCst);
-        if before & DETOUR != 0 {
-            self.leave();
-        }
-        before & DETOUR == 0
+    /// The count of the module `entered`.
+    pub(crate) fn entered(&self) -> &AtomicU64 {
+        &self.dir
     }
 
-    /// The change that [`Slot::enter`] began is done.
-    pub fn leave(&self) {
-        self.dir.fetch_sub(ENTERED, Ordering::SeqCst);
-    }
-
-    /// From here on all data has to go through the mount; changes under way are done once [`Slot::has_left`].
-    pub fn detour(&self) {
-        self.dir.fetch_or(DETOUR, Ordering::SeqCst);
-    }
-
-    /// Whether all data has to go through the mount.
-    pub fn is_detoured(&self) -> bool {
-        self.dir.load(Ordering::SeqCst) & DETOUR != 0
-    }
-
-    /// Whether no change is under way past the mount.
-    pub fn has_left(&self) -> bool {
-        self.dir.load(Ordering::SeqCst) < ENTERED
+    /// Where the threads that change data past a mount leave their numbers.
+    pub(crate) fn places(&self) -> &[AtomicU32; PLACES] {
+        &self.name
     }
 
     /// Everything back to 0, but not the state word.

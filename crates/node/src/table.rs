@@ -171,11 +171,11 @@ impl OpenTable {
     }
 
     /// A process or thread of this process, as an owner.
-    fn owner(&self, number: u32) -> u32 {
+    pub(crate) fn owner(&self, number: u32) -> u32 {
         self.here.owner(&self.header().namespaces, number)
     }
 
-    fn fate(&self, owner: u32) -> Fate {
+    pub(crate) fn fate(&self, owner: u32) -> Fate {
         self.here.fate(&self.header().namespaces, owner)
     }
 

@@ -35,13 +35,13 @@ pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-struct Node {
-    table: OpenTable,
+pub(crate) struct Node {
+    pub(crate) table: OpenTable,
     dir: tempfile::TempDir,
     _alone: std::sync::MutexGuard<'static, ()>,
 }
 
-fn node() -> Node {
+pub(crate) fn node() -> Node {
     let _alone = alone();
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     Node { table: OpenTable::create(dir.path().as_os_str().as_encoded_bytes()).unwrap(), dir, _alone }
@@ -52,7 +52,7 @@ impl Node {
         OpenTable::attach(self.dir.path().as_os_str().as_encoded_bytes()).unwrap()
     }
 
-    fn opened(&self) -> (SlotId, Fd) {
+    pub(crate) fn opened(&self) -> (SlotId, Fd) {
         let id = self.table.allocate().unwrap();
         let fd = self.table.placeholder(id, true).unwrap();
         (id, fd)

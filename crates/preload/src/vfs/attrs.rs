@@ -173,13 +173,41 @@ pub fn fstatat(dirfd: i32, path: &CStr, flags: i32) -> Result<libc::stat, Errno>
 /// # Safety
 /// `into` points to a `struct stat`, or is NULL.
 #[inline(never)]
-unsafe fn stat_beside(path: &CStr, flags: i32, into: *mut libc::stat) -> Option<Result<(), Errno>> {
+unsafe fn stat_beside(
+    dirfd: i32,
+    path: &CStr,
+    flags: i32,
+    into: *mut libc::stat,
+) -> Option<Result<(), Errno>> {
     if flags & !(libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT) != 0 {
         return None;
     }
-    let attr = super::beside::attrs::stat(path, flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
+    let attr = super::beside::attrs::stat(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0)?;
     // SAFETY: promised by the caller.
     Some(attr.and_then(|attr| unsafe { put(into, to_stat(&attr)) }))
+}
+
+/// `statx(2)` beside a kernel mount, of what the client knows as the kernel does. `None`: the kernel is to be asked. (Not inlined, as above.)
+///
+/// # Safety
+/// `into` points to a `struct statx`, or is NULL.
+#[inline(never)]
+unsafe fn statx_beside(
+    dirfd: i32,
+    path: &CStr,
+    (flags, mask): (i32, u32),
+    into: *mut libc::statx,
+) -> Option<Result<(), Errno>> {
+    let plain = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_STATX_SYNC_TYPE;
+    if flags & !plain != 0 || mask & !(libc::STATX_BASIC_STATS | libc::STATX_BTIME) != 0 {
+        return None;
+    }
+    match super::beside::attrs::stat(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0)? {
+        // Of the root of a mount the kernel says that it is one.
+        Ok(attr) if attr.ino == Ino::ROOT => None,
+        // SAFETY: promised by the caller.
+        attr => Some(attr.and_then(|attr| unsafe { put(into, to_statx(&attr)) })),
+    }
 }
 
 /// `fstatat(2)`, to where the program wants it.
@@ -189,7 +217,7 @@ unsafe fn stat_beside(path: &CStr, flags: i32, into: *mut libc::stat) -> Option<
 pub unsafe fn fstatat_into(dirfd: i32, path: &CStr, flags: i32, into: *mut libc::stat) -> Result<(), Errno> {
     if state::beside()
         // SAFETY: promised by the caller.
-        && let Some(done) = unsafe { stat_beside(path, flags, into) }
+        && let Some(done) = unsafe { stat_beside(dirfd, path, flags, into) }
     {
         return done;
     }
@@ -210,6 +238,12 @@ pub unsafe fn statx(
     mask: u32,
     into: *mut libc::statx,
 ) -> Result<(), Errno> {
+    if state::beside()
+        // SAFETY: promised by the caller.
+        && let Some(done) = unsafe { statx_beside(dirfd, path, (flags, mask), into) }
+    {
+        return done;
+    }
     let kernel =
         |dirfd: i32, path: &CStr| sys!(SYS_statx, dirfd, path.as_ptr(), flags, mask, into).map(|_| ());
     let known = LOOKING | libc::AT_STATX_SYNC_TYPE;
@@ -242,7 +276,7 @@ pub fn faccessat_flags(dirfd: i32, path: &CStr, mode: i32, flags: i32) -> Result
     if state::beside()
         && flags == 0
         && (0..=7).contains(&mode)
-        && let Some(answer) = super::beside::attrs::access(path, mode, follow)
+        && let Some(answer) = super::beside::attrs::access(dirfd, path, mode, follow)
     {
         return answer;
     }

@@ -21,6 +21,7 @@ pub mod attrs;
 
 use super::{fds, state};
 use bivouac_client::{DESCRIBE, Handle, MAPS, Shared};
+use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use std::ffi::CString;
 use std::io::{IoSlice, IoSliceMut};
@@ -44,13 +45,23 @@ pub fn device() -> u64 {
     libc::makedev((device >> 32) as u32, device as u32)
 }
 
-/// The device number of a file, as the kernel knows it without asking the file system.
-fn device_of(fd: i32, path: &std::ffi::CStr) -> Option<u64> {
+/// Device and inode number of a file, as the kernel knows them without asking the file system.
+fn known_of(fd: i32, path: &std::ffi::CStr) -> Option<(u64, u64)> {
     // SAFETY: plain numbers, for which zero is a value.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     sys!(SYS_statx, fd, path.as_ptr(), flags, 0, &raw mut found).ok()?;
-    Some(u64::from(found.stx_dev_major) << 32 | u64::from(found.stx_dev_minor))
+    Some((u64::from(found.stx_dev_major) << 32 | u64::from(found.stx_dev_minor), found.stx_ino))
+}
+
+fn device_of(fd: i32, path: &std::ffi::CStr) -> Option<u64> {
+    known_of(fd, path).map(|(device, _)| device)
+}
+
+/// The inode that a descriptor (or AT_FDCWD) stands for, if it is in the mount.
+fn number_of(fd: i32) -> Option<Ino> {
+    let (device, number) = known_of(fd, c"")?;
+    (device == DEVICE.load(Ordering::Relaxed)).then_some(Ino(number))
 }
 
 /// Whether a descriptor stands for something in the mount that this library is beside of.

@@ -115,7 +115,9 @@ fn learn(changes: u64, word: u64) {
 /// Runs a system call that changes the working directory. (If it is left by a `siglongjmp`, nothing is known any more.)
 fn changing(call: impl FnOnce() -> Result<usize, Errno>) -> Result<(), Errno> {
     if !state::active() || state::borrowed() {
-        return call().map(|_| ());
+        let done = call();
+        super::beside::attrs::working_directory_changes();
+        return done.map(|_| ());
     }
     CHANGES.fetch_add(BEGUN, Ordering::AcqRel);
     let done = call();

@@ -1,10 +1,13 @@
 //! Attributes past a kernel mount.
 //!
 //! Looking at a path costs the kernel two requests to the mount for each name on it; the client core answers from what it knows and
-//! can still believe, or with one request. That answer is given where it is the kernel's: for an absolute path whose text leads
+//! can still believe, or with one request. That answer is given where it is the kernel's: for a path whose text leads
 //! into the mount, in a process that asks for the user that the client acts for, of something that belongs to that user (others'
 //! numbers may look different in a user namespace), with no other file system mounted below. Anything else, and every error but
 //! ENOENT, is asked of the kernel.
+//!
+//! A path that starts from a directory (the working directory, or a descriptor's) is looked at from that directory's inode, which the
+//! kernel tells without asking the mount: what it calls the directory may be long out of date.
 
 use crate::vfs::place::{Lexical, lexical};
 use crate::vfs::state;
@@ -14,7 +17,7 @@ use bivouac_proto::attr::PATH_MAX;
 use bivouac_proto::{Attr, Errno};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Looks through the kernel before the client is asked: most processes look at a few paths only, and need no client for that.
 const FIRST: u32 = 3;
@@ -22,6 +25,38 @@ const USABLE: u32 = 100;
 const UNUSABLE: u32 = 101;
 /// Looks so far, or what came of looking around.
 static LOOKS: AtomicU32 = AtomicU32::new(0);
+
+/// Descriptors up to this number can start paths here.
+const DIRECTORIES: usize = 1024;
+/// Which of them, and behind them the working directory, were seen to be outside of the mount. Nobody hears of all changes: who is in the
+/// mount since is asked of the kernel, as before.
+static OUTSIDE: [AtomicU64; DIRECTORIES / 64 + 1] = [const { AtomicU64::new(0) }; DIRECTORIES / 64 + 1];
+
+fn outside(dirfd: i32) -> Option<(&'static AtomicU64, u64)> {
+    let at = if dirfd == libc::AT_FDCWD { DIRECTORIES } else { usize::try_from(dirfd).ok()? };
+    let word = if at > DIRECTORIES { None } else { OUTSIDE.get(at / 64) }?;
+    Some((word, 1 << (at % 64)))
+}
+
+/// The working directory changes.
+pub fn working_directory_changes() {
+    if let Some((word, bit)) = outside(libc::AT_FDCWD) {
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
+/// The directory that a path starts from, if it is in the mount.
+fn start(dirfd: i32) -> Option<Ino> {
+    let (word, bit) = outside(dirfd)?;
+    if word.load(Ordering::Relaxed) & bit != 0 {
+        return None;
+    }
+    let found = super::number_of(dirfd);
+    if found.is_none() {
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
+    found
+}
 
 /// Paths do not mean what they did: the process has another root directory, or other mounts.
 pub fn moved() {
@@ -46,7 +81,7 @@ fn is_usable() -> bool {
     }
 }
 
-/// Whether nothing else is mounted below the mount.
+/// Whether nothing else is mounted below the mount, and it can be seen at one place only.
 fn is_alone() -> Option<bool> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let table = rustix::fs::open(c"/proc/self/mountinfo", flags, Mode::empty());
@@ -61,7 +96,9 @@ fn is_alone() -> Option<bool> {
             Err(_) => return None,
         }
     }
-    Some(!text.split(|b| *b == b'\n').any(|line| is_below(state::mount(), line)))
+    let lines = || text.split(|b| *b == b'\n');
+    let places = lines().filter(|line| is_of(super::device(), line)).count();
+    Some(places == 1 && !lines().any(|line| is_below(state::mount(), line)))
 }
 
 /// Whether a line of the mount table speaks of a place below `mount`. (Odd bytes are written as numbers there: then every place
@@ -77,49 +114,63 @@ fn is_below(mount: &[u8], line: &[u8]) -> bool {
     }
 }
 
+/// Whether a line of the mount table speaks of this device.
+fn is_of(device: u64, line: &[u8]) -> bool {
+    let number = format!("{}:{}", libc::major(device), libc::minor(device));
+    line.split(|b| *b == b' ').nth(2) == Some(number.as_bytes())
+}
+
 /// What the client says of a path. `None`: the kernel is to be asked.
 #[inline(never)]
 fn ask<T>(
+    dirfd: i32,
     path: &CStr,
-    look: impl FnOnce(&'static Client, &[u8]) -> Result<Option<T>, Fail>,
+    look: impl FnOnce(&'static Client, Ino, &[u8]) -> Result<Option<T>, Fail>,
 ) -> Option<Result<T, Errno>> {
     let path = path.to_bytes();
-    if path.first() != Some(&b'/') || path.len() > PATH_MAX {
+    if path.is_empty() || path.len() > PATH_MAX {
         return None;
     }
-    let Lexical::Inside(rest) = lexical(state::mount(), path) else { return None };
+    let relative = path.first() != Some(&b'/');
+    let (start, rest) = if relative {
+        (start(dirfd)?, path)
+    } else {
+        let Lexical::Inside(rest) = lexical(state::mount(), path) else { return None };
+        (Ino::ROOT, rest)
+    };
     if !is_usable() {
         return None;
     }
     let asked = || {
         let client = state::client()?;
         let me = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        if client.user() == me { look(client, rest) } else { Ok(None) }
+        if client.user() == me { look(client, start, rest) } else { Ok(None) }
     };
     match state::guarded(asked) {
         Ok(found) => found.map(Ok),
-        Err(Fail::Errno(Errno::NOENT)) => Some(Err(Errno::NOENT)),
+        // The kernel can still look at a directory that is gone, and has a way out of it.
+        Err(Fail::Errno(Errno::NOENT)) if !relative || path.first() != Some(&b'.') => Some(Err(Errno::NOENT)),
         Err(_) => None,
     }
 }
 
 /// The attributes of what a path names. `None`: the kernel is to be asked.
-pub fn stat(path: &CStr, follow: bool) -> Option<Result<Attr, Errno>> {
-    ask(path, |client, rest| {
-        let attr = client.stat(Ino::ROOT, rest, follow)?;
+pub fn stat(dirfd: i32, path: &CStr, follow: bool) -> Option<Result<Attr, Errno>> {
+    ask(dirfd, path, |client, start, rest| {
+        let attr = client.stat(start, rest, follow)?;
         let mine = (attr.uid, attr.gid) == client.user() && attr.device() == 0;
         Ok(mine.then_some(attr))
     })
 }
 
 /// Whether what a path names may be accessed. `None`: the kernel is to be asked.
-pub fn access(path: &CStr, mode: i32, follow: bool) -> Option<Result<(), Errno>> {
-    ask(path, |client, rest| {
+pub fn access(dirfd: i32, path: &CStr, mode: i32, follow: bool) -> Option<Result<(), Errno>> {
+    ask(dirfd, path, |client, start, rest| {
         let real = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         if client.user() != real {
             return Ok(None);
         }
-        client.access(Ino::ROOT, rest, mode as u32, follow).map(Some)
+        client.access(start, rest, mode as u32, follow).map(Some)
     })
 }
 
@@ -140,6 +191,8 @@ mod tests {
         ] {
             assert_eq!(is_below(mount.as_bytes(), &line(place)), below, "{mount} {place}");
         }
+        let device = libc::makedev(98, 0);
+        assert!(is_of(device, &line("/")) && !is_of(libc::makedev(9, 80), &line("/")) && !is_of(device, b""));
         assert!(!is_below(b"/bivouac", b"") && !is_below(b"/bivouac", b"1 2"));
     }
 }
