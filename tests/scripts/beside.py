@@ -240,6 +240,16 @@ def numbers_change_hands():
     assert os.pread(a, 4, 0) == b"bbbb" and os.pread(c, 4, 0) == b"aaaa"
     for _ in range(5):
         assert os.pread(a, 4, 0) == b"bbbb"
+    # A directory is none of them, how often it is tried.
+    place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(8):
+        for call in (lambda: os.read(place, 1), lambda: os.write(place, b"x"), lambda: os.pread(place, 1, 0)):
+            try:
+                raise SystemExit(f"a directory: {call()}")
+            except OSError as error:
+                assert error.errno in (9, 21)
+    os.close(place)
+    assert os.pread(b, 5, 0) == b"bbbb"
     # A number that a stream closes and something else gets.
     stream = os.fdopen(c, "rb")
     stream.close()

@@ -107,6 +107,10 @@ impl Call<'_> {
             DESCRIBE | MAPS => self.file(fh)?,
             _ => return Err(NOTTY),
         };
+        // Directories are numbered by themselves, and theirs may be another file's number.
+        if file.handle.ino() != self.ino() {
+            return Err(NOTTY);
+        }
         let mut reply = Reply::new();
         // Its result, and how the kernel is to go on: not.
         reply.zeros(16);
