@@ -35,11 +35,13 @@ fn same_transcript(name: &str) {
     let deployment = site.up(4);
     let program = program.display();
     assert!(expected.lines().count() > 20, "the transcript is too short to tell anything");
-    for access in accesses() {
-        let script = format!("mkdir /bivouac/{access} && {program} /bivouac/{access}");
-        let inside =
-            site.bivouac(["exec", &deployment, "--access", access, "--", "bash", "-c", &script]).ok();
-        assert_eq!(inside, expected, "{access}: {}", differences(&expected, &inside));
+    let accesses = accesses().iter().map(|access| vec!["--access", *access]);
+    for access in accesses.chain([vec!["--catch-syscalls"]]) {
+        let place = format!("/bivouac/{}", access.concat());
+        let script = format!("mkdir {place} && {program} {place}");
+        let inside = [&["exec", &deployment], &access[..], &["--", "bash", "-c", &script]].concat();
+        let inside = site.bivouac(inside).ok();
+        assert_eq!(inside, expected, "{access:?}: {}", differences(&expected, &inside));
     }
 }
 

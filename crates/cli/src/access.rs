@@ -4,6 +4,7 @@
 //! no library can be loaded it would do nothing, so that one gets a mount, if this machine lets us make one.
 
 use crate::args::{Access, AccessArgs};
+use crate::error::Error;
 use rustix::thread::UnshareFlags;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -20,7 +21,13 @@ const HEAD: u64 = 4096;
 const INTERPRETER: u32 = 3;
 
 /// What is chosen for a command; says it, if that is wanted. `mounted`: there is a mount that it can use.
-pub fn chosen(args: AccessArgs, words: &[OsString], mounted: bool) -> Access {
+pub fn chosen(args: AccessArgs, words: &[OsString], mounted: bool) -> Result<Access, Error> {
+    if args.catch_syscalls && matches!(args.access, Access::Fuse | Access::Both) {
+        return Err(Error::refused(
+            "with a mount, there is nothing for --catch-syscalls to catch",
+            "leave it out, or use --access preload",
+        ));
+    }
     let (access, why) = match args.access {
         _ if args.fuse => (Access::Fuse, ""),
         Access::Auto if words.first().is_some_and(|program| is_deaf(program)) => {
@@ -41,7 +48,7 @@ pub fn chosen(args: AccessArgs, words: &[OsString], mounted: bool) -> Access {
         };
         eprintln!("bivouac: access: {name}{why}");
     }
-    access
+    Ok(access)
 }
 
 /// Whether a program is one into which no library is loaded: linked statically.

@@ -259,6 +259,10 @@ pub struct AccessArgs {
     /// Short for --access fuse.
     #[arg(long, conflicts_with = "access")]
     pub fuse: bool,
+    /// With the library: catch also the files that libc opens inside itself (locales, time zones, message catalogues, libraries
+    /// that others need, what ctypes calls). On x86_64; takes a moment longer to start each program.
+    #[arg(long, conflicts_with = "fuse")]
+    pub catch_syscalls: bool,
     /// Say which access was chosen.
     #[arg(short, long)]
     pub verbose: bool,

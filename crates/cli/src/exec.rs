@@ -67,12 +67,23 @@ impl Inside {
     }
 }
 
+/// The command, ready to be started with the library and no mount.
+fn with_library_alone(inside: Inside, args: AccessArgs, words: &[OsString]) -> Result<Command, Error> {
+    let mut command = inside.command(words)?;
+    // Whoever has set the variable wants to know more.
+    let variable = bivouac_node::CATCH_VARIABLE.to_string_lossy().into_owned();
+    if args.catch_syscalls && std::env::var_os(&variable).is_none() {
+        command.env(variable, "1");
+    }
+    Ok(command)
+}
+
 /// `exec`: becomes the command.
 pub fn exec(home: &Home, args: &ExecArgs) -> Result<(), Error> {
     let words = &args.command;
     let mount = trace_of(&args.name).map(|trace| trace.mount).unwrap_or_default();
     let existing = existing::find(&args.name, uid(), &mount);
-    let access = access::chosen(args.access, words, existing.here.is_some());
+    let access = access::chosen(args.access, words, existing.here.is_some())?;
     let mut command = match access {
         Access::Fuse | Access::Both => {
             let mut environment = attachable(home, &args.name)?;
@@ -98,7 +109,7 @@ pub fn exec(home: &Home, args: &ExecArgs) -> Result<(), Error> {
             };
             command
         }
-        _ => Inside::find(home, &args.name)?.command(words)?,
+        _ => with_library_alone(Inside::find(home, &args.name)?, args.access, words)?,
     };
     let cause = command.exec();
     Err(exec_error(words, cause))
@@ -113,10 +124,10 @@ fn device(mount: &Path) -> Result<(u32, u32), Error> {
 /// The command that `run` starts: the given one, or where that is to have a mount, this program, which makes the mount and becomes
 /// the given one.
 pub fn command(home: &Home, name: &str, given: AccessArgs, words: &[OsString]) -> Result<Command, Error> {
-    let access = match access::chosen(given, words, false) {
+    let access = match access::chosen(given, words, false)? {
         Access::Fuse => "fuse",
         Access::Both => "both",
-        _ => return Inside::find(home, name)?.command(words),
+        _ => return with_library_alone(Inside::find(home, name)?, given, words),
     };
     let own = std::env::current_exe()
         .map_err(|cause| Error::System { what: "cannot find this program's own file".into(), cause })?;

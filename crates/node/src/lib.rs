@@ -51,7 +51,7 @@ pub mod versions;
 pub use entered::Entered;
 pub use error::NodeError;
 pub use fd::Fd;
-pub use names::{Environment, agent_socket, key_path, node_dir, run_dir, server_socket};
+pub use names::{CATCH_VARIABLE, Environment, agent_socket, key_path, node_dir, run_dir, server_socket};
 pub use offset::OffsetGuard;
 pub use slot::Slot;
 pub use table::{OpenTable, SlotId};

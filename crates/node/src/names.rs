@@ -15,6 +15,8 @@ pub const MOUNT_VARIABLE: &CStr = c"BIVOUAC_MOUNT";
 pub const KEY_VARIABLE: &CStr = c"BIVOUAC_KEY";
 /// Names the device number that the kernel mount has at the mount point, `major:minor`.
 pub const MOUNTED_VARIABLE: &CStr = c"BIVOUAC_MOUNTED";
+/// Asks the preload library to catch libc's own system calls, too: `1`, or `report` to say how many of them.
+pub const CATCH_VARIABLE: &CStr = c"BIVOUAC_CATCH_SYSCALLS";
 
 /// Longest name of a deployment, bytes: it becomes part of a socket's name, which has at most 107.
 pub const NAME_MAX: usize = 48;

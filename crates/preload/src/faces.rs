@@ -4,7 +4,7 @@
 //! deciding is in `vfs`; what glibc itself does inside a call without going through symbols (streams, directory
 //! streams, walking trees, starting programs) is replaced here as far as the mount is concerned.
 
-mod real;
+pub mod real;
 #[macro_use]
 mod variadic;
 

@@ -7,6 +7,7 @@
 //! - [`faces`]: the libc symbols, by family. Each translates C's arguments and results, and nothing more.
 //! - [`vfs`]: decides for each path and each descriptor between the mount and the kernel, and keeps the
 //!   little that belongs to the process: what its descriptors are, its working directory, its umask.
+//! - [`catch`]: an option: what libc does inside itself comes here, too.
 //! - [`raw`]: system calls, errno, and the message on stderr.
 //!
 //! Rules for all of it: nothing is done when no deployment is configured but one look at a flag; a descriptor
@@ -18,6 +19,7 @@ mod macros;
 #[macro_use]
 mod real;
 
+mod catch;
 mod faces;
 mod raw;
 mod vfs;
@@ -34,6 +36,7 @@ extern "C" fn begin(_argc: libc::c_int, _argv: *const *const libc::c_char, envp:
             vfs::carried::give_up(&closed);
         }
         faces::stdio::at_start();
+        catch::begin(vfs::state::variable(envp, bivouac_node::CATCH_VARIABLE));
     }
 }
 

@@ -8,13 +8,25 @@ use common::{awake, compiled};
 use std::path::Path;
 use std::process::Command;
 
+/// How a program is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Alone,
+    WithLibrary,
+    /// With the library, which catches libc's own system calls, too.
+    Caught,
+}
+
 /// Runs a program in a directory of its own; what it printed, and how it ended.
-fn transcript(program: &Path, with_library: bool) -> String {
+fn transcript(program: &Path, way: Way) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new(program);
     command.arg(dir.path()).current_dir(dir.path()).env("LC_ALL", "C");
-    if with_library {
+    if way != Way::Alone {
         awake(&mut command);
+    }
+    if way == Way::Caught {
+        command.env("BIVOUAC_CATCH_SYSCALLS", "1");
     }
     let output = command.output().unwrap();
     format!("{}{:?}\n", String::from_utf8_lossy(&output.stdout), output.status)
@@ -28,9 +40,12 @@ fn same(name: &str) {
 fn same_of(name: &str, least: usize) {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled(name, dir.path());
-    let (without, with) = (transcript(&program, false), transcript(&program, true));
-    let differing = without.lines().zip(with.lines()).find(|(without, with)| without != with);
-    assert!(without == with, "{name}: {differing:?}");
+    let without = transcript(&program, Way::Alone);
+    for way in [Way::WithLibrary, Way::Caught] {
+        let with = transcript(&program, way);
+        let differing = without.lines().zip(with.lines()).find(|(without, with)| without != with);
+        assert!(without == with, "{name}: {differing:?}");
+    }
     assert!(without.lines().count() > least, "{name} told too little");
 }
 

@@ -1,7 +1,7 @@
 //! Opening files: `open` in all its forms.
 
 use super::{said, with_path};
-use crate::{raw::result, vfs};
+use crate::{catch, raw::result, vfs};
 use std::ffi::{c_char, c_int, c_uint};
 
 real! {
@@ -12,7 +12,7 @@ real! {
 /// `path` is NULL or a C string.
 unsafe fn open_path(dirfd: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
     // SAFETY: promised by the caller.
-    let real = || said(unsafe { real_openat(dirfd, path, flags, mode) });
+    let real = || said(unsafe { real_openat(dirfd, path, flags | catch::open_mark(), mode) });
     // SAFETY: promised by the caller.
     result(unsafe { with_path(path, |path| vfs::open::openat_by(dirfd, path, flags, mode, real)) })
 }

@@ -32,7 +32,7 @@ faces! {
 ///
 /// # Safety
 /// The arguments are what the call asks for.
-unsafe fn routed(number: c_long, args: Args) -> Option<Result<usize, Errno>> {
+pub unsafe fn routed(number: c_long, args: Args) -> Option<Result<usize, Errno>> {
     if number == libc::SYS_exit_group {
         vfs::fds::leave(|| ());
     }

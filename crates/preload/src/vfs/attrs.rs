@@ -301,6 +301,11 @@ fn kernel_access(dirfd: i32, path: &CStr, mode: i32, flags: i32) -> Result<(), E
     if flags == 0 {
         return sys!(SYS_faccessat, dirfd, path.as_ptr(), mode).map(|_| ());
     }
+    // By a system call where there is one: libc's function may come back here (`catch`).
+    let done = sys!(SYS_faccessat2, dirfd, path.as_ptr(), mode, flags).map(|_| ());
+    if done != Err(Errno::NOSYS) {
+        return done;
+    }
     // libc knows what older kernels lack.
     let real = next!("faccessat", fn(i32, *const std::ffi::c_char, i32, i32) -> i32).ok_or(Errno::NOSYS)?;
     // SAFETY: a C string and numbers.

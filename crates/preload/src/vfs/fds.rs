@@ -33,16 +33,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 /// Numbers from here on are foreign always.
-const NUMBERS: usize = 1 << 20;
+pub const NUMBERS: usize = 1 << 20;
 
 /// The part of a word that says what the number is; the rest is the turn.
-const STATE: u32 = TURN - 1;
+pub const STATE: u32 = TURN - 1;
 const TURN: u32 = 1 << 18;
 /// Part of the state: a `vfork` child has given the number another meaning for itself. The rest is its parent's.
 const DOUBTED: u32 = 1 << 17;
 const UNKNOWN: u32 = 0;
-const FOREIGN: u32 = 1;
-const CHANGING: u32 = 2;
+pub const FOREIGN: u32 = 1;
+pub const CHANGING: u32 = 2;
 /// Beside a mount: a file of the mount's, of which little use was made so far. See [`beside`].
 const NEW: u32 = 3;
 const USED: u32 = 4;
@@ -50,7 +50,7 @@ const USED: u32 = 4;
 const FIRST_ENTRY: u32 = 5;
 const _: () = assert!(file::ENTRIES as u32 + FIRST_ENTRY < DOUBTED);
 
-static WORDS: [AtomicU32; NUMBERS] = [const { AtomicU32::new(UNKNOWN) }; NUMBERS];
+pub static WORDS: [AtomicU32; NUMBERS] = [const { AtomicU32::new(UNKNOWN) }; NUMBERS];
 /// No number above this one was ever anything but unknown.
 static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 

@@ -64,27 +64,29 @@ fn decide_late() -> u8 {
 /// Decides at the start of the process, from the environment as the kernel passed it: libc may not know it yet. Whether the
 /// library is [`active`].
 pub fn begin(envp: *const *const c_char) -> bool {
-    let lookup = |name: &CStr| {
-        let name = name.to_bytes();
-        let mut at = envp;
-        loop {
-            // SAFETY: the environment is an array of C strings, ended by NULL, that lasts as long as the process.
-            let entry = unsafe {
-                if at.is_null() || (*at).is_null() {
-                    return None;
-                } else {
-                    CStr::from_ptr(*at)
-                }
-            };
-            let value = entry.to_bytes_with_nul().strip_prefix(name).and_then(|rest| rest.strip_prefix(b"="));
-            if let Some(value) = value {
-                return CStr::from_bytes_with_nul(value).ok();
+    decide(Environment::from_lookup(|name| variable(envp, name))) == ON
+}
+
+/// A variable of the environment that the kernel made for the process.
+pub fn variable<'a>(envp: *const *const c_char, name: &CStr) -> Option<&'a CStr> {
+    let name = name.to_bytes();
+    let mut at = envp;
+    loop {
+        // SAFETY: the environment is an array of C strings, ended by NULL, that lasts as long as the process.
+        let entry = unsafe {
+            if at.is_null() || (*at).is_null() {
+                return None;
+            } else {
+                CStr::from_ptr(*at)
             }
-            // SAFETY: the entry was not NULL, so there is another.
-            at = unsafe { at.add(1) };
+        };
+        let value = entry.to_bytes_with_nul().strip_prefix(name).and_then(|rest| rest.strip_prefix(b"="));
+        if let Some(value) = value {
+            return CStr::from_bytes_with_nul(value).ok();
         }
-    };
-    decide(Environment::from_lookup(lookup)) == ON
+        // SAFETY: the entry was not NULL, so there is another.
+        at = unsafe { at.add(1) };
+    }
 }
 
 #[cold]
