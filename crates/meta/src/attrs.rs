@@ -54,6 +54,7 @@ impl<O: Outside> Core<O> {
     pub(crate) fn set_attr(&self, caller: &Caller, ino: Ino, set: SetAttr) -> Result<Reply, Failure> {
         let now = self.outside.now();
         let (shown, split_owner, closes) = self.stripes.with(ino.shard(), |bench| {
+            bench.shard.is_not_leaving(ino)?;
             let inode = bench.shard.inode(ino)?;
             let before = inode.owner();
             may_set(&inode, &set, &caller.credentials)?;

@@ -12,6 +12,7 @@ use crate::mutation::Mutation;
 use crate::names::{check_name, may_make, shard_of, shown};
 use crate::shard::{Named, Prepared};
 use crate::store::{Caller, Core, Outside};
+use crate::teller::only_forgets;
 use bivouac_layout::namespace::{PARTS, directory_shard, part_shard};
 use bivouac_layout::{Ino, ServerId, ShardId};
 use bivouac_proto::auth::Credentials;
@@ -126,6 +127,7 @@ impl<O: Outside> Core<O> {
         reply: impl Fn(Ino) -> Reply,
     ) -> Result<Reply, Failure> {
         let id = intent.id;
+        let removes = plan.make.is_none() && plan.steps.iter().all(|(_, step)| only_forgets(step));
         // Everybody who may have promised something, whether or not his answer came.
         let mut asked: Vec<ServerId> = Vec::new();
         let decided = self.prepare_all(id, plan, &mut asked).and_then(|made| {
@@ -136,7 +138,11 @@ impl<O: Outside> Core<O> {
         });
         match decided {
             Ok(reply) => {
-                self.tell_commit(id, &asked);
+                if self.tells_later && removes {
+                    self.tell_later(id, &asked);
+                } else {
+                    self.tell_commit(id, &asked);
+                }
                 Ok(reply)
             }
             Err(failure) => {
@@ -223,26 +229,7 @@ impl<O: Outside> Core<O> {
 
     /// Tells participants of a decision. Says whether all have heard it; who has not is told again later.
     pub(crate) fn tell_commit(&self, id: IntentId, participants: &[ServerId]) -> bool {
-        let deaf: Vec<ServerId> = participants
-            .iter()
-            .copied()
-            .filter(|server| self.ask(*server, &PeerRequest::Commit { intent: id }).is_err())
-            .collect();
-        let all = deaf.is_empty();
-        let _ = self.stripes.with(id.shard, |bench| {
-            if all {
-                if bench.shard.decisions.remove(&id.number).is_some() {
-                    bench.shard.concluded.push(id.number);
-                }
-            } else {
-                bench.shard.decisions.insert(id.number, deaf.clone());
-            }
-            Ok(())
-        });
-        if !all {
-            self.keeper.watch();
-        }
-        all
+        participants.iter().fold(true, |all, server| self.tell(*server, &[id]) && all)
     }
 
     /// Does something again as long as others are in its way, but not for ever.

@@ -28,11 +28,12 @@ fn keys_of(step: &Step) -> Vec<(Key, bool)> {
         Step::PutEntry { dir, name, .. } | Step::RemoveEntry { dir, name, .. } => {
             vec![(Key::Entry(*dir, name.as_slice().into()), true), (Key::Content(*dir), false)]
         }
-        Step::RemoveDirectory { ino } => vec![(Key::Content(*ino), true), (Key::Inode(*ino), true)],
-        Step::RemoveParts { dir, .. } => vec![(Key::Content(*dir), true)],
-        Step::SetParent { ino, .. } | Step::AddLink { ino } | Step::DropLink { ino } => {
-            vec![(Key::Inode(*ino), true)]
+        Step::RemoveDirectory { ino } => {
+            vec![(Key::Content(*ino), true), (Key::Inode(*ino), true), (Key::Leaving(*ino), true)]
         }
+        Step::DropLink { ino } => vec![(Key::Inode(*ino), true), (Key::Leaving(*ino), true)],
+        Step::RemoveParts { dir, .. } => vec![(Key::Content(*dir), true)],
+        Step::SetParent { ino, .. } | Step::AddLink { ino } => vec![(Key::Inode(*ino), true)],
         Step::MakeDirectory { .. } | Step::Touch { .. } => Vec::new(),
     }
 }

@@ -12,7 +12,7 @@
 //! - `layouts`: how new files are to be spread, by directory.
 //! - `opens`, `file`, `locks`, `locking`: files in use, their sizes, their small data, their locks.
 //! - `intents`, `coordinate`, `rename`, `split`: operations over several shards and servers.
-//! - `keeper`: what is done behind the requests.
+//! - `keeper`, `teller`: what is done behind the requests.
 //!
 //! **How a change happens.** Under its stripe's lock, an operation looks, drafts a batch of changes, and commits it: the batch is
 //! appended to the log as one checksummed record and then applied to memory. A batch that cannot be logged changes nothing.
@@ -46,6 +46,7 @@ mod shard;
 mod split;
 mod store;
 mod stripe;
+mod teller;
 
 pub use error::OpenError;
 pub use store::{Caller, Counts, MetaStore, Observer, Options, Outside};

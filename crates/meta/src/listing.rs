@@ -92,6 +92,10 @@ impl<O: Outside> Core<O> {
             return None;
         }
         let found = self.stripes.with(ino.shard(), |bench| {
+            if bench.shard.is_not_leaving(ino).is_err() {
+                // A look ahead waits for nobody.
+                return Err(Errno::AGAIN.into());
+            }
             let shown = shown(bench, ino)?;
             let limit = limit as usize;
             let mut listing =

@@ -333,8 +333,9 @@ pub(crate) struct Shown {
     pub target: Vec<u8>,
 }
 
-/// What a reply shows of an inode in this shard.
+/// What a reply shows of an inode in this shard. Waits while the inode is losing a link.
 pub(crate) fn shown(bench: &Bench<'_>, ino: Ino) -> Op<Shown> {
+    bench.shard.is_not_leaving(ino)?;
     let inode = bench.shard.inode(ino)?;
     let mtime_set = inode.as_directory().map_or(Time::MIN, |d| d.mtime_set);
     Ok(Shown { attr: inode.attr(ino), mtime_set, target: inode.target().to_vec() })
@@ -394,6 +395,7 @@ fn open_existing(
     open: OpenId,
     out: &mut Vec<u8>,
 ) -> Op<Look> {
+    bench.shard.is_not_leaving(ino)?;
     let inode = bench.shard.inode(ino)?;
     let kind = inode.kind();
     if kind == FileKind::Symlink {

@@ -65,6 +65,8 @@ pub(crate) enum Key {
     Content(Ino),
     /// The link count of a file, or the place of a directory: exclusive.
     Inode(Ino),
+    /// What an inode shows, while it is about to lose a link: exclusive. The removal may be over already for who asked for it.
+    Leaving(Ino),
 }
 
 /// Who holds a key. (One intent alone, or several that share it.)
@@ -174,8 +176,10 @@ impl Shard {
         self.inodes.get(ino).ok_or(Errno::NOENT)
     }
 
-    /// Where a directory's entry `name` belongs here, when the sender takes it for `split` or not.
+    /// Where a directory's entry `name` belongs here, when the sender takes it for `split` or not. Waits while the directory is
+    /// being removed: its path may name another by now.
     pub(crate) fn home(&self, dir: Ino, split: bool, name: &[u8]) -> Op<(Home, Owner)> {
+        self.content_stays(dir)?;
         if split {
             let part = namespace::part_of(namespace::cookie(dir, name));
             let found = self.parts.get(&(dir, part)).ok_or(Refusal::UnknownDirectory)?;
@@ -210,10 +214,15 @@ impl Shard {
             }
             Home::Part(dir, _) => dir,
         };
-        match self.keys.get(&Key::Content(dir)) {
-            Some(holders) if holders.exclusive => Err(Stop::Wait),
-            _ => Ok(()),
+        self.content_stays(dir)
+    }
+
+    /// Waits while an intent removes the directory.
+    fn content_stays(&self, dir: Ino) -> Op<()> {
+        if !self.keys.is_empty() && self.keys.get(&Key::Content(dir)).is_some_and(|held| held.exclusive) {
+            return Err(Stop::Wait);
         }
+        Ok(())
     }
 
     /// Waits while an intent holds the entry.
@@ -227,6 +236,14 @@ impl Shard {
     /// Waits while an intent holds the inode.
     pub(crate) fn inode_is_free(&self, ino: Ino) -> Op<()> {
         if !self.keys.is_empty() && self.keys.contains_key(&Key::Inode(ino)) {
+            return Err(Stop::Wait);
+        }
+        Ok(())
+    }
+
+    /// Waits while an intent takes a link from the inode.
+    pub(crate) fn is_not_leaving(&self, ino: Ino) -> Op<()> {
+        if !self.keys.is_empty() && self.keys.contains_key(&Key::Leaving(ino)) {
             return Err(Stop::Wait);
         }
         Ok(())

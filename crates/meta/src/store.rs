@@ -5,6 +5,7 @@ use crate::keeper::Keeper;
 use crate::locking::Locking;
 use crate::record::Inode;
 use crate::stripe::Stripes;
+use crate::teller::Teller;
 use bivouac_layout::{Ino, Map, NodeId, ServerId, ShardId, Template};
 use bivouac_proto::auth::Credentials;
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -86,7 +87,8 @@ pub struct Options {
     pub grace: Duration,
     /// How long an intent may be prepared before its coordinator is asked what became of it.
     pub intent_age: Duration,
-    /// Run the keeper's thread (see [`MetaStore::keep`]).
+    /// Run the threads behind the requests: the keeper (see [`MetaStore::keep`]) and the teller. Without, participants of a
+    /// removal hear of it before it is answered.
     pub background: bool,
     /// Compact a log at this length, bytes, rather than at the default (for tests).
     pub compact_at: Option<u64>,
@@ -126,7 +128,7 @@ pub struct Counts {
 /// process at any moment.
 pub struct MetaStore<O: Outside> {
     pub(crate) core: Arc<Core<O>>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 /// What the operations work on. They are its methods, in a module for each family.
@@ -136,6 +138,9 @@ pub(crate) struct Core<O> {
     pub patience: Duration,
     pub intent_age: Duration,
     pub keeper: Keeper,
+    pub teller: Teller,
+    /// Whether the teller's thread runs.
+    pub tells_later: bool,
     pub locking: Locking,
     /// Where the intents lie that were prepared here. Taken for moments, under no other lock or under a stripe's.
     pub prepared: Mutex<HashMap<IntentId, Vec<ShardId>>>,
@@ -165,6 +170,8 @@ impl<O: Outside> MetaStore<O> {
         let namespace = AtomicU64::new(stripes.namespace());
         let core = Core {
             keeper: Keeper::new(grace),
+            teller: Teller::default(),
+            tells_later: options.background,
             locking: Locking::default(),
             prepared: Mutex::default(),
             patience: options.patience,
@@ -176,12 +183,18 @@ impl<O: Outside> MetaStore<O> {
         };
         core.find_work();
         let core = Arc::new(core);
-        let thread = options.background.then(|| {
-            let core = core.clone();
-            std::thread::Builder::new().name("meta-keeper".into()).spawn(move || core.keep_always())
-        });
-        let thread = thread.transpose().map_err(OpenError::io(dir))?;
-        Ok(MetaStore { core, thread })
+        let mut store = MetaStore { core, threads: Vec::new() };
+        if options.background {
+            store.start("meta-keeper", Core::keep_always).map_err(OpenError::io(dir))?;
+            store.start("meta-teller", Core::tell_always).map_err(OpenError::io(dir))?;
+        }
+        Ok(store)
+    }
+
+    fn start(&mut self, name: &str, work: fn(&Core<O>)) -> std::io::Result<()> {
+        let core = self.core.clone();
+        self.threads.push(std::thread::Builder::new().name(name.into()).spawn(move || work(&core))?);
+        Ok(())
     }
 
     /// Takes charge of shards that are empty, at a deployment's first start; what is held already stays as it is. In shard
@@ -255,7 +268,8 @@ impl<O: Outside> MetaStore<O> {
 impl<O: Outside> Drop for MetaStore<O> {
     fn drop(&mut self) {
         self.core.keeper.stop();
-        if let Some(thread) = self.thread.take() {
+        self.core.teller.stop();
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
@@ -315,7 +329,9 @@ impl<O: Outside> Core<O> {
             PeerRequest::Prepare { intent, steps } => {
                 self.prepare(*intent, steps).map(|made| Reply::Peer(PeerReply::Prepared { made }))
             }
-            PeerRequest::Commit { intent } => self.commit(*intent).map(|()| Reply::Done),
+            PeerRequest::Commit { intents } => {
+                intents.iter().try_for_each(|intent| self.commit(*intent)).map(|()| Reply::Done)
+            }
             PeerRequest::Abort { intent } => self.abort(*intent).map(|()| Reply::Done),
             PeerRequest::Outcome { intent } => {
                 self.outcome(*intent).map(|committed| Reply::Peer(PeerReply::Outcome { committed }))

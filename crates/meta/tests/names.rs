@@ -9,7 +9,7 @@ use bivouac_proto::meta::{At, Create, MetaRequest, OpenHow, RenameMode, SetAttr}
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, FileKind, Refusal};
 use common::Cluster;
-use common::client::{Client, Dir};
+use common::client::{Client, Dir, directory_server, name_where};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -222,6 +222,38 @@ fn directories_in_a_split_directory_count_and_can_be_moved_and_removed() {
     assert_eq!(client.stat("large").unwrap().mtime, 77);
     client.unlink("large/8").unwrap();
     assert!(client.stat("large").unwrap().mtime > 77);
+}
+
+#[test]
+fn a_removal_over_two_servers_is_seen_on_both_as_soon_as_it_is_answered() {
+    // With the teller: the second server hears of the decision after the answer.
+    let cluster = Cluster::with(3, |options| options.background = true);
+    let client = Client::new(&cluster);
+    let elsewhere = |name: &str| directory_server(&cluster.inner, Ino::ROOT, name) != ServerId(0);
+    let dir = name_where("d", elsewhere);
+    client.mkdir(&dir).unwrap();
+    for round in 0..100 {
+        // The file's inode is with the root directory's entries, its second name on another server.
+        let file = client.put(&format!("f{round}"), b"").unwrap();
+        let second = format!("{dir}/f{round}");
+        client.link(&format!("f{round}"), &second).unwrap();
+        client.unlink(&second).unwrap();
+        assert_eq!(client.attr(file).unwrap().nlink, 1, "round {round}");
+
+        let old = client.dir(&dir).unwrap();
+        let how = OpenHow { read: true, ..OpenHow::default() };
+        let (_, open, _) = client.open(&dir, how).unwrap();
+        client.rmdir(&dir).unwrap();
+        assert_eq!(client.attr(old.ino).unwrap().nlink, 0, "round {round}");
+        // Who knows the old number is told to walk again, and finds the new directory.
+        client.mkdir(&dir).unwrap();
+        let at = At { dir: old.ino, split: false, name: b"name" };
+        let found = client.send(entry_shard(old.ino, false, b"name"), &MetaRequest::Lookup { at }, &[]);
+        assert_eq!(found, Err(Failure::Errno(Errno::NOENT)), "round {round}");
+        client.release(old.ino, open, None).unwrap();
+        let found = client.send(entry_shard(old.ino, false, b"name"), &MetaRequest::Lookup { at }, &[]);
+        assert_eq!(found, Err(Failure::Refused(Refusal::UnknownDirectory)), "round {round}");
+    }
 }
 
 #[test]

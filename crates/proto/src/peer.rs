@@ -128,10 +128,10 @@ pub enum PeerRequest<'a> {
         /// The steps on this server's shards.
         steps: Vec<Step>,
     },
-    /// It was decided: do the prepared steps. Unknown: done before.
+    /// They were decided: do the prepared steps. Unknown: done before.
     Commit {
-        /// The intent.
-        intent: IntentId,
+        /// The intents.
+        intents: Vec<IntentId>,
     },
     /// It was given up: undo. Unknown: fine.
     Abort {

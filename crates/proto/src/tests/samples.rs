@@ -236,7 +236,7 @@ fn peer_requests() -> Vec<PeerRequest<'static>> {
     let owner = (0o7777, u32::MAX, u32::MAX);
     vec![
         PeerRequest::Prepare { intent: INTENT, steps },
-        PeerRequest::Commit { intent: INTENT },
+        PeerRequest::Commit { intents: vec![INTENT, INTENT] },
         PeerRequest::Abort { intent: INTENT },
         PeerRequest::Outcome { intent: INTENT },
         PeerRequest::InstallParts {
