@@ -1,36 +1,60 @@
-"""create, stat, open and close, unlink of empty files, against round trips of the same transport with nothing in them."""
+"""create, stat, open and close, unlink of empty files, against round trips of the same transport with nothing in them.
+
+Each client works in a directory of its own: one that stays within one server, and one that is split over all of them because it has
+had thousands of entries. The round trips go as the requests do: to one server, and to all servers in no order.
+"""
+
+import time
 
 import harness
 
 TARGET = 5
 OPS = ("create", "stat", "open", "unlink")
+# Directories with more entries than this are split.
+SPLIT_AT = 2000
 
 
 def measure(bench):
-    files = 1500 if bench.quick else 5000
     with bench.deployment() as deployment:
         for sockets, remote in (("unix", False), ("tcp", True)):
             for clients in (1, 4):
-                requests = {}
+                for shape, files in (("", 1500), (", split directory", 1500 if bench.quick else 5000)):
+                    rows(bench, deployment, sockets, remote, clients, shape, files)
 
-                def subject():
-                    options = ["--procs", clients, "--files", files, "--ops", ",".join(OPS)]
-                    phases = harness.generator(f"{deployment.mount}/b", options, deployment, remote)
-                    requests.update(phases)
-                    return {op: phases[op]["rate"] for op in OPS}
 
-                def limit():
-                    options = ["--null", sockets, "--procs", clients, "--null-servers", 4, "--files", files * 2]
-                    rate = harness.generator(None, options)["rate"]
-                    return {op: rate for op in OPS}
+def rows(bench, deployment, sockets, remote, clients, shape, files):
+    directory = f"{deployment.mount}/{sockets}{clients}{'split' if shape else ''}"
+    requests = {}
 
-                for op, pair in bench.in_turns(subject, limit).items():
-                    cost = requests[op]["cpu_us"]
-                    bench.judge(
-                        TARGET,
-                        f"{op}, {clients} client{'s' if clients > 1 else ''}, {sockets}",
-                        pair,
-                        "1/s",
-                        at_least=0.6,
-                        note=f"cpu {cost['own']:.1f} + {cost['servers']:.1f} µs",
-                    )
+    def load(count, ops, *more):
+        options = ["--procs", clients, "--files", count, "--ops", ",".join(ops), *more]
+        return harness.generator(directory, options, deployment, remote)
+
+    if shape:
+        # Once split, a directory stays so; with something in it, the load leaves it there.
+        for client in range(clients):
+            deployment.run(["mkdir", "-p", f"{directory}/bench.{client}/stays"])
+        load(SPLIT_AT + 500, ["create"], "--keep")
+        time.sleep(2)
+        load(SPLIT_AT + 500, ["unlink"])
+
+    def subject():
+        phases = load(files, OPS)
+        requests.update(phases)
+        return {op: phases[op]["rate"] for op in OPS}
+
+    def limit():
+        options = ["--null", sockets, "--procs", clients, "--null-servers", 4, "--files", files * 2]
+        rate = harness.generator(None, options + (["--null-spread"] if shape else []))["rate"]
+        return {op: rate for op in OPS}
+
+    for op, pair in bench.in_turns(subject, limit).items():
+        cost = requests[op]["cpu_us"]
+        bench.judge(
+            TARGET,
+            f"{op}, {clients} client{'s' if clients > 1 else ''}, {sockets}{shape}",
+            pair,
+            "1/s",
+            at_least=0.6,
+            note=f"cpu {cost['own']:.1f} + {cost['servers']:.1f} µs",
+        )

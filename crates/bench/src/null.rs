@@ -76,12 +76,22 @@ impl NullReport {
     }
 }
 
+/// Who asks whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dealing {
+    /// Each client has one server.
+    One,
+    /// Each client asks all servers in no order, as for names in a directory that is split over them.
+    Spread,
+}
+
 /// Makes `count` round trips from each of `clients`, which are dealt to `servers` processes of `program`.
 pub fn measure(
     program: &Path,
     sockets: Sockets,
     clients: u32,
     servers: u32,
+    dealing: Dealing,
     count: u64,
 ) -> Result<NullReport, BenchError> {
     if clients == 0 || servers == 0 || count == 0 {
@@ -96,11 +106,17 @@ pub fn measure(
     for client in 0..clients as usize {
         let credentials = Credentials { uid: 0, gid: 0, groups: Vec::new() };
         let role = Role::Client { credentials, node: NodeId::NONE };
-        let server = &servers[client % servers.len()];
-        let options = ConnectOptions::default();
-        let (mut connection, _) = Connection::connect(&server.endpoint, &key, DEPLOYMENT, role, &options)?;
-        trips(&mut connection, WARM_UP)?;
-        connections.push(connection);
+        let mine = match dealing {
+            Dealing::One => std::slice::from_ref(&servers[client % servers.len()]),
+            Dealing::Spread => &servers[..],
+        };
+        let connect = |server: &NullServer| {
+            let options = ConnectOptions::default();
+            Connection::connect(&server.endpoint, &key, DEPLOYMENT, role.clone(), &options).map(|(c, _)| c)
+        };
+        let mut own = mine.iter().map(connect).collect::<Result<Vec<_>, _>>()?;
+        trips(&mut own, WARM_UP)?;
+        connections.push(own);
     }
     let cost = || servers.iter().filter_map(|s| cpu::of(s.child.id())).sum::<u64>();
     let before = (cpu::own(), cost());
@@ -108,11 +124,11 @@ pub fn measure(
     let measured = std::thread::scope(|scope| {
         let threads: Vec<_> = connections
             .iter_mut()
-            .map(|connection| {
+            .map(|own| {
                 scope.spawn(|| {
                     barrier.wait();
                     let began = cpu::now();
-                    trips(connection, count).map(|latency| (began, cpu::now(), latency))
+                    trips(own, count).map(|latency| (began, cpu::now(), latency))
                 })
             })
             .collect();
@@ -140,12 +156,18 @@ pub fn measure(
     })
 }
 
-fn trips(connection: &mut Connection, count: u64) -> Result<Histogram, BenchError> {
+fn trips(connections: &mut [Connection], count: u64) -> Result<Histogram, BenchError> {
+    let mut place: u64 = 0;
     let mut latency = Histogram::new();
     let request = Outgoing { before: &[], header: Header::new(Kind::Request), body: &[], payload: &[] };
     let mut last = cpu::now();
     for _ in 0..count {
-        connection.call(&request, &mut [])?;
+        // No order that anything could learn.
+        place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let which = (place >> 33) as usize % connections.len().max(1);
+        if let Some(connection) = connections.get_mut(which) {
+            connection.call(&request, &mut [])?;
+        }
         let now = cpu::now();
         latency.record(now - last);
         last = now;

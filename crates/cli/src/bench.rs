@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::home::uid;
 use crate::{signals, text};
 use bivouac_bench::coordinator::{self, Start};
-use bivouac_bench::null::{self, Sockets};
+use bivouac_bench::null::{self, Dealing, Sockets};
 use bivouac_bench::{BenchError, Op, Plan, worker};
 use bivouac_node::names::is_valid_name;
 use clap::Args;
@@ -78,6 +78,9 @@ pub struct BenchArgs {
     /// --null: server processes that the clients are dealt to.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     null_servers: u32,
+    /// --null: each client asks all servers in no order, as for names in a directory that is split over them.
+    #[arg(long, requires = "null")]
+    null_spread: bool,
     /// Be a process of the load.
     #[arg(long, hide = true)]
     worker: bool,
@@ -125,7 +128,8 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode, Error> {
     } else if let Some(sockets) = args.null_server {
         null::serve(sockets).map_err(Error::Bench)?;
     } else if let Some(sockets) = args.null {
-        let report = null::measure(&own_path()?, sockets, args.procs, args.null_servers, args.files)
+        let dealing = if args.null_spread { Dealing::Spread } else { Dealing::One };
+        let report = null::measure(&own_path()?, sockets, args.procs, args.null_servers, dealing, args.files)
             .map_err(Error::Bench)?;
         if args.json { json(&report)? } else { println!("{}", report.line()) }
     } else {
