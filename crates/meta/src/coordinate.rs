@@ -12,7 +12,7 @@ use crate::mutation::Mutation;
 use crate::names::{check_name, may_make, shard_of, shown};
 use crate::shard::{Named, Prepared};
 use crate::store::{Caller, Core, Outside};
-use crate::teller::only_forgets;
+use crate::teller::can_wait;
 use bivouac_layout::namespace::{PARTS, directory_shard, part_shard};
 use bivouac_layout::{Ino, ServerId, ShardId};
 use bivouac_proto::auth::Credentials;
@@ -127,7 +127,8 @@ impl<O: Outside> Core<O> {
         reply: impl Fn(Ino) -> Reply,
     ) -> Result<Reply, Failure> {
         let id = intent.id;
-        let removes = plan.make.is_none() && plan.steps.iter().all(|(_, step)| only_forgets(step));
+        let elsewhere = plan.make.iter().chain(&plan.steps).filter(|(shard, _)| *shard != id.shard);
+        let later = self.tells_later && elsewhere.into_iter().all(|(_, step)| can_wait(step));
         // Everybody who may have promised something, whether or not his answer came.
         let mut asked: Vec<ServerId> = Vec::new();
         let decided = self.prepare_all(id, plan, &mut asked).and_then(|made| {
@@ -138,7 +139,7 @@ impl<O: Outside> Core<O> {
         });
         match decided {
             Ok(reply) => {
-                if self.tells_later && removes {
+                if later {
                     self.tell_later(id, &asked);
                 } else {
                     self.tell_commit(id, &asked);

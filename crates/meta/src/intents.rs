@@ -129,10 +129,10 @@ impl Shard {
         Ok(())
     }
 
-    /// Drafts what steps do that were checked. `made`: the numbers of new directories.
+    /// Drafts what steps do that were checked. `made`: the numbers of new directories that are not there yet.
     pub(crate) fn perform(&self, draft: &mut Draft, map: &Map, steps: &[Step], made: &[Ino]) {
         let now = draft.now;
-        let mut made = made.iter();
+        make_directories(draft, steps, made);
         for step in steps {
             match step {
                 Step::PutEntry { dir, name, ino, kind, .. } => {
@@ -150,11 +150,7 @@ impl Shard {
                         draft.drop_entry(home, name, named.kind);
                     }
                 }
-                Step::MakeDirectory { parent, name, mode, uid, gid, layout, .. } => {
-                    let Some(ino) = made.next() else { continue };
-                    let owner = Owner { mode: *mode, uid: *uid, gid: *gid };
-                    draft.put_inode(*ino, Inode::directory(owner, now, *parent, name, *layout));
-                }
+                Step::MakeDirectory { .. } => {}
                 Step::RemoveDirectory { ino } | Step::DropLink { ino } => draft.drop_link(self, map, *ino),
                 Step::RemoveParts { dir, .. } => {
                     for part in self.parts_of(*dir) {
@@ -214,6 +210,21 @@ impl Shard {
     }
 }
 
+/// Drafts the directories of steps that make some.
+fn make_directories(draft: &mut Draft, steps: &[Step], made: &[Ino]) {
+    let making = steps.iter().filter_map(|step| match step {
+        Step::MakeDirectory { parent, name, mode, uid, gid, layout, .. } => {
+            let owner = Owner { mode: *mode, uid: *uid, gid: *gid };
+            Some(Inode::directory(owner, draft.now, *parent, name, *layout))
+        }
+        _ => None,
+    });
+    let inodes: Vec<Inode> = making.collect();
+    for (ino, inode) in made.iter().zip(inodes) {
+        draft.put_inode(*ino, inode);
+    }
+}
+
 /// Makes an intent's promise in one shard: checks, holds and, unless it is the coordinator's `own`, logs. Answers the numbers
 /// of the directories it will make.
 pub(crate) fn promise(
@@ -237,6 +248,8 @@ pub(crate) fn promise(
         bench.shard.intents.insert(intent, prepared);
     } else {
         let mut draft = draft;
+        // A new directory is there from now on: nobody knows its number before the decision.
+        make_directories(&mut draft, steps, &made);
         draft.push(Mutation::PutIntent(intent, Box::new(prepared)));
         bench.commit(draft)?;
     }
@@ -346,7 +359,9 @@ impl<O: Outside> Core<O> {
             } else {
                 let mut draft = Draft::freeing(now);
                 if doing {
-                    bench.shard.perform(&mut draft, &map, &steps, &made);
+                    bench.shard.perform(&mut draft, &map, &steps, &[]);
+                } else {
+                    made.iter().for_each(|ino| draft.push(Mutation::DropInode(*ino)));
                 }
                 draft.push(Mutation::DropIntent(intent));
                 bench.commit(draft)?;

@@ -1,8 +1,9 @@
 //! Decisions that participants hear a moment later.
 //!
 //! What removes a name is over for its caller once the decision is logged: the participants only have to forget what the name was
-//! for, and hold it until they hear of it ([`crate::shard::Key::Leaving`]: whoever looks at it there waits). So removals do not
-//! wait for that hop; their decisions are collected for [`LINGER`] and go out in one message for each participant.
+//! for, and hold it until they hear of it ([`crate::shard::Key::Leaving`]: whoever looks at it there waits). A directory that is
+//! made is there, nameless, since it was promised. So removals and mkdir do not wait for that hop; their decisions are
+//! collected for [`LINGER`] and go out in one message for each participant.
 //!
 //! Nothing depends on the queue: decisions are in the log, and the keeper tells again what was not heard.
 
@@ -64,19 +65,20 @@ impl Teller {
     }
 }
 
-/// Whether a participant may hear of such a step's decision later.
-pub(crate) fn only_forgets(step: &Step) -> bool {
+/// Whether a participant may hear of the decision about such a step later.
+pub(crate) fn can_wait(step: &Step) -> bool {
     matches!(
         step,
         Step::RemoveEntry { .. }
             | Step::RemoveDirectory { .. }
             | Step::RemoveParts { .. }
             | Step::DropLink { .. }
+            | Step::MakeDirectory { .. }
     )
 }
 
 impl<O: Outside> Core<O> {
-    /// Tells participants of a decision about a removal: this server at once, others soon.
+    /// Tells participants of a decision that [can wait](can_wait): this server at once, others soon.
     pub(crate) fn tell_later(&self, id: IntentId, participants: &[ServerId]) {
         let me = self.outside.me();
         let others: Vec<ServerId> = participants.iter().copied().filter(|server| *server != me).collect();
