@@ -230,7 +230,11 @@ impl<O: Outside> Core<O> {
 
     /// Tells participants of a decision. Says whether all have heard it; who has not is told again later.
     pub(crate) fn tell_commit(&self, id: IntentId, participants: &[ServerId]) -> bool {
-        participants.iter().fold(true, |all, server| self.tell(*server, &[id]) && all)
+        let mut all = true;
+        for server in participants {
+            all &= self.tell(*server, &[id]);
+        }
+        all
     }
 
     /// Does something again as long as others are in its way, but not for ever.
