@@ -41,6 +41,22 @@ fn offsets_appends_mappings_and_handed_on_descriptors_are_as_on_a_local_director
     }
 }
 
+#[test]
+fn processes_that_use_one_file_in_turns_see_each_others_bytes() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new("both-turns");
+    let name = site.up_with(4, &["--block-size", "16K"]);
+    let turns = format!("python3 -B {}/programs/turns.py", env!("CARGO_MANIFEST_DIR"));
+    // Each has the file mapped all the time.
+    for (access, seed) in [("fuse", 7), ("both", 8)] {
+        let line = format!("cd /bivouac; {turns} 2500 {seed} kept '{turns} work f' '{turns} work f'; rm f");
+        let said = site.bivouac(["exec", &name, "--access", access, "--", "bash", "-c", &line]);
+        assert_eq!(said.ok(), "2500 operations\n", "{access}");
+    }
+}
+
 fn inside(site: &Site, name: &str, script: &str) -> Finished {
     site.bivouac(["exec", name, "--access", "both", "-v", "--", "bash", "-c", script])
 }

@@ -189,10 +189,18 @@ for at, size in ((16384, 16384), (0, 100000)):
     shared[5:8] = b'xyz'
     shared.flush()
     print(os.pread(f, 3, at + 5)); os.pwrite(f, b'back', at + 5); print(shared[5:9])
+# What a mapping has put into a hole is passed over by nobody, written back or not.
+hole = os.open('hole', os.O_RDWR | os.O_CREAT)
+os.ftruncate(hole, 200000)
+if mounted:
+    kept = mmap.mmap(hole, 200000)
+    kept[100000:100003] = b'new'
+else: os.pwrite(hole, b'new', 100000)
+print(os.lseek(hole, 0, os.SEEK_DATA) <= 100000, 3 in [len(os.pread(hole, 9, 100000).strip(b'\\0'))])
 ";
     for (access, said) in python_in_each_access("mappings", script) {
         let wide = if access == "preload" { "ENODEV\n" } else { "b'xyz'\nb'back'\n" };
-        let expected = format!("True True\nTrue\nTrue\nb'xyz'\nb'back'\n{wide}");
+        let expected = format!("True True\nTrue\nTrue\nb'xyz'\nb'back'\n{wide}True True\n");
         assert_eq!(said, expected, "{access}");
     }
 }

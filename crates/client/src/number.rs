@@ -6,7 +6,7 @@
 
 use crate::error::Fail;
 use crate::handle::Handle;
-use crate::names::New;
+use crate::names::{New, removed};
 use crate::open::how;
 use crate::session::Client;
 use crate::walk::{Failing, Last, led_to};
@@ -39,6 +39,11 @@ impl Client {
     /// The attributes of an inode, exact.
     pub fn stat_number(&self, ino: Ino) -> Result<Attr, Errno> {
         self.exact(*self.attr_of(ino)?)
+    }
+
+    /// What can be said of a directory that is open, and was removed: it is empty, and has no name.
+    pub fn removed_number(&self, dir: Ino) -> Attr {
+        *removed(dir)
     }
 
     /// The attributes of what `name` in `dir` names, exact.

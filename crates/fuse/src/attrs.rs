@@ -62,7 +62,13 @@ impl Call<'_> {
     /// Attributes, also of a directory that was removed.
     fn attr(&self) -> Result<Attr, Errno> {
         match self.face.client.stat_number(self.ino()) {
-            Err(Errno::NOENT | Errno::STALE) => self.face.removed.get(self.ino()).ok_or(Errno::NOENT),
+            Err(Errno::NOENT | Errno::STALE) => {
+                let (face, ino) = (self.face, self.ino());
+                // Removed by others, while it is open here: what it was is not known any more.
+                let open = || face.directories.any(|open| open.ino == ino);
+                let known = face.removed.get(ino);
+                known.or_else(|| open().then(|| face.client.removed_number(ino))).ok_or(Errno::NOENT)
+            }
             other => other,
         }
     }

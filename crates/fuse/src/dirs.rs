@@ -8,6 +8,7 @@
 
 use crate::abi::Reply;
 use crate::face::{Answer, Call, lock};
+use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{DirEntry, FileKind};
 use std::sync::{Arc, Mutex};
@@ -21,8 +22,10 @@ const PARENT: u64 = 2;
 const FIXED: usize = 24;
 
 /// A directory that the kernel has open.
-#[derive(Default)]
-pub(crate) struct OpenDirectory(Mutex<Listed>);
+pub(crate) struct OpenDirectory {
+    pub(crate) ino: Ino,
+    listed: Mutex<Listed>,
+}
 
 /// What came from the servers and was not asked for yet.
 #[derive(Default)]
@@ -35,7 +38,8 @@ struct Listed {
 
 impl Call<'_> {
     pub(crate) fn opendir(&mut self) -> Result<Answer, Errno> {
-        let number = self.face.directories.add(Arc::default());
+        let number =
+            self.face.directories.add(Arc::new(OpenDirectory { ino: self.ino(), listed: Mutex::default() }));
         let mut reply = Reply::new();
         reply.u64(number).u32(0).u32(0);
         Ok(Answer::Told(reply))
@@ -55,7 +59,7 @@ impl Call<'_> {
         let (fh, mut after) = (self.fields.u64()?, self.fields.u64()?);
         let room = self.fields.u32()? as usize;
         let directory = self.face.directories.get(fh)?;
-        let mut listed = lock(&directory.0);
+        let mut listed = lock(&directory.listed);
         let mut reply = Reply(Vec::with_capacity(room));
         if after < PARENT {
             let ino = self.ino();

@@ -227,6 +227,11 @@ impl<T> Handles<T> {
         place.cloned().flatten().ok_or(Errno::BADF)
     }
 
+    pub(crate) fn any(&self, is: impl Fn(&T) -> bool) -> bool {
+        let slab = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        slab.places.iter().flatten().any(|value| is(value))
+    }
+
     pub(crate) fn remove(&self, number: u64) -> Result<Arc<T>, Errno> {
         let mut slab = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let index = usize::try_from(number).map_err(|_| Errno::BADF)?;

@@ -195,7 +195,17 @@ impl Call<'_> {
     pub(crate) fn lseek(&mut self) -> Result<Answer, Errno> {
         let (fh, offset, whence) = (self.fields.u64()?, self.fields.u64()?, self.fields.u32()? as i32);
         let offset = i64::try_from(offset).map_err(|_| Errno::NXIO)?;
-        let found = self.file(fh)?.handle.seek(offset, whence)?;
+        let file = self.file(fh)?;
+        let handle = &file.handle;
+        let found = match whence {
+            // What mappings have put into holes only the kernel knows: all may be data.
+            libc::SEEK_DATA | libc::SEEK_HOLE if self.face.shortcuts.is_detoured(handle.ino()) => {
+                let size = handle.seek(0, libc::SEEK_END)?;
+                let at = u64::try_from(offset).ok().filter(|at| *at < size).ok_or(Errno::NXIO)?;
+                if whence == libc::SEEK_DATA { at } else { size }
+            }
+            _ => handle.seek(offset, whence)?,
+        };
         let mut reply = Reply::new();
         reply.u64(found);
         Ok(Answer::Told(reply))

@@ -71,6 +71,11 @@ impl Shortcuts {
         }
     }
 
+    /// Whether pages of a file may be in the kernel's cache, and changed there.
+    pub(crate) fn is_detoured(&self, ino: Ino) -> bool {
+        lock(&self.0).get(&ino).is_some_and(|entry| entry.detoured)
+    }
+
     /// Data of a file has to go through the mount from here on. When this returns, nothing is under way past it.
     pub(crate) fn detour(&self, ino: Ino) {
         let told = {
