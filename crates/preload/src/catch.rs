@@ -82,6 +82,7 @@ pub fn begin(variable: Option<&CStr>) {
 }
 
 /// What was done.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
 struct Done {
     caught: usize,
     left: usize,
