@@ -21,7 +21,7 @@ const HEAD: u64 = 4096;
 const INTERPRETER: u32 = 3;
 
 /// What is chosen for a command; says it, if that is wanted. `mounted`: there is a mount that it can use.
-pub fn chosen(args: AccessArgs, words: &[OsString], mounted: bool) -> Result<Access, Error> {
+pub fn chosen(args: AccessArgs, words: &[OsString], mounted: impl FnOnce() -> bool) -> Result<Access, Error> {
     if args.catch_syscalls && matches!(args.access, Access::Fuse | Access::Both) {
         return Err(Error::refused(
             "with a mount, there is nothing for --catch-syscalls to catch",
@@ -31,7 +31,7 @@ pub fn chosen(args: AccessArgs, words: &[OsString], mounted: bool) -> Result<Acc
     let (access, why) = match args.access {
         _ if args.fuse => (Access::Fuse, ""),
         Access::Auto if words.first().is_some_and(|program| is_deaf(program)) => {
-            if mounted || can_mount() {
+            if mounted() || can_mount() {
                 (Access::Both, " (no library can be loaded into the program)")
             } else {
                 (Access::Preload, " (no library can be loaded into the program, and no mount made)")

@@ -13,6 +13,7 @@ use bivouac_daemon::controller::ControlLink;
 use bivouac_layout::Epoch;
 use bivouac_node::Environment;
 use bivouac_transport::Endpoint;
+use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -81,18 +82,24 @@ fn with_library_alone(inside: Inside, args: AccessArgs, words: &[OsString]) -> R
 /// `exec`: becomes the command.
 pub fn exec(home: &Home, args: &ExecArgs) -> Result<(), Error> {
     let words = &args.command;
-    let mount = trace_of(&args.name).map(|trace| trace.mount).unwrap_or_default();
-    let existing = existing::find(&args.name, uid(), &mount);
-    let access = access::chosen(args.access, words, existing.here.is_some())?;
+    // Only if it matters: looking at a mount that does not answer takes as long as that lasts.
+    let found = OnceCell::new();
+    let existing = || {
+        found.get_or_init(|| {
+            let mount = trace_of(&args.name).map(|trace| trace.mount).unwrap_or_default();
+            existing::find(&args.name, uid(), &mount)
+        })
+    };
+    let access = access::chosen(args.access, words, || existing().here.is_some())?;
     let mut command = match access {
         Access::Fuse | Access::Both => {
             let mut environment = attachable(home, &args.name)?;
             // Before there is a mount, so that what is missing is said in time.
             let library = (access == Access::Both).then(library).transpose()?;
             if args.access.verbose {
-                eprintln!("bivouac: mount: {}", existing.told(&mount));
+                eprintln!("bivouac: mount: {}", existing().told(&environment.mount));
             }
-            if existing.here.is_none() {
+            if existing().here.is_none() {
                 private::enter(&args.name, &environment.mount)?;
             }
             let Some((program, arguments)) = words.split_first() else {
@@ -124,7 +131,7 @@ fn device(mount: &Path) -> Result<(u32, u32), Error> {
 /// The command that `run` starts: the given one, or where that is to have a mount, this program, which makes the mount and becomes
 /// the given one.
 pub fn command(home: &Home, name: &str, given: AccessArgs, words: &[OsString]) -> Result<Command, Error> {
-    let access = match access::chosen(given, words, false)? {
+    let access = match access::chosen(given, words, || false)? {
         Access::Fuse => "fuse",
         Access::Both => "both",
         _ => return with_library_alone(Inside::find(home, name)?, given, words),

@@ -83,6 +83,10 @@ impl Handle {
     pub fn whole_file(&self, create: bool) -> Option<BorrowedFd<'_>> {
         let blocks = self.in_blocks()?;
         let [server] = blocks.servers()[..] else { return None };
+        // Copies are written by servers.
+        if blocks.layout.replicas != 1 {
+            return None;
+        }
         blocks.local.get(self.client(), server, self.ino(), create)
     }
 
