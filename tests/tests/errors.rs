@@ -214,6 +214,11 @@ for name in ('f', 'd'):
     s = os.stat(name)
     print(s.st_atime_ns, s.st_mtime_ns > 10**18)
     print(set_times(name, (0, 10**9), (0, 0)))
+for size in (0, 10, 100000):
+    open('cut', 'wb').write(b'x' * size)
+    os.utime('cut', (5, 5))
+    open('cut', 'wb').close()
+    print(os.stat('cut').st_mtime > 10**6, os.stat('cut').st_size)
 attempt('negative', os.utime, 'f', ns=(-5 * 10**9, -10**9 + 3))
 print(os.stat('f').st_mtime_ns)";
     python("times", script);

@@ -422,7 +422,8 @@ fn open_existing(
     let inode = bench.shard.inode(ino)?;
     match &inode.body {
         Body::Blocks(_) if truncate => return Ok(Look::Cut(ino)),
-        Body::Record(data) if truncate && !data.is_empty() => {
+        // One that is empty gets a new time.
+        Body::Record(_) if truncate => {
             let mut draft = Draft::freeing(now);
             if let Some(inode) = draft.inode(bench.shard, ino) {
                 crate::file::resize_record(inode, 0, now, &caller.credentials);
