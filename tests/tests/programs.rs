@@ -166,7 +166,7 @@ printf 'all: p\np: a.c b.c a.h\n\tgcc -pipe a.c b.c -o p\n' > Makefile; make; ma
 #[test]
 fn git() {
     let script = r#"export HOME="$S" GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b GIT_AUTHOR_DATE='2020-01-01T00:00:00Z' GIT_COMMITTER_DATE='2020-01-01T00:00:00Z'
-git init -q -b main r; cd r; cp -r "$INPUT"/headers "$INPUT"/numbers .; git add -A; git commit -q -m one; git rev-parse HEAD; git status --short; echo more >> numbers; git diff --stat; git commit -qam two
+git init -q -b main r; cd r; mkdir headers; cp "$INPUT"/headers/[a-e]*.h headers; cp "$INPUT"/numbers .; git add -A; git commit -q -m one; git rev-parse HEAD; git status --short; echo more >> numbers; git diff --stat; git commit -qam two
 git mv numbers n2; git commit -qm three; git log --oneline; git checkout -q -b side HEAD~1; echo s > side; git add side; git commit -qm side; git checkout -q main; git merge -q -m merged side; git rev-parse HEAD; cd ..
 git clone -q r c; git clone -q --no-local r c2; git -C c2 rev-parse HEAD; git -C c fsck --full --strict --no-dangling; git -C c log --stat | tail -3; git -C r gc -q; git -C r fsck; git -C r rev-parse HEAD; diff -r --exclude=.git r c; rm -rf r c/.git c2"#;
     same_as_local("git", script);
