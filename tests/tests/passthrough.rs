@@ -49,9 +49,15 @@ fn can_pass_through() -> bool {
     let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
     let new = (numbers.next(), numbers.next()) >= (Some(6), Some(9));
     let all = std::fs::read_to_string("/proc/self/uid_map").expect("numbers of users");
-    let possible = new && all.split_whitespace().eq(["0", "0", "4294967295"]);
+    let find = "zcat /proc/config.gz 2>/dev/null || cat /boot/config-$(uname -r) 2>/dev/null";
+    let config = Command::new("sh").args(["-c", find]).output().expect("a shell").stdout;
+    // A kernel that does not show how it was built is taken to have it.
+    let built = config.is_empty() || String::from_utf8_lossy(&config).contains("CONFIG_FUSE_PASSTHROUGH=y");
+    let possible = new && built && all.split_whitespace().eq(["0", "0", "4294967295"]);
     if !possible {
-        eprintln!("not tested: passing through needs Linux 6.9, and root outside of user namespaces");
+        eprintln!(
+            "not tested: passing through needs Linux 6.9 with CONFIG_FUSE_PASSTHROUGH, and root outside of user namespaces"
+        );
     }
     possible
 }
