@@ -12,8 +12,9 @@
 use crate::socket::now;
 use std::time::Duration;
 
-/// Longest wait awake.
-const LIMIT: Duration = Duration::from_micros(30);
+/// Longest wait awake: about what waking a sleeper costs. Who waits longer could as well have slept; who gives up sooner sleeps
+/// through what takes another hop.
+const LIMIT: Duration = Duration::from_micros(80);
 /// A core that comes back later than this was used by somebody else.
 const TAKEN: Duration = Duration::from_micros(4);
 /// Payloads from this on are bulk transfers.
