@@ -202,19 +202,16 @@ impl Shard {
         }
     }
 
-    /// Waits while a directory's entries are on the move, or an intent is about to remove it.
+    /// Waits while a directory's entries are on the move. (That it is not being removed, [`Shard::home`] has seen to.)
     pub(crate) fn may_change(&self, home: Home) -> Op<()> {
-        let dir = match home {
+        let splitting = match home {
             Home::Packed(dir) => {
                 let state = self.inodes.get(dir).and_then(|i| i.as_directory().map(|d| d.state));
-                if state == Some(Spread::Splitting) {
-                    return Err(Stop::Wait);
-                }
-                dir
+                state == Some(Spread::Splitting)
             }
-            Home::Part(dir, _) => dir,
+            Home::Part(..) => false,
         };
-        self.content_stays(dir)
+        if splitting { Err(Stop::Wait) } else { Ok(()) }
     }
 
     /// Waits while an intent removes the directory.
