@@ -261,6 +261,30 @@ fn a_removal_over_two_servers_is_seen_on_both_as_soon_as_it_is_answered() {
 }
 
 #[test]
+fn a_participant_that_was_away_when_a_decision_was_told_hears_of_it_when_it_is_back() {
+    let cluster = Cluster::with(3, |options| options.background = true);
+    let client = Client::new(&cluster);
+    let second = ServerId(1);
+    let dir = name_where("d", |name| directory_server(&cluster.inner, Ino::ROOT, name) == second);
+    client.mkdir(&dir).unwrap();
+    for round in 0..3 {
+        // The name is on the server that goes on, the inode on the one that is killed.
+        let (far, near) = (format!("{dir}/f{round}"), format!("f{round}"));
+        let file = client.put(&far, b"").unwrap();
+        client.link(&far, &near).unwrap();
+        let gone = client
+            .mkdir(&format!("{dir}/gone{round}"))
+            .and_then(|()| client.dir(&format!("{dir}/gone{round}")));
+        client.unlink(&near).unwrap();
+        cluster.kill(second);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        cluster.start(second);
+        assert_eq!(client.attr(file).unwrap().nlink, 1, "round {round}");
+        assert!(client.attr(gone.unwrap().ino).is_ok(), "round {round}");
+    }
+}
+
+#[test]
 fn requests_that_take_a_directory_for_what_it_is_not_are_refused() {
     let cluster = Cluster::new(3);
     let client = Client::new(&cluster);
