@@ -237,6 +237,12 @@ def generator(directory, options, inside=None, remote=False):
     return {phase["op"]: phase for phase in result["phases"]}
 
 
+def round_trips(sockets, files, clients=1, spread=False):
+    """What came of round trips with nothing in them: as many for each client as there are files, and again."""
+    options = ["--null", sockets, "--procs", clients, "--null-servers", 4, "--files", files * 2]
+    return generator(None, options + (["--null-spread"] if spread else []))
+
+
 def fio(directory, jobs, command=lambda c: c):
     """Runs fio with all jobs one after the other; bytes a second, and bytes for each second of processor time, by (name, which).
 

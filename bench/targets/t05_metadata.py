@@ -22,6 +22,24 @@ def measure(bench):
                     rows(bench, deployment, sockets, remote, clients, shape, files)
 
 
+def wait_for_split(deployment, directory):
+    """Returns when new files of a directory go to all servers: else it would be judged by what it is not."""
+    names = [f"{directory}/probe.{n}" for n in range(64)]
+    for _ in range(20):
+        before = held(deployment)
+        deployment.run(["touch", *names])
+        after = held(deployment)
+        deployment.run(["rm", *names])
+        if all(b < a for b, a in zip(before, after)):
+            return
+        time.sleep(0.5)
+    raise harness.Failed(f"{directory} was not split")
+
+
+def held(deployment):
+    return [server["inodes"] for server in deployment.status()["servers"]]
+
+
 def rows(bench, deployment, sockets, remote, clients, shape, files):
     directory = f"{deployment.mount}/{sockets}{clients}{'split' if shape else ''}"
     requests = {}
@@ -35,7 +53,8 @@ def rows(bench, deployment, sockets, remote, clients, shape, files):
         for client in range(clients):
             deployment.run(["mkdir", "-p", f"{directory}/bench.{client}/stays"])
         load(SPLIT_AT + 500, ["create"], "--keep")
-        time.sleep(2)
+        for client in range(clients):
+            wait_for_split(deployment, f"{directory}/bench.{client}")
         load(SPLIT_AT + 500, ["unlink"])
 
     def subject():
@@ -44,8 +63,7 @@ def rows(bench, deployment, sockets, remote, clients, shape, files):
         return {op: phases[op]["rate"] for op in OPS}
 
     def limit():
-        options = ["--null", sockets, "--procs", clients, "--null-servers", 4, "--files", files * 2]
-        rate = harness.generator(None, options + (["--null-spread"] if shape else []))["rate"]
+        rate = harness.round_trips(sockets, files, clients, spread=bool(shape))["rate"]
         return {op: rate for op in OPS}
 
     for op, pair in bench.in_turns(subject, limit).items():

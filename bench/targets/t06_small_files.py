@@ -19,8 +19,7 @@ def measure(bench):
                 return {op: phases[op]["latency_us"]["mean"] for op in OPS}
 
             def limit():
-                options = ["--null", sockets, "--null-servers", 4, "--files", files * 2]
-                mean = harness.generator(None, options)["latency_us"]["mean"]
+                mean = harness.round_trips(sockets, files)["latency_us"]["mean"]
                 return {op: mean for op in OPS}
 
             for op, pair in bench.in_turns(subject, limit).items():
