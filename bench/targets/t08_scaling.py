@@ -6,7 +6,7 @@ import nets
 TARGET = 8
 BLOCK = 512 << 10
 # Mbit/s of each link, by the number of nodes.
-RATES = {2: 100, 4: 100, 8: 100, 16: 50}
+RATES = {2: 100, 4: 100, 8: 100, 16: 25}
 
 
 def measure(bench):
@@ -29,7 +29,7 @@ def one(bench, network, nodes, rate, seconds):
         for one_file in (True, False):
             # Every request has a block on each node: it meets all links alike.
             transfer = nodes * BLOCK
-            options = ["--procs", procs, "--size", max(size // transfer, 1) * transfer, "--transfer", transfer, "--keep", *via]
+            options = ["--procs", procs, "--size", max(size // transfer, 2) * transfer, "--transfer", transfer, "--keep", *via]
             options += ["--one-file"] if one_file else []
             figures = {"pwrite": [], "pread": []}
             links = {"pwrite": [], "pread": []}
