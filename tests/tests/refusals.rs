@@ -234,8 +234,8 @@ fn a_source_that_vanishes_while_it_is_copied_is_reported_and_the_rest_is_copied(
     site.bivouac(["flush", &name, "/nosuch", &gone]).fails(68, &["nosuch"]);
 }
 
-/// A program named `ssh` that runs the command here if the host is `localhost`, and hangs if it is to start a daemon on a
-/// host named `hangs`. It notes down how it was called. Answers the `PATH` that finds it.
+/// A program named `ssh` that runs the command here if the host is `localhost`, hangs if it is to start a daemon on a
+/// host named `hangs`, and knows no host named `mistyped`. It notes down how it was called. Answers the `PATH` that finds it.
 fn fake_ssh(site: &Site) -> String {
     let bin = site.path("bin");
     std::fs::create_dir(&bin).expect("makes it");
@@ -248,6 +248,7 @@ case "$2 $3" in
 localhost*) ;;
 hangs*--cleanup) ;;
 hangs*) exec sleep 100 ;;
+mistyped*) echo "ssh: Could not resolve hostname $2: Name or service not known" >&2; exit 255 ;;
 *) echo "no route to $2" >&2; exit 255 ;;
 esac
 shift 2
@@ -272,7 +273,13 @@ fn ssh_starts_the_same_deployment_without_a_secret_on_its_command_line() {
     };
     run(&["up", &name, "--hosts", "elsewhere", "--launcher", "ssh"])
         .fails(66, &["elsewhere", "no route to elsewhere", "without a password"]);
-    site.assert_nothing_left(&name, &[]);
+    // Whether something was begun there nobody knows.
+    run(&["down", &name]).fails(67, &["elsewhere", "--force"]);
+    run(&["down", &name, "--force"]).ok();
+    let up = run(&["up", &name, "--hosts", "mistyped", "--launcher", "ssh"]);
+    assert!(!up.err.contains("could be removed"), "nothing is to be cleaned where nobody got to: {}", up.err);
+    up.fails(66, &["mistyped", "not resolve", "ssh mistyped"]);
+    assert!(!site.home().join(&name).exists(), "nothing is left to be taken down");
     run(&["up", &name, "--hosts", "localhost", "--launcher", "ssh", "--servers", "2"]).ok();
     let calls = std::fs::read_to_string(site.path("ssh.log")).expect("was called");
     let key = std::fs::read_to_string(run_dir(&name).join("key")).expect("a key");

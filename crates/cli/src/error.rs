@@ -63,6 +63,16 @@ pub enum Error {
         /// The daemon refuses what the user gave.
         refused: bool,
     },
+    /// The launcher did not get to a host: nothing was done there.
+    #[error("{host}: {cause}")]
+    Unreached {
+        /// Where.
+        host: String,
+        /// What the launcher said.
+        cause: String,
+        /// What to do.
+        remedy: String,
+    },
     /// Something does not answer.
     #[error("{cause}")]
     Unanswered {
@@ -125,6 +135,7 @@ impl Error {
             )),
             Error::Refused { remedy, .. }
             | Error::Launch { remedy, .. }
+            | Error::Unreached { remedy, .. }
             | Error::Unanswered { remedy, .. }
             | Error::Copy { remedy, .. } => Some(remedy.clone()),
             Error::Exec { cause, .. } if cause.kind() == std::io::ErrorKind::NotFound => {
@@ -151,7 +162,7 @@ impl Error {
         match self {
             Error::Unknown(_) | Error::NotRunning { .. } => exit::UNKNOWN,
             Error::Refused { .. } | Error::Launch { refused: true, .. } => exit::REFUSED,
-            Error::Launch { .. } => exit::LAUNCH,
+            Error::Launch { .. } | Error::Unreached { .. } => exit::LAUNCH,
             Error::Unanswered { .. } => exit::UNANSWERED,
             Error::Copy { .. } => exit::COPY,
             Error::Exec { cause, .. } if cause.kind() == std::io::ErrorKind::NotFound => exit::NOT_FOUND,

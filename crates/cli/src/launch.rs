@@ -108,6 +108,11 @@ pub trait Launcher: Sync {
 
     /// What to look at when the command fails without an answer of the program.
     fn hint(&self, host: &str) -> String;
+
+    /// Whether a command that ended without an answer of the program, with these words, never got to the host.
+    fn never_arrived(&self, _said: &str) -> bool {
+        false
+    }
 }
 
 /// The launcher of a kind.
@@ -211,6 +216,9 @@ fn run<O: Serialize>(
             Ok(report)
         }
         Err(Talk::Spawn(e)) => Err(failed(format!("cannot run {program}: {e}"))),
+        Err(Talk::Silent { stderr, .. }) if launcher.never_arrived(&stderr) => {
+            Err(Error::Unreached { host: host.to_owned(), cause: stderr, remedy: launcher.hint(host) })
+        }
         Err(Talk::Silent { status, stderr }) => {
             let said = if stderr.is_empty() { String::new() } else { format!(": {stderr}") };
             Err(failed(format!("{program} ended without an answer ({status}){said}")))

@@ -53,8 +53,8 @@ pub fn up(home: &Home, name: &str, args: &ServerArgs, ephemeral: bool) -> Result
         Some(record) => resume(&directory, record, args, &lock),
         None => {
             let result = found(home, &directory, args, ephemeral, &lock);
-            if result.is_err() && fresh {
-                // Nothing of it was used yet, or it was removed after use.
+            if result.is_err() && fresh && matches!(directory.load(), Err(Error::Unknown(_))) {
+                // Nothing was begun. What could not be removed stays on record, for `down`.
                 let _ = directory.remove();
             }
             result
@@ -209,14 +209,20 @@ fn launch_all(record: &mut Record, key: &Key, directory: &Directory, existing: b
         threads.into_iter().map(|t| t.join().unwrap_or(Err(Error::Interrupted(libc::SIGABRT)))).collect()
     });
     let mut failed = None;
-    for (daemon, answer) in record.daemons.iter_mut().zip(answers) {
-        match answer.and_then(|ready| fill_in(daemon, ready)) {
-            Ok(()) => {}
+    let mut begun = Vec::with_capacity(answers.len());
+    for (mut daemon, answer) in record.daemons.drain(..).zip(answers) {
+        match answer.and_then(|ready| fill_in(&mut daemon, ready)) {
+            Ok(()) => begun.push(daemon),
             Err(error) => {
+                // Where nobody got to and nothing was before, nothing is to be cleaned.
+                if existing || !matches!(error, Error::Unreached { .. }) {
+                    begun.push(daemon);
+                }
                 failed.get_or_insert(error);
             }
         }
     }
+    record.daemons = begun;
     // Also what did start is written down: it has to be found again to be ended.
     directory.save(record)?;
     failed.map_or(Ok(()), Err)
