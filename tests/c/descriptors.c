@@ -227,6 +227,32 @@ static void modes(void)
     close(path);
 }
 
+/* What was opened with O_PATH names something, and refuses everything else. */
+static void names_only(const char *what, int path, int file)
+{
+    struct flock lock = { .l_type = F_RDLCK, .l_whence = SEEK_SET };
+    off_t from = 0, to = 0;
+    int number = 0;
+    say("%s", what);
+    TELL(lseek(path, 0, SEEK_SET));
+    TELL(fsync(path));
+    TELL(fallocate(path, 0, 0, 10));
+    TELL(fallocate(path, 0, 0, -1));
+    TELL(ftruncate(path, 0));
+    TELL(ftruncate(path, -1));
+    TELL(posix_fadvise(path, 0, 0, POSIX_FADV_NORMAL));
+    TELL(copy_file_range(path, &from, file, &to, 1, 0));
+    TELL(copy_file_range(file, &from, path, &to, 1, 0));
+    TELL(flock(path, LOCK_SH | LOCK_NB));
+    TELL(fcntl(path, F_SETLK, &lock));
+    TELL(fcntl(path, F_GETLK, &lock));
+    TELL(fcntl(path, F_SETFL, O_APPEND));
+    TELL(fcntl(path, F_SETFD, FD_CLOEXEC));
+    TELL(ioctl(path, FIONREAD, &number));
+    say("flags %o %d", fcntl(path, F_GETFL) & (O_PATH | O_APPEND | O_DIRECTORY | O_ACCMODE), fcntl(path, F_GETFD));
+    close(path);
+}
+
 /* Asks in a child whether a lock can be had: 0 yes, 1 no. */
 static int flock_free(int how)
 {
@@ -253,10 +279,35 @@ static int range_free(short type, off_t start, off_t length)
     return WEXITSTATUS(status);
 }
 
+/* Whether the first bytes are locked by another. */
+static int locked_for_others(const char *name)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = open(in(name), O_RDWR);
+        struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 5 };
+        _exit(fcntl(fd, F_SETLK, &lock) == 0 ? 0 : 1);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    return WEXITSTATUS(status);
+}
+
 static int set_range(int fd, int command, short type, off_t start, off_t length)
 {
     struct flock lock = { .l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = length };
     return fcntl(fd, command, &lock);
+}
+
+static void paths_only(void)
+{
+    int file = open(in("digits"), O_RDWR);
+    names_only("a file", open(in("digits"), O_PATH), file);
+    names_only("a directory", open(in("."), O_PATH | O_DIRECTORY), file);
+    say("locked %d", set_range(file, F_SETLK, F_WRLCK, 0, 5));
+    close(open(in("digits"), O_PATH));
+    say("locks outlive its descriptors %d", locked_for_others("digits"));
+    close(file);
 }
 
 static void whole_locks(void)
@@ -428,6 +479,7 @@ int main(int argc, char **argv)
     over_sockets();
     appending();
     modes();
+    paths_only();
     whole_locks();
     range_locks();
     closing_all();

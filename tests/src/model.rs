@@ -152,7 +152,15 @@ impl Play {
         );
         for (index, (client, call)) in program.iter().enumerate() {
             let mut client = *client;
-            let elsewhere = matches!(call, Call::Copy { .. } | Call::MapRead { .. } | Call::MapWrite { .. });
+            let elsewhere = matches!(
+                call,
+                Call::Copy { .. }
+                    | Call::MapRead { .. }
+                    | Call::MapWrite { .. }
+                    | Call::Reopen { .. }
+                    | Call::ReadlinkSlot { .. }
+                    | Call::At { enter: true, .. }
+            );
             if self.faces[client].is_library() && elsewhere {
                 client = 0;
             }
@@ -160,13 +168,13 @@ impl Play {
             let Some(expected) = reference.expect(client, &call) else { continue };
             let (begin, mut attempts) = (Instant::now(), 0);
             let (dir, inner) = match &call {
-                Call::At { slot, call } => (Some(*slot), &**call),
+                Call::At { slot, enter, call } => (Some((*slot, *enter)), &**call),
                 call => (None, call),
             };
             loop {
                 let answer = self.faces[client].obey(&Order::Do(call.clone()));
                 let Err(wrong) = reference.judge(&expected, &answer) else {
-                    if let Call::Times { .. } = inner {
+                    if let Call::Times { .. } | Call::TimesEmpty { .. } = inner {
                         std::thread::sleep(CLOCK_TICK);
                     }
                     break;
@@ -187,7 +195,7 @@ impl Play {
                         let target = call::Target::Link(path.clone());
                         let look = Call::Stat { target };
                         self.faces[client].obey(&Order::Do(match dir {
-                            Some(slot) => Call::At { slot, call: Box::new(look) },
+                            Some((slot, enter)) => Call::At { slot, enter, call: Box::new(look) },
                             None => look,
                         }));
                     }

@@ -141,6 +141,13 @@ impl Handle {
         self.client.meta_on(self.ino, &request).map(|_| ())
     }
 
+    /// The slot of what may be used. Opened with O_PATH it only names something.
+    pub(crate) fn usable(&self) -> Result<&'static Slot, Errno> {
+        let slot = self.slot()?;
+        let path_only = slot.flags.load(Ordering::Relaxed) as i32 & libc::O_PATH != 0;
+        if path_only { Err(Errno::BADF) } else { Ok(slot) }
+    }
+
     fn readable(&self) -> Result<&'static Slot, Errno> {
         let slot = self.slot()?;
         let flags = slot.flags.load(Ordering::Relaxed) as i32;
@@ -343,7 +350,7 @@ impl Handle {
 
     /// Moves the shared offset. `whence` as for `lseek(2)`; a directory's offsets are cookies.
     pub fn seek(&self, offset: i64, whence: i32) -> Result<u64, Errno> {
-        let slot = self.slot()?;
+        let slot = self.usable()?;
         let _guard = self.client().table().lock_offset(slot);
         let base = match whence {
             libc::SEEK_SET => 0,
@@ -392,8 +399,8 @@ impl Handle {
 
     /// Sets the size (`ftruncate`).
     pub fn truncate(&self, size: u64) -> Result<(), Errno> {
-        let path_only = self.slot()?.flags.load(Ordering::Relaxed) as i32 & libc::O_PATH != 0;
-        self.writable().map_err(|_| if path_only { Errno::BADF } else { Errno::INVAL })?;
+        self.usable()?;
+        self.writable().map_err(|_| Errno::INVAL)?;
         // The description keeps its older size generation: what it wrote before must not count at its close.
         let attr = self.client.truncate_of(self.ino, size)?;
         self.learn(&attr);
@@ -402,6 +409,7 @@ impl Handle {
 
     /// Allocates, punches or zeroes a range; `mode` as for `fallocate(2)`.
     pub fn fallocate(&self, mode: i32, offset: i64, len: i64) -> Result<(), Errno> {
+        self.usable()?;
         let (Ok(offset), Ok(len @ 1..)) = (u64::try_from(offset), u64::try_from(len)) else {
             return Err(Errno::INVAL);
         };
@@ -457,6 +465,7 @@ impl Handle {
     /// Puts data and attributes on stable storage, on all servers that hold any. (What `fdatasync` may leave out,
     /// times, is in the same log as what it may not: the size, and where the data is.)
     pub fn sync(&self) -> Result<(), Errno> {
+        self.usable()?;
         if !self.directory {
             if self.in_blocks().is_none() {
                 // It may have left its record without this process noticing.

@@ -76,10 +76,10 @@ impl Handle {
     /// The next entries from the shared position, about `max` of them, and moves it behind them. `.` and `..` come
     /// first; nothing at the end.
     pub fn list(&self, max: usize) -> Result<Entries, Errno> {
+        let slot = self.usable()?;
         if !self.is_directory() {
             return Err(Errno::NOTDIR);
         }
-        let slot = self.slot()?;
         let _guard = self.client().table().lock_offset(slot);
         let mut after = slot.offset.load(Ordering::Relaxed);
         let mut entries = Vec::new();

@@ -53,11 +53,14 @@ pub enum Hold {
 }
 
 /// One call. Names and arguments are those of the system calls. `MapRead` and `MapWrite` (in a kernel mount only) go through a shared
-/// mapping of the file, which is opened anew for it; the paths of the call in `At` begin at an open directory, as those of `openat`.
+/// mapping of the file, which is opened anew for it; the paths of the call in `At` begin at an open directory, as those of `openat`,
+/// or after `fchdir` to it (`enter`). `Reopen` goes through `/proc/self/fd`; so does `LinkSlot`, or else
+/// with AT_EMPTY_PATH, as `StatEmpty` and `TimesEmpty`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the system calls' own arguments")]
 pub enum Call {
     Open { slot: u8, path: String, flags: i32, mode: u32 },
+    Reopen { slot: u8, from: u8, flags: i32 },
     Close { slot: u8 },
     Dup { from: u8, to: u8 },
     Append { slot: u8, on: bool },
@@ -71,13 +74,16 @@ pub enum Call {
     Allocate { slot: u8, mode: i32, offset: i64, len: i64 },
     Sync { slot: u8 },
     Stat { target: Target },
+    StatEmpty { slot: u8 },
     Chmod { target: Target, mode: u32 },
     Times { target: Target, atime: Stamp, mtime: Stamp },
+    TimesEmpty { slot: u8, atime: Stamp, mtime: Stamp },
     Rename { from: String, to: String, flags: u32 },
     Link { from: String, to: String, follow: bool },
-    LinkSlot { slot: u8, to: String },
+    LinkSlot { slot: u8, to: String, empty: bool },
     Symlink { target: String, path: String },
     Readlink { path: String },
+    ReadlinkSlot { slot: u8 },
     Unlink { path: String },
     Mkdir { path: String, mode: u32 },
     Rmdir { path: String },
@@ -90,7 +96,7 @@ pub enum Call {
     TestLock { slot: u8, domain: Domain, exclusive: bool, start: u64, len: u64 },
     MapRead { slot: u8, offset: u64, len: u64 },
     MapWrite { slot: u8, offset: u64, len: u64, seed: u8 },
-    At { slot: u8, call: Box<Call> },
+    At { slot: u8, enter: bool, call: Box<Call> },
 }
 
 /// What `stat` shows.

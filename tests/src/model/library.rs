@@ -64,7 +64,9 @@ impl Library {
 
     fn close(&mut self, slot: u8) {
         let Some(Open { handle, placeholder }) = self.slots[slot as usize].take() else { return };
-        self.client.release_process_locks(handle.ino());
+        if handle.flags() & libc::O_PATH == 0 {
+            self.client.release_process_locks(handle.ino());
+        }
         if let Some(placeholder) = Arc::into_inner(placeholder) {
             drop(placeholder);
             self.client.closed(handle.id());
@@ -77,6 +79,11 @@ impl Library {
 
     fn call(&mut self, call: &Call) -> Outcome {
         let (client, here) = (self.client, self.here);
+        if let Some(slot) = more_than_a_path(call)
+            && self.handle(slot)?.flags() & libc::O_PATH != 0
+        {
+            return Err(libc::EBADF);
+        }
         match call {
             Call::Open { slot, path, flags, mode } => {
                 let handle = client.open(here, path.as_bytes(), *flags, *mode).map_err(failed)?;
@@ -118,8 +125,9 @@ impl Library {
             Call::Seek { slot, offset, whence } => {
                 self.handle(*slot)?.seek(*offset, *whence).map(Answer::Count).map_err(failed)
             }
+            Call::Reopen { .. } | Call::ReadlinkSlot { .. } => Err(libc::ENOSYS),
             Call::Copy { .. } | Call::MapRead { .. } | Call::MapWrite { .. } => Err(libc::ENOSYS),
-            Call::At { slot, call } => {
+            Call::At { slot, call, .. } => {
                 self.here = self.handle(*slot)?.ino();
                 let outcome = self.call(call);
                 self.here = here;
@@ -138,6 +146,9 @@ impl Library {
                 done(self.handle(*slot)?.fallocate(*mode, *offset, *len))
             }
             Call::Sync { slot } => done(self.handle(*slot)?.sync()),
+            Call::StatEmpty { slot } => {
+                self.handle(*slot)?.attr().map(|attr| Answer::Seen(seen(&attr))).map_err(failed)
+            }
             Call::Stat { target } => {
                 let attr = match target {
                     Target::Path(path) => client.stat(here, path.as_bytes(), true).map_err(failed)?,
@@ -150,17 +161,13 @@ impl Library {
                 self.set(target, SetAttr { mode: Some(*mode as u16), ..SetAttr::default() }, true)
             }
             Call::Times { atime: Stamp::Omit, mtime: Stamp::Omit, .. } => Ok(Answer::Done),
+            Call::TimesEmpty { slot, atime, mtime } => {
+                let (atime, mtime) = (set_time(*atime), set_time(*mtime));
+                done(self.handle(*slot)?.set_attr(SetAttr { atime, mtime, ..SetAttr::default() }))
+            }
             Call::Times { target, atime, mtime } => {
-                let stamp = |stamp: &Stamp| match stamp {
-                    Stamp::Now => Some(SetTime::Now),
-                    Stamp::Omit => None,
-                    Stamp::To(time) => Some(SetTime::To(*time)),
-                };
-                self.set(
-                    target,
-                    SetAttr { atime: stamp(atime), mtime: stamp(mtime), ..SetAttr::default() },
-                    false,
-                )
+                let (atime, mtime) = (set_time(*atime), set_time(*mtime));
+                self.set(target, SetAttr { atime, mtime, ..SetAttr::default() }, false)
             }
             Call::Rename { from, to, flags } => {
                 done(client.rename(here, from.as_bytes(), here, to.as_bytes(), *flags))
@@ -168,7 +175,7 @@ impl Library {
             Call::Link { from, to, follow } => {
                 done(client.link(here, from.as_bytes(), here, to.as_bytes(), *follow))
             }
-            Call::LinkSlot { slot, to } => {
+            Call::LinkSlot { slot, to, .. } => {
                 done(client.link(self.handle(*slot)?.ino(), b".", here, to.as_bytes(), true))
             }
             Call::Symlink { target, path } => done(client.symlink(target.as_bytes(), here, path.as_bytes())),
@@ -181,9 +188,6 @@ impl Library {
             Call::List { target } => match target {
                 Target::Slot(slot) => {
                     let handle = self.handle(*slot)?;
-                    if !handle.is_directory() {
-                        return Err(libc::ENOTDIR);
-                    }
                     handle.seek(0, libc::SEEK_SET).map_err(failed)?;
                     list(handle)
                 }
@@ -282,11 +286,36 @@ impl Library {
     }
 }
 
+fn set_time(stamp: Stamp) -> Option<SetTime> {
+    match stamp {
+        Stamp::Now => Some(SetTime::Now),
+        Stamp::Omit => None,
+        Stamp::To(time) => Some(SetTime::To(time)),
+    }
+}
+
 fn kind(domain: Domain) -> LockKind {
     match domain {
         Domain::Process => LockKind::Process,
         Domain::Description => LockKind::Description,
         Domain::Whole => LockKind::Flock,
+    }
+}
+
+/// The descriptor of a call that O_PATH is not enough for: as libc's faces, it does not come to the client core then.
+fn more_than_a_path(call: &Call) -> Option<u8> {
+    match call {
+        Call::Append { slot, .. }
+        | Call::Lock { slot, .. }
+        | Call::TestLock { slot, .. }
+        | Call::Chmod { target: Target::Slot(slot), .. }
+        | Call::SetXattr { target: Target::Slot(slot), .. }
+        | Call::GetXattr { target: Target::Slot(slot), .. }
+        | Call::ListXattr { target: Target::Slot(slot) }
+        | Call::RemoveXattr { target: Target::Slot(slot), .. } => Some(*slot),
+        Call::Times { atime: Stamp::Omit, mtime: Stamp::Omit, .. } => None,
+        Call::Times { target: Target::Slot(slot), .. } => Some(*slot),
+        _ => None,
     }
 }
 

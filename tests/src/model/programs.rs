@@ -70,6 +70,7 @@ fn flags() -> impl Strategy<Value = i32> {
         rare(libc::O_DIRECT, 20),
         rare(libc::O_SYNC, 20),
         rare(libc::O_DSYNC, 20),
+        rare(libc::O_PATH, 7),
     );
     let what = prop_oneof![
         10 => Just(libc::O_CREAT),
@@ -79,12 +80,19 @@ fn flags() -> impl Strategy<Value = i32> {
         1 => Just(libc::O_TMPFILE),
         1 => Just(libc::O_TMPFILE | libc::O_EXCL),
     ];
-    (access, more, what).prop_map(|(access, (a, b, c, direct, e, f), what)| {
+    (access, more, what).prop_map(|(access, (a, b, c, direct, e, f, path), what)| {
         // Local file systems do not agree on directories.
         let direct =
             if what & (libc::O_CREAT | libc::O_TMPFILE) & !libc::O_DIRECTORY == 0 { 0 } else { direct };
-        access | a | b | c | direct | e | f | what
+        access | a | b | c | direct | e | f | path | what
     })
+}
+
+/// Flags to open with what is open already.
+fn reopening() -> impl Strategy<Value = i32> {
+    let access = select(vec![libc::O_RDWR, libc::O_RDONLY, libc::O_WRONLY]);
+    let more = select(vec![0, 0, libc::O_APPEND, libc::O_TRUNC, libc::O_DIRECTORY, libc::O_PATH]);
+    (access, more).prop_map(|(access, more)| access | more)
 }
 
 fn opening() -> impl Strategy<Value = Call> {
@@ -119,7 +127,11 @@ fn relative() -> impl Strategy<Value = Call> {
         1 => (path(), stamp(), stamp())
             .prop_map(|(path, atime, mtime)| Call::Times { target: Target::Path(path), atime, mtime }),
     ];
-    (slot(), call).prop_map(|(slot, call)| Call::At { slot, call: Box::new(call) })
+    (slot(), 0..4u8, call).prop_map(|(slot, enter, call)| Call::At {
+        slot,
+        enter: enter == 0,
+        call: Box::new(call),
+    })
 }
 
 fn stamp() -> impl Strategy<Value = Stamp> {
@@ -163,6 +175,7 @@ fn call() -> impl Strategy<Value = Call> {
     ];
     let files = prop_oneof![
         12 => opening(),
+        2 => (slot(), slot(), reopening()).prop_map(|(slot, from, flags)| Call::Reopen { slot, from, flags }),
         4 => slot().prop_map(|slot| Call::Close { slot }),
         2 => (slot(), slot()).prop_map(|(from, to)| Call::Dup { from, to }),
         1 => (slot(), any::<bool>()).prop_map(|(slot, on)| Call::Append { slot, on }),
@@ -194,9 +207,10 @@ fn call() -> impl Strategy<Value = Call> {
     let names = prop_oneof![
         6 => renaming(),
         3 => (path(), path(), any::<bool>()).prop_map(|(from, to, follow)| Call::Link { from, to, follow }),
-        1 => (slot(), path()).prop_map(|(slot, to)| Call::LinkSlot { slot, to }),
+        2 => (slot(), path(), any::<bool>()).prop_map(|(slot, to, empty)| Call::LinkSlot { slot, to, empty }),
         3 => (links, path()).prop_map(|(target, path)| Call::Symlink { target, path }),
         1 => path().prop_map(|path| Call::Readlink { path }),
+        1 => slot().prop_map(|slot| Call::ReadlinkSlot { slot }),
         4 => path().prop_map(|path| Call::Unlink { path }),
         6 => (path(), mode()).prop_map(|(path, mode)| Call::Mkdir { path, mode }),
         3 => path().prop_map(|path| Call::Rmdir { path }),
@@ -206,7 +220,10 @@ fn call() -> impl Strategy<Value = Call> {
         }),
     ];
     let attributes = prop_oneof![
-        8 => target().prop_map(|target| Call::Stat { target }),
+        7 => target().prop_map(|target| Call::Stat { target }),
+        2 => slot().prop_map(|slot| Call::StatEmpty { slot }),
+        1 => (slot(), stamp(), stamp())
+            .prop_map(|(slot, atime, mtime)| Call::TimesEmpty { slot, atime, mtime }),
         2 => (target(), mode()).prop_map(|(target, mode)| match target {
             Target::Link(path) => Call::Chmod { target: Target::Path(path), mode },
             target => Call::Chmod { target, mode },

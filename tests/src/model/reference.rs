@@ -7,6 +7,7 @@
 
 mod files;
 mod names;
+mod paths;
 
 use super::call::{Answer, Call, Domain, Held, Hold, SLOTS, Seen, Stamp, Target, pattern};
 use super::locks::{Locks, Owner};
@@ -22,6 +23,8 @@ pub enum Expected {
     Attributes(u64),
     /// Where data (or a hole) begins at or after an offset: file systems may differ, but must not lie.
     Begin { node: u64, description: u64, offset: u64, hole: bool },
+    /// The attributes of an inode that is gone, or that it is.
+    Gone(u64),
     /// One of these locks, in part or whole.
     OneOf(Vec<Held>),
     /// Whatever it answers.
@@ -35,6 +38,8 @@ pub struct Rules {
     pub directory_sizes: bool,
     /// `fallocate` can zero a range.
     pub zero_range: bool,
+    /// A descriptor that was opened with O_PATH keeps an inode.
+    pub paths_keep: bool,
 }
 
 struct Description {
@@ -97,10 +102,15 @@ impl Reference {
             found.map(|found| *slot = found)
         };
         match &mut call {
-            Call::Open { slot, .. } => match (0..SLOTS).find(|s| self.slots[client][*s as usize].is_none()) {
-                Some(free) => *slot = free,
-                None => return Some(Call::Close { slot: *slot % SLOTS }),
-            },
+            Call::Open { slot, .. } | Call::Reopen { slot, .. } => {
+                match (0..SLOTS).find(|s| self.slots[client][*s as usize].is_none()) {
+                    Some(free) => *slot = free,
+                    None => return Some(Call::Close { slot: *slot % SLOTS }),
+                }
+                if let Call::Reopen { from, .. } = &mut call {
+                    open(from)?;
+                }
+            }
             Call::Dup { from, to } => {
                 open(from)?;
                 *to %= SLOTS;
@@ -122,12 +132,15 @@ impl Reference {
             | Call::Allocate { slot, .. }
             | Call::Sync { slot }
             | Call::LinkSlot { slot, .. }
+            | Call::ReadlinkSlot { slot }
             | Call::MapRead { slot, .. }
             | Call::MapWrite { slot, .. }
             | Call::Lock { slot, .. }
             | Call::TestLock { slot, .. } => open(slot)?,
             Call::Truncate { target: Target::Slot(slot), .. }
             | Call::Stat { target: Target::Slot(slot) }
+            | Call::StatEmpty { slot }
+            | Call::TimesEmpty { slot, .. }
             | Call::Chmod { target: Target::Slot(slot), .. }
             | Call::Times { target: Target::Slot(slot), .. }
             | Call::List { target: Target::Slot(slot) }
@@ -142,7 +155,7 @@ impl Reference {
             Call::MapRead { slot, offset, len } | Call::MapWrite { slot, offset, len, .. } => {
                 (*offset, *len) = self.mapped(client, *slot, *offset, *len)?;
             }
-            Call::At { slot, call } => return self.settle_at(client, *slot, call),
+            Call::At { slot, enter, call } => return self.settle_at(client, *slot, *enter, call),
             _ => {}
         }
         // It closes a duplicate: of a file, that would give up locks.
@@ -157,29 +170,42 @@ impl Reference {
             Call::Append { slot, .. } => Some(*slot),
             _ => None,
         };
-        if on_file.is_some_and(|slot| self.tree.is_directory(self.description(client, slot).node)) {
-            return None;
+        if let Some(slot) = on_file {
+            let description = self.description(client, slot);
+            if !description.path_only() && self.tree.is_directory(description.node) {
+                return None;
+            }
         }
         Some(call)
     }
 
     /// A call with paths from a directory that is open; if none is, one is opened instead.
-    fn settle_at(&self, client: usize, slot: u8, call: &Call) -> Option<Call> {
+    fn settle_at(&self, client: usize, slot: u8, enter: bool, call: &Call) -> Option<Call> {
         let inner = self.settle(client, call.clone())?;
         let slots = (0..SLOTS).map(|i| (slot + i) % SLOTS);
         let directory = slots.into_iter().find(|slot| {
             let number = self.slots[client][*slot as usize];
-            let node = number.map(|number| self.descriptions[&number].node);
-            node.is_some_and(|node| self.tree.is_directory(node) && self.tree.node(node).links > 0)
+            let description = number.map(|number| &self.descriptions[&number]);
+            description.is_some_and(|description| {
+                let node = description.node;
+                if self.tree.is_directory(node) {
+                    self.tree.node(node).links > 0
+                } else {
+                    description.path_only() && !self.lost(node)
+                }
+            })
         });
         Some(match directory {
-            Some(slot) if !matches!(inner, Call::Close { .. }) => Call::At { slot, call: Box::new(inner) },
+            Some(slot) if !matches!(inner, Call::Close { .. }) => {
+                Call::At { slot, enter, call: Box::new(inner) }
+            }
             None => {
                 let entries = self.tree.entries(TOP).iter();
                 let names = entries.filter(|(name, node)| self.tree.is_directory(**node) && name.len() < 9);
                 let path = names.map(|(name, _)| String::from_utf8_lossy(name).into_owned()).next();
                 let path = path.unwrap_or_else(|| ".".to_owned());
-                let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+                let how = if slot.is_multiple_of(2) { libc::O_RDONLY } else { libc::O_PATH };
+                let flags = how | libc::O_DIRECTORY;
                 return self.settle(client, Call::Open { slot, path, flags, mode: 0 });
             }
             _ => inner,
@@ -188,14 +214,22 @@ impl Reference {
 
     /// Carries the call out, and says what it must answer. `None`: it is not to be made, and nothing has changed.
     pub fn expect(&mut self, client: usize, call: &Call) -> Option<Expected> {
-        if let Call::At { slot, call } = call {
-            self.tree.start = self.description(client, *slot).node;
+        if let Call::At { slot, enter, call } = call {
+            let node = self.description(client, *slot).node;
+            if *enter && !self.tree.is_directory(node) {
+                return Some(Expected::Exactly(Answer::Failed(libc::ENOTDIR)));
+            }
+            self.tree.start = node;
             let expected = self.expect(client, call);
             self.tree.start = TOP;
             return expected;
         }
+        if let Some(expected) = self.through_a_path(client, call) {
+            return Some(expected);
+        }
         let outcome = match call {
             Call::Open { slot, path, flags, mode } => self.open(client, *slot, path, *flags, *mode),
+            Call::Reopen { slot, from, flags } => self.reopen(client, *slot, *from, *flags),
             Call::Close { slot } => self.close(client, *slot),
             Call::Dup { from, to } => self.dup(client, *from, *to),
             Call::Append { slot, on } => {
@@ -216,32 +250,25 @@ impl Reference {
             Call::Truncate { target, size } => self.truncate(client, target, *size),
             Call::Allocate { slot, mode, offset, len } => self.allocate(client, *slot, *mode, *offset, *len),
             Call::Sync { .. } => done(),
-            Call::Stat { target } => self.target(client, target).map(|node| {
-                let gone = self.tree.is_directory(node) && self.tree.node(node).links == 0;
-                if gone { Expected::Anything } else { Expected::Attributes(node) }
-            }),
+            Call::Stat { target } => self.target(client, target).map(|node| self.stat(node)),
+            Call::StatEmpty { slot } => Ok(self.stat(self.description(client, *slot).node)),
             Call::Chmod { target, mode } => self.target(client, target).and_then(|node| {
                 self.alive(node)?;
                 self.tree.node_mut(node).mode = *mode;
                 done()
             }),
             // Nothing is looked at then.
-            Call::Times { atime: Stamp::Omit, mtime: Stamp::Omit, .. } => done(),
-            Call::Times { target, atime, mtime } => self.target(client, target).and_then(|node| {
-                self.alive(node)?;
-                let node = self.tree.node_mut(node);
-                for (time, stamp) in [(&mut node.atime, atime), (&mut node.mtime, mtime)] {
-                    match stamp {
-                        Stamp::Now => *time = Time::Fresh,
-                        Stamp::Omit => {}
-                        Stamp::To(to) => *time = Time::Set(*to),
-                    }
-                }
-                done()
-            }),
+            Call::Times { atime: Stamp::Omit, mtime: Stamp::Omit, .. }
+            | Call::TimesEmpty { atime: Stamp::Omit, mtime: Stamp::Omit, .. } => done(),
+            Call::Times { target, atime, mtime } => {
+                self.target(client, target).and_then(|node| self.times(node, *atime, *mtime))
+            }
+            Call::TimesEmpty { slot, atime, mtime } => {
+                self.times(self.description(client, *slot).node, *atime, *mtime)
+            }
             Call::Rename { from, to, flags } => self.rename(from, to, *flags),
             Call::Link { from, to, follow } => self.link(from, to, *follow),
-            Call::LinkSlot { slot, to } => self.link_slot(client, *slot, to),
+            Call::LinkSlot { slot, to, .. } => self.link_slot(client, *slot, to),
             Call::Symlink { target, path } => self.symlink(target, path),
             Call::Readlink { path } => {
                 self.tree.find(path, false).and_then(|node| match &self.tree.node(node).kind {
@@ -249,6 +276,10 @@ impl Reference {
                     _ => Err(libc::EINVAL),
                 })
             }
+            Call::ReadlinkSlot { slot } => match &self.tree.node(self.description(client, *slot).node).kind {
+                Kind::Symlink(target) => Ok(Expected::Exactly(Answer::Bytes(target.clone()))),
+                _ => Err(libc::ENOENT),
+            },
             Call::Unlink { path } => self.unlink(path),
             Call::Mkdir { path, mode } => self.mkdir(path, *mode),
             Call::Rmdir { path } => self.rmdir(path),
@@ -300,7 +331,10 @@ impl Reference {
         let right = match (expected, answer) {
             (Expected::Anything, _) => true,
             (Expected::Exactly(exactly), _) => exactly == answer,
-            (Expected::Attributes(node), Answer::Seen(seen)) => return self.judge_attributes(*node, seen),
+            (Expected::Attributes(node) | Expected::Gone(node), Answer::Seen(seen)) => {
+                return self.judge_attributes(*node, seen);
+            }
+            (Expected::Gone(_), _) => *answer == Answer::Failed(libc::ESTALE),
             (Expected::Begin { node, description, offset, hole }, _) => {
                 let right = self.judge_begin(*node, *offset, *hole, answer);
                 if let (true, Answer::Count(to)) = (right, answer) {
@@ -411,6 +445,27 @@ impl Reference {
         Ok(Expected::Exactly(Answer::Names(
             entries.iter().map(|(name, node)| (name.clone(), kind(node))).collect(),
         )))
+    }
+
+    fn stat(&self, node: u64) -> Expected {
+        match &self.tree.node(node).kind {
+            Kind::Directory(..) if self.tree.node(node).links == 0 => Expected::Anything,
+            _ if self.lost(node) => Expected::Gone(node),
+            _ => Expected::Attributes(node),
+        }
+    }
+
+    fn times(&mut self, node: u64, atime: Stamp, mtime: Stamp) -> Outcome {
+        self.alive(node)?;
+        let node = self.tree.node_mut(node);
+        for (time, stamp) in [(&mut node.atime, atime), (&mut node.mtime, mtime)] {
+            match stamp {
+                Stamp::Now => *time = Time::Fresh,
+                Stamp::Omit => {}
+                Stamp::To(to) => *time = Time::Set(to),
+            }
+        }
+        done()
     }
 
     fn set_xattr(&mut self, node: u64, name: &str, value: &[u8], flags: i32) -> Outcome {

@@ -19,6 +19,8 @@ use std::os::unix::ffi::OsStrExt;
 #[derive(Default)]
 pub struct System {
     slots: [Option<c_int>; SLOTS as usize],
+    /// The directory to work in.
+    home: String,
 }
 
 type Outcome = Result<Answer, i32>;
@@ -53,6 +55,7 @@ impl System {
                 for slot in 0..SLOTS {
                     self.close(slot);
                 }
+                self.home.clone_from(path);
                 std::env::set_current_dir(path).map(|()| Answer::Done).map_err(|e| number(&e))
             }
             Order::Make(path) => std::fs::create_dir(path).map(|()| Answer::Done).map_err(|e| number(&e)),
@@ -81,6 +84,13 @@ impl System {
             Call::Open { slot, path, flags, mode } => {
                 let path = text(path);
                 let fd = told(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, *mode) })?;
+                self.close(*slot);
+                self.slots[*slot as usize] = Some(fd as c_int);
+                Ok(Answer::Done)
+            }
+            Call::Reopen { slot, from, flags } => {
+                let path = text(&format!("/proc/self/fd/{}", self.fd(*from)?));
+                let fd = told(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) })?;
                 self.close(*slot);
                 self.slots[*slot as usize] = Some(fd as c_int);
                 Ok(Answer::Done)
@@ -136,6 +146,7 @@ impl System {
             }
             Call::Sync { slot } => done(unsafe { libc::fsync(self.fd(*slot)?) }),
             Call::Stat { target } => self.stat(target),
+            Call::StatEmpty { slot } => relative::stat(self.fd(*slot)?, "", libc::AT_EMPTY_PATH),
             Call::Chmod { target, mode } => match target {
                 Target::Slot(slot) => done(unsafe { libc::fchmod(self.fd(*slot)?, *mode) }),
                 Target::Path(path) | Target::Link(path) => {
@@ -143,6 +154,10 @@ impl System {
                 }
             },
             Call::Times { target, atime, mtime } => self.times(target, *atime, *mtime),
+            Call::TimesEmpty { slot, atime, mtime } => {
+                let (fd, times) = (self.fd(*slot)?, [stamp(*atime), stamp(*mtime)]);
+                done(unsafe { libc::utimensat(fd, c"".as_ptr(), times.as_ptr(), libc::AT_EMPTY_PATH) })
+            }
             Call::Rename { from, to, flags } => {
                 let (from, to) = (text(from), text(to));
                 let (here, from, to) = (libc::AT_FDCWD, from.as_ptr(), to.as_ptr());
@@ -155,7 +170,11 @@ impl System {
                 let flags = if *follow { libc::AT_SYMLINK_FOLLOW } else { 0 };
                 link(from, to, flags)
             }
-            Call::LinkSlot { slot, to } => {
+            Call::LinkSlot { slot, to, empty: true } => {
+                let (from, to, here) = (self.fd(*slot)?, text(to), libc::AT_FDCWD);
+                done(unsafe { libc::linkat(from, c"".as_ptr(), here, to.as_ptr(), libc::AT_EMPTY_PATH) })
+            }
+            Call::LinkSlot { slot, to, empty: false } => {
                 link(&format!("/proc/self/fd/{}", self.fd(*slot)?), to, libc::AT_SYMLINK_FOLLOW)
             }
             Call::Symlink { target, path } => {
@@ -168,6 +187,7 @@ impl System {
                 target.truncate(told(len as i64)? as usize);
                 Ok(Answer::Bytes(target))
             }
+            Call::ReadlinkSlot { slot } => relative::readlink(self.fd(*slot)?, ""),
             Call::Unlink { path } => done(unsafe { libc::unlink(text(path).as_ptr()) }),
             Call::Mkdir { path, mode } => done(unsafe { libc::mkdir(text(path).as_ptr(), *mode) }),
             Call::Rmdir { path } => done(unsafe { libc::rmdir(text(path).as_ptr()) }),
@@ -220,7 +240,8 @@ impl System {
             }
             Call::MapRead { slot, offset, len } => self.map_read(*slot, *offset, *len),
             Call::MapWrite { slot, offset, len, seed } => self.map_write(*slot, *offset, *len, *seed),
-            Call::At { slot, call } => self.at(self.fd(*slot)?, call),
+            Call::At { slot, enter: false, call } => self.at(self.fd(*slot)?, call),
+            Call::At { slot, enter: true, call } => self.inside(self.fd(*slot)?, call),
         }
     }
 

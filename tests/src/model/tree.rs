@@ -44,6 +44,8 @@ pub struct Node {
     pub xattrs: BTreeMap<String, Vec<u8>>,
     /// Descriptions that are open.
     pub opens: u32,
+    /// Those that were opened with O_PATH.
+    pub paths: u32,
     /// It may get its first name yet (O_TMPFILE without O_EXCL).
     pub nameable: bool,
 }
@@ -87,6 +89,7 @@ impl Tree {
             mtime: Time::Fresh,
             xattrs: BTreeMap::new(),
             opens: 0,
+            paths: 0,
             nameable: false,
         };
         self.nodes.insert(number, node);
@@ -151,6 +154,9 @@ impl Tree {
     pub fn walk_from(&self, start: u64, path: &[u8], links: &mut u32) -> Result<Last, i32> {
         if path.is_empty() {
             return Err(libc::ENOENT);
+        }
+        if !self.is_directory(start) {
+            return Err(libc::ENOTDIR);
         }
         let slash = path.ends_with(b"/");
         let split = |path: &[u8]| -> VecDeque<Vec<u8>> {
@@ -244,7 +250,7 @@ impl Tree {
     /// Forgets an inode that has neither names nor opens.
     pub fn forget_if_gone(&mut self, number: u64) {
         let node = self.node(number);
-        if node.links == 0 && node.opens == 0 {
+        if node.links == 0 && node.opens == 0 && node.paths == 0 {
             self.nodes.remove(&number);
         }
     }

@@ -91,6 +91,7 @@ fn number(result: Result<(), Errno>) -> c_int {
 
 fn advise(fd: c_int, offset: i64, len: i64, advice: c_int) -> c_int {
     number(match fds::get(fd) {
+        Ok(Some(file)) if file.is_path_only() => Err(Errno::BADF),
         Ok(Some(_)) if len < 0 || !(0..=5).contains(&advice) => Err(Errno::INVAL),
         Ok(Some(_)) => Ok(()),
         // The kernel would read into its page cache, as if for a mapping.

@@ -34,7 +34,11 @@ pub fn variable() -> Option<CString> {
         let Ok(Some(file)) = fds::get(fd) else { continue };
         let closes =
             sys!(SYS_fcntl, fd, libc::F_GETFD).is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize != 0);
-        if closes && client.may_have_process_locks_on(file.ino()) && !closed.contains(&file.ino()) {
+        if closes
+            && !file.is_path_only()
+            && client.may_have_process_locks_on(file.ino())
+            && !closed.contains(&file.ino())
+        {
             closed.push(file.ino());
         }
     }

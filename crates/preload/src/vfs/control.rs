@@ -47,6 +47,7 @@ pub unsafe fn fcntl_by(
 unsafe fn on_ours(fd: i32, file: &Handle, command: i32, arg: usize) -> Result<i32, Errno> {
     match command {
         libc::F_GETFL => Ok(file.flags() | LARGE_FILE),
+        _ if file.flags() & libc::O_PATH != 0 => Err(Errno::BADF),
         libc::F_SETFL => {
             file.set_flags(arg as i32);
             Ok(0)
@@ -105,6 +106,9 @@ pub unsafe fn ioctl(fd: i32, request: u64, arg: usize) -> Result<i32, Errno> {
         let across = request as u32 == FICLONE && state::active() && fds::is_ours(arg as i32);
         return if across { Err(Errno::XDEV) } else { kernel() };
     };
+    if file.is_path_only() {
+        return Err(Errno::BADF);
+    }
     let on = || match arg {
         0 => Err(Errno(libc::EFAULT as u16)),
         // SAFETY: promised by the caller: FIONBIO's argument points to an int.

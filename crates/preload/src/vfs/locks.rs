@@ -45,6 +45,9 @@ fn take(
 
 /// `flock(2)` on a file of ours.
 pub fn flock(file: &Handle, operation: i32) -> Result<(), Errno> {
+    if file.flags() & libc::O_PATH != 0 {
+        return Err(Errno::BADF);
+    }
     let wait = operation & libc::LOCK_NB == 0;
     match operation & !libc::LOCK_NB {
         libc::LOCK_SH => take(file, LockKind::Flock, false, 0, u64::MAX, wait),

@@ -194,10 +194,11 @@ pub fn closed_by<T>(fd: i32, call: impl FnOnce() -> T) -> T {
     done
 }
 
-/// A process that closes any descriptor of a file loses its process locks on it, as POSIX has it.
+/// A process that closes any descriptor of a file loses its process locks on it, as POSIX has it; what was opened with
+/// O_PATH is none.
 fn release_locks(file: &File) {
-    if state::beside() {
-        // The kernel has them.
+    // Beside a mount the kernel has them.
+    if state::beside() || file.is_path_only() {
         return;
     }
     let _ = state::guarded(|| {

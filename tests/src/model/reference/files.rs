@@ -1,19 +1,51 @@
 //! Descriptions and the bytes of files.
 use super::*;
 
+/// What counts beside O_PATH.
+const PATH_FLAGS: i32 = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+
 impl Reference {
     pub(super) fn open(&mut self, client: usize, slot: u8, path: &str, flags: i32, mode: u32) -> Outcome {
+        // Of all others the kernel takes no notice then.
+        let flags = if flags & libc::O_PATH == 0 { flags } else { flags & PATH_FLAGS };
         let temporary = flags & libc::O_TMPFILE == libc::O_TMPFILE;
         let node =
             if temporary { self.temporary(path, flags, mode)? } else { self.opened(path, flags, mode)? };
-        if flags & libc::O_TRUNC != 0 && !temporary {
-            let inode = self.tree.node_mut(node);
-            if let Kind::File(data) = &mut inode.kind {
-                data.clear();
-                inode.mtime = Time::Fresh;
+        self.described(client, slot, node, if temporary { flags & !libc::O_TRUNC } else { flags })
+    }
+
+    /// Opens what a descriptor is of.
+    pub(super) fn reopen(&mut self, client: usize, slot: u8, from: u8, flags: i32) -> Outcome {
+        let node = self.description(client, from).node;
+        let flags = if flags & libc::O_PATH == 0 { flags } else { flags & PATH_FLAGS };
+        match self.tree.node(node).kind {
+            Kind::Symlink(_) if flags & libc::O_DIRECTORY != 0 => return Err(libc::ENOTDIR),
+            Kind::Symlink(_) if flags & libc::O_PATH == 0 => return Err(libc::ELOOP),
+            Kind::Directory(..) => {
+                self.alive(node)?;
+                if flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0 {
+                    return Err(libc::EISDIR);
+                }
             }
+            Kind::File(_) if flags & libc::O_DIRECTORY != 0 => return Err(libc::ENOTDIR),
+            _ => {}
         }
-        self.tree.node_mut(node).opens += 1;
+        self.described(client, slot, node, flags)
+    }
+
+    /// A new description.
+    fn described(&mut self, client: usize, slot: u8, node: u64, flags: i32) -> Outcome {
+        let inode = self.tree.node_mut(node);
+        if flags & libc::O_TRUNC != 0
+            && let Kind::File(data) = &mut inode.kind
+        {
+            data.clear();
+            inode.mtime = Time::Fresh;
+        }
+        match flags & libc::O_PATH {
+            0 => inode.opens += 1,
+            _ => inode.paths += 1,
+        }
         let number = self.next;
         self.next += 1;
         self.descriptions.insert(number, Description { node, flags, offset: 0, strayed: false, holders: 1 });
@@ -71,6 +103,7 @@ impl Reference {
                         last = self.tree.walk_from(dir, &target, &mut links)?;
                     }
                     Kind::Symlink(_) if flags & libc::O_DIRECTORY != 0 => return Err(libc::ENOTDIR),
+                    Kind::Symlink(_) if flags & libc::O_PATH != 0 => break found,
                     Kind::Symlink(_) => return Err(libc::ELOOP),
                     Kind::File(_) if slash => return Err(libc::ENOTDIR),
                     _ => break found,
@@ -93,13 +126,16 @@ impl Reference {
         };
         let description = self.descriptions.get_mut(&number).expect("open");
         description.holders -= 1;
-        let (node, holders) = (description.node, description.holders);
-        self.locks.forget(node, Owner::Process(client));
+        let (node, holders, path_only) = (description.node, description.holders, description.path_only());
+        if !path_only {
+            self.locks.forget(node, Owner::Process(client));
+        }
         if holders == 0 {
             self.descriptions.remove(&number);
             self.locks.forget(node, Owner::Description(number));
             self.locks.forget(node, Owner::Whole(number));
-            self.tree.node_mut(node).opens -= 1;
+            let inode = self.tree.node_mut(node);
+            *if path_only { &mut inode.paths } else { &mut inode.opens } -= 1;
             self.tree.forget_if_gone(node);
         }
         done()

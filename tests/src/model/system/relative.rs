@@ -45,13 +45,7 @@ impl System {
             Call::Symlink { target, path } => {
                 done(unsafe { libc::symlinkat(text(target).as_ptr(), dir, text(path).as_ptr()) })
             }
-            Call::Readlink { path } => {
-                let mut target = vec![0u8; 4096];
-                let (into, len) = (target.as_mut_ptr().cast(), target.len());
-                let len = unsafe { libc::readlinkat(dir, text(path).as_ptr(), into, len) };
-                target.truncate(told(len as i64)? as usize);
-                Ok(Answer::Bytes(target))
-            }
+            Call::Readlink { path } => readlink(dir, path),
             Call::Unlink { path } => done(unsafe { libc::unlinkat(dir, text(path).as_ptr(), 0) }),
             Call::Rmdir { path } => {
                 done(unsafe { libc::unlinkat(dir, text(path).as_ptr(), libc::AT_REMOVEDIR) })
@@ -66,9 +60,25 @@ impl System {
             other => panic!("not a call with paths: {other:?}"),
         }
     }
+
+    /// Makes a call in a directory, and comes back.
+    pub(super) fn inside(&mut self, dir: c_int, call: &Call) -> Outcome {
+        told(unsafe { libc::fchdir(dir) })?;
+        let outcome = self.call(call);
+        told(unsafe { libc::chdir(text(&self.home).as_ptr()) }).expect("the directory is left alone");
+        outcome
+    }
 }
 
-fn stat(dir: c_int, path: &str, flags: c_int) -> Outcome {
+pub(super) fn readlink(dir: c_int, path: &str) -> Outcome {
+    let mut target = vec![0u8; 4096];
+    let (into, len) = (target.as_mut_ptr().cast(), target.len());
+    let len = unsafe { libc::readlinkat(dir, text(path).as_ptr(), into, len) };
+    target.truncate(told(len as i64)? as usize);
+    Ok(Answer::Bytes(target))
+}
+
+pub(super) fn stat(dir: c_int, path: &str, flags: c_int) -> Outcome {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     told(unsafe { libc::fstatat(dir, text(path).as_ptr(), stat.as_mut_ptr(), flags) })?;
     // SAFETY: the call succeeded, so that it is filled in.
