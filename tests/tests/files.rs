@@ -143,6 +143,26 @@ for size in (10, 100000):
 }
 
 #[test]
+fn two_looks_at_a_file_that_is_open_for_writing_see_one_mtime() {
+    let site = Site::new("looks");
+    let name = site.up_with(4, &["--block-size", "16K"]);
+    let script = "
+import subprocess
+f = os.open('f', os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+os.write(f, b'x' * 100000)
+time.sleep(0.05)
+os.pwrite(f, b'y', 20000)
+looks = {os.fstat(f).st_mtime_ns for i in range(20)} | {os.stat('f').st_ctime_ns for i in range(20)}
+for i in range(3):
+    looks.add(int(subprocess.check_output(['python3', '-c', 'import os; print(os.stat(\"f\").st_mtime_ns)'])))
+print(len(looks))
+";
+    for (access, said) in python_in_each_access_to(&site, &name, script) {
+        assert_eq!(said, "1\n", "{access}");
+    }
+}
+
+#[test]
 fn an_unlinked_file_stays_for_whom_it_was_handed_on_to_and_its_storage_is_then_free() {
     let site = Site::new("handed-on");
     let name = site.up_with(4, &["--block-size", "16K"]);

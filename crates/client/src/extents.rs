@@ -1,4 +1,4 @@
-//! What the servers of a file know of it while somebody writes it: size, age, space.
+//! What the servers of a file know of it while somebody writes it: size, time of the last write, space.
 
 use crate::rpc::DataJob;
 use crate::session::Client;
@@ -12,8 +12,8 @@ use bivouac_proto::data::{DataReply, DataRequest};
 pub(crate) struct Extents {
     /// Greatest length of a sub-file: the file's size.
     pub(crate) length: u64,
-    /// Nanoseconds since the last write; `u64::MAX` if there was none.
-    pub(crate) age: u64,
+    /// When it was last written.
+    pub(crate) written: Option<Time>,
 }
 
 impl Client {
@@ -21,11 +21,16 @@ impl Client {
     pub(crate) fn extents(&self, ino: Ino, servers: &[ServerId]) -> Result<Extents, Errno> {
         let mut jobs: Vec<DataJob<'_>> =
             servers.iter().map(|&s| DataJob::new(s, DataRequest::Extent { ino }, &[], &mut [])).collect();
+        let asked = now();
         self.data_jobs(&mut jobs);
-        let mut sum = Extents { length: 0, age: u64::MAX };
+        let answered = now();
+        let mut sum = Extents { length: 0, written: None };
         for job in &mut jobs {
-            let (DataReply::Extent { length, age, .. }, _) = job.take()? else { return Err(Errno::PROTO) };
-            sum = Extents { length: sum.length.max(length), age: sum.age.min(age) };
+            let (DataReply::Extent { length, written, .. }, _) = job.take()? else {
+                return Err(Errno::PROTO);
+            };
+            let written = written.map(|write| write.time(asked, answered));
+            sum = Extents { length: sum.length.max(length), written: sum.written.max(written) };
         }
         Ok(sum)
     }
@@ -36,14 +41,13 @@ impl Client {
             && attr.store == (Store::Blocks { settled: false })
             && let Some(layout) = &attr.layout
         {
-            // Before the servers look, so that a write never seems younger than it is.
-            let asked = now();
             let extents = self.extents(attr.ino, &layout.servers(self.map(), u64::MAX))?;
             attr.size = attr.size.max(extents.length);
-            let written = i64::try_from(extents.age).map_or(i64::MIN, |age| asked.saturating_sub(age));
-            if written > attr.mtime_set.unwrap_or(i64::MIN) {
+            if let Some(written) = extents.written
+                && written > attr.mtime_set.unwrap_or(Time::MIN)
+            {
                 // A time in the future was set before that write, which ends it.
-                attr.mtime = if attr.mtime > asked { written } else { attr.mtime.max(written) };
+                attr.mtime = if attr.mtime > now() { written } else { attr.mtime.max(written) };
                 attr.ctime = attr.ctime.max(written);
             }
         }

@@ -93,7 +93,7 @@ pub(crate) fn data_locally(
         },
         DataRequest::Extent { ino } => {
             let extent = store.extent(ino)?;
-            DataReply::Extent { length: extent.length, allocated: extent.allocated, age: extent.age_ns }
+            DataReply::Extent { length: extent.length, allocated: extent.allocated, written: extent.written }
         }
         DataRequest::Truncate { ino, size, extend } => {
             store.truncate(ino, size, extend)?;

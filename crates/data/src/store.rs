@@ -7,7 +7,7 @@ use crate::file::SubFile;
 use crate::place::{self, SubPath};
 use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::attr::FILE_MAX;
-use bivouac_proto::data::Fallocate;
+use bivouac_proto::data::{Fallocate, LastWrite};
 use rustix::fd::OwnedFd;
 use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
@@ -25,9 +25,8 @@ pub struct Extent {
     pub length: u64,
     /// Allocated, bytes. Blocks that were allocated beyond the length count.
     pub allocated: u64,
-    /// Nanoseconds since the sub-file was last written or truncated, as exact as the kernel's clock tick (up to 10 ms);
-    /// `u64::MAX` if there is none.
-    pub age_ns: u64,
+    /// When the sub-file was last written or truncated; `None` if there is none.
+    pub written: Option<LastWrite>,
 }
 
 /// How full the storage is. Directories on one file system count once.
@@ -130,9 +129,9 @@ impl DataStore {
             Some(stat) => Ok(Extent {
                 length: u64::try_from(stat.st_size).unwrap_or(0),
                 allocated: u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512),
-                age_ns: age(&stat),
+                written: Some(last_write(&stat)),
             }),
-            None => Ok(Extent { length: 0, allocated: 0, age_ns: u64::MAX }),
+            None => Ok(Extent { length: 0, allocated: 0, written: None }),
         }
     }
 
@@ -393,11 +392,12 @@ fn retry(mut call: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     }
 }
 
-/// Nanoseconds since a file's last change of content.
-fn age(stat: &Stat) -> u64 {
+/// A file's last change of content.
+fn last_write(stat: &Stat) -> LastWrite {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    let ns = |s: i64, ns: i64| i128::from(s) * 1_000_000_000 + i128::from(ns);
-    let age = ns(now.tv_sec, now.tv_nsec) - ns(stat.st_mtime, stat.st_mtime_nsec.cast_signed());
+    let ns = |s: i64, ns: i64| s.saturating_mul(1_000_000_000).saturating_add(ns);
+    let at = ns(stat.st_mtime, stat.st_mtime_nsec.cast_signed());
     // A clock that was set back makes the future: that is now.
-    u64::try_from(age.max(0)).unwrap_or(u64::MAX - 1)
+    let age = ns(now.tv_sec, now.tv_nsec).saturating_sub(at).max(0).unsigned_abs();
+    LastWrite { age, at }
 }

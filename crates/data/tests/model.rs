@@ -179,7 +179,7 @@ fn check_extents(store: &DataStore, model: &Model) {
         let extent = store.extent(Ino(n)).unwrap();
         let bytes = model.get(&n);
         assert_eq!(extent.length, bytes.map_or(0, |b| b.len() as u64), "length of file {n}");
-        assert_eq!(extent.age_ns == u64::MAX, bytes.is_none(), "age of file {n}");
+        assert_eq!(extent.written.is_none(), bytes.is_none(), "age of file {n}");
         assert_eq!(store.read_file(Ino(n)).unwrap().is_some(), bytes.is_some(), "presence of file {n}");
     }
 }

@@ -161,14 +161,12 @@ impl<O: Outside> Core<O> {
     }
 
     fn settle_by_asking(&self, ino: Ino, layout: &FileLayout) -> Result<(), Failure> {
-        // Before the servers look, so that a write never seems younger than it is.
-        let asked = self.outside.now();
         let found = self.extent(ino, layout);
         let now = self.outside.now();
         let map = self.outside.map();
         let result = self.stripes.with(ino.shard(), |bench| {
             end_busy(bench, ino);
-            let (length, age) = match &found {
+            let (length, seen) = match &found {
                 Ok(found) => *found,
                 Err(errno) => return Err((*errno).into()),
             };
@@ -178,9 +176,8 @@ impl<O: Outside> Core<O> {
             let live = bench.shard.live.get(&ino);
             if inode.nlink > 0 && inode.as_blocks().is_some() && !live.is_some_and(|l| l.has_writer()) {
                 let written = live.map(|l| l.written).unwrap_or_default();
-                let seen = i64::try_from(age).map_or(0, |age| asked.saturating_sub(age));
                 let size = inode.size.max(length).max(written.end);
-                let stamp = settled_stamp(&inode, size, written.last.max(seen), now);
+                let stamp = settled_stamp(&inode, size, written.last.max(seen.unwrap_or(0)), now);
                 let mut draft = Draft::freeing(now);
                 draft.push(Mutation::Stamp(ino, stamp));
                 bench.commit(draft)?;
@@ -196,13 +193,18 @@ impl<O: Outside> Core<O> {
         result
     }
 
-    /// The length of a file in blocks as its servers know it, and nanoseconds since its last write.
-    pub(crate) fn extent(&self, ino: Ino, layout: &FileLayout) -> Result<(u64, u64), Errno> {
+    /// The length of a file in blocks as its servers know it, and when it was last written.
+    pub(crate) fn extent(&self, ino: Ino, layout: &FileLayout) -> Result<(u64, Option<Time>), Errno> {
         let servers = layout.servers(&self.outside.map(), u64::MAX);
-        let mut found = (0, u64::MAX);
-        for answer in self.outside.data_all(&servers, &DataRequest::Extent { ino }) {
+        let asked = self.outside.now();
+        let answers = self.outside.data_all(&servers, &DataRequest::Extent { ino });
+        let answered = self.outside.now();
+        let mut found = (0, None);
+        for answer in answers {
             match answer? {
-                DataReply::Extent { length, age, .. } => found = (found.0.max(length), found.1.min(age)),
+                DataReply::Extent { length, written, .. } => {
+                    found = (found.0.max(length), found.1.max(written.map(|w| w.time(asked, answered))));
+                }
                 _ => return Err(Errno::PROTO),
             }
         }

@@ -3,6 +3,7 @@
 //! A server keeps what it holds of a file in one sparse *sub-file* at the file's own offsets: its length is the
 //! end of the last byte that the server was given, and holes in it are blocks of other servers, or never written.
 
+use crate::attr::Time;
 use bivouac_layout::Ino;
 use serde::{Deserialize, Serialize};
 
@@ -133,8 +134,8 @@ pub enum DataReply {
         length: u64,
         /// Allocated, bytes.
         allocated: u64,
-        /// Nanoseconds since the sub-file was last written; `u64::MAX` if there is none.
-        age: u64,
+        /// When the sub-file was last written; `None` if there is none.
+        written: Option<LastWrite>,
     },
     /// A position.
     Position {
@@ -152,4 +153,56 @@ pub enum DataReply {
         /// Which storage that is: servers of one node that name the same share it, and it counts once.
         device: u64,
     },
+}
+
+/// How far clocks may be apart and still count as the same, nanoseconds: well-kept clocks of a cluster are closer.
+const SAME_CLOCK: Time = 5_000_000;
+
+/// When a sub-file was last written or truncated, as its server knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct LastWrite {
+    /// So long ago, nanoseconds, as exact as the kernel's clock tick (up to 10 ms).
+    pub age: u64,
+    /// At this time of the server's clock.
+    pub at: Time,
+}
+
+impl LastWrite {
+    /// The time of the write for one who asked at `asked` and had the answer at `answered`, by his own clock. Where the server's clock
+    /// agrees with his as far as he can tell, it is the server's time: the same for everybody, however long the answer took.
+    /// Otherwise it is computed from the age, and never too late.
+    pub fn time(self, asked: Time, answered: Time) -> Time {
+        let age = Time::try_from(self.age).unwrap_or(Time::MAX);
+        let (earliest, latest) = (asked.saturating_sub(age), answered.saturating_sub(age));
+        let close = earliest.saturating_sub(SAME_CLOCK)..=latest.saturating_add(SAME_CLOCK);
+        if close.contains(&self.at) { self.at } else { earliest }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Time = 1_000_000_000;
+
+    #[test]
+    fn the_time_of_a_write_is_the_same_whenever_it_is_asked_for() {
+        for (asked, delay) in [(100, 0), (101, 30_000), (500, SECOND)] {
+            let asked = asked * SECOND;
+            // The server looks at some time in between.
+            for looked in [asked, asked + delay / 2, asked + delay] {
+                let write = LastWrite { age: (looked - 90 * SECOND) as u64, at: 90 * SECOND };
+                assert_eq!(write.time(asked, asked + delay), 90 * SECOND);
+            }
+        }
+    }
+
+    #[test]
+    fn a_clock_that_goes_wrong_does_not_matter() {
+        for at in [0, 50 * SECOND, 150 * SECOND, Time::MIN, Time::MAX] {
+            let write = LastWrite { age: 10 * SECOND as u64, at };
+            assert_eq!(write.time(100 * SECOND, 101 * SECOND), 90 * SECOND);
+        }
+        assert!(LastWrite { age: u64::MAX, at: 0 }.time(Time::MIN, Time::MAX) <= 0);
+    }
 }

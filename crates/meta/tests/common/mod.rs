@@ -316,11 +316,14 @@ impl Outside for Port {
                 Ok(DataReply::Written { count: payload.len() as u32, before })
             }
             DataRequest::Extent { ino } => Ok(match files.get(&ino) {
-                None => DataReply::Extent { length: 0, allocated: 0, age: u64::MAX },
+                None => DataReply::Extent { length: 0, allocated: 0, written: None },
                 Some(file) => DataReply::Extent {
                     length: file.bytes.len() as u64,
                     allocated: file.bytes.len() as u64,
-                    age: (now - file.written) as u64,
+                    written: Some(bivouac_proto::data::LastWrite {
+                        age: (now - file.written) as u64,
+                        at: file.written,
+                    }),
                 },
             }),
             DataRequest::Truncate { ino, size, extend } => {

@@ -282,7 +282,12 @@ pub(super) fn replies() -> Vec<Reply> {
     let data = [
         DataReply::Read { length: u64::MAX },
         DataReply::Written { count: u32::MAX, before: 1 },
-        DataReply::Extent { length: u64::MAX, allocated: u64::MAX, age: u64::MAX },
+        DataReply::Extent { length: u64::MAX, allocated: u64::MAX, written: None },
+        DataReply::Extent {
+            length: 0,
+            allocated: 0,
+            written: Some(crate::data::LastWrite { age: u64::MAX, at: i64::MIN }),
+        },
         DataReply::Position { offset: u64::MAX },
         DataReply::Passed,
         DataReply::Space { total: u64::MAX, available: 0, device: 7 },
