@@ -331,13 +331,22 @@ impl OpenTable {
         let mut probes: Vec<Option<Probe>> = Vec::new();
         probes.resize_with(ANCHORS, || None);
         let mut found = Vec::new();
+        // A kernel mount owns a slot for each of its open files: whether it lives is asked once.
+        let mut living = None;
         for id in self.in_use() {
             let Some((slot, word)) = self.current(id) else {
                 continue;
             };
             let late = word.state == State::Retiring && overdue(slot);
-            if word.state != State::Live && !late && !self.is_ownerless(id, slot, word) {
-                continue;
+            if word.state != State::Live && !late {
+                let lives = living == Some(word.owner);
+                let fate = if lives { Fate::Alive } else { self.fate(word.owner) };
+                if fate == Fate::Alive {
+                    living = Some(word.owner);
+                }
+                if !self.is_ownerless(id, slot, word, fate) {
+                    continue;
+                }
             }
             if word.state == State::Retiring {
                 found.push(id);
@@ -366,9 +375,9 @@ fn overdue(slot: &Slot) -> bool {
 
 impl OpenTable {
     /// For a sweep: whether a slot's owner is dead, or has been doubtful for so long that it is taken from him.
-    fn is_ownerless(&self, id: SlotId, slot: &Slot, word: Word) -> bool {
+    fn is_ownerless(&self, id: SlotId, slot: &Slot, word: Word, fate: Fate) -> bool {
         let mut doubtful = self.doubtful.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.fate(word.owner) {
+        match fate {
             Fate::Unknown if doubtful.entry(id).or_default().too_long(word.bits()) => {
                 doubtful.remove(&id);
                 slot.change(word, Word { owner: NOBODY, ..word })
