@@ -147,6 +147,7 @@ impl Play {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_nanos();
         let mut reference = Reference::new(
             self.faces.iter().map(|face| face.mount).collect(),
+            self.faces.iter().map(|face| face.user).collect(),
             self.rules,
             now as i64 - 1_000_000_000,
         );

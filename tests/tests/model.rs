@@ -17,7 +17,7 @@ fn random_programs_through_all_faces_do_what_the_reference_does() {
     let site = Site::new("model");
     // Small blocks, so that files lie on all servers.
     let name = site.up_with(4, &["--block-size", "16K"]);
-    let said = site.sh(&name, "echo $BIVOUAC_MOUNT; echo $BIVOUAC_KEY").ok();
+    let said = site.sh(&name, "chmod 755 $BIVOUAC_MOUNT; echo $BIVOUAC_MOUNT; echo $BIVOUAC_KEY").ok();
     let mut lines = said.lines().map(str::to_owned);
     let environment = Environment {
         name: name.clone(),
@@ -32,9 +32,15 @@ fn random_programs_through_all_faces_do_what_the_reference_does() {
             Face::process(access, *access != "preload", command)
         })
         .collect();
+    if can_mount() {
+        for (access, user) in [("fuse", (1001, 1001)), ("both", (1002, 1001))] {
+            let command = site.command(["exec", &name, "--access", access, "--", CLIENT]);
+            faces.push(Face::somebody(&format!("{access}, user {}", user.0), true, user, command));
+        }
+    }
     faces.push(Face::library(Library::attach(&environment)));
     let plan = Plan::from_environment(400);
-    let rules = Rules { directory_sizes: true, zero_range: true, paths_keep: false };
+    let rules = Rules { directory_sizes: true, zero_range: true, protected_links: true, paths_keep: false };
     let played = Play::new(faces, &environment.mount, rules).all(&plan);
     assert!(played > 10, "{played} programs in {:?} prove little", plan.limit);
 }
@@ -68,13 +74,18 @@ fn the_reference_does_what_a_local_file_system_does() {
     }
     let site = Site::new("model-local");
     let local = Local::new(site.path("local"));
-    let faces = ["one", "two", "three"].map(|name| {
+    let faces = [0, 0, 1001, 1002].map(|user| {
         let mut command = Command::new(CLIENT);
         default_signals(&mut command);
-        Face::process(name, false, command)
+        match user {
+            0 => Face::process("root", false, command),
+            user => Face::somebody(&format!("user {user}"), false, (user, 1001), command),
+        }
     });
+    let protected = std::fs::read_to_string("/proc/sys/fs/protected_hardlinks");
+    let protected_links = protected.is_ok_and(|text| text.trim() != "0");
     let plan = Plan::from_environment(400);
-    let rules = Rules { directory_sizes: false, zero_range: false, paths_keep: true };
+    let rules = Rules { directory_sizes: false, zero_range: false, protected_links, paths_keep: true };
     let played = Play::new(faces.into(), &local.path().to_string_lossy(), rules).all(&plan);
     assert!(played > 10, "{played} programs in {:?} prove little", plan.limit);
 }

@@ -41,6 +41,9 @@ pub enum Domain {
     Whole,
 }
 
+/// Users and groups that files are given to.
+pub const SOMEBODY: [u32; 3] = [0, 1001, 1002];
+
 /// What is done to a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Hold {
@@ -76,6 +79,7 @@ pub enum Call {
     Stat { target: Target },
     StatEmpty { slot: u8 },
     Chmod { target: Target, mode: u32 },
+    Chown { target: Target, uid: u32, gid: u32 },
     Times { target: Target, atime: Stamp, mtime: Stamp },
     TimesEmpty { slot: u8, atime: Stamp, mtime: Stamp },
     Rename { from: String, to: String, flags: u32 },
@@ -108,6 +112,8 @@ pub struct Seen {
     pub kind: u8,
     /// Permission bits.
     pub mode: u32,
+    /// Owner and group.
+    pub owner: (u32, u32),
     /// Names.
     pub links: u64,
     /// Bytes.

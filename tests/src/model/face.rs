@@ -15,6 +15,8 @@ pub struct Face {
     pub name: String,
     /// It works in a kernel mount: the kernel owns the offsets of its descriptors.
     pub mount: bool,
+    /// Who it is: user and group.
+    pub user: (u32, u32),
     inner: Inner,
 }
 
@@ -26,7 +28,12 @@ enum Inner {
 impl Face {
     /// The client core in this process.
     pub fn library(library: Library) -> Face {
-        Face { name: "client library".to_owned(), mount: false, inner: Inner::Library(Box::new(library)) }
+        Face {
+            name: "client library".to_owned(),
+            mount: false,
+            user: own(),
+            inner: Inner::Library(Box::new(library)),
+        }
     }
 
     /// A process: `command` runs the program `model_client`.
@@ -34,7 +41,15 @@ impl Face {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the client starts");
         let (orders, answers) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
-        Face { name: name.to_owned(), mount, inner: Inner::Process { child, orders, answers } }
+        Face { name: name.to_owned(), mount, user: own(), inner: Inner::Process { child, orders, answers } }
+    }
+
+    /// A process that gives its rights up for those of another user and group.
+    pub fn somebody(name: &str, mount: bool, user: (u32, u32), mut command: Command) -> Face {
+        command.args([user.0.to_string(), user.1.to_string()]);
+        let mut face = Face::process(name, mount, command);
+        face.user = user;
+        face
     }
 
     /// Whether it is the client core, which has no `copy_file_range`.
@@ -81,8 +96,31 @@ fn receive<T: serde::de::DeserializeOwned>(from: &mut impl Read) -> Option<T> {
     Some(postcard::from_bytes(&bytes).expect("what the other end told"))
 }
 
-/// The program `model_client`: carries out what standard input says, until it ends.
+/// The user and group of this process.
+fn own() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
+/// Becomes another user for good, in one group and no other.
+fn become_user(uid: u32, gid: u32) {
+    // SAFETY: no memory is touched: the list is empty.
+    let become_other = || unsafe {
+        libc::setgroups(0, std::ptr::null()) == 0
+            && libc::setresgid(gid, gid, gid) == 0
+            && libc::setresuid(uid, uid, uid) == 0
+            // Otherwise /proc/self would be root's.
+            && libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) == 0
+    };
+    assert!(become_other(), "{}", std::io::Error::last_os_error());
+}
+
+/// The program `model_client`: carries out what standard input says, until it ends. Arguments: a user and a group, if it
+/// is to be another one.
 pub fn serve() {
+    let ids: Vec<u32> = std::env::args().skip(1).map(|id| id.parse().expect("a number")).collect();
+    if let [uid, gid] = ids[..] {
+        become_user(uid, gid);
+    }
     let mut system = System::default();
     let (mut orders, mut answers) = (std::io::stdin().lock(), std::io::stdout().lock());
     // SAFETY: no memory is touched.

@@ -161,6 +161,10 @@ impl Library {
                 self.set(target, SetAttr { mode: Some(*mode as u16), ..SetAttr::default() }, true)
             }
             Call::Times { atime: Stamp::Omit, mtime: Stamp::Omit, .. } => Ok(Answer::Done),
+            Call::Chown { target, uid, gid } => {
+                let given = |id: u32| (id != u32::MAX).then_some(id);
+                self.set(target, SetAttr { uid: given(*uid), gid: given(*gid), ..SetAttr::default() }, false)
+            }
             Call::TimesEmpty { slot, atime, mtime } => {
                 let (atime, mtime) = (set_time(*atime), set_time(*mtime));
                 done(self.handle(*slot)?.set_attr(SetAttr { atime, mtime, ..SetAttr::default() }))
@@ -309,6 +313,7 @@ fn more_than_a_path(call: &Call) -> Option<u8> {
         | Call::Lock { slot, .. }
         | Call::TestLock { slot, .. }
         | Call::Chmod { target: Target::Slot(slot), .. }
+        | Call::Chown { target: Target::Slot(slot), .. }
         | Call::SetXattr { target: Target::Slot(slot), .. }
         | Call::GetXattr { target: Target::Slot(slot), .. }
         | Call::ListXattr { target: Target::Slot(slot) }
@@ -328,6 +333,7 @@ fn seen(attr: &Attr) -> Seen {
         ino: attr.ino.0,
         kind: attr.kind.d_type(),
         mode: u32::from(attr.mode),
+        owner: (attr.uid, attr.gid),
         links: u64::from(attr.nlink),
         size: attr.st_size(),
         atime: attr.atime,

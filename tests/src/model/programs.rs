@@ -1,7 +1,7 @@
 //! Random programs: a few names, sizes around those where something changes (a record's 4 KiB, a block's 16 KiB), and
 //! everything that can be done with them.
 
-use super::call::{Call, Domain, Hold, SLOTS, Stamp, Target};
+use super::call::{Call, Domain, Hold, SLOTS, SOMEBODY, Stamp, Target};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -10,7 +10,12 @@ pub type Program = Vec<(usize, Call)>;
 
 /// Programs of so many clients, of up to `longest` calls.
 pub fn programs(clients: usize, longest: usize) -> impl Strategy<Value = Program> {
-    prop::collection::vec((0..clients, call()), 1..=longest)
+    // Some begin in a directory where everybody makes names and only owners remove them.
+    let sticky = (0, Call::Chmod { target: Target::Path(".".to_owned()), mode: 0o1777 });
+    (0..4u8, prop::collection::vec((0..clients, call()), 1..=longest)).prop_map(move |(begin, calls)| {
+        let first = (begin == 0).then(|| sticky.clone());
+        first.into_iter().chain(calls).collect()
+    })
 }
 
 fn name() -> impl Strategy<Value = String> {
@@ -57,7 +62,7 @@ fn length() -> impl Strategy<Value = u64> {
 }
 
 fn mode() -> impl Strategy<Value = u32> {
-    select(vec![0o600, 0o644, 0o755, 0o700, 0o777, 0o1777, 0o400])
+    select(vec![0o600, 0o644, 0o755, 0o700, 0o777, 0o777, 0o1777, 0o400, 0o070, 0o660, 0o733])
 }
 
 fn flags() -> impl Strategy<Value = i32> {
@@ -132,6 +137,11 @@ fn relative() -> impl Strategy<Value = Call> {
         enter: enter == 0,
         call: Box::new(call),
     })
+}
+
+fn somebody() -> impl Strategy<Value = u32> {
+    let [root, one, other] = SOMEBODY;
+    select(vec![root, one, other, one, other, u32::MAX])
 }
 
 fn stamp() -> impl Strategy<Value = Stamp> {
@@ -222,6 +232,7 @@ fn call() -> impl Strategy<Value = Call> {
     let attributes = prop_oneof![
         7 => target().prop_map(|target| Call::Stat { target }),
         2 => slot().prop_map(|slot| Call::StatEmpty { slot }),
+        1 => (target(), somebody(), somebody()).prop_map(|(target, uid, gid)| Call::Chown { target, uid, gid }),
         1 => (slot(), stamp(), stamp())
             .prop_map(|(slot, atime, mtime)| Call::TimesEmpty { slot, atime, mtime }),
         2 => (target(), mode()).prop_map(|(target, mode)| match target {

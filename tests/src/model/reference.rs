@@ -8,10 +8,11 @@
 mod files;
 mod names;
 mod paths;
+mod users;
 
 use super::call::{Answer, Call, Domain, Held, Hold, SLOTS, Seen, Stamp, Target, pattern};
 use super::locks::{Locks, Owner};
-use super::tree::{ESCAPED, Kind, Last, TOP, Time, Tree};
+use super::tree::{ESCAPED, EXECUTE, Kind, Last, READ, TOP, Time, Tree, WRITE};
 use std::collections::{BTreeMap, HashMap};
 
 /// What a call must come to.
@@ -38,6 +39,8 @@ pub struct Rules {
     pub directory_sizes: bool,
     /// `fallocate` can zero a range.
     pub zero_range: bool,
+    /// Not everybody may link what is another's.
+    pub protected_links: bool,
     /// A descriptor that was opened with O_PATH keeps an inode.
     pub paths_keep: bool,
 }
@@ -60,6 +63,8 @@ pub struct Reference {
     slots: Vec<[Option<u64>; SLOTS as usize]>,
     /// Which clients work in a kernel mount.
     mounts: Vec<bool>,
+    /// Who they are: user and group.
+    users: Vec<(u32, u32)>,
     locks: Locks,
     /// Inode numbers that were seen, by the reference's own.
     numbers: HashMap<u64, u64>,
@@ -79,15 +84,17 @@ fn count(count: u64) -> Outcome {
 }
 
 impl Reference {
-    /// An empty one. `mounts`: which of the clients work in a kernel mount; `begin`: the present, nanoseconds since 1970.
-    pub fn new(mounts: Vec<bool>, rules: Rules, begin: i64) -> Reference {
+    /// An empty one. `mounts`: which of the clients work in a kernel mount; `users`: who they are (the first one owns the
+    /// directory); `begin`: the present, nanoseconds since 1970.
+    pub fn new(mounts: Vec<bool>, users: Vec<(u32, u32)>, rules: Rules, begin: i64) -> Reference {
         Reference {
             rules,
-            tree: Tree::new(),
+            tree: Tree::new(users[0]),
             descriptions: BTreeMap::new(),
             next: 0,
             slots: vec![[None; SLOTS as usize]; mounts.len()],
             mounts,
+            users,
             locks: Locks::default(),
             numbers: HashMap::new(),
             begin,
@@ -138,6 +145,7 @@ impl Reference {
             | Call::Lock { slot, .. }
             | Call::TestLock { slot, .. } => open(slot)?,
             Call::Truncate { target: Target::Slot(slot), .. }
+            | Call::Chown { target: Target::Slot(slot), .. }
             | Call::Stat { target: Target::Slot(slot) }
             | Call::StatEmpty { slot }
             | Call::TimesEmpty { slot, .. }
@@ -157,6 +165,12 @@ impl Reference {
             }
             Call::At { slot, enter, call } => return self.settle_at(client, *slot, *enter, call),
             _ => {}
+        }
+        // Not all kernels let others than root do that.
+        if let Call::LinkSlot { empty, .. } = &mut call
+            && self.users[client].0 != 0
+        {
+            *empty = false;
         }
         // It closes a duplicate: of a file, that would give up locks.
         if let Call::List { target: Target::Slot(slot) } = &call
@@ -182,6 +196,7 @@ impl Reference {
     /// A call with paths from a directory that is open; if none is, one is opened instead.
     fn settle_at(&self, client: usize, slot: u8, enter: bool, call: &Call) -> Option<Call> {
         let inner = self.settle(client, call.clone())?;
+        let enter = enter && self.may_come_back(client);
         let slots = (0..SLOTS).map(|i| (slot + i) % SLOTS);
         let directory = slots.into_iter().find(|slot| {
             let number = self.slots[client][*slot as usize];
@@ -216,14 +231,19 @@ impl Reference {
     pub fn expect(&mut self, client: usize, call: &Call) -> Option<Expected> {
         if let Call::At { slot, enter, call } = call {
             let node = self.description(client, *slot).node;
+            self.tree.caller = self.users[client];
             if *enter && !self.tree.is_directory(node) {
                 return Some(Expected::Exactly(Answer::Failed(libc::ENOTDIR)));
+            }
+            if *enter && let Err(errno) = self.tree.may(node, EXECUTE) {
+                return Some(Expected::Exactly(Answer::Failed(errno)));
             }
             self.tree.start = node;
             let expected = self.expect(client, call);
             self.tree.start = TOP;
             return expected;
         }
+        self.tree.caller = self.users[client];
         if let Some(expected) = self.through_a_path(client, call) {
             return Some(expected);
         }
@@ -254,9 +274,15 @@ impl Reference {
             Call::StatEmpty { slot } => Ok(self.stat(self.description(client, *slot).node)),
             Call::Chmod { target, mode } => self.target(client, target).and_then(|node| {
                 self.alive(node)?;
+                if !self.tree.owns(node) {
+                    return Err(libc::EPERM);
+                }
                 self.tree.node_mut(node).mode = *mode;
                 done()
             }),
+            Call::Chown { target, uid, gid } => {
+                self.target(client, target).and_then(|node| self.chown(node, *uid, *gid))
+            }
             // Nothing is looked at then.
             Call::Times { atime: Stamp::Omit, mtime: Stamp::Omit, .. }
             | Call::TimesEmpty { atime: Stamp::Omit, mtime: Stamp::Omit, .. } => done(),
@@ -283,12 +309,15 @@ impl Reference {
             Call::Unlink { path } => self.unlink(path),
             Call::Mkdir { path, mode } => self.mkdir(path, *mode),
             Call::Rmdir { path } => self.rmdir(path),
-            Call::List { target } => self.target(client, target).and_then(|node| self.list(node)),
+            Call::List { target } => self.target(client, target).and_then(|node| self.list(node, target)),
             Call::SetXattr { target, name, value, flags } => {
                 self.target(client, target).and_then(|node| self.set_xattr(node, name, value, *flags))
             }
             Call::GetXattr { target, name } => self.target(client, target).and_then(|node| {
                 self.alive(node)?;
+                if !self.is_link(node) {
+                    self.tree.may(node, READ)?;
+                }
                 let value = self.tree.node(node).xattrs.get(name).ok_or(libc::ENODATA)?;
                 Ok(Expected::Exactly(Answer::Bytes(value.clone())))
             }),
@@ -299,9 +328,7 @@ impl Reference {
             }),
             Call::RemoveXattr { target, name } => self.target(client, target).and_then(|node| {
                 self.alive(node)?;
-                if self.is_link(node) && name.starts_with("user.") {
-                    return Err(libc::EPERM);
-                }
+                self.may_set_xattr(node)?;
                 self.tree.node_mut(node).xattrs.remove(name).ok_or(libc::ENODATA)?;
                 done()
             }),
@@ -385,6 +412,8 @@ impl Reference {
             "kind"
         } else if kind != libc::DT_LNK && seen.mode != node.mode {
             "mode"
+        } else if seen.owner != node.owner {
+            "owner"
         } else if seen.links != node.links {
             "links"
         } else if size.is_some_and(|size| size != seen.size) {
@@ -398,9 +427,9 @@ impl Reference {
         } else {
             return Ok(());
         };
-        let (mode, links, atime, mtime) = (node.mode, node.links, node.atime, node.mtime);
+        let (mode, owner, links, atime, mtime) = (node.mode, node.owner, node.links, node.atime, node.mtime);
         Err(format!(
-            "wrong {wrong}; expected kind {kind}, mode {mode:o}, links {links}, size {size:?}, atime {atime:?}, mtime {mtime:?}, \
+            "wrong {wrong}; expected kind {kind}, mode {mode:o}, owner {owner:?}, links {links}, size {size:?}, atime {atime:?}, mtime {mtime:?}, \
              inode {:?}",
             self.numbers.get(&number)
         ))
@@ -433,10 +462,13 @@ impl Reference {
         if self.tree.is_directory(node) && self.tree.node(node).links == 0 { Err(ESCAPED) } else { Ok(()) }
     }
 
-    fn list(&self, node: u64) -> Outcome {
+    fn list(&self, node: u64, target: &Target) -> Outcome {
         let Kind::Directory(entries, _) = &self.tree.node(node).kind else {
             return Err(libc::ENOTDIR);
         };
+        if !matches!(target, Target::Slot(_)) {
+            self.tree.may(node, READ)?;
+        }
         let kind = |node: &u64| match self.tree.node(*node).kind {
             Kind::File(_) => libc::DT_REG,
             Kind::Directory(..) => libc::DT_DIR,
@@ -457,6 +489,12 @@ impl Reference {
 
     fn times(&mut self, node: u64, atime: Stamp, mtime: Stamp) -> Outcome {
         self.alive(node)?;
+        if !self.tree.owns(node) {
+            if (atime, mtime) != (Stamp::Now, Stamp::Now) {
+                return Err(libc::EPERM);
+            }
+            self.tree.may(node, WRITE)?;
+        }
         let node = self.tree.node_mut(node);
         for (time, stamp) in [(&mut node.atime, atime), (&mut node.mtime, mtime)] {
             match stamp {
@@ -470,9 +508,7 @@ impl Reference {
 
     fn set_xattr(&mut self, node: u64, name: &str, value: &[u8], flags: i32) -> Outcome {
         self.alive(node)?;
-        if self.is_link(node) && name.starts_with("user.") {
-            return Err(libc::EPERM);
-        }
+        self.may_set_xattr(node)?;
         let xattrs = &mut self.tree.node_mut(node).xattrs;
         match flags {
             libc::XATTR_CREATE if xattrs.contains_key(name) => return Err(libc::EEXIST),

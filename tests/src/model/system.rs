@@ -153,6 +153,11 @@ impl System {
                     done(unsafe { libc::chmod(text(path).as_ptr(), *mode) })
                 }
             },
+            Call::Chown { target, uid, gid } => match target {
+                Target::Slot(slot) => done(unsafe { libc::fchown(self.fd(*slot)?, *uid, *gid) }),
+                Target::Path(path) => done(unsafe { libc::chown(text(path).as_ptr(), *uid, *gid) }),
+                Target::Link(path) => done(unsafe { libc::lchown(text(path).as_ptr(), *uid, *gid) }),
+            },
             Call::Times { target, atime, mtime } => self.times(target, *atime, *mtime),
             Call::TimesEmpty { slot, atime, mtime } => {
                 let (fd, times) = (self.fd(*slot)?, [stamp(*atime), stamp(*mtime)]);
@@ -403,6 +408,7 @@ fn seen(stat: &libc::stat) -> Seen {
         ino: stat.st_ino,
         kind: (stat.st_mode >> 12) as u8,
         mode: stat.st_mode & 0o7777,
+        owner: (stat.st_uid, stat.st_gid),
         links: stat.st_nlink,
         size: stat.st_size as u64,
         atime: time(stat.st_atime, stat.st_atime_nsec),

@@ -8,6 +8,13 @@ pub const TOP: u64 = 1;
 /// A path that leads out of the directory that programs work in: no error, but nothing to compare either.
 pub const ESCAPED: i32 = -1;
 
+/// Rights, as in mode bits.
+pub const READ: u32 = 4;
+/// Likewise.
+pub const WRITE: u32 = 2;
+/// Likewise; of a directory, to go through it.
+pub const EXECUTE: u32 = 1;
+
 /// Links that a path may lead through.
 const MAX_LINKS: u32 = 40;
 
@@ -38,6 +45,8 @@ pub enum Kind {
 pub struct Node {
     pub kind: Kind,
     pub mode: u32,
+    /// User and group.
+    pub owner: (u32, u32),
     pub links: u64,
     pub atime: Time,
     pub mtime: Time,
@@ -66,12 +75,15 @@ pub struct Tree {
     pub nodes: BTreeMap<u64, Node>,
     /// Where paths begin.
     pub start: u64,
+    /// Who makes the present call: user and group.
+    pub caller: (u32, u32),
     next: u64,
 }
 
 impl Tree {
-    pub fn new() -> Tree {
-        let mut tree = Tree { nodes: BTreeMap::new(), start: TOP, next: TOP };
+    /// An empty one of this user and group.
+    pub fn new(owner: (u32, u32)) -> Tree {
+        let mut tree = Tree { nodes: BTreeMap::new(), start: TOP, caller: owner, next: TOP };
         tree.add(Kind::Directory(BTreeMap::new(), TOP), 0o777);
         tree
     }
@@ -84,6 +96,7 @@ impl Tree {
         let node = Node {
             kind,
             mode,
+            owner: self.caller,
             links,
             atime: Time::Fresh,
             mtime: Time::Fresh,
@@ -134,6 +147,29 @@ impl Tree {
         }
     }
 
+    /// Whether the caller owns an inode, or is root.
+    pub fn owns(&self, number: u64) -> bool {
+        self.caller.0 == 0 || self.caller.0 == self.node(number).owner.0
+    }
+
+    /// EACCES unless the caller has these rights.
+    pub fn may(&self, number: u64, rights: u32) -> Result<(), i32> {
+        let (node, (user, group)) = (self.node(number), self.caller);
+        let bits = match node.owner {
+            (owner, _) if owner == user => node.mode >> 6,
+            (_, owner) if owner == group => node.mode >> 3,
+            _ => node.mode,
+        };
+        if user == 0 || bits & rights == rights { Ok(()) } else { Err(libc::EACCES) }
+    }
+
+    /// Whether the caller may take a name away from a directory.
+    pub fn may_remove(&self, dir: u64, number: u64) -> Result<(), i32> {
+        self.may(dir, WRITE | EXECUTE)?;
+        let sticky = self.node(dir).mode & libc::S_ISVTX != 0;
+        if sticky && !self.owns(dir) && !self.owns(number) { Err(libc::EPERM) } else { Ok(()) }
+    }
+
     fn parent(&self, number: u64) -> Result<u64, i32> {
         match (number, &self.node(number).kind) {
             (TOP, _) => Err(ESCAPED),
@@ -164,6 +200,7 @@ impl Tree {
         };
         let (mut dir, mut rest) = (start, split(path));
         while let Some(name) = rest.pop_front() {
+            self.may(dir, EXECUTE)?;
             let last = rest.is_empty();
             match &name[..] {
                 b"." if last => return Ok(Last::Here(dir)),

@@ -30,7 +30,20 @@ impl Reference {
             Kind::File(_) if flags & libc::O_DIRECTORY != 0 => return Err(libc::ENOTDIR),
             _ => {}
         }
+        self.may_open(node, flags)?;
         self.described(client, slot, node, flags)
+    }
+
+    fn may_open(&self, node: u64, flags: i32) -> Result<(), i32> {
+        if flags & libc::O_PATH != 0 {
+            return Ok(());
+        }
+        let rights = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => READ,
+            libc::O_WRONLY => WRITE,
+            _ => READ | WRITE,
+        };
+        self.tree.may(node, if flags & libc::O_TRUNC != 0 { rights | WRITE } else { rights })
     }
 
     /// A new description.
@@ -61,6 +74,7 @@ impl Reference {
         if !self.tree.is_directory(dir) {
             return Err(libc::ENOTDIR);
         }
+        self.tree.may(dir, WRITE | EXECUTE)?;
         let node = self.tree.add(Kind::File(Vec::new()), mode);
         self.tree.node_mut(node).nameable = flags & libc::O_EXCL == 0;
         Ok(node)
@@ -83,6 +97,7 @@ impl Reference {
             let follow = (flags & libc::O_NOFOLLOW == 0 || slash) && !exclusive;
             match self.tree.look(dir, &name)? {
                 None if create => {
+                    self.tree.may(dir, WRITE | EXECUTE)?;
                     let node = self.tree.add(Kind::File(Vec::new()), mode);
                     self.tree.node_mut(node).links = 1;
                     self.tree.entries_mut(dir).insert(name, node);
@@ -117,6 +132,7 @@ impl Reference {
         if !directory && flags & libc::O_DIRECTORY != 0 {
             return Err(libc::ENOTDIR);
         }
+        self.may_open(node, flags)?;
         Ok(node)
     }
 
@@ -261,6 +277,7 @@ impl Reference {
 
     pub(super) fn map_read(&mut self, client: usize, slot: u8, offset: u64, len: u64) -> Outcome {
         let node = self.description(client, slot).node;
+        self.tree.may(node, READ)?;
         // It closes a descriptor of the file.
         self.locks.forget(node, Owner::Process(client));
         let data = self.tree.data(node).ok_or(ESCAPED)?;
@@ -269,6 +286,7 @@ impl Reference {
 
     pub(super) fn map_write(&mut self, client: usize, slot: u8, offset: u64, len: u64, seed: u8) -> Outcome {
         let node = self.description(client, slot).node;
+        self.tree.may(node, READ | WRITE)?;
         self.locks.forget(node, Owner::Process(client));
         let inode = self.tree.node_mut(node);
         inode.mtime = Time::Any;
@@ -286,6 +304,9 @@ impl Reference {
             && self.description(client, *slot).flags & libc::O_ACCMODE == libc::O_RDONLY
         {
             return Err(libc::EINVAL);
+        }
+        if by_path && self.tree.data(node).is_some() {
+            self.tree.may(node, WRITE)?;
         }
         let inode = self.tree.node_mut(node);
         let Kind::File(data) = &mut inode.kind else {

@@ -16,6 +16,7 @@ impl Reference {
 
     pub(super) fn mkdir(&mut self, path: &str, mode: u32) -> Outcome {
         let (dir, name) = self.place(path, true)?;
+        self.tree.may(dir, WRITE | EXECUTE)?;
         let node = self.tree.add(Kind::Directory(BTreeMap::new(), dir), mode);
         self.tree.entries_mut(dir).insert(name, node);
         self.tree.node_mut(dir).links += 1;
@@ -27,6 +28,7 @@ impl Reference {
             return Err(libc::ENOENT);
         }
         let (dir, name) = self.place(path, false)?;
+        self.tree.may(dir, WRITE | EXECUTE)?;
         let node = self.tree.add(Kind::Symlink(target.as_bytes().to_vec()), 0o777);
         self.tree.node_mut(node).links = 1;
         self.tree.entries_mut(dir).insert(name, node);
@@ -42,8 +44,21 @@ impl Reference {
         self.link_node(self.description(client, slot).node, to)
     }
 
+    /// Who does not own something makes names for it only if that gives him nothing (`protected_hardlinks`).
+    fn may_link(&self, node: u64) -> Result<(), i32> {
+        let file = self.tree.data(node).is_some();
+        let harmless = file && self.tree.may(node, READ | WRITE).is_ok();
+        if harmless || self.tree.owns(node) || !self.rules.protected_links {
+            Ok(())
+        } else {
+            Err(libc::EPERM)
+        }
+    }
+
     fn link_node(&mut self, node: u64, to: &str) -> Outcome {
         let (dir, name) = self.place(to, false)?;
+        self.may_link(node)?;
+        self.tree.may(dir, WRITE | EXECUTE)?;
         if self.tree.is_directory(node) {
             return Err(libc::EPERM);
         }
@@ -62,11 +77,13 @@ impl Reference {
             return Err(libc::EISDIR);
         };
         let node = self.tree.look(dir, &name)?.ok_or(libc::ENOENT)?;
-        if self.tree.is_directory(node) {
-            return Err(libc::EISDIR);
-        }
+        let directory = self.tree.is_directory(node);
         if slash {
-            return Err(libc::ENOTDIR);
+            return Err(if directory { libc::EISDIR } else { libc::ENOTDIR });
+        }
+        self.tree.may_remove(dir, node)?;
+        if directory {
+            return Err(libc::EISDIR);
         }
         self.tree.entries_mut(dir).remove(&name);
         self.tree.drop_name(node);
@@ -80,6 +97,7 @@ impl Reference {
             Last::Name(dir, name, _) => (dir, name),
         };
         let node = self.tree.look(dir, &name)?.ok_or(libc::ENOENT)?;
+        self.tree.may_remove(dir, node)?;
         if !self.tree.is_directory(node) {
             return Err(libc::ENOTDIR);
         }
@@ -126,6 +144,24 @@ impl Reference {
         if target == Some(node) {
             return done();
         }
+        self.tree.may_remove(from_dir, node)?;
+        match target {
+            Some(target) => self.tree.may_remove(to_dir, target)?,
+            None => self.tree.may(to_dir, WRITE | EXECUTE)?,
+        }
+        match target.map(|target| (target, self.tree.is_directory(target))) {
+            Some((_, false)) if directory && !exchange => return Err(libc::ENOTDIR),
+            Some((_, true)) if !directory && !exchange => return Err(libc::EISDIR),
+            _ => {}
+        }
+        if from_dir != to_dir {
+            // Where it says what is above it changes.
+            for moved in [Some(node), target.filter(|_| exchange)].into_iter().flatten() {
+                if self.tree.is_directory(moved) {
+                    self.tree.may(moved, WRITE)?;
+                }
+            }
+        }
         if exchange {
             let target = target.expect("looked at above");
             self.tree.entries_mut(from_dir).insert(from_name, target);
@@ -135,8 +171,6 @@ impl Reference {
             return done();
         }
         match target.map(|target| (target, self.tree.is_directory(target))) {
-            Some((_, false)) if directory => return Err(libc::ENOTDIR),
-            Some((_, true)) if !directory => return Err(libc::EISDIR),
             Some((target, true)) if !self.tree.entries(target).is_empty() => return Err(libc::ENOTEMPTY),
             _ => {}
         }

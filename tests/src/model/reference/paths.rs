@@ -31,6 +31,7 @@ impl Reference {
             | Call::Lock { slot, .. }
             | Call::TestLock { slot, .. }
             | Call::Chmod { target: Target::Slot(slot), .. }
+            | Call::Chown { target: Target::Slot(slot), .. }
             | Call::List { target: Target::Slot(slot) }
             | Call::SetXattr { target: Target::Slot(slot), .. }
             | Call::GetXattr { target: Target::Slot(slot), .. }

@@ -104,6 +104,7 @@ pub(super) fn clear(path: &str) -> io::Result<()> {
             fs::remove_file(entry.path())?;
         }
     }
+    std::os::unix::fs::chown(path, Some(unsafe { libc::geteuid() }), Some(unsafe { libc::getegid() }))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o777))?;
     let path = text(path);
     for name in ["user.a", "user.b", "user.c"] {

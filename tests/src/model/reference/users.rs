@@ -1,0 +1,39 @@
+//! Who owns what, and what others may do with it.
+use super::*;
+
+impl Reference {
+    /// Whether a client that goes elsewhere can return to the directory that programs work in.
+    pub(super) fn may_come_back(&self, client: usize) -> bool {
+        let (user, group) = self.users[client];
+        let top = self.tree.node(TOP);
+        let bits = match top.owner {
+            (owner, _) if owner == user => top.mode >> 6,
+            (_, owner) if owner == group => top.mode >> 3,
+            _ => top.mode,
+        };
+        user == 0 || bits & EXECUTE != 0
+    }
+
+    pub(super) fn chown(&mut self, node: u64, uid: u32, gid: u32) -> Outcome {
+        self.alive(node)?;
+        let ((user, group), owner) = (self.tree.caller, self.tree.node(node).owner);
+        let given = |id: u32, old: u32| if id == u32::MAX { old } else { id };
+        let own = user == owner.0;
+        let user_ok = uid == u32::MAX || own && uid == owner.0;
+        let group_ok = gid == u32::MAX || own && (gid == group || gid == owner.1);
+        if user != 0 && !(user_ok && group_ok) {
+            return Err(libc::EPERM);
+        }
+        self.tree.node_mut(node).owner = (given(uid, owner.0), given(gid, owner.1));
+        done()
+    }
+
+    /// Extended attributes of users are for what has contents; in a sticky directory's case for its owner.
+    pub(super) fn may_set_xattr(&self, node: u64) -> Result<(), i32> {
+        let sticky = self.tree.is_directory(node) && self.tree.node(node).mode & libc::S_ISVTX != 0;
+        if self.is_link(node) || sticky && !self.tree.owns(node) {
+            return Err(libc::EPERM);
+        }
+        self.tree.may(node, WRITE)
+    }
+}
