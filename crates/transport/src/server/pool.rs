@@ -52,7 +52,28 @@ struct Client<T> {
     line: Connected,
     /// Whether the epoll knows the socket.
     registered: bool,
+    visits: Visits,
     state: State<T>,
+}
+
+/// How often a connection has something: a worker that lingers for one that sends a heartbeat now and then only wakes up once more for
+/// nothing.
+#[derive(Default)]
+struct Visits {
+    /// When the last visit ended, if it was for one request alone.
+    alone: Option<Duration>,
+}
+
+impl Visits {
+    /// A visit begins. Whether lingering after its first request is hopeless.
+    fn begin(&self, now: Duration, linger: Duration) -> bool {
+        self.alone.is_some_and(|ended| now.saturating_sub(ended) > linger)
+    }
+
+    /// It has ended, after so many requests.
+    fn end(&mut self, now: Duration, requests: u64) {
+        self.alone = (requests == 1).then_some(now);
+    }
 }
 
 /// Counts a connection as long as it lives, wherever it ends.
@@ -143,7 +164,14 @@ impl<S: Service> Pool<S> {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let state = State::Greeting(Greeting::new(deadline));
         let counted = Counted::new(&self.connections);
-        self.park(Client { token, _counted: counted, line, registered: false, state });
+        self.park(Client {
+            token,
+            _counted: counted,
+            line,
+            registered: false,
+            visits: Visits::default(),
+            state,
+        });
         token
     }
 
@@ -330,12 +358,16 @@ impl<S: Service> Pool<S> {
         };
         let versions = || self.service.versions();
         desk.inbox.clear();
-        let (mut spin, mut bulk) = (Spin::new(), false);
+        let rare = client.visits.begin(socket::now(), self.options.linger);
+        let (mut spin, mut bulk, mut requests) = (Spin::new(), rare, 0);
         loop {
             let awake = (!bulk).then_some(Awake { spin: &mut spin, crowd: &self.crowd });
             let (header, body, payload) = match desk.inbox.next(line.fd, line.stall, line.halt, awake)? {
                 Incoming::Request { header, body, payload } => (header, body, payload),
-                Incoming::Idle => return Ok(Stay::Parked),
+                Incoming::Idle => {
+                    client.visits.end(socket::now(), requests);
+                    return Ok(Stay::Parked);
+                }
                 Incoming::End => return Ok(Stay::Closed),
             };
             if header.kind != Kind::Request {
@@ -354,7 +386,9 @@ impl<S: Service> Pool<S> {
             if self.halt.is_stopping() {
                 return Ok(Stay::Closed);
             }
-            if self.full.load(Ordering::Relaxed) && desk.inbox.is_empty() {
+            requests += 1;
+            if (rare && requests == 1 || self.full.load(Ordering::Relaxed)) && desk.inbox.is_empty() {
+                client.visits.end(socket::now(), requests);
                 return Ok(Stay::Parked);
             }
         }
@@ -405,5 +439,25 @@ impl<S: Service> Running for Pool<S> {
 
     fn workers(&self) -> usize {
         lock(&self.workers).threads.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_sends_now_and_then_is_not_lingered_for() {
+        let linger = Duration::from_millis(20);
+        let mut visits = Visits::default();
+        let mut lingered = Vec::new();
+        // Heartbeats, then a burst, then heartbeats again.
+        for (at, requests) in [(0, 1), (500, 1), (1000, 1), (1010, 5), (1500, 1), (2000, 1)] {
+            let now = Duration::from_millis(at);
+            let rare = visits.begin(now, linger);
+            lingered.push(!rare);
+            visits.end(if rare { now } else { now + linger }, requests);
+        }
+        assert_eq!(lingered, [true, false, false, true, true, false]);
     }
 }
