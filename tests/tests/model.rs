@@ -6,7 +6,7 @@
 
 use bivouac_node::Environment;
 use bivouac_tests::model::{Face, Library, Plan, Play, Rules};
-use bivouac_tests::{Site, accesses, can_mount, default_signals};
+use bivouac_tests::{Site, accesses, bivouac, can_mount, default_signals, finish};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -40,8 +40,76 @@ fn random_programs_through_all_faces_do_what_the_reference_does() {
     }
     faces.push(Face::library(Library::attach(&environment)));
     let plan = Plan::from_environment(400);
-    let rules = Rules { directory_sizes: true, zero_range: true, protected_links: true, paths_keep: false };
+    let rules = Rules {
+        directory_sizes: true,
+        zero_range: true,
+        known_defects: false,
+        protected_links: true,
+        paths_keep: false,
+    };
     let played = Play::new(faces, &environment.mount, rules).all(&plan);
+    assert!(played > 10, "{played} programs in {:?} prove little", plan.limit);
+}
+
+/// A deployment of a user that is not root.
+struct Ordinary {
+    site: Site,
+    name: String,
+}
+
+impl Ordinary {
+    const USER: u32 = 1001;
+
+    fn new() -> Ordinary {
+        let site = Site::new("model-user");
+        std::os::unix::fs::chown(site.path(""), Some(Self::USER), Some(Self::USER)).expect("root may");
+        let ordinary = Ordinary { name: site.name("user"), site };
+        finish(ordinary.command(&["up", &ordinary.name, "--servers", "4", "--block-size", "16K"])).ok();
+        ordinary
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new("setpriv");
+        let user = Self::USER.to_string();
+        command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]).arg(bivouac()).args(args);
+        command.env("BIVOUAC_HOME", self.site.home()).current_dir("/");
+        default_signals(&mut command);
+        command
+    }
+}
+
+impl Drop for Ordinary {
+    fn drop(&mut self) {
+        finish(self.command(&["down", &self.name]));
+    }
+}
+
+/// Permissions are the preload library's own to look at, also in what it has cached.
+#[test]
+fn programs_of_an_ordinary_user_do_what_the_reference_does() {
+    if !can_mount() {
+        return;
+    }
+    let ordinary = Ordinary::new();
+    // Where that user gets to.
+    let program = ordinary.site.path("client");
+    std::fs::copy(CLIENT, &program).expect("a copy");
+    let program = program.to_string_lossy();
+    let faces = ["one", "two"].map(|name| {
+        let client = ordinary.command(&["exec", &ordinary.name, "--", &program]);
+        let mut face = Face::process(name, false, client);
+        face.user = (Ordinary::USER, Ordinary::USER);
+        face
+    });
+    let plan = Plan::from_environment(100);
+    let rules = Rules {
+        directory_sizes: true,
+        zero_range: true,
+        known_defects: true,
+        protected_links: true,
+        paths_keep: false,
+    };
+    let played = Play::new(faces.into(), "/bivouac", rules).all(&plan);
     assert!(played > 10, "{played} programs in {:?} prove little", plan.limit);
 }
 
@@ -85,7 +153,13 @@ fn the_reference_does_what_a_local_file_system_does() {
     let protected = std::fs::read_to_string("/proc/sys/fs/protected_hardlinks");
     let protected_links = protected.is_ok_and(|text| text.trim() != "0");
     let plan = Plan::from_environment(400);
-    let rules = Rules { directory_sizes: false, zero_range: false, protected_links, paths_keep: true };
+    let rules = Rules {
+        directory_sizes: false,
+        zero_range: false,
+        known_defects: false,
+        protected_links,
+        paths_keep: true,
+    };
     let played = Play::new(faces.into(), &local.path().to_string_lossy(), rules).all(&plan);
     assert!(played > 10, "{played} programs in {:?} prove little", plan.limit);
 }

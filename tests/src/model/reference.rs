@@ -39,6 +39,9 @@ pub struct Rules {
     pub directory_sizes: bool,
     /// `fallocate` can zero a range.
     pub zero_range: bool,
+    /// Calls are not made where the preload library has known defects: by who may not go through the directory where paths
+    /// begin, and to list an open directory that may not be read any more.
+    pub known_defects: bool,
     /// Not everybody may link what is another's.
     pub protected_links: bool,
     /// A descriptor that was opened with O_PATH keeps an inode.
@@ -244,6 +247,9 @@ impl Reference {
             return expected;
         }
         self.tree.caller = self.users[client];
+        if self.rules.known_defects && self.tree.may(self.tree.start, EXECUTE).is_err() {
+            return None;
+        }
         if let Some(expected) = self.through_a_path(client, call) {
             return Some(expected);
         }
@@ -466,8 +472,10 @@ impl Reference {
         let Kind::Directory(entries, _) = &self.tree.node(node).kind else {
             return Err(libc::ENOTDIR);
         };
-        if !matches!(target, Target::Slot(_)) {
-            self.tree.may(node, READ)?;
+        match target {
+            Target::Slot(_) if self.rules.known_defects => self.tree.may(node, READ).map_err(|_| ESCAPED)?,
+            Target::Slot(_) => {}
+            Target::Path(_) | Target::Link(_) => self.tree.may(node, READ)?,
         }
         let kind = |node: &u64| match self.tree.node(*node).kind {
             Kind::File(_) => libc::DT_REG,

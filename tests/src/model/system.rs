@@ -60,7 +60,7 @@ impl System {
             }
             Order::Make(path) => std::fs::create_dir(path).map(|()| Answer::Done).map_err(|e| number(&e)),
             Order::Remove(path) => {
-                std::fs::remove_dir_all(path).map(|()| Answer::Done).map_err(|e| number(&e))
+                relative::remove(path.as_ref()).map(|()| Answer::Done).map_err(|e| number(&e))
             }
             Order::Split(path) => relative::split(path).map(|()| Answer::Done).map_err(|e| number(&e)),
             Order::Clear(path) => relative::clear(path).map(|()| Answer::Done).map_err(|e| number(&e)),

@@ -170,6 +170,14 @@ impl Tree {
         if sticky && !self.owns(dir) && !self.owns(number) { Err(libc::EPERM) } else { Ok(()) }
     }
 
+    /// A setting of the kernel (`protected_symlinks`, `protected_regular`) may keep everybody, root too, from following and
+    /// from opening with O_CREAT what is another's in a sticky directory; some cases it always refuses.
+    pub fn unless_sheltered(&self, dir: u64, number: u64) -> Result<(), i32> {
+        let (above, owner) = (self.node(dir), self.node(number).owner.0);
+        let open = above.mode & libc::S_ISVTX != 0 && above.mode & 0o022 != 0;
+        if open && owner != above.owner.0 && owner != self.caller.0 { Err(ESCAPED) } else { Ok(()) }
+    }
+
     fn parent(&self, number: u64) -> Result<u64, i32> {
         match (number, &self.node(number).kind) {
             (TOP, _) => Err(ESCAPED),
@@ -253,6 +261,7 @@ impl Tree {
             let found = self.look(dir, &name)?.ok_or(libc::ENOENT)?;
             match &self.node(found).kind {
                 Kind::Symlink(target) if follow || must_be_directory => {
+                    self.unless_sheltered(dir, found)?;
                     count(links)?;
                     last = self.walk_from(dir, target, links)?;
                 }

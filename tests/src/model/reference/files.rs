@@ -106,6 +106,11 @@ impl Reference {
                 None => return Err(libc::ENOENT),
                 Some(_) if exclusive => return Err(libc::EEXIST),
                 Some(found) => match &self.tree.node(found).kind {
+                    Kind::Symlink(_) | Kind::File(_)
+                        if (create || follow) && self.tree.unless_sheltered(dir, found).is_err() =>
+                    {
+                        return Err(ESCAPED);
+                    }
                     Kind::Symlink(target) if follow => {
                         links += 1;
                         if links > 40 {

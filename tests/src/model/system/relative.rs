@@ -6,6 +6,7 @@ use crate::model::call::{Answer, Call, Target};
 use libc::c_int;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::{fs, io};
 
 /// Entries with which a directory has split, for good.
@@ -94,16 +95,28 @@ pub(super) fn split(path: &str) -> io::Result<()> {
     clear(path)
 }
 
-/// Empties a directory, and sets its attributes to those of a new one.
-pub(super) fn clear(path: &str) -> io::Result<()> {
+/// Removes a directory with all that is in it, also what its owner had no rights to.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    empty(path)?;
+    fs::remove_dir(path)
+}
+
+fn empty(path: &Path) -> io::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o777))?;
     for entry in fs::read_dir(path)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            fs::remove_dir_all(entry.path())?;
+            remove(&entry.path())?;
         } else {
             fs::remove_file(entry.path())?;
         }
     }
+    Ok(())
+}
+
+/// Empties a directory, and sets its attributes to those of a new one.
+pub(super) fn clear(path: &str) -> io::Result<()> {
+    empty(path.as_ref())?;
     std::os::unix::fs::chown(path, Some(unsafe { libc::geteuid() }), Some(unsafe { libc::getegid() }))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o777))?;
     let path = text(path);
