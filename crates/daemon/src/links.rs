@@ -1,7 +1,8 @@
 //! Connections to other daemons, and what the metadata store needs from outside itself.
 //!
 //! Requests between servers may be repeated without harm, so a broken connection is remade and the request sent
-//! again, until the map says that the server is down or [`PATIENCE`] is over.
+//! again, until the map says that the server is down or [`PATIENCE`] is over. When this daemon stops, the others most likely do
+//! as well: then nothing is sent again ([`Links::close`]).
 
 use bivouac_data::DataStore;
 use bivouac_layout::map::ServerState;
@@ -16,7 +17,7 @@ use bivouac_proto::{Errno, Header, Kind, Refusal, Reply, Request, Status, Time};
 use bivouac_transport::{ConnectOptions, Connection, Endpoint, Exchange, Outgoing, TransportError, exchange};
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -33,6 +34,7 @@ pub(crate) struct Links {
     map: RwLock<Arc<Map>>,
     epoch: AtomicU64,
     pools: Mutex<HashMap<ServerId, Vec<Connection>>>,
+    closing: AtomicBool,
     /// The daemon's own blocks.
     pub(crate) data: Option<Arc<DataStore>>,
 }
@@ -46,7 +48,18 @@ impl Links {
         data: Option<Arc<DataStore>>,
     ) -> Links {
         let epoch = AtomicU64::new(first.epoch.0);
-        Links { key, role, me, map: RwLock::new(Arc::new(first)), epoch, pools: Mutex::default(), data }
+        let (map, pools) = (RwLock::new(Arc::new(first)), Mutex::default());
+        Links { key, role, me, map, epoch, pools, closing: AtomicBool::new(false), data }
+    }
+
+    /// The daemon stops: from now on a request that cannot be sent fails, also one that is under way.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a request that was begun then is worth sending again.
+    fn is_patient(&self, begun: Instant) -> bool {
+        begun.elapsed() < PATIENCE && !self.closing.load(Ordering::Relaxed)
     }
 
     /// The current map.
@@ -112,11 +125,11 @@ impl Links {
                 Ok((Err(Failure::Refused(Refusal::StaleMap(map))), _)) if map.check().is_ok() => {
                     self.learn(*map)
                 }
-                Ok((Err(Failure::Refused(Refusal::OldServer)), _)) if begun.elapsed() < PATIENCE => {
+                Ok((Err(Failure::Refused(Refusal::OldServer)), _)) if self.is_patient(begun) => {
                     std::thread::sleep(pause);
                 }
                 Ok((Err(failure), _)) => return Err(failure),
-                Err(error) if begun.elapsed() > PATIENCE => return Err(error.errno().into()),
+                Err(error) if !self.is_patient(begun) => return Err(error.errno().into()),
                 Err(_) => {
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(Duration::from_millis(100));
@@ -273,5 +286,45 @@ impl Outside for Around {
     fn now(&self) -> Time {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_layout::map::Server;
+    use bivouac_layout::{First, NodeId};
+
+    #[test]
+    fn a_daemon_that_stops_does_not_wait_for_servers_that_have_stopped() {
+        // Nobody listens there any more.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
+        let address = listener.local_addr().expect("bound");
+        drop(listener);
+        let gone = Server { id: ServerId(1), node: NodeId(0), address, state: ServerState::Up };
+        let map = Map {
+            epoch: Epoch(1),
+            deployment: 7,
+            mount: "/m".into(),
+            block_size: 4096,
+            width: 0,
+            first: First::Hashed,
+            nodes: Vec::new(),
+            servers: vec![gone],
+            shards: Vec::new(),
+            copies: 1,
+            generations: Vec::new(),
+        };
+        let key = Key([1; 32]);
+        let links = Links::new(key, Role::Agent(1), None, map, None);
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| links.meta_at(ServerId(1), &MetaRequest::EndSession { session: 1 }));
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(!call.is_finished(), "it is asked again for as long as the daemon runs");
+            links.close();
+            assert!(call.join().expect("ends").is_err());
+        });
+        assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
     }
 }

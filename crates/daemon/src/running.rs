@@ -89,6 +89,7 @@ impl Running {
             controller.stop();
         }
         self.server.stop();
+        self.daemon.links.close();
         // The server is gone, and with it everybody else who had the daemon.
         let Some(daemon) = Arc::into_inner(self.daemon) else {
             tracing::error!("requests are still under way: the storage is left as it is");
