@@ -266,11 +266,11 @@ static int flock_free(int how)
     return WEXITSTATUS(status);
 }
 
-static int range_free(short type, off_t start, off_t length)
+static int range_free_in(const char *name, short type, off_t start, off_t length)
 {
     pid_t child = fork();
     if (child == 0) {
-        int fd = open(in("lock"), O_RDWR);
+        int fd = open(in(name), O_RDWR);
         struct flock lock = { .l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = length };
         _exit(fcntl(fd, F_SETLK, &lock) == 0 ? 0 : errno == EAGAIN || errno == EACCES ? 1 : 2);
     }
@@ -279,18 +279,9 @@ static int range_free(short type, off_t start, off_t length)
     return WEXITSTATUS(status);
 }
 
-/* Whether the first bytes are locked by another. */
-static int locked_for_others(const char *name)
+static int range_free(short type, off_t start, off_t length)
 {
-    pid_t child = fork();
-    if (child == 0) {
-        int fd = open(in(name), O_RDWR);
-        struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 5 };
-        _exit(fcntl(fd, F_SETLK, &lock) == 0 ? 0 : 1);
-    }
-    int status;
-    waitpid(child, &status, 0);
-    return WEXITSTATUS(status);
+    return range_free_in("lock", type, start, length);
 }
 
 static int set_range(int fd, int command, short type, off_t start, off_t length)
@@ -306,7 +297,7 @@ static void paths_only(void)
     names_only("a directory", open(in("."), O_PATH | O_DIRECTORY), file);
     say("locked %d", set_range(file, F_SETLK, F_WRLCK, 0, 5));
     close(open(in("digits"), O_PATH));
-    say("locks outlive its descriptors %d", locked_for_others("digits"));
+    say("locks outlive its descriptors %d", range_free_in("digits", F_WRLCK, 0, 5));
     close(file);
 }
 

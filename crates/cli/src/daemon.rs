@@ -95,7 +95,7 @@ fn detach() -> Report {
     match launch::converse(command, &order, launch::START_LIMIT) {
         // It lives on as nobody's child.
         Ok((report, _)) => report,
-        Err(Talk::Silent { status, stderr }) => {
+        Err(Talk::Silent { status, stderr, .. }) => {
             dead(format!("the daemon ended at once ({status}) {stderr}").trim_end().to_owned())
         }
         Err(Talk::Spawn(e)) => dead(format!("cannot start a process: {e}")),

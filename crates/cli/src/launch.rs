@@ -109,8 +109,8 @@ pub trait Launcher: Sync {
     /// What to look at when the command fails without an answer of the program.
     fn hint(&self, host: &str) -> String;
 
-    /// Whether a command that ended without an answer of the program, with these words, never got to the host.
-    fn never_arrived(&self, _said: &str) -> bool {
+    /// Whether a command that ended without an answer of the program, with this exit code and these words, never got to the host.
+    fn never_arrived(&self, _code: Option<i32>, _said: &str) -> bool {
         false
     }
 }
@@ -216,10 +216,10 @@ fn run<O: Serialize>(
             Ok(report)
         }
         Err(Talk::Spawn(e)) => Err(failed(format!("cannot run {program}: {e}"))),
-        Err(Talk::Silent { stderr, .. }) if launcher.never_arrived(&stderr) => {
+        Err(Talk::Silent { code, stderr, .. }) if launcher.never_arrived(code, &stderr) => {
             Err(Error::Unreached { host: host.to_owned(), cause: stderr, remedy: launcher.hint(host) })
         }
-        Err(Talk::Silent { status, stderr }) => {
+        Err(Talk::Silent { status, stderr, .. }) => {
             let said = if stderr.is_empty() { String::new() } else { format!(": {stderr}") };
             Err(failed(format!("{program} ended without an answer ({status}){said}")))
         }
@@ -237,6 +237,8 @@ pub enum Talk {
     Silent {
         /// How.
         status: String,
+        /// Its exit code, if it was not killed.
+        code: Option<i32>,
         /// Its error output.
         stderr: String,
     },
@@ -296,9 +298,11 @@ pub fn converse<O: Serialize, R: DeserializeOwned>(
         }
     };
     if line.trim().is_empty() {
-        let status = child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
+        let ended = child.wait();
+        let code = ended.as_ref().ok().and_then(|status| status.code());
+        let status = ended.map_or_else(|e| e.to_string(), |s| s.to_string());
         let stderr = stderr.and_then(|t| t.join().ok()).unwrap_or_default();
-        return Err(Talk::Silent { status, stderr });
+        return Err(Talk::Silent { status, code, stderr });
     }
     match serde_json::from_str(&line) {
         Ok(answer) => Ok((answer, child)),
@@ -361,8 +365,8 @@ mod tests {
     fn a_launcher_that_fails_is_quoted() {
         let limit = Duration::from_secs(10);
         match talk("echo no such host >&2; exit 255", limit) {
-            Err(Talk::Silent { status, stderr }) => {
-                assert!(status.contains("255"));
+            Err(Talk::Silent { status, code, stderr }) => {
+                assert!(status.contains("255") && code == Some(255));
                 assert_eq!(stderr, "no such host");
             }
             _ => panic!("silent"),

@@ -218,7 +218,10 @@ fn launch_all(record: &mut Record, key: &Key, directory: &Directory, existing: b
                 if existing || !matches!(error, Error::Unreached { .. }) {
                     begun.push(daemon);
                 }
-                failed.get_or_insert(error);
+                // A daemon that failed has left a log, which goes unless its failure is told.
+                if failed.as_ref().is_none_or(|first| matches!(first, Error::Unreached { .. })) {
+                    failed = Some(error);
+                }
             }
         }
     }

@@ -5,7 +5,7 @@ use crate::session::Client;
 use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{Attr, FileKind, Store, Time};
-use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::data::{DataReply, DataRequest, WriteTime};
 
 /// What the servers of a file know of it together.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ pub(crate) struct Extents {
     /// Greatest length of a sub-file: the file's size.
     pub(crate) length: u64,
     /// When it was last written.
-    pub(crate) written: Option<Time>,
+    pub(crate) written: WriteTime,
 }
 
 impl Client {
@@ -24,12 +24,12 @@ impl Client {
         let asked = now();
         self.data_jobs(&mut jobs);
         let answered = now();
-        let mut sum = Extents { length: 0, written: None };
+        let mut sum = Extents { length: 0, written: WriteTime::NEVER };
         for job in &mut jobs {
             let (DataReply::Extent { length, written, .. }, _) = job.take()? else {
                 return Err(Errno::PROTO);
             };
-            let written = written.map(|write| write.time(asked, answered));
+            let written = written.map_or(WriteTime::NEVER, |write| write.time(asked, answered));
             sum = Extents { length: sum.length.max(length), written: sum.written.max(written) };
         }
         Ok(sum)
@@ -43,12 +43,11 @@ impl Client {
         {
             let extents = self.extents(attr.ino, &layout.servers(self.map(), u64::MAX))?;
             attr.size = attr.size.max(extents.length);
-            if let Some(written) = extents.written
-                && written > attr.mtime_set.unwrap_or(Time::MIN)
-            {
+            let WriteTime { earliest, shown } = extents.written;
+            if earliest > attr.mtime_set.unwrap_or(Time::MIN) {
                 // A time in the future was set before that write, which ends it.
-                attr.mtime = if attr.mtime > now() { written } else { attr.mtime.max(written) };
-                attr.ctime = attr.ctime.max(written);
+                attr.mtime = if attr.mtime > now() { shown } else { attr.mtime.max(shown) };
+                attr.ctime = attr.ctime.max(shown);
             }
         }
         Ok(attr)

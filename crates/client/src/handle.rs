@@ -120,6 +120,11 @@ impl Handle {
         self.slot().map_or(0, |slot| slot.flags.load(Ordering::Relaxed) as i32)
     }
 
+    /// Whether it was opened with O_PATH: it names something, and can do little else.
+    pub fn is_path_only(&self) -> bool {
+        self.flags() & libc::O_PATH != 0
+    }
+
     /// Sets the status flags that may be set (`F_SETFL`).
     pub fn set_flags(&self, flags: i32) {
         if let Ok(slot) = self.slot() {
@@ -149,18 +154,17 @@ impl Handle {
     }
 
     fn readable(&self) -> Result<&'static Slot, Errno> {
-        let slot = self.slot()?;
-        let flags = slot.flags.load(Ordering::Relaxed) as i32;
-        if flags & libc::O_ACCMODE == libc::O_WRONLY || flags & libc::O_PATH != 0 {
+        let slot = self.usable()?;
+        if slot.flags.load(Ordering::Relaxed) as i32 & libc::O_ACCMODE == libc::O_WRONLY {
             return Err(Errno::BADF);
         }
         if self.directory { Err(Errno::ISDIR) } else { Ok(slot) }
     }
 
     pub(crate) fn writable(&self) -> Result<&'static Slot, Errno> {
-        let slot = self.slot()?;
-        let flags = slot.flags.load(Ordering::Relaxed) as i32;
-        if flags & libc::O_ACCMODE == libc::O_RDONLY || flags & libc::O_PATH != 0 || self.directory {
+        let slot = self.usable()?;
+        let read_only = slot.flags.load(Ordering::Relaxed) as i32 & libc::O_ACCMODE == libc::O_RDONLY;
+        if read_only || self.directory {
             return Err(Errno::BADF);
         }
         Ok(slot)

@@ -88,8 +88,8 @@ impl Running {
         if let Some(controller) = self.daemon.controller.get() {
             controller.stop();
         }
-        self.server.stop();
         self.daemon.links.close();
+        self.server.stop();
         // The server is gone, and with it everybody else who had the daemon.
         let Some(daemon) = Arc::into_inner(self.daemon) else {
             tracing::error!("requests are still under way: the storage is left as it is");

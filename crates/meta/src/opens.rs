@@ -13,7 +13,7 @@ use crate::shard::{Opened, Written};
 use crate::store::{Core, Outside};
 use crate::stripe::Bench;
 use bivouac_layout::{FileLayout, Ino};
-use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::data::{DataReply, DataRequest, WriteTime};
 use bivouac_proto::header::OpenId;
 use bivouac_proto::meta::Wrote;
 use bivouac_proto::status::Failure;
@@ -64,14 +64,14 @@ pub(crate) fn stamp(inode: &Inode) -> Stamp {
     }
 }
 
-/// The stamp of a file that is settled now, at `size`, last written at `last` (0: not since it was settled before).
-fn settled_stamp(inode: &Inode, size: u64, last: Time, now: Time) -> Stamp {
+/// The stamp of a file that is settled now, at `size`, last written at `last` (0 or earlier: not since it was settled before).
+fn settled_stamp(inode: &Inode, size: u64, last: WriteTime, now: Time) -> Stamp {
     let mut stamp = Stamp { size, settled: true, ..stamp(inode) };
     let mtime_set = inode.as_blocks().map_or(Time::MIN, |b| b.mtime_set);
-    if last > 0 && last > mtime_set {
+    if last.earliest > mtime_set.max(0) {
         // A time in the future was set before that write, which ends it.
-        stamp.mtime = if stamp.mtime > now { last } else { stamp.mtime.max(last) };
-        stamp.ctime = stamp.ctime.max(last);
+        stamp.mtime = if stamp.mtime > now { last.shown } else { stamp.mtime.max(last.shown) };
+        stamp.ctime = stamp.ctime.max(last.shown);
     }
     stamp
 }
@@ -177,7 +177,7 @@ impl<O: Outside> Core<O> {
             if inode.nlink > 0 && inode.as_blocks().is_some() && !live.is_some_and(|l| l.has_writer()) {
                 let written = live.map(|l| l.written).unwrap_or_default();
                 let size = inode.size.max(length).max(written.end);
-                let stamp = settled_stamp(&inode, size, written.last.max(seen.unwrap_or(0)), now);
+                let stamp = settled_stamp(&inode, size, WriteTime::exactly(written.last).max(seen), now);
                 let mut draft = Draft::freeing(now);
                 draft.push(Mutation::Stamp(ino, stamp));
                 bench.commit(draft)?;
@@ -194,16 +194,17 @@ impl<O: Outside> Core<O> {
     }
 
     /// The length of a file in blocks as its servers know it, and when it was last written.
-    pub(crate) fn extent(&self, ino: Ino, layout: &FileLayout) -> Result<(u64, Option<Time>), Errno> {
+    pub(crate) fn extent(&self, ino: Ino, layout: &FileLayout) -> Result<(u64, WriteTime), Errno> {
         let servers = layout.servers(&self.outside.map(), u64::MAX);
         let asked = self.outside.now();
         let answers = self.outside.data_all(&servers, &DataRequest::Extent { ino });
         let answered = self.outside.now();
-        let mut found = (0, None);
+        let mut found = (0, WriteTime::NEVER);
         for answer in answers {
             match answer? {
                 DataReply::Extent { length, written, .. } => {
-                    found = (found.0.max(length), found.1.max(written.map(|w| w.time(asked, answered))));
+                    let written = written.map_or(WriteTime::NEVER, |w| w.time(asked, answered));
+                    found = (found.0.max(length), found.1.max(written));
                 }
                 _ => return Err(Errno::PROTO),
             }
@@ -246,7 +247,7 @@ fn begin_settling(bench: &mut Bench<'_>, ino: Ino, now: Time) -> Op<Option<Ask>>
         bench.shard.live.entry(ino).or_default().busy = true;
         return Ok(Some(Ask { layout }));
     }
-    let stamp = settled_stamp(&inode, inode.size.max(written.end), written.last, now);
+    let stamp = settled_stamp(&inode, inode.size.max(written.end), WriteTime::exactly(written.last), now);
     let mut draft = Draft::freeing(now);
     draft.push(Mutation::Stamp(ino, stamp));
     bench.commit(draft)?;

@@ -331,7 +331,7 @@ impl OpenTable {
         let mut probes: Vec<Option<Probe>> = Vec::new();
         probes.resize_with(ANCHORS, || None);
         let mut found = Vec::new();
-        // A kernel mount owns a slot for each of its open files: whether it lives is asked once.
+        // A kernel mount owns a slot for each of its open files: whether it lives is not asked for each of them.
         let mut living = None;
         for id in self.in_use() {
             let Some((slot, word)) = self.current(id) else {

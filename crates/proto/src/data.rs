@@ -157,6 +157,8 @@ pub enum DataReply {
 
 /// How far clocks may be apart and still count as the same, nanoseconds: well-kept clocks of a cluster are closer.
 const SAME_CLOCK: Time = 5_000_000;
+/// An answer that took longer than this, nanoseconds, tells little about clocks.
+const QUICK: Time = 100_000_000;
 
 /// When a sub-file was last written or truncated, as its server knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
@@ -168,14 +170,38 @@ pub struct LastWrite {
 }
 
 impl LastWrite {
-    /// The time of the write for one who asked at `asked` and had the answer at `answered`, by his own clock. Where the server's clock
-    /// agrees with his as far as he can tell, it is the server's time: the same for everybody, however long the answer took.
-    /// Otherwise it is computed from the age, and never too late.
-    pub fn time(self, asked: Time, answered: Time) -> Time {
+    /// The time of the write for one who asked at `asked` and had the answer at `answered`, by his own clock.
+    pub fn time(self, asked: Time, answered: Time) -> WriteTime {
         let age = Time::try_from(self.age).unwrap_or(Time::MAX);
-        let (earliest, latest) = (asked.saturating_sub(age), answered.saturating_sub(age));
-        let close = earliest.saturating_sub(SAME_CLOCK)..=latest.saturating_add(SAME_CLOCK);
-        if close.contains(&self.at) { self.at } else { earliest }
+        let earliest = asked.saturating_sub(age);
+        let latest = answered.min(asked.saturating_add(QUICK)).saturating_sub(age);
+        let same = earliest.saturating_sub(SAME_CLOCK)..=latest.saturating_add(SAME_CLOCK);
+        WriteTime { earliest, shown: if same.contains(&self.at) { self.at } else { earliest } }
+    }
+}
+
+/// When something was last written, by the clock of who asked about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WriteTime {
+    /// Not before this, and not after the write: what decides which of two events was later.
+    pub earliest: Time,
+    /// What to show. The server's own time where its clock agrees with the asker's as far as he can tell: then it is the same at each look,
+    /// however long the answer took. Otherwise [`WriteTime::earliest`].
+    pub shown: Time,
+}
+
+impl WriteTime {
+    /// Of what was never written.
+    pub const NEVER: WriteTime = WriteTime { earliest: Time::MIN, shown: Time::MIN };
+
+    /// Of what the asker's own clock saw.
+    pub fn exactly(time: Time) -> WriteTime {
+        WriteTime { earliest: time, shown: time }
+    }
+
+    /// The later of two.
+    pub fn max(self, other: WriteTime) -> WriteTime {
+        WriteTime { earliest: self.earliest.max(other.earliest), shown: self.shown.max(other.shown) }
     }
 }
 
@@ -187,12 +213,14 @@ mod tests {
 
     #[test]
     fn the_time_of_a_write_is_the_same_whenever_it_is_asked_for() {
-        for (asked, delay) in [(100, 0), (101, 30_000), (500, SECOND)] {
+        for (asked, delay) in [(100, 0), (101, 30_000), (500, QUICK)] {
             let asked = asked * SECOND;
             // The server looks at some time in between.
             for looked in [asked, asked + delay / 2, asked + delay] {
                 let write = LastWrite { age: (looked - 90 * SECOND) as u64, at: 90 * SECOND };
-                assert_eq!(write.time(asked, asked + delay), 90 * SECOND);
+                let time = write.time(asked, asked + delay);
+                assert_eq!(time.shown, 90 * SECOND);
+                assert!(time.earliest <= 90 * SECOND && time.earliest >= 90 * SECOND - delay);
             }
         }
     }
@@ -201,8 +229,12 @@ mod tests {
     fn a_clock_that_goes_wrong_does_not_matter() {
         for at in [0, 50 * SECOND, 150 * SECOND, Time::MIN, Time::MAX] {
             let write = LastWrite { age: 10 * SECOND as u64, at };
-            assert_eq!(write.time(100 * SECOND, 101 * SECOND), 90 * SECOND);
+            assert_eq!(write.time(100 * SECOND, 150 * SECOND), WriteTime::exactly(90 * SECOND));
         }
-        assert!(LastWrite { age: u64::MAX, at: 0 }.time(Time::MIN, Time::MAX) <= 0);
+        // One that is a little ahead shows, but does not make the write later than what came after it.
+        let write = LastWrite { age: 10 * SECOND as u64, at: 90 * SECOND + SAME_CLOCK };
+        let time = write.time(100 * SECOND, 100 * SECOND);
+        assert_eq!(time, WriteTime { earliest: 90 * SECOND, shown: 90 * SECOND + SAME_CLOCK });
+        assert!(LastWrite { age: u64::MAX, at: 0 }.time(Time::MIN, Time::MAX).earliest < 0);
     }
 }

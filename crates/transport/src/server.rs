@@ -1,7 +1,7 @@
 //! The server half: accepts connections, authenticates them, and serves their requests.
 //!
 //! A connection that is busy has a thread (a *worker*) that blocks in `recv`: the lowest latency there is. One that has been
-//! idle for [`ServerOptions::linger`] is parked in the one epoll, where it costs neither a thread nor a buffer. Idle
+//! idle for [`ServerOptions::linger`], or sends single requests further apart than that, is parked in the one epoll, where it costs neither a thread nor a buffer. Idle
 //! workers wait in that same epoll, so that a request on a parked connection wakes the thread that serves it, with no
 //! hop between. Whoever leaves the epoll last starts another worker first: a handler may block (for a lock, for another server)
 //! and there is still somebody to serve the request that ends the wait.
@@ -97,8 +97,8 @@ pub struct ServerOptions {
     pub name: String,
     /// Most workers at once. More only when requests block: far above the number of requests that wait for each other.
     pub max_workers: usize,
-    /// How long a connection keeps its worker after a request; also how long stopping may wait for such a worker. The
-    /// kernel rounds it up to its tick (1 to 10 ms).
+    /// How long a connection keeps its worker after a request, unless it sends single requests further apart than this; also how long
+    /// stopping may wait for such a worker. The kernel rounds it up to its tick (1 to 10 ms).
     pub linger: Duration,
     /// How long an idle worker lives.
     pub worker_idle: Duration,

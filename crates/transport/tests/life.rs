@@ -163,6 +163,23 @@ fn more_busy_connections_than_workers_are_all_served() {
 }
 
 #[test]
+fn a_connection_that_sends_now_and_then_keeps_no_worker() {
+    let _alone = alone();
+    let linger = Duration::from_secs(2);
+    let options = ServerOptions { linger, ..ServerOptions::default() };
+    let server = Server::start(Toy::new(), vec![unix_endpoint()], options).unwrap();
+    let mut rare = connect(&server.local_addrs()[0]);
+    check_read(&mut rare, 0, 100);
+    std::thread::sleep(5 * linger / 2);
+    check_read(&mut rare, 0, 100);
+    std::thread::sleep(linger / 8);
+    // Who waited for a further request would be waited for.
+    let begun = Instant::now();
+    assert_eq!(server.stop(), 0);
+    assert!(begun.elapsed() < linger / 2, "{:?}", begun.elapsed());
+}
+
+#[test]
 fn a_taken_port_or_name_is_named_in_the_error() {
     let _alone = alone();
     let server = start(Toy::new());

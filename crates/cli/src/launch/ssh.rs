@@ -21,14 +21,15 @@ impl Launcher for Ssh {
     }
 
     /// What `ssh` says of itself before there is a session; what it says of one that breaks off is something else.
-    fn never_arrived(&self, said: &str) -> bool {
+    fn never_arrived(&self, code: Option<i32>, said: &str) -> bool {
         let before_any_session = |line: &str| {
             line.starts_with("ssh: Could not resolve hostname ")
                 || line.starts_with("ssh: connect to host ")
                 || line == "Host key verification failed."
                 || line.contains(": Permission denied (")
         };
-        said.lines().last().is_some_and(|line| before_any_session(line.trim()))
+        // Any other code is the remote program's.
+        code == Some(255) && said.lines().last().is_some_and(|line| before_any_session(line.trim()))
     }
 
     fn hint(&self, host: &str) -> String {
@@ -49,7 +50,8 @@ mod tests {
             "ssh: connect to host 10.0.0.9 port 22: No route to host",
             "Host key verification failed.",
         ] {
-            assert!(Ssh.never_arrived(said), "{said}");
+            assert!(Ssh.never_arrived(Some(255), said), "{said}");
+            assert!(!Ssh.never_arrived(Some(1), said), "a login script's words");
         }
         for said in [
             "",
@@ -57,7 +59,7 @@ mod tests {
             "client_loop: send disconnect: Broken pipe",
             "sh: 1: x: Permission denied",
         ] {
-            assert!(!Ssh.never_arrived(said), "{said}");
+            assert!(!Ssh.never_arrived(Some(255), said), "{said}");
         }
     }
 }

@@ -77,8 +77,10 @@ fn close_listed(first: c_int) {
 
 /// `isatty`: ours never is one.
 fn terminal(fd: c_int) -> Result<(), Errno> {
-    if !fds::is_foreign(fd) && fds::get(fd)?.is_some() {
-        return Err(Errno(libc::ENOTTY as u16));
+    if !fds::is_foreign(fd)
+        && let Some(file) = fds::get(fd)?
+    {
+        return Err(if file.is_path_only() { Errno::BADF } else { Errno(libc::ENOTTY as u16) });
     }
     let mut state = [0u8; 64];
     sys!(SYS_ioctl, fd, TCGETS, state.as_mut_ptr()).map(|_| ())
@@ -103,11 +105,7 @@ fn advise(fd: c_int, offset: i64, len: i64, advice: c_int) -> c_int {
 
 fn allocate(fd: c_int, offset: i64, len: i64) -> c_int {
     if !fds::is_foreign(fd) && fds::is_ours(fd) {
-        return number(if offset < 0 || len <= 0 {
-            Err(Errno::INVAL)
-        } else {
-            vfs::fallocate(fd, 0, offset, len)
-        });
+        return number(vfs::fallocate(fd, 0, offset, len));
     }
     match next!("posix_fallocate64", fn(c_int, i64, i64) -> c_int) {
         // SAFETY: plain numbers.
@@ -188,8 +186,11 @@ faces! {
     fn posix_fadvise(fd: c_int, offset: i64, len: i64, advice: c_int) -> c_int { advise(fd, offset, len, advice) }
     fn posix_fadvise64(fd: c_int, offset: i64, len: i64, advice: c_int) -> c_int { advise(fd, offset, len, advice) }
     fn readahead(fd: c_int, offset: i64, count: usize) -> isize {
-        if vfs::beside::is_in_mount(fd) || !fds::is_foreign(fd) && vfs::is_ours(fd) {
+        if vfs::beside::is_in_mount(fd) {
             return 0;
+        }
+        if !fds::is_foreign(fd) && let Ok(Some(file)) = fds::get(fd) {
+            return result(if file.is_path_only() { Err(Errno::BADF) } else { Ok(0usize) });
         }
         result(sys!(SYS_readahead, fd, offset, count))
     }

@@ -47,7 +47,7 @@ pub unsafe fn fcntl_by(
 unsafe fn on_ours(fd: i32, file: &Handle, command: i32, arg: usize) -> Result<i32, Errno> {
     match command {
         libc::F_GETFL => Ok(file.flags() | LARGE_FILE),
-        _ if file.flags() & libc::O_PATH != 0 => Err(Errno::BADF),
+        _ if file.is_path_only() => Err(Errno::BADF),
         libc::F_SETFL => {
             file.set_flags(arg as i32);
             Ok(0)

@@ -21,7 +21,7 @@ struct End<'a> {
 impl<'a> End<'a> {
     fn new(fd: i32, offset: Option<&'a mut i64>) -> Result<End<'a>, Errno> {
         let file = fds::get(fd)?;
-        if file.as_ref().is_some_and(fds::File::is_path_only) {
+        if file.as_ref().is_some_and(|file| file.is_path_only()) {
             return Err(Errno::BADF);
         }
         if offset.as_ref().is_some_and(|offset| **offset < 0) {

@@ -45,7 +45,7 @@ fn take(
 
 /// `flock(2)` on a file of ours.
 pub fn flock(file: &Handle, operation: i32) -> Result<(), Errno> {
-    if file.flags() & libc::O_PATH != 0 {
+    if file.is_path_only() {
         return Err(Errno::BADF);
     }
     let wait = operation & libc::LOCK_NB == 0;

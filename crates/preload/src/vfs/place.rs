@@ -8,6 +8,7 @@
 use super::{cwd, fds, state};
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
+use bivouac_proto::attr::FileKind;
 use std::ffi::CStr;
 
 /// Who serves a path.
@@ -133,9 +134,17 @@ fn absolute(path: &[u8]) -> Place<'_> {
 fn from_descriptor(dirfd: i32, path: &[u8]) -> Result<Place<'_>, Errno> {
     match fds::get(dirfd)? {
         None => Ok(relative(state::mount(), path)),
-        Some(file) if file.starts_paths() => Ok(Place::Inside { start: file.ino(), path }),
+        Some(file) if leads_on(&file)? => Ok(Place::Inside { start: file.ino(), path }),
         Some(_) => Err(Errno::NOTDIR),
     }
+}
+
+/// Whether a path may start from a descriptor. Of one that was opened with O_PATH by another program its server knows.
+fn leads_on(file: &fds::File) -> Result<bool, Errno> {
+    if file.is_directory() || !file.is_path_only() {
+        return Ok(file.is_directory());
+    }
+    state::guarded(|| Ok(file.attr()?.kind == FileKind::Directory))
 }
 
 /// A relative path that starts outside the mount: it can lead there only through the mount point's own name (links apart).

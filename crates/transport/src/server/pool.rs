@@ -359,9 +359,9 @@ impl<S: Service> Pool<S> {
         let versions = || self.service.versions();
         desk.inbox.clear();
         let rare = client.visits.begin(socket::now(), self.options.linger);
-        let (mut spin, mut bulk, mut requests) = (Spin::new(), rare, 0);
+        let (mut spin, mut asleep, mut requests) = (Spin::new(), rare, 0);
         loop {
-            let awake = (!bulk).then_some(Awake { spin: &mut spin, crowd: &self.crowd });
+            let awake = (!asleep).then_some(Awake { spin: &mut spin, crowd: &self.crowd });
             let (header, body, payload) = match desk.inbox.next(line.fd, line.stall, line.halt, awake)? {
                 Incoming::Request { header, body, payload } => (header, body, payload),
                 Incoming::Idle => {
@@ -382,7 +382,7 @@ impl<S: Service> Pool<S> {
                 tracing::error!("serving a request panicked; its connection is closed: {header:?}");
                 return Ok(Stay::Closed);
             }
-            bulk = reply.finish()?.max(header.payload_len as usize) > BULK;
+            asleep = reply.finish()?.max(header.payload_len as usize) > BULK;
             if self.halt.is_stopping() {
                 return Ok(Stay::Closed);
             }

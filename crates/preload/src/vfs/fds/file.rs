@@ -62,11 +62,6 @@ impl File {
         self.is_directory() || self.is_path_only()
     }
 
-    /// Whether it was opened with O_PATH: it names something, and can do little else.
-    pub fn is_path_only(&self) -> bool {
-        self.flags() & libc::O_PATH != 0
-    }
-
     /// An entry for a handle, with one user. `None`: all entries are taken.
     pub(super) fn new(handle: Arc<Handle>) -> Option<File> {
         let start = HINT.load(Ordering::Relaxed);
