@@ -160,7 +160,8 @@ impl Library {
             Call::Chmod { target, mode } => {
                 self.set(target, SetAttr { mode: Some(*mode as u16), ..SetAttr::default() }, true)
             }
-            Call::Times { atime: Stamp::Omit, mtime: Stamp::Omit, .. } => Ok(Answer::Done),
+            Call::Times { atime: Stamp::Omit, mtime: Stamp::Omit, .. }
+            | Call::TimesEmpty { atime: Stamp::Omit, mtime: Stamp::Omit, .. } => Ok(Answer::Done),
             Call::Chown { target, uid, gid } => {
                 let given = |id: u32| (id != u32::MAX).then_some(id);
                 self.set(target, SetAttr { uid: given(*uid), gid: given(*gid), ..SetAttr::default() }, false)
