@@ -216,10 +216,7 @@ impl<O: Outside> Core<O> {
     fn reap_orphan(&self, ino: Ino) -> bool {
         let now = self.outside.now();
         let map = self.outside.map();
-        let reaped = self.stripes.with(ino.shard(), |bench| {
-            crate::opens::reap(bench, &map, ino, now)?;
-            Ok(bench.shard.purges.contains_key(&ino))
-        });
+        let reaped = self.stripes.with(ino.shard(), |bench| crate::opens::reap(bench, &map, ino, now));
         if let Ok(true) = reaped {
             self.keeper.purge(ino);
         }

@@ -164,6 +164,7 @@ impl<O: Outside> Core<O> {
         let found = self.extent(ino, layout);
         let now = self.outside.now();
         let map = self.outside.map();
+        let mut owed = false;
         let result = self.stripes.with(ino.shard(), |bench| {
             end_busy(bench, ino);
             let (length, seen) = match &found {
@@ -185,8 +186,12 @@ impl<O: Outside> Core<O> {
                     live.written = Written::default();
                 }
             }
-            reap(bench, &map, ino, now)
+            owed = reap(bench, &map, ino, now)?;
+            Ok(())
         });
+        if owed {
+            self.keeper.purge(ino);
+        }
         if result.is_err() {
             self.keeper.settle(ino);
         }
@@ -265,8 +270,9 @@ pub(crate) fn end_busy(bench: &mut Bench<'_>, ino: Ino) {
     bench.changed();
 }
 
-/// Removes an inode that lost its last link while it was in use, and is not any more.
-pub(crate) fn reap(bench: &mut Bench<'_>, map: &bivouac_layout::Map, ino: Ino, now: Time) -> Op<()> {
+/// Removes an inode that lost its last link while it was in use, and is not any more. Whether its blocks are to follow, of which the
+/// keeper has to be told.
+pub(crate) fn reap(bench: &mut Bench<'_>, map: &bivouac_layout::Map, ino: Ino, now: Time) -> Op<bool> {
     let gone = bench.shard.inodes.get(ino).is_some_and(|i| i.nlink == 0);
     if gone && !bench.shard.in_use(ino) {
         let mut draft = Draft::freeing(now);
@@ -274,5 +280,5 @@ pub(crate) fn reap(bench: &mut Bench<'_>, map: &bivouac_layout::Map, ino: Ino, n
         bench.commit(draft)?;
     }
     bench.shard.rest(ino);
-    Ok(())
+    Ok(gone && bench.shard.purges.contains_key(&ino))
 }

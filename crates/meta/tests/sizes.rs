@@ -11,6 +11,7 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, Errno, Refusal, Reply};
 use common::client::Client;
 use common::{BLOCK, Cluster};
+use std::sync::mpsc::channel;
 
 const SETTLED: Store = Store::Blocks { settled: true };
 const UNSETTLED: Store = Store::Blocks { settled: false };
@@ -387,4 +388,39 @@ fn an_unlinked_open_file_in_blocks_keeps_its_blocks_until_closed() {
     cluster.stores().iter().for_each(|s| s.keep());
     assert_eq!(cluster.holders(attr.ino), []);
     assert_eq!(client.attr(attr.ino), Err(Errno::NOENT));
+}
+
+#[test]
+fn blocks_of_a_file_that_is_unlinked_in_the_middle_of_a_change_are_removed() {
+    let cluster = Cluster::new(3);
+    let (client, other) = (Client::new(&cluster), Client::new(&cluster));
+    type Change = fn(&Client, &Attr, OpenId);
+    let changes: [Change; 3] = [
+        // The servers are asked for the size that its last writer did not know.
+        |client, attr, open| {
+            let report = Wrote { end: 1, size_generation: 0, age: 0, unsure: true };
+            client.release(attr.ino, open, Some(report)).unwrap();
+        },
+        |client, attr, _| drop(client.truncate(attr.ino, 5).unwrap()),
+        |client, attr, _| assert_eq!(client.append(attr.ino, &[1; 100]).unwrap().1, 100),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let (attr, open) = in_blocks(&client, "f");
+        client.write_blocks(&cluster, &attr, 0, &[7; 3 * BLOCK as usize]);
+        if number > 0 {
+            client.release(attr.ino, open, wrote(u64::from(3 * BLOCK), 0)).unwrap();
+        }
+        let ((here, is_here), (leave, has_leave)) = (channel(), channel());
+        *cluster.inner.data_pause.lock().unwrap() = Some((here, has_leave));
+        std::thread::scope(|scope| {
+            let changing = scope.spawn(|| change(&client, &attr, open));
+            is_here.recv().unwrap();
+            other.unlink("f").unwrap();
+            leave.send(()).unwrap();
+            changing.join().unwrap();
+        });
+        cluster.stores().iter().for_each(|store| store.keep());
+        let left = cluster.inner.data.iter().filter(|files| files.lock().unwrap().contains_key(&attr.ino));
+        assert_eq!(left.count(), 0, "change {number}");
+    }
 }

@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ pub struct Inner {
     pub victim: Mutex<Option<ServerId>>,
     /// Data servers answer so.
     pub data_fault: Mutex<Option<Errno>>,
+    /// The next data request tells that it is there, and waits for leave to go on.
+    pub data_pause: Mutex<Option<(Sender<()>, Receiver<()>)>>,
     /// So many bytes can still be written to each data server.
     pub room: AtomicUsize,
     /// The server that writes data next dies when it is written.
@@ -115,6 +118,7 @@ impl Cluster {
             crash_at: AtomicUsize::new(usize::MAX),
             victim: Mutex::new(None),
             data_fault: Mutex::new(None),
+            data_pause: Mutex::new(None),
             room: AtomicUsize::new(usize::MAX),
             crash_after_write: AtomicBool::new(false),
             data_requests: Mutex::default(),
@@ -293,6 +297,11 @@ impl Outside for Port {
     ) -> Result<DataReply, Errno> {
         let inner = self.inner();
         inner.data_requests.lock().unwrap().push((server, *request));
+        let pause = inner.data_pause.lock().unwrap().take();
+        if let Some((here, leave)) = pause {
+            here.send(()).unwrap();
+            leave.recv().unwrap();
+        }
         if let Some(errno) = *inner.data_fault.lock().unwrap() {
             return Err(errno);
         }
