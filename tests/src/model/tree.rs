@@ -47,6 +47,8 @@ pub struct Node {
     pub mode: u32,
     /// User and group.
     pub owner: (u32, u32),
+    /// It has had another owner, or another mode.
+    pub rights_changed: bool,
     pub links: u64,
     pub atime: Time,
     pub mtime: Time,
@@ -97,6 +99,7 @@ impl Tree {
             kind,
             mode,
             owner: self.caller,
+            rights_changed: false,
             links,
             atime: Time::Fresh,
             mtime: Time::Fresh,

@@ -192,6 +192,7 @@ impl Reference {
             *above = to_dir;
             self.tree.node_mut(from_dir).links -= 1;
             self.tree.node_mut(to_dir).links += 1;
+            self.directories_moved |= from_dir != to_dir;
         }
     }
 }

@@ -24,8 +24,25 @@ impl Reference {
         if user != 0 && !(user_ok && group_ok) {
             return Err(libc::EPERM);
         }
-        self.tree.node_mut(node).owner = (given(uid, owner.0), given(gid, owner.1));
+        let now = (given(uid, owner.0), given(gid, owner.1));
+        let node = self.tree.node_mut(node);
+        (node.owner, node.rights_changed) = (now, true);
         done()
+    }
+
+    /// Whether this is a change by a descriptor of what has another owner or mode than it had: the kernel of another mount may not have
+    /// heard of that yet.
+    pub(super) fn depends_on_an_old_look(&self, client: usize, call: &Call) -> bool {
+        let slot = match call {
+            Call::Chmod { target: Target::Slot(slot), .. }
+            | Call::Chown { target: Target::Slot(slot), .. }
+            | Call::Times { target: Target::Slot(slot), .. }
+            | Call::SetXattr { target: Target::Slot(slot), .. }
+            | Call::RemoveXattr { target: Target::Slot(slot), .. }
+            | Call::TimesEmpty { slot, .. } => *slot,
+            _ => return false,
+        };
+        self.users[client].0 != 0 && self.tree.node(self.description(client, slot).node).rights_changed
     }
 
     /// Extended attributes of users are for what has contents; in a sticky directory's case for its owner.
