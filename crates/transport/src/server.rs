@@ -1,9 +1,10 @@
 //! The server half: accepts connections, authenticates them, and serves their requests.
 //!
 //! A connection that is busy has a thread (a *worker*) that blocks in `recv`: the lowest latency there is. One that has been
-//! idle for [`ServerOptions::linger`], or sends single requests further apart than that, is parked in the one epoll, where it costs neither a thread nor a buffer. Idle
-//! workers wait in that same epoll, so that a request on a parked connection wakes the thread that serves it, with no
-//! hop between. Whoever leaves the epoll last starts another worker first: a handler may block (for a lock, for another server)
+//! idle for [`ServerOptions::linger`], or sends single requests further apart than that, is parked in the one epoll, where it
+//! costs neither a thread nor a buffer. Idle workers wait in that same epoll, so that a request on a parked connection wakes the
+//! thread that serves it, with no hop between. Whoever leaves the epoll last starts another worker first: a handler may block
+//! (for a lock, for another server)
 //! and there is still somebody to serve the request that ends the wait.
 //!
 //! An unauthenticated connection never holds a thread: its messages are collected piece by piece, and it is closed when
