@@ -13,6 +13,7 @@ mod programs;
 mod reference;
 mod system;
 mod tree;
+mod waits;
 
 pub use call::{Answer, Call, Domain, Hold, Order, Target, pattern};
 pub use face::{Face, serve};
@@ -21,6 +22,7 @@ pub use programs::{Program, programs};
 pub use reference::{Reference, Rules};
 
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
+use reference::Expected;
 use std::time::{Duration, Instant, SystemTime};
 
 /// How long a lock may still be in the way after its description was closed in a kernel mount: the kernel does not
@@ -67,12 +69,14 @@ pub struct Play {
     base: String,
     rules: Rules,
     played: u32,
+    /// Locks that came to who waited, and waits that a signal ended.
+    waits: (u32, u32),
 }
 
 impl Play {
     /// Clients that work in new directories below `base`. The first one makes and removes those.
     pub fn new(faces: Vec<Face>, base: &str, rules: Rules) -> Play {
-        Play { faces, base: base.to_owned(), rules, played: 0 }
+        Play { faces, base: base.to_owned(), rules, played: 0, waits: (0, 0) }
     }
 
     /// Plays random programs; panics with the shortest that comes out wrong. How many were played.
@@ -100,14 +104,20 @@ impl Play {
                 panic!("seed {}: {wrong}", plan.seed);
             }
         }
-        let played = play.borrow().played;
-        println!("{played} programs in {:.1} s", start.elapsed().as_secs_f64());
+        let Play { played, waits: (came, ended), .. } = *play.borrow();
+        println!(
+            "{played} programs in {:.1} s; {came} locks were waited for, {ended} waits interrupted",
+            start.elapsed().as_secs_f64()
+        );
         played
     }
 
     /// Plays one program in a fresh directory. The error tells which call came out wrong.
     pub fn one(&mut self, program: &Program) -> Result<(), String> {
         self.played += 1;
+        // The clock that file systems use is a little behind.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_nanos();
+        let begin = now as i64 - 1_000_000_000;
         let split = self.played.is_multiple_of(SPLIT);
         let directory = if split {
             format!("{}/split", self.base)
@@ -128,7 +138,7 @@ impl Play {
                 face.name
             );
         }
-        let outcome = self.play(program);
+        let outcome = self.play(program, begin);
         for face in &mut self.faces {
             assert_eq!(face.obey(&Order::Enter(self.base.clone())), Answer::Done, "{}", face.name);
         }
@@ -142,15 +152,20 @@ impl Play {
         }
     }
 
-    fn play(&mut self, program: &Program) -> Result<(), String> {
-        // The clock that file systems use is a little behind.
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_nanos();
+    /// `begin`: no time of today is before this, nanoseconds since 1970.
+    fn play(&mut self, program: &Program, begin: i64) -> Result<(), String> {
         let mut reference = Reference::new(
             self.faces.iter().map(|face| face.mount).collect(),
             self.faces.iter().map(|face| face.user).collect(),
             self.rules,
-            now as i64 - 1_000_000_000,
+            begin,
         );
+        let outcome = self.calls(program, &mut reference);
+        let ended = self.end_waits(&mut reference);
+        outcome.and(ended)
+    }
+
+    fn calls(&mut self, program: &Program, reference: &mut Reference) -> Result<(), String> {
         for (index, (client, call)) in program.iter().enumerate() {
             let mut client = *client;
             let elsewhere = matches!(
@@ -160,10 +175,17 @@ impl Play {
                     | Call::MapWrite { .. }
                     | Call::Reopen { .. }
                     | Call::ReadlinkSlot { .. }
+                    | Call::Lock { wait: true, .. }
                     | Call::At { enter: true, .. }
             );
             if self.faces[client].is_library() && elsewhere {
                 client = 0;
+            }
+            if reference.waits(client) {
+                if *call == Call::Interrupt {
+                    self.interrupt(client, reference).map_err(|wrong| format!("call {index}: {wrong}"))?;
+                }
+                continue;
             }
             let Some(call) = reference.settle(client, call.clone()) else { continue };
             let Some(expected) = reference.expect(client, &call) else { continue };
@@ -172,6 +194,10 @@ impl Play {
                 Call::At { slot, enter, call } => (Some((*slot, *enter)), &**call),
                 call => (None, call),
             };
+            if let Expected::Later = expected {
+                self.faces[client].begin(&Order::Do(call.clone()));
+                continue;
+            }
             loop {
                 let answer = self.faces[client].obey(&Order::Do(call.clone()));
                 let Err(wrong) = reference.judge(&expected, &answer) else {
@@ -180,7 +206,8 @@ impl Play {
                     }
                     break;
                 };
-                let locked = matches!(&call, Call::Lock { .. }) && answer == Answer::Failed(libc::EAGAIN)
+                let locked = matches!(&call, Call::Lock { wait: false, .. })
+                    && answer == Answer::Failed(libc::EAGAIN)
                     || matches!(answer, Answer::Held(Some(_)));
                 if locked && begin.elapsed() < LATE_RELEASE {
                     std::thread::sleep(Duration::from_millis(1));
@@ -209,6 +236,7 @@ impl Play {
                     "call {index}, by client {client} ({name}): {call}: {wrong}, but it is {answer}"
                 ));
             }
+            self.let_through(reference).map_err(|wrong| format!("after call {index}, {call:?}: {wrong}"))?;
         }
         Ok(())
     }

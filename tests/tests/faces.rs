@@ -121,7 +121,7 @@ impl Pair<'_> {
         let flags = libc::O_RDWR | libc::O_CREAT;
         let open = Call::Open { slot: 0, path: "l".into(), flags, mode: 0o644 };
         for domain in [Domain::Process, Domain::Description, Domain::Whole] {
-            let lock = |hold, start| Call::Lock { slot: 0, domain, hold, start, len: 10 };
+            let lock = |hold, start| Call::Lock { slot: 0, domain, hold, start, len: 10, wait: false };
             let (busy, done) = (Answer::Failed(libc::EAGAIN), Answer::Done);
             self.one(open.clone(), Answer::Done);
             self.other(open.clone(), Answer::Done);

@@ -57,7 +57,8 @@ pub enum Hold {
 
 /// One call. Names and arguments are those of the system calls. `MapRead` and `MapWrite` (in a kernel mount only) go through a shared
 /// mapping of the file, which is opened anew for it; the paths of the call in `At` begin at an open directory, as those of `openat`,
-/// or after `fchdir` to it (`enter`). `Reopen` goes through `/proc/self/fd`; so does `LinkSlot`, or else
+/// or after `fchdir` to it (`enter`). A client whose lock waits makes no call until
+/// it has it, or a signal ends the call (`Interrupt`). `Reopen` goes through `/proc/self/fd`; so does `LinkSlot`, or else
 /// with AT_EMPTY_PATH, as `StatEmpty` and `TimesEmpty`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the system calls' own arguments")]
@@ -96,7 +97,8 @@ pub enum Call {
     GetXattr { target: Target, name: String },
     ListXattr { target: Target },
     RemoveXattr { target: Target, name: String },
-    Lock { slot: u8, domain: Domain, hold: Hold, start: u64, len: u64 },
+    Lock { slot: u8, domain: Domain, hold: Hold, start: u64, len: u64, wait: bool },
+    Interrupt,
     TestLock { slot: u8, domain: Domain, exclusive: bool, start: u64, len: u64 },
     MapRead { slot: u8, offset: u64, len: u64 },
     MapWrite { slot: u8, offset: u64, len: u64, seed: u8 },
@@ -159,6 +161,8 @@ pub enum Order {
     Split(String),
     /// Remove all that is in a directory, and make it as good as new (absolute path).
     Clear(String),
+    /// Tell the number of the process.
+    Identify,
     /// Do this call.
     Do(Call),
 }

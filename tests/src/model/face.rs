@@ -3,11 +3,17 @@
 use super::call::{Answer, Order};
 use super::library::Library;
 use super::system::System;
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Longest time for one call, seconds. What hangs is ended, and the test fails.
 const LIMIT: u32 = 60;
+
+/// Time from one signal to the next, until the call ends.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// One client.
 pub struct Face {
@@ -22,7 +28,13 @@ pub struct Face {
 
 enum Inner {
     Library(Box<Library>),
-    Process { child: Child, orders: ChildStdin, answers: ChildStdout },
+    /// What was started, and the client itself, which that may have started.
+    Process {
+        child: Child,
+        orders: ChildStdin,
+        answers: ChildStdout,
+        client: Option<Pid>,
+    },
 }
 
 impl Face {
@@ -41,7 +53,13 @@ impl Face {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the client starts");
         let (orders, answers) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
-        Face { name: name.to_owned(), mount, user: own(), inner: Inner::Process { child, orders, answers } }
+        let inner = Inner::Process { child, orders, answers, client: None };
+        let mut face = Face { name: name.to_owned(), mount, user: own(), inner };
+        let Answer::Count(pid) = face.obey(&Order::Identify) else { panic!("{name} does not know itself") };
+        if let Inner::Process { client, .. } = &mut face.inner {
+            *client = Pid::from_raw(pid as i32);
+        }
+        face
     }
 
     /// A process that gives its rights up for those of another user and group.
@@ -59,12 +77,54 @@ impl Face {
 
     /// Has an order carried out.
     pub fn obey(&mut self, order: &Order) -> Answer {
-        match &mut self.inner {
-            Inner::Library(library) => library.obey(order),
-            Inner::Process { orders, answers, .. } => {
-                send(orders, order).unwrap_or_else(|e| panic!("{} is gone: {e}", self.name));
-                receive(answers).unwrap_or_else(|| panic!("{} ended in {order:?}", self.name))
+        if let Inner::Library(library) = &mut self.inner {
+            return library.obey(order);
+        }
+        self.begin(order);
+        self.answer()
+    }
+
+    /// Gives an order, whose answer comes later. Panics for the client core.
+    pub fn begin(&mut self, order: &Order) {
+        let (orders, _) = self.pipes();
+        if let Err(e) = send(orders, order) {
+            panic!("{} is gone: {e}", self.name);
+        }
+    }
+
+    /// The answer to an order that was given. Waits for it.
+    pub fn answer(&mut self) -> Answer {
+        let answer = receive(self.pipes().1);
+        answer.unwrap_or_else(|| panic!("{} ended", self.name))
+    }
+
+    /// The answer, if it comes within this time.
+    pub fn answer_within(&mut self, time: Duration) -> Option<Answer> {
+        let mut answers = [PollFd::new(self.pipes().1, PollFlags::IN)];
+        let time = time.try_into().expect("not long");
+        let came = rustix::event::poll(&mut answers, Some(&time)).expect("a pipe");
+        (came > 0).then(|| self.answer())
+    }
+
+    /// The answer, to a call that signals interrupt.
+    pub fn interrupted(&mut self, limit: Duration) -> Option<Answer> {
+        let begin = Instant::now();
+        while begin.elapsed() < limit {
+            // One that comes before the call has begun interrupts nothing.
+            if let Inner::Process { client: Some(client), .. } = &self.inner {
+                kill_process(*client, Signal::USR1).expect("it is there");
             }
+            if let Some(answer) = self.answer_within(AGAIN) {
+                return Some(answer);
+            }
+        }
+        None
+    }
+
+    fn pipes(&mut self) -> (&mut ChildStdin, &mut ChildStdout) {
+        match &mut self.inner {
+            Inner::Process { orders, answers, .. } => (orders, answers),
+            Inner::Library(_) => panic!("the client core answers at once"),
         }
     }
 }
@@ -73,8 +133,7 @@ impl Drop for Face {
     fn drop(&mut self) {
         if let Inner::Process { child, .. } = &mut self.inner {
             // What it runs under (`bivouac exec`) ends what it started.
-            let pid = rustix::process::Pid::from_child(child);
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            let _ = kill_process(Pid::from_child(child), Signal::TERM);
             let _ = child.wait();
         }
     }
@@ -114,6 +173,17 @@ fn become_user(uid: u32, gid: u32) {
     assert!(become_other(), "{}", std::io::Error::last_os_error());
 }
 
+/// Has a signal (SIGUSR1) end calls that wait, and nothing else.
+fn interruptible() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: all-zero is a valid sigaction: no flags, so that calls are not made again, and an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = nothing as *const () as libc::sighandler_t;
+    // SAFETY: the handler does nothing.
+    let set = unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
 /// The program `model_client`: carries out what standard input says, until it ends. Arguments: a user and a group, if it
 /// is to be another one.
 pub fn serve() {
@@ -121,6 +191,7 @@ pub fn serve() {
     if let [uid, gid] = ids[..] {
         become_user(uid, gid);
     }
+    interruptible();
     let mut system = System::default();
     let (mut orders, mut answers) = (std::io::stdin().lock(), std::io::stdout().lock());
     // SAFETY: no memory is touched.

@@ -57,7 +57,9 @@ impl Library {
                 let found = self.client.stat(Ino::ROOT, if inside.is_empty() { b"." } else { inside }, true);
                 found.map(|attr| self.here = attr.ino).map(|()| Answer::Done).map_err(failed)
             }
-            Order::Make(_) | Order::Remove(_) | Order::Split(_) | Order::Clear(_) => Err(libc::ENOSYS),
+            Order::Make(_) | Order::Remove(_) | Order::Split(_) | Order::Clear(_) | Order::Identify => {
+                Err(libc::ENOSYS)
+            }
         };
         outcome.unwrap_or_else(Answer::Failed)
     }
@@ -245,7 +247,7 @@ impl Library {
                     Target::Link(path) => done(client.remove_xattr(here, path.as_bytes(), false, name)),
                 }
             }
-            Call::Lock { slot, domain, hold, start, len } => {
+            Call::Lock { slot, domain, hold, start, len, .. } => {
                 let handle = self.handle(*slot)?;
                 let kind = kind(*domain);
                 let (start, end) = if *domain == Domain::Whole { (0, u64::MAX) } else { range(*start, *len) };
@@ -261,6 +263,7 @@ impl Library {
                 }
                 done(handle.lock(kind, exclusive, start, end))
             }
+            Call::Interrupt => Err(libc::ENOSYS),
             Call::TestLock { slot, domain, exclusive, start, len } => {
                 let (start, end) = range(*start, *len);
                 let found =

@@ -31,8 +31,18 @@ pub struct Locks(Vec<Lock>);
 
 impl Locks {
     /// What keeps `owner` from taking a lock.
-    pub fn in_the_way(&self, node: u64, owner: Owner, (exclusive, start, end): Held) -> Vec<Held> {
-        let conflicts = |lock: &&Lock| {
+    pub fn in_the_way(&self, node: u64, owner: Owner, wanted: Held) -> Vec<Held> {
+        self.conflicts(node, owner, wanted).map(|(_, held)| held).collect()
+    }
+
+    /// The same, with whose it is.
+    pub fn conflicts(
+        &self,
+        node: u64,
+        owner: Owner,
+        (exclusive, start, end): Held,
+    ) -> impl Iterator<Item = (Owner, Held)> {
+        let conflicts = move |lock: &&Lock| {
             let (other, from, to) = lock.held;
             lock.node == node
                 && lock.owner != owner
@@ -41,7 +51,7 @@ impl Locks {
                 && from < end
                 && start < to
         };
-        self.0.iter().filter(conflicts).map(|lock| lock.held).collect()
+        self.0.iter().filter(conflicts).map(|lock| (lock.owner, lock.held))
     }
 
     /// Takes the owner's locks off a range.

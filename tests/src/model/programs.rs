@@ -12,7 +12,11 @@ pub type Program = Vec<(usize, Call)>;
 pub fn programs(clients: usize, longest: usize) -> impl Strategy<Value = Program> {
     // Some begin in a directory where everybody makes names and only owners remove them.
     let sticky = (0, Call::Chmod { target: Target::Path(".".to_owned()), mode: 0o1777 });
-    (0..4u8, prop::collection::vec((0..clients, call()), 1..=longest)).prop_map(move |(begin, calls)| {
+    let calls = prop_oneof![
+        7 => prop::collection::vec((0..clients, call()), 1..=longest),
+        1 => quarrels(clients, longest),
+    ];
+    (0..4u8, calls).prop_map(move |(begin, calls)| {
         let first = (begin == 0).then(|| sticky.clone());
         first.into_iter().chain(calls).collect()
     })
@@ -161,12 +165,41 @@ fn range() -> impl Strategy<Value = (u64, u64)> {
     (select(vec![0u64, 5, 10, 15, 20]), select(vec![0u64, 1, 5, 10, 30]))
 }
 
+fn locking() -> impl Strategy<Value = Call> {
+    let hold = select(vec![Hold::Shared, Hold::Exclusive, Hold::Nothing]);
+    (slot(), domain(), hold, range(), any::<bool>()).prop_map(|(slot, domain, hold, (start, len), wait)| {
+        Call::Lock { slot, domain, hold, start, len, wait: wait && hold != Hold::Nothing }
+    })
+}
+
+/// Programs of so many clients, of up to `longest` calls, that are in each other's way: with locks on one file.
+fn quarrels(clients: usize, longest: usize) -> impl Strategy<Value = Program> {
+    let open = |path: &str| Call::Open {
+        slot: 0,
+        path: path.to_owned(),
+        flags: libc::O_RDWR | libc::O_CREAT,
+        mode: 0o666,
+    };
+    let call = prop_oneof![
+        2 => Just(open("a")),
+        1 => Just(open("b")),
+        3 => slot().prop_map(|slot| Call::Close { slot }),
+        1 => (slot(), slot()).prop_map(|(from, to)| Call::Dup { from, to }),
+        12 => locking(),
+        6 => (slot(), domain()).prop_map(|(slot, domain)| {
+            Call::Lock { slot, domain, hold: Hold::Nothing, start: 0, len: 0, wait: false }
+        }),
+        2 => Just(Call::Interrupt),
+    ];
+    prop::collection::vec((0..clients, call), 1..=longest)
+        .prop_map(move |calls| (0..clients).map(|client| (client, open("a"))).chain(calls).collect())
+}
+
 fn xattr() -> impl Strategy<Value = String> {
     select(vec!["user.a", "user.b", "user.c"]).prop_map(str::to_owned)
 }
 
 fn call() -> impl Strategy<Value = Call> {
-    let hold = select(vec![Hold::Shared, Hold::Exclusive, Hold::Nothing]);
     let allocate = select(vec![
         0,
         libc::FALLOC_FL_KEEP_SIZE,
@@ -247,8 +280,7 @@ fn call() -> impl Strategy<Value = Call> {
         1 => (target(), xattr()).prop_map(|(target, name)| Call::RemoveXattr { target, name }),
     ];
     let locks = prop_oneof![
-        3 => (slot(), domain(), hold, range())
-            .prop_map(|(slot, domain, hold, (start, len))| Call::Lock { slot, domain, hold, start, len }),
+        3 => locking(),
         1 => (slot(), select(vec![Domain::Process, Domain::Description]), any::<bool>(), range())
             .prop_map(|(slot, domain, exclusive, (start, len))| Call::TestLock { slot, domain, exclusive, start, len }),
     ];

@@ -6,13 +6,15 @@
 //! directory's size is its number of entries, and reading leaves access times alone.
 
 mod files;
+mod locking;
 mod names;
 mod paths;
 mod users;
 
-use super::call::{Answer, Call, Domain, Held, Hold, SLOTS, Seen, Stamp, Target, pattern};
+use super::call::{Answer, Call, Held, SLOTS, Seen, Stamp, Target, pattern};
 use super::locks::{Locks, Owner};
 use super::tree::{ESCAPED, EXECUTE, Kind, Last, READ, TOP, Time, Tree, WRITE};
+use locking::Waiting;
 use std::collections::{BTreeMap, HashMap};
 
 /// What a call must come to.
@@ -30,6 +32,8 @@ pub enum Expected {
     OneOf(Vec<Held>),
     /// Whatever it answers.
     Anything,
+    /// No answer yet.
+    Later,
 }
 
 /// What differs from one file system to the other.
@@ -69,6 +73,8 @@ pub struct Reference {
     /// Who they are: user and group.
     users: Vec<(u32, u32)>,
     locks: Locks,
+    /// What clients wait for.
+    waiting: BTreeMap<usize, Waiting>,
     /// Inode numbers that were seen, by the reference's own.
     numbers: HashMap<u64, u64>,
     /// Times before this are of another day, nanoseconds since 1970.
@@ -101,6 +107,7 @@ impl Reference {
             mounts,
             users,
             locks: Locks::default(),
+            waiting: BTreeMap::new(),
             numbers: HashMap::new(),
             directories_moved: false,
             begin,
@@ -177,6 +184,9 @@ impl Reference {
             && self.users[client].0 != 0
         {
             *empty = false;
+        }
+        if matches!(call, Call::Lock { wait: true, .. }) && self.would_wait_for_ever(client, &call) {
+            return None;
         }
         // It closes a duplicate: of a file, that would give up locks.
         if let Call::List { target: Target::Slot(slot) } = &call
@@ -349,19 +359,17 @@ impl Reference {
                 self.tree.node_mut(node).xattrs.remove(name).ok_or(libc::ENODATA)?;
                 done()
             }),
-            Call::Lock { slot, domain, hold, start, len } => {
-                self.lock(client, *slot, *domain, *hold, (*start, *len))
+            Call::Lock { slot, domain, hold, start, len, wait } => {
+                self.lock(client, *slot, *domain, *hold, (*start, *len), *wait)
             }
             Call::TestLock { slot, domain, exclusive, start, len } => {
-                let description = self.description(client, *slot);
-                let owner = self.owner(client, *slot, *domain);
-                let wanted = (*exclusive, *start, end_of(*start, *len));
-                Ok(Expected::OneOf(self.locks.in_the_way(description.node, owner, wanted)))
+                let (node, owner, held) = self.wanted(client, *slot, *domain, *exclusive, (*start, *len));
+                Ok(Expected::OneOf(self.locks.in_the_way(node, owner, held)))
             }
             Call::MapRead { slot, offset, len } => self.map_read(client, *slot, *offset, *len),
             Call::MapWrite { slot, offset, len, seed } => self.map_write(client, *slot, *offset, *len, *seed),
-            // Seen to above.
-            Call::At { .. } => Err(ESCAPED),
+            // Seen to above, and by who plays.
+            Call::At { .. } | Call::Interrupt => Err(ESCAPED),
         };
         match outcome {
             Ok(expected) => Some(expected),
@@ -536,53 +544,6 @@ impl Reference {
         };
         done()
     }
-
-    fn owner(&self, client: usize, slot: u8, domain: Domain) -> Owner {
-        let number = self.slots[client][slot as usize].expect("a slot that is open");
-        match domain {
-            Domain::Process => Owner::Process(client),
-            Domain::Description => Owner::Description(number),
-            Domain::Whole => Owner::Whole(number),
-        }
-    }
-
-    fn lock(
-        &mut self,
-        client: usize,
-        slot: u8,
-        domain: Domain,
-        hold: Hold,
-        (start, len): (u64, u64),
-    ) -> Outcome {
-        let (node, access) = {
-            let description = self.description(client, slot);
-            (description.node, description.flags & libc::O_ACCMODE)
-        };
-        let owner = self.owner(client, slot, domain);
-        let (start, end) = if domain == Domain::Whole { (0, u64::MAX) } else { (start, end_of(start, len)) };
-        let exclusive = hold == Hold::Exclusive;
-        if hold == Hold::Nothing {
-            self.locks.release(node, owner, start, end);
-            return done();
-        }
-        if domain != Domain::Whole && access == if exclusive { libc::O_RDONLY } else { libc::O_WRONLY } {
-            return Err(libc::EBADF);
-        }
-        if !self.locks.in_the_way(node, owner, (exclusive, start, end)).is_empty() {
-            if domain == Domain::Whole {
-                // Changing a lock gives the old one up first.
-                self.locks.forget(node, owner);
-            }
-            return Err(libc::EAGAIN);
-        }
-        self.locks.set(node, owner, (exclusive, start, end));
-        done()
-    }
-}
-
-/// The end of a lock's range: 0 bytes are all to the end of the file.
-fn end_of(start: u64, len: u64) -> u64 {
-    if len == 0 { u64::MAX } else { start + len }
 }
 
 /// A text that fits on a screen.

@@ -62,6 +62,7 @@ impl System {
             Order::Remove(path) => {
                 relative::remove(path.as_ref()).map(|()| Answer::Done).map_err(|e| number(&e))
             }
+            Order::Identify => Ok(Answer::Count(u64::from(std::process::id()))),
             Order::Split(path) => relative::split(path).map(|()| Answer::Done).map_err(|e| number(&e)),
             Order::Clear(path) => relative::clear(path).map(|()| Answer::Done).map_err(|e| number(&e)),
         };
@@ -239,7 +240,10 @@ impl System {
                     Target::Slot(slot) => unsafe { libc::fremovexattr(self.fd(*slot)?, name) },
                 })
             }
-            Call::Lock { slot, domain, hold, start, len } => self.lock(*slot, *domain, *hold, *start, *len),
+            Call::Lock { slot, domain, hold, start, len, wait } => {
+                self.lock(*slot, *domain, *hold, (*start, *len), *wait)
+            }
+            Call::Interrupt => Err(libc::ENOSYS),
             Call::TestLock { slot, domain, exclusive, start, len } => {
                 self.test_lock(*slot, *domain, *exclusive, *start, *len).map(Answer::Held)
             }
@@ -316,7 +320,7 @@ impl System {
         if stream.is_null() { Err(failed()) } else { names_of(stream) }
     }
 
-    fn lock(&self, slot: u8, domain: Domain, hold: Hold, start: u64, len: u64) -> Outcome {
+    fn lock(&self, slot: u8, domain: Domain, hold: Hold, (start, len): (u64, u64), wait: bool) -> Outcome {
         let fd = self.fd(slot)?;
         if domain == Domain::Whole {
             let operation = match hold {
@@ -324,7 +328,8 @@ impl System {
                 Hold::Exclusive => libc::LOCK_EX,
                 Hold::Nothing => libc::LOCK_UN,
             };
-            return done(unsafe { libc::flock(fd, operation | libc::LOCK_NB) });
+            let at_once = if wait { 0 } else { libc::LOCK_NB };
+            return done(unsafe { libc::flock(fd, operation | at_once) });
         }
         let kind = match hold {
             Hold::Shared => libc::F_RDLCK,
@@ -332,7 +337,12 @@ impl System {
             Hold::Nothing => libc::F_UNLCK,
         };
         let mut lock = range(kind, start, len);
-        let command = if domain == Domain::Process { libc::F_SETLK } else { libc::F_OFD_SETLK };
+        let command = match (domain, wait) {
+            (Domain::Process, false) => libc::F_SETLK,
+            (Domain::Process, true) => libc::F_SETLKW,
+            (_, false) => libc::F_OFD_SETLK,
+            (_, true) => libc::F_OFD_SETLKW,
+        };
         match done(unsafe { libc::fcntl(fd, command, &raw mut lock) }) {
             Err(libc::EACCES) => Err(libc::EAGAIN),
             other => other,

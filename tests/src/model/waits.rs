@@ -1,0 +1,71 @@
+//! Clients that wait for locks: each gets its lock once nothing is in the way, and not before; a signal ends the wait.
+
+use super::{Answer, Play, Reference};
+use std::time::{Duration, Instant};
+
+/// How long what is free may take to come to who waits for it. A kernel mount tells late that a description is closed.
+const COMING: Duration = Duration::from_secs(10);
+
+/// How long one who may have its lock is looked at before the next who may.
+const LOOK: Duration = Duration::from_millis(1);
+
+impl Play {
+    /// Waits until all those have their locks whom nothing keeps from them. Whoever else has an answer is wrong.
+    pub(super) fn let_through(&mut self, reference: &mut Reference) -> Result<(), String> {
+        let begin = Instant::now();
+        loop {
+            let ready = reference.ready();
+            for client in reference.waiting() {
+                let time = if ready.contains(&client) { LOOK } else { Duration::ZERO };
+                match self.faces[client].answer_within(time) {
+                    None => {}
+                    Some(Answer::Done) if ready.contains(&client) => {
+                        reference.waited(client, true);
+                        self.waits.0 += 1;
+                        // Another one may not have his any more.
+                        break;
+                    }
+                    Some(answer) => {
+                        reference.waited(client, false);
+                        return Err(
+                            self.wrong(client, &format!("waited for a lock that is held: {answer:?}"))
+                        );
+                    }
+                }
+            }
+            match reference.ready().first() {
+                None => return Ok(()),
+                Some(client) if begin.elapsed() > COMING => {
+                    return Err(self.wrong(*client, "does not get a lock that is free"));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Has a signal end a client's wait.
+    pub(super) fn interrupt(&mut self, client: usize, reference: &mut Reference) -> Result<(), String> {
+        let answer = self.faces[client].interrupted(COMING);
+        reference.waited(client, false);
+        match answer {
+            Some(Answer::Failed(libc::EINTR)) => {
+                self.waits.1 += 1;
+                Ok(())
+            }
+            other => {
+                Err(self.wrong(client, &format!("was to be interrupted in its wait for a lock: {other:?}")))
+            }
+        }
+    }
+
+    /// Nobody waits any more.
+    pub(super) fn end_waits(&mut self, reference: &mut Reference) -> Result<(), String> {
+        let ends: Vec<_> =
+            reference.waiting().into_iter().map(|client| self.interrupt(client, reference)).collect();
+        ends.into_iter().collect()
+    }
+
+    fn wrong(&self, client: usize, what: &str) -> String {
+        format!("client {client} ({}) {what}", self.faces[client].name)
+    }
+}
