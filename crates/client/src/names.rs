@@ -279,18 +279,20 @@ impl Client {
         let to = match (self.last_of(to.0, to.1), &from) {
             (Err(fail), Last::Name(place)) => {
                 // An error about the first path comes first, also when only this request finds that it is out of date.
-                let name = place.name.get(..NAME_MAX).unwrap_or(&place.name);
-                match self.lookup(place.version, place.dir, name) {
-                    Err(refused @ Failing::Refused(_)) => return Err(refused),
-                    _ => return Err(fail.into()),
-                }
+                self.confirm(place)?;
+                return Err(fail.into());
             }
             (to, _) => to?,
         };
         let Last::Name(from) = from else {
+            if let Last::Name(to) = &to {
+                // No request follows that would find the other path out of date; nor below.
+                self.confirm(to)?;
+            }
             return Err(Errno::BUSY.into());
         };
         let Last::Name(to) = to else {
+            self.confirm(&from)?;
             let exists = mode == RenameMode::NoReplace;
             return Err(if exists { Errno::EXIST } else { Errno::BUSY }.into());
         };
@@ -324,6 +326,15 @@ impl Client {
                 Err(self.refused_rename(&from, &to, mode)?.unwrap_or(errno).into())
             }
             Err(failure) => Err(failure.into()),
+        }
+    }
+
+    /// Fails when a server finds that what is known of the way to a name is out of date.
+    fn confirm(&self, place: &Place) -> Result<(), Failing> {
+        let name = place.name.get(..NAME_MAX).unwrap_or(&place.name);
+        match self.lookup(place.version, place.dir, name) {
+            Err(refused @ Failing::Refused(_)) => Err(refused),
+            _ => Ok(()),
         }
     }
 

@@ -2,9 +2,10 @@
 
 mod common;
 
-use bivouac_client::{Client, hidden};
+use bivouac_client::{Client, Fail, hidden};
 use bivouac_daemon::controller::ControlLink;
 use bivouac_layout::{Epoch, Ino};
+use bivouac_proto::Errno;
 use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
 use bivouac_proto::meta::{SetAttr, SetTime};
 use bivouac_transport::Endpoint;
@@ -202,6 +203,21 @@ fn nobody_reaches_a_file_by_the_old_path_once_its_directory_was_renamed() {
         }
         stop.store(true, Ordering::SeqCst);
     });
+}
+
+#[test]
+fn a_rename_that_is_refused_for_one_path_knows_when_the_other_is_out_of_date() {
+    let c = cluster("r-rename-stale", 3);
+    let other: &'static Client = Box::leak(Box::new(Client::attach(&c.environment).expect("attached")));
+    for (from, to) in [(".", "gone/x"), ("gone/x", ".")] {
+        c.client.mkdir(Ino::ROOT, b"gone", 0o755).expect("made");
+        c.write("gone/x", b"x");
+        other.stat(Ino::ROOT, b"gone/x", true).expect("there, and known from now on");
+        c.client.unlink(Ino::ROOT, b"gone/x").expect("removed");
+        c.client.rmdir(Ino::ROOT, b"gone").expect("removed");
+        let refused = other.rename(Ino::ROOT, from.as_bytes(), Ino::ROOT, to.as_bytes(), 0);
+        assert_eq!(refused, Err(Fail::Errno(Errno::NOENT)), "{from} to {to}");
+    }
 }
 
 #[test]
