@@ -97,7 +97,7 @@ impl<O: Outside> Core<O> {
     ) -> Result<Reply, Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
-        let (reply, purged, grown) = self.stripes.with(home, |bench| {
+        let (reply, grown) = self.stripes.with(home, |bench| {
             let mut draft = Draft::new(now);
             let made = draft.next_ino(bench.shard, home);
             let all: Vec<Step> =
@@ -110,9 +110,8 @@ impl<O: Outside> Core<O> {
             let reply = reply(made);
             draft.answer(&caller.id, &reply);
             bench.commit(draft)?;
-            Ok((reply, bench.shard.purged_by(&all), bench.shard.grown_by(&all)))
+            Ok((reply, bench.shard.grown_by(&all)))
         })?;
-        purged.into_iter().for_each(|ino| self.keeper.purge(ino));
         grown.into_iter().for_each(|dir| self.keeper.split(dir));
         Ok(reply)
     }
@@ -207,7 +206,7 @@ impl<O: Outside> Core<O> {
     ) -> Result<(), Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
-        let (purged, grown) = self.stripes.with(id.shard, |bench| {
+        let grown = self.stripes.with(id.shard, |bench| {
             let own = bench.shard.intents.get(&id).cloned();
             let Prepared { steps, made, .. } =
                 own.unwrap_or(Prepared { steps: Vec::new(), made: Vec::new(), since: None, own: true });
@@ -221,9 +220,8 @@ impl<O: Outside> Core<O> {
             bench.shard.intents.remove(&id);
             bench.shard.release_keys(id, &steps);
             bench.shard.active.remove(&id.number);
-            Ok((bench.shard.purged_by(&steps), bench.shard.grown_by(&steps)))
+            Ok(bench.shard.grown_by(&steps))
         })?;
-        purged.into_iter().for_each(|ino| self.keeper.purge(ino));
         grown.into_iter().for_each(|dir| self.keeper.split(dir));
         Ok(())
     }

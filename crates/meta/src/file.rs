@@ -173,16 +173,15 @@ impl<O: Outside> Core<O> {
             Ok(_) => Err(Errno::PROTO),
             Err(errno) => Err(errno),
         };
-        let mut owed = false;
         let result = self.stripes.with(ino.shard(), |bench| {
             end_busy(bench, ino);
             written?;
             bench.shard.inode(ino)?;
             let attr = move_out(bench, ino, &layout, now, true)?;
-            owed = reap(bench, &map, ino, now)?;
+            reap(bench, &map, ino, now)?;
             Ok(attr)
         });
-        if owed || result.is_err() {
+        if result.is_err() {
             self.keeper.purge(ino);
         }
         result
@@ -319,8 +318,7 @@ impl<O: Outside> Core<O> {
     ) -> Result<Attr, Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
-        let mut owed = false;
-        let result = self.stripes.with(ino.shard(), |bench| {
+        self.stripes.with(ino.shard(), |bench| {
             end_busy(bench, ino);
             bench.shard.inode(ino)?;
             let mut draft = Draft::freeing(now);
@@ -347,14 +345,10 @@ impl<O: Outside> Core<O> {
                 live.written.append_end = live.written.append_end.map(|_| size);
             }
             let attr = bench.shard.inode(ino)?.attr(ino);
-            owed = reap(bench, &map, ino, now)?;
+            reap(bench, &map, ino, now)?;
             cut?;
             Ok(attr)
-        });
-        if owed {
-            self.keeper.purge(ino);
-        }
-        result
+        })
     }
 
     pub(crate) fn append(&self, caller: &Caller, ino: Ino, payload: &[u8]) -> Result<Reply, Failure> {
@@ -453,8 +447,7 @@ impl<O: Outside> Core<O> {
     ) -> Result<Reply, Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
-        let mut owed = false;
-        let result = self.stripes.with(ino.shard(), |bench| {
+        self.stripes.with(ino.shard(), |bench| {
             end_busy(bench, ino);
             let (offset, count) = match written {
                 Ok(written) => written,
@@ -463,7 +456,7 @@ impl<O: Outside> Core<O> {
                         live.written.append_end = None;
                         live.written.unsure = true;
                     }
-                    owed = reap(bench, &map, ino, now)?;
+                    reap(bench, &map, ino, now)?;
                     return Err(errno.into());
                 }
             };
@@ -484,13 +477,9 @@ impl<O: Outside> Core<O> {
             }
             draft.answer(&caller.id, &reply);
             bench.commit(draft)?;
-            owed = reap(bench, &map, ino, now)?;
+            reap(bench, &map, ino, now)?;
             Ok(reply)
-        });
-        if owed {
-            self.keeper.purge(ino);
-        }
-        result
+        })
     }
 }
 

@@ -190,15 +190,6 @@ impl Shard {
         }
     }
 
-    /// Inodes that the steps may have taken the last link from, with blocks to be removed.
-    pub(crate) fn purged_by(&self, steps: &[Step]) -> Vec<Ino> {
-        let dropped = |step: &Step| match step {
-            Step::DropLink { ino } => Some(*ino),
-            _ => None,
-        };
-        steps.iter().filter_map(dropped).filter(|ino| self.purges.contains_key(ino)).collect()
-    }
-
     /// The directories that steps may have made too large, of those packed here.
     pub(crate) fn grown_by(&self, steps: &[Step]) -> Vec<Ino> {
         let put = |step: &Step| match step {
@@ -349,9 +340,9 @@ impl<O: Outside> Core<O> {
     pub(crate) fn conclude_in(&self, shard: ShardId, intent: IntentId, doing: bool) -> Result<(), Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
-        let (purged, grown) = self.stripes.with(shard, |bench| {
+        let grown = self.stripes.with(shard, |bench| {
             let Some(Prepared { steps, made, own, .. }) = bench.shard.intents.get(&intent).cloned() else {
-                return Ok((Vec::new(), Vec::new()));
+                return Ok(Vec::new());
             };
             if own {
                 bench.shard.intents.remove(&intent);
@@ -367,9 +358,8 @@ impl<O: Outside> Core<O> {
                 bench.commit(draft)?;
             }
             bench.shard.release_keys(intent, &steps);
-            Ok((bench.shard.purged_by(&steps), bench.shard.grown_by(&steps)))
+            Ok(bench.shard.grown_by(&steps))
         })?;
-        purged.into_iter().for_each(|ino| self.keeper.purge(ino));
         grown.into_iter().for_each(|dir| self.keeper.split(dir));
         Ok(())
     }

@@ -216,11 +216,7 @@ impl<O: Outside> Core<O> {
     fn reap_orphan(&self, ino: Ino) -> bool {
         let now = self.outside.now();
         let map = self.outside.map();
-        let reaped = self.stripes.with(ino.shard(), |bench| crate::opens::reap(bench, &map, ino, now));
-        if let Ok(true) = reaped {
-            self.keeper.purge(ino);
-        }
-        reaped.is_ok()
+        self.stripes.with(ino.shard(), |bench| crate::opens::reap(bench, &map, ino, now)).is_ok()
     }
 
     /// Removes the blocks of a file that is gone. Says whether there is nothing left.

@@ -249,7 +249,7 @@ impl<O: Outside> Core<O> {
         let map = self.outside.map();
         let done = self.stripes.with(shard_of(&at), |bench| {
             if let Some(reply) = repeated(bench.shard, &caller.id)? {
-                return Ok(Some((reply, None)));
+                return Ok(Some(reply));
             }
             let (home, owner) = bench.shard.home(at.dir, at.split, at.name)?;
             owner.check(&caller.credentials, EXECUTE)?;
@@ -272,14 +272,10 @@ impl<O: Outside> Core<O> {
             draft.drop_link(bench.shard, &map, named.ino);
             draft.answer(&caller.id, &Reply::Done);
             bench.commit(draft)?;
-            let purge = bench.shard.purges.contains_key(&named.ino).then_some(named.ino);
-            Ok(Some((Reply::Done, purge)))
+            Ok(Some(Reply::Done))
         })?;
         match done {
-            Some((reply, purge)) => {
-                if let Some(ino) = purge {
-                    self.keeper.purge(ino);
-                }
+            Some(reply) => {
                 if self.stripes.removed_much() {
                     self.keeper.give_back();
                 }

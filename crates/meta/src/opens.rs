@@ -93,11 +93,11 @@ impl<O: Outside> Core<O> {
     pub(crate) fn release(&self, ino: Ino, open: OpenId, wrote: Option<Wrote>) -> Result<Reply, Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
-        let (ask, purge) = self.stripes.with(ino.shard(), |bench| {
+        let ask = self.stripes.with(ino.shard(), |bench| {
             bench.shard.is_not_busy(ino)?;
             let Some(inode) = bench.shard.inodes.get(ino) else {
                 bench.shard.live.remove(&ino);
-                return Ok((None, false));
+                return Ok(None);
             };
             let generation = inode.size_generation;
             let in_blocks = inode.as_blocks().is_some();
@@ -123,15 +123,12 @@ impl<O: Outside> Core<O> {
                 }
                 bench.commit(draft)?;
                 bench.shard.rest(ino);
-                return Ok((None, bench.shard.purges.contains_key(&ino)));
+                return Ok(None);
             }
             let ask = if wrote_blocks && no_writer { begin_settling(bench, ino, now)? } else { None };
             bench.shard.rest(ino);
-            Ok((ask, false))
+            Ok(ask)
         })?;
-        if purge {
-            self.keeper.purge(ino);
-        }
         if let Some(ask) = ask {
             self.settle_by_asking(ino, &ask.layout)?;
         }
@@ -164,7 +161,6 @@ impl<O: Outside> Core<O> {
         let found = self.extent(ino, layout);
         let now = self.outside.now();
         let map = self.outside.map();
-        let mut owed = false;
         let result = self.stripes.with(ino.shard(), |bench| {
             end_busy(bench, ino);
             let (length, seen) = match &found {
@@ -186,12 +182,8 @@ impl<O: Outside> Core<O> {
                     live.written = Written::default();
                 }
             }
-            owed = reap(bench, &map, ino, now)?;
-            Ok(())
+            reap(bench, &map, ino, now)
         });
-        if owed {
-            self.keeper.purge(ino);
-        }
         if result.is_err() {
             self.keeper.settle(ino);
         }
@@ -270,9 +262,8 @@ pub(crate) fn end_busy(bench: &mut Bench<'_>, ino: Ino) {
     bench.changed();
 }
 
-/// Removes an inode that lost its last link while it was in use, and is not any more. Whether its blocks are to follow, of which the
-/// keeper has to be told.
-pub(crate) fn reap(bench: &mut Bench<'_>, map: &bivouac_layout::Map, ino: Ino, now: Time) -> Op<bool> {
+/// Removes an inode that lost its last link while it was in use, and is not any more.
+pub(crate) fn reap(bench: &mut Bench<'_>, map: &bivouac_layout::Map, ino: Ino, now: Time) -> Op<()> {
     let gone = bench.shard.inodes.get(ino).is_some_and(|i| i.nlink == 0);
     if gone && !bench.shard.in_use(ino) {
         let mut draft = Draft::freeing(now);
@@ -280,5 +271,5 @@ pub(crate) fn reap(bench: &mut Bench<'_>, map: &bivouac_layout::Map, ino: Ino, n
         bench.commit(draft)?;
     }
     bench.shard.rest(ino);
-    Ok(gone && bench.shard.purges.contains_key(&ino))
+    Ok(())
 }

@@ -137,7 +137,7 @@ pub(crate) struct Core<O> {
     pub outside: O,
     pub patience: Duration,
     pub intent_age: Duration,
-    pub keeper: Keeper,
+    pub keeper: Arc<Keeper>,
     pub teller: Teller,
     /// Whether the teller's thread runs.
     pub tells_later: bool,
@@ -162,14 +162,16 @@ impl<O: Outside> MetaStore<O> {
         }
         let grace = Instant::now() + options.grace;
         let (deployment, patience) = (options.deployment, options.patience);
-        let mut stripes = Stripes::open(dir, deployment, patience, grace, options.compact_at)?;
+        let keeper = Arc::new(Keeper::new(grace));
+        let mut stripes =
+            Stripes::open(dir, deployment, patience, grace, options.compact_at, Arc::clone(&keeper))?;
         if let Some(observer) = &options.observer {
             observer.namespace(stripes.namespace());
         }
         stripes.observer = options.observer;
         let namespace = AtomicU64::new(stripes.namespace());
         let core = Core {
-            keeper: Keeper::new(grace),
+            keeper,
             teller: Teller::default(),
             tells_later: options.background,
             locking: Locking::default(),

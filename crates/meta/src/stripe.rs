@@ -2,15 +2,17 @@
 //!
 //! Shard `s` belongs to stripe `s % STRIPES`. A stripe is one mutex over its shards, and one log. Work runs under
 //! the lock ([`Stripes::with`]), never blocks on anything but the log while it holds it, and starts over when it had to wait
-//! for somebody. No two stripes are ever locked at once.
+//! for somebody. No two stripes are ever locked at once. When a change leaves blocks of removed files behind, the keeper hears of it as
+//! soon as the lock is free: whoever makes the change need not think of it.
 
 use crate::draft::Draft;
 use crate::error::{LogError, Op, OpenError, Stop};
+use crate::keeper::Keeper;
 use crate::log::{Identity, Log};
 use crate::mutation::{Batch, Mutation, WHOLE_SERVER};
 use crate::shard::{Live, Opened, Shard};
 use crate::store::Observer;
-use bivouac_layout::ShardId;
+use bivouac_layout::{Ino, ShardId};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Time};
 use std::collections::BTreeMap;
@@ -59,6 +61,8 @@ pub(crate) struct Bench<'a> {
     full: bool,
     /// Inodes that were removed.
     removed: usize,
+    /// Those of them with blocks that are to follow.
+    owed: &'a mut Vec<Ino>,
 }
 
 impl Bench<'_> {
@@ -79,7 +83,12 @@ impl Bench<'_> {
         }
         self.shard.concluded.clear();
         for mutation in batch.mutations {
-            self.removed += usize::from(matches!(mutation, Mutation::DropInode(_)));
+            if let Mutation::DropInode(ino) = &mutation {
+                self.removed += 1;
+                if self.shard.purges.contains_key(ino) {
+                    self.owed.push(*ino);
+                }
+            }
             self.shard.apply(mutation);
         }
         // Amortized: a sweep is paid for by as many answers as it looks at.
@@ -116,6 +125,8 @@ pub(crate) struct Stripes {
     pub(crate) observer: Option<Arc<dyn Observer>>,
     /// Inodes that were removed since their memory was last given back.
     removed: AtomicUsize,
+    /// Hears of blocks that are to be removed.
+    keeper: Arc<Keeper>,
 }
 
 impl Stripes {
@@ -126,6 +137,7 @@ impl Stripes {
         patience: Duration,
         grace: Instant,
         compact_at: Option<u64>,
+        keeper: Arc<Keeper>,
     ) -> Result<Stripes, OpenError> {
         let mut stripes = Vec::with_capacity(STRIPES);
         for number in 0..STRIPES {
@@ -157,7 +169,7 @@ impl Stripes {
             let stripe = Stripe { shards, namespace, log, compact_at, compacted, record, waiting };
             stripes.push((Mutex::new(stripe), Condvar::new()));
         }
-        Ok(Stripes { stripes, patience, observer: None, removed: AtomicUsize::new(0) })
+        Ok(Stripes { stripes, patience, observer: None, removed: AtomicUsize::new(0), keeper })
     }
 
     /// Whether so much was removed that its memory should be given back; says so once.
@@ -185,6 +197,19 @@ impl Stripes {
         &self,
         id: ShardId,
         patience: Duration,
+        work: impl FnMut(&mut Bench<'_>) -> Op<T>,
+    ) -> Result<T, Failure> {
+        let mut owed = Vec::new();
+        let result = self.locked(id, patience, &mut owed, work);
+        owed.into_iter().for_each(|ino| self.keeper.purge(ino));
+        result
+    }
+
+    fn locked<T>(
+        &self,
+        id: ShardId,
+        patience: Duration,
+        owed: &mut Vec<Ino>,
         mut work: impl FnMut(&mut Bench<'_>) -> Op<T>,
     ) -> Result<T, Failure> {
         let number = id.0 as usize % STRIPES;
@@ -205,6 +230,7 @@ impl Stripes {
                 changed: false,
                 full: false,
                 removed: 0,
+                owed,
             };
             let result = work(&mut bench);
             let full = bench.full;
