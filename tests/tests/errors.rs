@@ -105,6 +105,35 @@ print(os.listdir('.'), sorted(os.listdir(outside)))";
 }
 
 #[test]
+fn a_path_through_a_descriptor_goes_on_only_from_a_directory() {
+    let script = r"
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+libc.realpath.restype = ctypes.c_char_p
+here = os.getcwd()
+os.mkdir('d')
+open('f', 'w').close()
+open('d/f', 'w').close()
+for flags in (os.O_RDONLY, os.O_PATH):
+    for name in ('f', 'd'):
+        fd = os.open(name, flags)
+        path = f'/proc/self/fd/{fd}'
+        attempt('open', lambda: os.close(os.open(path + '/f', os.O_RDONLY)))
+        attempt('slash', lambda: bool(os.stat(path + '/')))
+        attempt('dev', lambda: bool(os.stat(f'/dev/fd/{fd}/f')))
+        attempt('mkdir', os.mkdir, path + '/m')
+        attempt('rmdir', os.rmdir, path + '/m')
+        attempt('readlink', os.readlink, path + '/none')
+        attempt('list', lambda: sorted(os.listdir(path)))
+        attempt('chdir', os.chdir, path)
+        os.chdir(here)
+        print(os.path.basename(libc.realpath(path.encode(), None)))
+";
+    let said = python("through-descriptors", script);
+    assert_eq!(said.matches("ENOTDIR").count(), 16, "{said}");
+}
+
+#[test]
 fn the_limit_on_file_sizes_is_efbig_after_sigxfsz() {
     let script = r"
 import resource, signal

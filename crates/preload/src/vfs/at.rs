@@ -62,9 +62,9 @@ pub(super) fn turns<T>(
             // The link in /proc itself.
             Place::Descriptor(_) if !follow => return kernel(dirfd, path),
             Place::Descriptor(fd) => match fds::get(fd)? {
-                Some(file) if file.starts_paths() => (file.ino(), &b"."[..]),
-                // What cannot be done to a file through such a name.
-                _ => return Err(Errno::OPNOTSUPP),
+                Some(file) if file.starts_paths()? => (file.ino(), &b"."[..]),
+                // What can be done to a file through such a name has been.
+                _ => return Err(Errno::NOTDIR),
             },
             Place::Unsure => match links::walk(dirfd, path, follow) {
                 Some(inside) => {

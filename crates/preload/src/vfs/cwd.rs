@@ -230,7 +230,7 @@ pub fn kernel_directory(dirfd: i32, path: &CStr) -> Result<Option<Fd>, Errno> {
 /// `fchdir(2)`.
 pub fn fchdir(fd: i32) -> Result<(), Errno> {
     match fds::get(fd)? {
-        Some(file) if file.starts_paths() => {
+        Some(file) if file.starts_paths()? => {
             enter(state::guarded(|| directory(state::client()?, file.ino(), b".").map_err(Fail::errno))?)
         }
         Some(_) => Err(Errno::NOTDIR),

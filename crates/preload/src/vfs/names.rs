@@ -224,6 +224,12 @@ fn two_paths(
 
 /// The canonical path of what a path names, all of which exists. `None`: it is not in the mount, ask the kernel.
 pub fn real_path(dirfd: i32, path: &CStr) -> Result<Option<Vec<u8>>, Errno> {
+    if state::active()
+        && let Ok(Place::Descriptor(fd)) = place(dirfd, path)
+    {
+        let file = fds::get(fd)?.ok_or(Errno::NOENT)?;
+        return state::guarded(|| file.path())?.ok_or(Errno::NOENT).map(Some);
+    }
     let kernel =
         |dirfd: i32, path: &CStr| sys!(SYS_faccessat, dirfd, path.as_ptr(), libc::F_OK).map(|_| None);
     at(dirfd, path, true, kernel, |client, start, path| client.real_path(start, path).map(Some))

@@ -8,7 +8,6 @@
 use super::{cwd, fds, state};
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
-use bivouac_proto::attr::FileKind;
 use std::ffi::CStr;
 
 /// Who serves a path.
@@ -98,7 +97,7 @@ pub fn next_component(path: &[u8], at: usize) -> Option<(&[u8], usize)> {
     Some((path.get(begin..end)?, end))
 }
 
-/// Judges any path. Fails only when a relative one starts from a descriptor of ours that is no directory.
+/// Judges any path. Fails only when it starts from a descriptor of ours that is no directory.
 ///
 /// The parts are functions of their own, so that none takes stack for another.
 #[inline(never)]
@@ -109,7 +108,7 @@ pub fn place<'p>(dirfd: i32, path: &'p CStr) -> Result<Place<'p>, Errno> {
     }
     match bytes.first() {
         None => Ok(Place::Kernel),
-        Some(b'/') => Ok(absolute(bytes)),
+        Some(b'/') => absolute(bytes),
         Some(_) if dirfd == libc::AT_FDCWD => Ok(match cwd::current() {
             cwd::Current::Inside(start) => Place::Inside { start, path: bytes },
             cwd::Current::Outside => relative(state::mount(), bytes),
@@ -119,32 +118,24 @@ pub fn place<'p>(dirfd: i32, path: &'p CStr) -> Result<Place<'p>, Errno> {
 }
 
 #[inline(never)]
-fn absolute(path: &[u8]) -> Place<'_> {
-    match lexical(state::mount(), path) {
+fn absolute(path: &[u8]) -> Result<Place<'_>, Errno> {
+    Ok(match lexical(state::mount(), path) {
         Lexical::Inside(path) => Place::Inside { start: Ino::ROOT, path },
         Lexical::Unsure => Place::Unsure,
         Lexical::Outside if path.starts_with(b"/proc/") || path.starts_with(b"/dev/") => {
-            named_descriptor(path)
+            return named_descriptor(path);
         }
         Lexical::Outside => Place::Kernel,
-    }
+    })
 }
 
 #[inline(never)]
 fn from_descriptor(dirfd: i32, path: &[u8]) -> Result<Place<'_>, Errno> {
     match fds::get(dirfd)? {
         None => Ok(relative(state::mount(), path)),
-        Some(file) if leads_on(&file)? => Ok(Place::Inside { start: file.ino(), path }),
+        Some(file) if file.starts_paths()? => Ok(Place::Inside { start: file.ino(), path }),
         Some(_) => Err(Errno::NOTDIR),
     }
-}
-
-/// Whether a path may start from a descriptor. Of one that was opened with O_PATH by another program its server knows.
-fn leads_on(file: &fds::File) -> Result<bool, Errno> {
-    if file.is_directory() || !file.is_path_only() {
-        return Ok(file.is_directory());
-    }
-    state::guarded(|| Ok(file.attr()?.kind == FileKind::Directory))
 }
 
 /// A relative path that starts outside the mount: it can lead there only through the mount point's own name (links apart).
@@ -167,21 +158,22 @@ fn relative<'p>(mount: &[u8], path: &'p [u8]) -> Place<'p> {
 
 /// Paths in `/proc` and `/dev` that name one of our descriptors.
 #[inline(never)]
-fn named_descriptor<'p>(path: &'p [u8]) -> Place<'p> {
+fn named_descriptor(path: &[u8]) -> Result<Place<'_>, Errno> {
     if let Some(rest) = below_cwd(path, bivouac_node::process::real_pid())
         && let cwd::Current::Inside(start) = cwd::current()
     {
-        return Place::Inside { start, path: rest };
+        return Ok(Place::Inside { start, path: rest });
     }
     let Some((fd, rest)) = descriptor_number(path, bivouac_node::process::real_pid()) else {
-        return Place::Kernel;
+        return Ok(Place::Kernel);
     };
     match fds::get(fd) {
-        Ok(None) => Place::Kernel,
-        Ok(Some(file)) if !rest.is_empty() && file.starts_paths() => {
-            Place::Inside { start: file.ino(), path: rest }
-        }
-        _ => Place::Descriptor(fd),
+        Ok(None) => Ok(Place::Kernel),
+        Ok(Some(file)) if !rest.is_empty() => match file.starts_paths()? {
+            true => Ok(Place::Inside { start: file.ino(), path: rest }),
+            false => Err(Errno::NOTDIR),
+        },
+        _ => Ok(Place::Descriptor(fd)),
     }
 }
 

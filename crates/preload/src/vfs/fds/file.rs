@@ -7,6 +7,8 @@
 
 use crate::vfs::state;
 use bivouac_client::Handle;
+use bivouac_proto::Errno;
+use bivouac_proto::attr::FileKind;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -57,9 +59,12 @@ impl std::ops::Deref for File {
 }
 
 impl File {
-    /// Whether paths may start from it: a directory, or what was opened with O_PATH (then its server will say).
-    pub fn starts_paths(&self) -> bool {
-        self.is_directory() || self.is_path_only()
+    /// Whether paths may start from it. Of one that was opened with O_PATH by another program its server knows.
+    pub fn starts_paths(&self) -> Result<bool, Errno> {
+        if self.is_directory() || !self.is_path_only() {
+            return Ok(self.is_directory());
+        }
+        state::guarded(|| Ok(self.attr()?.kind == FileKind::Directory))
     }
 
     /// An entry for a handle, with one user. `None`: all entries are taken.
