@@ -139,6 +139,31 @@ print(open('f', 'w').write('x'))";
 }
 
 #[test]
+fn without_a_descriptor_nothing_is_made_and_nothing_truncated() {
+    let script = r"
+import resource
+open('f', 'w').write('content')
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+got = []
+while True:
+    try:
+        got.append(os.open('f', os.O_RDONLY))
+    except OSError as e:
+        break
+for name, flags in (('f', os.O_WRONLY | os.O_TRUNC), ('new', os.O_WRONLY | os.O_CREAT), (f'/proc/self/fd/{got[0]}', os.O_RDWR | os.O_TRUNC)):
+    try:
+        print(os.open(name, flags))
+    except OSError as e:
+        print(errno.errorcode[e.errno], os.path.exists('new'), os.stat('f').st_size)
+# The library may need some itself.
+for fd in got[10:]:
+    os.close(fd)
+print(os.open('new', os.O_WRONLY | os.O_CREAT) > 2)";
+    let said = python("no-descriptor", script);
+    assert!(said.starts_with("EMFILE False 7\nEMFILE False 7\nEMFILE False 7\nTrue\n"), "{said}");
+}
+
+#[test]
 fn a_program_that_closes_all_descriptors_above_two_goes_on() {
     let script = r"
 import subprocess

@@ -60,7 +60,20 @@ impl Client {
     /// Opens; `flags` as for `open(2)`, `mode` with the umask applied. The description is held by nobody yet: make a
     /// placeholder for it in the node's table, or give it back with [`Client::closed`].
     pub fn open(&'static self, start: Ino, path: &[u8], flags: i32, mode: u32) -> Result<Arc<Handle>, Fail> {
-        self.opened(flags, |open| {
+        self.open_after(|_| Ok(()), start, path, flags, mode).map(|(handle, ())| handle)
+    }
+
+    /// Opens, as [`Client::open`]. `before` is run as soon as the description has its place in the table; when that fails, nothing is
+    /// opened, made or truncated.
+    pub fn open_after<T>(
+        &'static self,
+        before: impl FnOnce(SlotId) -> Result<T, Errno>,
+        start: Ino,
+        path: &[u8],
+        flags: i32,
+        mode: u32,
+    ) -> Result<(Arc<Handle>, T), Fail> {
+        self.opened(flags, before, |open| {
             if is_temporary(flags) {
                 return Ok((self.open_temporary(start, path, flags, mode, open)?, None));
             }
@@ -79,28 +92,39 @@ impl Client {
     /// Opens what an open description stands for anew, as opening `/proc/self/fd/N` does: permissions are checked,
     /// O_TRUNC truncates, and the new description has a position and flags of its own. The file needs no name any
     /// more. ELOOP for a symbolic link and with O_NOFOLLOW, EEXIST with O_CREAT and O_EXCL, ENXIO for what is no file. `mode` is
-    /// that of a file that O_TMPFILE makes in a directory.
-    pub fn open_again(&'static self, handle: &Handle, flags: i32, mode: u32) -> Result<Arc<Handle>, Fail> {
+    /// that of a file that O_TMPFILE makes in a directory; `before` is as for [`Client::open_after`].
+    pub fn open_again<T>(
+        &'static self,
+        before: impl FnOnce(SlotId) -> Result<T, Errno>,
+        handle: &Handle,
+        flags: i32,
+        mode: u32,
+    ) -> Result<(Arc<Handle>, T), Fail> {
         if is_temporary(flags) {
-            return self.open(handle.ino(), b".", flags, mode);
+            return self.open_after(before, handle.ino(), b".", flags, mode);
         }
         let named = self.table().slot(handle.id()).and_then(|slot| slot.name());
         let named = named.map(|(dir, name)| (Ino(dir), name));
-        self.opened(flags, |open| {
+        self.opened(flags, before, |open| {
             Ok((self.open_inode(handle.ino(), handle.is_directory(), flags, open)?, named))
         })
     }
 
     /// Makes a description of what `find` finds under its number, and the directory and name where it found it.
-    fn opened(
+    fn opened<T>(
         &'static self,
         flags: i32,
+        before: impl FnOnce(SlotId) -> Result<T, Errno>,
         find: impl FnOnce(OpenId) -> Result<(Found, Option<(Ino, Vec<u8>)>), Fail>,
-    ) -> Result<Arc<Handle>, Fail> {
+    ) -> Result<(Arc<Handle>, T), Fail> {
         let id = self.table().allocate().map_err(|e| Errno(e.raw_errno() as u16))?;
         let open = OpenId { agent: self.agent_number(), slot: id.index, generation: id.generation };
-        match find(open).and_then(|(found, named)| self.filled(id, found, flags, named).map_err(Fail::from)) {
-            Ok(handle) => Ok(Arc::new(handle)),
+        let opened = before(id).map_err(Fail::from).and_then(|made| {
+            let (found, named) = find(open)?;
+            Ok((self.filled(id, found, flags, named)?, made))
+        });
+        match opened {
+            Ok((handle, made)) => Ok((Arc::new(handle), made)),
             Err(fail) => {
                 if self.table().retire(id) {
                     self.table().free(id);

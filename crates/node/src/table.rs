@@ -212,12 +212,24 @@ impl OpenTable {
     /// Makes the kernel descriptor that stands for the slot, and marks the slot live: from here on it lasts as
     /// long as any process holds this descriptor or a duplicate.
     pub fn placeholder(&self, id: SlotId, cloexec: bool) -> Result<Fd, NodeError> {
+        let fd = self.stand_in(id, cloexec)?;
+        self.enliven(id)?;
+        Ok(fd)
+    }
+
+    /// The first half of [`OpenTable::placeholder`]: makes the descriptor. It can be thrown away, and the slot given back.
+    pub fn stand_in(&self, id: SlotId, cloexec: bool) -> Result<Fd, NodeError> {
+        self.current(id).ok_or(NodeError::Stale)?;
+        self.anchors.placeholder(id.index, cloexec)
+    }
+
+    /// The second half: marks the slot live.
+    pub fn enliven(&self, id: SlotId) -> Result<(), NodeError> {
         let (slot, word) = self.current(id).ok_or(NodeError::Stale)?;
-        let fd = self.anchors.placeholder(id.index, cloexec)?;
         let live = Word { state: State::Live, ..word };
         match word.state {
-            State::Allocated if slot.change(word, live) => Ok(fd),
-            State::Live => Ok(fd),
+            State::Allocated if slot.change(word, live) => Ok(()),
+            State::Live => Ok(()),
             _ => Err(NodeError::Stale),
         }
     }

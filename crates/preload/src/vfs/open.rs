@@ -6,7 +6,7 @@ use super::place::{Place, place};
 use super::{links, state};
 use bivouac_client::{Client, Fail, Handle, hidden};
 use bivouac_layout::Ino;
-use bivouac_node::Fd;
+use bivouac_node::{Fd, NodeError, SlotId};
 use bivouac_proto::Errno;
 use rustix::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::ffi::CStr;
@@ -84,8 +84,9 @@ fn open_elsewhere(
 fn open_descriptor(file: &File, flags: i32, mode: u32) -> Result<i32, Errno> {
     let opened = state::guarded(|| {
         let client = state::client()?;
-        let handle = client.open_again(file, flags, state::masked(mode & 0o7777))?;
-        Ok::<_, Fail>(placed(client, handle, flags)?)
+        let mode = state::masked(mode & 0o7777);
+        let opened = client.open_again(|id| early(client, id, flags), file, flags, mode)?;
+        Ok::<_, Fail>(placed(client, opened, flags)?)
     });
     opened.map_err(|fail| match fail {
         Fail::Errno(errno) => errno,
@@ -94,19 +95,34 @@ fn open_descriptor(file: &File, flags: i32, mode: u32) -> Result<i32, Errno> {
 }
 
 fn open_inside(client: &'static Client, start: Ino, path: &[u8], flags: i32, mode: u32) -> Result<i32, Fail> {
-    let handle = client.open(start, path, flags, state::masked(mode & 0o7777))?;
-    Ok(placed(client, handle, flags)?)
+    let mode = state::masked(mode & 0o7777);
+    let opened = client.open_after(|id| early(client, id, flags), start, path, flags, mode)?;
+    Ok(placed(client, opened, flags)?)
 }
 
-/// Gives a new description its number.
-fn placed(client: &Client, handle: Arc<Handle>, flags: i32) -> Result<i32, Errno> {
+/// What may make or truncate something has its number first: where there is none left, it does neither.
+fn early(client: &Client, id: SlotId, flags: i32) -> Result<Option<Fd>, Errno> {
+    if flags & (libc::O_CREAT | libc::O_TRUNC) == 0 {
+        return Ok(None);
+    }
+    client.table().stand_in(id, flags & libc::O_CLOEXEC != 0).map(Some).map_err(failed)
+}
+
+/// Gives a new description its number, if it has none yet.
+fn placed(client: &Client, opened: (Arc<Handle>, Option<Fd>), flags: i32) -> Result<i32, Errno> {
+    let (handle, early) = opened;
+    // When the rest fails, dropping the file gives the description back.
     let file = fds::opened(handle)?;
-    // When this fails, dropping the file gives the description back.
-    let placeholder = client
-        .table()
-        .placeholder(file.id(), flags & libc::O_CLOEXEC != 0)
-        .map_err(|error| Errno(error.raw_errno() as u16))?;
-    Ok(installed(placeholder.into_raw_fd(), file))
+    let table = client.table();
+    let placeholder = match early {
+        Some(placeholder) => table.enliven(file.id()).map(|()| placeholder),
+        None => table.placeholder(file.id(), flags & libc::O_CLOEXEC != 0),
+    };
+    Ok(installed(placeholder.map_err(failed)?.into_raw_fd(), file))
+}
+
+fn failed(error: NodeError) -> Errno {
+    Errno(error.raw_errno() as u16)
 }
 
 fn installed(fd: i32, file: File) -> i32 {
