@@ -1,7 +1,7 @@
 //! What the command line refuses, and how it says so: storage, mount paths, hosts, ports, keys, sources that vanish, and peers
 //! that send garbage.
 
-use bivouac_tests::{Site, eventually, finish, run_dir};
+use bivouac_tests::{Site, bivouac, eventually, finish, run_dir};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -161,6 +161,26 @@ fn a_wrong_key_opens_nothing() {
     site.bivouac(["exec", &name, "--", "true"]).fails(67, &["wrong key"]);
     std::fs::write(&key, right).expect("writes");
     assert_eq!(site.sh(&name, "cat /bivouac/s").ok(), "secret\n");
+}
+
+#[test]
+fn a_program_of_another_user_is_told_that_it_needs_a_mount() {
+    if !is_root() {
+        return;
+    }
+    let site = Site::new("another-user");
+    let name = site.up(1);
+    // Where that user finds the library.
+    let library = bivouac().with_file_name("libbivouac_preload.so");
+    let reachable = site.path("libbivouac_preload.so");
+    std::fs::copy(library, &reachable).expect("a copy");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(site.path(""), open).expect("set");
+    let preload = format!("LD_PRELOAD={}", reachable.display());
+    let somebody =
+        ["setpriv", "--reuid=1001", "--regid=1001", "--clear-groups", "env", &preload, "stat", "/bivouac"];
+    let command = ["exec", &name, "--"].into_iter().chain(somebody);
+    site.bivouac(command).fails(1, &["another user's", "bivouac mount"]);
 }
 
 #[test]

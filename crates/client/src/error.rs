@@ -40,6 +40,15 @@ pub enum ClientError {
         /// What is wrong with it.
         why: String,
     },
+    /// The key is there, but not for this user.
+    #[error(
+        "the deployment is another user's, whose key {path} this process may not read; other users' programs need a mount: see \
+         `bivouac mount`"
+    )]
+    Foreign {
+        /// The key's file.
+        path: String,
+    },
     /// No agent answers on this node.
     #[error(
         "no Bivouac daemon of deployment '{name}' answers on this node: {source}; see `bivouac status {name}`"

@@ -79,8 +79,7 @@ pub struct Client {
 impl Client {
     /// Begins: connects to the node's agent and takes part in the deployment that `environment` names.
     pub fn attach(environment: &Environment) -> Result<Client, ClientError> {
-        let key = read_key(&environment.key_path)
-            .map_err(|why| ClientError::Key { path: environment.key_path.clone(), why })?;
+        let key = read_key(&environment.key_path)?;
         let uid = rustix::process::getuid().as_raw();
         let credentials = present_credentials();
         let answer = || ClientError::Answer { name: environment.name.clone() };
@@ -467,23 +466,27 @@ fn ask_agent(link: &mut Link, request: &AgentRequest) -> Result<Option<AgentRepl
 }
 
 /// Reads a key file: 64 hexadecimal digits.
-fn read_key(path: &str) -> Result<Key, String> {
-    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .map(Fd::from)
-        .map_err(|e| e.to_string())?;
+fn read_key(path: &str) -> Result<Key, ClientError> {
+    let unusable = |why: String| ClientError::Key { path: path.to_owned(), why };
+    let file = match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(file) => Fd::from(file),
+        Err(rustix::io::Errno::ACCESS) => return Err(ClientError::Foreign { path: path.to_owned() }),
+        Err(errno) => return Err(unusable(errno.to_string())),
+    };
     let mut text = [0u8; 2 * KEY_LEN];
     let mut filled = 0;
     while filled < text.len() {
         match rustix::io::read(&file, &mut text[filled..]) {
-            Ok(0) => return Err("it is too short".into()),
+            Ok(0) => return Err(unusable("it is too short".into())),
             Ok(n) => filled += n,
             Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(e.to_string()),
+            Err(e) => return Err(unusable(e.to_string())),
         }
     }
     let mut key = [0u8; KEY_LEN];
     for (byte, digits) in key.iter_mut().zip(text.chunks_exact(2)) {
-        let digit = |d: u8| char::from(d).to_digit(16).ok_or_else(|| String::from("it is not hexadecimal"));
+        let digit =
+            |d: u8| char::from(d).to_digit(16).ok_or_else(|| unusable("it is not hexadecimal".into()));
         *byte = (digit(digits[0])? << 4 | digit(digits[1])?) as u8;
     }
     Ok(Key(key))
