@@ -40,13 +40,7 @@ fn random_programs_through_all_faces_do_what_the_reference_does() {
     }
     faces.push(Face::library(Library::attach(&environment)));
     let plan = Plan::from_environment(400);
-    let rules = Rules {
-        directory_sizes: true,
-        zero_range: true,
-        known_defects: false,
-        protected_links: true,
-        paths_keep: false,
-    };
+    let rules = Rules { directory_sizes: true, zero_range: true, protected_links: true, paths_keep: false };
     let played = Play::new(faces, &environment.mount, rules).all(&plan);
     assert!(played > 10, "{played} programs in {:?} prove little", plan.limit);
 }
@@ -102,13 +96,7 @@ fn programs_of_an_ordinary_user_do_what_the_reference_does() {
         face
     });
     let plan = Plan::from_environment(100);
-    let rules = Rules {
-        directory_sizes: true,
-        zero_range: true,
-        known_defects: true,
-        protected_links: true,
-        paths_keep: false,
-    };
+    let rules = Rules { directory_sizes: true, zero_range: true, protected_links: true, paths_keep: false };
     let played = Play::new(faces.into(), "/bivouac", rules).all(&plan);
     assert!(played > 10, "{played} programs in {:?} prove little", plan.limit);
 }
@@ -153,13 +141,7 @@ fn the_reference_does_what_a_local_file_system_does() {
     let protected = std::fs::read_to_string("/proc/sys/fs/protected_hardlinks");
     let protected_links = protected.is_ok_and(|text| text.trim() != "0");
     let plan = Plan::from_environment(400);
-    let rules = Rules {
-        directory_sizes: false,
-        zero_range: false,
-        known_defects: false,
-        protected_links,
-        paths_keep: true,
-    };
+    let rules = Rules { directory_sizes: false, zero_range: false, protected_links, paths_keep: true };
     let played = Play::new(faces.into(), &local.path().to_string_lossy(), rules).all(&plan);
     assert!(played > 10, "{played} programs in {:?} prove little", plan.limit);
 }

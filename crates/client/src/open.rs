@@ -101,7 +101,7 @@ impl Client {
         mode: u32,
     ) -> Result<(Arc<Handle>, T), Fail> {
         if is_temporary(flags) {
-            return self.open_after(before, handle.ino(), b".", flags, mode);
+            return self.open_after(before, handle.ino(), b"", flags, mode);
         }
         let named = self.table().slot(handle.id()).and_then(|slot| slot.name());
         let named = named.map(|(dir, name)| (Ino(dir), name));

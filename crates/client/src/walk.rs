@@ -149,10 +149,12 @@ pub(crate) struct Walk<'c, 'p> {
     version: u64,
     /// No name is taken from the cache: no request about an entry follows that would be refused if it is out of date.
     fresh: bool,
+    /// The present directory is known to be one that this process may pass through. (Otherwise the server of its entries will say.)
+    entered: bool,
 }
 
 impl<'c, 'p> Walk<'c, 'p> {
-    /// Begins at `start`; leading slashes of `path` mean nothing.
+    /// Begins at `start`; leading slashes of `path` mean nothing. A path without names is `start` itself, whatever that is.
     pub(crate) fn new(client: &'c Client, start: Ino, path: &'p [u8]) -> Result<Walk<'c, 'p>, Fail> {
         if path.len() > PATH_MAX {
             return Err(Errno::NAMETOOLONG.into());
@@ -166,6 +168,7 @@ impl<'c, 'p> Walk<'c, 'p> {
             links: 0,
             version,
             fresh: needs_no_request(path),
+            entered: client.credentials().uid == 0,
         })
     }
 
@@ -200,6 +203,7 @@ impl<'c, 'p> Walk<'c, 'p> {
             };
             self.rest = Cow::Owned(inside.to_vec());
             self.dir = Ino::ROOT;
+            self.entered = self.client.credentials().uid == 0;
         } else {
             self.rest = Cow::Owned(path);
             self.dir = dir;
@@ -214,9 +218,16 @@ impl<'c, 'p> Walk<'c, 'p> {
             let end =
                 self.rest[begin..].iter().position(|&b| b == b'/').map_or(self.rest.len(), |i| begin + i);
             let after = self.rest[end..].iter().position(|&b| b != b'/').map(|i| end + i);
+            if begin == end {
+                return Ok(Last::Directory(self.dir));
+            }
             let name = &self.rest[begin..end];
+            if !self.entered && (matches!(name, b"." | b"..") || name.len() > NAME_MAX) {
+                // No request follows in which it would show.
+                self.client.check_passage(self.dir)?;
+                self.entered = true;
+            }
             match name {
-                b"" => return Ok(Last::Directory(self.dir)),
                 b"." => {}
                 b".." if self.dir == Ino::ROOT => {
                     let mut path = parent_of(self.client.mount()).to_vec();
@@ -224,7 +235,10 @@ impl<'c, 'p> Walk<'c, 'p> {
                     path.extend_from_slice(&self.rest[after.unwrap_or(self.rest.len())..]);
                     return Err(Fail::Outside(path));
                 }
-                b".." => self.dir = self.client.parent(self.dir)?.0,
+                b".." => {
+                    self.dir = self.client.parent(self.dir)?.0;
+                    self.entered = self.client.credentials().uid == 0;
+                }
                 _ if after.is_none() => {
                     return Ok(Last::Name(Place {
                         dir: self.dir,
@@ -235,7 +249,7 @@ impl<'c, 'p> Walk<'c, 'p> {
                 }
                 _ if name.len() > NAME_MAX => return Err(Errno::NAMETOOLONG.into()),
                 _ => match self.step(self.dir, name)? {
-                    Step::Directory(ino) => self.dir = ino,
+                    Step::Directory(ino) => (self.dir, self.entered) = (ino, true),
                     Step::Link(target) => {
                         let rest = self.rest[after.unwrap_or(self.rest.len())..].to_vec();
                         self.expand(self.dir, &target, &rest)?;
@@ -488,6 +502,15 @@ impl Client {
                 Ok((parent, name))
             }
             _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// EACCES unless this process may pass through a directory. One that was removed lets everybody pass.
+    fn check_passage(&self, dir: Ino) -> Result<(), Errno> {
+        match self.attr_of(dir) {
+            Ok(attr) => self.may_enter(Some((attr.mode, attr.uid, attr.gid))),
+            Err(Errno::NOENT | Errno::STALE) => Ok(()),
+            Err(errno) => Err(errno),
         }
     }
 

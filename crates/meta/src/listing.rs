@@ -31,9 +31,9 @@ struct Listing {
 }
 
 impl<O: Outside> Core<O> {
+    /// Whoever lists a directory has opened it, and was allowed to read it then.
     pub(crate) fn read_dir(
         &self,
-        caller: &Caller,
         dir: Ino,
         split: bool,
         after: u64,
@@ -43,7 +43,7 @@ impl<O: Outside> Core<O> {
         let limit = (limit as usize).max(1);
         let mut listing = Listing { entries: Vec::new(), after, limit, bytes: 0, attrs, full: false };
         if split {
-            self.list_parts(caller, dir, &mut listing)?;
+            self.list_parts(dir, &mut listing)?;
         } else {
             self.stripes.with(dir.shard(), |bench| {
                 let inode = bench.shard.inodes.get(dir);
@@ -51,8 +51,7 @@ impl<O: Outside> Core<O> {
                     // Removed, but open: there is nothing in it.
                     return Ok(());
                 }
-                let (_, owner) = bench.shard.home(dir, false, b"")?;
-                owner.check(&caller.credentials, READ)?;
+                bench.shard.home(dir, false, b"")?;
                 listing.take(bench, dir, 0, u64::MAX);
                 Ok(())
             })?;
@@ -125,7 +124,7 @@ impl<O: Outside> Core<O> {
     }
 
     /// The parts follow each other in the order of their cookies.
-    fn list_parts(&self, caller: &Caller, dir: Ino, listing: &mut Listing) -> Result<(), Failure> {
+    fn list_parts(&self, dir: Ino, listing: &mut Listing) -> Result<(), Failure> {
         let (mut mine, mut found) = (0, 0);
         let map = self.outside.map();
         let me = self.outside.me();
@@ -139,10 +138,9 @@ impl<O: Outside> Core<O> {
             }
             mine += 1;
             let known = self.stripes.with(shard, |bench| {
-                let Some(known) = bench.shard.parts.get(&(dir, part)) else {
+                if !bench.shard.parts.contains_key(&(dir, part)) {
                     return Ok(false);
-                };
-                known.owner().check(&caller.credentials, READ)?;
+                }
                 listing.take(bench, dir, first_cookie(part), first_cookie(part + 1) - 1);
                 Ok(true)
             })?;

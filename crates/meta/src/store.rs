@@ -308,7 +308,7 @@ impl<O: Outside> Core<O> {
             MetaRequest::Rmdir { at } => self.rmdir(caller, at),
             MetaRequest::Rename { from, to, mode } => self.rename(caller, from, to, mode),
             MetaRequest::ReadDir { dir, split, after, limit, attrs } => {
-                self.read_dir(caller, dir, split, after, limit, attrs)
+                self.read_dir(dir, split, after, limit, attrs)
             }
             MetaRequest::Parent { ino } => self.parent(ino),
             MetaRequest::ReadLink { ino } => self.read_link(ino, out),

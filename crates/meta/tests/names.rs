@@ -362,7 +362,8 @@ fn a_split_directory_checks_the_permissions_of_its_inode() {
     alice.put("big/x", b"").unwrap();
     chmod(&root, "big", 0o700);
     assert_eq!(alice.stat("big/x"), Err(Errno::ACCESS));
-    assert_eq!(alice.list_dir(Dir { split: true, ..dir }, 10).map(drop), Err(Errno::ACCESS));
+    // She may have it open.
+    alice.list_dir(Dir { split: true, ..dir }, 10).unwrap();
 }
 
 #[test]

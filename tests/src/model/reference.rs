@@ -43,9 +43,6 @@ pub struct Rules {
     pub directory_sizes: bool,
     /// `fallocate` can zero a range.
     pub zero_range: bool,
-    /// Calls are not made where the preload library has known defects: by who may not go through the directory where paths
-    /// begin, and to list an open directory that may not be read any more.
-    pub known_defects: bool,
     /// Not everybody may link what is another's.
     pub protected_links: bool,
     /// A descriptor that was opened with O_PATH keeps an inode.
@@ -264,9 +261,6 @@ impl Reference {
             return expected;
         }
         self.tree.caller = self.users[client];
-        if self.rules.known_defects && self.tree.may(self.tree.start, EXECUTE).is_err() {
-            return None;
-        }
         if self.depends_on_an_old_look(client, call) {
             return None;
         }
@@ -492,7 +486,6 @@ impl Reference {
             return Err(libc::ENOTDIR);
         };
         match target {
-            Target::Slot(_) if self.rules.known_defects => self.tree.may(node, READ).map_err(|_| ESCAPED)?,
             Target::Slot(_) => {}
             Target::Path(_) | Target::Link(_) => self.tree.may(node, READ)?,
         }

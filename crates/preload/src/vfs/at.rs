@@ -62,7 +62,7 @@ pub(super) fn turns<T>(
             // The link in /proc itself.
             Place::Descriptor(_) if !follow => return kernel(dirfd, path),
             Place::Descriptor(fd) => match fds::get(fd)? {
-                Some(file) if file.starts_paths()? => (file.ino(), &b"."[..]),
+                Some(file) if file.starts_paths()? => (file.ino(), &b""[..]),
                 // What can be done to a file through such a name has been.
                 _ => return Err(Errno::NOTDIR),
             },

@@ -286,7 +286,7 @@ pub fn faccessat_flags(dirfd: i32, path: &CStr, mode: i32, flags: i32) -> Result
         }
         if let Some(file) = described(dirfd, path, flags, follow)? {
             check_flags(flags, SETTING | libc::AT_EACCESS)?;
-            let access = || state::client()?.access(file.ino(), b".", mode as u32, true);
+            let access = || state::client()?.access(file.ino(), b"", mode as u32, true);
             return state::guarded(access).map_err(Fail::errno);
         }
     }
@@ -448,7 +448,7 @@ pub fn truncate(path: &CStr, size: i64) -> Result<(), Errno> {
         && let Some(file) = described(libc::AT_FDCWD, path, 0, true)?
     {
         let size = super::data::position(size)?;
-        let truncate = || state::client()?.truncate(file.ino(), b".", size);
+        let truncate = || state::client()?.truncate(file.ino(), b"", size);
         return state::guarded(truncate).map_err(Fail::errno);
     }
     at(

@@ -231,7 +231,7 @@ pub fn kernel_directory(dirfd: i32, path: &CStr) -> Result<Option<Fd>, Errno> {
 pub fn fchdir(fd: i32) -> Result<(), Errno> {
     match fds::get(fd)? {
         Some(file) if file.starts_paths()? => {
-            enter(state::guarded(|| directory(state::client()?, file.ino(), b".").map_err(Fail::errno))?)
+            enter(state::guarded(|| directory(state::client()?, file.ino(), b"").map_err(Fail::errno))?)
         }
         Some(_) => Err(Errno::NOTDIR),
         None => changing(|| sys!(SYS_fchdir, fd)),
