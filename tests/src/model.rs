@@ -199,7 +199,8 @@ impl Play {
                 continue;
             }
             loop {
-                let answer = self.faces[client].obey(&Order::Do(call.clone()));
+                let answer =
+                    self.have_done(client, &call).map_err(|wrong| format!("call {index}: {wrong}"))?;
                 let Err(wrong) = reference.judge(&expected, &answer) else {
                     if let Call::Times { .. } | Call::TimesEmpty { .. } = inner {
                         std::thread::sleep(CLOCK_TICK);

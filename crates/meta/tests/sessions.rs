@@ -249,6 +249,29 @@ fn a_circle_of_waiting_processes_is_a_deadlock() {
 }
 
 #[test]
+fn of_two_who_share_a_flock_and_want_it_alone_both_get_it_in_turns() {
+    let cluster = Cluster::new(1);
+    let client = Client::new(&cluster);
+    let (_, first, _) =
+        client.open("f", OpenHow { create: Some(Create::default()), ..OpenHow::default() }).unwrap();
+    let (attr, second, _) = client.open("f", OpenHow { read: true, ..OpenHow::default() }).unwrap();
+    let (ino, owners) = (attr.ino, [first, second].map(LockOwner::Flock));
+    let shared = LockRange { exclusive: false, ..EXCLUSIVE };
+    owners.iter().for_each(|owner| lock(&client, ino, *owner, shared, 0).unwrap());
+    std::thread::scope(|scope| {
+        for owner in owners {
+            let cluster = &cluster;
+            scope.spawn(move || {
+                let client = Client::new(cluster);
+                lock(&client, ino, owner, EXCLUSIVE, 1000).unwrap();
+                let unlock = MetaRequest::Unlock { ino, owner, start: 0, end: u64::MAX };
+                client.inode(ino, unlock, &[]).unwrap();
+            });
+        }
+    });
+}
+
+#[test]
 fn processes_that_take_turns_are_no_deadlock() {
     let cluster = Cluster::new(1);
     let client = Client::new(&cluster);

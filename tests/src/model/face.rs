@@ -28,13 +28,18 @@ pub struct Face {
 
 enum Inner {
     Library(Box<Library>),
-    /// What was started, and the client itself, which that may have started.
-    Process {
-        child: Child,
-        orders: ChildStdin,
-        answers: ChildStdout,
-        client: Option<Pid>,
-    },
+    Process(Box<Process>),
+}
+
+/// What was started.
+struct Process {
+    child: Child,
+    orders: ChildStdin,
+    answers: ChildStdout,
+    /// The client itself, which that may have started.
+    client: Option<Pid>,
+    /// The last order.
+    asked: Order,
 }
 
 impl Face {
@@ -53,12 +58,11 @@ impl Face {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the client starts");
         let (orders, answers) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
-        let inner = Inner::Process { child, orders, answers, client: None };
+        let process = Process { child, orders, answers, client: None, asked: Order::Identify };
+        let inner = Inner::Process(Box::new(process));
         let mut face = Face { name: name.to_owned(), mount, user: own(), inner };
         let Answer::Count(pid) = face.obey(&Order::Identify) else { panic!("{name} does not know itself") };
-        if let Inner::Process { client, .. } = &mut face.inner {
-            *client = Pid::from_raw(pid as i32);
-        }
+        face.running().client = Pid::from_raw(pid as i32);
         face
     }
 
@@ -86,21 +90,26 @@ impl Face {
 
     /// Gives an order, whose answer comes later. Panics for the client core.
     pub fn begin(&mut self, order: &Order) {
-        let (orders, _) = self.pipes();
-        if let Err(e) = send(orders, order) {
+        let process = self.running();
+        process.asked.clone_from(order);
+        if let Err(e) = send(&mut process.orders, order) {
             panic!("{} is gone: {e}", self.name);
         }
     }
 
     /// The answer to an order that was given. Waits for it.
     pub fn answer(&mut self) -> Answer {
-        let answer = receive(self.pipes().1);
-        answer.unwrap_or_else(|| panic!("{} ended", self.name))
+        let process = self.running();
+        if let Some(answer) = receive(&mut process.answers) {
+            return answer;
+        }
+        let (ended, asked) = (process.child.wait(), process.asked.clone());
+        panic!("{}: {ended:?} in {asked:?}", self.name)
     }
 
     /// The answer, if it comes within this time.
     pub fn answer_within(&mut self, time: Duration) -> Option<Answer> {
-        let mut answers = [PollFd::new(self.pipes().1, PollFlags::IN)];
+        let mut answers = [PollFd::new(&self.running().answers, PollFlags::IN)];
         let time = time.try_into().expect("not long");
         let came = rustix::event::poll(&mut answers, Some(&time)).expect("a pipe");
         (came > 0).then(|| self.answer())
@@ -111,8 +120,8 @@ impl Face {
         let begin = Instant::now();
         while begin.elapsed() < limit {
             // One that comes before the call has begun interrupts nothing.
-            if let Inner::Process { client: Some(client), .. } = &self.inner {
-                kill_process(*client, Signal::USR1).expect("it is there");
+            if let Some(client) = self.running().client {
+                kill_process(client, Signal::USR1).expect("it is there");
             }
             if let Some(answer) = self.answer_within(AGAIN) {
                 return Some(answer);
@@ -121,9 +130,9 @@ impl Face {
         None
     }
 
-    fn pipes(&mut self) -> (&mut ChildStdin, &mut ChildStdout) {
+    fn running(&mut self) -> &mut Process {
         match &mut self.inner {
-            Inner::Process { orders, answers, .. } => (orders, answers),
+            Inner::Process(process) => process,
             Inner::Library(_) => panic!("the client core answers at once"),
         }
     }
@@ -131,10 +140,10 @@ impl Face {
 
 impl Drop for Face {
     fn drop(&mut self) {
-        if let Inner::Process { child, .. } = &mut self.inner {
+        if let Inner::Process(process) = &mut self.inner {
             // What it runs under (`bivouac exec`) ends what it started.
-            let _ = kill_process(Pid::from_child(child), Signal::TERM);
-            let _ = child.wait();
+            let _ = kill_process(Pid::from_child(&process.child), Signal::TERM);
+            let _ = process.child.wait();
         }
     }
 }

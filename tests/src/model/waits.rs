@@ -1,6 +1,6 @@
 //! Clients that wait for locks: each gets its lock once nothing is in the way, and not before; a signal ends the wait.
 
-use super::{Answer, Play, Reference};
+use super::{Answer, Call, Order, Play, Reference};
 use std::time::{Duration, Instant};
 
 /// How long what is free may take to come to who waits for it. A kernel mount tells late that a description is closed.
@@ -10,6 +10,21 @@ const COMING: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(1);
 
 impl Play {
+    /// Has a client make a call that has nothing to wait for.
+    pub(super) fn have_done(&mut self, client: usize, call: &Call) -> Result<Answer, String> {
+        let (face, order) = (&mut self.faces[client], Order::Do(call.clone()));
+        if !matches!(call, Call::Lock { wait: true, .. }) {
+            return Ok(face.obey(&order));
+        }
+        face.begin(&order);
+        if let Some(answer) = face.answer_within(COMING) {
+            return Ok(answer);
+        }
+        let ended = face.interrupted(COMING);
+        Err(self
+            .wrong(client, &format!("does not get a lock that is free: {call:?} (interrupted: {ended:?})")))
+    }
+
     /// Waits until all those have their locks whom nothing keeps from them. Whoever else has an answer is wrong.
     pub(super) fn let_through(&mut self, reference: &mut Reference) -> Result<(), String> {
         let begin = Instant::now();
