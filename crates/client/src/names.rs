@@ -1,6 +1,7 @@
 //! Calls on paths: attributes, directories, links, renaming, extended attributes.
 
 use crate::error::Fail;
+use crate::handle::Handle;
 use crate::limits;
 use crate::rpc::To;
 use crate::session::Client;
@@ -201,6 +202,14 @@ impl Client {
             return Err(self.refused_link(to, to_path));
         }
         self.make(to, to_path, New::Link { ino: attr.ino })
+    }
+
+    /// Makes a name for what is open. ENOENT if nothing but descriptors opened with O_PATH is left of it.
+    pub fn link_open(&self, handle: &Handle, to: Ino, to_path: &[u8]) -> Result<(), Fail> {
+        let ino = handle.ino();
+        let known =
+            handle.is_directory() || self.attr_of(ino).is_ok_and(|attr| attr.kind == FileKind::Directory);
+        if known { Err(self.refused_link(to, to_path)) } else { self.make(to, to_path, New::Link { ino }) }
     }
 
     /// Why a directory gets no other name: what is wrong with that name comes first.

@@ -183,7 +183,7 @@ impl Library {
                 done(client.link(here, from.as_bytes(), here, to.as_bytes(), *follow))
             }
             Call::LinkSlot { slot, to, .. } => {
-                done(client.link(self.handle(*slot)?.ino(), b".", here, to.as_bytes(), true))
+                done(client.link_open(self.handle(*slot)?, here, to.as_bytes()))
             }
             Call::Symlink { target, path } => done(client.symlink(target.as_bytes(), here, path.as_bytes())),
             Call::Readlink { path } => {

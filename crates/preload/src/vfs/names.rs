@@ -141,8 +141,7 @@ pub fn linkat(from_fd: i32, from: &CStr, to_fd: i32, to: &CStr, flags: i32) -> R
     {
         return match settle(to_fd, to)? {
             Settled::Inside(to, to_path) => {
-                state::guarded(|| state::client()?.link(file.ino(), b"", to, &to_path, true))
-                    .map_err(Fail::errno)
+                state::guarded(|| state::client()?.link_open(&file, to, &to_path)).map_err(Fail::errno)
             }
             Settled::Kernel(..) => Err(Errno::XDEV),
         };
