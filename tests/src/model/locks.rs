@@ -54,6 +54,11 @@ impl Locks {
         self.0.iter().filter(conflicts).map(|lock| (lock.owner, lock.held))
     }
 
+    /// Whether the owner has locks on a file.
+    pub fn has_any(&self, node: u64, owner: Owner) -> bool {
+        self.0.iter().any(|lock| lock.node == node && lock.owner == owner)
+    }
+
     /// Takes the owner's locks off a range.
     pub fn release(&mut self, node: u64, owner: Owner, start: u64, end: u64) {
         let mut kept = Vec::new();

@@ -182,7 +182,7 @@ impl Reference {
         {
             *empty = false;
         }
-        if matches!(call, Call::Lock { wait: true, .. }) && self.would_wait_for_ever(client, &call) {
+        if matches!(call, Call::Lock { wait: true, .. }) && self.is_not_to_wait(client, &call) {
             return None;
         }
         // It closes a duplicate: of a file, that would give up locks.

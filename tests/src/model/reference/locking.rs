@@ -37,11 +37,15 @@ impl Reference {
         }
     }
 
-    /// Whether a client that waited for this lock would, by way of others who wait, wait for itself.
-    pub(super) fn would_wait_for_ever(&self, client: usize, call: &Call) -> bool {
+    /// Whether a client that waited for this lock would, by way of others who wait, wait for itself; or would give another lock up first: when
+    /// it has done that nobody can tell.
+    pub(super) fn is_not_to_wait(&self, client: usize, call: &Call) -> bool {
         let Call::Lock { slot, domain, hold, start, len, .. } = call else { return false };
         let range = (*start, *len);
         let (node, owner, held) = self.wanted(client, *slot, *domain, *hold == Hold::Exclusive, range);
+        if *domain == Domain::Whole && self.locks.has_any(node, owner) {
+            return true;
+        }
         let (mut open, mut seen) = (vec![Waiting { node, owner, held }], Vec::new());
         while let Some(Waiting { node, owner, held }) = open.pop() {
             for (other, _) in self.locks.conflicts(node, owner, held) {
