@@ -21,7 +21,7 @@
 //! ends the wait.
 //!
 //! - [`abi`]: the kernel's messages. [`device`]: `/dev/fuse`, mounting, unmounting.
-//! - [`session`]: the conversation: beginning, threads, end.
+//! - [`session`]: the conversation: beginning, threads, end. [`awake`]: waiting for the next request.
 //! - [`shortcuts`]: files whose data goes past the mount. [`passthrough`]: files that the kernel reads and writes itself.
 //! - [`writers`]: what keeps times that are set from being overtaken by reports of earlier writes.
 //! - [`face`]: what all operations share, and which one a request is; [`names`], [`attrs`], [`files`], [`dirs`],
@@ -30,6 +30,7 @@
 
 mod abi;
 mod attrs;
+mod awake;
 mod device;
 mod dirs;
 pub mod error;

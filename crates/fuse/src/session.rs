@@ -4,6 +4,7 @@
 //! fails with ENODEV.
 
 use crate::abi::{self, Asked, Fields, REPLY_HEADER, Reply, Short, init, op};
+use crate::awake::{Post, Watcher};
 use crate::device::Device;
 use crate::error::FuseError;
 use crate::face::Face;
@@ -28,12 +29,13 @@ pub fn serve(client: &'static Client, device: Device, passthrough: bool) -> Resu
     let Some(first) = channels.first() else { return Ok(()) };
     let Some(capabilities) = greet(first, passthrough)? else { return Ok(()) };
     let face = Arc::new(Face::new(client, capabilities, first.clone()));
+    let post = Post::default();
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for channel in &channels {
-            let face = &face;
+            let (face, post) = (&face, &post);
             let thread = std::thread::Builder::new().name("fuse".into());
-            match thread.spawn_scoped(scope, move || run(face, channel)) {
+            match thread.spawn_scoped(scope, move || run(face, channel, post)) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
                     let cause = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN);
@@ -42,7 +44,7 @@ pub fn serve(client: &'static Client, device: Device, passthrough: bool) -> Resu
             }
         }
         if threads.is_empty() {
-            return run(&face, first);
+            return run(&face, first, &post);
         }
         let results: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
         results.into_iter().find_map(|result| result.unwrap_or(Ok(())).err()).map_or(Ok(()), Err)
@@ -95,10 +97,12 @@ impl Channel {
     }
 }
 
-fn run(face: &Arc<Face>, channel: &Channel) -> Result<(), FuseError> {
+fn run(face: &Arc<Face>, channel: &Channel, post: &Post) -> Result<(), FuseError> {
     let mut buffer = vec![0; LARGEST + PAGE];
     let mut scratch = vec![0; LARGEST];
-    while let Some(length) = channel.receive(&mut buffer)? {
+    let mut watcher = Watcher::new(post);
+    let mut next = channel.receive(&mut buffer)?;
+    while let Some(length) = next {
         match Asked::parse(buffer.get(..length).unwrap_or_default()) {
             Ok((asked, fields)) if asked.operation == op::DESTROY => {
                 let _ = fields;
@@ -107,6 +111,10 @@ fn run(face: &Arc<Face>, channel: &Channel) -> Result<(), FuseError> {
             Ok((asked, fields)) => face.serve(channel, asked, fields, &mut scratch),
             Err(Short) => tracing::error!(length, "the kernel sent a request that makes no sense"),
         }
+        next = match watcher.receive(channel.device(), &mut buffer) {
+            None => channel.receive(&mut buffer)?,
+            soon => soon,
+        };
     }
     Ok(())
 }

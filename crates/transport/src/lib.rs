@@ -10,6 +10,7 @@
 //! - [`endpoint`]: where a daemon listens.
 //! - [`connection`]: one request, one answer; [`exchange()`]: several at once, on several connections.
 //! - [`server`]: accepting, authenticating, serving.
+//! - [`spin`]: waiting awake for what comes soon.
 //! - [`faults`]: a proxy for tests that delays, cuts and swallows.
 //!
 //! Both halves prove to each other that they know the deployment's key ([`bivouac_proto::auth`]) before anything else.
@@ -26,7 +27,7 @@ mod limits;
 mod progress;
 pub mod server;
 mod socket;
-mod spin;
+pub mod spin;
 
 pub use bivouac_node::Fd;
 pub use connection::{Answer, ConnectOptions, Connection, Outgoing};
@@ -36,3 +37,4 @@ pub use exchange::{Exchange, exchange};
 pub use limits::raise_descriptor_limit;
 pub use progress::Received;
 pub use server::{PeerInfo, Responder, Server, ServerOptions, Service};
+pub use spin::Spin;

@@ -28,18 +28,25 @@ const PAUSE: u8 = 32;
 
 /// What a connection remembers of its waits.
 #[derive(Debug)]
-pub(crate) struct Spin {
+pub struct Spin {
     credit: i8,
     asleep: u8,
 }
 
+impl Default for Spin {
+    fn default() -> Spin {
+        Spin::new()
+    }
+}
+
 impl Spin {
-    pub(crate) fn new() -> Spin {
+    /// Nothing is known yet: the first waits are awake.
+    pub fn new() -> Spin {
         Spin { credit: MOST / 2, asleep: 0 }
     }
 
     /// Begins to wait; `None`: asleep at once.
-    pub(crate) fn begin(&mut self) -> Option<Vigil> {
+    pub fn begin(&mut self) -> Option<Vigil> {
         if self.credit <= 0 {
             self.asleep += 1;
             if self.asleep < PAUSE {
@@ -52,21 +59,21 @@ impl Spin {
     }
 
     /// How a wait awake ended: with what was waited for, or in sleep.
-    pub(crate) fn ended(&mut self, paid: bool) {
+    pub fn ended(&mut self, paid: bool) {
         let change = if paid { WORTH } else { -1 };
         self.credit = (self.credit + change).clamp(0, MOST);
     }
 }
 
 /// One wait.
-pub(crate) struct Vigil {
+pub struct Vigil {
     until: Duration,
     seen: Duration,
 }
 
 impl Vigil {
     /// After a look in vain: lets others have the core. `false`: it is time to sleep.
-    pub(crate) fn goes_on(&mut self) -> bool {
+    pub fn goes_on(&mut self) -> bool {
         rustix::thread::sched_yield();
         let now = now();
         let taken = now.saturating_sub(std::mem::replace(&mut self.seen, now)) > TAKEN;
