@@ -8,7 +8,7 @@ use super::system::attribute_names;
 use bivouac_client::{Client, Fail, Handle, LockKind};
 use bivouac_layout::Ino;
 use bivouac_node::Environment;
-use bivouac_proto::attr::Attr;
+use bivouac_proto::attr::{Attr, FileKind};
 use bivouac_proto::meta::{SetAttr, SetTime};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -130,7 +130,16 @@ impl Library {
             Call::Reopen { .. } | Call::ReadlinkSlot { .. } => Err(libc::ENOSYS),
             Call::Copy { .. } | Call::MapRead { .. } | Call::MapWrite { .. } => Err(libc::ENOSYS),
             Call::At { slot, call, .. } => {
-                self.here = self.handle(*slot)?.ino();
+                // Its users see to it that paths start from directories.
+                let handle = self.handle(*slot)?;
+                let starts = match handle.flags() & libc::O_PATH {
+                    0 => handle.is_directory(),
+                    _ => handle.attr().map_err(failed)?.kind == FileKind::Directory,
+                };
+                if !starts {
+                    return Err(libc::ENOTDIR);
+                }
+                self.here = handle.ino();
                 let outcome = self.call(call);
                 self.here = here;
                 outcome
