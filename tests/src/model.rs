@@ -105,6 +105,7 @@ impl Play {
             }
         }
         let Play { played, waits: (came, ended), .. } = *play.borrow();
+        assert!(played < 300 || came > 0 && ended > 0, "nobody waited for a lock: {came} {ended}");
         println!(
             "{played} programs in {:.1} s; {came} locks were waited for, {ended} waits interrupted",
             start.elapsed().as_secs_f64()

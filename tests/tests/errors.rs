@@ -128,6 +128,13 @@ for flags in (os.O_RDONLY, os.O_PATH):
         attempt('chdir', os.chdir, path)
         os.chdir(here)
         print(os.path.basename(libc.realpath(path.encode(), None)))
+os.mkdir('gone')
+open('also', 'w').close()
+opened = [os.open(name, os.O_RDONLY) for name in ('gone', 'also')]
+os.rmdir('gone')
+os.unlink('also')
+for fd in opened:
+    print(libc.realpath(b'/proc/self/fd/%d' % fd, None), errno.errorcode[ctypes.get_errno()])
 ";
     let said = python("through-descriptors", script);
     assert_eq!(said.matches("ENOTDIR").count(), 16, "{said}");

@@ -158,7 +158,7 @@ for name, flags in (('f', os.O_WRONLY | os.O_TRUNC), ('new', os.O_WRONLY | os.O_
 # The library may need some itself.
 for fd in got[10:]:
     os.close(fd)
-print(os.open('new', os.O_WRONLY | os.O_CREAT) > 2)";
+print(os.open('new', os.O_WRONLY | os.O_CREAT | os.O_EXCL) > 2)";
     let said = python("no-descriptor", script);
     assert!(said.starts_with("EMFILE False 7\nEMFILE False 7\nEMFILE False 7\nTrue\n"), "{said}");
 }

@@ -141,7 +141,7 @@ fn the_kernel_reads_and_writes_files_of_one_local_server_itself_unless_told_othe
 
 #[test]
 fn fsx_finds_no_difference_where_the_kernel_reads_and_writes() {
-    for (storage, seed) in [(Storage::Memory, "4"), (Storage::Disk, "5")] {
+    for (storage, seed) in [(Storage::Memory, "4"), (Storage::Memory, "5"), (Storage::Disk, "6")] {
         fsx(storage, seed);
     }
 }

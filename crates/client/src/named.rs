@@ -17,11 +17,26 @@ impl Handle {
     /// together with all others. `None`: it has another name since, which nobody here knows, or its name is too long to be
     /// kept.
     pub fn path(&self) -> Result<Option<Vec<u8>>, Errno> {
+        Ok(self.path_now_or_then()?.map(|(mut path, there)| {
+            if !there {
+                path.extend_from_slice(DELETED);
+            }
+            path
+        }))
+    }
+
+    /// Its path. ENOENT when nobody here knows it: it has none, or another name since.
+    pub fn real_path(&self) -> Result<Vec<u8>, Errno> {
+        self.path_now_or_then()?.filter(|(_, there)| *there).map(|(path, _)| path).ok_or(Errno::NOENT)
+    }
+
+    /// The path, and whether it still leads there.
+    fn path_now_or_then(&self) -> Result<Option<(Vec<u8>, bool)>, Errno> {
         let client = self.client();
         if self.is_directory() {
             match client.path_of(self.ino()) {
                 Err(Errno::NOENT) => {}
-                found => return found.map(Some),
+                found => return found.map(|path| Some((path, true))),
             }
         }
         let Some((dir, name)) = self.slot()?.name() else { return Ok(None) };
@@ -33,16 +48,15 @@ impl Handle {
         path.push(b'/');
         path.extend_from_slice(&name);
         match client.stat(Ino(dir), &name, false) {
-            Ok(attr) if attr.ino == self.ino() => return Ok(Some(path)),
+            Ok(attr) if attr.ino == self.ino() => return Ok(Some((path, true))),
             Ok(_) | Err(Fail::Errno(Errno::NOENT)) => {}
             Err(fail) => return Err(fail.errno()),
         }
         match self.attr() {
             // What was opened by its path alone does not keep it.
-            Ok(attr) if attr.nlink > 0 => return Ok(None),
-            Ok(_) | Err(Errno::NOENT) => path.extend_from_slice(DELETED),
-            Err(errno) => return Err(errno),
+            Ok(attr) if attr.nlink > 0 => Ok(None),
+            Ok(_) | Err(Errno::NOENT) => Ok(Some((path, false))),
+            Err(errno) => Err(errno),
         }
-        Ok(Some(path))
     }
 }

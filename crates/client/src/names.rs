@@ -207,9 +207,13 @@ impl Client {
     /// Makes a name for what is open. ENOENT if nothing but descriptors opened with O_PATH is left of it.
     pub fn link_open(&self, handle: &Handle, to: Ino, to_path: &[u8]) -> Result<(), Fail> {
         let ino = handle.ino();
-        let known =
+        let directory =
             handle.is_directory() || self.attr_of(ino).is_ok_and(|attr| attr.kind == FileKind::Directory);
-        if known { Err(self.refused_link(to, to_path)) } else { self.make(to, to_path, New::Link { ino }) }
+        if directory {
+            Err(self.refused_link(to, to_path))
+        } else {
+            self.make(to, to_path, New::Link { ino })
+        }
     }
 
     /// Why a directory gets no other name: what is wrong with that name comes first.
@@ -295,7 +299,7 @@ impl Client {
         };
         let Last::Name(from) = from else {
             if let Last::Name(to) = &to {
-                // No request follows that would find the other path out of date; nor below.
+                // No request follows that would find the other path out of date.
                 self.confirm(to)?;
             }
             return Err(Errno::BUSY.into());

@@ -206,7 +206,8 @@ impl<'c, 'p> Walk<'c, 'p> {
             self.entered = self.client.credentials().uid == 0;
         } else {
             self.rest = Cow::Owned(path);
-            self.dir = dir;
+            // The link was looked up there.
+            (self.dir, self.entered) = (dir, true);
         }
         Ok(())
     }
@@ -222,7 +223,8 @@ impl<'c, 'p> Walk<'c, 'p> {
                 return Ok(Last::Directory(self.dir));
             }
             let name = &self.rest[begin..end];
-            if !self.entered && (matches!(name, b"." | b"..") || name.len() > NAME_MAX) {
+            let asks_nothing = name == b".." || name == b"." && after.is_none() || name.len() > NAME_MAX;
+            if asks_nothing && !self.entered {
                 // No request follows in which it would show.
                 self.client.check_passage(self.dir)?;
                 self.entered = true;

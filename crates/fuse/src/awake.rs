@@ -22,7 +22,7 @@ pub(crate) struct Watcher<'m> {
 
 impl<'m> Watcher<'m> {
     pub(crate) fn new(post: &'m Post) -> Watcher<'m> {
-        Watcher { post, spin: Spin::new() }
+        Watcher { post, spin: Spin::default() }
     }
 
     /// Looks for a request for a while; how long it is. `None`: there was none, or this is somebody else's turn, or what is

@@ -3,7 +3,8 @@
 use crate::abi::{Asked, Fields, Reply, Short, init, op};
 use crate::dirs::OpenDirectory;
 use crate::files::OpenFile;
-use crate::locks::{Interruptions, Lockers};
+use crate::lockers::Lockers;
+use crate::locks::Interruptions;
 use crate::passthrough::Passthrough;
 use crate::session::Channel;
 use crate::shortcuts::Shortcuts;

@@ -154,8 +154,8 @@ impl Call<'_> {
         self.fields.skip(8)?;
         let owner = self.fields.u64()?;
         let file = self.file(fh)?;
-        if let Some(number) = self.face.lockers.forget(owner, file.handle.ino()) {
-            self.unlock_all(&file.handle, number);
+        if let Some(leaving) = self.face.lockers.forget(owner, file.handle.ino()) {
+            self.unlock_all(&file.handle, leaving);
         }
         Ok(Answer::Empty)
     }
@@ -164,8 +164,8 @@ impl Call<'_> {
     pub(crate) fn release(&mut self) -> Result<Answer, Errno> {
         let fh = self.fields.u64()?;
         let file = self.face.files.remove(fh)?;
-        for number in self.face.lockers.closed(fh, file.handle.ino()) {
-            self.unlock_all(&file.handle, number);
+        for leaving in self.face.lockers.closed(fh, file.handle.ino()) {
+            self.unlock_all(&file.handle, leaving);
         }
         self.face.shortcuts.closed(&file);
         if self.face.passthrough.closed(file.handle.ino(), file.opened) {

@@ -25,7 +25,7 @@
 //! - [`shortcuts`]: files whose data goes past the mount. [`passthrough`]: files that the kernel reads and writes itself.
 //! - [`writers`]: what keeps times that are set from being overtaken by reports of earlier writes.
 //! - [`face`]: what all operations share, and which one a request is; [`names`], [`attrs`], [`files`], [`dirs`],
-//!   [`locks`], [`xattrs`]: the families of operations.
+//!   [`locks`] (with [`lockers`]), [`xattrs`]: the families of operations.
 //!
 
 mod abi;
@@ -36,6 +36,7 @@ mod dirs;
 pub mod error;
 mod face;
 mod files;
+mod lockers;
 mod locks;
 mod names;
 mod passthrough;

@@ -8,18 +8,16 @@
 
 use crate::abi::{LOCK_FLOCK, Reply};
 use crate::face::{Answer, Call, lock};
+use crate::lockers::Leaving;
 use bivouac_client::{Handle, LockKind};
-use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use bivouac_proto::meta::LockOwner;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Numbers from here on are no process's.
-const MADE_UP: u32 = 0x8000_0000;
 /// How many interruptions are remembered. One that came for a request that is over is never asked for.
 const INTERRUPTIONS: usize = 256;
 /// How many milliseconds a lock is asked for again that one of a closing description may be in the way of.
@@ -84,11 +82,12 @@ impl Call<'_> {
                 None => return Ok(Answer::Empty),
             }
         } else {
-            let ino = file.handle.ino();
-            LockKind::Member(self.face.lockers.note(wanted.owner, wanted.pid, ino, wanted.fh))
+            LockKind::Member(self.face.lockers.note(wanted.owner, wanted.pid, file.handle.ino(), wanted.fh))
         };
+        let ino = file.handle.ino();
         if wanted.kind == libc::F_UNLCK {
             file.handle.unlock(kind, start, end)?;
+            self.face.lockers.gave_up(wanted.owner, ino, wanted.range);
             return Ok(Answer::Empty);
         }
         let exclusive = wanted.kind == libc::F_WRLCK;
@@ -102,7 +101,10 @@ impl Call<'_> {
         }
         match outcome {
             Err(Errno::AGAIN) if wait => {}
-            Ok(()) => return Ok(Answer::Empty),
+            Ok(()) => {
+                self.face.lockers.took(wanted.owner, ino, wanted.fh, wanted.range);
+                return Ok(Answer::Empty);
+            }
             Err(errno) => return Err(errno),
         }
         let (face, channel, unique) = (self.face.clone(), self.channel.clone(), self.asked.unique);
@@ -117,6 +119,9 @@ impl Call<'_> {
                 }
             };
             face.interruptions.forget(unique);
+            if ended.is_ok() {
+                face.lockers.took(wanted.owner, ino, wanted.fh, wanted.range);
+            }
             channel.answer(unique, ended.map(|()| &[][..]));
         };
         match std::thread::Builder::new().name("fuse-lock".into()).spawn(waiter) {
@@ -144,10 +149,15 @@ impl Call<'_> {
         Ok(Answer::None)
     }
 
-    /// Takes all byte-range locks of an owner off a file.
-    pub(crate) fn unlock_all(&self, handle: &Handle, number: u32) {
-        if let Err(errno) = handle.unlock(LockKind::Member(number), 0, u64::MAX) {
-            tracing::warn!(?errno, ino = %handle.ino(), "locks of a closed file were not given up");
+    /// Takes the byte-range locks of an owner who leaves off a file.
+    pub(crate) fn unlock_all(&self, handle: &Handle, leaving: Leaving) {
+        for (start, end) in leaving.ranges {
+            if let Err(errno) = handle.unlock(LockKind::Member(leaving.number), start, end) {
+                tracing::warn!(?errno, ino = %handle.ino(), "locks of a closed file were not given up");
+            }
+        }
+        if leaving.for_good {
+            self.face.lockers.free(leaving.number);
         }
     }
 }
@@ -214,138 +224,9 @@ impl Interruptions {
     }
 }
 
-/// Who has locks, or may have.
-#[derive(Default)]
-pub(crate) struct Lockers(Mutex<Table>);
-
-#[derive(Default)]
-struct Table {
-    owners: HashMap<u64, Locker>,
-    /// Numbers that are given to owners, and the processes behind them.
-    numbers: HashMap<u32, u32>,
-}
-
-struct Locker {
-    number: u32,
-    /// For each file, the open descriptions through which it was locked.
-    files: HashMap<Ino, HashSet<u64>>,
-}
-
-impl Lockers {
-    /// The number of an owner, if he has one already.
-    fn known(&self, owner: u64) -> Option<u32> {
-        lock(&self.0).owners.get(&owner).map(|locker| locker.number)
-    }
-
-    /// The number of an owner who only asks.
-    fn number(&self, owner: u64, pid: u32) -> u32 {
-        let table = lock(&self.0);
-        match table.owners.get(&owner) {
-            Some(locker) => locker.number,
-            None => table.free_number(pid),
-        }
-    }
-
-    /// The process behind a number.
-    fn process(&self, number: u32) -> u32 {
-        lock(&self.0).numbers.get(&number).copied().unwrap_or(number)
-    }
-
-    /// Notes that an owner is about to lock a file; his number.
-    fn note(&self, owner: u64, pid: u32, ino: Ino, fh: u64) -> u32 {
-        let mut table = lock(&self.0);
-        let table = &mut *table;
-        let number = match table.owners.get(&owner) {
-            Some(locker) => locker.number,
-            None => {
-                let number = table.free_number(pid);
-                table.numbers.insert(number, pid);
-                number
-            }
-        };
-        let locker = table.owners.entry(owner).or_insert_with(|| Locker { number, files: HashMap::new() });
-        locker.files.entry(ino).or_default().insert(fh);
-        number
-    }
-
-    /// An owner gives up all his locks on a file; his number, if he had any.
-    pub(crate) fn forget(&self, owner: u64, ino: Ino) -> Option<u32> {
-        let mut table = lock(&self.0);
-        let locker = table.owners.get_mut(&owner)?;
-        let number = locker.number;
-        locker.files.remove(&ino)?;
-        table.drop_idle(owner);
-        Some(number)
-    }
-
-    /// A description is gone: those who locked the file through it and no other, by their numbers.
-    pub(crate) fn closed(&self, fh: u64, ino: Ino) -> Vec<u32> {
-        let mut table = lock(&self.0);
-        let mut gone = Vec::new();
-        for (owner, locker) in &mut table.owners {
-            if let Some(descriptions) = locker.files.get_mut(&ino)
-                && descriptions.remove(&fh)
-                && descriptions.is_empty()
-            {
-                locker.files.remove(&ino);
-                gone.push((*owner, locker.number));
-            }
-        }
-        for (owner, _) in &gone {
-            table.drop_idle(*owner);
-        }
-        gone.into_iter().map(|(_, number)| number).collect()
-    }
-}
-
-impl Table {
-    fn free_number(&self, pid: u32) -> u32 {
-        if pid != 0 && !self.numbers.contains_key(&pid) {
-            return pid;
-        }
-        (MADE_UP..=u32::MAX).find(|number| !self.numbers.contains_key(number)).unwrap_or(u32::MAX)
-    }
-
-    fn drop_idle(&mut self, owner: u64) {
-        if let Some(locker) = self.owners.get(&owner)
-            && locker.files.is_empty()
-        {
-            self.numbers.remove(&locker.number);
-            self.owners.remove(&owner);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const FILE: Ino = Ino(7);
-
-    #[test]
-    fn two_owners_in_one_process_are_two_to_the_servers() {
-        let lockers = Lockers::default();
-        let process = lockers.note(100, 4711, FILE, 0);
-        let description = lockers.note(200, 4711, FILE, 1);
-        assert_eq!(process, 4711);
-        assert_ne!(process, description);
-        assert_eq!(lockers.process(description), 4711);
-        assert_eq!(lockers.note(100, 4711, Ino(8), 2), process);
-    }
-
-    #[test]
-    fn a_process_s_locks_go_with_any_descriptor_and_a_description_s_with_the_last() {
-        let lockers = Lockers::default();
-        let process = lockers.note(100, 1, FILE, 0);
-        let description = lockers.note(200, 2, FILE, 5);
-        // The process closes another descriptor of the file.
-        assert_eq!(lockers.forget(100, FILE), Some(process));
-        assert_eq!(lockers.forget(100, FILE), None);
-        assert_eq!(lockers.forget(999, FILE), None);
-        assert_eq!(lockers.closed(0, FILE), []);
-        assert_eq!(lockers.closed(5, FILE), [description]);
-        assert_eq!(lockers.closed(5, FILE), []);
-    }
 
     #[test]
     fn an_interruption_reaches_its_request_also_when_it_comes_first() {

@@ -10,6 +10,7 @@ use crate::error::FuseError;
 use crate::face::Face;
 use bivouac_client::Client;
 use bivouac_proto::Errno;
+use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -72,7 +73,11 @@ impl Channel {
                 Ok(length) => return Ok(Some(length)),
                 Err(rustix::io::Errno::NODEV) => return Ok(None),
                 // Interrupted before it could be read, or a signal.
-                Err(rustix::io::Errno::NOENT | rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
+                Err(rustix::io::Errno::NOENT | rustix::io::Errno::INTR) => {}
+                // Another thread waits awake on the same description, where the device cannot be cloned.
+                Err(rustix::io::Errno::AGAIN) => {
+                    let _ = rustix::event::poll(&mut [PollFd::new(&*self.0, PollFlags::IN)], None);
+                }
                 Err(cause) => return Err(FuseError::System { doing: "read from /dev/fuse", cause }),
             }
         }

@@ -31,7 +31,8 @@ struct Listing {
 }
 
 impl<O: Outside> Core<O> {
-    /// Whoever lists a directory has opened it, and was allowed to read it then.
+    /// No right is asked for: whoever lists a directory has opened it, for which the client core (or the kernel of a mount) asks for the right
+    /// to read, and may go on when that is taken away.
     pub(crate) fn read_dir(
         &self,
         dir: Ino,

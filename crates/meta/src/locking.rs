@@ -109,14 +109,15 @@ impl<O: Outside> Core<O> {
             let blockers: Vec<LockOwner> =
                 table.into_iter().flat_map(|t| t.conflicts(owner, range)).map(|(other, _)| other).collect();
             if !blockers.is_empty() {
-                // Of two who share a `flock` lock and both want it for themselves, one gets it: as on local file systems, a lock that is to
-                // become another is given up first.
-                let mut live =
-                    bench.shard.live.get_mut(&ino).filter(|_| matches!(owner, LockOwner::Flock(_)));
-                if live.as_mut().is_some_and(|live| live.locks.clear(owner, range.start, range.end)) {
-                    bench.changed();
-                }
                 if patience.is_zero() {
+                    // To change a `flock` is to give it up and then to take another, as on local file systems: of two who share one and
+                    // both want it alone, one gets it. Not again while it waits: the description may have got another meanwhile.
+                    if matches!(owner, LockOwner::Flock(_))
+                        && let Some(live) = bench.shard.live.get_mut(&ino)
+                        && live.locks.clear(owner, range.start, range.end)
+                    {
+                        bench.changed();
+                    }
                     return Err(Errno::AGAIN.into());
                 }
                 if self.locking.is_cancelled((ino, owner, range)) {

@@ -83,15 +83,18 @@ impl Anchors {
         rustix::fs::open(path, flags, Mode::empty()).map(Fd::from)
     }
 
-    /// A placeholder for a slot: see the crate's essay.
-    pub fn placeholder(&self, index: u32, cloexec: bool) -> Result<Fd, NodeError> {
-        let fd = self.open(index, cloexec).map_err(doing("opening an anchor"))?;
-        let offset = MAGIC_BASE + u64::from(index);
-        rustix::fs::seek(&fd, SeekFrom::Start(offset)).map_err(doing("marking a placeholder"))?;
-        let mut lock = range(libc::F_RDLCK, index);
-        lock_call(fd.as_fd(), libc::F_OFD_SETLK, &mut lock).map_err(doing("locking a placeholder"))?;
-        Ok(fd)
+    /// What is to become a placeholder for a slot; until [`mark`] it means nothing to anybody.
+    pub fn blank(&self, index: u32, cloexec: bool) -> Result<Fd, NodeError> {
+        self.open(index, cloexec).map_err(doing("opening an anchor"))
     }
+}
+
+/// Makes a placeholder of a description of the slot's anchor: see the crate's essay.
+pub(crate) fn mark(blank: BorrowedFd<'_>, index: u32) -> Result<(), NodeError> {
+    let offset = MAGIC_BASE + u64::from(index);
+    rustix::fs::seek(blank, SeekFrom::Start(offset)).map_err(doing("marking a placeholder"))?;
+    let mut lock = range(libc::F_RDLCK, index);
+    lock_call(blank, libc::F_OFD_SETLK, &mut lock).map_err(doing("locking a placeholder"))
 }
 
 /// Whether anybody holds the lock of a slot; `probe` is of its anchor, and holds no lock itself.

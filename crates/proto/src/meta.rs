@@ -295,7 +295,8 @@ pub enum MetaRequest<'a> {
         /// What happens to an existing target.
         mode: RenameMode,
     },
-    /// Lists a directory from after a cookie, in cookie order (`Listing`). Packed: addressed to the directory's
+    /// Lists a directory from after a cookie, in cookie order (`Listing`). The right to read it is for who opened it to have asked for.
+    /// Packed: addressed to the directory's
     /// shard. Split: sent to every server (header's shard: any of its own), each of which lists all the parts
     /// that it holds; the client merges.
     ReadDir {
@@ -351,7 +352,7 @@ pub enum MetaRequest<'a> {
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
-    /// Sets or converts a lock. A conflict is EAGAIN; with `wait_ms` only after waiting so long (at most 1,000)
+    /// Sets or converts a lock. A conflict is EAGAIN, without `wait_ms` also the end of a `flock` that was to be converted; with `wait_ms` only after waiting so long (at most 1,000)
     /// for it to go, and the client asks again. EDEADLK when waiting would never end.
     Lock {
         /// The inode.

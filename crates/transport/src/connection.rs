@@ -98,7 +98,7 @@ impl Connection {
             silence: options.timeout,
             inbox: vec![0; INBOX],
             progress: Progress::new(),
-            spin: Spin::new(),
+            spin: Spin::default(),
             broken: false,
         };
         let welcome = handshake::introduce(&mut connection, key, deployment, role, deadline)?;

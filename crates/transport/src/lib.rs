@@ -10,7 +10,6 @@
 //! - [`endpoint`]: where a daemon listens.
 //! - [`connection`]: one request, one answer; [`exchange()`]: several at once, on several connections.
 //! - [`server`]: accepting, authenticating, serving.
-//! - [`spin`]: waiting awake for what comes soon.
 //! - [`faults`]: a proxy for tests that delays, cuts and swallows.
 //!
 //! Both halves prove to each other that they know the deployment's key ([`bivouac_proto::auth`]) before anything else.
@@ -27,7 +26,7 @@ mod limits;
 mod progress;
 pub mod server;
 mod socket;
-pub mod spin;
+mod spin;
 
 pub use bivouac_node::Fd;
 pub use connection::{Answer, ConnectOptions, Connection, Outgoing};

@@ -4,10 +4,10 @@
 //! long as the answer itself (58 to 70 µs against 4 on virtual machines, where an idle core belongs to somebody else). But a
 //! core that waits awake is missed by whoever could use it. So a waiter
 //! - gives its core away between two looks, and goes to sleep when somebody took it: then the core is not idle;
-//! - waits awake only on connections where that has paid lately, and tries again now and then on the others;
+//! - waits awake only where that has paid lately, and tries again now and then elsewhere;
 //! - sleeps where much is transferred ([`BULK`]): there the cores have work, and wake-ups are few for the bytes.
 //!
-//! [`Spin`] is what a connection remembers of that; a [`Vigil`] is one wait.
+//! [`Spin`] is what a connection (or a thread of a mount) remembers of that; a [`Vigil`] is one wait.
 
 use crate::socket::now;
 use std::time::Duration;
@@ -19,14 +19,14 @@ const LIMIT: Duration = Duration::from_micros(80);
 const TAKEN: Duration = Duration::from_micros(4);
 /// Payloads from this on are bulk transfers.
 pub(crate) const BULK: usize = 16 << 10;
-/// What a connection may have to its credit.
+/// Most that a waiter may have to its credit.
 const MOST: i8 = 8;
 /// A wait awake that paid counts for so many that did not.
 const WORTH: i8 = 2;
 /// How many waits asleep until waiting awake is tried again.
 const PAUSE: u8 = 32;
 
-/// What a connection remembers of its waits.
+/// What is remembered of waits.
 #[derive(Debug)]
 pub struct Spin {
     credit: i8,
@@ -34,17 +34,13 @@ pub struct Spin {
 }
 
 impl Default for Spin {
+    /// Nothing is known yet: the first waits are awake.
     fn default() -> Spin {
-        Spin::new()
+        Spin { credit: MOST / 2, asleep: 0 }
     }
 }
 
 impl Spin {
-    /// Nothing is known yet: the first waits are awake.
-    pub fn new() -> Spin {
-        Spin { credit: MOST / 2, asleep: 0 }
-    }
-
     /// Begins to wait; `None`: asleep at once.
     pub fn begin(&mut self) -> Option<Vigil> {
         if self.credit <= 0 {
@@ -87,7 +83,7 @@ mod tests {
 
     #[test]
     fn waits_that_never_pay_end_in_sleep_with_a_try_now_and_then() {
-        let mut spin = Spin::new();
+        let mut spin = Spin::default();
         let mut awake = 0;
         for _ in 0..1000 {
             if spin.begin().is_some() {
@@ -101,7 +97,7 @@ mod tests {
 
     #[test]
     fn one_of_three_that_pays_keeps_it_awake() {
-        let mut spin = Spin::new();
+        let mut spin = Spin::default();
         for i in 0..1000 {
             assert!(spin.begin().is_some(), "wait {i}");
             spin.ended(i % 3 == 0);
@@ -111,7 +107,7 @@ mod tests {
     #[test]
     fn a_wait_awake_is_short() {
         let start = now();
-        let mut spin = Spin::new();
+        let mut spin = Spin::default();
         let mut vigil = spin.begin().expect("awake at first");
         while vigil.goes_on() {}
         assert!(now().saturating_sub(start) < Duration::from_millis(500), "also on a loaded machine");

@@ -47,6 +47,29 @@ pub(crate) fn node() -> Node {
     Node { table: OpenTable::create(dir.path().as_os_str().as_encoded_bytes()).unwrap(), dir, _alone }
 }
 
+#[test]
+fn a_placeholder_that_was_not_filled_in_holds_nothing() {
+    let node = node();
+    let id = node.table.allocate().unwrap();
+    // As a fork's child would have it.
+    let left_behind = node.table.blank(id).unwrap();
+    assert!(node.table.identify(left_behind.as_fd()).is_none());
+    assert!(node.table.retire(id));
+    node.table.free(id);
+    let (next, placeholder) = node.opened();
+    assert_eq!(next.index, id.index);
+    assert!(node.table.held(next));
+    drop(placeholder);
+    assert!(!node.table.held(next));
+    drop(left_behind);
+    let id = node.table.allocate().unwrap();
+    let blank = node.table.blank(id).unwrap();
+    node.table.fill_in(id, blank.as_fd(), false).unwrap();
+    assert!(node.table.held(id));
+    assert_eq!(node.table.identify(blank.as_fd()), Some(id));
+    assert!(rustix::io::fcntl_getfd(&blank).unwrap().is_empty());
+}
+
 impl Node {
     fn attach(&self) -> OpenTable {
         OpenTable::attach(self.dir.path().as_os_str().as_encoded_bytes()).unwrap()

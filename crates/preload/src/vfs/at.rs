@@ -63,8 +63,10 @@ pub(super) fn turns<T>(
             Place::Descriptor(_) if !follow => return kernel(dirfd, path),
             Place::Descriptor(fd) => match fds::get(fd)? {
                 Some(file) if file.starts_paths()? => (file.ino(), &b""[..]),
-                // What can be done to a file through such a name has been.
-                _ => return Err(Errno::NOTDIR),
+                // What comes here wants a directory.
+                Some(_) => return Err(Errno::NOTDIR),
+                // It has become the kernel's.
+                None => continue,
             },
             Place::Unsure => match links::walk(dirfd, path, follow) {
                 Some(inside) => {

@@ -227,7 +227,7 @@ pub fn real_path(dirfd: i32, path: &CStr) -> Result<Option<Vec<u8>>, Errno> {
         && let Ok(Place::Descriptor(fd)) = place(dirfd, path)
     {
         let file = fds::get(fd)?.ok_or(Errno::NOENT)?;
-        return state::guarded(|| file.path())?.ok_or(Errno::NOENT).map(Some);
+        return state::guarded(|| file.real_path()).map(Some);
     }
     let kernel =
         |dirfd: i32, path: &CStr| sys!(SYS_faccessat, dirfd, path.as_ptr(), libc::F_OK).map(|_| None);

@@ -8,7 +8,7 @@ use bivouac_client::{Client, Fail, Handle, hidden};
 use bivouac_layout::Ino;
 use bivouac_node::{Fd, NodeError, SlotId};
 use bivouac_proto::Errno;
-use rustix::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use rustix::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::ffi::CStr;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -105,7 +105,7 @@ fn early(client: &Client, id: SlotId, flags: i32) -> Result<Option<Fd>, Errno> {
     if flags & (libc::O_CREAT | libc::O_TRUNC) == 0 {
         return Ok(None);
     }
-    client.table().stand_in(id, flags & libc::O_CLOEXEC != 0).map(Some).map_err(failed)
+    client.table().blank(id).map(Some).map_err(failed)
 }
 
 /// Gives a new description its number, if it has none yet.
@@ -114,9 +114,10 @@ fn placed(client: &Client, opened: (Arc<Handle>, Option<Fd>), flags: i32) -> Res
     // When the rest fails, dropping the file gives the description back.
     let file = fds::opened(handle)?;
     let table = client.table();
+    let (id, cloexec) = (file.id(), flags & libc::O_CLOEXEC != 0);
     let placeholder = match early {
-        Some(placeholder) => table.enliven(file.id()).map(|()| placeholder),
-        None => table.placeholder(file.id(), flags & libc::O_CLOEXEC != 0),
+        Some(blank) => table.fill_in(id, blank.as_fd(), cloexec).map(|()| blank),
+        None => table.placeholder(id, cloexec),
     };
     Ok(installed(placeholder.map_err(failed)?.into_raw_fd(), file))
 }

@@ -359,7 +359,7 @@ impl<S: Service> Pool<S> {
         let versions = || self.service.versions();
         desk.inbox.clear();
         let rare = client.visits.begin(socket::now(), self.options.linger);
-        let (mut spin, mut asleep, mut requests) = (Spin::new(), rare, 0);
+        let (mut spin, mut asleep, mut requests) = (Spin::default(), rare, 0);
         loop {
             let awake = (!asleep).then_some(Awake { spin: &mut spin, crowd: &self.crowd });
             let (header, body, payload) = match desk.inbox.next(line.fd, line.stall, line.halt, awake)? {

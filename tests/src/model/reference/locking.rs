@@ -1,6 +1,7 @@
 //! Locks, and clients that wait for them.
 //!
 //! A client that waits makes no other call. Circles are not made: not all kinds of locks find them, so that some would wait for ever.
+
 use super::super::call::{Domain, Hold};
 use super::*;
 
@@ -43,7 +44,8 @@ impl Reference {
         let Call::Lock { slot, domain, hold, start, len, .. } = call else { return false };
         let range = (*start, *len);
         let (node, owner, held) = self.wanted(client, *slot, *domain, *hold == Hold::Exclusive, range);
-        if *domain == Domain::Whole && self.locks.has_any(node, owner) {
+        let waits = self.locks.conflicts(node, owner, held).next().is_some();
+        if waits && *domain == Domain::Whole && self.locks.has_any(node, owner) {
             return true;
         }
         let (mut open, mut seen) = (vec![Waiting { node, owner, held }], Vec::new());

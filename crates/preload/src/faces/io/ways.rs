@@ -61,11 +61,16 @@ impl Kept {
     }
 }
 
-/// Makes a way. `slices` is the program's memory as the rest of the library takes it.
+/// Makes a way: libc's two functions for it, each with the variable that says where it is; the program's memory as the rest of the
+/// library takes it; and what moves bytes past a mount, and in a file of ours.
 macro_rules! way {
     (
-        $pointer:ty: $own:ident or $own_ready:ident, $placed:ident or $placed_ready:ident, slices($memory:ident, $count:ident): $slices:expr, beside: $beside:path,
-        ours: $ours:path $(,)?
+        pointer: $pointer:ty,
+        own: $own:ident, $own_ready:ident,
+        placed: $placed:ident, $placed_ready:ident,
+        slices: |$memory:ident, $count:ident| $slices:expr,
+        beside: $beside:path,
+        ours: $ours:path,
     ) => {
         /// Moves bytes at the descriptor's own place, or at `offset`.
         ///
@@ -169,8 +174,10 @@ pub mod reading {
     use super::*;
 
     way! {
-        *mut c_void: real_read or READ, real_pread or PREAD,
-        slices(memory, count): &mut [IoSliceMut::new(room(memory, count))],
+        pointer: *mut c_void,
+        own: real_read, READ,
+        placed: real_pread, PREAD,
+        slices: |memory, count| &mut [IoSliceMut::new(room(memory, count))],
         beside: vfs::beside::read,
         ours: read_into,
     }
@@ -181,8 +188,10 @@ pub mod writing {
     use super::*;
 
     way! {
-        *const c_void: real_write or WRITE, real_pwrite or PWRITE,
-        slices(memory, count): &[IoSlice::new(bytes(memory, count))],
+        pointer: *const c_void,
+        own: real_write, WRITE,
+        placed: real_pwrite, PWRITE,
+        slices: |memory, count| &[IoSlice::new(bytes(memory, count))],
         beside: vfs::beside::write,
         ours: write_from,
     }
