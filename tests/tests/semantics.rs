@@ -1,7 +1,10 @@
 //! What the semantics page says is relaxed, or is Bivouac's own choice, each in every way of access: the tests bear the names of
 //! its lines. What is as on a local file system is compared with one elsewhere.
 
-use bivouac_tests::{python_in_each_access, python_says};
+use bivouac_layout::Ino;
+use bivouac_layout::namespace::directory_shard;
+use bivouac_tests::{Site, eventually, python_in_each_access, python_says};
+use std::time::Duration;
 
 #[test]
 fn atime_changes_only_when_it_is_set() {
@@ -60,6 +63,41 @@ print(opened if opened == 'ENXIO' else 'open')
         let expected = if access == "preload" { "ENXIO" } else { "open" };
         assert_eq!(said, format!("True True\nENXIO\n{expected}\n"), "{access}");
     }
+}
+
+#[test]
+fn who_opens_what_is_no_file_leaves_nothing_open() {
+    let site = Site::new("no-files");
+    let name = site.up(4);
+    let held = || {
+        let status = site.status(&name);
+        let servers = status["servers"].as_array().expect("a list").clone();
+        ["opens", "inodes"].map(|what| servers.iter().filter_map(|server| server[what].as_u64()).sum::<u64>())
+    };
+    let before = held();
+    let script = "
+import os, stat
+os.chdir(os.environ['BIVOUAC_MOUNT'])
+os.mkfifo('p')
+os.mknod('s', stat.S_IFSOCK | 0o600)
+for name in ('p', 's'):
+    for _ in range(3):
+        try:
+            os.open(name, os.O_RDWR | os.O_NONBLOCK)
+            print('open')
+        except OSError as e:
+            print(e.strerror)
+os.mkdir(os.environ['NAME'])
+";
+    // A directory that is in the shard of its name.
+    let here = |name: &String| directory_shard(Ino::ROOT, name.as_bytes()) == Ino::ROOT.shard();
+    let directory = (0..).map(|i| format!("d{i}")).find(here).expect("one of many");
+    let out = site.sh(&name, &format!("NAME={directory} python3 -B - <<'END'{script}END")).ok();
+    assert_eq!(out, "No such device or address\n".repeat(6));
+    // By another one, who does not know it.
+    site.sh(&name, &format!("exec 3< $BIVOUAC_MOUNT/{directory}; exec 3<&-")).ok();
+    site.sh(&name, "rm -r $BIVOUAC_MOUNT/*").ok();
+    eventually(Duration::from_secs(20), "all is released", || held() == before);
 }
 
 #[test]

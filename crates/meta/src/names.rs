@@ -80,44 +80,46 @@ impl<O: Outside> Core<O> {
         check_name(at.name)?;
         let now = self.outside.now();
         let map = how.create.map(|_| self.outside.map());
-        let look =
-            self.stripes.with(shard_of(&at), |bench| {
-                if let Some(reply) = repeated(bench.shard, &caller.id)? {
-                    // The open it answers may have been lost with a restart.
-                    if let Reply::Meta(MetaReply::Opened { attr, .. }) = &reply {
-                        register(bench, now, attr.ino, opened(how, open))?;
-                    }
-                    return Ok(Look::Answered(reply));
+        let look = self.stripes.with(shard_of(&at), |bench| {
+            if let Some(reply) = repeated(bench.shard, &caller.id)? {
+                // The open it answers may have been lost with a restart.
+                if let Reply::Meta(MetaReply::Opened { attr, .. }) = &reply {
+                    register(bench, now, attr.ino, opened(how, open))?;
                 }
-                let (home, owner) = bench.shard.home(at.dir, at.split, at.name)?;
-                owner.check(&caller.credentials, EXECUTE)?;
-                bench.shard.entry_is_free(at.dir, at.name)?;
-                match (bench.shard.find(at.dir, at.name), how.create) {
-                    (Some(_), Some(create)) if create.exclusive => Err(Errno::EXIST.into()),
-                    (Some(named), _) if named.ino.shard() != bench.id => {
-                        let elsewhere = MetaReply::Elsewhere { ino: named.ino, kind: named.kind };
-                        Ok(Look::Answered(Reply::Meta(elsewhere)))
-                    }
-                    (Some(named), _) => open_existing(bench, caller, now, named.ino, how, open, out),
-                    (None, None) => Err(Errno::NOENT.into()),
-                    (None, Some(create)) => {
-                        bench.shard.may_change(home)?;
-                        owner.check(&caller.credentials, EXECUTE | WRITE)?;
-                        let owner = owner.inherit(&caller.credentials, create.mode, false);
-                        let inode = Inode::new(owner, now, Body::Record(Box::default()));
-                        make(bench, caller, now, (home, at.name), inode, map.as_deref(), |attr| {
-                            MetaReply::Opened { attr, created: true, target: Vec::new() }
-                        })
-                        .inspect(|(ino, _, _)| {
-                            let live = bench.shard.live.entry(*ino).or_default();
-                            live.opens.push(opened(how, open));
-                        })
-                        .map(|(_, reply, grown)| {
+                return Ok(Look::Answered(reply));
+            }
+            let (home, owner) = bench.shard.home(at.dir, at.split, at.name)?;
+            owner.check(&caller.credentials, EXECUTE)?;
+            bench.shard.entry_is_free(at.dir, at.name)?;
+            match (bench.shard.find(at.dir, at.name), how.create) {
+                (Some(_), Some(create)) if create.exclusive => Err(Errno::EXIST.into()),
+                // A directory is opened by its number, if at all: most clients only look at it.
+                (Some(named), _) if named.ino.shard() != bench.id || named.kind == FileKind::Directory => {
+                    let elsewhere = MetaReply::Elsewhere { ino: named.ino, kind: named.kind };
+                    Ok(Look::Answered(Reply::Meta(elsewhere)))
+                }
+                (Some(named), _) => open_existing(bench, caller, now, named.ino, how, open, out),
+                (None, None) => Err(Errno::NOENT.into()),
+                (None, Some(create)) => {
+                    bench.shard.may_change(home)?;
+                    owner.check(&caller.credentials, EXECUTE | WRITE)?;
+                    let owner = owner.inherit(&caller.credentials, create.mode, false);
+                    let inode = Inode::new(owner, now, Body::Record(Box::default()));
+                    make(bench, caller, now, (home, at.name), inode, map.as_deref(), |attr| {
+                        MetaReply::Opened { attr, created: true, target: Vec::new() }
+                    })
+                    .inspect(|(ino, _, _)| {
+                        let live = bench.shard.live.entry(*ino).or_default();
+                        live.opens.push(opened(how, open));
+                    })
+                    .map(
+                        |(_, reply, grown)| {
                             if grown { Look::Grown(reply) } else { Look::Answered(reply) }
-                        })
-                    }
+                        },
+                    )
                 }
-            })?;
+            }
+        })?;
         self.after_look(caller, at.dir, look)
     }
 

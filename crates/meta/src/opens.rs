@@ -13,15 +13,19 @@ use crate::shard::{Opened, Written};
 use crate::store::{Core, Outside};
 use crate::stripe::Bench;
 use bivouac_layout::{FileLayout, Ino};
+use bivouac_proto::attr::FileKind;
 use bivouac_proto::data::{DataReply, DataRequest, WriteTime};
 use bivouac_proto::header::OpenId;
 use bivouac_proto::meta::Wrote;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Reply, Time};
 
-/// Registers an open file description; again is fine.
+/// Registers an open file description; again is fine. Pipes, sockets and devices are not: only a node's kernel can open those.
 pub(crate) fn register(bench: &mut Bench<'_>, now: Time, ino: Ino, opened: Opened) -> Op<()> {
     let inode = bench.shard.inode(ino)?;
+    if !matches!(inode.kind(), FileKind::File | FileKind::Directory) {
+        return Ok(());
+    }
     let writes_blocks = opened.write && inode.as_blocks().is_some();
     let settled = inode.as_blocks().is_some_and(|b| b.settled);
     let (size, orphan) = (inode.size, inode.nlink == 0);

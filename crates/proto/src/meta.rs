@@ -158,7 +158,8 @@ pub enum MetaRequest<'a> {
     },
     /// Opens, and with `how.create` makes, an entry, and registers the open (`Opened`). A symbolic link is not
     /// followed: the reply shows it, nothing is registered, and the client goes on from there. If the inode is in
-    /// another shard the reply is `Elsewhere`, and the client sends `OpenInode` there.
+    /// another shard, or a directory, the reply is `Elsewhere`, and the client sends `OpenInode` there. Nobody opens pipes, sockets and
+    /// devices: their attributes are told, and nothing is registered.
     Open {
         /// The entry.
         #[serde(borrow)]

@@ -509,6 +509,9 @@ impl Reference {
 
     fn times(&mut self, node: u64, atime: Stamp, mtime: Stamp) -> Outcome {
         self.alive(node)?;
+        if self.lost(node) {
+            return Err(ESCAPED);
+        }
         if !self.tree.owns(node) {
             if (atime, mtime) != (Stamp::Now, Stamp::Now) {
                 return Err(libc::EPERM);
