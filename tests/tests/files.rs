@@ -226,6 +226,37 @@ print(os.lseek(hole, 0, os.SEEK_DATA) <= 100000, 3 in [len(os.pread(hole, 9, 100
     }
 }
 
+#[test]
+fn a_mapping_shows_how_the_file_grows_or_is_refused() {
+    // Blocks are of 16 KiB.
+    let script = "
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+RW, R, SHARED, PRIVATE = 3, 1, 1, 2
+def grown(length, protection, flags):
+    f = os.open('g', os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    os.pwrite(f, b'a' * 8192, 0)
+    at = libc.mmap(None, length, protection, flags, f, 0)
+    if at == ctypes.c_void_p(-1).value: return print(errno.errorcode[ctypes.get_errno()])
+    os.pwrite(f, b'b' * 65536, 8192)
+    if flags == SHARED and protection == RW: ctypes.memmove(at + length - 4, b'mine', 4)
+    shown = ctypes.string_at(at, 1), ctypes.string_at(at + length - 4, 4) if flags == SHARED else None
+    print(*shown, os.pread(f, 4, length - 4))
+grown(16384, RW, SHARED)
+grown(16384, R, SHARED)
+grown(65536, RW, SHARED)
+grown(65536, R, SHARED)
+grown(65536, R, PRIVATE)
+";
+    for (access, said) in python_in_each_access("growing", script) {
+        let one = "b'a' b'mine' b'mine'\nb'a' b'bbbb' b'bbbb'\n";
+        let wide = if access == "preload" { "ENODEV\nENODEV\n" } else { one };
+        assert_eq!(said, format!("{one}{wide}b'a' None b'bbbb'\n"), "{access}");
+    }
+}
+
 /// A file system of its own in memory; unmounted when dropped.
 struct Small(std::path::PathBuf);
 

@@ -1,15 +1,16 @@
 //! Mapping files into memory.
 //!
 //! The kernel can map only its own files. A range that lies in one block on this node is mapped from the sub-file
-//! itself: such a mapping is the file, writable and shared too. Any other range is *filled in*: anonymous memory with the
-//! file's bytes as they are now, which is what a private mapping promises, and what a shared read-only one is used for
-//! (later writes of others do not show in it). A shared writable mapping that cannot be the file is refused with ENODEV,
-//! never faked.
+//! itself: such a mapping is the file, writable and shared too, also when the file grows into it. Any other range is *filled in*:
+//! anonymous memory with the file's bytes as they are now, which is what a private mapping promises, and what a shared read-only
+//! one is used for (later writes do not show in it). A shared mapping that cannot be the file is refused with ENODEV, never faked, if it is
+//! writable, or reaches so far behind the end of the file that it must be meant to show how that grows.
 
 use super::{fds, state};
 use bivouac_client::Handle;
 use bivouac_proto::Errno;
 use std::io::IoSliceMut;
+use std::ops::Range;
 
 const PAGE: usize = 4096;
 /// Bytes asked for at once when filling in.
@@ -76,34 +77,35 @@ fn map_ours(wanted: Wanted, file: &fds::File, offset: i64) -> Result<usize, Errn
     }
     let size = state::guarded(|| file.attr())?.size;
     let end = start.checked_add(wanted.len as u64).ok_or(Errno::OVERFLOW)?;
-    if let Some(address) = map_block(wanted, file, start, end.min(size), access == libc::O_RDWR && shared)? {
+    let create = access == libc::O_RDWR && shared;
+    if size > start
+        && let Some(address) = map_block(wanted, file, start..end, size, create)?
+    {
         return Ok(address);
     }
-    // It may be made writable later.
-    if writable {
+    let waits_for_more = end > size.next_multiple_of(PAGE as u64);
+    if writable || shared && waits_for_more {
         return Err(Errno::NODEV);
     }
     fill_in(wanted, file, start, end.min(size))
 }
 
-/// Maps the local sub-file, if all of the range that the file has lies in one of its blocks here.
+/// Maps the local sub-file, if all of the range lies in one of the file's blocks here; also what the file (`size` bytes) does not have yet.
 fn map_block(
     wanted: Wanted,
     file: &Handle,
-    start: u64,
-    end: u64,
+    range: Range<u64>,
+    size: u64,
     create: bool,
 ) -> Result<Option<usize>, Errno> {
-    if end <= start {
-        return Ok(None);
-    }
+    let Range { start, end } = range;
     let descriptor = state::guarded(|| Ok::<_, Errno>(file.local_descriptor(start, end - start, create)))?;
     let Some(descriptor) = descriptor else {
         return Ok(None);
     };
     // Where the sub-file is shorter (a hole at the end of the file), touching the mapping would be a SIGBUS.
     let length = rustix::fs::fstat(&descriptor).map_or(0, |stat| stat.st_size);
-    if u64::try_from(length).unwrap_or(0) < end {
+    if u64::try_from(length).unwrap_or(0) < end.min(size) {
         return Ok(None);
     }
     let fd = rustix::fd::AsRawFd::as_raw_fd(&descriptor);
