@@ -249,11 +249,15 @@ grown(16384, R, SHARED)
 grown(65536, RW, SHARED)
 grown(65536, R, SHARED)
 grown(65536, R, PRIVATE)
+f = os.open('g', os.O_RDWR)
+at = libc.mmap(None, 65536, R, SHARED, f, 0)
+print(ctypes.string_at(at + 65532, 4), libc.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(65536), RW), ctypes.get_errno() == errno.EACCES)
 ";
     for (access, said) in python_in_each_access("growing", script) {
         let one = "b'a' b'mine' b'mine'\nb'a' b'bbbb' b'bbbb'\n";
-        let wide = if access == "preload" { "ENODEV\nENODEV\n" } else { one };
-        assert_eq!(said, format!("{one}{wide}b'a' None b'bbbb'\n"), "{access}");
+        let (wide, made_writable) =
+            if access == "preload" { ("ENODEV\nENODEV\n", "-1 True\n") } else { (one, "0 False\n") };
+        assert_eq!(said, format!("{one}{wide}b'a' None b'bbbb'\nb'bbbb' {made_writable}"), "{access}");
     }
 }
 

@@ -15,9 +15,9 @@ pub fn set_file_size_limit(bytes: u64) {
     FILE_SIZE.store(bytes, Ordering::Relaxed);
 }
 
-/// The limit, if there is one.
+/// The limit in bytes, if there is one.
 #[inline]
-pub(crate) fn file_size_limit() -> Option<u64> {
+pub fn file_size_limit() -> Option<u64> {
     Some(FILE_SIZE.load(Ordering::Relaxed)).filter(|limit| *limit != u64::MAX)
 }
 

@@ -8,7 +8,11 @@
 
 use super::{fds, state};
 use bivouac_client::Handle;
+use bivouac_node::Fd;
 use bivouac_proto::Errno;
+use rustix::fd::AsRawFd;
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+use std::ffi::CStr;
 use std::io::IoSliceMut;
 use std::ops::Range;
 
@@ -18,6 +22,10 @@ const PIECE: usize = 8 << 20;
 
 /// Below 2 GiB; only x86_64 has it.
 const MAP_32BIT: i32 = if cfg!(target_arch = "x86_64") { 0x40 } else { 0 };
+
+/// Flags that a mapping which is filled in has, too.
+const KEPT: i32 =
+    libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE | MAP_32BIT | libc::MAP_LOCKED;
 
 /// What `mmap(2)` is given.
 #[derive(Clone, Copy)]
@@ -87,7 +95,9 @@ fn map_ours(wanted: Wanted, file: &fds::File, offset: i64) -> Result<usize, Errn
     if writable || shared && waits_for_more {
         return Err(Errno::NODEV);
     }
-    fill_in(wanted, file, start, end.min(size))
+    let end = end.min(size);
+    let copy = if shared { read_only(wanted, file, start, end)? } else { None };
+    copy.map_or_else(|| fill_in(wanted, file, start, end), Ok)
 }
 
 /// Maps the local sub-file, if all of the range lies in one of the file's blocks here; also what the file (`size` bytes) does not have yet.
@@ -108,15 +118,41 @@ fn map_block(
     if u64::try_from(length).unwrap_or(0) < end.min(size) {
         return Ok(None);
     }
-    let fd = rustix::fd::AsRawFd::as_raw_fd(&descriptor);
+    let fd = descriptor.as_raw_fd();
     let offset = i64::try_from(start).map_err(|_| Errno::OVERFLOW)?;
     wanted.map(wanted.flags, wanted.protection, fd, offset).map(Some)
 }
 
+/// A mapping that is filled in and that nobody can make writable: what he wrote would be lost. `None`: there is no way here to have
+/// such memory.
+fn read_only(wanted: Wanted, file: &Handle, start: u64, end: u64) -> Result<Option<usize>, Errno> {
+    // To the kernel it is a file.
+    if bivouac_client::limits::file_size_limit().is_some_and(|limit| limit < wanted.len as u64) {
+        return Ok(None);
+    }
+    let memory = rustix::fs::memfd_create(c"bivouac", MemfdFlags::CLOEXEC).map(Fd::from);
+    let Ok(memory) = memory.and_then(|fd| rustix::fs::ftruncate(&fd, wanted.len as u64).map(|()| fd)) else {
+        return Ok(None);
+    };
+    // What the mapping keeps is a description that only reads.
+    let path = format!("/proc/self/fd/{}\0", memory.as_raw_fd());
+    let path = CStr::from_bytes_with_nul(path.as_bytes()).unwrap_or_default();
+    let Ok(reader) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Fd::from)
+    else {
+        return Ok(None);
+    };
+    let writable = Wanted { address: 0, protection: libc::PROT_READ | libc::PROT_WRITE, ..wanted };
+    let Ok(address) = writable.map(libc::MAP_SHARED, writable.protection, memory.as_raw_fd(), 0) else {
+        return Ok(None);
+    };
+    let filled = fill(address, file, start, end);
+    let _ = sys!(SYS_munmap, address, wanted.len);
+    filled?;
+    wanted.map(wanted.flags & KEPT | libc::MAP_SHARED, wanted.protection, reader.as_raw_fd(), 0).map(Some)
+}
+
 fn fill_in(wanted: Wanted, file: &Handle, start: u64, end: u64) -> Result<usize, Errno> {
-    let kept =
-        libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE | MAP_32BIT | libc::MAP_LOCKED;
-    let flags = wanted.flags & kept | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let flags = wanted.flags & KEPT | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let writable = libc::PROT_READ | libc::PROT_WRITE;
     let address = wanted.map(flags, writable, -1, 0)?;
     let filled = fill(address, file, start, end);
