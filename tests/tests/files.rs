@@ -249,6 +249,10 @@ grown(16384, R, SHARED)
 grown(65536, RW, SHARED)
 grown(65536, R, SHARED)
 grown(65536, R, PRIVATE)
+s = os.open('s', os.O_RDWR | os.O_CREAT)
+os.write(s, b'small')
+mmap.mmap(s, 5)[:1] = b'S'
+print(os.pread(s, 9, 0))
 f = os.open('g', os.O_RDWR)
 at = libc.mmap(None, 65536, R, SHARED, f, 0)
 print(ctypes.string_at(at + 65532, 4), libc.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(65536), RW), ctypes.get_errno() == errno.EACCES)
@@ -257,7 +261,11 @@ print(ctypes.string_at(at + 65532, 4), libc.mprotect(ctypes.c_void_p(at), ctypes
         let one = "b'a' b'mine' b'mine'\nb'a' b'bbbb' b'bbbb'\n";
         let (wide, made_writable) =
             if access == "preload" { ("ENODEV\nENODEV\n", "-1 True\n") } else { (one, "0 False\n") };
-        assert_eq!(said, format!("{one}{wide}b'a' None b'bbbb'\nb'bbbb' {made_writable}"), "{access}");
+        assert_eq!(
+            said,
+            format!("{one}{wide}b'a' None b'bbbb'\nb'Small'\nb'bbbb' {made_writable}"),
+            "{access}"
+        );
     }
 }
 

@@ -229,6 +229,14 @@ impl Handle {
         if self.blocks.get().is_some() { Ok(()) } else { Err(Errno::IO) }
     }
 
+    /// Has a small file's data moved into blocks.
+    pub fn leave_record(&self) -> Result<(), Errno> {
+        if self.in_blocks().is_none() {
+            self.moved(self.spill()?)?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn in_blocks(&self) -> Option<Blocks<'_>> {
         let (layout, local) = self.blocks.get()?;
         Some(Blocks { client: self.client, ino: self.ino, layout, local })
@@ -438,10 +446,7 @@ impl Handle {
         if offset >= end && !grow {
             return Ok(());
         }
-        if self.in_blocks().is_none() {
-            let layout = self.spill()?;
-            self.moved(layout)?;
-        }
+        self.leave_record()?;
         let blocks = self.in_blocks().ok_or(Errno::IO)?;
         self.no_more_appending(slot)?;
         let mode = if keep && what == Fallocate::Extend { Fallocate::KeepSize } else { what };

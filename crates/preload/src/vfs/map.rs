@@ -85,6 +85,10 @@ fn map_ours(wanted: Wanted, file: &fds::File, offset: i64) -> Result<usize, Errn
     }
     let size = state::guarded(|| file.attr())?.size;
     let end = start.checked_add(wanted.len as u64).ok_or(Errno::OVERFLOW)?;
+    if writable {
+        // There is nothing to map of a file that is in its inode's record.
+        state::guarded(|| file.leave_record())?;
+    }
     let create = access == libc::O_RDWR && shared;
     if size > start
         && let Some(address) = map_block(wanted, file, start..end, size, create)?
