@@ -154,6 +154,9 @@ except OSError as e:
 print(attempt(os.open, 'd', os.O_TMPFILE | os.O_RDONLY, 0o600))
 print(attempt(os.open, 'plain', os.O_TMPFILE | os.O_RDWR, 0o600))
 print(attempt(os.open, 'absent', os.O_TMPFILE | os.O_RDWR, 0o600))
+plain = os.open('plain', os.O_RDONLY)
+for flags in (os.O_RDONLY, os.O_RDWR):
+    print(attempt(lambda: os.open('x', os.O_TMPFILE | flags, 0o600, dir_fd=plain)))
 os.rmdir('d')
 import tempfile
 with tempfile.TemporaryFile(dir='.') as f:

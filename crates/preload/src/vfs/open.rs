@@ -66,6 +66,11 @@ fn open_elsewhere(
     mode: u32,
     found: Option<Vec<u8>>,
 ) -> Result<i32, Errno> {
+    // Flags that make no sense come before anything about paths.
+    let temporary = flags & (libc::O_TMPFILE | libc::O_PATH) == libc::O_TMPFILE;
+    if temporary && flags & libc::O_ACCMODE == libc::O_RDONLY {
+        return Err(Errno::INVAL);
+    }
     if let Ok(Place::Descriptor(fd)) = place(dirfd, path)
         && let Some(file) = fds::get(fd)?
     {
