@@ -353,8 +353,9 @@ pub enum MetaRequest<'a> {
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
-    /// Sets or converts a lock. A conflict is EAGAIN, without `wait_ms` also the end of a `flock` that was to be converted; with `wait_ms` only after waiting so long (at most 1,000)
-    /// for it to go, and the client asks again. EDEADLK when waiting would never end.
+    /// Sets or converts a lock. A conflict is EAGAIN; with `wait_ms` only after waiting so long (at most 1,000) for it to go,
+    /// and the client asks again. Without, it is also the end of a `flock` that was to be converted: who means to wait asks
+    /// without waiting first. EDEADLK when waiting would never end.
     Lock {
         /// The inode.
         ino: Ino,
