@@ -309,7 +309,11 @@ impl Client {
             let exists = mode == RenameMode::NoReplace;
             return Err(if exists { Errno::EXIST } else { Errno::BUSY }.into());
         };
-        self.check_rename(&from, &to, mode)?;
+        if let Err(failing) = self.check_rename(&from, &to, mode) {
+            self.confirm(&from)?;
+            self.confirm(&to)?;
+            return Err(failing);
+        }
         let (from_split, to_split) = (self.cache().is_split(from.dir), self.cache().is_split(to.dir));
         let request = MetaRequest::Rename {
             from: At { dir: from.dir, split: from_split, name: &from.name },

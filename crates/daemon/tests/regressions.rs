@@ -209,7 +209,8 @@ fn nobody_reaches_a_file_by_the_old_path_once_its_directory_was_renamed() {
 fn a_rename_that_is_refused_for_one_path_knows_when_the_other_is_out_of_date() {
     let c = cluster("r-rename-stale", 3);
     let other: &'static Client = Box::leak(Box::new(Client::attach(&c.environment).expect("attached")));
-    for (from, to) in [(".", "gone/x"), ("gone/x", ".")] {
+    let long = "n".repeat(256);
+    for (from, to) in [(".", "gone/x"), ("gone/x", "."), (&long[..], "gone/x")] {
         c.client.mkdir(Ino::ROOT, b"gone", 0o755).expect("made");
         c.write("gone/x", b"x");
         other.stat(Ino::ROOT, b"gone/x", true).expect("there, and known from now on");
