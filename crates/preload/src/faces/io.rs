@@ -4,7 +4,6 @@ mod vectors;
 mod ways;
 
 use std::ffi::{c_int, c_void};
-use vectors::{readv_at, readv_with_flags, writev_at, writev_with_flags};
 use ways::{reading, writing};
 
 unsafe extern "C" {
@@ -37,27 +36,27 @@ faces! {
         check(count, room);
         reading::at(fd, buffer, count, Some(offset))
     }
-    fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize { readv_at(fd, parts, count, None) }
-    fn preadv(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { readv_at(fd, parts, count, Some(offset)) }
-    fn preadv64(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { readv_at(fd, parts, count, Some(offset)) }
+    fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize { vectors::reading::at(fd, parts, count, None) }
+    fn preadv(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { vectors::reading::at(fd, parts, count, Some(offset)) }
+    fn preadv64(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { vectors::reading::at(fd, parts, count, Some(offset)) }
     fn preadv2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize {
-        readv_with_flags(fd, parts, count, offset, flags)
+        vectors::reading::with_flags(fd, parts, count, offset, flags)
     }
     fn preadv64v2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize {
-        readv_with_flags(fd, parts, count, offset, flags)
+        vectors::reading::with_flags(fd, parts, count, offset, flags)
     }
     fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize { writing::at(fd, buffer, count, None) }
     fn __write(fd: c_int, buffer: *const c_void, count: usize) -> isize { writing::at(fd, buffer, count, None) }
     fn pwrite(fd: c_int, buffer: *const c_void, count: usize, offset: i64) -> isize { writing::at(fd, buffer, count, Some(offset)) }
     fn pwrite64(fd: c_int, buffer: *const c_void, count: usize, offset: i64) -> isize { writing::at(fd, buffer, count, Some(offset)) }
     fn __pwrite64(fd: c_int, buffer: *const c_void, count: usize, offset: i64) -> isize { writing::at(fd, buffer, count, Some(offset)) }
-    fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize { writev_at(fd, parts, count, None) }
-    fn pwritev(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { writev_at(fd, parts, count, Some(offset)) }
-    fn pwritev64(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { writev_at(fd, parts, count, Some(offset)) }
+    fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize { vectors::writing::at(fd, parts, count, None) }
+    fn pwritev(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { vectors::writing::at(fd, parts, count, Some(offset)) }
+    fn pwritev64(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64) -> isize { vectors::writing::at(fd, parts, count, Some(offset)) }
     fn pwritev2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize {
-        writev_with_flags(fd, parts, count, offset, flags)
+        vectors::writing::with_flags(fd, parts, count, offset, flags)
     }
     fn pwritev64v2(fd: c_int, parts: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize {
-        writev_with_flags(fd, parts, count, offset, flags)
+        vectors::writing::with_flags(fd, parts, count, offset, flags)
     }
 }

@@ -1,4 +1,4 @@
-//! Reading into several buffers, and writing from several.
+//! Reading into several buffers, and writing from several: as with [one](super::ways), a macro makes both.
 
 use crate::faces::{blocking, bytes, cancelled, room};
 use crate::raw::result;
@@ -52,149 +52,6 @@ unsafe fn vector<'a>(vector: *const libc::iovec, count: c_int) -> Result<&'a [li
     Ok(vector)
 }
 
-/// Runs a read into the parts of a vector.
-///
-/// # Safety
-/// `parts` describe memory that may be written.
-unsafe fn into_parts<T>(
-    parts: *const libc::iovec,
-    count: c_int,
-    read: impl FnOnce(&mut [IoSliceMut<'_>]) -> T,
-) -> Result<T, Errno> {
-    // SAFETY: promised by the caller.
-    let parts = unsafe { vector(parts, count) }?;
-    // SAFETY: promised by the caller.
-    let slice = |part: &libc::iovec| IoSliceMut::new(unsafe { room(part.iov_base, part.iov_len) });
-    if parts.len() <= FEW {
-        let mut few: [IoSliceMut<'_>; FEW] =
-            std::array::from_fn(|i| parts.get(i).map_or(IoSliceMut::new(&mut []), slice));
-        return Ok(read(few.get_mut(..parts.len()).unwrap_or_default()));
-    }
-    Ok(read(&mut parts.iter().map(slice).collect::<Vec<_>>()))
-}
-
-/// Reads from one of ours.
-///
-/// # Safety
-/// As for `into_parts`.
-unsafe fn read_parts(
-    file: &Handle,
-    parts: *const libc::iovec,
-    count: c_int,
-    offset: Option<i64>,
-) -> Result<usize, Errno> {
-    let offset = offset.map(position).transpose()?;
-    // SAFETY: promised by the caller.
-    unsafe { into_parts(parts, count, |parts| read_into(file, parts, offset)) }?
-}
-
-/// Runs a write from the parts of a vector.
-///
-/// # Safety
-/// `parts` describe memory that may be read.
-unsafe fn from_parts<T>(
-    parts: *const libc::iovec,
-    count: c_int,
-    write: impl FnOnce(&[IoSlice<'_>]) -> T,
-) -> Result<T, Errno> {
-    // SAFETY: promised by the caller.
-    let parts = unsafe { vector(parts, count) }?;
-    // SAFETY: promised by the caller.
-    let slice = |part: &libc::iovec| IoSlice::new(unsafe { bytes(part.iov_base, part.iov_len) });
-    if parts.len() <= FEW {
-        let few: [IoSlice<'_>; FEW] = std::array::from_fn(|i| parts.get(i).map_or(IoSlice::new(&[]), slice));
-        return Ok(write(few.get(..parts.len()).unwrap_or_default()));
-    }
-    Ok(write(&parts.iter().map(slice).collect::<Vec<_>>()))
-}
-
-/// Writes to one of ours.
-///
-/// # Safety
-/// As for `from_parts`.
-unsafe fn write_parts(
-    file: &Handle,
-    parts: *const libc::iovec,
-    count: c_int,
-    offset: Option<i64>,
-) -> Result<usize, Errno> {
-    let offset = offset.map(position).transpose()?;
-    // SAFETY: promised by the caller.
-    unsafe { from_parts(parts, count, |parts| write_from(file, parts, offset)) }?
-}
-
-/// A vectored read past the mount. `None`: the kernel is to do it (and to refuse what makes no sense).
-///
-/// # Safety
-/// As for `into_parts`.
-unsafe fn readv_beside(
-    fd: c_int,
-    parts: *const libc::iovec,
-    count: c_int,
-    offset: Option<i64>,
-) -> Option<isize> {
-    if !beside() {
-        return None;
-    }
-    cancelled();
-    // SAFETY: promised by the caller.
-    unsafe { into_parts(parts, count, |parts| vfs::beside::read(fd, parts, offset)) }.ok()?.map(result)
-}
-
-/// A vectored write past the mount, likewise.
-///
-/// # Safety
-/// As for `from_parts`.
-unsafe fn writev_beside(
-    fd: c_int,
-    parts: *const libc::iovec,
-    count: c_int,
-    offset: Option<i64>,
-) -> Option<isize> {
-    if !beside() {
-        return None;
-    }
-    cancelled();
-    // SAFETY: promised by the caller.
-    unsafe { from_parts(parts, count, |parts| vfs::beside::write(fd, parts, offset)) }.ok()?.map(result)
-}
-
-/// # Safety
-/// `parts` describe memory that may be written.
-pub unsafe fn readv_at(fd: c_int, parts: *const libc::iovec, count: c_int, offset: Option<i64>) -> isize {
-    // SAFETY: promised by the caller.
-    if let Some(done) = unsafe { readv_beside(fd, parts, count, offset) } {
-        return done;
-    }
-    // SAFETY: the program's arguments.
-    let real = || unsafe {
-        match offset {
-            None => real_readv(fd, parts, count),
-            Some(offset) => real_preadv(fd, parts, count, offset),
-        }
-    };
-    // SAFETY: promised by the caller.
-    blocking(fd, real, |file| unsafe { read_parts(file, parts, count, offset) })
-}
-
-/// # Safety
-/// `parts` describe memory that may be read.
-pub unsafe fn writev_at(fd: c_int, parts: *const libc::iovec, count: c_int, offset: Option<i64>) -> isize {
-    // SAFETY: promised by the caller.
-    if let Some(done) = unsafe { writev_beside(fd, parts, count, offset) } {
-        return done;
-    }
-    // SAFETY: the program's arguments.
-    let real = || unsafe {
-        match offset {
-            None => real_writev(fd, parts, count),
-            Some(offset) => real_pwritev(fd, parts, count, offset),
-        }
-    };
-    // SAFETY: promised by the caller.
-    blocking(fd, real, |file| unsafe { write_parts(file, parts, count, offset) })
-}
-
 const RWF_HIPRI: c_int = 1;
 const RWF_DSYNC: c_int = 2;
 const RWF_SYNC: c_int = 4;
@@ -204,8 +61,8 @@ const RWF_APPEND: c_int = 16;
 /// are refused, as file systems do that lack them.
 ///
 /// # Safety
-/// As for `read_parts` or `write_parts`.
-unsafe fn parts_with_flags(
+/// As for `reading::ours` or `writing::ours`.
+unsafe fn ours_with_flags(
     file: &Handle,
     (parts, count): (*const libc::iovec, c_int),
     offset: i64,
@@ -219,7 +76,7 @@ unsafe fn parts_with_flags(
     let offset = (offset != -1).then_some(offset);
     if !write {
         // SAFETY: promised by the caller.
-        return unsafe { read_parts(file, parts, count, offset) };
+        return unsafe { reading::ours(file, parts, count, offset) };
     }
     let written = if flags & RWF_APPEND != 0 {
         // SAFETY: promised by the caller.
@@ -230,7 +87,7 @@ unsafe fn parts_with_flags(
         guarded(|| file.append_once(&slices, offset.is_none()))?
     } else {
         // SAFETY: promised by the caller.
-        unsafe { write_parts(file, parts, count, offset) }?
+        unsafe { writing::ours(file, parts, count, offset) }?
     };
     if flags & (RWF_DSYNC | RWF_SYNC) != 0 {
         guarded(|| file.sync())?;
@@ -238,49 +95,146 @@ unsafe fn parts_with_flags(
     Ok(written)
 }
 
-/// # Safety
-/// As for `readv_at`.
-pub unsafe fn readv_with_flags(
-    fd: c_int,
-    parts: *const libc::iovec,
-    count: c_int,
-    offset: i64,
-    flags: c_int,
-) -> isize {
-    let own = (offset != -1).then_some(offset);
-    if flags & !RWF_HIPRI == 0
-        // SAFETY: promised by the caller.
-        && let Some(done) = unsafe { readv_beside(fd, parts, count, own) }
-    {
-        return done;
-    }
-    // SAFETY: the program's arguments.
-    let real = || unsafe { real_preadv2(fd, parts, count, offset, flags) };
-    // SAFETY: promised by the caller.
-    blocking(fd, real, |file| unsafe { parts_with_flags(file, (parts, count), offset, flags, false) })
+/// Makes one of the two ways: what stands for a piece of the program's memory and for all of them; libc's functions; and what moves
+/// bytes in a file of ours, and past a mount.
+macro_rules! way {
+    (
+        slice: $slice:ident of $memory:ident,
+        slices: [$($mutable:tt)?] by $get:ident,
+        real: $own:ident, $placed:ident, $flagged:ident,
+        ours: $ours:path,
+        beside: $past:path,
+        write: $write:literal,
+    ) => {
+        /// Runs a transfer with the parts of a vector.
+        ///
+        /// # Safety
+        /// `parts` describe memory that may be used in this way.
+        unsafe fn with_parts<T>(
+            parts: *const libc::iovec,
+            count: c_int,
+            transfer: impl FnOnce(& $($mutable)? [$slice<'_>]) -> T,
+        ) -> Result<T, Errno> {
+            // SAFETY: promised by the caller.
+            let parts = unsafe { vector(parts, count) }?;
+            // SAFETY: promised by the caller.
+            let slice = |part: &libc::iovec| $slice::new(unsafe { $memory(part.iov_base, part.iov_len) });
+            if parts.len() <= FEW {
+                let $($mutable)? few: [$slice<'_>; FEW] =
+                    std::array::from_fn(|i| parts.get(i).map_or($slice::new(& $($mutable)? []), slice));
+                return Ok(transfer(few.$get(..parts.len()).unwrap_or_default()));
+            }
+            Ok(transfer(& $($mutable)? parts.iter().map(slice).collect::<Vec<_>>()))
+        }
+
+        /// With one of ours.
+        ///
+        /// # Safety
+        /// As for `with_parts`.
+        pub(super) unsafe fn ours(
+            file: &Handle,
+            parts: *const libc::iovec,
+            count: c_int,
+            offset: Option<i64>,
+        ) -> Result<usize, Errno> {
+            let offset = offset.map(position).transpose()?;
+            // SAFETY: promised by the caller.
+            unsafe { with_parts(parts, count, |parts| $ours(file, parts, offset)) }?
+        }
+
+        /// Past the mount. `None`: the kernel is to do it (and to refuse what makes no sense).
+        ///
+        /// # Safety
+        /// As for `with_parts`.
+        unsafe fn past(
+            fd: c_int,
+            parts: *const libc::iovec,
+            count: c_int,
+            offset: Option<i64>,
+        ) -> Option<isize> {
+            if !beside() {
+                return None;
+            }
+            cancelled();
+            // SAFETY: promised by the caller.
+            unsafe { with_parts(parts, count, |parts| $past(fd, parts, offset)) }.ok()?.map(result)
+        }
+
+        /// At the descriptor's own place, or at `offset`.
+        ///
+        /// # Safety
+        /// As for `with_parts`.
+        pub unsafe fn at(fd: c_int, parts: *const libc::iovec, count: c_int, offset: Option<i64>) -> isize {
+            // SAFETY: promised by the caller.
+            if let Some(done) = unsafe { past(fd, parts, count, offset) } {
+                return done;
+            }
+            // SAFETY: the program's arguments.
+            let real = || unsafe {
+                match offset {
+                    None => $own(fd, parts, count),
+                    Some(offset) => $placed(fd, parts, count, offset),
+                }
+            };
+            // SAFETY: promised by the caller.
+            blocking(fd, real, |file| unsafe { ours(file, parts, count, offset) })
+        }
+
+        /// With `RWF_*`; offset -1 is the descriptor's own place.
+        ///
+        /// # Safety
+        /// As for `with_parts`.
+        pub unsafe fn with_flags(
+            fd: c_int,
+            parts: *const libc::iovec,
+            count: c_int,
+            offset: i64,
+            flags: c_int,
+        ) -> isize {
+            let own = (offset != -1).then_some(offset);
+            if flags & !RWF_HIPRI == 0
+                // SAFETY: promised by the caller.
+                && let Some(done) = unsafe { past(fd, parts, count, own) }
+            {
+                return done;
+            }
+            if $write && flags & RWF_APPEND != 0 {
+                vfs::beside::refresh_size(fd);
+            }
+            // SAFETY: the program's arguments.
+            let real = || unsafe { $flagged(fd, parts, count, offset, flags) };
+            // SAFETY: promised by the caller.
+            blocking(fd, real, |file| unsafe {
+                ours_with_flags(file, (parts, count), offset, flags, $write)
+            })
+        }
+    };
 }
 
-/// # Safety
-/// As for `writev_at`.
-pub unsafe fn writev_with_flags(
-    fd: c_int,
-    parts: *const libc::iovec,
-    count: c_int,
-    offset: i64,
-    flags: c_int,
-) -> isize {
-    let own = (offset != -1).then_some(offset);
-    if flags & !RWF_HIPRI == 0
-        // SAFETY: promised by the caller.
-        && let Some(done) = unsafe { writev_beside(fd, parts, count, own) }
-    {
-        return done;
+/// `readv` and its like.
+pub mod reading {
+    use super::*;
+
+    way! {
+        slice: IoSliceMut of room,
+        slices: [mut] by get_mut,
+        real: real_readv, real_preadv, real_preadv2,
+        ours: read_into,
+        beside: vfs::beside::read,
+        write: false,
     }
-    if flags & RWF_APPEND != 0 {
-        vfs::beside::refresh_size(fd);
+}
+
+/// `writev` and its like.
+pub mod writing {
+    use super::*;
+
+    way! {
+        slice: IoSlice of bytes,
+        slices: [] by get,
+        real: real_writev, real_pwritev, real_pwritev2,
+        ours: write_from,
+        beside: vfs::beside::write,
+        write: true,
     }
-    // SAFETY: the program's arguments.
-    let real = || unsafe { real_pwritev2(fd, parts, count, offset, flags) };
-    // SAFETY: promised by the caller.
-    blocking(fd, real, |file| unsafe { parts_with_flags(file, (parts, count), offset, flags, true) })
 }
