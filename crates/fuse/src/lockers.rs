@@ -11,6 +11,7 @@ use std::sync::Mutex;
 
 /// Numbers from here on are no process's.
 const MADE_UP: u32 = 0x8000_0000;
+
 /// Who has locks, or may have.
 #[derive(Default)]
 pub(crate) struct Lockers(Mutex<Table>);

@@ -7,9 +7,10 @@
 //! last one of a description goes, RELEASE, and with it whatever was locked through it and is still there.
 
 use crate::abi::{LOCK_FLOCK, Reply};
-use crate::face::{Answer, Call, lock};
+use crate::face::{Answer, Call, Face, lock};
 use crate::lockers::Leaving;
 use bivouac_client::{Handle, LockKind};
+use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use bivouac_proto::meta::LockOwner;
 use rustix::event::{PollFd, PollFlags};
@@ -73,7 +74,7 @@ impl Call<'_> {
     pub(crate) fn setlk(&mut self, wait: bool) -> Result<Answer, Errno> {
         let wanted = self.wanted()?;
         let file = self.file(wanted.fh)?;
-        let (start, end) = wanted.range;
+        let (ino, (start, end)) = (file.handle.ino(), wanted.range);
         let kind = if wanted.flock {
             LockKind::Flock
         } else if wanted.kind == libc::F_UNLCK {
@@ -82,12 +83,13 @@ impl Call<'_> {
                 None => return Ok(Answer::Empty),
             }
         } else {
-            LockKind::Member(self.face.lockers.note(wanted.owner, wanted.pid, file.handle.ino(), wanted.fh))
+            LockKind::Member(self.face.lockers.note(wanted.owner, wanted.pid, ino, wanted.fh))
         };
-        let ino = file.handle.ino();
         if wanted.kind == libc::F_UNLCK {
             file.handle.unlock(kind, start, end)?;
-            self.face.lockers.gave_up(wanted.owner, ino, wanted.range);
+            if !wanted.flock {
+                self.face.lockers.gave_up(wanted.owner, ino, wanted.range);
+            }
             return Ok(Answer::Empty);
         }
         let exclusive = wanted.kind == libc::F_WRLCK;
@@ -102,7 +104,7 @@ impl Call<'_> {
         match outcome {
             Err(Errno::AGAIN) if wait => {}
             Ok(()) => {
-                self.face.lockers.took(wanted.owner, ino, wanted.fh, wanted.range);
+                self.face.took(&wanted, ino);
                 return Ok(Answer::Empty);
             }
             Err(errno) => return Err(errno),
@@ -120,7 +122,7 @@ impl Call<'_> {
             };
             face.interruptions.forget(unique);
             if ended.is_ok() {
-                face.lockers.took(wanted.owner, ino, wanted.fh, wanted.range);
+                face.took(&wanted, ino);
             }
             channel.answer(unique, ended.map(|()| &[][..]));
         };
@@ -158,6 +160,15 @@ impl Call<'_> {
         }
         if leaving.for_good {
             self.face.lockers.free(leaving.number);
+        }
+    }
+}
+
+impl Face {
+    /// A lock was taken. (A `flock` is its description's alone: the server gives it up with that.)
+    fn took(&self, wanted: &Wanted, ino: Ino) {
+        if !wanted.flock {
+            self.lockers.took(wanted.owner, ino, wanted.fh, wanted.range);
         }
     }
 }
