@@ -48,6 +48,7 @@ pub use list::Entries;
 pub use locks::LockKind;
 pub use names::StatFs;
 pub use number::OpenedFile;
+pub use open::is_temporary;
 pub use session::Client;
 pub use shortcut::{DESCRIBE, MAPS, Shared};
 pub use spread::{Holding, Spread};

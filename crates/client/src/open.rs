@@ -29,8 +29,8 @@ const KEPT: i32 = libc::O_ACCMODE
     | libc::O_TMPFILE
     | libc::O_NOFOLLOW;
 
-/// O_TMPFILE contains O_DIRECTORY.
-fn is_temporary(flags: i32) -> bool {
+/// Whether flags of `open(2)` ask for a file without a name. (O_TMPFILE contains O_DIRECTORY.)
+pub fn is_temporary(flags: i32) -> bool {
     flags & libc::O_TMPFILE == libc::O_TMPFILE && flags & libc::O_PATH == 0
 }
 

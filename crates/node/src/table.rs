@@ -212,31 +212,20 @@ impl OpenTable {
     /// Makes the kernel descriptor that stands for the slot, and marks the slot live: from here on it lasts as
     /// long as any process holds this descriptor or a duplicate.
     pub fn placeholder(&self, id: SlotId, cloexec: bool) -> Result<Fd, NodeError> {
-        self.current(id).ok_or(NodeError::Stale)?;
-        let fd = self.anchors.blank(id.index, cloexec)?;
-        self.enliven(id, fd.as_fd())?;
+        let fd = self.blank(id, cloexec)?;
+        self.fill_in(id, fd.as_fd())?;
         Ok(fd)
     }
 
-    /// The first half of [`OpenTable::placeholder`]: a descriptor that holds nothing yet, nor does a copy of it that a fork's child gets.
-    /// Closed on exec.
-    pub fn blank(&self, id: SlotId) -> Result<Fd, NodeError> {
+    /// The first half of [`OpenTable::placeholder`]: a descriptor that holds nothing yet, nor does a copy of it that a fork's child gets
+    /// before [`OpenTable::fill_in`].
+    pub fn blank(&self, id: SlotId, cloexec: bool) -> Result<Fd, NodeError> {
         self.current(id).ok_or(NodeError::Stale)?;
-        self.anchors.blank(id.index, true)
+        self.anchors.blank(id.index, cloexec)
     }
 
-    /// The second half: makes such a descriptor the slot's placeholder.
-    pub fn fill_in(&self, id: SlotId, blank: BorrowedFd<'_>, cloexec: bool) -> Result<(), NodeError> {
-        self.enliven(id, blank)?;
-        if !cloexec {
-            rustix::io::fcntl_setfd(blank, rustix::io::FdFlags::empty())
-                .map_err(doing("keeping a placeholder open on exec"))?;
-        }
-        Ok(())
-    }
-
-    /// Marks the descriptor, and the slot live.
-    fn enliven(&self, id: SlotId, blank: BorrowedFd<'_>) -> Result<(), NodeError> {
+    /// The second half: makes such a descriptor the slot's placeholder, and marks the slot live.
+    pub fn fill_in(&self, id: SlotId, blank: BorrowedFd<'_>) -> Result<(), NodeError> {
         anchor::mark(blank, id.index)?;
         let (slot, word) = self.current(id).ok_or(NodeError::Stale)?;
         let live = Word { state: State::Live, ..word };

@@ -52,7 +52,7 @@ fn a_placeholder_that_was_not_filled_in_holds_nothing() {
     let node = node();
     let id = node.table.allocate().unwrap();
     // As a fork's child would have it.
-    let left_behind = node.table.blank(id).unwrap();
+    let left_behind = node.table.blank(id, false).unwrap();
     assert!(node.table.identify(left_behind.as_fd()).is_none());
     assert!(node.table.retire(id));
     node.table.free(id);
@@ -63,8 +63,9 @@ fn a_placeholder_that_was_not_filled_in_holds_nothing() {
     assert!(!node.table.held(next));
     drop(left_behind);
     let id = node.table.allocate().unwrap();
-    let blank = node.table.blank(id).unwrap();
-    node.table.fill_in(id, blank.as_fd(), false).unwrap();
+    let blank = node.table.blank(id, false).unwrap();
+    assert!(!node.table.held(id));
+    node.table.fill_in(id, blank.as_fd()).unwrap();
     assert!(node.table.held(id));
     assert_eq!(node.table.identify(blank.as_fd()), Some(id));
     assert!(rustix::io::fcntl_getfd(&blank).unwrap().is_empty());

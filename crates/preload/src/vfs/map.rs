@@ -85,15 +85,15 @@ fn map_ours(wanted: Wanted, file: &fds::File, offset: i64) -> Result<usize, Errn
     }
     let size = state::guarded(|| file.attr())?.size;
     let end = start.checked_add(wanted.len as u64).ok_or(Errno::OVERFLOW)?;
-    if writable {
-        // There is nothing to map of a file that is in its inode's record.
-        state::guarded(|| file.leave_record())?;
-    }
-    let create = access == libc::O_RDWR && shared;
-    if size > start
-        && let Some(address) = map_block(wanted, file, start..end, size, create)?
-    {
-        return Ok(address);
+    if size > start {
+        if writable {
+            // There is nothing to map of a file that is in its inode's record.
+            state::guarded(|| file.leave_record())?;
+        }
+        let create = access == libc::O_RDWR && shared;
+        if let Some(address) = map_block(wanted, file, start..end, size, create)? {
+            return Ok(address);
+        }
     }
     let waits_for_more = end > size.next_multiple_of(PAGE as u64);
     if writable || shared && waits_for_more {

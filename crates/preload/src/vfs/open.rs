@@ -67,8 +67,7 @@ fn open_elsewhere(
     found: Option<Vec<u8>>,
 ) -> Result<i32, Errno> {
     // Flags that make no sense come before anything about paths.
-    let temporary = flags & (libc::O_TMPFILE | libc::O_PATH) == libc::O_TMPFILE;
-    if temporary && flags & libc::O_ACCMODE == libc::O_RDONLY {
+    if bivouac_client::is_temporary(flags) && flags & libc::O_ACCMODE == libc::O_RDONLY {
         return Err(Errno::INVAL);
     }
     if let Ok(Place::Descriptor(fd)) = place(dirfd, path)
@@ -110,7 +109,7 @@ fn early(client: &Client, id: SlotId, flags: i32) -> Result<Option<Fd>, Errno> {
     if flags & (libc::O_CREAT | libc::O_TRUNC) == 0 {
         return Ok(None);
     }
-    client.table().blank(id).map(Some).map_err(failed)
+    client.table().blank(id, flags & libc::O_CLOEXEC != 0).map(Some).map_err(failed)
 }
 
 /// Gives a new description its number, if it has none yet.
@@ -118,11 +117,10 @@ fn placed(client: &Client, opened: (Arc<Handle>, Option<Fd>), flags: i32) -> Res
     let (handle, early) = opened;
     // When the rest fails, dropping the file gives the description back.
     let file = fds::opened(handle)?;
-    let table = client.table();
-    let (id, cloexec) = (file.id(), flags & libc::O_CLOEXEC != 0);
+    let (table, id) = (client.table(), file.id());
     let placeholder = match early {
-        Some(blank) => table.fill_in(id, blank.as_fd(), cloexec).map(|()| blank),
-        None => table.placeholder(id, cloexec),
+        Some(blank) => table.fill_in(id, blank.as_fd()).map(|()| blank),
+        None => table.placeholder(id, flags & libc::O_CLOEXEC != 0),
     };
     Ok(installed(placeholder.map_err(failed)?.into_raw_fd(), file))
 }
