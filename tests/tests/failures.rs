@@ -116,11 +116,7 @@ os._exit(0) if os.write(1, b'end\n') else None
 fn a_close_reaches_the_server_also_when_the_program_then_does_nothing() {
     let site = Site::new("late-close");
     let name = site.up(2);
-    let opens = || {
-        let status = site.status(&name);
-        let servers = status["servers"].as_array().expect("servers");
-        servers.iter().map(|s| s["opens"].as_u64().expect("a number")).sum::<u64>()
-    };
+    let opens = || site.total(&name, "opens");
     site.sh(&name, "echo content > /bivouac/file").ok();
     let program = "import time; f = open('/bivouac/file'); print('open', flush=True); time.sleep(1); f.close(); time.sleep(60)";
     let mut child = site

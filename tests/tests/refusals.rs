@@ -184,6 +184,28 @@ fn a_program_of_another_user_is_told_that_it_needs_a_mount() {
 }
 
 #[test]
+fn a_process_that_becomes_somebody_else_opens_nothing_more_with_the_library() {
+    if !is_root() {
+        return;
+    }
+    let site = Site::new("became");
+    let name = site.up(2);
+    let script = "
+import os
+os.chdir('/bivouac'); os.chmod('.', 0o777)
+kept = open('kept', 'w+'); kept.write('before'); kept.flush()
+os.setresgid(1001, 1001, 1001); os.setresuid(1001, 1001, 1001)
+for name, flags in (('kept', os.O_RDONLY), ('kept', os.O_WRONLY | os.O_TRUNC), ('new', os.O_WRONLY | os.O_CREAT)):
+    try: print(os.open(name, flags))
+    except OSError as e: print(e.strerror)
+print(os.pread(kept.fileno(), 9, 0), os.stat('kept').st_size, os.path.exists('new'))
+";
+    let out = site.sh(&name, &format!("python3 -B - <<'END'{script}END")).ok();
+    assert_eq!(out, format!("{}b'before' 6 False\n", "Permission denied\n".repeat(3)));
+    eventually(Duration::from_secs(20), "all is released", || site.total(&name, "opens") == 0);
+}
+
+#[test]
 fn truncated_oversized_and_random_messages_leave_the_server_serving() {
     let site = Site::new("garbage");
     let name = site.up(2);

@@ -69,11 +69,7 @@ print(opened if opened == 'ENXIO' else 'open')
 fn who_opens_what_is_no_file_leaves_nothing_open() {
     let site = Site::new("no-files");
     let name = site.up(4);
-    let held = || {
-        let status = site.status(&name);
-        let servers = status["servers"].as_array().expect("a list").clone();
-        ["opens", "inodes"].map(|what| servers.iter().filter_map(|server| server[what].as_u64()).sum::<u64>())
-    };
+    let held = || ["opens", "inodes"].map(|what| site.total(&name, what));
     let before = held();
     let script = "
 import os, stat
