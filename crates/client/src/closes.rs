@@ -24,8 +24,8 @@ const MOST: usize = 32;
 /// Closes that a server has not been told.
 #[derive(Default)]
 pub(crate) struct Closes {
-    /// The process generation that they belong to: a fork's child has nothing to tell.
-    generation: u64,
+    /// The fork count that they belong to: a fork's child has nothing to tell.
+    fork_count: u64,
     /// Whole messages.
     messages: Vec<u8>,
     slots: Vec<SlotId>,
@@ -170,11 +170,11 @@ impl Client {
     }
 
     fn of_this_process(&self, closes: &mut Closes) {
-        let generation = self.process_generation();
-        if closes.generation != generation {
+        let fork_count = self.fork_count();
+        if closes.fork_count != fork_count {
             closes.messages.clear();
             closes.slots.clear();
-            closes.generation = generation;
+            closes.fork_count = fork_count;
         }
     }
 }

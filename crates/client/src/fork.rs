@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Tells how many forks lie between the process that made this and the current one.
 pub(crate) struct ForkMark {
-    /// The word in the wiped page: the generation, or 0 in a fresh child.
+    /// The word in the wiped page: the fork count, or 0 in a fresh child.
     word: &'static AtomicU64,
-    /// Counts generations; copied (not wiped) by fork.
+    /// Counts forks; copied (not wiped) by fork.
     last: AtomicU64,
 }
 
@@ -35,11 +35,11 @@ impl ForkMark {
         Ok(ForkMark { word, last: AtomicU64::new(1) })
     }
 
-    /// The current process's generation: differs from the parent's in every child.
-    pub(crate) fn generation(&self) -> u64 {
+    /// The current process's fork count: differs from the parent's in every child.
+    pub(crate) fn count(&self) -> u64 {
         match self.word.load(Ordering::Relaxed) {
             0 => self.advance(),
-            generation => generation,
+            fork_count => fork_count,
         }
     }
 
@@ -47,8 +47,8 @@ impl ForkMark {
     #[cold]
     pub(crate) fn advance(&self) -> u64 {
         // Right after a fork the child has one thread, so nobody races here.
-        let generation = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        self.word.store(generation, Ordering::Relaxed);
-        generation
+        let fork_count = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        self.word.store(fork_count, Ordering::Relaxed);
+        fork_count
     }
 }

@@ -5,10 +5,10 @@
 
 use crate::blocks::Blocks;
 use crate::facts::Contents;
+use crate::inline::Outcome;
 use crate::limits;
 use crate::local::SubFiles;
 use crate::names::removed;
-use crate::record::Outcome;
 use crate::rpc::DataJob;
 use crate::session::Client;
 use bivouac_layout::{FileLayout, Ino};
@@ -112,7 +112,7 @@ impl Handle {
     }
 
     pub(crate) fn open_id(&self) -> OpenId {
-        OpenId { agent: self.client.agent_number(), slot: self.id.index, generation: self.id.generation }
+        OpenId { agent: self.client.agent_number(), slot: self.id.index, incarnation: self.id.incarnation }
     }
 
     /// Access mode and status flags, as `F_GETFL` shows them.
@@ -215,7 +215,7 @@ impl Handle {
             if let Some(blocks) = self.in_blocks() {
                 return blocks.read(offset, buffer);
             }
-            match self.read_record(offset, buffer)? {
+            match self.read_inline(offset, buffer)? {
                 Outcome::Done(count) => return Ok(count),
                 Outcome::Moved => self.moved(self.learn_layout()?)?,
             }
@@ -230,7 +230,7 @@ impl Handle {
     }
 
     /// Has a small file's data moved into blocks.
-    pub fn leave_record(&self) -> Result<(), Errno> {
+    pub fn leave_inline(&self) -> Result<(), Errno> {
         if self.in_blocks().is_none() {
             self.moved(self.spill()?)?;
         }
@@ -298,7 +298,7 @@ impl Handle {
                 }
                 return Ok(count);
             }
-            match self.write_record(offset, data)? {
+            match self.write_inline(offset, data)? {
                 Outcome::Done(count) => {
                     if sync {
                         self.client.meta_on(self.ino, &MetaRequest::Sync { ino: self.ino })?;
@@ -413,7 +413,7 @@ impl Handle {
     pub fn truncate(&self, size: u64) -> Result<(), Errno> {
         self.usable()?;
         self.writable().map_err(|_| Errno::INVAL)?;
-        // The description keeps its older size generation: what it wrote before must not count at its close.
+        // The description keeps its older size version: what it wrote before must not count at its close.
         let attr = self.client.truncate_of(self.ino, size)?;
         self.learn(&attr);
         Ok(())
@@ -446,7 +446,7 @@ impl Handle {
         if offset >= end && !grow {
             return Ok(());
         }
-        self.leave_record()?;
+        self.leave_inline()?;
         let blocks = self.in_blocks().ok_or(Errno::IO)?;
         self.no_more_appending(slot)?;
         let mode = if keep && what == Fallocate::Extend { Fallocate::KeepSize } else { what };

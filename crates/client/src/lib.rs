@@ -9,7 +9,7 @@
 //! The way of a call: [`walk`] turns a path into a directory and a last name, with the directories on the way cached
 //! under the namespace version; [`rpc`] sends a request to the server of its shard, adapts to refusals (newer map,
 //! renamed directory, split directory) and repeats under the same identity what a broken connection left open;
-//! [`handle`] reads and writes: small files in their inode's record ([`record`]), larger ones block by block
+//! [`handle`] reads and writes: small files in their inode's record ([`inline`]), larger ones block by block
 //! ([`blocks`]), directly in the local sub-file where the block lies on this node ([`local`]), and in one exchange
 //! with all servers concerned where it does not.
 //!
@@ -26,6 +26,7 @@ mod fork;
 mod handle;
 pub mod hidden;
 mod holes;
+mod inline;
 pub mod limits;
 mod links;
 mod list;
@@ -35,7 +36,6 @@ mod named;
 mod names;
 mod number;
 mod open;
-mod record;
 mod rpc;
 mod session;
 mod shortcut;

@@ -14,7 +14,7 @@ pub(crate) struct Link {
     pub(crate) connection: Connection,
     claim: Claim,
     /// Generation of the process that made it: not to be used after a fork.
-    generation: u64,
+    fork_count: u64,
     /// The `vfork` child that made it, if it was one: its descriptor is only there. Otherwise 0.
     borrower: u32,
     /// Request slot of the session.
@@ -24,16 +24,16 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(connection: Connection, generation: u64, slot: u32) -> Link {
+    pub(crate) fn new(connection: Connection, fork_count: u64, slot: u32) -> Link {
         let claim = Claim::new(connection.fd());
         let process = process::real_pid();
         let borrower = if process == process::pid() { 0 } else { process };
-        Link { connection, claim, generation, borrower, slot, sequence: 0 }
+        Link { connection, claim, fork_count, borrower, slot, sequence: 0 }
     }
 
     /// Whether it can carry another request.
-    fn usable(&self, generation: u64) -> bool {
-        self.generation == generation && self.claim.holds() && !self.connection.is_broken()
+    fn usable(&self, fork_count: u64) -> bool {
+        self.fork_count == fork_count && self.claim.holds() && !self.connection.is_broken()
     }
 
     /// Gets rid of it. A descriptor number that the program has taken over is left alone.
@@ -56,8 +56,8 @@ impl Pool {
         Pool([const { AtomicPtr::new(std::ptr::null_mut()) }; KEPT])
     }
 
-    /// An idle connection of this process's generation, if there is one.
-    pub(crate) fn take(&self, generation: u64) -> Option<Box<Link>> {
+    /// An idle connection of this process's fork count, if there is one.
+    pub(crate) fn take(&self, fork_count: u64) -> Option<Box<Link>> {
         for place in &self.0 {
             if place.load(Ordering::Relaxed).is_null() {
                 continue;
@@ -69,7 +69,7 @@ impl Pool {
             // SAFETY: pointers in the pool come from Box::into_raw in `give`, and the swap made this thread the only
             // one that has it.
             let link = unsafe { Box::from_raw(taken) };
-            if link.usable(generation) {
+            if link.usable(fork_count) {
                 return Some(link);
             }
             link.discard();
@@ -78,8 +78,8 @@ impl Pool {
     }
 
     /// Puts a connection back, or closes it when there are enough or it is broken.
-    pub(crate) fn give(&self, link: Box<Link>, generation: u64) {
-        if !link.usable(generation) {
+    pub(crate) fn give(&self, link: Box<Link>, fork_count: u64) {
+        if !link.usable(fork_count) {
             return link.discard();
         }
         let pointer = Box::into_raw(link);

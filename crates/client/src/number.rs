@@ -13,7 +13,7 @@ use crate::walk::{Failing, Last, led_to};
 use bivouac_layout::Ino;
 use bivouac_node::SlotId;
 use bivouac_node::release::{KIND_FILE, release};
-use bivouac_proto::attr::{Attr, FileKind, RECORD_MAX};
+use bivouac_proto::attr::{Attr, FileKind, INLINE_MAX};
 use bivouac_proto::meta::{Create, MetaReply, MetaRequest, OpenHow, SetAttr};
 use bivouac_proto::{Errno, OpenId};
 use std::io::IoSliceMut;
@@ -89,7 +89,7 @@ impl Client {
     /// Opens a file; `flags` as for `open(2)`, of which O_CREAT and O_EXCL do not count.
     pub fn open_number(&'static self, ino: Ino, flags: i32) -> Result<OpenedFile, Errno> {
         self.opening(flags, |how, open| {
-            let mut record = [0; RECORD_MAX];
+            let mut record = [0; INLINE_MAX];
             let request = MetaRequest::OpenInode { ino, how, open };
             match self.meta_with(ino, &request, &[], &mut [IoSliceMut::new(&mut record)])?.0 {
                 MetaReply::Opened { attr, .. } => Ok((attr, false)),
@@ -110,7 +110,7 @@ impl Client {
         let exclusive = flags & libc::O_EXCL != 0;
         self.opening(flags, |how, open| {
             let how = OpenHow { create: Some(Create { mode, exclusive }), ..how };
-            let mut record = [0; RECORD_MAX];
+            let mut record = [0; INLINE_MAX];
             let opened = self.at_last(dir, name, |_, last| {
                 let Last::Name(place) = last else {
                     return Err(Errno::ISDIR.into());
@@ -154,7 +154,7 @@ impl Client {
     ) -> Result<OpenedFile, Errno> {
         let how = OpenHow { directory: false, ..how(flags) };
         let id = self.table().allocate().map_err(|e| Errno(e.raw_errno() as u16))?;
-        let name = OpenId { agent: self.agent_number(), slot: id.index, generation: id.generation };
+        let name = OpenId { agent: self.agent_number(), slot: id.index, incarnation: id.incarnation };
         let opened = open(how, name).and_then(|(attr, created)| match attr.kind {
             FileKind::File => Ok((attr, created)),
             FileKind::Directory => Err(Errno::ISDIR),
@@ -183,7 +183,7 @@ impl Client {
         let slot = self.table().slot(id).ok_or(Errno::BADF)?;
         slot.ino.store(attr.ino.0, Ordering::Relaxed);
         slot.flags.store((flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC)) as u32, Ordering::Relaxed);
-        slot.size_generation.store(attr.size_generation, Ordering::Relaxed);
+        slot.size_version.store(attr.size_version, Ordering::Relaxed);
         slot.kind.store(KIND_FILE, Ordering::Release);
         let handle = Handle::new(self, id, attr.ino, false);
         handle.learn(attr);

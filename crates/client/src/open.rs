@@ -9,7 +9,7 @@ use crate::walk::{Failing, Last, Place, Walk, led_to};
 use bivouac_layout::{Ino, namespace};
 use bivouac_node::SlotId;
 use bivouac_node::release::{KIND_DIRECTORY, KIND_FILE, KIND_PATH, release};
-use bivouac_proto::attr::{Attr, FileKind, NAME_MAX, RECORD_MAX, Store};
+use bivouac_proto::attr::{Attr, FileKind, INLINE_MAX, NAME_MAX, Store};
 use bivouac_proto::meta::{Create, MetaReply, MetaRequest, OpenHow};
 use bivouac_proto::{Errno, OpenId};
 use std::io::IoSliceMut;
@@ -118,7 +118,7 @@ impl Client {
         find: impl FnOnce(OpenId) -> Result<(Found, Option<(Ino, Vec<u8>)>), Fail>,
     ) -> Result<(Arc<Handle>, T), Fail> {
         let id = self.table().allocate().map_err(|e| Errno(e.raw_errno() as u16))?;
-        let open = OpenId { agent: self.agent_number(), slot: id.index, generation: id.generation };
+        let open = OpenId { agent: self.agent_number(), slot: id.index, incarnation: id.incarnation };
         let opened = before(id).map_err(Fail::from).and_then(|made| {
             let (found, named) = find(open)?;
             Ok((self.filled(id, found, flags, named)?, made))
@@ -160,7 +160,7 @@ impl Client {
         slot.kind.store(kind, Ordering::Release);
         let mut handle = Handle::new(self, id, ino, kind == KIND_DIRECTORY);
         if let Found::File(attr, contents) = found {
-            slot.size_generation.store(attr.size_generation, Ordering::Relaxed);
+            slot.size_version.store(attr.size_version, Ordering::Relaxed);
             handle.learn(&attr);
             handle.contents = contents;
         }
@@ -205,14 +205,14 @@ impl Client {
         if !create && let Some(known) = self.open_known(walk, &place, flags, follow)? {
             return Ok(known);
         }
-        let mut record = [0; RECORD_MAX];
+        let mut record = [0; INLINE_MAX];
         let shard = namespace::entry_shard(dir, self.cache().is_split(dir), &place.name);
         let before = self.before(shard);
         let into = &mut [IoSliceMut::new(&mut record)];
         let (reply, len) = self.entry(&place, into, |at| MetaRequest::Open { at, how, open })?;
         let (attr, target) = match reply {
             MetaReply::Opened { attr, target, .. } => {
-                if attr.kind == FileKind::File && attr.store == Store::Record {
+                if attr.kind == FileKind::File && attr.store == Store::Inline {
                     let read = record.get(..len).filter(|_| how.read);
                     let contents = read.and_then(|read| self.keep(before, &attr, read));
                     return Ok(Found::File(attr, contents));
@@ -349,7 +349,7 @@ impl Client {
         if path_only {
             return Ok(Found::Path(ino));
         }
-        let mut record = [0; RECORD_MAX];
+        let mut record = [0; INLINE_MAX];
         let into = &mut [IoSliceMut::new(&mut record)];
         let request = MetaRequest::OpenInode { ino, how: how(flags), open };
         let MetaReply::Opened { attr, .. } = self.meta_with(ino, &request, &[], into)?.0 else {

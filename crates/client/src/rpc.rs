@@ -106,7 +106,7 @@ impl Client {
         let received = self.call(To::Shard(ino.shard()), &body, &[], &mut [], Some(watch));
         match received {
             Ok(Received { reply: Reply::Meta(reply), .. }) => Ok(reply),
-            Ok(Received { reply: Reply::Done, .. }) => Ok(MetaReply::Conflict(None)),
+            Ok(Received { reply: Reply::Done, .. }) => Ok(MetaReply::Done),
             Ok(_) => Err(Errno::PROTO),
             Err(Failure::Errno(errno)) => Err(errno),
             Err(Failure::Refused(_)) => Err(Errno::STALE),
@@ -128,7 +128,7 @@ impl Client {
         }
     }
 
-    /// A request to the metadata. [`Reply::Done`] is answered as an empty conflict list, which nobody looks at.
+    /// A request to the metadata.
     pub(crate) fn meta(
         &self,
         to: To,
@@ -141,7 +141,7 @@ impl Client {
         let received = self.call(to, &body, payload, into, None)?;
         match received.reply {
             Reply::Meta(reply) => Ok((reply, received.payload_len)),
-            Reply::Done => Ok((MetaReply::Conflict(None), received.payload_len)),
+            Reply::Done => Ok((MetaReply::Done, received.payload_len)),
             _ => Err(Errno::PROTO.into()),
         }
     }
@@ -163,7 +163,7 @@ impl Client {
             })?;
         match received.reply {
             Reply::Data(reply) => Ok((reply, received.payload_len, received.fd)),
-            Reply::Done => Ok((DataReply::Passed, received.payload_len, received.fd)),
+            Reply::Done => Ok((DataReply::Done, received.payload_len, received.fd)),
             _ => Err(Errno::PROTO),
         }
     }
@@ -460,7 +460,7 @@ impl Client {
                 let opened = open_parts(received.header.status, link.connection.body());
                 *slot = match opened {
                     Ok(Reply::Data(reply)) => Some(Ok((reply, received.payload_len))),
-                    Ok(Reply::Done) => Some(Ok((DataReply::Passed, received.payload_len))),
+                    Ok(Reply::Done) => Some(Ok((DataReply::Done, received.payload_len))),
                     Ok(_) => Some(Err(Errno::PROTO)),
                     Err(Failure::Errno(errno)) => Some(Err(errno)),
                     // Repeated alone, where refusals are understood.

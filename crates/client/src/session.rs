@@ -54,14 +54,14 @@ pub struct Client {
     pages: Pages,
     /// The directory that was listed last, as a hint.
     pub(crate) listing: Listing,
-    /// The session and the process generation that it belongs to.
+    /// The session and the fork count that it belongs to.
     session: AtomicU64,
-    session_generation: AtomicU64,
+    session_forks: AtomicU64,
     /// Who owns this process's locks: its first session, which an exec does not change.
     owner: AtomicU64,
     /// Nobody but the caller has this client: what is replaced can be freed.
     sole: AtomicBool,
-    /// The generation (upper half) whose session a thread is about to begin, and the thread.
+    /// The fork count (upper half) whose session a thread is about to begin, and the thread.
     renewing: AtomicU64,
     slots: AtomicU32,
     pools: Box<[Pool]>,
@@ -86,7 +86,7 @@ impl Client {
         let agent_error = |source| ClientError::Agent { name: environment.name.clone(), source };
         let fork = ForkMark::new()
             .map_err(|e| agent_error(TransportError::System(Errno(e.raw_os_error() as u16))))?;
-        let mut link = connect_agent(environment, &key, uid, &credentials, fork.generation(), ANY_DEPLOYMENT)
+        let mut link = connect_agent(environment, &key, uid, &credentials, fork.count(), ANY_DEPLOYMENT)
             .map_err(agent_error)?;
         let reply = ask_agent(&mut link, &attach_request()).map_err(agent_error)?;
         let Some(AgentReply::Attached { session, owner, locked, agent, node, run_dir, map, namespace }) =
@@ -109,7 +109,7 @@ impl Client {
             node_dir: run_dir.into_bytes(),
             table,
             session: AtomicU64::new(session),
-            session_generation: AtomicU64::new(fork.generation()),
+            session_forks: AtomicU64::new(fork.count()),
             owner: AtomicU64::new(owner),
             fork,
             map: AtomicPtr::new(Box::into_raw(map)),
@@ -130,7 +130,7 @@ impl Client {
             deserted: AtomicBool::new(false),
             local_access: local_access(),
         };
-        client.agents.give(link, client.fork.generation());
+        client.agents.give(link, client.fork.count());
         Ok(client)
     }
 
@@ -221,28 +221,28 @@ impl Client {
 
     /// Asks the agent for the current map.
     pub(crate) fn refresh_map(&self) -> Result<(), TransportError> {
-        let generation = self.fork.generation();
+        let fork_count = self.fork.count();
         let mut link = self.agent_link()?;
         let answer = ask_agent(&mut link, &AgentRequest::Map);
         if let Ok(Some(AgentReply::Map(map))) = &answer {
             self.learn_map(map.clone());
         }
-        self.agents.give(link, generation);
+        self.agents.give(link, fork_count);
         answer.map(|_| ())
     }
 
     /// Tells the agent something for which no answer is needed but its having been heard.
     pub(crate) fn tell_agent(&self, request: &AgentRequest) -> Result<(), Errno> {
-        let generation = self.fork.generation();
+        let fork_count = self.fork.count();
         let mut link = self.agent_link().map_err(|e| e.errno())?;
         let told = ask_agent(&mut link, request);
-        self.agents.give(link, generation);
+        self.agents.give(link, fork_count);
         told.map(|_| ()).map_err(|e| e.errno())
     }
 
     fn agent_link(&self) -> Result<Box<Link>, TransportError> {
-        let generation = self.fork.generation();
-        if let Some(link) = self.agents.take(generation) {
+        let fork_count = self.fork.count();
+        if let Some(link) = self.agents.take(fork_count) {
             return Ok(link);
         }
         connect_agent(
@@ -250,7 +250,7 @@ impl Client {
             &self.key,
             self.uid,
             &self.credentials,
-            generation,
+            fork_count,
             self.map().deployment,
         )
     }
@@ -290,8 +290,8 @@ impl Client {
         &self.askers[id.index as usize % ASKERS]
     }
 
-    pub(crate) fn process_generation(&self) -> u64 {
-        self.fork.generation()
+    pub(crate) fn fork_count(&self) -> u64 {
+        self.fork.count()
     }
 
     pub(crate) fn pages(&self) -> &Pages {
@@ -300,18 +300,18 @@ impl Client {
 
     /// The session of this process; a fork's child gets its own at its first call.
     pub(crate) fn session(&self) -> Result<u64, Errno> {
-        let generation = self.fork.generation();
-        while self.session_generation.load(Ordering::Acquire) != generation {
-            let me = generation << 32 | u64::from(bivouac_node::process::tid());
+        let fork_count = self.fork.count();
+        while self.session_forks.load(Ordering::Acquire) != fork_count {
+            let me = fork_count << 32 | u64::from(bivouac_node::process::tid());
             let renewing = self.renewing.load(Ordering::Relaxed);
             if renewing == me {
                 // A signal handler has interrupted it, in this very thread: waiting would be for ever.
                 return Err(Errno::IO);
             }
-            if renewing >> 32 != generation
+            if renewing >> 32 != fork_count
                 && self.renewing.compare_exchange(renewing, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
             {
-                let renewed = self.renew(generation);
+                let renewed = self.renew(fork_count);
                 if renewed.is_err() {
                     self.renewing.store(0, Ordering::Release);
                 }
@@ -334,7 +334,7 @@ impl Client {
     }
 
     /// Begins the session of a fork's child.
-    fn renew(&self, generation: u64) -> Result<(), Errno> {
+    fn renew(&self, fork_count: u64) -> Result<(), Errno> {
         // Locks of the parent's may have been held by threads that this process does not have.
         let cache = Box::into_raw(Box::new(Cache::new(self.namespace())));
         self.let_go(self.cache.swap(cache, Ordering::AcqRel));
@@ -350,8 +350,8 @@ impl Client {
         self.let_go(self.held.swap(held, Ordering::AcqRel));
         self.owner.store(owner, Ordering::Relaxed);
         self.session.store(session, Ordering::Relaxed);
-        self.session_generation.store(generation, Ordering::Release);
-        self.agents.give(link, generation);
+        self.session_forks.store(fork_count, Ordering::Release);
+        self.agents.give(link, fork_count);
         Ok(())
     }
 
@@ -365,15 +365,15 @@ impl Client {
 
     /// Whether this process has begun its session (a fork's child has not, before its first call).
     pub(crate) fn has_session(&self) -> bool {
-        self.session_generation.load(Ordering::Acquire) == self.fork.generation()
+        self.session_forks.load(Ordering::Acquire) == self.fork.count()
     }
 
     /// A connection to a server, of this thread alone until it is given back.
     pub(crate) fn take_link(&self, server: ServerId) -> Result<Box<Link>, TransportError> {
         let pool = self.pools.get(usize::from(server.0)).ok_or(TransportError::System(Errno::IO))?;
         self.session().map_err(TransportError::System)?;
-        let generation = self.fork.generation();
-        if let Some(link) = pool.take(generation) {
+        let fork_count = self.fork.count();
+        if let Some(link) = pool.take(fork_count) {
             return Ok(link);
         }
         let map = self.map();
@@ -391,13 +391,13 @@ impl Client {
             self.learn_namespace(welcome.namespace);
         }
         let slot = self.slots.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::new(Link::new(connection, generation, slot)))
+        Ok(Box::new(Link::new(connection, fork_count, slot)))
     }
 
     /// Gives a connection back.
     pub(crate) fn give_link(&self, server: ServerId, link: Box<Link>) {
         match self.pools.get(usize::from(server.0)) {
-            Some(pool) => pool.give(link, self.fork.generation()),
+            Some(pool) => pool.give(link, self.fork.count()),
             None => link.discard(),
         }
     }
@@ -440,13 +440,13 @@ fn connect_agent(
     key: &Key,
     uid: u32,
     credentials: &Credentials,
-    generation: u64,
+    fork_count: u64,
     deployment: u64,
 ) -> Result<Box<Link>, TransportError> {
     let endpoint = Endpoint::Unix(bivouac_node::agent_socket(uid, &environment.name));
     let role = Role::Client { credentials: credentials.clone(), node: NodeId::NONE };
     let (connection, _) = Connection::connect(&endpoint, key, deployment, role, &connect_options())?;
-    Ok(Box::new(Link::new(connection, generation, 0)))
+    Ok(Box::new(Link::new(connection, fork_count, 0)))
 }
 
 fn attach_request() -> AgentRequest {

@@ -46,7 +46,7 @@ impl Shared {
         bytes[..8].copy_from_slice(&self.agent.to_ne_bytes());
         bytes[8..16].copy_from_slice(&self.ino.0.to_ne_bytes());
         bytes[16..20].copy_from_slice(&self.slot.index.to_ne_bytes());
-        bytes[20..].copy_from_slice(&self.slot.generation.to_ne_bytes());
+        bytes[20..].copy_from_slice(&self.slot.incarnation.to_ne_bytes());
         bytes
     }
 
@@ -56,7 +56,7 @@ impl Shared {
         let word = |index: usize| words.get(index).map_or(0, |word| u64::from_ne_bytes(*word));
         let (halves, _) = bytes.as_chunks::<4>();
         let half = |index: usize| halves.get(index).map_or(0, |half| u32::from_ne_bytes(*half));
-        let slot = SlotId { index: half(4), generation: half(5) };
+        let slot = SlotId { index: half(4), incarnation: half(5) };
         Shared { agent: word(0), ino: Ino(word(1)), slot }
     }
 }
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_description_is_named_in_so_many_bytes_and_read_back() {
-        let slot = SlotId { index: 7, generation: u32::MAX };
+        let slot = SlotId { index: 7, incarnation: u32::MAX };
         let shared = Shared { agent: 1 << 63 | 5, ino: Ino(0xABC_0000_0000_0001), slot };
         assert_eq!(Shared::from_bytes(&shared.to_bytes()), shared);
         assert_eq!((DESCRIBE >> 16 & 0x3fff, DESCRIBE >> 30, MAPS >> 30), (24, 2, 0));

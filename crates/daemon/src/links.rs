@@ -193,7 +193,7 @@ fn open(status: Status, body: &[u8]) -> Result<Reply, Failure> {
 fn data_reply(reply: Reply) -> Result<DataReply, Errno> {
     match reply {
         Reply::Data(reply) => Ok(reply),
-        Reply::Done => Ok(DataReply::Passed),
+        Reply::Done => Ok(DataReply::Done),
         _ => Err(Errno::PROTO),
     }
 }

@@ -97,22 +97,22 @@ pub(crate) fn data_locally(
         }
         DataRequest::Truncate { ino, size, extend } => {
             store.truncate(ino, size, extend)?;
-            DataReply::Passed
+            DataReply::Done
         }
         DataRequest::Fallocate { ino, offset, len, mode } => {
             store.fallocate(ino, offset, len, mode)?;
-            DataReply::Passed
+            DataReply::Done
         }
         DataRequest::Seek { ino, offset, end, hole, share } => {
             DataReply::Position { offset: store.seek_share(ino, offset..end, share, hole)? }
         }
         DataRequest::Sync { ino } => {
             store.sync(ino)?;
-            DataReply::Passed
+            DataReply::Done
         }
         DataRequest::Remove { ino } => {
             store.remove(ino)?;
-            DataReply::Passed
+            DataReply::Done
         }
         DataRequest::Space => {
             let space = store.space()?;
@@ -149,8 +149,8 @@ fn about<'a>(request: &MetaRequest<'a>) -> About<'a> {
         | R::Release { ino, .. }
         | R::Reopen { ino, .. }
         | R::Truncate { ino, .. }
-        | R::ReadRecord { ino, .. }
-        | R::WriteRecord { ino, .. }
+        | R::ReadInline { ino, .. }
+        | R::WriteInline { ino, .. }
         | R::Spill { ino }
         | R::Append { ino }
         | R::Parent { ino }

@@ -99,14 +99,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let how =
         OpenHow { write: true, create: Some(Create { mode: 0o644, exclusive: true }), ..OpenHow::default() };
-    let open = OpenId { agent: 1, slot: 1, generation: 1 };
+    let open = OpenId { agent: 1, slot: 1, incarnation: 1 };
     each("create, write 8 bytes, close", &mut |at| {
         let Reply::Meta(MetaReply::Opened { attr, .. }) = send(MetaRequest::Open { at, how, open }, &[])?
         else {
             return Err(Errno::PROTO.into());
         };
         let ino = attr.ino;
-        send(MetaRequest::WriteRecord { ino, offset: 0 }, b"8 bytes.")?;
+        send(MetaRequest::WriteInline { ino, offset: 0 }, b"8 bytes.")?;
         send(MetaRequest::Release { ino, open, wrote: None }, &[]).map(drop)
     })?;
     let used = ALLOCATED.load(Ordering::Relaxed) - before;

@@ -3,9 +3,9 @@
 use crate::access::{EXECUTE, READ, SET_GID, WRITE, in_group, mode_after_chown};
 use crate::draft::Draft;
 use crate::error::Op;
+use crate::inode::{Body, Inode};
 use crate::layouts;
 use crate::names::shown;
-use crate::record::{Body, Inode};
 use crate::store::{Caller, Core, Outside, repeated};
 use bivouac_layout::Ino;
 use bivouac_proto::auth::Credentials;
@@ -24,7 +24,7 @@ const TOO_BIG: Errno = Errno(7);
 
 impl<O: Outside> Core<O> {
     pub(crate) fn get_attr(&self, ino: Ino) -> Result<Reply, Failure> {
-        let found = self.stripes.with(ino.shard(), |bench| shown(bench, ino))?;
+        let found = self.partitions.with(ino.shard(), |locked| shown(locked, ino))?;
         let attr = self.with_parts(found.attr, found.mtime_set)?;
         Ok(Reply::Meta(MetaReply::Attr(Box::new(attr))))
     }
@@ -53,25 +53,25 @@ impl<O: Outside> Core<O> {
 
     pub(crate) fn set_attr(&self, caller: &Caller, ino: Ino, set: SetAttr) -> Result<Reply, Failure> {
         let now = self.outside.now();
-        let (shown, split_owner, closes) = self.stripes.with(ino.shard(), |bench| {
-            bench.shard.is_not_leaving(ino)?;
-            let inode = bench.shard.inode(ino)?;
+        let (shown, split_owner, closes) = self.partitions.with(ino.shard(), |locked| {
+            locked.shard.is_not_leaving(ino)?;
+            let inode = locked.shard.inode(ino)?;
             let before = inode.owner();
             may_set(&inode, &set, &caller.credentials)?;
             let mut draft = Draft::new(now);
-            if let Some(inode) = draft.inode(bench.shard, ino) {
+            if let Some(inode) = draft.inode(locked.shard, ino) {
                 change(inode, &set, &caller.credentials, now);
             }
-            bench.commit(draft)?;
-            let shown = shown(bench, ino)?;
-            let after = bench.shard.inode(ino)?.owner();
+            locked.commit(draft)?;
+            let shown = shown(locked, ino)?;
+            let after = locked.shard.inode(ino)?.owner();
             let is_directory = shown.attr.kind == FileKind::Directory;
             // Who could search it before may not be able to now.
             let search = |mode: u16| mode & 0o111;
             let closes = is_directory
                 && (search(before.mode) & !search(after.mode) != 0
                     || (before.uid, before.gid) != (after.uid, after.gid));
-            let layout = bench.shard.inode(ino)?.template();
+            let layout = locked.shard.inode(ino)?.template();
             let split_owner = (shown.attr.split && before != after).then_some((after, layout));
             Ok((shown, split_owner, closes))
         })?;
@@ -87,9 +87,9 @@ impl<O: Outside> Core<O> {
     }
 
     pub(crate) fn parent(&self, ino: Ino) -> Result<Reply, Failure> {
-        self.stripes.with(ino.shard(), |bench| {
-            bench.shard.inode_is_free(ino)?;
-            let inode = bench.shard.inodes.get(ino).ok_or(Refusal::UnknownDirectory)?;
+        self.partitions.with(ino.shard(), |locked| {
+            locked.shard.inode_is_free(ino)?;
+            let inode = locked.shard.inodes.get(ino).ok_or(Refusal::UnknownDirectory)?;
             let place = inode.as_directory().ok_or(Errno::NOTDIR)?;
             Ok(Reply::Meta(MetaReply::Parent { parent: place.parent, name: place.name.to_vec() }))
         })
@@ -97,9 +97,9 @@ impl<O: Outside> Core<O> {
 
     /// An inode for a coordinator's checks. Waits while an intent holds it.
     pub(crate) fn inode_here(&self, ino: Ino) -> Result<(Attr, Ino), Failure> {
-        self.stripes.with(ino.shard(), |bench| {
-            bench.shard.inode_is_free(ino)?;
-            let inode = bench.shard.inode(ino)?;
+        self.partitions.with(ino.shard(), |locked| {
+            locked.shard.inode_is_free(ino)?;
+            let inode = locked.shard.inode(ino)?;
             Ok((inode.attr(ino), inode.as_directory().map_or(Ino(0), |d| d.parent)))
         })
     }
@@ -112,8 +112,8 @@ impl<O: Outside> Core<O> {
         out: &mut Vec<u8>,
     ) -> Result<Reply, Failure> {
         let layout = layouts::meaning(name).map(|shown| (shown, self.outside.map()));
-        self.stripes.with(ino.shard(), |bench| {
-            let inode = bench.shard.inode(ino)?;
+        self.partitions.with(ino.shard(), |locked| {
+            let inode = locked.shard.inode(ino)?;
             check_xattr(&inode, name, &caller.credentials, false)?;
             if let Some((shown, map)) = &layout {
                 out.extend_from_slice(layouts::text(&inode, ino, map, *shown)?.as_bytes());
@@ -131,8 +131,8 @@ impl<O: Outside> Core<O> {
     }
 
     pub(crate) fn list_xattr(&self, caller: &Caller, ino: Ino, out: &mut Vec<u8>) -> Result<Reply, Failure> {
-        self.stripes.with(ino.shard(), |bench| {
-            let inode = bench.shard.inode(ino)?;
+        self.partitions.with(ino.shard(), |locked| {
+            let inode = locked.shard.inode(ino)?;
             if inode.as_directory().is_some_and(|d| !d.layout.is_empty()) {
                 out.extend_from_slice(layouts::WHOLE);
                 out.push(0);
@@ -159,11 +159,11 @@ impl<O: Outside> Core<O> {
             return self.set_layout(caller, ino, shown, Some(value), mode);
         }
         let now = self.outside.now();
-        self.stripes.with(ino.shard(), |bench| {
-            if let Some(reply) = repeated(bench.shard, &caller.id)? {
+        self.partitions.with(ino.shard(), |locked| {
+            if let Some(reply) = repeated(locked.shard, &caller.id)? {
                 return Ok(reply);
             }
-            let inode = bench.shard.inode(ino)?;
+            let inode = locked.shard.inode(ino)?;
             check_xattr(&inode, name, &caller.credentials, true)?;
             if value.len() > XATTR_MAX {
                 return Err(TOO_BIG.into());
@@ -180,7 +180,7 @@ impl<O: Outside> Core<O> {
                 return Err(Errno::NOSPC.into());
             }
             let mut draft = Draft::new(now);
-            if let Some(inode) = draft.inode(bench.shard, ino) {
+            if let Some(inode) = draft.inode(locked.shard, ino) {
                 let value = serde_bytes::ByteBuf::from(value);
                 inode.change_extra(|extra| match found {
                     Ok(index) => {
@@ -193,7 +193,7 @@ impl<O: Outside> Core<O> {
                 inode.ctime = now;
             }
             draft.answer(&caller.id, &Reply::Done);
-            bench.commit(draft)?;
+            locked.commit(draft)?;
             Ok(Reply::Done)
         })
     }
@@ -203,23 +203,23 @@ impl<O: Outside> Core<O> {
             return self.set_layout(caller, ino, shown, None, XattrMode::Replace);
         }
         let now = self.outside.now();
-        self.stripes.with(ino.shard(), |bench| {
-            if let Some(reply) = repeated(bench.shard, &caller.id)? {
+        self.partitions.with(ino.shard(), |locked| {
+            if let Some(reply) = repeated(locked.shard, &caller.id)? {
                 return Ok(reply);
             }
-            let inode = bench.shard.inode(ino)?;
+            let inode = locked.shard.inode(ino)?;
             check_xattr(&inode, name, &caller.credentials, true)?;
             let found = inode
                 .xattrs()
                 .binary_search_by(|(n, _)| n.as_slice().cmp(name))
                 .map_err(|_| Errno::NODATA)?;
             let mut draft = Draft::freeing(now);
-            if let Some(inode) = draft.inode(bench.shard, ino) {
+            if let Some(inode) = draft.inode(locked.shard, ino) {
                 inode.change_extra(|extra| drop(extra.xattrs.remove(found)));
                 inode.ctime = now;
             }
             draft.answer(&caller.id, &Reply::Done);
-            bench.commit(draft)?;
+            locked.commit(draft)?;
             Ok(Reply::Done)
         })
     }

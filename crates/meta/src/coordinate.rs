@@ -45,8 +45,8 @@ pub(crate) struct Active<'a, O: Outside> {
 impl<O: Outside> Drop for Active<'_, O> {
     fn drop(&mut self) {
         let number = self.id.number;
-        let _ = self.core.stripes.with(self.id.shard, |bench| {
-            bench.shard.active.remove(&number);
+        let _ = self.core.partitions.with(self.id.shard, |locked| {
+            locked.shard.active.remove(&number);
             Ok(())
         });
     }
@@ -56,16 +56,16 @@ impl<O: Outside> Core<O> {
     /// Begins an intent that `shard` coordinates.
     pub(crate) fn begin_intent(&self, shard: ShardId) -> Result<Active<'_, O>, Failure> {
         let now = self.outside.now();
-        let number = self.stripes.with(shard, |bench| {
-            let number = bench.shard.next_intent;
-            if number >= bench.shard.intent_limit {
+        let number = self.partitions.with(shard, |locked| {
+            let number = locked.shard.next_intent;
+            if number >= locked.shard.intent_limit {
                 // After a restart counting goes on behind these, so that none is ever given twice.
                 let mut draft = Draft::freeing(now);
                 draft.push(Mutation::IntentLimit(number + INTENT_NUMBERS));
-                bench.commit(draft)?;
+                locked.commit(draft)?;
             }
-            bench.shard.next_intent = number + 1;
-            bench.shard.active.insert(number);
+            locked.shard.next_intent = number + 1;
+            locked.shard.active.insert(number);
             Ok(number)
         })?;
         Ok(Active { core: self, id: IntentId { shard, number } })
@@ -97,20 +97,20 @@ impl<O: Outside> Core<O> {
     ) -> Result<Reply, Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
-        let (reply, grown) = self.stripes.with(home, |bench| {
+        let (reply, grown) = self.partitions.with(home, |locked| {
             let mut draft = Draft::new(now);
-            let made = draft.next_ino(bench.shard, home);
+            let made = draft.next_ino(locked.shard, home);
             let all: Vec<Step> =
                 plan.make.iter().chain(&plan.steps).map(|(_, s)| filled_in(s.clone(), made)).collect();
-            bench.shard.keys_are_free(&all)?;
+            locked.shard.keys_are_free(&all)?;
             for step in &all {
-                bench.shard.check(home, step, &all)?;
+                locked.shard.check(home, step, &all)?;
             }
-            bench.shard.perform(&mut draft, &map, &all, &[made]);
+            locked.shard.perform(&mut draft, &map, &all, &[made]);
             let reply = reply(made);
             draft.answer(&caller.id, &reply);
-            bench.commit(draft)?;
-            Ok((reply, bench.shard.grown_by(&all)))
+            locked.commit(draft)?;
+            Ok((reply, locked.shard.grown_by(&all)))
         })?;
         grown.into_iter().for_each(|dir| self.keeper.split(dir));
         Ok(reply)
@@ -206,21 +206,21 @@ impl<O: Outside> Core<O> {
     ) -> Result<(), Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
-        let grown = self.stripes.with(id.shard, |bench| {
-            let own = bench.shard.intents.get(&id).cloned();
+        let grown = self.partitions.with(id.shard, |locked| {
+            let own = locked.shard.intents.get(&id).cloned();
             let Prepared { steps, made, .. } =
                 own.unwrap_or(Prepared { steps: Vec::new(), made: Vec::new(), since: None, own: true });
             let mut draft = Draft::freeing(now);
-            bench.shard.perform(&mut draft, &map, &steps, &made);
+            locked.shard.perform(&mut draft, &map, &steps, &made);
             if !participants.is_empty() {
                 draft.push(Mutation::Decide(id.number, participants.to_vec()));
             }
             draft.answer(&caller.id, reply);
-            bench.commit(draft)?;
-            bench.shard.intents.remove(&id);
-            bench.shard.release_keys(id, &steps);
-            bench.shard.active.remove(&id.number);
-            Ok(bench.shard.grown_by(&steps))
+            locked.commit(draft)?;
+            locked.shard.intents.remove(&id);
+            locked.shard.release_keys(id, &steps);
+            locked.shard.active.remove(&id.number);
+            Ok(locked.shard.grown_by(&steps))
         })?;
         grown.into_iter().for_each(|dir| self.keeper.split(dir));
         Ok(())
@@ -275,10 +275,10 @@ impl<O: Outside> Core<O> {
         self.once(caller, home, || {
             self.patiently(|| {
                 let now = self.outside.now();
-                let (owner, layout) = self.stripes.with(home, |bench| {
-                    let place = may_make(bench, caller, &at)?;
-                    let (_, owner) = bench.shard.home(at.dir, at.split, at.name)?;
-                    Ok((owner.inherit(&caller.credentials, mode, true), bench.shard.template(place)))
+                let (owner, layout) = self.partitions.with(home, |locked| {
+                    let place = may_make(locked, caller, &at)?;
+                    let (_, owner) = locked.shard.home(at.dir, at.split, at.name)?;
+                    Ok((owner.inherit(&caller.credentials, mode, true), locked.shard.template(place)))
                 })?;
                 let shard = directory_shard(at.dir, at.name);
                 let (mode, uid, gid) = owner.triple();
@@ -289,7 +289,7 @@ impl<O: Outside> Core<O> {
                     Step::PutEntry { dir: at.dir, name, ino: MADE, kind: FileKind::Directory, replace: None };
                 let plan = Plan { make: Some((shard, make)), steps: vec![(home, put)] };
                 self.carry_out(caller, home, plan, |ino| {
-                    let attr = crate::record::Inode::directory(owner, now, at.dir, at.name, layout).attr(ino);
+                    let attr = crate::inode::Inode::directory(owner, now, at.dir, at.name, layout).attr(ino);
                     Reply::Meta(MetaReply::Entry { attr: Box::new(attr), target: Vec::new() })
                 })
             })
@@ -322,11 +322,11 @@ impl<O: Outside> Core<O> {
 
     /// Checks that an entry can be removed by the caller, and says what it names.
     pub(crate) fn may_remove(&self, caller: &Caller, at: &At<'_>) -> Result<Named, Failure> {
-        let (named, owner) = self.stripes.with(shard_of(at), |bench| {
-            let (_, owner) = bench.shard.home(at.dir, at.split, at.name)?;
+        let (named, owner) = self.partitions.with(shard_of(at), |locked| {
+            let (_, owner) = locked.shard.home(at.dir, at.split, at.name)?;
             owner.check(&caller.credentials, crate::access::EXECUTE)?;
-            bench.shard.entry_is_free(at.dir, at.name)?;
-            let named = bench.shard.find(at.dir, at.name).ok_or(Errno::NOENT)?;
+            locked.shard.entry_is_free(at.dir, at.name)?;
+            let named = locked.shard.find(at.dir, at.name).ok_or(Errno::NOENT)?;
             owner.check(&caller.credentials, CHANGE_DIRECTORY)?;
             Ok((named, owner))
         })?;
@@ -363,7 +363,7 @@ impl<O: Outside> Core<O> {
         let home = shard_of(&at);
         self.once(caller, home, || {
             self.patiently(|| {
-                self.stripes.with(home, |bench| may_make(bench, caller, &at).map(drop))?;
+                self.partitions.with(home, |locked| may_make(locked, caller, &at).map(drop))?;
                 let now = self.outside.now();
                 let (mut attr, target) = self.linked(ino)?;
                 if attr.kind == FileKind::Directory {
@@ -385,7 +385,7 @@ impl<O: Outside> Core<O> {
     /// Attributes and, where it is at hand, the target of what is to be linked.
     fn linked(&self, ino: Ino) -> Result<(Attr, Vec<u8>), Failure> {
         if self.is_mine(ino.shard()) {
-            let shown = self.stripes.with(ino.shard(), |bench| shown(bench, ino))?;
+            let shown = self.partitions.with(ino.shard(), |locked| shown(locked, ino))?;
             return Ok((shown.attr, shown.target));
         }
         Ok((self.inode_anywhere(ino)?.0, Vec::new()))

@@ -3,8 +3,8 @@
 //! A draft reads through to the shard and sees its own inodes; counts of directories add up. Nothing is changed until the
 //! batch is committed.
 
+use crate::inode::{Body, Inode, Spread};
 use crate::mutation::{Batch, Mutation, Stamp};
-use crate::record::{Body, Inode, Spread};
 use crate::shard::{Answer, Home, Named, Shard};
 use bivouac_layout::{Ino, Map, ShardId};
 use bivouac_proto::header::RequestId;

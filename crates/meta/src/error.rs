@@ -77,16 +77,16 @@ impl LogError {
     }
 }
 
-/// Why a piece of work under a stripe's lock stops before its end.
+/// Why a piece of work under a partition's lock stops before its end.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// Somebody holds what it needs: let go of the stripe, and try again when something has changed.
+    /// Somebody holds what it needs: let go of the partition, and try again when something has changed.
     Wait,
     /// It fails.
     Fail(Failure),
 }
 
-/// Work under a stripe's lock.
+/// Work under a partition's lock.
 pub(crate) type Op<T> = Result<T, Stop>;
 
 impl From<Failure> for Stop {

@@ -7,13 +7,13 @@
 use crate::access::{WRITE, mode_after_write};
 use crate::draft::Draft;
 use crate::error::{Op, Stop};
+use crate::inode::{Blocks, Body, Inode};
 use crate::mutation::Mutation;
 use crate::opens::{end_busy, reap, stamp};
-use crate::record::{Blocks, Body, Inode};
+use crate::partition::LockedShard;
 use crate::store::{Caller, Core, Outside, repeated};
-use crate::stripe::Bench;
 use bivouac_layout::{FileLayout, Ino, ServerId, Template};
-use bivouac_proto::attr::{FILE_MAX, RECORD_MAX};
+use bivouac_proto::attr::{FILE_MAX, INLINE_MAX};
 use bivouac_proto::auth::Credentials;
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::RequestId;
@@ -22,13 +22,13 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, Errno, Refusal, Reply, Time};
 
 /// Changes the size of a file in its record; bytes that appear are zeros.
-pub(crate) fn resize_record(inode: &mut Inode, size: usize, now: Time, who: &Credentials) {
-    if let Body::Record(data) = &mut inode.body {
+pub(crate) fn resize_inline(inode: &mut Inode, size: usize, now: Time, who: &Credentials) {
+    if let Body::Inline(data) = &mut inode.body {
         let mut bytes = std::mem::take(data).into_vec();
         bytes.resize(size, 0);
         *data = bytes.into();
         inode.size = size as u64;
-        inode.size_generation += 1;
+        inode.size_version += 1;
         touch(inode, now, who);
     }
 }
@@ -52,23 +52,23 @@ enum Append {
         layout: FileLayout,
         end: Option<u64>,
         size: u64,
-        generation: u32,
+        size_version: u32,
     },
 }
 
 impl<O: Outside> Core<O> {
-    pub(crate) fn read_record(
+    pub(crate) fn read_inline(
         &self,
         ino: Ino,
         offset: u64,
         len: u32,
         out: &mut Vec<u8>,
     ) -> Result<Reply, Failure> {
-        self.stripes.with(ino.shard(), |bench| {
-            let inode = bench.shard.inode(ino)?;
-            let Body::Record(data) = &inode.body else {
+        self.partitions.with(ino.shard(), |locked| {
+            let inode = locked.shard.inode(ino)?;
+            let Body::Inline(data) = &inode.body else {
                 return Err(if inode.as_blocks().is_some() {
-                    Refusal::NotInRecord.into()
+                    Refusal::NotInline.into()
                 } else {
                     not_a_file(&inode)
                 });
@@ -80,7 +80,7 @@ impl<O: Outside> Core<O> {
         })
     }
 
-    pub(crate) fn write_record(
+    pub(crate) fn write_inline(
         &self,
         caller: &Caller,
         ino: Ino,
@@ -88,27 +88,27 @@ impl<O: Outside> Core<O> {
         payload: &[u8],
     ) -> Result<Reply, Failure> {
         let now = self.outside.now();
-        self.stripes.with(ino.shard(), |bench| {
-            if let Some(reply) = repeated(bench.shard, &caller.id)? {
+        self.partitions.with(ino.shard(), |locked| {
+            if let Some(reply) = repeated(locked.shard, &caller.id)? {
                 return Ok(reply);
             }
-            let inode = bench.shard.inode(ino)?;
+            let inode = locked.shard.inode(ino)?;
             match &inode.body {
-                Body::Record(_) => {}
-                Body::Blocks(_) => return Err(Refusal::NotInRecord.into()),
+                Body::Inline(_) => {}
+                Body::Blocks(_) => return Err(Refusal::NotInline.into()),
                 _ => return Err(not_a_file(&inode)),
             }
-            let end = offset.checked_add(payload.len() as u64).filter(|end| *end <= RECORD_MAX as u64);
+            let end = offset.checked_add(payload.len() as u64).filter(|end| *end <= INLINE_MAX as u64);
             let Some(end) = end else {
-                return Err(Refusal::NotInRecord.into());
+                return Err(Refusal::NotInline.into());
             };
-            bench.shard.is_not_busy(ino)?;
+            locked.shard.is_not_busy(ino)?;
             if payload.is_empty() {
                 return Ok(Reply::Done);
             }
             let mut draft = Draft::new(now);
-            if let Some(inode) = draft.inode(bench.shard, ino)
-                && let Body::Record(data) = &mut inode.body
+            if let Some(inode) = draft.inode(locked.shard, ino)
+                && let Body::Inline(data) = &mut inode.body
             {
                 let (offset, end) = (offset as usize, end as usize);
                 if end > data.len() {
@@ -124,7 +124,7 @@ impl<O: Outside> Core<O> {
                 touch(inode, now, &caller.credentials);
             }
             draft.answer(&caller.id, &Reply::Done);
-            bench.commit(draft)?;
+            locked.commit(draft)?;
             Ok(Reply::Done)
         })
     }
@@ -137,22 +137,22 @@ impl<O: Outside> Core<O> {
     fn spill_now(&self, ino: Ino) -> Result<Attr, Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
-        let step = self.stripes.with(ino.shard(), |bench| {
-            bench.shard.is_not_busy(ino)?;
-            let inode = bench.shard.inode(ino)?;
+        let step = self.partitions.with(ino.shard(), |locked| {
+            locked.shard.is_not_busy(ino)?;
+            let inode = locked.shard.inode(ino)?;
             let layout = inode.layout(ino, &map);
             match &inode.body {
                 Body::Blocks(_) => Ok(Err(inode.attr(ino))),
                 // What a crash in an earlier try left at the server is to go first.
-                Body::Record(_) if bench.shard.purges.contains_key(&ino) => Err(Stop::Wait),
-                Body::Record(data) if data.is_empty() => Ok(Err(move_out(bench, ino, &layout, now, false)?)),
-                Body::Record(data) => {
+                Body::Inline(_) if locked.shard.purges.contains_key(&ino) => Err(Stop::Wait),
+                Body::Inline(data) if data.is_empty() => Ok(Err(move_out(locked, ino, &layout, now, false)?)),
+                Body::Inline(data) => {
                     let data = data.clone();
                     let holder = layout.server_at(&map, 0).ok_or(Errno::IO)?;
                     let mut draft = Draft::new(now);
                     draft.push(Mutation::PutPurge(ino, vec![holder]));
-                    bench.commit(draft)?;
-                    bench.shard.live.entry(ino).or_default().busy = true;
+                    locked.commit(draft)?;
+                    locked.shard.live.entry(ino).or_default().busy = true;
                     Ok(Ok((data, layout, holder)))
                 }
                 _ => Err(not_a_file(&inode)),
@@ -173,12 +173,12 @@ impl<O: Outside> Core<O> {
             Ok(_) => Err(Errno::PROTO),
             Err(errno) => Err(errno),
         };
-        let result = self.stripes.with(ino.shard(), |bench| {
-            end_busy(bench, ino);
+        let result = self.partitions.with(ino.shard(), |locked| {
+            end_busy(locked, ino);
             written?;
-            bench.shard.inode(ino)?;
-            let attr = move_out(bench, ino, &layout, now, true)?;
-            reap(bench, &map, ino, now)?;
+            locked.shard.inode(ino)?;
+            let attr = move_out(locked, ino, &layout, now, true)?;
+            reap(locked, &map, ino, now)?;
             Ok(attr)
         });
         if result.is_err() {
@@ -191,20 +191,20 @@ impl<O: Outside> Core<O> {
         if size > FILE_MAX {
             return Err(Errno::FBIG.into());
         }
-        self.stripes.with(ino.shard(), |bench| {
+        self.partitions.with(ino.shard(), |locked| {
             // A description that is open for writing may cut whatever the mode says, and only the owner can have
             // one against the mode; the client checks what a path asks for.
-            let owner = bench.shard.inode(ino)?.owner();
+            let owner = locked.shard.inode(ino)?.owner();
             Ok(owner.check_owner_or(&caller.credentials, WRITE)?)
         })?;
         self.once(caller, ino.shard(), || {
-            let attr = self.cut(ino, size, &caller.credentials, &caller.id)?;
+            let attr = self.set_size(ino, size, &caller.credentials, &caller.id)?;
             Ok(Reply::Meta(MetaReply::Attr(Box::new(attr))))
         })
     }
 
     /// Sets a file's size. The attributes are what request `id` is answered with.
-    pub(crate) fn cut(
+    pub(crate) fn set_size(
         &self,
         ino: Ino,
         size: u64,
@@ -214,30 +214,30 @@ impl<O: Outside> Core<O> {
         let now = self.outside.now();
         loop {
             // `None`: out of the record first.
-            let step = self.stripes.with(ino.shard(), |bench| {
-                bench.shard.is_not_busy(ino)?;
-                let inode = bench.shard.inode(ino)?;
+            let step = self.partitions.with(ino.shard(), |locked| {
+                locked.shard.is_not_busy(ino)?;
+                let inode = locked.shard.inode(ino)?;
                 match &inode.body {
-                    Body::Record(_) if size <= RECORD_MAX as u64 => {
+                    Body::Inline(_) if size <= INLINE_MAX as u64 => {
                         let mut draft = Draft::new(now);
                         draft.frees = size <= inode.size;
-                        if let Some(inode) = draft.inode(bench.shard, ino) {
-                            resize_record(inode, size as usize, now, who);
+                        if let Some(inode) = draft.inode(locked.shard, ino) {
+                            resize_inline(inode, size as usize, now, who);
                             let attr = inode.attr(ino);
                             draft.answer(id, &Reply::Meta(MetaReply::Attr(Box::new(attr))));
                         }
-                        bench.commit(draft)?;
-                        Ok(Some(Err(bench.shard.inode(ino)?.attr(ino))))
+                        locked.commit(draft)?;
+                        Ok(Some(Err(locked.shard.inode(ino)?.attr(ino))))
                     }
-                    Body::Record(_) => Ok(None),
+                    Body::Inline(_) => Ok(None),
                     Body::Blocks(blocks) => {
                         let before = (inode.size, blocks.as_ref().clone());
                         let mut draft = Draft::freeing(now);
-                        if let Some(blocks) = draft.inode(bench.shard, ino).and_then(Inode::blocks_mut) {
-                            blocks.cut = Some(size);
+                        if let Some(blocks) = draft.inode(locked.shard, ino).and_then(Inode::blocks_mut) {
+                            blocks.truncating = Some(size);
                         }
-                        bench.commit(draft)?;
-                        bench.shard.live.entry(ino).or_default().busy = true;
+                        locked.commit(draft)?;
+                        locked.shard.live.entry(ino).or_default().busy = true;
                         Ok(Some(Ok(before)))
                     }
                     _ => Err(not_a_file(&inode)),
@@ -249,48 +249,48 @@ impl<O: Outside> Core<O> {
                 }
                 Some(Err(attr)) => return Ok(attr),
                 Some(Ok((old, blocks))) => {
-                    let cut = self.cut_blocks(ino, &blocks, old, size);
-                    return self.end_cut(ino, size, who, id, cut);
+                    let truncated = self.truncate_blocks(ino, &blocks, old, size);
+                    return self.end_truncation(ino, size, who, id, truncated);
                 }
             }
         }
     }
 
-    /// Does a cut again that a crash interrupted.
-    pub(crate) fn redo_cut(&self, ino: Ino) -> Result<(), Failure> {
-        let found = self.stripes.with(ino.shard(), |bench| {
-            let inode = bench.shard.inode(ino)?;
-            let Some(size) = inode.as_blocks().and_then(|b| b.cut) else {
+    /// Does a truncation again that a crash interrupted.
+    pub(crate) fn redo_truncation(&self, ino: Ino) -> Result<(), Failure> {
+        let found = self.partitions.with(ino.shard(), |locked| {
+            let inode = locked.shard.inode(ino)?;
+            let Some(size) = inode.as_blocks().and_then(|b| b.truncating) else {
                 return Ok(None);
             };
-            bench.shard.is_not_busy(ino)?;
+            locked.shard.is_not_busy(ino)?;
             let blocks = inode.as_blocks().cloned();
-            bench.shard.live.entry(ino).or_default().busy = true;
+            locked.shard.live.entry(ino).or_default().busy = true;
             Ok(blocks.map(|blocks| (size, blocks)))
         })?;
         let Some((size, blocks)) = found else {
             return Ok(());
         };
-        let cut = self.cut_blocks(ino, &blocks, u64::MAX, size);
-        let again = cut.is_err();
+        let truncated = self.truncate_blocks(ino, &blocks, u64::MAX, size);
+        let again = truncated.is_err();
         let (root, nobody) = (Credentials::default(), RequestId::default());
-        let result = self.end_cut(ino, size, &root, &nobody, cut);
+        let result = self.end_truncation(ino, size, &root, &nobody, truncated);
         if again {
             // Still owed.
             let now = self.outside.now();
-            self.stripes.with(ino.shard(), |bench| {
+            self.partitions.with(ino.shard(), |locked| {
                 let mut draft = Draft::freeing(now);
-                if let Some(blocks) = draft.inode(bench.shard, ino).and_then(Inode::blocks_mut) {
-                    blocks.cut = Some(size);
+                if let Some(blocks) = draft.inode(locked.shard, ino).and_then(Inode::blocks_mut) {
+                    blocks.truncating = Some(size);
                 }
-                bench.commit(draft)
+                locked.commit(draft)
             })?;
         }
         result.map(drop)
     }
 
     /// Cuts the sub-files that can be longer than `size`, and lengthens that of the last byte.
-    fn cut_blocks(&self, ino: Ino, blocks: &Blocks, old: u64, size: u64) -> Result<(), Errno> {
+    fn truncate_blocks(&self, ino: Ino, blocks: &Blocks, old: u64, size: u64) -> Result<(), Errno> {
         let map = self.outside.map();
         let last = size.checked_sub(1).and_then(|last| blocks.layout.server_at(&map, last));
         let longer: Vec<ServerId> = if blocks.settled && size >= old {
@@ -308,45 +308,45 @@ impl<O: Outside> Core<O> {
         Ok(())
     }
 
-    fn end_cut(
+    fn end_truncation(
         &self,
         ino: Ino,
         size: u64,
         who: &Credentials,
         id: &RequestId,
-        cut: Result<(), Errno>,
+        truncated: Result<(), Errno>,
     ) -> Result<Attr, Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
-        self.stripes.with(ino.shard(), |bench| {
-            end_busy(bench, ino);
-            bench.shard.inode(ino)?;
+        self.partitions.with(ino.shard(), |locked| {
+            end_busy(locked, ino);
+            locked.shard.inode(ino)?;
             let mut draft = Draft::freeing(now);
-            if let Some(inode) = draft.inode(bench.shard, ino) {
-                if cut.is_ok() {
+            if let Some(inode) = draft.inode(locked.shard, ino) {
+                if truncated.is_ok() {
                     inode.size = size;
-                    inode.size_generation += 1;
+                    inode.size_version += 1;
                     touch(inode, now, who);
                 }
                 if let Some(blocks) = inode.blocks_mut() {
-                    blocks.cut = None;
+                    blocks.truncating = None;
                     blocks.reach = blocks.reach.max(size);
                 }
                 let attr = inode.attr(ino);
-                if cut.is_ok() {
+                if truncated.is_ok() {
                     draft.answer(id, &Reply::Meta(MetaReply::Attr(Box::new(attr))));
                 }
             }
-            bench.commit(draft)?;
-            if cut.is_ok()
-                && let Some(live) = bench.shard.live.get_mut(&ino)
+            locked.commit(draft)?;
+            if truncated.is_ok()
+                && let Some(live) = locked.shard.live.get_mut(&ino)
             {
                 live.written.end = 0;
                 live.written.append_end = live.written.append_end.map(|_| size);
             }
-            let attr = bench.shard.inode(ino)?.attr(ino);
-            reap(bench, &map, ino, now)?;
-            cut?;
+            let attr = locked.shard.inode(ino)?.attr(ino);
+            reap(locked, &map, ino, now)?;
+            truncated?;
             Ok(attr)
         })
     }
@@ -359,13 +359,13 @@ impl<O: Outside> Core<O> {
                     Append::Spill => {
                         self.spill_now(ino)?;
                     }
-                    Append::Blocks { layout, end, size, generation } => {
+                    Append::Blocks { layout, end, size, size_version } => {
                         let written = match end {
                             Some(end) => Ok(end),
                             None => self.extent(ino, &layout).map(|(length, _)| length.max(size)),
                         }
                         .and_then(|end| Ok((end, self.append_blocks(ino, &layout, end, payload)?)));
-                        return self.end_append(caller, ino, generation, written);
+                        return self.end_append(caller, ino, size_version, written);
                     }
                 }
             }
@@ -374,39 +374,35 @@ impl<O: Outside> Core<O> {
 
     fn begin_append(&self, caller: &Caller, ino: Ino, payload: &[u8]) -> Result<Append, Failure> {
         let now = self.outside.now();
-        self.stripes.with(ino.shard(), |bench| {
-            bench.shard.is_not_busy(ino)?;
-            let inode = bench.shard.inode(ino)?;
-            let generation = inode.size_generation;
+        self.partitions.with(ino.shard(), |locked| {
+            locked.shard.is_not_busy(ino)?;
+            let inode = locked.shard.inode(ino)?;
+            let size_version = inode.size_version;
             match &inode.body {
-                Body::Record(data) if data.len() + payload.len() <= RECORD_MAX => {
+                Body::Inline(data) if data.len() + payload.len() <= INLINE_MAX => {
                     let offset = data.len() as u64;
-                    let reply = MetaReply::Appended {
-                        offset,
-                        written: payload.len() as u32,
-                        size_generation: generation,
-                    };
+                    let reply = MetaReply::Appended { offset, written: payload.len() as u32, size_version };
                     let reply = Reply::Meta(reply);
                     let mut draft = Draft::new(now);
                     if !payload.is_empty()
-                        && let Some(inode) = draft.inode(bench.shard, ino)
-                        && let Body::Record(data) = &mut inode.body
+                        && let Some(inode) = draft.inode(locked.shard, ino)
+                        && let Body::Inline(data) = &mut inode.body
                     {
                         *data = [&**data, payload].concat().into();
                         inode.size = data.len() as u64;
                         touch(inode, now, &caller.credentials);
                     }
                     draft.answer(&caller.id, &reply);
-                    bench.commit(draft)?;
+                    locked.commit(draft)?;
                     Ok(Append::Answered(reply))
                 }
-                Body::Record(_) => Ok(Append::Spill),
+                Body::Inline(_) => Ok(Append::Spill),
                 Body::Blocks(blocks) => {
                     let (layout, size, settled) = (blocks.layout.clone(), inode.size, blocks.settled);
-                    let live = bench.shard.live.entry(ino).or_default();
+                    let live = locked.shard.live.entry(ino).or_default();
                     live.busy = true;
                     let end = live.written.append_end.or(settled.then_some(size));
-                    Ok(Append::Blocks { layout, end, size, generation })
+                    Ok(Append::Blocks { layout, end, size, size_version })
                 }
                 _ => Err(not_a_file(&inode)),
             }
@@ -442,64 +438,70 @@ impl<O: Outside> Core<O> {
         &self,
         caller: &Caller,
         ino: Ino,
-        generation: u32,
+        size_version: u32,
         written: Result<(u64, u32), Errno>,
     ) -> Result<Reply, Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
-        self.stripes.with(ino.shard(), |bench| {
-            end_busy(bench, ino);
+        self.partitions.with(ino.shard(), |locked| {
+            end_busy(locked, ino);
             let (offset, count) = match written {
                 Ok(written) => written,
                 Err(errno) => {
-                    if let Some(live) = bench.shard.live.get_mut(&ino) {
+                    if let Some(live) = locked.shard.live.get_mut(&ino) {
                         live.written.append_end = None;
                         live.written.unsure = true;
                     }
-                    reap(bench, &map, ino, now)?;
+                    reap(locked, &map, ino, now)?;
                     return Err(errno.into());
                 }
             };
             let end = offset + u64::from(count);
-            let live = bench.shard.live.entry(ino).or_default();
+            let live = locked.shard.live.entry(ino).or_default();
             live.written.end = live.written.end.max(end);
             live.written.last = now;
             let only_appenders = live.has_writer() && live.opens.iter().all(|o| o.append || !o.write);
             live.written.append_end = only_appenders.then_some(end);
-            let reply = MetaReply::Appended { offset, written: count, size_generation: generation };
+            let reply = MetaReply::Appended { offset, written: count, size_version };
             let reply = Reply::Meta(reply);
             let mut draft = Draft::new(now);
-            let inode = bench.shard.inode(ino)?;
+            let inode = locked.shard.inode(ino)?;
             if inode.as_blocks().is_some_and(|b| b.settled) {
                 // Without an open: there will be no close to settle it.
                 let stamp = crate::mutation::Stamp { size: end, mtime: now, ctime: now, ..stamp(&inode) };
                 draft.push(Mutation::Stamp(ino, stamp));
             }
             draft.answer(&caller.id, &reply);
-            bench.commit(draft)?;
-            reap(bench, &map, ino, now)?;
+            locked.commit(draft)?;
+            reap(locked, &map, ino, now)?;
             Ok(reply)
         })
     }
 }
 
 /// The record becomes that of a file in blocks.
-fn move_out(bench: &mut Bench<'_>, ino: Ino, layout: &FileLayout, now: Time, purge_noted: bool) -> Op<Attr> {
-    let settled = !bench.shard.live.get(&ino).is_some_and(|l| l.has_writer());
+fn move_out(
+    locked: &mut LockedShard<'_>,
+    ino: Ino,
+    layout: &FileLayout,
+    now: Time,
+    purge_noted: bool,
+) -> Op<Attr> {
+    let settled = !locked.shard.live.get(&ino).is_some_and(|l| l.has_writer());
     let mut draft = Draft::new(now);
     if purge_noted {
         draft.push(Mutation::DropPurge(ino));
     }
-    if let Some(inode) = draft.inode(bench.shard, ino) {
+    if let Some(inode) = draft.inode(locked.shard, ino) {
         let (reach, layout) = (inode.size, layout.clone());
         inode.set_template(Template::default());
         inode.body =
-            Body::Blocks(Box::new(Blocks { layout, settled, reach, cut: None, mtime_set: Time::MIN }));
+            Body::Blocks(Box::new(Blocks { layout, settled, reach, truncating: None, mtime_set: Time::MIN }));
     }
-    bench.commit(draft)?;
-    let inode = bench.shard.inode(ino)?;
+    locked.commit(draft)?;
+    let inode = locked.shard.inode(ino)?;
     let (attr, size) = (inode.attr(ino), inode.size);
-    if let Some(live) = bench.shard.live.get_mut(&ino) {
+    if let Some(live) = locked.shard.live.get_mut(&ino) {
         let only_appenders = live.has_writer() && live.opens.iter().all(|o| o.append || !o.write);
         live.written = crate::shard::Written {
             append_end: only_appenders.then_some(size),

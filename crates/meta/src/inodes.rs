@@ -3,7 +3,7 @@
 //! Most are small files without anything special. These lie packed, in a few dozen bytes ([`Runs`]), and are
 //! unpacked when they are looked at; the others lie as they are.
 
-use crate::record::{Body, Inode};
+use crate::inode::{Body, Inode};
 use crate::runs::{Record, Runs};
 use bivouac_layout::Ino;
 use bivouac_proto::Time;
@@ -61,7 +61,7 @@ struct Packed<'a> {
     nlink: u32,
     uid: u32,
     gid: u32,
-    size_generation: u32,
+    size_version: u32,
     btime: Time,
     /// Less the time before it, wrapping.
     ctime: Time,
@@ -73,7 +73,7 @@ struct Packed<'a> {
 
 #[derive(Serialize, Deserialize)]
 enum PackedKind {
-    Record,
+    Inline,
     Symlink,
     Fifo,
     Socket,
@@ -148,7 +148,7 @@ fn pack<'a>(inode: &Inode, room: &'a mut [u8; ROOM]) -> Option<&'a [u8]> {
     }
     let none: &[u8] = &[];
     let (kind, data) = match &inode.body {
-        Body::Record(data) => (PackedKind::Record, &**data),
+        Body::Inline(data) => (PackedKind::Inline, &**data),
         Body::Symlink(target) => (PackedKind::Symlink, &**target),
         Body::Fifo => (PackedKind::Fifo, none),
         Body::Socket => (PackedKind::Socket, none),
@@ -165,7 +165,7 @@ fn pack<'a>(inode: &Inode, room: &'a mut [u8; ROOM]) -> Option<&'a [u8]> {
         nlink: inode.nlink,
         uid: inode.uid,
         gid: inode.gid,
-        size_generation: inode.size_generation,
+        size_version: inode.size_version,
         btime: inode.btime,
         ctime: inode.ctime.wrapping_sub(inode.btime),
         mtime: inode.mtime.wrapping_sub(inode.ctime),
@@ -187,10 +187,10 @@ fn unpack(bytes: &[u8]) -> Option<Inode> {
         nlink: packed.nlink,
         uid: packed.uid,
         gid: packed.gid,
-        size_generation: packed.size_generation,
+        size_version: packed.size_version,
         mode: packed.mode,
         body: match packed.kind {
-            PackedKind::Record => Body::Record(packed.data.into()),
+            PackedKind::Inline => Body::Inline(packed.data.into()),
             PackedKind::Symlink => Body::Symlink(packed.data.into()),
             PackedKind::Fifo => Body::Fifo,
             PackedKind::Socket => Body::Socket,
@@ -205,14 +205,14 @@ fn unpack(bytes: &[u8]) -> Option<Inode> {
 mod tests {
     use super::*;
     use crate::access::Owner;
-    use crate::record::Extra;
+    use crate::inode::Extra;
     use bivouac_layout::{ShardId, Template};
 
     fn inodes() -> Vec<Inode> {
         let owner = Owner { mode: 0o4755, uid: u32::MAX, gid: 1000 };
         let mut made = Vec::new();
         for len in [0, 1, 8, PACKED, PACKED + 1, 4096] {
-            made.push(Inode::new(owner, 1_700_000_000_000_000_000, Body::Record(vec![b'd'; len].into())));
+            made.push(Inode::new(owner, 1_700_000_000_000_000_000, Body::Inline(vec![b'd'; len].into())));
             made.push(Inode::new(owner, 0, Body::Symlink(vec![b'd'; len].into())));
         }
         made.extend([Body::Fifo, Body::Socket].map(|body| Inode::new(owner, -1, body)));
@@ -224,7 +224,7 @@ mod tests {
         made.push(special);
         let mut far = made[4].clone();
         (far.atime, far.mtime, far.ctime, far.btime) = (Time::MIN, Time::MAX, -3, Time::MAX);
-        (far.nlink, far.size_generation) = (0, u32::MAX);
+        (far.nlink, far.size_version) = (0, u32::MAX);
         made.push(far);
         made
     }
@@ -259,7 +259,7 @@ mod tests {
     fn a_small_plain_file_takes_few_bytes() {
         let owner = Owner { mode: 0o644, uid: 1000, gid: 1000 };
         let mut file =
-            Inode::new(owner, 1_700_000_000_000_000_000, Body::Record(b"8 bytes.".to_vec().into()));
+            Inode::new(owner, 1_700_000_000_000_000_000, Body::Inline(b"8 bytes.".to_vec().into()));
         (file.mtime, file.ctime) = (file.mtime + 90_000, file.ctime + 90_000);
         assert!(pack(&file, &mut [0; ROOM]).unwrap().len() <= 34);
     }

@@ -8,11 +8,11 @@
 use crate::access::Owner;
 use crate::draft::Draft;
 use crate::error::{Op, Stop};
+use crate::inode::{Body, Inode, Spread};
 use crate::mutation::Mutation;
-use crate::record::{Body, Inode, Spread};
+use crate::partition::LockedShard;
 use crate::shard::{Holders, Key, Named, Prepared, Shard};
 use crate::store::{Core, Outside, lock};
-use crate::stripe::Bench;
 use bivouac_layout::namespace::{cookie, part_of, part_shard};
 use bivouac_layout::{Ino, Map, ShardId};
 use bivouac_proto::attr::LINK_MAX;
@@ -219,32 +219,32 @@ fn make_directories(draft: &mut Draft, steps: &[Step], made: &[Ino]) {
 /// Makes an intent's promise in one shard: checks, holds and, unless it is the coordinator's `own`, logs. Answers the numbers
 /// of the directories it will make.
 pub(crate) fn promise(
-    bench: &mut Bench<'_>,
+    locked: &mut LockedShard<'_>,
     draft: Draft,
     intent: IntentId,
     steps: &[Step],
     own: bool,
 ) -> Op<Vec<Ino>> {
-    if let Some(known) = bench.shard.intents.get(&intent) {
+    if let Some(known) = locked.shard.intents.get(&intent) {
         return if known.steps == steps { Ok(known.made.clone()) } else { Err(Refusal::Busy.into()) };
     }
-    bench.shard.keys_are_free(steps)?;
+    locked.shard.keys_are_free(steps)?;
     for step in steps {
-        bench.shard.check(bench.id, step, steps)?;
+        locked.shard.check(locked.id, step, steps)?;
     }
     let directories = steps.iter().filter(|s| matches!(s, Step::MakeDirectory { .. })).count() as u64;
-    let made = (1..=directories).map(|n| Ino::new(bench.id, bench.shard.last + n)).collect::<Vec<_>>();
+    let made = (1..=directories).map(|n| Ino::new(locked.id, locked.shard.last + n)).collect::<Vec<_>>();
     let prepared = Prepared { steps: steps.to_vec(), made: made.clone(), since: Some(Instant::now()), own };
     if own {
-        bench.shard.intents.insert(intent, prepared);
+        locked.shard.intents.insert(intent, prepared);
     } else {
         let mut draft = draft;
         // A new directory is there from now on: nobody knows its number before the decision.
         make_directories(&mut draft, steps, &made);
         draft.push(Mutation::PutIntent(intent, Box::new(prepared)));
-        bench.commit(draft)?;
+        locked.commit(draft)?;
     }
-    bench.shard.hold_keys(intent);
+    locked.shard.hold_keys(intent);
     Ok(made)
 }
 
@@ -271,9 +271,9 @@ impl<O: Outside> Core<O> {
         own: bool,
     ) -> Result<Vec<Ino>, Failure> {
         let now = self.outside.now();
-        let made = self.stripes.with(shard, |bench| {
+        let made = self.partitions.with(shard, |locked| {
             // Others finish in the room that is kept for what makes room; nothing more than that is promised from it.
-            promise(bench, Draft::new(now), intent, steps, own)
+            promise(locked, Draft::new(now), intent, steps, own)
         })?;
         if !own {
             let mut index = lock(&self.prepared);
@@ -291,14 +291,14 @@ impl<O: Outside> Core<O> {
         Ok(match step {
             Step::PutEntry { dir, name, .. } | Step::RemoveEntry { dir, name, .. } => {
                 let of_part = part_shard(*dir, part_of(cookie(*dir, name)));
-                let packed = if self.stripes.holds(dir.shard()) {
-                    self.stripes.with(dir.shard(), |bench| bench.shard.home(*dir, false, name).map(drop))
+                let packed = if self.partitions.holds(dir.shard()) {
+                    self.partitions.with(dir.shard(), |locked| locked.shard.home(*dir, false, name).map(drop))
                 } else {
                     Err(Refusal::UnknownDirectory.into())
                 };
                 match packed {
                     Ok(()) => dir.shard(),
-                    Err(Failure::Refused(_)) if self.stripes.holds(of_part) => of_part,
+                    Err(Failure::Refused(_)) if self.partitions.holds(of_part) => of_part,
                     Err(other) => return Err(other),
                 }
             }
@@ -340,25 +340,25 @@ impl<O: Outside> Core<O> {
     pub(crate) fn conclude_in(&self, shard: ShardId, intent: IntentId, doing: bool) -> Result<(), Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
-        let grown = self.stripes.with(shard, |bench| {
-            let Some(Prepared { steps, made, own, .. }) = bench.shard.intents.get(&intent).cloned() else {
+        let grown = self.partitions.with(shard, |locked| {
+            let Some(Prepared { steps, made, own, .. }) = locked.shard.intents.get(&intent).cloned() else {
                 return Ok(Vec::new());
             };
             if own {
-                bench.shard.intents.remove(&intent);
-                bench.changed();
+                locked.shard.intents.remove(&intent);
+                locked.changed();
             } else {
                 let mut draft = Draft::freeing(now);
                 if doing {
-                    bench.shard.perform(&mut draft, &map, &steps, &[]);
+                    locked.shard.perform(&mut draft, &map, &steps, &[]);
                 } else {
                     made.iter().for_each(|ino| draft.push(Mutation::DropInode(*ino)));
                 }
                 draft.push(Mutation::DropIntent(intent));
-                bench.commit(draft)?;
+                locked.commit(draft)?;
             }
-            bench.shard.release_keys(intent, &steps);
-            Ok(bench.shard.grown_by(&steps))
+            locked.shard.release_keys(intent, &steps);
+            Ok(locked.shard.grown_by(&steps))
         })?;
         grown.into_iter().for_each(|dir| self.keeper.split(dir));
         Ok(())
@@ -366,11 +366,11 @@ impl<O: Outside> Core<O> {
 
     /// Whether an intent of one of this server's shards was decided; refused while it is neither.
     pub(crate) fn outcome(&self, intent: IntentId) -> Result<bool, Failure> {
-        self.stripes.with(intent.shard, |bench| {
-            if bench.shard.active.contains(&intent.number) {
+        self.partitions.with(intent.shard, |locked| {
+            if locked.shard.active.contains(&intent.number) {
                 return Err(Refusal::Busy.into());
             }
-            Ok(bench.shard.decisions.contains_key(&intent.number))
+            Ok(locked.shard.decisions.contains_key(&intent.number))
         })
     }
 }

@@ -4,8 +4,8 @@
 //! sleeps without a time limit when there is nothing to do.
 
 use crate::draft::{Draft, wants_split};
+use crate::inode::Spread;
 use crate::mutation::Mutation;
-use crate::record::Spread;
 use crate::store::{Core, Outside, lock};
 use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::Reply;
@@ -24,7 +24,7 @@ struct Work {
     splits: BTreeSet<Ino>,
     purges: BTreeSet<Ino>,
     settles: BTreeSet<Ino>,
-    cuts: BTreeSet<Ino>,
+    truncations: BTreeSet<Ino>,
     /// Orphans are to be looked for when the grace time is over: files that were unlinked in it, too, stay until then.
     orphans_unknown: bool,
     /// There may be intents without an end.
@@ -36,7 +36,7 @@ struct Work {
 
 impl Work {
     fn has_tasks(&self) -> bool {
-        self.memory || !(self.splits.is_empty() && self.purges.is_empty() && self.cuts.is_empty())
+        self.memory || !(self.splits.is_empty() && self.purges.is_empty() && self.truncations.is_empty())
     }
 
     fn has_leftovers(&self) -> bool {
@@ -105,12 +105,12 @@ impl<O: Outside> Core<O> {
     pub(crate) fn find_work(&self) {
         let mut work = Work::default();
         let mut index = lock(&self.prepared);
-        self.stripes.each(|id, shard| {
+        self.partitions.each(|id, shard| {
             work.purges.extend(shard.purges.keys());
             work.intents |= !shard.intents.is_empty() || !shard.decisions.is_empty();
             for (ino, inode) in shard.inodes.unpacked() {
                 match inode.as_blocks() {
-                    Some(blocks) if blocks.cut.is_some() => drop(work.cuts.insert(ino)),
+                    Some(blocks) if blocks.truncating.is_some() => drop(work.truncations.insert(ino)),
                     Some(blocks) if !blocks.settled => drop(work.settles.insert(ino)),
                     _ => {}
                 }
@@ -179,7 +179,8 @@ impl<O: Outside> Core<O> {
         if work.intents {
             failed.intents = !self.resolve_intents();
         }
-        failed.cuts = work.cuts.into_iter().filter(|ino| self.redo_cut(*ino).is_err()).collect();
+        failed.truncations =
+            work.truncations.into_iter().filter(|ino| self.redo_truncation(*ino).is_err()).collect();
         failed.splits = work.splits.into_iter().filter(|dir| self.split_directory(*dir).is_err()).collect();
         failed.settles = work.settles.into_iter().filter(|ino| self.settle(*ino).is_err()).collect();
         if work.orphans_unknown && !in_grace {
@@ -187,14 +188,14 @@ impl<O: Outside> Core<O> {
         }
         if work.memory {
             // Each lies in a page that would stay for its sake.
-            self.stripes.forget_answers(self.outside.now());
+            self.partitions.forget_answers(self.outside.now());
             give_memory_back();
         }
         failed.purges = work.purges.into_iter().filter(|ino| !self.purge(*ino)).collect();
         let well = !failed.has_tasks() && !failed.has_leftovers();
         let mut queued = lock(&self.keeper.work);
         queued.intents |= failed.intents;
-        queued.cuts.extend(failed.cuts);
+        queued.truncations.extend(failed.truncations);
         queued.splits.extend(failed.splits);
         queued.settles.extend(failed.settles);
         queued.orphans_unknown |= failed.orphans_unknown;
@@ -205,7 +206,7 @@ impl<O: Outside> Core<O> {
     /// Removes inodes without links that nobody has come back for. Says whether all are gone.
     fn reap_orphans(&self) -> bool {
         let mut found = Vec::new();
-        self.stripes.each(|_, shard| {
+        self.partitions.each(|_, shard| {
             let unused = |ino: &&Ino| !shard.in_use(**ino);
             found.extend(shard.orphans.keys().filter(unused).copied());
         });
@@ -216,16 +217,16 @@ impl<O: Outside> Core<O> {
     fn reap_orphan(&self, ino: Ino) -> bool {
         let now = self.outside.now();
         let map = self.outside.map();
-        self.stripes.with(ino.shard(), |bench| crate::opens::reap(bench, &map, ino, now)).is_ok()
+        self.partitions.with(ino.shard(), |locked| crate::opens::reap(locked, &map, ino, now)).is_ok()
     }
 
     /// Removes the blocks of a file that is gone. Says whether there is nothing left.
     fn purge(&self, ino: Ino) -> bool {
         let now = self.outside.now();
-        let servers = self.stripes.with(ino.shard(), |bench| {
+        let servers = self.partitions.with(ino.shard(), |locked| {
             // A file that is just moving out of its record is not gone.
-            let busy = bench.shard.live.get(&ino).is_some_and(|l| l.busy);
-            Ok(bench.shard.purges.get(&ino).filter(|_| !busy).cloned())
+            let busy = locked.shard.live.get(&ino).is_some_and(|l| l.busy);
+            Ok(locked.shard.purges.get(&ino).filter(|_| !busy).cloned())
         });
         let servers: Vec<ServerId> = match servers {
             Ok(Some(servers)) => servers,
@@ -238,13 +239,13 @@ impl<O: Outside> Core<O> {
             .filter(|(_, answer)| answer.is_err())
             .map(|(server, _)| *server)
             .collect();
-        let done = self.stripes.with(ino.shard(), |bench| {
+        let done = self.partitions.with(ino.shard(), |locked| {
             let mut draft = Draft::freeing(now);
             match left.is_empty() {
                 true => draft.push(Mutation::DropPurge(ino)),
                 false => draft.push(Mutation::PutPurge(ino, left.clone())),
             }
-            bench.commit(draft)
+            locked.commit(draft)
         });
         done.is_ok() && left.is_empty()
     }
@@ -254,7 +255,7 @@ impl<O: Outside> Core<O> {
         let mut decided: Vec<(IntentId, Vec<ServerId>)> = Vec::new();
         let mut promised: Vec<IntentId> = Vec::new();
         let mut young = false;
-        self.stripes.each(|id, shard| {
+        self.partitions.each(|id, shard| {
             let decisions = shard.decisions.iter().filter(|(number, _)| !shard.active.contains(number));
             decided.extend(
                 decisions.map(|(number, servers)| (IntentId { shard: id, number: *number }, servers.clone())),

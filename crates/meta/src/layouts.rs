@@ -10,7 +10,7 @@
 //! directory's are listed: whoever copies a file with its attributes does not mean to copy where it lies.
 
 use crate::draft::Draft;
-use crate::record::{Body, Inode};
+use crate::inode::{Body, Inode};
 use crate::shard::{Home, Shard};
 use crate::store::{Caller, Core, Outside, repeated};
 use bivouac_layout::template::{FIELDS, Field};
@@ -141,11 +141,11 @@ impl<O: Outside> Core<O> {
     ) -> Result<Reply, Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
-        let split = self.stripes.with(ino.shard(), |bench| {
-            if repeated(bench.shard, &caller.id)?.is_some() {
+        let split = self.partitions.with(ino.shard(), |locked| {
+            if repeated(locked.shard, &caller.id)?.is_some() {
                 return Ok(None);
             }
-            let inode = bench.shard.inode(ino)?;
+            let inode = locked.shard.inode(ino)?;
             let name = match shown {
                 Shown::One(field) => [PREFIX, field.name().as_bytes()].concat(),
                 _ => WHOLE.to_vec(),
@@ -154,10 +154,10 @@ impl<O: Outside> Core<O> {
             let template = changed(inode.template(), shown, value, mode)?;
             template.check(&map).map_err(|_| Errno::INVAL)?;
             let directory = inode.as_directory();
-            let split = directory.is_some_and(|d| d.state != crate::record::Spread::Packed);
+            let split = directory.is_some_and(|d| d.state != crate::inode::Spread::Packed);
             if directory.is_none() {
-                bench.shard.is_not_busy(ino)?;
-                let never_written = matches!(&inode.body, Body::Record(data) if data.is_empty());
+                locked.shard.is_not_busy(ino)?;
+                let never_written = matches!(&inode.body, Body::Inline(data) if data.is_empty());
                 if !never_written {
                     return Err(Errno::NOTEMPTY.into());
                 }
@@ -165,13 +165,13 @@ impl<O: Outside> Core<O> {
             let template =
                 if directory.is_some() { template } else { template.placed(&map, caller.node, ino) };
             let mut draft = Draft::new(now);
-            if let Some(inode) = draft.inode(bench.shard, ino) {
+            if let Some(inode) = draft.inode(locked.shard, ino) {
                 inode.set_template(template);
                 inode.ctime = now;
             }
             draft.answer(&caller.id, &Reply::Done);
-            bench.commit(draft)?;
-            let owner = bench.shard.inode(ino)?.owner();
+            locked.commit(draft)?;
+            let owner = locked.shard.inode(ino)?.owner();
             Ok(split.then_some((owner, template)))
         })?;
         if let Some((owner, template)) = split {

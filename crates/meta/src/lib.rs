@@ -5,7 +5,7 @@
 //! through [`Outside`], so that a cluster of stores can run in one process and be broken there at will.
 //!
 //! - [`MetaStore`]: the face: open, adopt, serve, close.
-//! - `stripe`, `log`: locking and logging. 64 stripes, each a mutex over its shards and one log file.
+//! - `partition`, `log`: locking and logging. 64 partitions, each a mutex over its shards and one log file.
 //! - `shard`, `record`: what is in memory; `entries`, `inodes` and `runs`: how that takes little of it.
 //!   `mutation`: the one way in which it changes. `draft`: changes in the making.
 //! - `names`, `listing`, `attrs`, `access`: entries and attributes, one shard at a time.
@@ -14,12 +14,12 @@
 //! - `intents`, `coordinate`, `rename`, `split`: operations over several shards and servers.
 //! - `keeper`, `teller`: what is done behind the requests.
 //!
-//! **How a change happens.** Under its stripe's lock, an operation looks, drafts a batch of changes, and commits it: the batch is
+//! **How a change happens.** Under its partition's lock, an operation looks, drafts a batch of changes, and commits it: the batch is
 //! appended to the log as one checksummed record and then applied to memory. A batch that cannot be logged changes nothing.
 //! It is acknowledged after write(2): it survives the death of the process. `Sync` makes it survive the loss of power.
 //!
-//! **Locks.** Never two stripes at once, and no stripe while asking others. What must be held longer (an intent's keys, a
-//! file that is being cut) is marked in memory, and who needs it waits on the stripe's condition variable, with a bound.
+//! **Locks.** Never two partitions at once, and no partition while asking others. What must be held longer (an intent's keys, a
+//! file that is being truncated) is marked in memory, and who needs it waits on the partition's condition variable, with a bound.
 
 mod access;
 mod attrs;
@@ -28,6 +28,7 @@ mod draft;
 mod entries;
 mod error;
 mod file;
+mod inode;
 mod inodes;
 mod intents;
 mod keeper;
@@ -39,13 +40,12 @@ mod log;
 mod mutation;
 mod names;
 mod opens;
-mod record;
+mod partition;
 mod rename;
 mod runs;
 mod shard;
 mod split;
 mod store;
-mod stripe;
 mod teller;
 
 pub use error::OpenError;

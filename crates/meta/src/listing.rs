@@ -5,10 +5,10 @@
 
 use crate::access::READ;
 use crate::entries::Entry;
+use crate::inode::{Directory, Spread};
 use crate::names::shown;
-use crate::record::{Directory, Spread};
+use crate::partition::LockedShard;
 use crate::store::{Caller, Core, Outside};
-use crate::stripe::Bench;
 use bivouac_layout::namespace::{PARTS, part_of, part_shard};
 use bivouac_layout::{FileLayout, Ino};
 use bivouac_proto::attr::Store;
@@ -46,14 +46,14 @@ impl<O: Outside> Core<O> {
         if split {
             self.list_parts(dir, &mut listing)?;
         } else {
-            self.stripes.with(dir.shard(), |bench| {
-                let inode = bench.shard.inodes.get(dir);
+            self.partitions.with(dir.shard(), |locked| {
+                let inode = locked.shard.inodes.get(dir);
                 if inode.is_some_and(|i| i.nlink == 0 && i.as_directory().is_some()) {
                     // Removed, but open: there is nothing in it.
                     return Ok(());
                 }
-                bench.shard.home(dir, false, b"")?;
-                listing.take(bench, dir, 0, u64::MAX);
+                locked.shard.home(dir, false, b"")?;
+                listing.take(locked, dir, 0, u64::MAX);
                 Ok(())
             })?;
         }
@@ -91,23 +91,23 @@ impl<O: Outside> Core<O> {
         if !self.is_mine(ino.shard()) {
             return None;
         }
-        let found = self.stripes.with(ino.shard(), |bench| {
-            if bench.shard.is_not_leaving(ino).is_err() {
+        let found = self.partitions.with(ino.shard(), |locked| {
+            if locked.shard.is_not_leaving(ino).is_err() {
                 // A look ahead waits for nobody.
                 return Err(Errno::AGAIN.into());
             }
-            let shown = shown(bench, ino)?;
+            let shown = shown(locked, ino)?;
             let limit = limit as usize;
             let mut listing =
                 Listing { entries: Vec::new(), after: 0, limit, bytes: *bytes, attrs, full: false };
-            let inode = bench.shard.inode(ino)?;
+            let inode = locked.shard.inode(ino)?;
             let listed = limit > 0
                 && *bytes < MAX_BYTES
                 && inode.nlink > 0
                 && inode.as_directory().is_some_and(|d| d.state != Spread::Split)
                 && inode.owner().check(&caller.credentials, READ).is_ok();
             if listed {
-                listing.take(bench, ino, 0, u64::MAX);
+                listing.take(locked, ino, 0, u64::MAX);
             }
             let place = |d: &Directory| (d.parent, ByteBuf::from(&d.name[..]));
             Ok((shown, inode.as_directory().map(place), listed.then_some(listing)))
@@ -138,11 +138,11 @@ impl<O: Outside> Core<O> {
                 continue;
             }
             mine += 1;
-            let known = self.stripes.with(shard, |bench| {
-                if !bench.shard.parts.contains_key(&(dir, part)) {
+            let known = self.partitions.with(shard, |locked| {
+                if !locked.shard.parts.contains_key(&(dir, part)) {
                     return Ok(false);
                 }
-                listing.take(bench, dir, first_cookie(part), first_cookie(part + 1) - 1);
+                listing.take(locked, dir, first_cookie(part), first_cookie(part + 1) - 1);
                 Ok(true)
             })?;
             found += usize::from(known);
@@ -155,8 +155,8 @@ impl<O: Outside> Core<O> {
         for entry in entries {
             if entry.attr.is_none() && self.is_mine(entry.ino.shard()) {
                 let found: Result<Attr, Failure> = self
-                    .stripes
-                    .with(entry.ino.shard(), |bench| Ok(bench.shard.inode(entry.ino)?.attr(entry.ino)));
+                    .partitions
+                    .with(entry.ino.shard(), |locked| Ok(locked.shard.inode(entry.ino)?.attr(entry.ino)));
                 // Of a split directory only the whole is worth showing.
                 entry.attr = found.ok().filter(|attr| !attr.split).map(Box::new);
             }
@@ -171,22 +171,22 @@ fn first_cookie(part: u16) -> u64 {
 
 impl Listing {
     /// Takes a directory's entries with cookies from `low` to `high` from one shard, as far as there is room.
-    fn take(&mut self, bench: &Bench<'_>, dir: Ino, low: u64, high: u64) {
+    fn take(&mut self, locked: &LockedShard<'_>, dir: Ino, low: u64, high: u64) {
         let first = self.after.saturating_add(1).max(low);
-        for entry in bench.shard.entries.of(dir, first).take_while(|entry| entry.cookie <= high) {
+        for entry in locked.shard.entries.of(dir, first).take_while(|entry| entry.cookie <= high) {
             let enough = self.entries.len() >= self.limit || self.bytes >= MAX_BYTES;
             if enough && self.after != entry.cookie {
                 self.full = true;
                 return;
             }
-            self.push(bench, entry);
+            self.push(locked, entry);
         }
     }
 
-    fn push(&mut self, bench: &Bench<'_>, entry: Entry<'_>) {
+    fn push(&mut self, locked: &LockedShard<'_>, entry: Entry<'_>) {
         let named = entry.named;
-        let attr = if self.attrs && named.ino.shard() == bench.id {
-            bench
+        let attr = if self.attrs && named.ino.shard() == locked.id {
+            locked
                 .shard
                 .inodes
                 .get(named.ino)
@@ -200,7 +200,7 @@ impl Listing {
             .as_ref()
             .and_then(|a| a.layout.as_deref())
             .map_or(0, |l: &FileLayout| 24 + 16 * l.ranges.len());
-        let in_blocks = attr.as_ref().is_some_and(|a| !matches!(a.store, Store::Record));
+        let in_blocks = attr.as_ref().is_some_and(|a| !matches!(a.store, Store::Inline));
         self.bytes +=
             entry.name.len() + 32 + if self.attrs { 128 + layout + usize::from(in_blocks) } else { 0 };
         self.after = entry.cookie;

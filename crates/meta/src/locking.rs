@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Longest wait at the server.
 const WAIT_MAX: Duration = Duration::from_millis(1000);
 
-/// What concerns the locks of all files. Each mutex is taken under a stripe's lock, for moments.
+/// What concerns the locks of all files. Each mutex is taken under a partition's lock, for moments.
 #[derive(Default)]
 pub(crate) struct Locking {
     waits: Mutex<HashMap<LockOwner, Vec<LockOwner>>>,
@@ -103,9 +103,9 @@ impl<O: Outside> Core<O> {
         check(range)?;
         let patience = Duration::from_millis(u64::from(wait_ms)).min(WAIT_MAX);
         let mut waited = false;
-        let result = self.stripes.with_patience(ino.shard(), patience, |bench| {
-            bench.shard.inode(ino)?;
-            let table = bench.shard.live.get(&ino).map(|l| &l.locks);
+        let result = self.partitions.with_patience(ino.shard(), patience, |locked| {
+            locked.shard.inode(ino)?;
+            let table = locked.shard.live.get(&ino).map(|l| &l.locks);
             let blockers: Vec<LockOwner> =
                 table.into_iter().flat_map(|t| t.conflicts(owner, range)).map(|(other, _)| other).collect();
             if !blockers.is_empty() {
@@ -113,10 +113,10 @@ impl<O: Outside> Core<O> {
                     // To change a `flock` is to give it up and then to take another, as on local file systems: of two who share one and
                     // both want it alone, one gets it. Not again while it waits: the description may have got another meanwhile.
                     if matches!(owner, LockOwner::Flock(_))
-                        && let Some(live) = bench.shard.live.get_mut(&ino)
+                        && let Some(live) = locked.shard.live.get_mut(&ino)
                         && live.locks.clear(owner, range.start, range.end)
                     {
-                        bench.changed();
+                        locked.changed();
                     }
                     return Err(Errno::AGAIN.into());
                 }
@@ -138,14 +138,14 @@ impl<O: Outside> Core<O> {
                 // Too late to be cancelled.
                 self.locking.is_cancelled((ino, owner, range));
             }
-            // Under the stripe's lock, so that nobody who is then blocked by this owner sees it wait.
+            // Under the partition's lock, so that nobody who is then blocked by this owner sees it wait.
             if waited {
                 self.locking.stop_waiting(owner);
             }
-            bench.shard.live.entry(ino).or_default().locks.set(owner, range);
+            locked.shard.live.entry(ino).or_default().locks.set(owner, range);
             // Turning an exclusive lock into a shared one lets others in.
             self.locking.gave_up(|other| *other == owner);
-            bench.changed();
+            locked.changed();
             Ok(Reply::Done)
         });
         if waited {
@@ -161,31 +161,31 @@ impl<O: Outside> Core<O> {
     pub(crate) fn cancel_lock(&self, ino: Ino, owner: LockOwner, range: LockRange) -> Result<Reply, Failure> {
         check(range)?;
         self.locking.cancel((ino, owner, range));
-        self.stripes.with(ino.shard(), |bench| {
-            bench.changed();
+        self.partitions.with(ino.shard(), |locked| {
+            locked.changed();
             Ok(Reply::Done)
         })
     }
 
     pub(crate) fn unlock(&self, ino: Ino, owner: LockOwner, start: u64, end: u64) -> Result<Reply, Failure> {
         check(LockRange { start, end, exclusive: false })?;
-        self.stripes.with(ino.shard(), |bench| {
-            if let Some(live) = bench.shard.live.get_mut(&ino)
+        self.partitions.with(ino.shard(), |locked| {
+            if let Some(live) = locked.shard.live.get_mut(&ino)
                 && live.locks.clear(owner, start, end)
             {
                 self.locking.gave_up(|other| *other == owner);
-                bench.changed();
+                locked.changed();
             }
-            bench.shard.rest(ino);
+            locked.shard.rest(ino);
             Ok(Reply::Done)
         })
     }
 
     pub(crate) fn test_lock(&self, ino: Ino, owner: LockOwner, range: LockRange) -> Result<Reply, Failure> {
         check(range)?;
-        self.stripes.with(ino.shard(), |bench| {
-            bench.shard.inode(ino)?;
-            let table = bench.shard.live.get(&ino).map(|l| &l.locks);
+        self.partitions.with(ino.shard(), |locked| {
+            locked.shard.inode(ino)?;
+            let table = locked.shard.live.get(&ino).map(|l| &l.locks);
             let conflict = table.and_then(|t| t.conflicts(owner, range).min_by_key(|(_, range)| range.start));
             Ok(Reply::Meta(MetaReply::Conflict(conflict)))
         })
@@ -200,15 +200,15 @@ impl<O: Outside> Core<O> {
             sessions.files.remove(&session).unwrap_or_default()
         };
         for ino in files {
-            self.stripes.with(ino.shard(), |bench| {
-                if let Some(live) = bench.shard.live.get_mut(&ino) {
+            self.partitions.with(ino.shard(), |locked| {
+                if let Some(live) = locked.shard.live.get_mut(&ino) {
                     live.locks.drop_session(session);
                     self.locking.gave_up(
                         |other| matches!(other, LockOwner::Process { session: s, .. } if *s == session),
                     );
-                    bench.changed();
+                    locked.changed();
                 }
-                bench.shard.rest(ino);
+                locked.shard.rest(ino);
                 Ok(())
             })?;
         }

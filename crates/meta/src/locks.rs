@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn flock_never_meets_byte_ranges() {
-        let open = OpenId { agent: 1, slot: 2, generation: 3 };
+        let open = OpenId { agent: 1, slot: 2, incarnation: 3 };
         let mut table = LockTable::default();
         table.set(LockOwner::Flock(open), range(0, u64::MAX, true));
         assert_eq!(table.conflicts(process(1), range(0, 10, true)).count(), 0);

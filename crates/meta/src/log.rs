@@ -1,7 +1,7 @@
-//! The log file of one stripe.
+//! The log file of one partition.
 //!
 //! A log is a header and then records, each a length, a checksum and a body. A record is written with one call and
-//! counts whole or not at all. The checksum covers the file's generation and the record's place in it, so that remains of
+//! counts whole or not at all. The checksum covers the file's revision and the record's place in it, so that remains of
 //! earlier, failed writes are never taken for records. A snapshot is the same file, written anew and renamed over the old.
 //!
 //! The log survives the death of its process after every append, and the loss of power after [`Log::sync_handle`]'s
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"BVKMETA\n";
 const VERSION: u32 = 1;
-/// Magic, version, stripe, deployment, generation, checksum of these.
+/// Magic, version, partition, deployment, revision, checksum of these.
 const HEADER: usize = 8 + 4 + 4 + 8 + 8 + 4;
 /// Length and checksum of a record.
 const PREFIX: usize = 8;
@@ -32,7 +32,7 @@ const RESERVE: u64 = 32 << 10;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
     pub deployment: u64,
-    pub stripe: u32,
+    pub partition: u32,
 }
 
 /// A log, open for appending.
@@ -41,7 +41,7 @@ pub(crate) struct Log {
     file: Arc<File>,
     path: PathBuf,
     identity: Identity,
-    generation: u64,
+    revision: u64,
     /// Where the next record goes.
     end: u64,
     /// Space is allocated up to here; `u64::MAX` where the storage cannot.
@@ -67,14 +67,14 @@ impl Log {
         };
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(OpenError::io(path))?;
-        let generation = check_header(path, identity, &bytes)?;
+        let revision = check_header(path, identity, &bytes)?;
         let mut at = HEADER;
         while at < bytes.len() {
-            match body_at(&bytes, at, generation) {
+            match body_at(&bytes, at, revision) {
                 Some(body) if replay(body) => at += PREFIX + body.len(),
                 // A whole record that makes no sense, or damage with records behind it: stop rather than lose them.
                 Some(_) => return Err(damaged(path, at, bytes.len())),
-                None if has_record_after(&bytes, at, generation) => {
+                None if has_record_after(&bytes, at, revision) => {
                     return Err(damaged(path, at, bytes.len()));
                 }
                 None => {
@@ -88,7 +88,7 @@ impl Log {
             file: Arc::new(file),
             path: path.into(),
             identity,
-            generation,
+            revision,
             end: at as u64,
             allocated: at as u64,
         })
@@ -98,7 +98,7 @@ impl Log {
     fn create<B: AsRef<[u8]>>(
         path: &Path,
         identity: Identity,
-        generation: u64,
+        revision: u64,
         bodies: impl IntoIterator<Item = B>,
     ) -> Result<Log, LogError> {
         let temporary = temporary(path);
@@ -107,12 +107,12 @@ impl Log {
             file: Arc::new(file),
             path: path.into(),
             identity,
-            generation,
+            revision,
             end: HEADER as u64,
             allocated: 0,
         };
         let written = (|| {
-            log.file.write_all_at(&header(identity, generation), 0)?;
+            log.file.write_all_at(&header(identity, revision), 0)?;
             let mut record = Vec::new();
             for body in bodies {
                 record.clear();
@@ -121,7 +121,7 @@ impl Log {
                 // On a full storage a snapshot does without space ahead.
                 log.append(&mut record, true)?;
             }
-            log.reserve(0, generation > 1)?;
+            log.reserve(0, revision > 1)?;
             log.file.sync_data()?;
             std::fs::rename(&temporary, path)?;
             if let Some(dir) = path.parent() {
@@ -141,7 +141,7 @@ impl Log {
         &mut self,
         bodies: impl IntoIterator<Item = B>,
     ) -> Result<(), LogError> {
-        *self = Log::create(&self.path, self.identity, self.generation + 1, bodies)?;
+        *self = Log::create(&self.path, self.identity, self.revision + 1, bodies)?;
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl Log {
             return Err(LogError::Full);
         }
         prefix[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
-        prefix[4..].copy_from_slice(&checksum(body, self.generation, self.end).to_le_bytes());
+        prefix[4..].copy_from_slice(&checksum(body, self.revision, self.end).to_le_bytes());
         let length = record.len() as u64;
         self.reserve(length, frees)?;
         // A write that stops short leaves an invalid tail, which the next one overwrites.
@@ -230,13 +230,13 @@ fn damaged(path: &Path, at: usize, length: usize) -> OpenError {
     OpenError::Damaged { path: path.into(), offset: at as u64, length: length as u64 }
 }
 
-fn header(identity: Identity, generation: u64) -> [u8; HEADER] {
+fn header(identity: Identity, revision: u64) -> [u8; HEADER] {
     let mut out = [0; HEADER];
     out[..8].copy_from_slice(MAGIC);
     out[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    out[12..16].copy_from_slice(&identity.stripe.to_le_bytes());
+    out[12..16].copy_from_slice(&identity.partition.to_le_bytes());
     out[16..24].copy_from_slice(&identity.deployment.to_le_bytes());
-    out[24..32].copy_from_slice(&generation.to_le_bytes());
+    out[24..32].copy_from_slice(&revision.to_le_bytes());
     let sum = crc32c::crc32c(&out[..32]);
     out[32..].copy_from_slice(&sum.to_le_bytes());
     out
@@ -256,11 +256,11 @@ fn check_header(path: &Path, identity: Identity, bytes: &[u8]) -> Result<u64, Op
     }
     let mut number = [0; 8];
     number.copy_from_slice(&found[24..32]);
-    let generation = u64::from_le_bytes(number);
-    if found[..32] != header(identity, generation)[..32] {
+    let revision = u64::from_le_bytes(number);
+    if found[..32] != header(identity, revision)[..32] {
         return Err(foreign("it belongs to another deployment, or to another place in this one"));
     }
-    Ok(generation)
+    Ok(revision)
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -268,25 +268,25 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes([four[0], four[1], four[2], four[3]]))
 }
 
-fn checksum(body: &[u8], generation: u64, at: u64) -> u32 {
-    let sum = crc32c::crc32c_append(crc32c::crc32c(body), &generation.to_le_bytes());
+fn checksum(body: &[u8], revision: u64, at: u64) -> u32 {
+    let sum = crc32c::crc32c_append(crc32c::crc32c(body), &revision.to_le_bytes());
     crc32c::crc32c_append(sum, &at.to_le_bytes())
 }
 
 /// The body of the record at `at`, if a whole and valid one is there.
-fn body_at(bytes: &[u8], at: usize, generation: u64) -> Option<&[u8]> {
+fn body_at(bytes: &[u8], at: usize, revision: u64) -> Option<&[u8]> {
     let length = u32_at(bytes, at)? as usize;
     let sum = u32_at(bytes, at + 4)?;
     if length == 0 || length > MAX_RECORD {
         return None;
     }
     let body = bytes.get(at + PREFIX..at + PREFIX + length)?;
-    (checksum(body, generation, at as u64) == sum).then_some(body)
+    (checksum(body, revision, at as u64) == sum).then_some(body)
 }
 
 /// Whether there is anything valid behind damage at `at`. An unfinished record is the last and is shorter than the
 /// longest; damage in the middle has records behind it.
-fn has_record_after(bytes: &[u8], at: usize, generation: u64) -> bool {
+fn has_record_after(bytes: &[u8], at: usize, revision: u64) -> bool {
     if bytes.len() - at > PREFIX + MAX_RECORD {
         return true;
     }
@@ -301,7 +301,7 @@ fn has_record_after(bytes: &[u8], at: usize, generation: u64) -> bool {
             Some(left) => budget = left,
             None => return true,
         }
-        if body_at(bytes, place, generation).is_some() {
+        if body_at(bytes, place, revision).is_some() {
             return true;
         }
     }
@@ -312,7 +312,7 @@ fn has_record_after(bytes: &[u8], at: usize, generation: u64) -> bool {
 mod tests {
     use super::*;
 
-    const IDENTITY: Identity = Identity { deployment: 7, stripe: 3 };
+    const IDENTITY: Identity = Identity { deployment: 7, partition: 3 };
 
     fn add(log: &mut Log, body: &[u8]) {
         let mut record = Vec::new();
@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn a_log_cut_at_any_byte_keeps_every_whole_record() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("stripe.log");
+        let path = dir.path().join("partition.log");
         let mut log = Log::open(&path, IDENTITY, |_| true).unwrap();
         let bodies: Vec<Vec<u8>> = (1..20u8).map(|n| vec![n; n as usize * 3]).collect();
         let mut ends = Vec::new();
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn damage_before_the_end_is_refused_and_named() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("stripe.log");
+        let path = dir.path().join("partition.log");
         let mut log = Log::open(&path, IDENTITY, |_| true).unwrap();
         for n in 0..10u8 {
             add(&mut log, &[n; 40]);
@@ -373,9 +373,9 @@ mod tests {
     #[test]
     fn logs_of_others_are_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("stripe.log");
+        let path = dir.path().join("partition.log");
         Log::open(&path, IDENTITY, |_| true).unwrap();
-        for other in [Identity { deployment: 8, ..IDENTITY }, Identity { stripe: 4, ..IDENTITY }] {
+        for other in [Identity { deployment: 8, ..IDENTITY }, Identity { partition: 4, ..IDENTITY }] {
             assert!(matches!(Log::open(&path, other, |_| true), Err(OpenError::Foreign { .. })));
         }
         std::fs::write(&path, b"something else entirely, and long enough to be a header").unwrap();
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn a_replaced_log_holds_the_snapshot_and_what_follows() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("stripe.log");
+        let path = dir.path().join("partition.log");
         let mut log = Log::open(&path, IDENTITY, |_| true).unwrap();
         add(&mut log, b"old");
         log.replace([b"snapshot"]).unwrap();

@@ -4,7 +4,7 @@
 //! the running server had. A [`Batch`] is one operation's changes to one shard; it is one record of the log and so happens
 //! whole or not at all. A snapshot consists of the same changes.
 
-use crate::record::{Inode, Part, Spread};
+use crate::inode::{Inode, Part, Spread};
 use crate::shard::{Answer, Named, Prepared, Shard};
 use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::header::OpenId;
@@ -19,7 +19,7 @@ pub(crate) struct Batch {
     pub mutations: Vec<Mutation>,
 }
 
-/// In [`Batch::shard`]: what concerns the whole server (in the first stripe).
+/// In [`Batch::shard`]: what concerns the whole server (in the first partition).
 pub(crate) const WHOLE_SERVER: u16 = u16::MAX;
 
 /// The parts of an inode that change often.
@@ -116,7 +116,7 @@ impl Shard {
                 self.inodes.modify(dir, |inode| {
                     inode.size = 0;
                     inode.nlink = 2;
-                    if let crate::record::Body::Directory(d) = &mut inode.body {
+                    if let crate::inode::Body::Directory(d) = &mut inode.body {
                         d.state = Spread::Split;
                     }
                 });

@@ -3,11 +3,11 @@
 use crate::access::{EXECUTE, READ, WRITE};
 use crate::draft::{Draft, wants_split};
 use crate::error::Op;
+use crate::inode::{Body, Inode};
 use crate::mutation::Mutation;
-use crate::record::{Body, Inode};
+use crate::partition::LockedShard;
 use crate::shard::{Home, Named, Opened};
 use crate::store::{Caller, Core, Outside, repeated};
-use crate::stripe::Bench;
 use bivouac_layout::{Ino, Map, ShardId, namespace};
 use bivouac_proto::attr::{NAME_MAX, PATH_MAX};
 use bivouac_proto::header::{OpenId, RequestId};
@@ -45,12 +45,13 @@ impl<O: Outside> Core<O> {
         check_name(at.name)?;
         // Between finding a name and reading its inode in another shard both may change: then look again.
         for _ in 0..8 {
-            let (named, here) = self.stripes.with(shard_of(&at), |bench| {
-                let (_, owner) = bench.shard.home(at.dir, at.split, at.name)?;
+            let (named, here) = self.partitions.with(shard_of(&at), |locked| {
+                let (_, owner) = locked.shard.home(at.dir, at.split, at.name)?;
                 owner.check(&caller.credentials, EXECUTE)?;
-                bench.shard.entry_is_free(at.dir, at.name)?;
-                let named = bench.shard.find(at.dir, at.name).ok_or(Errno::NOENT)?;
-                let here = if named.ino.shard() == bench.id { Some(shown(bench, named.ino)?) } else { None };
+                locked.shard.entry_is_free(at.dir, at.name)?;
+                let named = locked.shard.find(at.dir, at.name).ok_or(Errno::NOENT)?;
+                let here =
+                    if named.ino.shard() == locked.id { Some(shown(locked, named.ino)?) } else { None };
                 Ok((named, here))
             })?;
             let shown = match here {
@@ -58,7 +59,7 @@ impl<O: Outside> Core<O> {
                 None if !self.is_mine(named.ino.shard()) => {
                     return Ok(Reply::Meta(MetaReply::Elsewhere { ino: named.ino, kind: named.kind }));
                 }
-                None => match self.stripes.with(named.ino.shard(), |bench| shown(bench, named.ino)) {
+                None => match self.partitions.with(named.ino.shard(), |locked| shown(locked, named.ino)) {
                     Err(Failure::Errno(Errno::NOENT)) => continue,
                     other => other?,
                 },
@@ -80,36 +81,36 @@ impl<O: Outside> Core<O> {
         check_name(at.name)?;
         let now = self.outside.now();
         let map = how.create.map(|_| self.outside.map());
-        let look = self.stripes.with(shard_of(&at), |bench| {
-            if let Some(reply) = repeated(bench.shard, &caller.id)? {
+        let look = self.partitions.with(shard_of(&at), |locked| {
+            if let Some(reply) = repeated(locked.shard, &caller.id)? {
                 // The open it answers may have been lost with a restart.
                 if let Reply::Meta(MetaReply::Opened { attr, .. }) = &reply {
-                    register(bench, now, attr.ino, opened(how, open))?;
+                    register(locked, now, attr.ino, opened(how, open))?;
                 }
                 return Ok(Look::Answered(reply));
             }
-            let (home, owner) = bench.shard.home(at.dir, at.split, at.name)?;
+            let (home, owner) = locked.shard.home(at.dir, at.split, at.name)?;
             owner.check(&caller.credentials, EXECUTE)?;
-            bench.shard.entry_is_free(at.dir, at.name)?;
-            match (bench.shard.find(at.dir, at.name), how.create) {
+            locked.shard.entry_is_free(at.dir, at.name)?;
+            match (locked.shard.find(at.dir, at.name), how.create) {
                 (Some(_), Some(create)) if create.exclusive => Err(Errno::EXIST.into()),
                 // A directory is opened by its number, if at all: most clients only look at it.
-                (Some(named), _) if named.ino.shard() != bench.id || named.kind == FileKind::Directory => {
+                (Some(named), _) if named.ino.shard() != locked.id || named.kind == FileKind::Directory => {
                     let elsewhere = MetaReply::Elsewhere { ino: named.ino, kind: named.kind };
                     Ok(Look::Answered(Reply::Meta(elsewhere)))
                 }
-                (Some(named), _) => open_existing(bench, caller, now, named.ino, how, open, out),
+                (Some(named), _) => open_existing(locked, caller, now, named.ino, how, open, out),
                 (None, None) => Err(Errno::NOENT.into()),
                 (None, Some(create)) => {
-                    bench.shard.may_change(home)?;
+                    locked.shard.may_change(home)?;
                     owner.check(&caller.credentials, EXECUTE | WRITE)?;
                     let owner = owner.inherit(&caller.credentials, create.mode, false);
-                    let inode = Inode::new(owner, now, Body::Record(Box::default()));
-                    make(bench, caller, now, (home, at.name), inode, map.as_deref(), |attr| {
+                    let inode = Inode::new(owner, now, Body::Inline(Box::default()));
+                    make(locked, caller, now, (home, at.name), inode, map.as_deref(), |attr| {
                         MetaReply::Opened { attr, created: true, target: Vec::new() }
                     })
                     .inspect(|(ino, _, _)| {
-                        let live = bench.shard.live.entry(*ino).or_default();
+                        let live = locked.shard.live.entry(*ino).or_default();
                         live.opens.push(opened(how, open));
                     })
                     .map(
@@ -132,13 +133,13 @@ impl<O: Outside> Core<O> {
         out: &mut Vec<u8>,
     ) -> Result<Reply, Failure> {
         let now = self.outside.now();
-        let look = self.stripes.with(ino.shard(), |bench| {
-            if let Some(reply) = repeated(bench.shard, &caller.id)? {
-                register(bench, now, ino, opened(how, open))?;
+        let look = self.partitions.with(ino.shard(), |locked| {
+            if let Some(reply) = repeated(locked.shard, &caller.id)? {
+                register(locked, now, ino, opened(how, open))?;
                 return Ok(Look::Answered(reply));
             }
             let how = OpenHow { create: None, ..how };
-            open_existing(bench, caller, now, ino, how, open, out)
+            open_existing(locked, caller, now, ino, how, open, out)
         })?;
         self.after_look(caller, ino, look)
     }
@@ -151,7 +152,7 @@ impl<O: Outside> Core<O> {
                 Ok(reply)
             }
             Look::Cut(ino) => {
-                let attr = self.cut(ino, 0, &caller.credentials, &RequestId::default())?;
+                let attr = self.set_size(ino, 0, &caller.credentials, &RequestId::default())?;
                 Ok(Reply::Meta(MetaReply::Opened {
                     attr: Box::new(attr),
                     created: false,
@@ -172,14 +173,14 @@ impl<O: Outside> Core<O> {
         let create = how.create.filter(|_| how.write).ok_or(Errno::INVAL)?;
         let now = self.outside.now();
         let map = self.outside.map();
-        self.stripes.with(dir.shard(), |bench| {
-            if let Some(reply) = repeated(bench.shard, &caller.id)? {
+        self.partitions.with(dir.shard(), |locked| {
+            if let Some(reply) = repeated(locked.shard, &caller.id)? {
                 if let Reply::Meta(MetaReply::Opened { attr, .. }) = &reply {
-                    register(bench, now, attr.ino, opened(how, open))?;
+                    register(locked, now, attr.ino, opened(how, open))?;
                 }
                 return Ok(reply);
             }
-            let directory = bench.shard.inodes.get(dir).ok_or(Refusal::UnknownDirectory)?;
+            let directory = locked.shard.inodes.get(dir).ok_or(Refusal::UnknownDirectory)?;
             directory.as_directory().ok_or(Errno::NOTDIR)?;
             if directory.nlink == 0 {
                 return Err(Errno::NOENT.into());
@@ -187,9 +188,9 @@ impl<O: Outside> Core<O> {
             let owner = directory.owner();
             owner.check(&caller.credentials, EXECUTE | WRITE)?;
             let mut draft = Draft::new(now);
-            let ino = draft.next_ino(bench.shard, bench.id);
+            let ino = draft.next_ino(locked.shard, locked.id);
             let owner = owner.inherit(&caller.credentials, create.mode, false);
-            let mut inode = Inode::new(owner, now, Body::Record(Box::default()));
+            let mut inode = Inode::new(owner, now, Body::Inline(Box::default()));
             inode.nlink = 0;
             inode.set_template(directory.template().placed(&map, caller.node, ino));
             inode.change_extra(|extra| extra.linkable = !create.exclusive);
@@ -198,8 +199,8 @@ impl<O: Outside> Core<O> {
             draft.put_inode(ino, inode);
             draft.push(Mutation::PutOrphan(ino, vec![open]));
             draft.answer(&caller.id, &reply);
-            bench.commit(draft)?;
-            bench.shard.live.entry(ino).or_default().opens.push(opened(how, open));
+            locked.commit(draft)?;
+            locked.shard.live.entry(ino).or_default().opens.push(opened(how, open));
             Ok(reply)
         })
     }
@@ -219,24 +220,24 @@ impl<O: Outside> Core<O> {
             FileKind::Symlink => Body::Symlink(target.into()),
             FileKind::Fifo => Body::Fifo,
             FileKind::Socket => Body::Socket,
-            FileKind::File => Body::Record(Box::default()),
+            FileKind::File => Body::Inline(Box::default()),
             FileKind::CharDevice | FileKind::BlockDevice => device(caller, kind, target)?,
             FileKind::Directory => return Err(Errno::INVAL.into()),
         };
         let mode = if kind == FileKind::Symlink { 0o777 } else { mode };
         let now = self.outside.now();
         let map = (kind == FileKind::File).then(|| self.outside.map());
-        let (reply, grown) = self.stripes.with(shard_of(&at), |bench| {
-            if let Some(reply) = repeated(bench.shard, &caller.id)? {
+        let (reply, grown) = self.partitions.with(shard_of(&at), |locked| {
+            if let Some(reply) = repeated(locked.shard, &caller.id)? {
                 return Ok((reply, false));
             }
-            let home = may_make(bench, caller, &at)?;
-            let (_, owner) = bench.shard.home(at.dir, at.split, at.name)?;
+            let home = may_make(locked, caller, &at)?;
+            let (_, owner) = locked.shard.home(at.dir, at.split, at.name)?;
             let owner = owner.inherit(&caller.credentials, mode, false);
             let inode = Inode::new(owner, now, body.clone());
             let target = inode.target().to_vec();
             let entry = |attr| MetaReply::Entry { attr, target };
-            let (_, reply, grown) = make(bench, caller, now, (home, at.name), inode, map.as_deref(), entry)?;
+            let (_, reply, grown) = make(locked, caller, now, (home, at.name), inode, map.as_deref(), entry)?;
             Ok((reply, grown))
         })?;
         if grown {
@@ -249,36 +250,36 @@ impl<O: Outside> Core<O> {
         check_name(at.name)?;
         let now = self.outside.now();
         let map = self.outside.map();
-        let done = self.stripes.with(shard_of(&at), |bench| {
-            if let Some(reply) = repeated(bench.shard, &caller.id)? {
+        let done = self.partitions.with(shard_of(&at), |locked| {
+            if let Some(reply) = repeated(locked.shard, &caller.id)? {
                 return Ok(Some(reply));
             }
-            let (home, owner) = bench.shard.home(at.dir, at.split, at.name)?;
+            let (home, owner) = locked.shard.home(at.dir, at.split, at.name)?;
             owner.check(&caller.credentials, EXECUTE)?;
-            bench.shard.entry_is_free(at.dir, at.name)?;
-            let named = bench.shard.find(at.dir, at.name).ok_or(Errno::NOENT)?;
+            locked.shard.entry_is_free(at.dir, at.name)?;
+            let named = locked.shard.find(at.dir, at.name).ok_or(Errno::NOENT)?;
             owner.check(&caller.credentials, WRITE)?;
             if named.kind == FileKind::Directory {
                 return Err(Errno::ISDIR.into());
             }
-            if named.ino.shard() != bench.id {
+            if named.ino.shard() != locked.id {
                 return Ok(None);
             }
-            bench.shard.may_change(home)?;
-            bench.shard.inode_is_free(named.ino)?;
+            locked.shard.may_change(home)?;
+            locked.shard.inode_is_free(named.ino)?;
             if owner.is_restricted(&caller.credentials) {
-                bench.shard.inode(named.ino)?.owner().check_owner(&caller.credentials)?;
+                locked.shard.inode(named.ino)?.owner().check_owner(&caller.credentials)?;
             }
             let mut draft = Draft::freeing(now);
             draft.drop_entry(home, at.name, named.kind);
-            draft.drop_link(bench.shard, &map, named.ino);
+            draft.drop_link(locked.shard, &map, named.ino);
             draft.answer(&caller.id, &Reply::Done);
-            bench.commit(draft)?;
+            locked.commit(draft)?;
             Ok(Some(Reply::Done))
         })?;
         match done {
             Some(reply) => {
-                if self.stripes.removed_much() {
+                if self.partitions.removed_much() {
                     self.keeper.give_back();
                 }
                 Ok(reply)
@@ -288,7 +289,7 @@ impl<O: Outside> Core<O> {
     }
 
     pub(crate) fn read_link(&self, ino: Ino, out: &mut Vec<u8>) -> Result<Reply, Failure> {
-        self.stripes.with(ino.shard(), |bench| match &bench.shard.inode(ino)?.body {
+        self.partitions.with(ino.shard(), |locked| match &locked.shard.inode(ino)?.body {
             Body::Symlink(target) => {
                 out.extend_from_slice(target);
                 Ok(Reply::Done)
@@ -304,10 +305,10 @@ impl<O: Outside> Core<O> {
         split: bool,
         name: &[u8],
     ) -> Result<(Option<Named>, crate::access::Owner), Failure> {
-        self.stripes.with(namespace::entry_shard(dir, split, name), |bench| {
-            let (_, owner) = bench.shard.home(dir, split, name)?;
-            bench.shard.entry_is_free(dir, name)?;
-            Ok((bench.shard.find(dir, name), owner))
+        self.partitions.with(namespace::entry_shard(dir, split, name), |locked| {
+            let (_, owner) = locked.shard.home(dir, split, name)?;
+            locked.shard.entry_is_free(dir, name)?;
+            Ok((locked.shard.find(dir, name), owner))
         })
     }
 }
@@ -332,30 +333,30 @@ pub(crate) struct Shown {
 }
 
 /// What a reply shows of an inode in this shard. Waits while the inode is losing a link.
-pub(crate) fn shown(bench: &Bench<'_>, ino: Ino) -> Op<Shown> {
-    bench.shard.is_not_leaving(ino)?;
-    let inode = bench.shard.inode(ino)?;
+pub(crate) fn shown(locked: &LockedShard<'_>, ino: Ino) -> Op<Shown> {
+    locked.shard.is_not_leaving(ino)?;
+    let inode = locked.shard.inode(ino)?;
     let mtime_set = inode.as_directory().map_or(Time::MIN, |d| d.mtime_set);
     Ok(Shown { attr: inode.attr(ino), mtime_set, target: inode.target().to_vec() })
 }
 
 /// Checks that an entry can be made: its directory is there and may be written, and the name is free.
-pub(crate) fn may_make(bench: &Bench<'_>, caller: &Caller, at: &At<'_>) -> Op<Home> {
-    let (home, owner) = bench.shard.home(at.dir, at.split, at.name)?;
+pub(crate) fn may_make(locked: &LockedShard<'_>, caller: &Caller, at: &At<'_>) -> Op<Home> {
+    let (home, owner) = locked.shard.home(at.dir, at.split, at.name)?;
     owner.check(&caller.credentials, EXECUTE)?;
-    bench.shard.entry_is_free(at.dir, at.name)?;
-    if bench.shard.find(at.dir, at.name).is_some() {
+    locked.shard.entry_is_free(at.dir, at.name)?;
+    if locked.shard.find(at.dir, at.name).is_some() {
         return Err(Errno::EXIST.into());
     }
     owner.check(&caller.credentials, WRITE)?;
-    bench.shard.may_change(home)?;
+    locked.shard.may_change(home)?;
     Ok(home)
 }
 
 /// Makes an inode and its entry in one shard; a file (`map` is given) takes its directory's layout over. Says also whether
 /// the directory should be split now.
 fn make(
-    bench: &mut Bench<'_>,
+    locked: &mut LockedShard<'_>,
     caller: &Caller,
     now: Time,
     (home, name): (Home, &[u8]),
@@ -364,17 +365,17 @@ fn make(
     reply: impl FnOnce(Box<Attr>) -> MetaReply,
 ) -> Op<(Ino, Reply, bool)> {
     let mut draft = Draft::new(now);
-    let ino = draft.next_ino(bench.shard, bench.id);
+    let ino = draft.next_ino(locked.shard, locked.id);
     if let Some(map) = map {
-        inode.set_template(bench.shard.template(home).placed(map, caller.node, ino));
+        inode.set_template(locked.shard.template(home).placed(map, caller.node, ino));
     }
     let reply = Reply::Meta(reply(Box::new(inode.attr(ino))));
     draft.put_entry(home, name, Named { ino, kind: inode.kind() }, None);
     draft.put_inode(ino, inode);
     draft.answer(&caller.id, &reply);
-    bench.commit(draft)?;
+    locked.commit(draft)?;
     let grown = match home {
-        Home::Packed(dir) => bench.shard.inodes.get(dir).is_some_and(|inode| wants_split(&inode)),
+        Home::Packed(dir) => locked.shard.inodes.get(dir).is_some_and(|inode| wants_split(&inode)),
         Home::Part(..) => false,
     };
     Ok((ino, reply, grown))
@@ -385,7 +386,7 @@ fn opened(how: OpenHow, id: OpenId) -> Opened {
 }
 
 fn open_existing(
-    bench: &mut Bench<'_>,
+    locked: &mut LockedShard<'_>,
     caller: &Caller,
     now: Time,
     ino: Ino,
@@ -393,8 +394,8 @@ fn open_existing(
     open: OpenId,
     out: &mut Vec<u8>,
 ) -> Op<Look> {
-    bench.shard.is_not_leaving(ino)?;
-    let inode = bench.shard.inode(ino)?;
+    locked.shard.is_not_leaving(ino)?;
+    let inode = locked.shard.inode(ino)?;
     let kind = inode.kind();
     if kind == FileKind::Symlink {
         let reply = MetaReply::Opened {
@@ -414,28 +415,28 @@ fn open_existing(
     inode.owner().check(&caller.credentials, wanted)?;
     let truncate = how.truncate && kind == FileKind::File;
     if truncate {
-        bench.shard.is_not_busy(ino)?;
+        locked.shard.is_not_busy(ino)?;
     }
-    register(bench, now, ino, opened(how, open))?;
-    let inode = bench.shard.inode(ino)?;
+    register(locked, now, ino, opened(how, open))?;
+    let inode = locked.shard.inode(ino)?;
     match &inode.body {
         Body::Blocks(_) if truncate => return Ok(Look::Cut(ino)),
         // One that is empty gets a new time.
-        Body::Record(_) if truncate => {
+        Body::Inline(_) if truncate => {
             let mut draft = Draft::freeing(now);
-            if let Some(inode) = draft.inode(bench.shard, ino) {
-                crate::file::resize_record(inode, 0, now, &caller.credentials);
+            if let Some(inode) = draft.inode(locked.shard, ino) {
+                crate::file::resize_inline(inode, 0, now, &caller.credentials);
             }
-            let reply = bench.shard.inode(ino)?.attr(ino);
+            let reply = locked.shard.inode(ino)?.attr(ino);
             let attr =
-                Attr { size: 0, mtime: now, ctime: now, size_generation: reply.size_generation + 1, ..reply };
+                Attr { size: 0, mtime: now, ctime: now, size_version: reply.size_version + 1, ..reply };
             let reply = MetaReply::Opened { attr: Box::new(attr), created: false, target: Vec::new() };
             let reply = Reply::Meta(reply);
             draft.answer(&caller.id, &reply);
-            bench.commit(draft)?;
+            locked.commit(draft)?;
             return Ok(Look::Answered(reply));
         }
-        Body::Record(data) if how.read => out.extend_from_slice(data),
+        Body::Inline(data) if how.read => out.extend_from_slice(data),
         _ => {}
     }
     let reply = MetaReply::Opened { attr: Box::new(inode.attr(ino)), created: false, target: Vec::new() };
@@ -443,6 +444,6 @@ fn open_existing(
 }
 
 /// Registers an open file description; again is fine.
-pub(crate) fn register(bench: &mut Bench<'_>, now: Time, ino: Ino, opened: Opened) -> Op<()> {
-    crate::opens::register(bench, now, ino, opened)
+pub(crate) fn register(locked: &mut LockedShard<'_>, now: Time, ino: Ino, opened: Opened) -> Op<()> {
+    crate::opens::register(locked, now, ino, opened)
 }

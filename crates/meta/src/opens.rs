@@ -2,16 +2,16 @@
 //!
 //! While somebody has a file in blocks open for writing, its record is *unsettled*: the data servers know its size better.
 //! Closing descriptions report how far they wrote; the last one settles the record. Where a report is missing or of another size
-//! generation, the data servers are asked. An inode without links stays as long as it is open, also over a restart:
+//! version, the data servers are asked. An inode without links stays as long as it is open, also over a restart:
 //! its holders are in the log.
 
 use crate::draft::Draft;
 use crate::error::Op;
+use crate::inode::{Body, Inode};
 use crate::mutation::{Mutation, Stamp};
-use crate::record::{Body, Inode};
+use crate::partition::LockedShard;
 use crate::shard::{Opened, Written};
 use crate::store::{Core, Outside};
-use crate::stripe::Bench;
 use bivouac_layout::{FileLayout, Ino};
 use bivouac_proto::attr::FileKind;
 use bivouac_proto::data::{DataReply, DataRequest, WriteTime};
@@ -21,8 +21,8 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Reply, Time};
 
 /// Registers an open file description; again is fine. Pipes, sockets and devices are not: only a node's kernel can open those.
-pub(crate) fn register(bench: &mut Bench<'_>, now: Time, ino: Ino, opened: Opened) -> Op<()> {
-    let inode = bench.shard.inode(ino)?;
+pub(crate) fn register(locked: &mut LockedShard<'_>, now: Time, ino: Ino, opened: Opened) -> Op<()> {
+    let inode = locked.shard.inode(ino)?;
     if !matches!(inode.kind(), FileKind::File | FileKind::Directory) {
         return Ok(());
     }
@@ -34,13 +34,13 @@ pub(crate) fn register(bench: &mut Bench<'_>, now: Time, ino: Ino, opened: Opene
         draft.push(Mutation::Stamp(ino, Stamp { settled: false, ..stamp(&inode) }));
     }
     if orphan {
-        let mut holders = bench.shard.holders(ino);
+        let mut holders = locked.shard.holders(ino);
         holders.retain(|id| *id != opened.id);
         holders.push(opened.id);
         draft.push(Mutation::PutOrphan(ino, holders));
     }
-    bench.commit(draft)?;
-    let live = bench.shard.live.entry(ino).or_default();
+    locked.commit(draft)?;
+    let live = locked.shard.live.entry(ino).or_default();
     if writes_blocks && settled {
         live.written = Written { append_end: opened.append.then_some(size), ..Written::default() };
     } else if writes_blocks && !live.has_writer() && !live.busy {
@@ -88,8 +88,8 @@ struct Ask {
 impl<O: Outside> Core<O> {
     pub(crate) fn reopen(&self, ino: Ino, open: OpenId, write: bool) -> Result<Reply, Failure> {
         let now = self.outside.now();
-        self.stripes.with(ino.shard(), |bench| {
-            register(bench, now, ino, Opened { id: open, write, append: false })?;
+        self.partitions.with(ino.shard(), |locked| {
+            register(locked, now, ino, Opened { id: open, write, append: false })?;
             Ok(Reply::Done)
         })
     }
@@ -97,40 +97,40 @@ impl<O: Outside> Core<O> {
     pub(crate) fn release(&self, ino: Ino, open: OpenId, wrote: Option<Wrote>) -> Result<Reply, Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
-        let ask = self.stripes.with(ino.shard(), |bench| {
-            bench.shard.is_not_busy(ino)?;
-            let Some(inode) = bench.shard.inodes.get(ino) else {
-                bench.shard.live.remove(&ino);
+        let ask = self.partitions.with(ino.shard(), |locked| {
+            locked.shard.is_not_busy(ino)?;
+            let Some(inode) = locked.shard.inodes.get(ino) else {
+                locked.shard.live.remove(&ino);
                 return Ok(None);
             };
-            let generation = inode.size_generation;
+            let size_version = inode.size_version;
             let in_blocks = inode.as_blocks().is_some();
             let orphan = inode.nlink == 0;
-            let live = bench.shard.live.entry(ino).or_default();
+            let live = locked.shard.live.entry(ino).or_default();
             let known =
                 live.opens.iter().position(|o| o.id == open).map(|index| live.opens.swap_remove(index));
             let wrote_blocks = in_blocks && (known.is_some_and(|o| o.write) || wrote.is_some());
             if wrote_blocks {
-                note(&mut live.written, wrote, generation, now);
+                note(&mut live.written, wrote, size_version, now);
                 // Unknown here: opened before a restart, perhaps beside others that never report.
                 live.written.unsure |= known.is_none();
             }
             live.locks.drop_description(open);
             let no_writer = !live.has_writer();
-            bench.changed();
+            locked.changed();
             if orphan {
                 let mut draft = Draft::freeing(now);
-                if bench.shard.in_use(ino) {
-                    draft.push(Mutation::PutOrphan(ino, bench.shard.holders(ino)));
+                if locked.shard.in_use(ino) {
+                    draft.push(Mutation::PutOrphan(ino, locked.shard.holders(ino)));
                 } else {
-                    draft.drop_inode(bench.shard, &map, ino);
+                    draft.drop_inode(locked.shard, &map, ino);
                 }
-                bench.commit(draft)?;
-                bench.shard.rest(ino);
+                locked.commit(draft)?;
+                locked.shard.rest(ino);
                 return Ok(None);
             }
-            let ask = if wrote_blocks && no_writer { begin_settling(bench, ino, now)? } else { None };
-            bench.shard.rest(ino);
+            let ask = if wrote_blocks && no_writer { begin_settling(locked, ino, now)? } else { None };
+            locked.shard.rest(ino);
             Ok(ask)
         })?;
         if let Some(ask) = ask {
@@ -142,15 +142,15 @@ impl<O: Outside> Core<O> {
     /// Settles a file that nobody writes, asking the data servers if need be.
     pub(crate) fn settle(&self, ino: Ino) -> Result<(), Failure> {
         let now = self.outside.now();
-        let ask = self.stripes.with(ino.shard(), |bench| {
-            bench.shard.is_not_busy(ino)?;
-            let inode = bench.shard.inodes.get(ino);
-            match (inode.as_deref().map(|i| &i.body), bench.shard.live.get(&ino)) {
+        let ask = self.partitions.with(ino.shard(), |locked| {
+            locked.shard.is_not_busy(ino)?;
+            let inode = locked.shard.inodes.get(ino);
+            match (inode.as_deref().map(|i| &i.body), locked.shard.live.get(&ino)) {
                 (_, Some(live)) if live.has_writer() => Ok(None),
                 (Some(Body::Blocks(blocks)), _) if !blocks.settled => {
                     // What its writers would have reported may be lost.
-                    bench.shard.live.entry(ino).or_default().written.unsure = true;
-                    begin_settling(bench, ino, now)
+                    locked.shard.live.entry(ino).or_default().written.unsure = true;
+                    begin_settling(locked, ino, now)
                 }
                 _ => Ok(None),
             }
@@ -165,28 +165,28 @@ impl<O: Outside> Core<O> {
         let found = self.extent(ino, layout);
         let now = self.outside.now();
         let map = self.outside.map();
-        let result = self.stripes.with(ino.shard(), |bench| {
-            end_busy(bench, ino);
+        let result = self.partitions.with(ino.shard(), |locked| {
+            end_busy(locked, ino);
             let (length, seen) = match &found {
                 Ok(found) => *found,
                 Err(errno) => return Err((*errno).into()),
             };
-            let Some(inode) = bench.shard.inodes.get(ino) else {
+            let Some(inode) = locked.shard.inodes.get(ino) else {
                 return Ok(());
             };
-            let live = bench.shard.live.get(&ino);
+            let live = locked.shard.live.get(&ino);
             if inode.nlink > 0 && inode.as_blocks().is_some() && !live.is_some_and(|l| l.has_writer()) {
                 let written = live.map(|l| l.written).unwrap_or_default();
                 let size = inode.size.max(length).max(written.end);
                 let stamp = settled_stamp(&inode, size, WriteTime::exactly(written.last).max(seen), now);
                 let mut draft = Draft::freeing(now);
                 draft.push(Mutation::Stamp(ino, stamp));
-                bench.commit(draft)?;
-                if let Some(live) = bench.shard.live.get_mut(&ino) {
+                locked.commit(draft)?;
+                if let Some(live) = locked.shard.live.get_mut(&ino) {
                     live.written = Written::default();
                 }
             }
-            reap(bench, &map, ino, now)
+            reap(locked, &map, ino, now)
         });
         if result.is_err() {
             self.keeper.settle(ino);
@@ -215,7 +215,7 @@ impl<O: Outside> Core<O> {
 }
 
 /// Takes in what a closing description says about its writes.
-fn note(written: &mut Written, wrote: Option<Wrote>, generation: u32, now: Time) {
+fn note(written: &mut Written, wrote: Option<Wrote>, size_version: u32, now: Time) {
     match wrote {
         // A writer that does not say: it died, or its agent speaks for it.
         None => written.unsure = true,
@@ -223,7 +223,7 @@ fn note(written: &mut Written, wrote: Option<Wrote>, generation: u32, now: Time)
             written.unsure |= wrote.unsure;
             if wrote.end > 0 {
                 written.last = written.last.max(now.saturating_sub_unsigned(wrote.age));
-                if wrote.size_generation == generation {
+                if wrote.size_version == size_version {
                     written.end = written.end.max(wrote.end);
                 } else {
                     // It was cut meanwhile; what was written since then, the servers know.
@@ -235,45 +235,45 @@ fn note(written: &mut Written, wrote: Option<Wrote>, generation: u32, now: Time)
 }
 
 /// Settles the record if the reports tell enough; otherwise marks the file busy, and the servers are to be asked.
-fn begin_settling(bench: &mut Bench<'_>, ino: Ino, now: Time) -> Op<Option<Ask>> {
-    let Some(inode) = bench.shard.inodes.get(ino) else {
+fn begin_settling(locked: &mut LockedShard<'_>, ino: Ino, now: Time) -> Op<Option<Ask>> {
+    let Some(inode) = locked.shard.inodes.get(ino) else {
         return Ok(None);
     };
     let Some(blocks) = inode.as_blocks().filter(|b| !b.settled) else {
         return Ok(None);
     };
-    let written = bench.shard.live.get(&ino).map(|l| l.written).unwrap_or_default();
+    let written = locked.shard.live.get(&ino).map(|l| l.written).unwrap_or_default();
     if written.unsure {
         let layout = blocks.layout.clone();
-        bench.shard.live.entry(ino).or_default().busy = true;
+        locked.shard.live.entry(ino).or_default().busy = true;
         return Ok(Some(Ask { layout }));
     }
     let stamp = settled_stamp(&inode, inode.size.max(written.end), WriteTime::exactly(written.last), now);
     let mut draft = Draft::freeing(now);
     draft.push(Mutation::Stamp(ino, stamp));
-    bench.commit(draft)?;
-    if let Some(live) = bench.shard.live.get_mut(&ino) {
+    locked.commit(draft)?;
+    if let Some(live) = locked.shard.live.get_mut(&ino) {
         live.written = Written::default();
     }
     Ok(None)
 }
 
 /// What kept others off a file is over.
-pub(crate) fn end_busy(bench: &mut Bench<'_>, ino: Ino) {
-    if let Some(live) = bench.shard.live.get_mut(&ino) {
+pub(crate) fn end_busy(locked: &mut LockedShard<'_>, ino: Ino) {
+    if let Some(live) = locked.shard.live.get_mut(&ino) {
         live.busy = false;
     }
-    bench.changed();
+    locked.changed();
 }
 
 /// Removes an inode that lost its last link while it was in use, and is not any more.
-pub(crate) fn reap(bench: &mut Bench<'_>, map: &bivouac_layout::Map, ino: Ino, now: Time) -> Op<()> {
-    let gone = bench.shard.inodes.get(ino).is_some_and(|i| i.nlink == 0);
-    if gone && !bench.shard.in_use(ino) {
+pub(crate) fn reap(locked: &mut LockedShard<'_>, map: &bivouac_layout::Map, ino: Ino, now: Time) -> Op<()> {
+    let gone = locked.shard.inodes.get(ino).is_some_and(|i| i.nlink == 0);
+    if gone && !locked.shard.in_use(ino) {
         let mut draft = Draft::freeing(now);
-        draft.drop_inode(bench.shard, map, ino);
-        bench.commit(draft)?;
+        draft.drop_inode(locked.shard, map, ino);
+        locked.commit(draft)?;
     }
-    bench.shard.rest(ino);
+    locked.shard.rest(ino);
     Ok(())
 }

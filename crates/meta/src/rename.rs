@@ -226,14 +226,14 @@ impl<O: Outside> Core<O> {
         let now = self.outside.now();
         // Whose it is now, if it is not the asker's.
         let set = |expected: Option<IntentId>| {
-            self.stripes.with(MOVES, |bench| {
-                let mover = bench.shard.mover;
+            self.partitions.with(MOVES, |locked| {
+                let mover = locked.shard.mover;
                 if mover == expected || mover.is_none() || mover == Some(intent) {
                     let new = take.then_some(intent);
                     if mover != new && (take || mover == Some(intent)) {
                         let mut draft = Draft::freeing(now);
                         draft.push(Mutation::PutMover(new));
-                        bench.commit(draft)?;
+                        locked.commit(draft)?;
                     }
                     return Ok(None);
                 }

@@ -1,14 +1,14 @@
 //! One shard's state in memory: what its log says, and what lives only as long as the process.
 //!
 //! The durable part is changed by [`crate::mutation`] alone, after the change is in the log. Everything here is read and
-//! written under the lock of the shard's stripe.
+//! written under the lock of the shard's partition.
 
 use crate::access::Owner;
 use crate::entries::Entries;
 use crate::error::{Op, Stop};
+use crate::inode::{Part, Spread};
 use crate::inodes::{Inodes, Seen};
 use crate::locks::LockTable;
-use crate::record::{Part, Spread};
 use bivouac_layout::namespace;
 use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::header::OpenId;
@@ -155,7 +155,7 @@ pub(crate) struct Shard {
     pub next_intent: u64,
     /// Intents of this shard that are neither decided nor given up.
     pub active: HashSet<u64>,
-    /// Requests under way that let go of the stripe in between.
+    /// Requests under way that let go of the partition in between.
     pub running: HashSet<(u64, u32)>,
     /// Decisions that everybody has heard; the log is told with the next change.
     pub concluded: Vec<u64>,

@@ -7,8 +7,8 @@
 use crate::access::Owner;
 use crate::draft::{Draft, wants_split};
 use crate::error::Stop;
+use crate::inode::{Body, Inode, Part, Spread};
 use crate::mutation::Mutation;
-use crate::record::{Body, Inode, Part, Spread};
 use crate::shard::Key;
 use crate::store::{Core, Outside};
 use bivouac_layout::namespace::{PARTS, cookie, part_of, part_shard};
@@ -33,8 +33,8 @@ impl<O: Outside> Core<O> {
     /// Splits a directory that has become too large, or whose split was interrupted; any other stays as it is.
     pub(crate) fn split_directory(&self, dir: Ino) -> Result<(), Failure> {
         let now = self.outside.now();
-        let begun = self.stripes.with(dir.shard(), |bench| {
-            let Some(inode) = bench.shard.inodes.get(dir) else {
+        let begun = self.partitions.with(dir.shard(), |locked| {
+            let Some(inode) = locked.shard.inodes.get(dir) else {
                 return Ok(None);
             };
             let state = inode.as_directory().map(|d| d.state);
@@ -42,18 +42,18 @@ impl<O: Outside> Core<O> {
             match state {
                 Some(Spread::Splitting) => {}
                 Some(Spread::Packed) if due => {
-                    if bench.shard.keys.contains_key(&Key::Content(dir)) {
+                    if locked.shard.keys.contains_key(&Key::Content(dir)) {
                         // Intents that mean to change it are to finish first.
                         return Err(Stop::Wait);
                     }
                     let mut draft = Draft::new(now);
-                    set_state(draft.inode(bench.shard, dir), Spread::Splitting);
-                    bench.commit(draft)?;
+                    set_state(draft.inode(locked.shard, dir), Spread::Splitting);
+                    locked.commit(draft)?;
                 }
                 _ => return Ok(None),
             }
-            let inode = bench.shard.inode(dir)?;
-            let entries: Vec<MovedEntry> = bench
+            let inode = locked.shard.inode(dir)?;
+            let entries: Vec<MovedEntry> = locked
                 .shard
                 .entries
                 .of(dir, 0)
@@ -65,19 +65,19 @@ impl<O: Outside> Core<O> {
             return Ok(());
         };
         let installed = self.install_everywhere(dir, (owner, layout), time, entries);
-        self.stripes
-            .with(dir.shard(), |bench| {
+        self.partitions
+            .with(dir.shard(), |locked| {
                 let mut draft = Draft::freeing(now);
                 if installed.is_ok() {
                     draft.push(Mutation::Unpack(dir));
                 } else {
                     // Its users need not wait until a server is back; it stays packed until the next try.
-                    set_state(draft.inode(bench.shard, dir), Spread::Packed);
+                    set_state(draft.inode(locked.shard, dir), Spread::Packed);
                 }
                 // Owner, mode and layout may have changed meanwhile.
-                let inode = bench.shard.inode(dir)?;
+                let inode = locked.shard.inode(dir)?;
                 let current = (inode.owner(), inode.template());
-                bench.commit(draft)?;
+                locked.commit(draft)?;
                 Ok(current)
             })
             .and_then(|current| {
@@ -148,7 +148,7 @@ impl<O: Outside> Core<O> {
                 mtime: time,
                 layout,
             };
-            self.stripes.with(part_shard(dir, number), |bench| {
+            self.partitions.with(part_shard(dir, number), |locked| {
                 let mut draft = Draft::new(now);
                 draft.push(Mutation::DropPart(dir, number));
                 draft.push(Mutation::PutPart(dir, number, part));
@@ -156,7 +156,7 @@ impl<O: Outside> Core<O> {
                     let name = entry.name.as_slice().into();
                     draft.push(Mutation::PutEntry { dir, name, ino: entry.ino, kind: entry.kind });
                 }
-                bench.commit(draft)
+                locked.commit(draft)
             })?;
         }
         Ok(())
@@ -166,9 +166,9 @@ impl<O: Outside> Core<O> {
     pub(crate) fn stat_parts(&self, dir: Ino) -> Result<PeerReply, Failure> {
         let (mut entries, mut subdirectories, mut mtime) = (0, 0u32, Time::MIN);
         for number in self.my_parts(dir) {
-            let part = self
-                .stripes
-                .with(part_shard(dir, number), |bench| Ok(bench.shard.parts.get(&(dir, number)).copied()))?;
+            let part = self.partitions.with(part_shard(dir, number), |locked| {
+                Ok(locked.shard.parts.get(&(dir, number)).copied())
+            })?;
             if let Some(part) = part {
                 entries += u64::from(part.entries);
                 subdirectories = subdirectories.saturating_add(part.subdirectories);
@@ -187,13 +187,13 @@ impl<O: Outside> Core<O> {
     ) -> Result<(), Failure> {
         let now = self.outside.now();
         for number in self.my_parts(dir) {
-            self.stripes.with(part_shard(dir, number), |bench| {
-                let Some(part) = bench.shard.parts.get(&(dir, number)).copied() else {
+            self.partitions.with(part_shard(dir, number), |locked| {
+                let Some(part) = locked.shard.parts.get(&(dir, number)).copied() else {
                     return Ok(());
                 };
                 let mut draft = Draft::new(now);
                 draft.push(Mutation::PutPart(dir, number, Part { mode, uid, gid, layout, ..part }));
-                bench.commit(draft)
+                locked.commit(draft)
             })?;
         }
         Ok(())

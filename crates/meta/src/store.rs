@@ -1,10 +1,10 @@
 //! The store's face: opening, serving, closing.
 
 use crate::error::{LogError, OpenError};
+use crate::inode::Inode;
 use crate::keeper::Keeper;
 use crate::locking::Locking;
-use crate::record::Inode;
-use crate::stripe::Stripes;
+use crate::partition::Partitions;
 use crate::teller::Teller;
 use bivouac_layout::{Ino, Map, NodeId, ServerId, ShardId, Template};
 use bivouac_proto::auth::Credentials;
@@ -133,7 +133,7 @@ pub struct MetaStore<O: Outside> {
 
 /// What the operations work on. They are its methods, in a module for each family.
 pub(crate) struct Core<O> {
-    pub stripes: Stripes,
+    pub partitions: Partitions,
     pub outside: O,
     pub patience: Duration,
     pub intent_age: Duration,
@@ -142,7 +142,7 @@ pub(crate) struct Core<O> {
     /// Whether the teller's thread runs.
     pub tells_later: bool,
     pub locking: Locking,
-    /// Where the intents lie that were prepared here. Taken for moments, under no other lock or under a stripe's.
+    /// Where the intents lie that were prepared here. Taken for moments, under no other lock or under a partition's.
     pub prepared: Mutex<HashMap<IntentId, Vec<ShardId>>>,
     namespace: AtomicU64,
     /// Held as long as the store is open, so that no second server opens it.
@@ -163,13 +163,13 @@ impl<O: Outside> MetaStore<O> {
         let grace = Instant::now() + options.grace;
         let (deployment, patience) = (options.deployment, options.patience);
         let keeper = Arc::new(Keeper::new(grace));
-        let mut stripes =
-            Stripes::open(dir, deployment, patience, grace, options.compact_at, Arc::clone(&keeper))?;
+        let mut partitions =
+            Partitions::open(dir, deployment, patience, grace, options.compact_at, Arc::clone(&keeper))?;
         if let Some(observer) = &options.observer {
-            observer.namespace(stripes.namespace());
+            observer.namespace(partitions.namespace());
         }
-        stripes.observer = options.observer;
-        let namespace = AtomicU64::new(stripes.namespace());
+        partitions.observer = options.observer;
+        let namespace = AtomicU64::new(partitions.namespace());
         let core = Core {
             keeper,
             teller: Teller::default(),
@@ -179,7 +179,7 @@ impl<O: Outside> MetaStore<O> {
             patience: options.patience,
             intent_age: options.intent_age,
             namespace,
-            stripes,
+            partitions,
             outside,
             _exclusive: exclusive,
         };
@@ -203,7 +203,7 @@ impl<O: Outside> MetaStore<O> {
     /// 0 the root directory is made, with the process's user and group and mode 0755.
     pub fn adopt(&self, shards: impl IntoIterator<Item = ShardId>) -> Result<(), Errno> {
         for shard in shards {
-            self.core.stripes.adopt(shard).map_err(|e| e.errno())?;
+            self.core.partitions.adopt(shard).map_err(|e| e.errno())?;
             if shard == Ino::ROOT.shard() {
                 self.core.make_root().map_err(errno)?;
             }
@@ -211,7 +211,7 @@ impl<O: Outside> MetaStore<O> {
         Ok(())
     }
 
-    /// Finishes what a crash has left: intents, splits, cuts, and (when the grace time is over) sizes and files that nobody
+    /// Finishes what a crash has left: intents, splits, truncations, and (when the grace time is over) sizes and files that nobody
     /// has open. What cannot be done now, because a server does not answer, the keeper tries again.
     pub fn recover(&self) {
         self.core.keep();
@@ -246,13 +246,13 @@ impl<O: Outside> MetaStore<O> {
 
     /// The shards that the store holds.
     pub fn shards(&self) -> Vec<ShardId> {
-        self.core.stripes.shards()
+        self.core.partitions.shards()
     }
 
     /// How much it holds. Looks at every shard: for a status display.
     pub fn counts(&self) -> Counts {
-        let mut counts = Counts { log_bytes: self.core.stripes.log_bytes(), ..Counts::default() };
-        self.core.stripes.each(|_, shard| {
+        let mut counts = Counts { log_bytes: self.core.partitions.log_bytes(), ..Counts::default() };
+        self.core.partitions.each(|_, shard| {
             counts.inodes += shard.inodes.len() as u64;
             counts.opens += shard.live.values().map(|l| l.opens.len() as u64).sum::<u64>();
         });
@@ -261,7 +261,7 @@ impl<O: Outside> MetaStore<O> {
 
     /// Syncs the logs and closes the store. Nothing depends on it.
     pub fn close(self) {
-        if let Err(error) = self.core.stripes.sync_all() {
+        if let Err(error) = self.core.partitions.sync_all() {
             tracing::warn!(%error, "the metadata logs were not synced");
         }
     }
@@ -295,8 +295,8 @@ impl<O: Outside> Core<O> {
             MetaRequest::Release { ino, open, wrote } => self.release(ino, open, wrote),
             MetaRequest::Reopen { ino, open, write } => self.reopen(ino, open, write),
             MetaRequest::Truncate { ino, size } => self.truncate(caller, ino, size),
-            MetaRequest::ReadRecord { ino, offset, len } => self.read_record(ino, offset, len, out),
-            MetaRequest::WriteRecord { ino, offset } => self.write_record(caller, ino, offset, payload),
+            MetaRequest::ReadInline { ino, offset, len } => self.read_inline(ino, offset, len, out),
+            MetaRequest::WriteInline { ino, offset } => self.write_inline(caller, ino, offset, payload),
             MetaRequest::Spill { ino } => self.spill(ino),
             MetaRequest::Append { ino } => self.append(caller, ino, payload),
             MetaRequest::Mkdir { at, mode } => self.mkdir(caller, at, mode),
@@ -381,11 +381,11 @@ impl<O: Outside> Core<O> {
 
     /// Raises the version on this server; refused if that would not raise it.
     pub(crate) fn raise_here(&self, version: u64) -> Result<(), Failure> {
-        let before = self.stripes.raise_namespace(version).map_err(|e| Failure::Errno(e.errno()))?;
+        let before = self.partitions.raise_namespace(version).map_err(|e| Failure::Errno(e.errno()))?;
         if before >= version {
             return Err(Refusal::StaleNamespace(before).into());
         }
-        if let Some(observer) = &self.stripes.observer {
+        if let Some(observer) = &self.partitions.observer {
             observer.namespace(version);
         }
         self.namespace.fetch_max(version, Ordering::AcqRel);
@@ -404,20 +404,20 @@ impl<O: Outside> Core<O> {
         if caller.id.session == 0 {
             return work();
         }
-        let before = self.stripes.with(shard, |bench| {
-            if let Some(reply) = repeated(bench.shard, &caller.id)? {
+        let before = self.partitions.with(shard, |locked| {
+            if let Some(reply) = repeated(locked.shard, &caller.id)? {
                 return Ok(Some(reply));
             }
-            bench.shard.running.insert(slot);
+            locked.shard.running.insert(slot);
             Ok(None)
         })?;
         if let Some(reply) = before {
             return Ok(reply);
         }
         let result = work();
-        self.stripes.with(shard, |bench| {
-            bench.shard.running.remove(&slot);
-            bench.changed();
+        self.partitions.with(shard, |locked| {
+            locked.shard.running.remove(&slot);
+            locked.changed();
             Ok(())
         })?;
         result
@@ -425,8 +425,8 @@ impl<O: Outside> Core<O> {
 
     fn make_root(&self) -> Result<(), Failure> {
         let now = self.outside.now();
-        self.stripes.with(Ino::ROOT.shard(), |bench| {
-            if bench.shard.inodes.get(Ino::ROOT).is_some() {
+        self.partitions.with(Ino::ROOT.shard(), |locked| {
+            if locked.shard.inodes.get(Ino::ROOT).is_some() {
                 return Ok(());
             }
             let uid = rustix::process::geteuid().as_raw();
@@ -434,12 +434,12 @@ impl<O: Outside> Core<O> {
             let owner = crate::access::Owner { mode: 0o755, uid, gid };
             let mut draft = crate::draft::Draft::new(now);
             draft.put_inode(Ino::ROOT, Inode::directory(owner, now, Ino::ROOT, b"", Template::default()));
-            bench.commit(draft)
+            locked.commit(draft)
         })
     }
 
     fn sync(&self, ino: Ino) -> Result<Reply, Failure> {
-        self.stripes.sync(ino.shard()).map_err(|e: LogError| Failure::Errno(e.errno()))?;
+        self.partitions.sync(ino.shard()).map_err(|e: LogError| Failure::Errno(e.errno()))?;
         Ok(Reply::Done)
     }
 }

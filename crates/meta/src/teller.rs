@@ -104,8 +104,8 @@ impl<O: Outside> Core<O> {
         let heard = self.ask(server, &PeerRequest::Commit { intents: intents.to_vec() }).is_ok();
         if heard {
             for id in intents {
-                let _ = self.stripes.with(id.shard, |bench| {
-                    heard_by(bench.shard, id.number, server);
+                let _ = self.partitions.with(id.shard, |locked| {
+                    heard_by(locked.shard, id.number, server);
                     Ok(())
                 });
             }

@@ -126,7 +126,7 @@ fn on_store(store: &MetaStore<Alone>, dirs: [Ino; 2], number: u64) {
                 create: Some(Create { mode: 0o644, exclusive: false }),
                 ..OpenHow::default()
             };
-            let open = OpenId { agent: 1, slot: number as u32, generation: 0 };
+            let open = OpenId { agent: 1, slot: number as u32, incarnation: 0 };
             send(store, 4 * number, MetaRequest::Open { at: place, how, open }, &[]).and_then(|(reply, _)| {
                 let (ino, far) = match reply {
                     Reply::Meta(MetaReply::Opened { attr, .. }) => (attr.ino, false),
@@ -134,7 +134,7 @@ fn on_store(store: &MetaStore<Alone>, dirs: [Ino; 2], number: u64) {
                     other => panic!("{other:?}"),
                 };
                 let data = number.to_le_bytes();
-                send(store, 4 * number + 1, MetaRequest::WriteRecord { ino, offset: 0 }, &data)?;
+                send(store, 4 * number + 1, MetaRequest::WriteInline { ino, offset: 0 }, &data)?;
                 if !far {
                     send(store, 4 * number + 2, MetaRequest::Release { ino, open, wrote: None }, &[])?;
                 }
@@ -174,7 +174,7 @@ fn look(dir: &Path) -> State {
             other => panic!("{other:?}"),
         };
         for entry in entries {
-            let request = MetaRequest::ReadRecord { ino: entry.ino, offset: 0, len: 100 };
+            let request = MetaRequest::ReadInline { ino: entry.ino, offset: 0, len: 100 };
             let (_, data) =
                 send(&store, 0, request, &[]).unwrap_or_else(|e| panic!("an entry names nothing: {e:?}"));
             let content = data.try_into().map_or(0, u64::from_le_bytes);

@@ -213,7 +213,7 @@ fn a_file_takes_a_layout_as_long_as_it_never_had_data() {
     client.node = NodeId(1);
     set(&client, "f", WHOLE, "block=64K width=1 first=local").unwrap();
     assert_eq!(get(&client, "f", WHOLE).unwrap(), "block=64K width=1 first=1");
-    client.inode(attr.ino, MetaRequest::WriteRecord { ino: attr.ino, offset: 0 }, b"x").unwrap();
+    client.inode(attr.ino, MetaRequest::WriteInline { ino: attr.ino, offset: 0 }, b"x").unwrap();
     assert_eq!(set(&client, "f", WHOLE, "width=2"), Err(Errno::NOTEMPTY));
     assert_eq!(remove(&client, "f", WHOLE), Err(Errno::NOTEMPTY));
     client.spill(attr.ino).unwrap();

@@ -343,7 +343,7 @@ fn permissions_are_checked_with_the_callers_credentials() {
     alice.put("shared/x", b"").unwrap();
     chmod(&alice, "shared/x", 0o4755);
     let ino = alice.stat("shared/x").unwrap().ino;
-    alice.inode(ino, MetaRequest::WriteRecord { ino, offset: 0 }, b"x").unwrap();
+    alice.inode(ino, MetaRequest::WriteInline { ino, offset: 0 }, b"x").unwrap();
     assert_eq!(alice.attr(ino).unwrap().mode, 0o755);
 }
 

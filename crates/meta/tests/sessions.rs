@@ -35,12 +35,12 @@ fn an_unlinked_open_file_can_be_used_until_its_last_close_also_over_a_restart() 
     let (attr, first) = client.create("f", true).unwrap();
     let (_, second, _) = client.open("f", OpenHow { read: true, ..OpenHow::default() }).unwrap();
     let ino = attr.ino;
-    client.inode(ino, MetaRequest::WriteRecord { ino, offset: 0 }, b"still here").unwrap();
+    client.inode(ino, MetaRequest::WriteInline { ino, offset: 0 }, b"still here").unwrap();
     client.unlink("f").unwrap();
     assert_eq!(client.attr(ino).unwrap().nlink, 0);
     client.release(ino, first, None).unwrap();
     cluster.restart(ServerId(0));
-    let (_, data) = client.inode(ino, MetaRequest::ReadRecord { ino, offset: 0, len: 100 }, &[]).unwrap();
+    let (_, data) = client.inode(ino, MetaRequest::ReadInline { ino, offset: 0, len: 100 }, &[]).unwrap();
     assert_eq!(data, b"still here");
     client.release(ino, second, None).unwrap();
     assert_eq!(client.attr(ino), Err(Errno::NOENT));
@@ -59,7 +59,7 @@ fn rename_over_an_open_file_keeps_its_reader() {
     let (_, open, _) = client.open("d/old", OpenHow { read: true, ..OpenHow::default() }).unwrap();
     client.rename("new", "d/old", RenameMode::Replace).unwrap();
     assert_eq!(client.get("d/old").unwrap(), b"new");
-    let (_, data) = client.inode(old, MetaRequest::ReadRecord { ino: old, offset: 0, len: 9 }, &[]).unwrap();
+    let (_, data) = client.inode(old, MetaRequest::ReadInline { ino: old, offset: 0, len: 9 }, &[]).unwrap();
     assert_eq!(data, b"old");
     client.release(old, open, None).unwrap();
     assert_eq!(client.attr(old), Err(Errno::NOENT));
@@ -330,7 +330,7 @@ fn a_log_torn_at_any_byte_gives_the_state_after_a_whole_operation() {
     let cluster = Cluster::new(1);
     let client = Client::new(&cluster);
     client.put("kept", b"kept").unwrap();
-    let log = cluster.dir(ServerId(0)).join("stripe-00.log");
+    let log = cluster.dir(ServerId(0)).join("partition-00.log");
     let size = || std::fs::metadata(&log).unwrap().len();
     let root = |name| At { dir: Ino::ROOT, split: false, name };
     let start = size();
@@ -368,7 +368,7 @@ fn a_damaged_log_is_refused_with_file_offset_and_remedy() {
         client.put(&n.to_string(), b"data").unwrap();
     }
     cluster.kill(ServerId(0));
-    let log = cluster.dir(ServerId(0)).join("stripe-00.log");
+    let log = cluster.dir(ServerId(0)).join("partition-00.log");
     let mut bytes = std::fs::read(&log).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
@@ -380,7 +380,7 @@ fn a_damaged_log_is_refused_with_file_offset_and_remedy() {
     let error = open(DEPLOYMENT).err().unwrap();
     assert!(matches!(error, OpenError::Damaged { .. }));
     let text = error.to_string();
-    assert!(text.contains("stripe-00.log") && text.contains("truncate -s"), "{text}");
+    assert!(text.contains("partition-00.log") && text.contains("truncate -s"), "{text}");
     bytes[middle] ^= 1;
     std::fs::write(&log, &bytes).unwrap();
     assert!(matches!(open(DEPLOYMENT + 1), Err(OpenError::Foreign { .. })));
@@ -415,8 +415,8 @@ fn hostile_requests_are_refused_and_harm_nobody() {
     for ino in [Ino(0), Ino(u64::MAX), Ino(1 << 52), file, Ino::ROOT] {
         let requests = [
             MetaRequest::GetAttr { ino },
-            MetaRequest::ReadRecord { ino, offset: u64::MAX, len: u32::MAX },
-            MetaRequest::WriteRecord { ino, offset: u64::MAX },
+            MetaRequest::ReadInline { ino, offset: u64::MAX, len: u32::MAX },
+            MetaRequest::WriteInline { ino, offset: u64::MAX },
             MetaRequest::Truncate { ino, size: u64::MAX },
             MetaRequest::Release { ino, open, wrote: None },
             MetaRequest::Lock {

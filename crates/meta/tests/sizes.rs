@@ -22,8 +22,8 @@ fn in_blocks(client: &Client, path: &str) -> (Attr, OpenId) {
     (client.spill(attr.ino).unwrap(), open)
 }
 
-fn wrote(end: u64, size_generation: u32) -> Option<Wrote> {
-    Some(Wrote { end, size_generation, age: 0, unsure: false })
+fn wrote(end: u64, size_version: u32) -> Option<Wrote> {
+    Some(Wrote { end, size_version, age: 0, unsure: false })
 }
 
 fn set_mtime(client: &Client, ino: Ino, to: i64) {
@@ -52,7 +52,7 @@ fn a_late_report_of_an_older_size_is_ignored() {
     let (attr, open) = in_blocks(&client, "f");
     client.write_blocks(&cluster, &attr, 0, &vec![1; 100_000]);
     let cut = client.truncate(attr.ino, 0).unwrap();
-    assert_eq!((cut.size, cut.size_generation), (0, 1));
+    assert_eq!((cut.size, cut.size_version), (0, 1));
     // What was written after the cut counts, although its writer has not heard of the cut.
     client.write_blocks(&cluster, &attr, 0, &[1; 10]);
     client.release(attr.ino, open, wrote(100_000, 0)).unwrap();
@@ -104,12 +104,12 @@ fn a_time_set_after_the_last_write_stays_and_one_before_it_does_not() {
     cluster.tick(1000);
     set_mtime(&client, ino, 12345);
     cluster.tick(1000);
-    let report = Wrote { end: 100, size_generation: 0, age: 2000, unsure: true };
+    let report = Wrote { end: 100, size_version: 0, age: 2000, unsure: true };
     client.release(ino, open, Some(report)).unwrap();
     assert_eq!(client.attr(ino).unwrap().mtime, 12345);
     let (_, open) = client.create("f", false).unwrap();
     cluster.tick(1000);
-    let report = Wrote { end: 200, size_generation: 0, age: 10, unsure: false };
+    let report = Wrote { end: 200, size_version: 0, age: 10, unsure: false };
     let before = cluster.now();
     client.release(ino, open, Some(report)).unwrap();
     let mtime = client.attr(ino).unwrap().mtime;
@@ -142,7 +142,7 @@ fn an_append_beside_a_plain_write_past_the_end_does_not_overwrite_it() {
 }
 
 #[test]
-fn appenders_never_meet_whether_in_the_record_or_in_blocks() {
+fn appenders_never_meet_whether_inline_or_in_blocks() {
     let cluster = Cluster::new(3);
     let client = Client::new(&cluster);
     let ino = client.put("log", b"").unwrap();
@@ -174,12 +174,12 @@ fn appenders_never_meet_whether_in_the_record_or_in_blocks() {
 }
 
 #[test]
-fn a_record_moves_out_once_while_others_write_to_it() {
+fn inline_data_moves_out_once_while_others_write_to_it() {
     let cluster = Cluster::new(3);
     let client = Client::new(&cluster);
     let (attr, open) = client.create("f", true).unwrap();
     let ino = attr.ino;
-    client.inode(ino, MetaRequest::WriteRecord { ino, offset: 0 }, &[1; 4096]).unwrap();
+    client.inode(ino, MetaRequest::WriteInline { ino, offset: 0 }, &[1; 4096]).unwrap();
     let refused = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..3u8)
             .map(|who| {
@@ -187,10 +187,10 @@ fn a_record_moves_out_once_while_others_write_to_it() {
                 scope.spawn(move || {
                     let client = Client::new(cluster);
                     for n in 0..10_000u32 {
-                        let request = MetaRequest::WriteRecord { ino, offset: u64::from(who) };
+                        let request = MetaRequest::WriteInline { ino, offset: u64::from(who) };
                         match client.send(ino.shard(), &request, &[n as u8]) {
                             Ok(_) => {}
-                            Err(Failure::Refused(Refusal::NotInRecord)) => return n as u8,
+                            Err(Failure::Refused(Refusal::NotInline)) => return n as u8,
                             other => panic!("{other:?}"),
                         }
                     }
@@ -338,19 +338,19 @@ fn moving_out_reports_a_full_storage_and_keeps_the_data() {
 }
 
 #[test]
-fn opening_with_truncate_empties_files_in_blocks_and_in_records() {
+fn opening_with_truncate_empties_files_in_blocks_and_inline_files() {
     let cluster = Cluster::new(3);
     let client = Client::new(&cluster);
     let how = OpenHow { write: true, truncate: true, ..OpenHow::default() };
     client.put("r", b"data").unwrap();
     let (attr, open, _) = client.open("r", how).unwrap();
-    assert_eq!((attr.size, attr.size_generation), (0, 1));
+    assert_eq!((attr.size, attr.size_version), (0, 1));
     client.release(attr.ino, open, None).unwrap();
     let (attr, open) = in_blocks(&client, "b");
     client.write_blocks(&cluster, &attr, 0, &vec![1; 50_000]);
     client.release(attr.ino, open, wrote(50_000, 0)).unwrap();
     let (attr, open, _) = client.open("b", how).unwrap();
-    assert_eq!((attr.size, attr.size_generation, attr.store), (0, 1, UNSETTLED));
+    assert_eq!((attr.size, attr.size_version, attr.store), (0, 1, UNSETTLED));
     client.release(attr.ino, open, wrote(0, 1)).unwrap();
     let attr = client.attr(attr.ino).unwrap();
     assert_eq!((attr.size, attr.store), (0, SETTLED));
@@ -398,7 +398,7 @@ fn blocks_of_a_file_that_is_unlinked_in_the_middle_of_a_change_are_removed() {
     let changes: [Change; 3] = [
         // The servers are asked for the size that its last writer did not know.
         |client, attr, open| {
-            let report = Wrote { end: 1, size_generation: 0, age: 0, unsure: true };
+            let report = Wrote { end: 1, size_version: 0, age: 0, unsure: true };
             client.release(attr.ino, open, Some(report)).unwrap();
         },
         |client, attr, _| drop(client.truncate(attr.ino, 5).unwrap()),

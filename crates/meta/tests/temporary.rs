@@ -26,7 +26,7 @@ fn name(client: &Client, ino: Ino, path: &str) -> Result<(), Errno> {
 }
 
 fn write(client: &Client, ino: Ino, data: &[u8]) {
-    client.inode(ino, MetaRequest::WriteRecord { ino, offset: 0 }, data).unwrap();
+    client.inode(ino, MetaRequest::WriteInline { ino, offset: 0 }, data).unwrap();
 }
 
 fn inodes(cluster: &Cluster) -> u64 {

@@ -45,14 +45,14 @@ pub fn release(table: &OpenTable, agent: u64, id: SlotId) -> Option<Release> {
         let wrote_at = slot.wrote_at.load(Ordering::Relaxed);
         Wrote {
             end: slot.end.load(Ordering::Acquire),
-            size_generation: slot.size_generation.load(Ordering::Relaxed),
+            size_version: slot.size_version.load(Ordering::Relaxed),
             age: if wrote_at == 0 { u64::MAX } else { monotonic().saturating_sub(wrote_at) },
             unsure: slot.writing.load(Ordering::Acquire) != 0,
         }
     });
     let may_be_late =
         wrote.is_none_or(|w| w.end == 0 && !w.unsure) && slot.in_blocks.load(Ordering::Relaxed) == 0;
-    let open = OpenId { agent, slot: id.index, generation: id.generation };
+    let open = OpenId { agent, slot: id.index, incarnation: id.incarnation };
     Some(Release { ino, request: MetaRequest::Release { ino, open, wrote }, wait, may_be_late })
 }
 

@@ -22,8 +22,8 @@ pub struct Slot {
     pub flags: AtomicU32,
     /// 0: regular file, 1: directory.
     pub kind: AtomicU32,
-    /// The size generation under which [`Slot::end`] was reached.
-    pub size_generation: AtomicU32,
+    /// The size version under which [`Slot::end`] was reached.
+    pub size_version: AtomicU32,
     /// Writes under way.
     pub writing: AtomicU32,
     /// Locks of the description (`flock`, OFD) were taken.
@@ -93,7 +93,7 @@ impl Slot {
         for field in [&self.ino, &self.offset, &self.end, &self.wrote_at] {
             field.store(0, Ordering::Relaxed);
         }
-        for field in [&self.flags, &self.kind, &self.size_generation, &self.writing, &self.locks] {
+        for field in [&self.flags, &self.kind, &self.size_version, &self.writing, &self.locks] {
             field.store(0, Ordering::Relaxed);
         }
         for field in [&self.in_blocks, &self.retired_at] {
@@ -121,13 +121,13 @@ pub(crate) enum State {
     Retiring = 3,
 }
 
-/// A slot's state, owner and generation, in one word, so that they change together.
+/// A slot's state, owner and incarnation, in one word, so that they change together.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word {
     pub state: State,
     /// Of [`OWNER_BITS`].
     pub owner: u32,
-    pub generation: u32,
+    pub incarnation: u32,
 }
 
 const STATE_BITS: u32 = 32 - OWNER_BITS;
@@ -142,13 +142,13 @@ impl Word {
             3 => State::Retiring,
             _ => State::Free,
         };
-        Word { state, owner: (bits >> STATE_BITS) as u32 & OWNER_MASK, generation: (bits >> 32) as u32 }
+        Word { state, owner: (bits >> STATE_BITS) as u32 & OWNER_MASK, incarnation: (bits >> 32) as u32 }
     }
 
     pub fn bits(self) -> u64 {
         self.state as u64
             | u64::from(self.owner & OWNER_MASK) << STATE_BITS
-            | u64::from(self.generation) << 32
+            | u64::from(self.incarnation) << 32
     }
 }
 

@@ -5,7 +5,7 @@
 //! full `/dev/shm` never becomes a SIGBUS in somebody's program.
 //!
 //! A slot goes free → allocated → live → retiring → free. Each step is one compare-and-swap on a word that
-//! holds state, owner and generation, so of several processes that want the same step one wins, and an old
+//! holds state, owner and incarnation, so of several processes that want the same step one wins, and an old
 //! [`SlotId`] never reaches a slot's next user. A process that dies between two steps leaves a slot that
 //! [`OpenTable::abandoned`] recognises: the agent retires it.
 
@@ -40,7 +40,7 @@ pub struct SlotId {
     /// Its position in the table.
     pub index: u32,
     /// How often it had been used before.
-    pub generation: u32,
+    pub incarnation: u32,
 }
 
 #[repr(C)]
@@ -167,7 +167,7 @@ impl OpenTable {
     fn current(&self, id: SlotId) -> Option<(&Slot, Word)> {
         let slot = self.at(id.index)?;
         let word = slot.word();
-        (word.generation == id.generation && word.state != State::Free).then_some((slot, word))
+        (word.incarnation == id.incarnation && word.state != State::Free).then_some((slot, word))
     }
 
     /// A process or thread of this process, as an owner.
@@ -199,7 +199,7 @@ impl OpenTable {
             }
             self.header().used.fetch_max(index + 1, Ordering::AcqRel);
             self.hint.store(index + 1, Ordering::Relaxed);
-            return Ok(SlotId { index, generation: word.generation });
+            return Ok(SlotId { index, incarnation: word.incarnation });
         }
         Err(NodeError::Full)
     }
@@ -245,10 +245,10 @@ impl OpenTable {
         if stat.st_dev != header.device || stat.st_ino != *inode {
             return None;
         }
-        // While the descriptor is open its slot is not freed, so the current generation is the descriptor's.
+        // While the descriptor is open its slot is not freed, so the current incarnation is the descriptor's.
         let word = self.at(index)?.word();
         matches!(word.state, State::Live | State::Allocated)
-            .then_some(SlotId { index, generation: word.generation })
+            .then_some(SlotId { index, incarnation: word.incarnation })
     }
 
     /// Whether any process holds a descriptor of the slot. When the kernel cannot be asked (the process is out of
@@ -309,7 +309,7 @@ impl OpenTable {
             return;
         }
         slot.clear();
-        let next = Word { state: State::Free, owner: 0, generation: word.generation.wrapping_add(1) };
+        let next = Word { state: State::Free, owner: 0, incarnation: word.incarnation.wrapping_add(1) };
         if slot.change(word, next) {
             self.hint.fetch_min(id.index, Ordering::Relaxed);
         }
@@ -320,7 +320,7 @@ impl OpenTable {
         let used = self.header().used.load(Ordering::Acquire).min(SLOTS);
         (0..used).filter_map(|index| {
             let word = self.at(index)?.word();
-            (word.state != State::Free).then_some(SlotId { index, generation: word.generation })
+            (word.state != State::Free).then_some(SlotId { index, incarnation: word.incarnation })
         })
     }
 

@@ -11,7 +11,7 @@ pub const NAME_MAX: usize = 255;
 /// Longest path and longest target of a symbolic link, bytes, without the final NUL.
 pub const PATH_MAX: usize = 4095;
 /// Largest file that lives in its inode record, bytes.
-pub const RECORD_MAX: usize = 4096;
+pub const INLINE_MAX: usize = 4096;
 /// Most hard links to one file.
 pub const LINK_MAX: u32 = 65_000;
 /// Largest offset at which a file may end.
@@ -60,7 +60,7 @@ impl FileKind {
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub enum Store {
     /// In the inode record, at the inode's server. [`Attr::size`] is exact.
-    Record,
+    Inline,
     /// In blocks. `settled`: nobody has the file open for writing, and [`Attr::size`], [`Attr::mtime`] are exact;
     /// otherwise the servers of the layout know better: see [`crate::data::DataReply::Extent`].
     Blocks {
@@ -98,7 +98,7 @@ pub struct Attr {
     /// Where a regular file's bytes are; `Record` for everything else.
     pub store: Store,
     /// Counts truncations, so that late reports of older sizes are ignored.
-    pub size_generation: u32,
+    pub size_version: u32,
     /// A directory whose entries are spread over its parts.
     pub split: bool,
     /// Whether it has extended attributes. Where it has none, they need not be asked for.

@@ -144,6 +144,8 @@ pub enum DataReply {
     },
     /// A descriptor comes with this.
     Passed,
+    /// It is done, and there is nothing to tell.
+    Done,
     /// Storage.
     Space {
         /// Bytes in all.

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 /// First bytes of every message.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"BVWK");
 /// Version of the whole wire format.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 64;
 /// Longest body, bytes.
@@ -69,7 +69,7 @@ pub struct OpenId {
     /// Slot in the node's table.
     pub slot: u32,
     /// How often the slot had been used before.
-    pub generation: u32,
+    pub incarnation: u32,
 }
 
 /// The fixed part.

@@ -78,8 +78,8 @@ pub struct SetAttr {
 pub struct Wrote {
     /// The highest end of its writes, bytes; 0 if it wrote nothing.
     pub end: u64,
-    /// The size generation that it knew; older than the inode's, `end` is ignored.
-    pub size_generation: u32,
+    /// The size version that it knew; older than the inode's, `end` is ignored.
+    pub size_version: u32,
     /// Nanoseconds between its last write and the sending of this; a later explicit change of mtime stays.
     pub age: u64,
     /// It cannot vouch for `end` (the process died in a write): the servers of the layout are to be asked.
@@ -216,8 +216,8 @@ pub enum MetaRequest<'a> {
         size: u64,
     },
     /// Reads a file's record: `Attr` with up to `len` bytes from `offset` as payload. Refused with
-    /// `NotInRecord` once the file is in blocks.
-    ReadRecord {
+    /// `NotInline` once the file is in blocks.
+    ReadInline {
         /// The inode.
         ino: Ino,
         /// First byte.
@@ -225,9 +225,9 @@ pub enum MetaRequest<'a> {
         /// Most bytes to return.
         len: u32,
     },
-    /// Writes the payload into a file's record. Refused with `NotInRecord` once the file is in blocks, or when
-    /// the write would end beyond [`crate::attr::RECORD_MAX`]: then the client sends `Spill` and writes blocks.
-    WriteRecord {
+    /// Writes the payload into a file's record. Refused with `NotInline` once the file is in blocks, or when
+    /// the write would end beyond [`crate::attr::INLINE_MAX`]: then the client sends `Spill` and writes blocks.
+    WriteInline {
         /// The inode.
         ino: Ino,
         /// Where in the file.
@@ -471,8 +471,8 @@ pub enum MetaReply {
         offset: u64,
         /// How much of it fitted, bytes.
         written: u32,
-        /// The file's size generation.
-        size_generation: u32,
+        /// The file's size version.
+        size_version: u32,
     },
     /// Part of a listing.
     Listing {
@@ -494,4 +494,6 @@ pub enum MetaReply {
     /// What was asked for, in the order of the question; nothing for what the server does not have, or has to ask others
     /// about.
     Looked(Vec<Option<Looked>>),
+    /// It is done, and there is nothing to tell.
+    Done,
 }

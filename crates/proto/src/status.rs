@@ -85,7 +85,7 @@ pub enum Refusal {
     /// The directory is split: send the request to the shard of the name's part.
     DirectorySplit,
     /// The file's data is not in its record any more (or not yet in blocks): use the other way.
-    NotInRecord,
+    NotInline,
     /// Somebody holds what this needs (an intent under way, a split): try again shortly.
     Busy,
 }

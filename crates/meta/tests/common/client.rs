@@ -42,7 +42,7 @@ impl Client {
     }
 
     pub fn open_id(&self) -> OpenId {
-        OpenId { agent: self.session, slot: NEXT.fetch_add(1, Ordering::SeqCst) as u32, generation: 1 }
+        OpenId { agent: self.session, slot: NEXT.fetch_add(1, Ordering::SeqCst) as u32, incarnation: 1 }
     }
 
     pub fn next_id(&self) -> RequestId {
@@ -243,7 +243,7 @@ impl Client {
             ..OpenHow::default()
         };
         let (attr, open, _) = self.open(path, how)?;
-        let written = self.inode(attr.ino, MetaRequest::WriteRecord { ino: attr.ino, offset: 0 }, data);
+        let written = self.inode(attr.ino, MetaRequest::WriteInline { ino: attr.ino, offset: 0 }, data);
         self.release(attr.ino, open, None)?;
         written.map(|_| attr.ino)
     }

@@ -223,7 +223,7 @@ fn a_slot_is_retired_by_one_and_its_old_name_is_dead() {
     node.table.free(id);
     assert!(node.table.slot(id).is_none() && !node.table.retire(id));
     let next = node.table.allocate().unwrap();
-    assert_eq!((next.index, next.generation), (id.index, id.generation + 1));
+    assert_eq!((next.index, next.incarnation), (id.index, id.incarnation + 1));
     assert!(node.table.slot(id).is_none());
     assert_eq!(node.table.slot(next).unwrap().ino.load(Ordering::Relaxed), 0);
     assert_eq!(node.table.placeholder(id, true).unwrap_err(), NodeError::Stale);

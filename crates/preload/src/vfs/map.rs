@@ -88,7 +88,7 @@ fn map_ours(wanted: Wanted, file: &fds::File, offset: i64) -> Result<usize, Errn
     if size > start {
         if writable {
             // There is nothing to map of a file that is in its inode's record.
-            state::guarded(|| file.leave_record())?;
+            state::guarded(|| file.leave_inline())?;
         }
         let create = access == libc::O_RDWR && shared;
         if let Some(address) = map_block(wanted, file, start..end, size, create)? {

@@ -51,7 +51,7 @@ fn a_header_is_these_bytes() {
 fn requests_are_these_bytes() {
     let how =
         OpenHow { read: true, create: Some(Create { mode: 0o644, exclusive: true }), ..OpenHow::default() };
-    let open = OpenId { agent: 300, slot: 5, generation: 6 };
+    let open = OpenId { agent: 300, slot: 5, incarnation: 6 };
     let at = At { dir: Ino(1), split: false, name: b"a.out" };
     let cases = [
         (

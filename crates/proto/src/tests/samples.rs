@@ -17,7 +17,7 @@ use bivouac_layout::{Epoch, FileLayout, First, GenerationId, Ino, NodeId, Server
 const INO: Ino = Ino(u64::MAX);
 const AT: At = At { dir: INO, split: true, name: b"a name of 20 bytes.." };
 const OTHER: At = At { dir: Ino(1), split: false, name: b"\xff not UTF-8" };
-const OPEN: OpenId = OpenId { agent: u64::MAX, slot: u32::MAX, generation: u32::MAX };
+const OPEN: OpenId = OpenId { agent: u64::MAX, slot: u32::MAX, incarnation: u32::MAX };
 const INTENT: IntentId = IntentId { shard: ShardId(4095), number: u64::MAX };
 const LAYOUT: Template = Template {
     block_size: Some(128 << 20),
@@ -72,8 +72,8 @@ pub(super) fn small_attr() -> Attr {
         mtime: -1,
         ctime: 64,
         btime: 0,
-        store: Store::Record,
-        size_generation: 0,
+        store: Store::Inline,
+        size_version: 0,
         split: false,
         xattrs: false,
         layout: None,
@@ -95,7 +95,7 @@ pub(super) fn largest_attr() -> Attr {
         ctime: i64::MAX,
         btime: i64::MAX,
         store: Store::Blocks { settled: false },
-        size_generation: u32::MAX,
+        size_version: u32::MAX,
         layout: Some(layout()),
         mtime_set: Some(i64::MIN),
         ..small_attr()
@@ -145,7 +145,7 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
         atime: Some(SetTime::Now),
         mtime: Some(SetTime::To(i64::MIN)),
     };
-    let wrote = Wrote { end: i64::MAX as u64, size_generation: u32::MAX, age: u64::MAX, unsure: true };
+    let wrote = Wrote { end: i64::MAX as u64, size_version: u32::MAX, age: u64::MAX, unsure: true };
     let [process, description, flock] = OWNERS;
     vec![
         MetaRequest::Lookup { at: AT },
@@ -158,8 +158,8 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
         MetaRequest::Release { ino: INO, open: OPEN, wrote: None },
         MetaRequest::Reopen { ino: INO, open: OPEN, write: true },
         MetaRequest::Truncate { ino: INO, size: u64::MAX },
-        MetaRequest::ReadRecord { ino: INO, offset: u64::MAX, len: u32::MAX },
-        MetaRequest::WriteRecord { ino: INO, offset: 4095 },
+        MetaRequest::ReadInline { ino: INO, offset: u64::MAX, len: u32::MAX },
+        MetaRequest::WriteInline { ino: INO, offset: 4095 },
         MetaRequest::Spill { ino: INO },
         MetaRequest::Append { ino: INO },
         MetaRequest::Mkdir { at: AT, mode: 0o1777 },
@@ -272,9 +272,10 @@ pub(super) fn replies() -> Vec<Reply> {
         MetaReply::Entry { attr: Box::new(small_attr()), target: b"../elsewhere".to_vec() },
         MetaReply::Elsewhere { ino: INO, kind: FileKind::Directory },
         MetaReply::Opened { attr: attr(), created: true, target: Vec::new() },
-        MetaReply::Appended { offset: u64::MAX, written: u32::MAX, size_generation: u32::MAX },
+        MetaReply::Appended { offset: u64::MAX, written: u32::MAX, size_version: u32::MAX },
         MetaReply::Listing { entries: vec![entry(None), entry(Some(attr()))], end: true },
         MetaReply::Parent { parent: INO, name: b"\xff".to_vec() },
+        MetaReply::Done,
         MetaReply::Conflict(None),
         MetaReply::Conflict(Some((OWNERS[0], RANGE))),
         MetaReply::Looked(vec![None, Some(looked)]),
@@ -290,6 +291,7 @@ pub(super) fn replies() -> Vec<Reply> {
         },
         DataReply::Position { offset: u64::MAX },
         DataReply::Passed,
+        DataReply::Done,
         DataReply::Space { total: u64::MAX, available: 0, device: 7 },
     ];
     let peer = [
@@ -335,7 +337,7 @@ pub(super) fn refusals() -> Vec<Refusal> {
         Refusal::StaleNamespace(u64::MAX),
         Refusal::UnknownDirectory,
         Refusal::DirectorySplit,
-        Refusal::NotInRecord,
+        Refusal::NotInline,
         Refusal::Busy,
     ]
 }

@@ -1,11 +1,11 @@
 //! Reading and writing files that live in their inode's record: one request each, to the inode's server.
 //!
-//! A file leaves its record once, when it grows beyond [`RECORD_MAX`]. A client that did not see it is refused with
-//! `NotInRecord`, learns the layout, and goes on with blocks.
+//! A file leaves its record once, when it grows beyond [`INLINE_MAX`]. A client that did not see it is refused with
+//! `NotInline`, learns the layout, and goes on with blocks.
 
 use crate::handle::Handle;
 use bivouac_layout::FileLayout;
-use bivouac_proto::attr::{Attr, RECORD_MAX};
+use bivouac_proto::attr::{Attr, INLINE_MAX};
 use bivouac_proto::meta::{MetaReply, MetaRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal};
@@ -23,7 +23,7 @@ pub(crate) enum Outcome {
 }
 
 impl Handle {
-    pub(crate) fn read_record(&self, offset: u64, buffer: &mut [u8]) -> Result<Outcome, Errno> {
+    pub(crate) fn read_inline(&self, offset: u64, buffer: &mut [u8]) -> Result<Outcome, Errno> {
         if let Some(contents) = &self.contents
             && let Some(all) = self.client().still(contents)
         {
@@ -33,19 +33,19 @@ impl Handle {
             buffer[..count].copy_from_slice(&rest[..count]);
             return Ok(Outcome::Done(count));
         }
-        let len = buffer.len().min(RECORD_MAX);
-        let request = MetaRequest::ReadRecord { ino: self.ino(), offset, len: len as u32 };
+        let len = buffer.len().min(INLINE_MAX);
+        let request = MetaRequest::ReadInline { ino: self.ino(), offset, len: len as u32 };
         match self.client().meta(To::Shard(self.ino().shard()), &request, &[], &mut one(&mut buffer[..len])) {
             Ok((_, count)) => Ok(Outcome::Done(count)),
             Err(failure) => moved(failure),
         }
     }
 
-    pub(crate) fn write_record(&self, offset: u64, data: &[u8]) -> Result<Outcome, Errno> {
-        if offset.saturating_add(data.len() as u64) > RECORD_MAX as u64 {
+    pub(crate) fn write_inline(&self, offset: u64, data: &[u8]) -> Result<Outcome, Errno> {
+        if offset.saturating_add(data.len() as u64) > INLINE_MAX as u64 {
             return Ok(Outcome::Moved);
         }
-        let request = MetaRequest::WriteRecord { ino: self.ino(), offset };
+        let request = MetaRequest::WriteInline { ino: self.ino(), offset };
         match self.client().meta(To::Shard(self.ino().shard()), &request, &[IoSlice::new(data)], &mut []) {
             Ok(_) => Ok(Outcome::Done(data.len())),
             Err(failure) => moved(failure),
@@ -72,7 +72,7 @@ fn layout_in(attr: Attr) -> Result<Box<FileLayout>, Errno> {
 
 fn moved(failure: Failure) -> Result<Outcome, Errno> {
     match failure {
-        Failure::Refused(Refusal::NotInRecord) => Ok(Outcome::Moved),
+        Failure::Refused(Refusal::NotInline) => Ok(Outcome::Moved),
         Failure::Refused(_) => Err(Errno::STALE),
         Failure::Errno(errno) => Err(errno),
     }

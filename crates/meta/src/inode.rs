@@ -21,7 +21,7 @@ pub(crate) struct Inode {
     pub nlink: u32,
     pub uid: u32,
     pub gid: u32,
-    pub size_generation: u32,
+    pub size_version: u32,
     /// Permission bits (07777).
     pub mode: u16,
     pub body: Body,
@@ -32,7 +32,7 @@ pub(crate) struct Inode {
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub(crate) enum Body {
     /// A regular file whose data is here. Its size is the slice's length.
-    Record(#[serde(with = "serde_bytes")] Box<[u8]>),
+    Inline(#[serde(with = "serde_bytes")] Box<[u8]>),
     /// A regular file in blocks.
     Blocks(Box<Blocks>),
     Directory(Box<Directory>),
@@ -53,8 +53,8 @@ pub(crate) struct Blocks {
     pub settled: bool,
     /// No server holds anything beyond this, unless it was written since the file was last settled. Bytes.
     pub reach: u64,
-    /// A cut to so many bytes is under way, and is done again after a crash.
-    pub cut: Option<u64>,
+    /// A truncation to so many bytes is under way, and is done again after a crash.
+    pub truncating: Option<u64>,
     /// When mtime was last set explicitly; writes before that do not change it.
     pub mtime_set: Time,
 }
@@ -118,7 +118,7 @@ impl Inode {
     pub(crate) fn new(owner: Owner, now: Time, body: Body) -> Inode {
         let nlink = if matches!(body, Body::Directory(_)) { 2 } else { 1 };
         let size = match &body {
-            Body::Record(bytes) | Body::Symlink(bytes) => bytes.len() as u64,
+            Body::Inline(bytes) | Body::Symlink(bytes) => bytes.len() as u64,
             _ => 0,
         };
         Inode {
@@ -130,7 +130,7 @@ impl Inode {
             nlink,
             uid: owner.uid,
             gid: owner.gid,
-            size_generation: 0,
+            size_version: 0,
             mode: owner.mode,
             body,
             extra: None,
@@ -146,7 +146,7 @@ impl Inode {
 
     pub(crate) fn kind(&self) -> FileKind {
         match self.body {
-            Body::Record(_) | Body::Blocks(_) => FileKind::File,
+            Body::Inline(_) | Body::Blocks(_) => FileKind::File,
             Body::Directory(_) => FileKind::Directory,
             Body::Symlink(_) => FileKind::Symlink,
             Body::Fifo => FileKind::Fifo,
@@ -193,7 +193,7 @@ impl Inode {
     pub(crate) fn attr(&self, ino: Ino) -> Attr {
         let (store, layout) = match &self.body {
             Body::Blocks(b) => (Store::Blocks { settled: b.settled }, Some(Box::new(b.layout.clone()))),
-            _ => (Store::Record, None),
+            _ => (Store::Inline, None),
         };
         Attr {
             ino,
@@ -211,7 +211,7 @@ impl Inode {
             ctime: self.ctime,
             btime: self.btime,
             store,
-            size_generation: self.size_generation,
+            size_version: self.size_version,
             split: self.as_directory().is_some_and(|d| d.state == Spread::Split),
             xattrs: !self.xattrs().is_empty(),
             layout,

@@ -1,8 +1,8 @@
-//! Stripes: the units of locking and logging.
+//! Partitions: the units of locking and logging.
 //!
-//! Shard `s` belongs to stripe `s % STRIPES`. A stripe is one mutex over its shards, and one log. Work runs under
-//! the lock ([`Stripes::with`]), never blocks on anything but the log while it holds it, and starts over when it had to wait
-//! for somebody. No two stripes are ever locked at once. When a change leaves blocks of removed files behind, the keeper hears of it as
+//! Shard `s` belongs to partition `s % PARTITIONS`. A partition is one mutex over its shards, and one log. Work runs under
+//! the lock ([`Partitions::with`]), never blocks on anything but the log while it holds it, and starts over when it had to wait
+//! for somebody. No two partitions are ever locked at once. When a change leaves blocks of removed files behind, the keeper hears of it as
 //! soon as the lock is free: whoever makes the change need not think of it.
 
 use crate::draft::Draft;
@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many stripes a server has.
-pub(crate) const STRIPES: usize = 64;
+/// How many partitions a server has.
+pub(crate) const PARTITIONS: usize = 64;
 
 /// A log is compacted when it is longer than this, bytes, and than twice what the last snapshot took.
 const COMPACT_AT: u64 = 1 << 20;
@@ -36,9 +36,9 @@ const MUCH: usize = 16 << 10;
 /// Answers older than this need not be kept, nanoseconds.
 const ANSWER_AGE: Time = 120_000_000_000;
 
-/// What a stripe's lock protects.
+/// What a partition's lock protects.
 #[derive(Debug)]
-struct Stripe {
+struct Partition {
     shards: BTreeMap<u16, Shard>,
     namespace: u64,
     log: Log,
@@ -50,8 +50,8 @@ struct Stripe {
     waiting: usize,
 }
 
-/// A shard with its log, for work under the stripe's lock.
-pub(crate) struct Bench<'a> {
+/// A shard with its log, for work under the partition's lock.
+pub(crate) struct LockedShard<'a> {
     pub id: ShardId,
     pub shard: &'a mut Shard,
     log: &'a mut Log,
@@ -65,7 +65,7 @@ pub(crate) struct Bench<'a> {
     owed: &'a mut Vec<Ino>,
 }
 
-impl Bench<'_> {
+impl LockedShard<'_> {
     /// Logs a draft and then makes it so. When it fails, nothing has changed.
     pub(crate) fn commit(&mut self, mut draft: Draft) -> Op<()> {
         if draft.is_empty() {
@@ -116,9 +116,9 @@ fn write(log: &mut Log, record: &mut Vec<u8>, batch: &Batch, frees: bool) -> Res
     Ok(())
 }
 
-/// All stripes of a server.
-pub(crate) struct Stripes {
-    stripes: Vec<(Mutex<Stripe>, Condvar)>,
+/// All partitions of a server.
+pub(crate) struct Partitions {
+    partitions: Vec<(Mutex<Partition>, Condvar)>,
     /// Longest wait for somebody else before [`Refusal::Busy`].
     patience: Duration,
     /// Hears of changes.
@@ -129,7 +129,7 @@ pub(crate) struct Stripes {
     keeper: Arc<Keeper>,
 }
 
-impl Stripes {
+impl Partitions {
     /// Replays all logs in `dir`. `compact_at`: see [`COMPACT_AT`], which is the default.
     pub(crate) fn open(
         dir: &Path,
@@ -138,13 +138,13 @@ impl Stripes {
         grace: Instant,
         compact_at: Option<u64>,
         keeper: Arc<Keeper>,
-    ) -> Result<Stripes, OpenError> {
-        let mut stripes = Vec::with_capacity(STRIPES);
-        for number in 0..STRIPES {
-            let path = dir.join(format!("stripe-{number:02}.log"));
+    ) -> Result<Partitions, OpenError> {
+        let mut partitions = Vec::with_capacity(PARTITIONS);
+        for number in 0..PARTITIONS {
+            let path = dir.join(format!("partition-{number:02}.log"));
             let mut shards: BTreeMap<u16, Shard> = BTreeMap::new();
             let mut namespace = 0;
-            let identity = Identity { deployment, stripe: number as u32 };
+            let identity = Identity { deployment, partition: number as u32 };
             let log = Log::open(&path, identity, |body| {
                 let Ok(batch) = bivouac_proto::decode::<Batch>(body) else {
                     return false;
@@ -166,10 +166,10 @@ impl Stripes {
             }
             let compact_at = compact_at.unwrap_or(COMPACT_AT).max(log.len());
             let (record, waiting, compacted) = (Vec::new(), 0, 0);
-            let stripe = Stripe { shards, namespace, log, compact_at, compacted, record, waiting };
-            stripes.push((Mutex::new(stripe), Condvar::new()));
+            let partition = Partition { shards, namespace, log, compact_at, compacted, record, waiting };
+            partitions.push((Mutex::new(partition), Condvar::new()));
         }
-        Ok(Stripes { stripes, patience, observer: None, removed: AtomicUsize::new(0), keeper })
+        Ok(Partitions { partitions, patience, observer: None, removed: AtomicUsize::new(0), keeper })
     }
 
     /// Whether so much was removed that its memory should be given back; says so once.
@@ -177,9 +177,9 @@ impl Stripes {
         self.removed.load(Ordering::Relaxed) >= MUCH && self.removed.swap(0, Ordering::Relaxed) >= MUCH
     }
 
-    fn lock(&self, number: usize) -> MutexGuard<'_, Stripe> {
+    fn lock(&self, number: usize) -> MutexGuard<'_, Partition> {
         // A panic under the lock is a bug elsewhere; the state is as the log says all the same.
-        self.stripes[number % STRIPES].0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.partitions[number % PARTITIONS].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs `work` on a shard that this server holds. When it has to wait it is run again after every change, and given
@@ -187,17 +187,17 @@ impl Stripes {
     pub(crate) fn with<T>(
         &self,
         id: ShardId,
-        work: impl FnMut(&mut Bench<'_>) -> Op<T>,
+        work: impl FnMut(&mut LockedShard<'_>) -> Op<T>,
     ) -> Result<T, Failure> {
         self.with_patience(id, self.patience, work)
     }
 
-    /// Like [`Stripes::with`], with another bound on the wait.
+    /// Like [`Partitions::with`], with another bound on the wait.
     pub(crate) fn with_patience<T>(
         &self,
         id: ShardId,
         patience: Duration,
-        work: impl FnMut(&mut Bench<'_>) -> Op<T>,
+        work: impl FnMut(&mut LockedShard<'_>) -> Op<T>,
     ) -> Result<T, Failure> {
         let mut owed = Vec::new();
         let result = self.locked(id, patience, &mut owed, work);
@@ -210,43 +210,43 @@ impl Stripes {
         id: ShardId,
         patience: Duration,
         owed: &mut Vec<Ino>,
-        mut work: impl FnMut(&mut Bench<'_>) -> Op<T>,
+        mut work: impl FnMut(&mut LockedShard<'_>) -> Op<T>,
     ) -> Result<T, Failure> {
-        let number = id.0 as usize % STRIPES;
-        let condvar = &self.stripes[number].1;
+        let number = id.0 as usize % PARTITIONS;
+        let condvar = &self.partitions[number].1;
         let mut guard = self.lock(number);
         let mut deadline: Option<Instant> = None;
         let mut made_room = false;
         loop {
-            let stripe = &mut *guard;
+            let partition = &mut *guard;
             // Requests for shards of others are refused before they come here.
-            let shard = stripe.shards.get_mut(&id.0).ok_or(Failure::Errno(Errno::IO))?;
-            let mut bench = Bench {
+            let shard = partition.shards.get_mut(&id.0).ok_or(Failure::Errno(Errno::IO))?;
+            let mut locked = LockedShard {
                 id,
                 shard,
-                log: &mut stripe.log,
-                record: &mut stripe.record,
+                log: &mut partition.log,
+                record: &mut partition.record,
                 observer: self.observer.as_deref(),
                 changed: false,
                 full: false,
                 removed: 0,
                 owed,
             };
-            let result = work(&mut bench);
-            let full = bench.full;
-            if bench.removed > 0 {
-                self.removed.fetch_add(bench.removed, Ordering::Relaxed);
+            let result = work(&mut locked);
+            let full = locked.full;
+            if locked.removed > 0 {
+                self.removed.fetch_add(locked.removed, Ordering::Relaxed);
             }
-            if bench.changed {
-                if stripe.waiting > 0 {
+            if locked.changed {
+                if partition.waiting > 0 {
                     condvar.notify_all();
                 }
-                compact_if_due(stripe);
+                compact_if_due(partition);
             }
             match result {
                 Ok(value) => return Ok(value),
                 // Nothing durable was changed, and work can be run again from the start.
-                Err(Stop::Fail(_)) if full && !made_room && compact_for_room(stripe) => {
+                Err(Stop::Fail(_)) if full && !made_room && compact_for_room(partition) => {
                     made_room = true;
                     continue;
                 }
@@ -271,14 +271,14 @@ impl Stripes {
 
     /// The shards that this server holds.
     pub(crate) fn shards(&self) -> Vec<ShardId> {
-        (0..STRIPES)
+        (0..PARTITIONS)
             .flat_map(|n| self.lock(n).shards.keys().map(|s| ShardId(*s)).collect::<Vec<_>>())
             .collect()
     }
 
-    /// Looks at every shard, one stripe at a time.
+    /// Looks at every shard, one partition at a time.
     pub(crate) fn each(&self, mut look: impl FnMut(ShardId, &Shard)) {
-        for number in 0..STRIPES {
+        for number in 0..PARTITIONS {
             for (id, shard) in &self.lock(number).shards {
                 look(ShardId(*id), shard);
             }
@@ -288,23 +288,23 @@ impl Stripes {
     /// Takes charge of an empty shard. One that is held already stays as it is.
     pub(crate) fn adopt(&self, id: ShardId) -> Result<(), LogError> {
         let mut guard = self.lock(id.0 as usize);
-        let stripe = &mut *guard;
-        if stripe.shards.contains_key(&id.0) {
+        let partition = &mut *guard;
+        if partition.shards.contains_key(&id.0) {
             return Ok(());
         }
         write(
-            &mut stripe.log,
-            &mut stripe.record,
+            &mut partition.log,
+            &mut partition.record,
             &Batch { shard: id.0, mutations: vec![Mutation::Adopt] },
             false,
         )?;
-        stripe.shards.insert(id.0, Shard::default());
+        partition.shards.insert(id.0, Shard::default());
         Ok(())
     }
 
     /// Forgets the answers to requests that nobody repeats any more.
     pub(crate) fn forget_answers(&self, now: Time) {
-        for number in 0..STRIPES {
+        for number in 0..PARTITIONS {
             self.lock(number).shards.values_mut().for_each(|shard| shard.forget_answers(now - ANSWER_AGE));
         }
     }
@@ -317,12 +317,12 @@ impl Stripes {
     /// Raises the logged namespace version; lower ones are ignored. Returns what it was before.
     pub(crate) fn raise_namespace(&self, version: u64) -> Result<u64, LogError> {
         let mut guard = self.lock(0);
-        let stripe = &mut *guard;
-        let before = stripe.namespace;
+        let partition = &mut *guard;
+        let before = partition.namespace;
         if version > before {
             let batch = Batch { shard: WHOLE_SERVER, mutations: vec![Mutation::Namespace(version)] };
-            write(&mut stripe.log, &mut stripe.record, &batch, false)?;
-            stripe.namespace = version;
+            write(&mut partition.log, &mut partition.record, &batch, false)?;
+            partition.namespace = version;
         }
         Ok(before)
     }
@@ -335,12 +335,12 @@ impl Stripes {
 
     /// Puts all logs on stable storage.
     pub(crate) fn sync_all(&self) -> Result<(), LogError> {
-        (0..STRIPES).try_for_each(|n| self.sync(ShardId(n as u16)))
+        (0..PARTITIONS).try_for_each(|n| self.sync(ShardId(n as u16)))
     }
 
     /// Bytes in all logs.
     pub(crate) fn log_bytes(&self) -> u64 {
-        (0..STRIPES).map(|n| self.lock(n).log.len()).sum()
+        (0..PARTITIONS).map(|n| self.lock(n).log.len()).sum()
     }
 }
 
@@ -359,41 +359,41 @@ fn revive(shard: &mut Shard, grace: Instant) {
     }
 }
 
-fn compact_if_due(stripe: &mut Stripe) {
-    if stripe.log.len() >= stripe.compact_at {
-        compact(stripe);
+fn compact_if_due(partition: &mut Partition) {
+    if partition.log.len() >= partition.compact_at {
+        compact(partition);
     }
 }
 
 /// On a full storage: makes the log shorter, if that promises some room. Says whether it did.
-fn compact_for_room(stripe: &mut Stripe) -> bool {
-    if stripe.log.len() < 2 * stripe.compacted + WORTHWHILE {
+fn compact_for_room(partition: &mut Partition) -> bool {
+    if partition.log.len() < 2 * partition.compacted + WORTHWHILE {
         return false;
     }
-    stripe.log.release_reserve();
-    compact(stripe)
+    partition.log.release_reserve();
+    compact(partition)
 }
 
-fn compact(stripe: &mut Stripe) -> bool {
+fn compact(partition: &mut Partition) -> bool {
     let horizon = now() - ANSWER_AGE;
-    let whole = Batch { shard: WHOLE_SERVER, mutations: vec![Mutation::Namespace(stripe.namespace)] };
-    let batches = stripe.shards.iter().flat_map(|(id, shard)| shard.snapshot(*id, horizon));
+    let whole = Batch { shard: WHOLE_SERVER, mutations: vec![Mutation::Namespace(partition.namespace)] };
+    let batches = partition.shards.iter().flat_map(|(id, shard)| shard.snapshot(*id, horizon));
     let bodies = std::iter::once(whole).chain(batches).map(|batch| {
         let mut body = Vec::new();
         bivouac_proto::encode(&batch, &mut body);
         body
     });
-    let replaced = stripe.log.replace(bodies);
+    let replaced = partition.log.replace(bodies);
     match &replaced {
         Ok(()) => {
-            stripe.compacted = stripe.log.len();
-            stripe.compact_at = (2 * stripe.log.len()).max(COMPACT_AT.min(stripe.compact_at));
+            partition.compacted = partition.log.len();
+            partition.compact_at = (2 * partition.log.len()).max(COMPACT_AT.min(partition.compact_at));
         }
         Err(error) => {
             // The old log serves on; there may be room later.
-            tracing::warn!(%error, path = %stripe.log.path().display(), "a log could not be compacted");
-            stripe.compact_at = stripe.log.len() + COMPACT_AT;
-            stripe.compacted = stripe.log.len();
+            tracing::warn!(%error, path = %partition.log.path().display(), "a log could not be compacted");
+            partition.compact_at = partition.log.len() + COMPACT_AT;
+            partition.compacted = partition.log.len();
         }
     }
     replaced.is_ok()
