@@ -175,3 +175,37 @@ chgrp 1 way/hidden; as 1 'cat way/hidden'; said as 1 'mv way/seen way/x'; setfat
         format!("s\n{}{}{owner}{denied}{owner}{denied}n\n{denied}v\n{denied}", denied.repeat(4), denied);
     several_users("callers", script, &expected);
 }
+
+#[test]
+fn what_does_not_move_is_found_while_anybody_renames_directories() {
+    // Also by processes that see no server's pages, as on a node without a server.
+    let script = "
+import subprocess
+os.makedirs('/bivouac/x1/a/in'); os.makedirs('/bivouac/y/deep/er'); os.mkdir('/bivouac/z'); open('/bivouac/y/deep/er/f', 'w').close()
+def move(i):
+    a, b = '/bivouac/x1/a', '/bivouac/x1/b'
+    if i: os.mkdir(a := f'/bivouac/x1/m{i}'); b = a + 'b'
+    while not os.path.exists('/bivouac/stop'):
+        os.rename(a, b); os.chmod(b, 0o700); os.rename(b, a); os.chmod(a, 0o755)
+def look(n):
+    for i in range(n):
+        os.stat('/bivouac/y/deep'); os.stat('/bivouac/y/deep/er/f'); os.listdir('/bivouac/y/deep')
+        os.close(os.open('/bivouac/z/f', os.O_CREAT | os.O_WRONLY))
+        os.mkdir(f'/bivouac/z/{os.getpid()}'); os.rmdir(f'/bivouac/z/{os.getpid()}')
+        os.rename('/bivouac/y/deep/er/f', '/bivouac/y/deep/er/f')
+        assert attempt(os.stat, '/bivouac/y/none/f') == 'ENOENT'
+    # What moves itself is under one of its names.
+    for i in range(n):
+        assert 'in' in [n for d in ('a', 'b', 'a', 'b', 'a', 'b') if type(r := attempt(os.listdir, f'/bivouac/x1/{d}')) is list for n in r], i
+if len(sys.argv) > 1:
+    look(60)
+    sys.exit()
+movers = [child(lambda i=i: move(i)) for i in range(3)]
+lookers = [child(lambda: look(60)) for _ in range(2)]
+apart = subprocess.Popen([sys.executable, '-B', sys.argv[0], 'look'], env={**os.environ, 'BIVOUAC_LOCAL': '0'})
+done = join(*lookers) and apart.wait() == 0
+open('/bivouac/stop', 'w').close()
+print(done, join(*movers))
+";
+    python_says("beside-renames", script, "True True\n");
+}

@@ -107,7 +107,7 @@ impl Client {
         let mut header = Header::new(Kind::Request);
         header.shard = shard;
         header.epoch = self.map().epoch;
-        header.namespace = self.namespace();
+        header.namespace = u64::MAX;
         header.id = RequestId::default();
         header.flags = NO_REPLY;
         header.body_len = body.len() as u32;

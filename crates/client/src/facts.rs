@@ -9,9 +9,10 @@
 //! written to, whose size others know better, nor of a split directory, whose times lie in several shards), with a symbolic
 //! link's target; and where a directory hangs, which follows from its name.
 //!
-//! Names count under a namespace version only: they were read with this process's rights to search the directory, and taking
-//! rights raises the version. A lock that is taken means not knowing.
+//! Names were read with this process's rights to search the directory: they are forgotten once that has lost search permission
+//! ([`crate::moves`]). A lock that is taken means not knowing.
 
+use crate::moves::Reached;
 use crate::session::Client;
 use bivouac_layout::{Ino, ServerId, ShardId, namespace};
 use bivouac_node::VersionPage;
@@ -34,7 +35,8 @@ pub(crate) struct Facts(RwLock<Known>);
 
 #[derive(Default)]
 struct Known {
-    version: u64,
+    /// Names from earlier eras are not taken in.
+    era: u64,
     names: HashMap<Ino, HashMap<Box<[u8]>, Name>>,
     named: usize,
     inodes: HashMap<Ino, Inode>,
@@ -95,25 +97,35 @@ impl Pages {
 }
 
 impl Facts {
-    /// Knows nothing, as of this namespace version.
-    pub(crate) fn new(version: u64) -> Facts {
-        Facts(RwLock::new(Known { version, ..Known::default() }))
+    /// Knows nothing, as of this era.
+    pub(crate) fn new(era: u64) -> Facts {
+        Facts(RwLock::new(Known { era, ..Known::default() }))
     }
 
-    /// Forgets all names, and takes no more of versions older than this.
-    pub(crate) fn forget_names(&self, version: u64) {
+    /// A new era begins: forgets the names in directories that moved or lost search permission, or with `None` all names. (A
+    /// moved directory's own name needs no word: its shard has changed.)
+    pub(crate) fn forget_names(&self, era: u64, moved: Option<&[Ino]>) {
         // Nobody holds the lock across a request, so waiting is short.
-        if let Ok(mut known) = self.0.write() {
-            known.version = known.version.max(version);
-            known.names.clear();
-            known.parents.clear();
-            known.named = 0;
+        let Ok(mut known) = self.0.write() else { return };
+        known.era = known.era.max(era);
+        match moved {
+            Some(moved) => {
+                for ino in moved {
+                    let names = known.names.remove(ino).map_or(0, |names| names.len());
+                    known.named -= names;
+                }
+            }
+            None => {
+                known.names.clear();
+                known.parents.clear();
+                known.named = 0;
+            }
         }
     }
 }
 
 impl Client {
-    fn page(&self, server: ServerId) -> Option<&VersionPage> {
+    pub(crate) fn page(&self, server: ServerId) -> Option<&VersionPage> {
         let page = self.pages().0.get(usize::from(server.0))?.get_or_init(|| {
             let here = self.map().server(server).is_some_and(|s| s.node == self.node());
             (here && self.local_access).then(|| VersionPage::attach(self.node_dir(), server).ok()).flatten()
@@ -147,24 +159,23 @@ impl Client {
     /// What a name leads to: `None` for not knowing, `Some(None)` for nothing.
     pub(crate) fn known_name(
         &self,
-        version: u64,
+        reached: Reached,
         dir: Ino,
         shard: ShardId,
         name: &[u8],
     ) -> Option<Option<(Ino, FileKind)>> {
-        let fact = {
-            let known = self.facts().0.try_read().ok()?;
-            if known.version != version {
-                return None;
-            }
-            *known.names.get(&dir)?.get(name)?
-        };
+        let find = || self.facts().0.try_read().ok()?.names.get(&dir)?.get(name).copied();
+        let mut fact: Name = find()?;
+        let server = self.map().primary(fact.shard);
+        if self.catch_up(server) {
+            fact = find()?;
+        }
+        if reached.cached && self.era() != reached.era {
+            return None;
+        }
         let of_itself = matches!(fact.to, Some((ino, FileKind::Directory)) if ino.shard() == fact.shard);
-        let page = self.page(self.map().primary(fact.shard))?;
-        ((fact.shard == shard || of_itself)
-            && page.shard(fact.shard) == fact.seen
-            && page.namespace() <= version)
-            .then_some(fact.to)
+        let page = self.page(server)?;
+        ((fact.shard == shard || of_itself) && page.shard(fact.shard) == fact.seen).then_some(fact.to)
     }
 
     /// An inode's attributes, and the target of a symbolic link.
@@ -190,7 +201,7 @@ impl Client {
     /// Keeps what was answered about a name: `before` is of its shard.
     pub(crate) fn learn_name(
         &self,
-        version: u64,
+        era: u64,
         before: Option<Before>,
         dir: Ino,
         name: &[u8],
@@ -198,7 +209,7 @@ impl Client {
     ) {
         let Some(before) = before else { return };
         if let Ok(mut known) = self.facts().0.try_write()
-            && known.version == version
+            && known.era == era
         {
             known.put_name(before, dir, name, to);
         }
@@ -218,12 +229,12 @@ impl Client {
 
     /// Keeps where a directory hangs, as its own inode says; and so what the name there leads to, if this process may look
     /// names up there. (It has no other name, and its shard changes before the name does.)
-    pub(crate) fn learn_place(&self, version: u64, before: Option<Before>, ino: Ino, dir: Ino, name: &[u8]) {
+    pub(crate) fn learn_place(&self, era: u64, before: Option<Before>, ino: Ino, dir: Ino, name: &[u8]) {
         self.learn_parent(before, ino, dir, name);
         if let Some(before) = before.filter(|before| before.shard == ino.shard())
             && self.may_search(dir)
             && let Ok(mut known) = self.facts().0.try_write()
-            && known.version == version
+            && known.era == era
         {
             known.put_name(before, dir, name, Some((ino, FileKind::Directory)));
         }
@@ -260,7 +271,7 @@ impl Client {
     /// directories, which are likely to be gone into.)
     pub(crate) fn learn_listing(
         &self,
-        version: u64,
+        era: u64,
         before: Option<Before>,
         dir: Ino,
         split: bool,
@@ -273,7 +284,7 @@ impl Client {
         let Ok(mut known) = self.facts().0.try_write() else { return };
         for entry in entries.iter().filter(|e| e.attr.is_some() || e.kind == FileKind::Directory || attrs) {
             let shard = namespace::entry_shard(dir, split, &entry.name);
-            if known.version == version
+            if known.era == era
                 && let Some(seen) = self.count_of(before, shard)
             {
                 known.put_name(

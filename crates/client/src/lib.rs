@@ -7,7 +7,7 @@
 //! descriptions.
 //!
 //! The way of a call: [`walk`] turns a path into a directory and a last name, with the directories on the way cached
-//! under the namespace version; [`rpc`] sends a request to the server of its shard, adapts to refusals (newer map,
+//! ([`paths`]); [`rpc`] sends a request to the server of its shard, adapts to refusals (newer map,
 //! renamed directory, split directory) and repeats under the same identity what a broken connection left open;
 //! [`handle`] reads and writes: small files in their inode's record ([`inline`]), larger ones block by block
 //! ([`blocks`]), directly in the local sub-file where the block lies on this node ([`local`]), and in one exchange
@@ -32,10 +32,12 @@ mod links;
 mod list;
 mod local;
 mod locks;
+mod moves;
 mod named;
 mod names;
 mod number;
 mod open;
+mod paths;
 mod rpc;
 mod session;
 mod shortcut;

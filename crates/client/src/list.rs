@@ -125,7 +125,7 @@ impl Handle {
     /// The first entries, if they came before they were wanted, or come now together with those of other directories.
     fn already_listed(&self, above: Ino, most: usize) -> Option<Entries> {
         let (client, dir) = (self.client(), self.ino());
-        if client.cache().is_split(dir) {
+        if client.paths().is_split(dir) {
             return None;
         }
         client.listed_ahead(dir, most).or_else(|| {
@@ -140,8 +140,8 @@ impl Client {
     /// directory that was removed has none.
     pub fn list_after(&self, dir: Ino, after: u64, limit: u32, attrs: bool) -> Result<Entries, Errno> {
         loop {
-            let split = self.cache().is_split(dir);
-            let version = self.namespace();
+            let split = self.paths().is_split(dir);
+            let era = self.era();
             let before = self.before(dir.shard());
             let listed = if split {
                 self.list_split(dir, after, limit, attrs)
@@ -149,7 +149,7 @@ impl Client {
                 let request = MetaRequest::ReadDir { dir, split, after, limit, attrs };
                 self.meta(To::Shard(dir.shard()), &request, &[], &mut []).and_then(|(reply, _)| match reply {
                     MetaReply::Listing { entries, end } => {
-                        self.learn_listing(version, before, dir, split, (&entries, attrs));
+                        self.learn_listing(era, before, dir, split, (&entries, attrs));
                         if before.is_some() {
                             self.expect(dir, after <= 2, (&entries, attrs));
                         }
@@ -164,11 +164,11 @@ impl Client {
             };
             match listed {
                 Ok(listed) => return Ok(listed),
-                Err(Failure::Refused(Refusal::DirectorySplit)) if !split => self.cache().learn_split(dir),
+                Err(Failure::Refused(Refusal::DirectorySplit)) if !split => self.paths().learn_split(dir),
                 Err(Failure::Refused(Refusal::UnknownDirectory)) => {
                     return Ok(Entries { entries: Vec::new(), end: true });
                 }
-                Err(Failure::Refused(Refusal::StaleNamespace(_))) => {}
+                Err(Failure::Refused(Refusal::StaleNamespace { .. })) => {}
                 Err(Failure::Refused(_)) => return Err(Errno::IO),
                 Err(Failure::Errno(errno)) => return Err(errno),
             }
@@ -194,11 +194,11 @@ impl Client {
             let Some(shard) = map.shards_of(server.id).next() else {
                 continue;
             };
-            let (version, before) = (self.namespace(), self.before(shard));
+            let (era, before) = (self.era(), self.before(shard));
             let request = MetaRequest::ReadDir { dir, split: true, after, limit, attrs };
             match self.meta(To::Server(server.id, shard), &request, &[], &mut []) {
                 Ok((MetaReply::Listing { entries, end }, _)) => {
-                    self.learn_listing(version, before, dir, true, (&entries, attrs));
+                    self.learn_listing(era, before, dir, true, (&entries, attrs));
                     if let (false, Some(last)) = (end, entries.last()) {
                         complete_to = complete_to.min(last.cookie);
                     }

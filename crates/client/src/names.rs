@@ -5,7 +5,7 @@ use crate::handle::Handle;
 use crate::limits;
 use crate::rpc::To;
 use crate::session::Client;
-use crate::walk::{Failing, Last, MAX_GONE, MAX_REDO, Place, Walk};
+use crate::walk::{Again, Failing, Last, MAX_GONE, Place, Walk};
 use bivouac_layout::{Ino, ServerState, namespace};
 use bivouac_proto::attr::{Attr, FILE_MAX, FileKind, NAME_MAX, PATH_MAX};
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -142,7 +142,7 @@ impl Client {
             Last::Name(place) => place,
         };
         let (dir, slash) = (place.dir, place.slash);
-        let (attr, target) = self.lookup(place.version, dir, &place.name)?;
+        let (attr, target) = self.lookup(place.reached, dir, &place.name)?;
         if attr.kind == FileKind::Symlink && (follow || slash) {
             walk.follow(dir, &target, slash)?;
             return Err(Failing::Follow);
@@ -185,7 +185,7 @@ impl Client {
             Last::Directory(_) => Err(Errno::EXIST.into()),
             Last::Name(place) => {
                 if place.slash && !matches!(new, New::Directory { .. }) {
-                    return Err(match self.lookup(place.version, place.dir, &place.name) {
+                    return Err(match self.lookup(place.reached, place.dir, &place.name) {
                         Ok(_) => Errno::EXIST.into(),
                         Err(failing) => failing,
                     });
@@ -220,7 +220,7 @@ impl Client {
     fn refused_link(&self, to: Ino, to_path: &[u8]) -> Fail {
         let looked = self.at_last(to, to_path, |_, last| match last {
             Last::Directory(_) => Err(Errno::EXIST.into()),
-            Last::Name(place) => match self.lookup(place.version, place.dir, &place.name) {
+            Last::Name(place) => match self.lookup(place.reached, place.dir, &place.name) {
                 Ok(_) => Err(Errno::EXIST.into()),
                 Err(Failing::Fail(Fail::Errno(Errno::NOENT))) if !place.slash => Ok(()),
                 Err(other) => Err(other),
@@ -234,7 +234,7 @@ impl Client {
         self.at_last(start, path, |_, last| match last {
             Last::Directory(_) => Err(Errno::ISDIR.into()),
             Last::Name(place) if place.slash => {
-                match self.lookup(place.version, place.dir, &place.name)?.0.kind {
+                match self.lookup(place.reached, place.dir, &place.name)?.0.kind {
                     FileKind::Directory => Err(Errno::ISDIR.into()),
                     _ => Err(Errno::NOTDIR.into()),
                 }
@@ -253,7 +253,7 @@ impl Client {
             Last::Directory(_) => Err(Errno::INVAL.into()),
             Last::Name(place) => {
                 self.entry(&place, &mut [], |at| MetaRequest::Rmdir { at })?;
-                self.cache().forget_child(place.dir, &place.name);
+                self.paths().forget_child(place.dir, &place.name);
                 Ok(())
             }
         })
@@ -267,29 +267,36 @@ impl Client {
             RENAME_EXCHANGE => RenameMode::Exchange,
             _ => return Err(Errno::INVAL.into()),
         };
-        let mut unknown = 0;
-        for _ in 0..MAX_REDO {
-            match self.try_rename((start, path), (to, to_path), mode) {
+        let mut again = Again::default();
+        loop {
+            let mut dirs = None;
+            match self.try_rename((start, path), (to, to_path), mode, again.always_asks, &mut dirs) {
                 Ok(()) => return Ok(()),
-                Err(Failing::Refused(Refusal::UnknownDirectory))
-                | Err(Failing::Fail(Fail::Errno(Errno::STALE))) => {
-                    unknown += 1;
-                    self.cache().forget(self.namespace());
-                    if unknown > 1 {
-                        return Err(Errno::NOENT.into());
+                Err(failing) => {
+                    let (from, to) = dirs.unwrap_or_default();
+                    if let Failing::Refused(Refusal::UnknownDirectory) = failing {
+                        self.paths().forget_directory(from);
+                        self.paths().forget_directory(to);
                     }
+                    // It does not say which of the two is unknown: found anew, both stay the same if it is gone.
+                    again.after(failing, Ino(from.0 ^ to.0.rotate_left(32)), false)?;
                 }
-                Err(Failing::Fail(fail)) => return Err(fail),
-                // Directories moved, or one is split: everything anew.
-                Err(_) => {}
             }
         }
-        Err(Errno::IO.into())
     }
 
-    fn try_rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), mode: RenameMode) -> Result<(), Failing> {
-        let from = self.last_of(from.0, from.1)?;
-        let to = match (self.last_of(to.0, to.1), &from) {
+    /// One attempt; `dirs` are the directories of the two names, once they are found.
+    fn try_rename(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: RenameMode,
+        always_asks: bool,
+        dirs: &mut Option<(Ino, Ino)>,
+    ) -> Result<(), Failing> {
+        let last_of = |(start, path)| self.at_any_last(start, path, always_asks, |_, last| Ok(last));
+        let from = last_of(from)?;
+        let to = match (last_of(to), &from) {
             (Err(fail), Last::Name(place)) => {
                 // An error about the first path comes first, also when only this request finds that it is out of date.
                 self.confirm(place)?;
@@ -309,23 +316,24 @@ impl Client {
             let exists = mode == RenameMode::NoReplace;
             return Err(if exists { Errno::EXIST } else { Errno::BUSY }.into());
         };
+        *dirs = Some((from.dir, to.dir));
         if let Err(failing) = self.check_rename(&from, &to, mode) {
             self.confirm(&from)?;
             self.confirm(&to)?;
             return Err(failing);
         }
-        let (from_split, to_split) = (self.cache().is_split(from.dir), self.cache().is_split(to.dir));
+        let (from_split, to_split) = (self.paths().is_split(from.dir), self.paths().is_split(to.dir));
         let request = MetaRequest::Rename {
             from: At { dir: from.dir, split: from_split, name: &from.name },
             to: At { dir: to.dir, split: to_split, name: &to.name },
             mode,
         };
         let shard = namespace::entry_shard(from.dir, from_split, &from.name);
-        let version = from.version.min(to.version);
-        match self.meta(To::Entry(shard, version), &request, &[], &mut []) {
+        let reached = from.reached.and(to.reached);
+        match self.meta(To::Entry(shard, reached), &request, &[], &mut []) {
             Ok(_) => {
-                self.cache().forget_child(from.dir, &from.name);
-                self.cache().forget_child(to.dir, &to.name);
+                self.paths().forget_child(from.dir, &from.name);
+                self.paths().forget_child(to.dir, &to.name);
                 Ok(())
             }
             Err(Failure::Refused(Refusal::DirectorySplit)) => {
@@ -333,7 +341,7 @@ impl Client {
                 let mut learned = false;
                 for (dir, known) in [(from.dir, from_split), (to.dir, to_split)] {
                     if !known && self.attr_of(dir)?.split {
-                        self.cache().learn_split(dir);
+                        self.paths().learn_split(dir);
                         learned = true;
                     }
                 }
@@ -349,7 +357,7 @@ impl Client {
     /// Fails when a server finds that what is known of the way to a name is out of date.
     fn confirm(&self, place: &Place) -> Result<(), Failing> {
         let name = place.name.get(..NAME_MAX).unwrap_or(&place.name);
-        match self.lookup(place.version, place.dir, name) {
+        match self.lookup(place.reached, place.dir, name) {
             Err(refused @ Failing::Refused(_)) => Err(refused),
             _ => Ok(()),
         }
@@ -357,11 +365,11 @@ impl Client {
 
     /// Linux looks at whether one of the two lies in the other before it looks at what they are.
     fn refused_rename(&self, from: &Place, to: &Place, mode: RenameMode) -> Result<Option<Errno>, Failing> {
-        let (moved, _) = self.lookup(from.version, from.dir, &from.name)?;
+        let (moved, _) = self.lookup(from.reached, from.dir, &from.name)?;
         if moved.kind == FileKind::Directory && self.lies_in(to.dir, moved.ino)? {
             return Ok(Some(Errno::INVAL));
         }
-        let (target, _) = self.lookup(to.version, to.dir, &to.name)?;
+        let (target, _) = self.lookup(to.reached, to.dir, &to.name)?;
         if target.kind == FileKind::Directory && self.lies_in(from.dir, target.ino)? {
             return Ok(Some(if mode == RenameMode::Exchange { Errno::INVAL } else { Errno::NOTEMPTY }));
         }
@@ -389,7 +397,7 @@ impl Client {
             if !short(place) {
                 return Err(Errno::NAMETOOLONG.into());
             }
-            self.lookup(place.version, place.dir, &place.name).map(|(attr, _)| attr.kind)
+            self.lookup(place.reached, place.dir, &place.name).map(|(attr, _)| attr.kind)
         };
         let moved = kind(from)?;
         let target = match kind(to) {
@@ -410,10 +418,6 @@ impl Client {
         if slash && !directory(moved) { Err(Errno::NOTDIR.into()) } else { Ok(()) }
     }
 
-    fn last_of(&self, start: Ino, path: &[u8]) -> Result<Last, Fail> {
-        self.at_any_last(start, path, |_, last| Ok(last))
-    }
-
     /// The target of a symbolic link.
     pub fn readlink(&self, start: Ino, path: &[u8]) -> Result<Vec<u8>, Fail> {
         self.at_last(start, path, |walk, last| {
@@ -424,7 +428,7 @@ impl Client {
                     return Err(Errno::INVAL.into());
                 }
             };
-            match self.lookup(place.version, place.dir, &place.name)? {
+            match self.lookup(place.reached, place.dir, &place.name)? {
                 (attr, target) if attr.kind == FileKind::Symlink => Ok(target),
                 _ => Err(Errno::INVAL.into()),
             }

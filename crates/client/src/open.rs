@@ -78,7 +78,7 @@ impl Client {
                 return Ok((self.open_temporary(start, path, flags, mode, open)?, None));
             }
             let mut named = None;
-            let found = self.at_any_last(start, path, |walk, last| {
+            let found = self.at_any_last(start, path, false, |walk, last| {
                 named = match &last {
                     Last::Name(place) => Some((place.dir, place.name.clone())),
                     Last::Directory(_) => None,
@@ -188,7 +188,7 @@ impl Client {
         if create && slash {
             // Whatever the name is; but only a request finds that the directory is not there any more.
             let name = place.name.get(..NAME_MAX).unwrap_or(&place.name);
-            return match self.lookup(place.version, dir, name) {
+            return match self.lookup(place.reached, dir, name) {
                 Err(refused @ Failing::Refused(_)) => Err(refused),
                 _ => Err(Errno::ISDIR.into()),
             };
@@ -206,7 +206,7 @@ impl Client {
             return Ok(known);
         }
         let mut record = [0; INLINE_MAX];
-        let shard = namespace::entry_shard(dir, self.cache().is_split(dir), &place.name);
+        let shard = namespace::entry_shard(dir, self.paths().is_split(dir), &place.name);
         let before = self.before(shard);
         let into = &mut [IoSliceMut::new(&mut record)];
         let (reply, len) = self.entry(&place, into, |at| MetaRequest::Open { at, how, open })?;
@@ -260,8 +260,8 @@ impl Client {
         flags: i32,
         follow: bool,
     ) -> Result<Option<Found>, Failing> {
-        let shard = namespace::entry_shard(place.dir, self.cache().is_split(place.dir), &place.name);
-        match self.known_name(place.version, place.dir, shard, &place.name) {
+        let shard = namespace::entry_shard(place.dir, self.paths().is_split(place.dir), &place.name);
+        match self.known_name(place.reached, place.dir, shard, &place.name) {
             Some(None) => Err(Errno::NOENT.into()),
             Some(Some((ino, FileKind::Directory))) => {
                 if self.known_inode(ino).is_none() {

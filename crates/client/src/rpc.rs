@@ -6,6 +6,7 @@
 //! business (newer map, server behind, somebody busy) are handled here; those that concern paths go to the caller.
 
 use crate::links::Link;
+use crate::moves::Reached;
 use crate::session::Client;
 use bivouac_layout::{Ino, Map, ServerId, ServerState, ShardId};
 use bivouac_node::Fd;
@@ -43,8 +44,8 @@ pub(crate) struct Received {
 pub(crate) enum To {
     /// The server that holds a shard.
     Shard(ShardId),
-    /// The same, for a path that was walked under a namespace version.
-    Entry(ShardId, u64),
+    /// The same, for a name in a directory that was reached in some way.
+    Entry(ShardId, Reached),
     /// A certain server; the shard is one of its own.
     Server(ServerId, ShardId),
 }
@@ -192,7 +193,7 @@ impl Client {
         let mut header = Header::new(Kind::Request);
         header.shard = shard;
         header.epoch = self.map().epoch;
-        header.namespace = self.namespace();
+        header.namespace = u64::MAX;
         header.id = id;
         header
     }
@@ -219,12 +220,14 @@ impl Client {
             if !self.is_up(server) {
                 return Err(Errno::IO.into());
             }
+            let namespace = match to {
+                To::Entry(_, reached) => self.namespace_for(server, reached)?,
+                _ => u64::MAX,
+            };
             let outcome = self.take_link(server).and_then(|mut link| {
                 let outcome = self.identify(&mut id, &mut link).and_then(|id| {
                     let mut header = self.header(to.shard(), id);
-                    if let To::Entry(_, version) = to {
-                        header.namespace = version;
-                    }
+                    header.namespace = namespace;
                     let closes = self.closes_for(server);
                     let before = closes.as_ref().map_or(&[][..], |c| c.messages());
                     let outgoing = Outgoing { before, header, body, payload };
@@ -243,7 +246,7 @@ impl Client {
                 Ok(Err(Failure::Refused(refusal))) => {
                     // Not done; and the connection's slot may meanwhile serve another thread: a new identity.
                     id = None;
-                    self.adapt(refusal, &mut backoff)?;
+                    self.adapt(server, refusal, &mut backoff)?;
                 }
                 Ok(done) => return done,
                 Err(error) => self.mend(server, error, &mut backoff)?,
@@ -320,7 +323,7 @@ impl Client {
     }
 
     /// Adapts to a refusal, or hands it to the caller.
-    fn adapt(&self, refusal: Refusal, backoff: &mut Backoff) -> Result<(), Failure> {
+    fn adapt(&self, server: ServerId, refusal: Refusal, backoff: &mut Backoff) -> Result<(), Failure> {
         match refusal {
             Refusal::StaleMap(map) => self.learn_map(map),
             Refusal::OldServer | Refusal::Busy => {
@@ -328,11 +331,12 @@ impl Client {
                     return Err(Errno::IO.into());
                 }
             }
-            Refusal::StaleNamespace(version) => {
-                self.learn_namespace(version);
-                return Err(Failure::Refused(Refusal::StaleNamespace(version)));
+            refusal => {
+                if let Refusal::StaleNamespace { version, moved } = &refusal {
+                    self.hear(server, *version, moved.as_deref());
+                }
+                return Err(Failure::Refused(refusal));
             }
-            other => return Err(Failure::Refused(other)),
         }
         Ok(())
     }

@@ -12,7 +12,8 @@ use crate::hidden::{self, Hidden};
 use crate::links::{Link, Pool};
 use crate::list::Listing;
 use crate::locks::Held;
-use crate::walk::Cache;
+use crate::moves::Heard;
+use crate::paths::Paths;
 use bivouac_layout::{Ino, Map, NodeId, ServerId};
 use bivouac_node::{Environment, Fd, OpenTable, SlotId};
 use bivouac_proto::agent::{AgentReply, AgentRequest};
@@ -48,8 +49,8 @@ pub struct Client {
     fork: ForkMark,
     /// The newest map. Old ones are never freed (they are few), so that readers need no lock and no count.
     map: AtomicPtr<Map>,
-    namespace: AtomicU64,
-    cache: AtomicPtr<Cache>,
+    heard: Heard,
+    paths: AtomicPtr<Paths>,
     facts: AtomicPtr<Facts>,
     pages: Pages,
     /// The directory that was listed last, as a hint.
@@ -89,9 +90,7 @@ impl Client {
         let mut link = connect_agent(environment, &key, uid, &credentials, fork.count(), ANY_DEPLOYMENT)
             .map_err(agent_error)?;
         let reply = ask_agent(&mut link, &attach_request()).map_err(agent_error)?;
-        let Some(AgentReply::Attached { session, owner, locked, agent, node, run_dir, map, namespace }) =
-            reply
-        else {
+        let Some(AgentReply::Attached { session, owner, locked, agent, node, run_dir, map }) = reply else {
             return Err(answer());
         };
         if map.check().is_err() || map.servers.iter().any(|s| usize::from(s.id.0) >= MAX_SERVERS) {
@@ -113,9 +112,9 @@ impl Client {
             owner: AtomicU64::new(owner),
             fork,
             map: AtomicPtr::new(Box::into_raw(map)),
-            namespace: AtomicU64::new(namespace),
-            cache: AtomicPtr::new(Box::into_raw(Box::new(Cache::new(namespace)))),
-            facts: AtomicPtr::new(Box::into_raw(Box::new(Facts::new(namespace)))),
+            heard: Heard::new((pools + 64).min(MAX_SERVERS)),
+            paths: AtomicPtr::new(Box::into_raw(Box::default())),
+            facts: AtomicPtr::new(Box::into_raw(Box::default())),
             pages: Pages::new((pools + 64).min(MAX_SERVERS)),
             listing: Listing::default(),
             slots: AtomicU32::new(1),
@@ -260,21 +259,13 @@ impl Client {
         unsafe { &*self.held.load(Ordering::Acquire) }
     }
 
-    pub(crate) fn namespace(&self) -> u64 {
-        self.namespace.load(Ordering::Acquire)
+    pub(crate) fn heard(&self) -> &Heard {
+        &self.heard
     }
 
-    /// The namespace has this version: paths cached under an older one are forgotten.
-    pub(crate) fn learn_namespace(&self, version: u64) {
-        // In this order: a walk that begins under the new version finds nothing of the old one.
-        self.cache().forget(version);
-        self.facts().forget_names(version);
-        self.namespace.fetch_max(version, Ordering::AcqRel);
-    }
-
-    pub(crate) fn cache(&self) -> &Cache {
+    pub(crate) fn paths(&self) -> &Paths {
         // SAFETY: as for the map: installed once, replaced only after a fork, never freed.
-        unsafe { &*self.cache.load(Ordering::Acquire) }
+        unsafe { &*self.paths.load(Ordering::Acquire) }
     }
 
     pub(crate) fn facts(&self) -> &Facts {
@@ -336,9 +327,9 @@ impl Client {
     /// Begins the session of a fork's child.
     fn renew(&self, fork_count: u64) -> Result<(), Errno> {
         // Locks of the parent's may have been held by threads that this process does not have.
-        let cache = Box::into_raw(Box::new(Cache::new(self.namespace())));
-        self.let_go(self.cache.swap(cache, Ordering::AcqRel));
-        let facts = Box::into_raw(Box::new(Facts::new(self.namespace())));
+        let paths = Box::into_raw(Box::new(Paths::new(self.era())));
+        self.let_go(self.paths.swap(paths, Ordering::AcqRel));
+        let facts = Box::into_raw(Box::new(Facts::new(self.era())));
         self.let_go(self.facts.swap(facts, Ordering::AcqRel));
         let mut link = self.agent_link().map_err(|e| e.errno())?;
         let reply = ask_agent(&mut link, &attach_request()).map_err(|e| e.errno())?;
@@ -384,12 +375,9 @@ impl Client {
             Endpoint::Tcp(entry.address)
         };
         let role = Role::Client { credentials: self.credentials.clone(), node: self.node };
-        let (connection, welcome) =
+        let (connection, _) =
             Connection::connect(&endpoint, &self.key, map.deployment, role, &connect_options())?;
         self.deserted.store(false, Ordering::Relaxed);
-        if welcome.namespace > self.namespace() {
-            self.learn_namespace(welcome.namespace);
-        }
         let slot = self.slots.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(Link::new(connection, fork_count, slot)))
     }
@@ -413,7 +401,7 @@ impl Drop for Client {
         // SAFETY: all came from Box::into_raw, and nobody else has the client any more. (Replaced ones are leaked.)
         unsafe {
             drop(Box::from_raw(*self.map.get_mut()));
-            drop(Box::from_raw(*self.cache.get_mut()));
+            drop(Box::from_raw(*self.paths.get_mut()));
             drop(Box::from_raw(*self.facts.get_mut()));
             drop(Box::from_raw(*self.held.get_mut()));
         }

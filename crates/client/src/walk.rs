@@ -1,12 +1,15 @@
 //! From a path to a directory and a last name.
 //!
-//! Directories on the way are cached: (directory, name) to directory. The cache is as good as the namespace
-//! version: a walk notes the version at its beginning, every request about an entry carries it, a server that knows a
-//! newer one refuses, the cache is forgotten, and the walk begins again. Removed directories are found out by the server that no longer knows them.
+//! Directories on the way are cached ([`crate::paths`]). A request along a cached path says which moves of directories this
+//! process has heard of; a server that has noted later ones refuses, what they concern is forgotten, and the walk begins again
+//! ([`crate::moves`]). Removed directories are found out by the server that no longer knows them. A walk that was refused
+//! several times takes nothing from the cache: then nobody refuses it, however many directories move meanwhile.
 //! All other names, symbolic links among them, are looked up each time, unless what is known of them is still good
 //! ([`crate::facts`]).
 
 use crate::error::Fail;
+use crate::moves::Reached;
+use crate::paths::Known;
 use crate::rpc::To;
 use crate::session::Client;
 use bivouac_layout::{Ino, namespace};
@@ -15,99 +18,15 @@ use bivouac_proto::meta::{At, MetaReply, MetaRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal};
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
-use std::sync::RwLock;
 
 /// Symbolic links followed before ELOOP.
 const MAX_LINKS: u32 = 40;
-/// Cached directories before the cache starts afresh.
-const CACHED: usize = 100_000;
-/// How often a walk starts again because directories moved under it.
-pub(crate) const MAX_REDO: u32 = 1000;
+/// How often a path is walked again because directories moved, before nothing is taken from the cache any more. (Then no
+/// server refuses.)
+const STALE_WALKS: u32 = 8;
 /// How often a name is looked up again because what it led to was gone when that was asked for: it was replaced or
 /// removed in between. After so many times it is taken for removed.
 pub(crate) const MAX_GONE: u32 = 100;
-
-/// A cached directory.
-#[derive(Clone, Copy)]
-struct Known {
-    ino: Ino,
-    /// Permission bits, owner and group, for the x permission on the way; unknown for the superuser, who needs none.
-    owner: Option<(u16, u32, u32)>,
-}
-
-/// The known subdirectories of one directory.
-type Names = HashMap<Box<[u8]>, Known>;
-
-/// What is known of directories. Waiting is hardly ever needed: a lock that is taken means not knowing.
-#[derive(Default)]
-pub(crate) struct Cache {
-    paths: RwLock<Paths>,
-    split: RwLock<HashSet<Ino>>,
-}
-
-/// Known paths, all of one namespace version.
-#[derive(Default)]
-struct Paths {
-    version: u64,
-    children: HashMap<Ino, Names>,
-}
-
-impl Cache {
-    /// Knows nothing, as of this namespace version.
-    pub(crate) fn new(version: u64) -> Cache {
-        Cache { paths: RwLock::new(Paths { version, ..Paths::default() }), ..Cache::default() }
-    }
-
-    fn child(&self, dir: Ino, name: &[u8]) -> Option<Known> {
-        self.paths.try_read().ok()?.children.get(&dir)?.get(name).copied()
-    }
-
-    /// Adds what a walk that began under `version` found, if that still is the version.
-    fn learn(&self, version: u64, dir: Ino, name: &[u8], known: Known) {
-        if let Ok(mut paths) = self.paths.try_write()
-            && paths.version == version
-        {
-            if paths.children.len() > CACHED {
-                paths.children.clear();
-            }
-            let names = paths.children.entry(dir).or_default();
-            if names.len() > CACHED {
-                names.clear();
-            }
-            names.insert(name.into(), known);
-        }
-    }
-
-    /// Forgets all paths (not which directories are split: that does not change back), and takes no more of versions
-    /// older than this.
-    pub(crate) fn forget(&self, version: u64) {
-        // Nobody holds the lock across a request, so waiting is short.
-        if let Ok(mut paths) = self.paths.write() {
-            paths.version = paths.version.max(version);
-            paths.children.clear();
-        }
-    }
-
-    /// Forgets one name: this process just removed or renamed it.
-    pub(crate) fn forget_child(&self, dir: Ino, name: &[u8]) {
-        if let Ok(mut paths) = self.paths.write()
-            && let Some(names) = paths.children.get_mut(&dir)
-        {
-            names.remove(name);
-        }
-    }
-
-    pub(crate) fn is_split(&self, dir: Ino) -> bool {
-        self.split.try_read().is_ok_and(|split| split.contains(&dir))
-    }
-
-    pub(crate) fn learn_split(&self, dir: Ino) {
-        if let Ok(mut split) = self.split.write() {
-            split.insert(dir);
-        }
-    }
-}
 
 /// Where a walk arrived.
 #[derive(Debug)]
@@ -135,8 +54,8 @@ pub(crate) struct Place {
     pub(crate) name: Vec<u8>,
     /// A slash follows: it has to be a directory.
     pub(crate) slash: bool,
-    /// The namespace version under which the directory was reached.
-    pub(crate) version: u64,
+    /// How the directory was reached.
+    pub(crate) reached: Reached,
 }
 
 /// A path on its way.
@@ -146,7 +65,9 @@ pub(crate) struct Walk<'c, 'p> {
     dir: Ino,
     rest: Cow<'p, [u8]>,
     links: u32,
-    version: u64,
+    reached: Reached,
+    /// Nothing is taken from the cache at all.
+    always_asks: bool,
     /// No name is taken from the cache: no request about an entry follows that would be refused if it is out of date.
     fresh: bool,
     /// The present directory is known to be one that this process may pass through. (Otherwise the server of its entries will say.)
@@ -155,19 +76,20 @@ pub(crate) struct Walk<'c, 'p> {
 
 impl<'c, 'p> Walk<'c, 'p> {
     /// Begins at `start`; leading slashes of `path` mean nothing. A path without names is `start` itself, whatever that is.
-    pub(crate) fn new(client: &'c Client, start: Ino, path: &'p [u8]) -> Result<Walk<'c, 'p>, Fail> {
+    /// `always_asks`: nothing is taken from the cache.
+    fn new(client: &'c Client, start: Ino, path: &'p [u8], always_asks: bool) -> Result<Walk<'c, 'p>, Fail> {
         if path.len() > PATH_MAX {
             return Err(Errno::NAMETOOLONG.into());
         }
-        let version = client.namespace();
         Ok(Walk {
             client,
             start,
             dir: start,
             rest: Cow::Borrowed(path),
             links: 0,
-            version,
-            fresh: needs_no_request(path),
+            reached: Reached { era: client.era(), cached: false },
+            always_asks,
+            fresh: always_asks || needs_no_request(path),
             entered: false,
         })
     }
@@ -196,7 +118,7 @@ impl<'c, 'p> Walk<'c, 'p> {
             path.push(b'/');
             path.extend_from_slice(rest);
         }
-        self.fresh = needs_no_request(&path);
+        self.fresh = self.always_asks || needs_no_request(&path);
         if target[0] == b'/' {
             let Some(inside) = strip_mount(self.client.mount(), &path) else {
                 return Err(Fail::Outside(path));
@@ -213,7 +135,7 @@ impl<'c, 'p> Walk<'c, 'p> {
     }
 
     /// Walks to the last name.
-    pub(crate) fn last(&mut self) -> Result<Last, Fail> {
+    fn last(&mut self) -> Result<Last, Failing> {
         loop {
             let begin = self.rest.iter().position(|&b| b != b'/').unwrap_or(self.rest.len());
             let end =
@@ -235,10 +157,10 @@ impl<'c, 'p> Walk<'c, 'p> {
                     let mut path = parent_of(self.client.mount()).to_vec();
                     path.push(b'/');
                     path.extend_from_slice(&self.rest[after.unwrap_or(self.rest.len())..]);
-                    return Err(Fail::Outside(path));
+                    return Err(Fail::Outside(path).into());
                 }
                 b".." => {
-                    self.dir = self.client.parent(self.dir)?.0;
+                    self.dir = self.client.parent(self.dir).map_err(unknown_if_stale)?.0;
                     self.entered = false;
                 }
                 _ if after.is_none() => {
@@ -246,12 +168,16 @@ impl<'c, 'p> Walk<'c, 'p> {
                         dir: self.dir,
                         name: name.to_vec(),
                         slash: end < self.rest.len(),
-                        version: self.version,
+                        reached: self.reached,
                     }));
                 }
                 _ if name.len() > NAME_MAX => return Err(Errno::NAMETOOLONG.into()),
                 _ => match self.step(self.dir, name)? {
                     Step::Directory(ino) => (self.dir, self.entered) = (ino, true),
+                    Step::Known(ino) => {
+                        (self.dir, self.entered) = (ino, true);
+                        self.reached.cached = true;
+                    }
                     Step::Link(target) => {
                         let rest = self.rest[after.unwrap_or(self.rest.len())..].to_vec();
                         self.expand(self.dir, &target, &rest)?;
@@ -268,27 +194,21 @@ impl<'c, 'p> Walk<'c, 'p> {
     }
 
     /// Looks up a name on the way.
-    fn step(&self, dir: Ino, name: &[u8]) -> Result<Step, Fail> {
+    fn step(&self, dir: Ino, name: &[u8]) -> Result<Step, Failing> {
         let client = self.client;
         if !self.fresh
-            && let Some(known) = client.cache().child(dir, name)
+            && let Some(known) = client.paths().child(dir, name)
             // A refusal is for a server to confirm: no request would follow that finds out that the name leads elsewhere now.
             && client.may_enter(known.owner).is_ok()
         {
-            return Ok(Step::Directory(known.ino));
+            return Ok(Step::Known(known.ino));
         }
-        let (attr, target) = match client.lookup(self.version, dir, name) {
-            Ok(found) => found,
-            // The walk begins again.
-            Err(Failing::Refused(_)) => return Err(Errno::STALE.into()),
-            Err(Failing::Fail(fail)) => return Err(fail),
-            Err(Failing::Follow | Failing::Gone) => return Err(Errno::IO.into()),
-        };
+        let (attr, target) = client.lookup(self.reached, dir, name)?;
         match attr.kind {
             FileKind::Symlink => Ok(Step::Link(target)),
             FileKind::Directory => {
                 let owner = (client.credentials().uid != 0).then_some((attr.mode, attr.uid, attr.gid));
-                client.cache().learn(self.version, dir, name, Known { ino: attr.ino, owner });
+                client.paths().learn(self.reached.era, dir, name, Known { ino: attr.ino, owner });
                 client.may_enter(owner)?;
                 Ok(Step::Directory(attr.ino))
             }
@@ -299,6 +219,8 @@ impl<'c, 'p> Walk<'c, 'p> {
 
 enum Step {
     Directory(Ino),
+    /// From the cache.
+    Known(Ino),
     Link(Vec<u8>),
 }
 
@@ -311,57 +233,36 @@ impl Client {
         path: &[u8],
         mut operation: impl FnMut(&mut Walk<'_, '_>, Last) -> Result<T, Failing>,
     ) -> Result<T, Fail> {
-        self.at_any_last(start, path, |walk, last| {
+        self.at_any_last(start, path, false, |walk, last| {
             last.check_length()?;
             operation(walk, last)
         })
     }
 
     /// The same for an operation that looks at the length of the name itself: it comes late in the order in which Linux
-    /// finds errors.
+    /// finds errors. `always_asks`: nothing on the way is taken from the cache.
     pub(crate) fn at_any_last<T>(
         &self,
         start: Ino,
         path: &[u8],
+        always_asks: bool,
         mut operation: impl FnMut(&mut Walk<'_, '_>, Last) -> Result<T, Failing>,
     ) -> Result<T, Fail> {
-        let (mut unknown, mut gone) = (0, 0);
-        for _ in 0..MAX_REDO {
-            let outcome = Walk::new(self, start, path).and_then(|mut walk| {
-                let mut walked = walk.last();
-                loop {
-                    match operation(&mut walk, walked?) {
-                        Ok(done) => return Ok(Some(done)),
-                        Err(Failing::Fail(fail)) => return Err(fail),
-                        Err(Failing::Follow) => walked = walk.last(),
-                        Err(Failing::Refused(Refusal::UnknownDirectory)) => {
-                            unknown += 1;
-                            return Ok(None);
-                        }
-                        Err(Failing::Refused(_)) => return Ok(None),
-                        Err(Failing::Gone) if gone < MAX_GONE => {
-                            gone += 1;
-                            return Ok(None);
-                        }
-                        Err(Failing::Gone) => return Err(Errno::NOENT.into()),
-                    }
+        let mut again = Again { always_asks, ..Again::default() };
+        loop {
+            let mut walk = Walk::new(self, start, path, again.always_asks)?;
+            let failing = loop {
+                match walk.last().and_then(|last| operation(&mut walk, last)) {
+                    Ok(done) => return Ok(done),
+                    Err(Failing::Follow) => {}
+                    Err(failing) => break failing,
                 }
-            });
-            match outcome {
-                Err(Fail::Errno(Errno::STALE)) => unknown += 1,
-                Err(fail) => return Err(fail),
-                Ok(Some(done)) => return Ok(done),
-                Ok(None) => {}
+            };
+            if let Failing::Refused(Refusal::UnknownDirectory) = failing {
+                self.paths().forget_directory(walk.dir);
             }
-            // A second time with a fresh cache: the directory that the path starts from is gone.
-            if unknown > 1 {
-                return Err(Errno::NOENT.into());
-            }
-            if unknown > 0 {
-                self.cache().forget(self.namespace());
-            }
+            again.after(failing, walk.dir, walk.dir == start)?;
         }
-        Err(Errno::IO.into())
     }
 
     /// Sends a request about an entry to the shard of its name, wherever that is now.
@@ -373,10 +274,10 @@ impl Client {
     ) -> Result<(MetaReply, usize), Failing> {
         let (dir, name) = (place.dir, &place.name[..]);
         for _ in 0..3 {
-            let split = self.cache().is_split(dir);
-            let to = To::Entry(namespace::entry_shard(dir, split, name), place.version);
+            let split = self.paths().is_split(dir);
+            let to = To::Entry(namespace::entry_shard(dir, split, name), place.reached);
             match self.meta(to, &request(At { dir, split, name }), &[], into) {
-                Err(Failure::Refused(Refusal::DirectorySplit)) => self.cache().learn_split(dir),
+                Err(Failure::Refused(Refusal::DirectorySplit)) => self.paths().learn_split(dir),
                 other => return other.map_err(Failing::from),
             }
         }
@@ -386,15 +287,15 @@ impl Client {
     /// What a name leads to: attributes as the inode's server has them, and the target of a symbolic link.
     pub(crate) fn lookup(
         &self,
-        version: u64,
+        reached: Reached,
         dir: Ino,
         name: &[u8],
     ) -> Result<(Box<Attr>, Vec<u8>), Failing> {
         let mut splits = 0;
         for _ in 0..MAX_GONE {
-            let split = self.cache().is_split(dir);
+            let split = self.paths().is_split(dir);
             let shard = namespace::entry_shard(dir, split, name);
-            match self.known_name(version, dir, shard, name) {
+            match self.known_name(reached, dir, shard, name) {
                 Some(None) => return Err(Errno::NOENT.into()),
                 Some(Some((ino, kind))) => {
                     if let Some(known) = self.known_inode(ino) {
@@ -419,9 +320,9 @@ impl Client {
             self.listing.missed(dir);
             let before = self.before(shard);
             let request = MetaRequest::Lookup { at: At { dir, split, name } };
-            match self.meta(To::Entry(shard, version), &request, &[], &mut []) {
+            match self.meta(To::Entry(shard, reached), &request, &[], &mut []) {
                 Ok((MetaReply::Entry { attr, target }, _)) => {
-                    self.learn_name(version, before, dir, name, Some((attr.ino, attr.kind)));
+                    self.learn_name(reached.era, before, dir, name, Some((attr.ino, attr.kind)));
                     self.learn_inode(before, &attr, &target);
                     return Ok((attr, target));
                 }
@@ -430,7 +331,7 @@ impl Client {
                         // Another one has taken its name since, or none: the entry's server knows.
                         Err(Errno::NOENT) => continue,
                         found => {
-                            self.learn_name(version, before, dir, name, Some((ino, kind)));
+                            self.learn_name(reached.era, before, dir, name, Some((ino, kind)));
                             return Ok(found?);
                         }
                     }
@@ -438,11 +339,11 @@ impl Client {
                 Ok(_) => return Err(Errno::PROTO.into()),
                 Err(Failure::Refused(Refusal::DirectorySplit)) if splits < 3 => {
                     splits += 1;
-                    self.cache().learn_split(dir);
+                    self.paths().learn_split(dir);
                 }
                 Err(Failure::Refused(Refusal::DirectorySplit)) => return Err(Errno::IO.into()),
                 Err(Failure::Errno(Errno::NOENT)) => {
-                    self.learn_name(version, before, dir, name, None);
+                    self.learn_name(reached.era, before, dir, name, None);
                     return Err(Errno::NOENT.into());
                 }
                 Err(other) => return Err(other.into()),
@@ -542,6 +443,50 @@ impl Client {
         };
         (u32::from(mode) >> shift) & mask == mask
     }
+}
+
+/// Whether a path is walked again after an attempt has failed, and how.
+#[derive(Default)]
+pub(crate) struct Again {
+    /// Nothing is taken from the cache any more.
+    pub(crate) always_asks: bool,
+    stale: u32,
+    gone: u32,
+    /// The directory that was unknown last.
+    unknown: Option<Ino>,
+}
+
+impl Again {
+    /// After a failure at `dir`; the error, if it is final. `given`: the path was not what led there, it starts there.
+    pub(crate) fn after(&mut self, failing: Failing, dir: Ino, given: bool) -> Result<(), Fail> {
+        match failing {
+            Failing::Fail(fail) => return Err(fail),
+            Failing::Refused(Refusal::UnknownDirectory) => {
+                // Numbers are never used again: it was removed. Asked for anew, its name may lead to another one.
+                let found_again = self.always_asks && self.unknown == Some(dir);
+                if given || found_again {
+                    return Err(Errno::NOENT.into());
+                }
+                self.unknown = Some(dir);
+                self.always_asks = true;
+                self.gone += 1;
+            }
+            Failing::Refused(_) => {
+                self.stale += 1;
+                self.always_asks |= self.stale >= STALE_WALKS;
+                if self.stale > 2 * STALE_WALKS {
+                    return Err(Errno::IO.into());
+                }
+            }
+            Failing::Gone | Failing::Follow => self.gone += 1,
+        }
+        if self.gone > MAX_GONE { Err(Errno::NOENT.into()) } else { Ok(()) }
+    }
+}
+
+/// Asked about a directory itself, its server has only this for one that it does not know.
+fn unknown_if_stale(errno: Errno) -> Failing {
+    if errno == Errno::STALE { Refusal::UnknownDirectory.into() } else { errno.into() }
 }
 
 /// How one attempt of an operation ends short.

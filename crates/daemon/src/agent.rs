@@ -125,7 +125,6 @@ impl Agent {
         &self,
         pid: u32,
         node: bivouac_layout::NodeId,
-        namespace: u64,
         request: &AgentRequest,
     ) -> Result<Option<AgentReply>, Errno> {
         let shared = &self.shared;
@@ -140,7 +139,6 @@ impl Agent {
                     node,
                     run_dir: shared.run_dir.node(),
                     map: Box::new((*shared.links.map()).clone()),
-                    namespace,
                 }))
             }
             AgentRequest::Map => Ok(Some(AgentReply::Map(Box::new((*shared.links.map()).clone())))),

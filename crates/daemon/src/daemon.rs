@@ -8,7 +8,7 @@ use crate::config::DaemonConfig;
 use crate::controller::{ControlSession, Controller, ControllerConfig};
 use crate::links::{Around, Links};
 use crate::serve;
-use bivouac_layout::{Epoch, Map, NodeId, ServerId, ServerState, ShardId};
+use bivouac_layout::{Epoch, Ino, Map, NodeId, ServerId, ServerState, ShardId};
 use bivouac_meta::{Caller, MetaStore, Observer, Options};
 use bivouac_node::VersionPage;
 use bivouac_proto::auth::{Credentials, Hello, Key, Role, Welcome};
@@ -42,6 +42,10 @@ struct Page(VersionPage);
 impl Observer for Page {
     fn changed(&self, shard: ShardId) {
         self.0.changed(shard);
+    }
+
+    fn moved(&self, directory: Ino, version: u64) {
+        self.0.moved(directory, version);
     }
 
     fn namespace(&self, version: u64) {
@@ -148,8 +152,8 @@ impl Daemon {
             self.check_epoch(header)?;
         }
         serve::check_place(&self.links.map(), server.id, header.shard, request)?;
-        if serve::walks(request) && header.namespace < store.namespace() {
-            return Err(Refusal::StaleNamespace(store.namespace()).into());
+        if serve::walks(request) {
+            store.check_namespace(header.namespace)?;
         }
         let caller = Caller { credentials, node, id: header.id, shard: header.shard };
         store.meta(&caller, request, payload, reply.buffer())
@@ -359,7 +363,7 @@ impl Service for Daemon {
             },
             (Request::Agent(request), Role::Client { .. }) => match (&self.agent, session.pid) {
                 (Some(agent), Some(pid)) => agent
-                    .serve(pid, self.config.node, self.namespace(), request)
+                    .serve(pid, self.config.node, request)
                     .map(|answer| answer.map_or(Reply::Done, Reply::Agent))
                     .map_err(Failure::Errno),
                 _ => Err(Errno::OPNOTSUPP.into()),

@@ -14,6 +14,9 @@ use crate::ids::{Ino, SHARDS, ShardId};
 /// A directory with more entries than this is split.
 pub const SPLIT_AT: usize = 2000;
 
+/// So many of the latest moves of directories a server remembers, to tell who has not heard of them.
+pub const MOVES_REMEMBERED: u64 = 256;
+
 /// Into how many parts a directory is split.
 pub const PARTS: u16 = 256;
 

@@ -1,11 +1,13 @@
 //! Attributes and extended attributes, and what a directory's place is.
 
 use crate::access::{EXECUTE, READ, SET_GID, WRITE, in_group, mode_after_chown};
+use crate::announce::concerns_others;
 use crate::draft::Draft;
 use crate::error::Op;
 use crate::inode::{Body, Inode};
 use crate::layouts;
 use crate::names::shown;
+use crate::shard::Shard;
 use crate::store::{Caller, Core, Outside, repeated};
 use bivouac_layout::Ino;
 use bivouac_proto::auth::Credentials;
@@ -18,9 +20,6 @@ use bivouac_proto::{Attr, Errno, FileKind, Refusal, Reply, Time};
 const XATTR_MAX: usize = 64 << 10;
 /// Longest name of an extended attribute, bytes.
 const XATTR_NAME_MAX: usize = 255;
-
-/// E2BIG: a value is too long.
-const TOO_BIG: Errno = Errno(7);
 
 impl<O: Outside> Core<O> {
     pub(crate) fn get_attr(&self, ino: Ino) -> Result<Reply, Failure> {
@@ -53,37 +52,37 @@ impl<O: Outside> Core<O> {
 
     pub(crate) fn set_attr(&self, caller: &Caller, ino: Ino, set: SetAttr) -> Result<Reply, Failure> {
         let now = self.outside.now();
-        let (shown, split_owner, closes) = self.partitions.with(ino.shard(), |locked| {
+        let (reply, owed, mtime_set) = self.partitions.with(ino.shard(), |locked| {
+            let owed = |shard: &Shard| shard.announcements.contains_key(&ino);
+            if let Some(reply) = repeated(locked.shard, &caller.id)? {
+                return Ok((reply, owed(locked.shard), Time::MIN));
+            }
             locked.shard.is_not_leaving(ino)?;
             let inode = locked.shard.inode(ino)?;
-            let before = inode.owner();
             may_set(&inode, &set, &caller.credentials)?;
             let mut draft = Draft::new(now);
-            if let Some(inode) = draft.inode(locked.shard, ino) {
-                change(inode, &set, &caller.credentials, now);
+            let changed = draft.inode(locked.shard, ino).ok_or(Errno::NOENT)?;
+            change(changed, &set, &caller.credentials, now);
+            let mtime_set = changed.as_directory().map_or(Time::MIN, |d| d.mtime_set);
+            let reply = Reply::Meta(MetaReply::Attr(Box::new(changed.attr(ino))));
+            if concerns_others(&inode, changed) {
+                draft.owe_announcement(locked.shard, ino);
             }
+            draft.answer(&caller.id, &reply);
             locked.commit(draft)?;
-            let shown = shown(locked, ino)?;
-            let after = locked.shard.inode(ino)?.owner();
-            let is_directory = shown.attr.kind == FileKind::Directory;
-            // Who could search it before may not be able to now.
-            let search = |mode: u16| mode & 0o111;
-            let closes = is_directory
-                && (search(before.mode) & !search(after.mode) != 0
-                    || (before.uid, before.gid) != (after.uid, after.gid));
-            let layout = locked.shard.inode(ino)?.template();
-            let split_owner = (shown.attr.split && before != after).then_some((after, layout));
-            Ok((shown, split_owner, closes))
+            Ok((reply, owed(locked.shard), mtime_set))
         })?;
-        if let Some((owner, layout)) = split_owner {
-            self.own_everywhere(ino, owner, layout)?;
+        if owed {
+            // After the change and before the answer: who forgets his cached paths now sees the new bits.
+            self.announce(ino)?;
         }
-        if closes {
-            // After the change and before the answer: whoever forgets his cached paths now sees the new bits.
-            self.raise_everywhere()?;
+        match reply {
+            Reply::Meta(MetaReply::Attr(attr)) => {
+                let attr = self.with_parts(*attr, mtime_set)?;
+                Ok(Reply::Meta(MetaReply::Attr(Box::new(attr))))
+            }
+            other => Ok(other),
         }
-        let attr = self.with_parts(shown.attr, shown.mtime_set)?;
-        Ok(Reply::Meta(MetaReply::Attr(Box::new(attr))))
     }
 
     pub(crate) fn parent(&self, ino: Ino) -> Result<Reply, Failure> {
@@ -166,7 +165,7 @@ impl<O: Outside> Core<O> {
             let inode = locked.shard.inode(ino)?;
             check_xattr(&inode, name, &caller.credentials, true)?;
             if value.len() > XATTR_MAX {
-                return Err(TOO_BIG.into());
+                return Err(Errno::TOOBIG.into());
             }
             let found = inode.xattrs().binary_search_by(|(n, _)| n.as_slice().cmp(name));
             match (found, mode) {

@@ -77,6 +77,15 @@ impl LogError {
     }
 }
 
+impl From<LogError> for io::Error {
+    fn from(error: LogError) -> io::Error {
+        match error {
+            LogError::Full => io::ErrorKind::StorageFull.into(),
+            LogError::Io(error) => error,
+        }
+    }
+}
+
 /// Why a piece of work under a partition's lock stops before its end.
 #[derive(Debug)]
 pub(crate) enum Stop {

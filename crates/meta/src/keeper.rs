@@ -25,6 +25,7 @@ struct Work {
     purges: BTreeSet<Ino>,
     settles: BTreeSet<Ino>,
     truncations: BTreeSet<Ino>,
+    announcements: BTreeSet<Ino>,
     /// Orphans are to be looked for when the grace time is over: files that were unlinked in it, too, stay until then.
     orphans_unknown: bool,
     /// There may be intents without an end.
@@ -36,7 +37,8 @@ struct Work {
 
 impl Work {
     fn has_tasks(&self) -> bool {
-        self.memory || !(self.splits.is_empty() && self.purges.is_empty() && self.truncations.is_empty())
+        let idle = [&self.splits, &self.purges, &self.truncations, &self.announcements].map(|q| q.is_empty());
+        self.memory || idle.contains(&false)
     }
 
     fn has_leftovers(&self) -> bool {
@@ -68,6 +70,11 @@ impl Keeper {
     /// A directory has grown.
     pub(crate) fn split(&self, dir: Ino) {
         self.add(|work| work.splits.insert(dir));
+    }
+
+    /// Others could not be told of a directory's change.
+    pub(crate) fn announce(&self, dir: Ino) {
+        self.add(|work| work.announcements.insert(dir));
     }
 
     /// A file's size could not be found out.
@@ -107,6 +114,7 @@ impl<O: Outside> Core<O> {
         let mut index = lock(&self.prepared);
         self.partitions.each(|id, shard| {
             work.purges.extend(shard.purges.keys());
+            work.announcements.extend(shard.announcements.keys());
             work.intents |= !shard.intents.is_empty() || !shard.decisions.is_empty();
             for (ino, inode) in shard.inodes.unpacked() {
                 match inode.as_blocks() {
@@ -181,6 +189,8 @@ impl<O: Outside> Core<O> {
         }
         failed.truncations =
             work.truncations.into_iter().filter(|ino| self.redo_truncation(*ino).is_err()).collect();
+        failed.announcements =
+            work.announcements.into_iter().filter(|dir| self.try_announce(*dir).is_err()).collect();
         failed.splits = work.splits.into_iter().filter(|dir| self.split_directory(*dir).is_err()).collect();
         failed.settles = work.settles.into_iter().filter(|ino| self.settle(*ino).is_err()).collect();
         if work.orphans_unknown && !in_grace {
@@ -196,6 +206,7 @@ impl<O: Outside> Core<O> {
         let mut queued = lock(&self.keeper.work);
         queued.intents |= failed.intents;
         queued.truncations.extend(failed.truncations);
+        queued.announcements.extend(failed.announcements);
         queued.splits.extend(failed.splits);
         queued.settles.extend(failed.settles);
         queued.orphans_unknown |= failed.orphans_unknown;

@@ -9,6 +9,7 @@
 //! `user.bivouac.width`. Of a directory they show what is set; of a file, what its layout comes to. Only a
 //! directory's are listed: whoever copies a file with its attributes does not mean to copy where it lies.
 
+use crate::announce::concerns_others;
 use crate::draft::Draft;
 use crate::inode::{Body, Inode};
 use crate::shard::{Home, Shard};
@@ -141,9 +142,9 @@ impl<O: Outside> Core<O> {
     ) -> Result<Reply, Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
-        let split = self.partitions.with(ino.shard(), |locked| {
+        let owed = self.partitions.with(ino.shard(), |locked| {
             if repeated(locked.shard, &caller.id)?.is_some() {
-                return Ok(None);
+                return Ok(locked.shard.announcements.contains_key(&ino));
             }
             let inode = locked.shard.inode(ino)?;
             let name = match shown {
@@ -154,7 +155,6 @@ impl<O: Outside> Core<O> {
             let template = changed(inode.template(), shown, value, mode)?;
             template.check(&map).map_err(|_| Errno::INVAL)?;
             let directory = inode.as_directory();
-            let split = directory.is_some_and(|d| d.state != crate::inode::Spread::Packed);
             if directory.is_none() {
                 locked.shard.is_not_busy(ino)?;
                 let never_written = matches!(&inode.body, Body::Inline(data) if data.is_empty());
@@ -165,17 +165,18 @@ impl<O: Outside> Core<O> {
             let template =
                 if directory.is_some() { template } else { template.placed(&map, caller.node, ino) };
             let mut draft = Draft::new(now);
-            if let Some(inode) = draft.inode(locked.shard, ino) {
-                inode.set_template(template);
-                inode.ctime = now;
+            let changed = draft.inode(locked.shard, ino).ok_or(Errno::NOENT)?;
+            changed.set_template(template);
+            changed.ctime = now;
+            if concerns_others(&inode, changed) {
+                draft.owe_announcement(locked.shard, ino);
             }
             draft.answer(&caller.id, &Reply::Done);
             locked.commit(draft)?;
-            let owner = locked.shard.inode(ino)?.owner();
-            Ok(split.then_some((owner, template)))
+            Ok(locked.shard.announcements.contains_key(&ino))
         })?;
-        if let Some((owner, template)) = split {
-            self.own_everywhere(ino, owner, template)?;
+        if owed {
+            self.announce(ino)?;
         }
         Ok(Reply::Done)
     }

@@ -22,6 +22,7 @@
 //! file that is being truncated) is marked in memory, and who needs it waits on the partition's condition variable, with a bound.
 
 mod access;
+mod announce;
 mod attrs;
 mod coordinate;
 mod draft;
@@ -37,6 +38,7 @@ mod listing;
 mod locking;
 mod locks;
 mod log;
+mod moves;
 mod mutation;
 mod names;
 mod opens;

@@ -61,7 +61,7 @@ impl Log {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Log::create(path, identity, 1, std::iter::empty::<Vec<u8>>())
-                    .map_err(|e| OpenError::io(path)(into_io(e)));
+                    .map_err(|e| OpenError::io(path)(e.into()));
             }
             Err(error) => return Err(OpenError::io(path)(error)),
         };
@@ -217,13 +217,6 @@ impl Log {
 
 fn temporary(path: &Path) -> PathBuf {
     path.with_extension("tmp")
-}
-
-fn into_io(error: LogError) -> io::Error {
-    match error {
-        LogError::Full => io::ErrorKind::StorageFull.into(),
-        LogError::Io(error) => error,
-    }
 }
 
 fn damaged(path: &Path, at: usize, length: usize) -> OpenError {

@@ -39,7 +39,7 @@ pub(crate) enum Mutation {
     /// The server takes charge of the shard.
     Adopt,
     PutInode(Ino, Box<Inode>),
-    /// With it goes what makes it an orphan.
+    /// With it go what makes it an orphan, and what others were to hear of it.
     DropInode(Ino),
     Stamp(Ino, Stamp),
     PutEntry {
@@ -72,15 +72,18 @@ pub(crate) enum Mutation {
     PutPurge(Ino, Vec<ServerId>),
     DropPurge(Ino),
     PutMover(Option<IntentId>),
-    /// The namespace version ([`WHOLE_SERVER`]).
-    Namespace(u64),
+    /// Others have to hear of this directory's latest change, which is the so-manieth.
+    PutAnnouncement(Ino, u64),
+    DropAnnouncement(Ino),
+    /// How often the server was started ([`WHOLE_SERVER`]).
+    Starts(u64),
 }
 
 impl Shard {
     /// Does what a logged change says.
     pub(crate) fn apply(&mut self, mutation: Mutation) {
         match mutation {
-            Mutation::Adopt | Mutation::Namespace(_) => {}
+            Mutation::Adopt | Mutation::Starts(_) => {}
             Mutation::PutInode(ino, inode) => {
                 self.last = self.last.max(ino.counter());
                 self.inodes.put(ino, inode);
@@ -88,6 +91,7 @@ impl Shard {
             Mutation::DropInode(ino) => {
                 self.inodes.remove(ino);
                 self.orphans.remove(&ino);
+                self.announcements.remove(&ino);
             }
             Mutation::Stamp(ino, stamp) => {
                 self.inodes.modify(ino, |inode| {
@@ -162,6 +166,8 @@ impl Shard {
                 self.purges.remove(&ino);
             }
             Mutation::PutMover(mover) => self.mover = mover,
+            Mutation::PutAnnouncement(ino, number) => drop(self.announcements.insert(ino, number)),
+            Mutation::DropAnnouncement(ino) => drop(self.announcements.remove(&ino)),
         }
     }
 
@@ -203,6 +209,8 @@ impl Shard {
             );
         let orphans = self.orphans.iter().map(|(ino, holders)| Mutation::PutOrphan(*ino, holders.clone()));
         let purges = self.purges.iter().map(|(ino, servers)| Mutation::PutPurge(*ino, servers.clone()));
+        let announcements =
+            self.announcements.iter().map(|(ino, number)| Mutation::PutAnnouncement(*ino, *number));
         let mover = self.mover.map(|mover| Mutation::PutMover(Some(mover)));
         let mut all = head
             .into_iter()
@@ -215,6 +223,7 @@ impl Shard {
             .chain(orphans)
             .chain(purges)
             .chain(mover)
+            .chain(announcements)
             .peekable();
         std::iter::from_fn(move || {
             all.peek()?;

@@ -40,7 +40,8 @@ const ANSWER_AGE: Time = 120_000_000_000;
 #[derive(Debug)]
 struct Partition {
     shards: BTreeMap<u16, Shard>,
-    namespace: u64,
+    /// How often the server was started: of the first partition only.
+    starts: u64,
     log: Log,
     /// The next compaction is due at this length of the log, bytes.
     compact_at: u64,
@@ -143,7 +144,7 @@ impl Partitions {
         for number in 0..PARTITIONS {
             let path = dir.join(format!("partition-{number:02}.log"));
             let mut shards: BTreeMap<u16, Shard> = BTreeMap::new();
-            let mut namespace = 0;
+            let mut starts = 0;
             let identity = Identity { deployment, partition: number as u32 };
             let log = Log::open(&path, identity, |body| {
                 let Ok(batch) = bivouac_proto::decode::<Batch>(body) else {
@@ -151,8 +152,8 @@ impl Partitions {
                 };
                 if batch.shard == WHOLE_SERVER {
                     for mutation in batch.mutations {
-                        if let Mutation::Namespace(version) = mutation {
-                            namespace = version;
+                        if let Mutation::Starts(count) = mutation {
+                            starts = count;
                         }
                     }
                 } else {
@@ -166,7 +167,7 @@ impl Partitions {
             }
             let compact_at = compact_at.unwrap_or(COMPACT_AT).max(log.len());
             let (record, waiting, compacted) = (Vec::new(), 0, 0);
-            let partition = Partition { shards, namespace, log, compact_at, compacted, record, waiting };
+            let partition = Partition { shards, starts, log, compact_at, compacted, record, waiting };
             partitions.push((Mutex::new(partition), Condvar::new()));
         }
         Ok(Partitions { partitions, patience, observer: None, removed: AtomicUsize::new(0), keeper })
@@ -309,22 +310,15 @@ impl Partitions {
         }
     }
 
-    /// The logged namespace version.
-    pub(crate) fn namespace(&self) -> u64 {
-        self.lock(0).namespace
-    }
-
-    /// Raises the logged namespace version; lower ones are ignored. Returns what it was before.
-    pub(crate) fn raise_namespace(&self, version: u64) -> Result<u64, LogError> {
+    /// Counts a start of the server, durably; returns how many there were with this one.
+    pub(crate) fn count_start(&self) -> Result<u64, LogError> {
         let mut guard = self.lock(0);
         let partition = &mut *guard;
-        let before = partition.namespace;
-        if version > before {
-            let batch = Batch { shard: WHOLE_SERVER, mutations: vec![Mutation::Namespace(version)] };
-            write(&mut partition.log, &mut partition.record, &batch, false)?;
-            partition.namespace = version;
-        }
-        Ok(before)
+        let starts = partition.starts + 1;
+        let batch = Batch { shard: WHOLE_SERVER, mutations: vec![Mutation::Starts(starts)] };
+        write(&mut partition.log, &mut partition.record, &batch, true)?;
+        partition.starts = starts;
+        Ok(starts)
     }
 
     /// Puts the log of a shard on stable storage, without keeping its users out meanwhile.
@@ -376,7 +370,7 @@ fn compact_for_room(partition: &mut Partition) -> bool {
 
 fn compact(partition: &mut Partition) -> bool {
     let horizon = now() - ANSWER_AGE;
-    let whole = Batch { shard: WHOLE_SERVER, mutations: vec![Mutation::Namespace(partition.namespace)] };
+    let whole = Batch { shard: WHOLE_SERVER, mutations: vec![Mutation::Starts(partition.starts)] };
     let batches = partition.shards.iter().flat_map(|(id, shard)| shard.snapshot(*id, horizon));
     let bodies = std::iter::once(whole).chain(batches).map(|batch| {
         let mut body = Vec::new();

@@ -1,7 +1,7 @@
 //! Rename, and what moving a directory asks for besides.
 //!
-//! A directory's move makes cached paths wrong: the namespace version is raised on every server while the entries are held,
-//! before anybody can see the move. A move to another parent could close a circle: such moves happen one at a time, under
+//! A directory's move makes cached paths wrong: every server notes it ([`crate::moves`]) while the entries are held, before
+//! anybody can see the move. A move to another parent could close a circle: such moves happen one at a time, under
 //! a lock that shard 0's server keeps, and walk up from the new parent first.
 
 use crate::access::{Owner, WRITE};
@@ -13,7 +13,7 @@ use crate::mutation::Mutation;
 use crate::names::{check_name, shard_of};
 use crate::shard::Named;
 use crate::store::{Caller, Core, Outside};
-use bivouac_layout::{Ino, ServerState, ShardId};
+use bivouac_layout::{Ino, ShardId};
 use bivouac_proto::meta::{At, RenameMode};
 use bivouac_proto::peer::{IntentId, PeerReply, PeerRequest, Step};
 use bivouac_proto::status::Failure;
@@ -31,6 +31,15 @@ struct Rename<'a> {
     source: Named,
     target: Option<Named>,
     exchange: bool,
+}
+
+impl Rename<'_> {
+    /// The directories that get another place.
+    fn moved_directories(&self) -> Vec<Ino> {
+        let exchanged = self.target.filter(|_| self.exchange);
+        let named = std::iter::once(self.source).chain(exchanged);
+        named.filter(|named| is_directory(named.kind)).map(|named| named.ino).collect()
+    }
 }
 
 impl<O: Outside> Core<O> {
@@ -64,8 +73,6 @@ impl<O: Outside> Core<O> {
             _ => {}
         }
         let rename = Rename { from, to, source, target, exchange: mode == RenameMode::Exchange };
-        let moves =
-            is_directory(source.kind) || (rename.exchange && target.is_some_and(|t| is_directory(t.kind)));
         if let Some(target) = target {
             self.check_sticky(caller, owner, target.ino)?;
             self.check_replaced(&rename, target)?;
@@ -76,16 +83,17 @@ impl<O: Outside> Core<O> {
         let home = shard_of(&from);
         let steps = self.rename_steps(&rename)?;
         let plan = Plan { make: None, steps };
-        if !moves {
+        let moved = rename.moved_directories();
+        if moved.is_empty() {
             return self.carry_out(caller, home, plan, |_| Reply::Done);
         }
         let intent = self.begin_intent(home)?;
         if from.dir == to.dir {
-            return self.carry_out_as(caller, &intent, plan, || self.raise_everywhere(), |_| Reply::Done);
+            return self.carry_out_as(caller, &intent, plan, || self.note_moves(&moved), |_| Reply::Done);
         }
         self.take_moves(&intent)?;
         let result = self.check_circles(&rename).and_then(|()| {
-            self.carry_out_as(caller, &intent, plan, || self.raise_everywhere(), |_| Reply::Done)
+            self.carry_out_as(caller, &intent, plan, || self.note_moves(&moved), |_| Reply::Done)
         });
         let give_back = PeerRequest::DirectoryMoves { intent: intent.id, take: false };
         // Who does not hear it finds out when somebody else wants the lock.
@@ -191,29 +199,6 @@ impl<O: Outside> Core<O> {
             Some(target) if rename.exchange && is_directory(target.kind) => upwards(rename.from.dir, target),
             _ => Ok(()),
         }
-    }
-
-    /// Raises the namespace version on every server that is up. Each refuses what is no raise for it, so that of two
-    /// concurrent changes each is followed by a version that nobody had before it.
-    pub(crate) fn raise_everywhere(&self) -> Result<(), Failure> {
-        let me = self.outside.me();
-        let mut version = self.namespace() + 1;
-        'again: for _ in 0..64 {
-            let map = self.outside.map();
-            let others = map.servers.iter().filter(|s| s.state == ServerState::Up && s.id != me);
-            for server in std::iter::once(me).chain(others.map(|s| s.id)) {
-                match self.ask(server, &PeerRequest::RaiseNamespace { version }) {
-                    Ok(_) => {}
-                    Err(Failure::Refused(Refusal::StaleNamespace(newer))) => {
-                        version = newer.max(version) + 1;
-                        continue 'again;
-                    }
-                    Err(other) => return Err(other),
-                }
-            }
-            return Ok(());
-        }
-        Err(Refusal::Busy.into())
     }
 
     fn take_moves(&self, intent: &Active<'_, O>) -> Result<(), Failure> {

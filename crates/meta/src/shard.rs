@@ -148,6 +148,8 @@ pub(crate) struct Shard {
     pub purges: BTreeMap<Ino, Vec<ServerId>>,
     /// Who may move directories (in shard 0).
     pub mover: Option<IntentId>,
+    /// Directories whose latest change others still have to hear of, with its number.
+    pub announcements: BTreeMap<Ino, u64>,
 
     // As long as the process.
     pub live: HashMap<Ino, Live>,

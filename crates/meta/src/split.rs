@@ -65,29 +65,23 @@ impl<O: Outside> Core<O> {
             return Ok(());
         };
         let installed = self.install_everywhere(dir, (owner, layout), time, entries);
-        self.partitions
-            .with(dir.shard(), |locked| {
-                let mut draft = Draft::freeing(now);
-                if installed.is_ok() {
-                    draft.push(Mutation::Unpack(dir));
-                } else {
-                    // Its users need not wait until a server is back; it stays packed until the next try.
-                    set_state(draft.inode(locked.shard, dir), Spread::Packed);
-                }
-                // Owner, mode and layout may have changed meanwhile.
+        self.partitions.with(dir.shard(), |locked| {
+            let mut draft = Draft::freeing(now);
+            if installed.is_ok() {
+                draft.push(Mutation::Unpack(dir));
                 let inode = locked.shard.inode(dir)?;
-                let current = (inode.owner(), inode.template());
-                locked.commit(draft)?;
-                Ok(current)
-            })
-            .and_then(|current| {
-                installed?;
-                if current == (owner, layout) {
-                    Ok(())
-                } else {
-                    self.own_everywhere(dir, current.0, current.1)
+                if (inode.owner(), inode.template()) != (owner, layout) {
+                    // Owner, mode or layout have changed meanwhile.
+                    draft.owe_announcement(locked.shard, dir);
                 }
-            })
+            } else {
+                // Its users need not wait until a server is back; it stays packed until the next try.
+                set_state(draft.inode(locked.shard, dir), Spread::Packed);
+            }
+            locked.commit(draft)
+        })?;
+        installed?;
+        self.announce(dir)
     }
 
     fn install_everywhere(

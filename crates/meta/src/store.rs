@@ -4,6 +4,7 @@ use crate::error::{LogError, OpenError};
 use crate::inode::Inode;
 use crate::keeper::Keeper;
 use crate::locking::Locking;
+use crate::moves::Moves;
 use crate::partition::Partitions;
 use crate::teller::Teller;
 use bivouac_layout::{Ino, Map, NodeId, ServerId, ShardId, Template};
@@ -18,7 +19,6 @@ use rustix::fs::FlockOperation;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -34,6 +34,11 @@ pub trait Outside: Send + Sync + 'static {
     /// Asks another server; the answer is what [`MetaStore::peer`] gave there, or EIO if there was none. (Never called
     /// for the store's own server.)
     fn peer(&self, server: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure>;
+
+    /// Asks several others the same, if possible in parallel; the answers in their order.
+    fn peer_all(&self, servers: &[ServerId], request: &PeerRequest<'_>) -> Vec<Result<Reply, Failure>> {
+        servers.iter().map(|server| self.peer(*server, request)).collect()
+    }
 
     /// A data operation on any server, the own one included. `payload` is what a write sends, `into` what a read fills.
     fn data(
@@ -58,7 +63,10 @@ pub trait Observer: Send + Sync + 'static {
     /// A shard is about to change. Called under its lock, before anybody can see the change.
     fn changed(&self, shard: ShardId);
 
-    /// The namespace has this version from now on. Called before what it is for can be seen.
+    /// A directory moves, with this namespace version. Called before the move can be seen.
+    fn moved(&self, directory: Ino, version: u64);
+
+    /// The namespace has this version from now on, and nothing from before it is to be believed.
     fn namespace(&self, version: u64);
 }
 
@@ -144,7 +152,7 @@ pub(crate) struct Core<O> {
     pub locking: Locking,
     /// Where the intents lie that were prepared here. Taken for moments, under no other lock or under a partition's.
     pub prepared: Mutex<HashMap<IntentId, Vec<ShardId>>>,
-    namespace: AtomicU64,
+    pub moves: Moves,
     /// Held as long as the store is open, so that no second server opens it.
     _exclusive: File,
 }
@@ -165,11 +173,11 @@ impl<O: Outside> MetaStore<O> {
         let keeper = Arc::new(Keeper::new(grace));
         let mut partitions =
             Partitions::open(dir, deployment, patience, grace, options.compact_at, Arc::clone(&keeper))?;
+        let moves = Moves::new(partitions.count_start().map_err(|e| OpenError::io(dir)(e.into()))?);
         if let Some(observer) = &options.observer {
-            observer.namespace(partitions.namespace());
+            observer.namespace(moves.version());
         }
         partitions.observer = options.observer;
-        let namespace = AtomicU64::new(partitions.namespace());
         let core = Core {
             keeper,
             teller: Teller::default(),
@@ -178,7 +186,7 @@ impl<O: Outside> MetaStore<O> {
             prepared: Mutex::default(),
             patience: options.patience,
             intent_age: options.intent_age,
-            namespace,
+            moves,
             partitions,
             outside,
             _exclusive: exclusive,
@@ -239,9 +247,19 @@ impl<O: Outside> MetaStore<O> {
         self.core.serve_peer(from, request)
     }
 
-    /// The namespace version; requests with an older one are to be refused.
+    /// The namespace version: what a request along a cached path is compared with.
     pub fn namespace(&self) -> u64 {
-        self.core.namespace()
+        self.core.moves.version()
+    }
+
+    /// This server was away while others changed the namespace: nobody's cached paths are to be believed any more.
+    pub fn forget_moves(&self) {
+        self.core.forget_moves();
+    }
+
+    /// Refuses a request along a cached path whose sender has not heard of all moves.
+    pub fn check_namespace(&self, known: u64) -> Result<(), Refusal> {
+        self.core.moves.check(known)
     }
 
     /// The shards that the store holds.
@@ -345,7 +363,10 @@ impl<O: Outside> Core<O> {
             PeerRequest::OwnParts { dir, owner, layout } => {
                 self.own_parts(*dir, *owner, *layout).map(|()| Reply::Done)
             }
-            PeerRequest::RaiseNamespace { version } => self.raise_here(*version).map(|()| Reply::Done),
+            PeerRequest::NoteMoves { moved } => {
+                self.note_moves_here(moved);
+                Ok(Reply::Done)
+            }
             PeerRequest::DirectoryMoves { intent, take } => {
                 self.serve_moves(*intent, *take).map(|()| Reply::Done)
             }
@@ -373,23 +394,6 @@ impl<O: Outside> Core<O> {
     /// Whether this server answers for a shard.
     pub(crate) fn is_mine(&self, shard: ShardId) -> bool {
         self.outside.map().primary(shard) == self.outside.me()
-    }
-
-    pub(crate) fn namespace(&self) -> u64 {
-        self.namespace.load(Ordering::Acquire)
-    }
-
-    /// Raises the version on this server; refused if that would not raise it.
-    pub(crate) fn raise_here(&self, version: u64) -> Result<(), Failure> {
-        let before = self.partitions.raise_namespace(version).map_err(|e| Failure::Errno(e.errno()))?;
-        if before >= version {
-            return Err(Refusal::StaleNamespace(before).into());
-        }
-        if let Some(observer) = &self.partitions.observer {
-            observer.namespace(version);
-        }
-        self.namespace.fetch_max(version, Ordering::AcqRel);
-        Ok(())
     }
 
     /// Does something once for each request identity: repeated, it is answered again; under way, waited for.

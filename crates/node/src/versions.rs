@@ -3,8 +3,8 @@
 //! A server counts the changes of each of its shards in a page that every process of the node maps. It counts under the
 //! shard's lock, before the change can be seen by anybody; so whoever read something of a shard under one count, and finds
 //! the same count now, knows that what it read is true now: at the price of a load, where asking costs a round
-//! trip. Three more words complete the picture: the namespace version (raised before a directory's move is visible), the sum of
-//! all changes (for reads that touch a shard that the reader could not name in advance), and whether the page
+//! trip. Three more words complete the picture: the namespace version (raised before a directory's move is visible, with the latest
+//! of those moves beside it), the sum of all changes (for reads that touch a shard that the reader could not name in advance), and whether the page
 //! still speaks for the server. Readers of other nodes have no page, and ask.
 //!
 //! Who reads: count first, then ask, then keep the answer with the count ([`VersionPage::shard`]). An answer that came out
@@ -13,15 +13,18 @@
 
 use crate::error::{NodeError, doing};
 use crate::fd::Fd;
-use bivouac_layout::{SHARDS, ServerId, ShardId};
+use bivouac_layout::namespace::MOVES_REMEMBERED;
+use bivouac_layout::{Ino, SHARDS, ServerId, ShardId};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"BVWKVERS");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER: usize = 4096;
-const LENGTH: usize = HEADER + SHARDS as usize * size_of::<AtomicU64>();
+/// Where the latest moves are, by version.
+const MOVES: usize = HEADER + SHARDS as usize * size_of::<AtomicU64>();
+const LENGTH: usize = MOVES + MOVES_REMEMBERED as usize * size_of::<AtomicU64>();
 
 #[repr(C, align(64))]
 struct Line(AtomicU64);
@@ -132,9 +135,33 @@ impl VersionPage {
         self.count(shard).fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The namespace has at least this version.
+    /// The namespace has at least this version, and which directories moved before is not known.
     pub fn raise_namespace(&self, version: u64) {
         self.header().namespace.0.fetch_max(version, Ordering::SeqCst);
+    }
+
+    /// A directory moves, and with that the namespace has this version, one more than before. By the server, one move after
+    /// the other, before the move is visible.
+    pub fn moved(&self, directory: Ino, version: u64) {
+        self.moved_at(version).store(directory.0, Ordering::SeqCst);
+        self.raise_namespace(version);
+    }
+
+    fn moved_at(&self, version: u64) -> &AtomicU64 {
+        let index = (version % MOVES_REMEMBERED) as usize;
+        // SAFETY: the moves lie behind the counts, MOVES_REMEMBERED of them, aligned because MOVES is.
+        unsafe { &*self.base.add(MOVES).cast::<AtomicU64>().add(index) }
+    }
+
+    /// The directories that moved after the namespace had the version `after` and until it had `until`. `None`: so many that
+    /// it is not known any more.
+    pub fn moves(&self, after: u64, until: u64) -> Option<Vec<Ino>> {
+        if until.checked_sub(after)? >= MOVES_REMEMBERED {
+            return None;
+        }
+        let moved = (after + 1..=until).map(|v| Ino(self.moved_at(v).load(Ordering::SeqCst))).collect();
+        // The place of a move is written again before the version that needs it is shown.
+        (self.namespace() - after < MOVES_REMEMBERED).then_some(moved)
     }
 
     /// Whether the page speaks for its server.
@@ -195,6 +222,22 @@ mod tests {
         server.raise_namespace(5);
         server.raise_namespace(4);
         assert_eq!(reader.namespace(), 5);
+    }
+
+    #[test]
+    fn readers_see_which_directories_moved_as_long_as_the_page_remembers() {
+        let (_keep, path) = directory();
+        let server = VersionPage::create(&path, ServerId(3)).expect("made");
+        let reader = VersionPage::attach(&path, ServerId(3)).expect("there");
+        server.raise_namespace(1000);
+        server.moved(Ino(7), 1001);
+        server.moved(Ino(8), 1002);
+        assert_eq!(reader.moves(1000, 1002), Some(vec![Ino(7), Ino(8)]));
+        assert_eq!(reader.moves(1001, 1002), Some(vec![Ino(8)]));
+        assert_eq!(reader.moves(0, 1002), None);
+        (1003..1003 + MOVES_REMEMBERED).for_each(|version| server.moved(Ino(version), version));
+        assert_eq!(reader.moves(1000, 1002), None, "their places were written again");
+        assert_eq!(reader.moves(reader.namespace() - 1, reader.namespace()).map(|m| m.len()), Some(1));
     }
 
     #[test]

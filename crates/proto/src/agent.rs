@@ -43,8 +43,6 @@ pub enum AgentReply {
         run_dir: String,
         /// The current map.
         map: Box<Map>,
-        /// The current namespace version.
-        namespace: u64,
     },
     /// The map.
     Map(Box<Map>),

@@ -95,7 +95,7 @@ pub struct Proof {
 pub struct Welcome {
     /// The server's map epoch.
     pub epoch: bivouac_layout::Epoch,
-    /// The server's namespace version.
+    /// The server's namespace version: see [`crate::Refusal::StaleNamespace`].
     pub namespace: u64,
 }
 

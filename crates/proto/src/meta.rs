@@ -149,7 +149,7 @@ pub enum MetaRequest<'a> {
         /// The inode.
         ino: Ino,
     },
-    /// Sets attributes (`Attr`). Taking x from a directory raises the namespace version first.
+    /// Sets attributes (`Attr`). Taking x from a directory is told to all servers before the answer.
     SetAttr {
         /// The inode.
         ino: Ino,

@@ -1,4 +1,4 @@
-//! Requests from server to server: operations that touch several shards, directory splits, namespace version.
+//! Requests from server to server: operations that touch several shards, directory splits, moved directories.
 //!
 //! An operation over several shards is an *intent*. Its coordinator (the server of the first entry) makes
 //! every participant *prepare* (check, lock the keys, log what it will do), in ascending order of shard and key so that
@@ -172,10 +172,11 @@ pub enum PeerRequest<'a> {
         /// What it says about the layout of new files now.
         layout: Template,
     },
-    /// From now on, refuse requests with an older namespace version.
-    RaiseNamespace {
-        /// The version.
-        version: u64,
+    /// Directories are about to move, or lost search permission: from now on, refuse requests along cached paths from
+    /// senders who have not heard of it.
+    NoteMoves {
+        /// The directories.
+        moved: Vec<Ino>,
     },
     /// Take or give back the one lock under which directories change their parent (`Done`; Busy while another holds it).
     /// Held by shard 0's server; a holder that is gone loses it.

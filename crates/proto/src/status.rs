@@ -3,7 +3,7 @@
 //! A reply's [`Status`] is 0, an errno (what the program gets), or a refusal (what the client core has to change
 //! before it tries again; the program never sees one). A refusal's body is a [`Refusal`] with the details.
 
-use bivouac_layout::Map;
+use bivouac_layout::{Ino, Map};
 use serde::{Deserialize, Serialize};
 
 /// A Linux error number, as the program will see it.
@@ -25,7 +25,7 @@ macro_rules! errnos {
 }
 
 errnos! {
-    PERM = 1, NOENT = 2, INTR = 4, IO = 5, NXIO = 6, BADF = 9, AGAIN = 11, NOMEM = 12, ACCESS = 13, BUSY = 16,
+    PERM = 1, NOENT = 2, INTR = 4, IO = 5, NXIO = 6, TOOBIG = 7, BADF = 9, AGAIN = 11, NOMEM = 12, ACCESS = 13, BUSY = 16,
     EXIST = 17, XDEV = 18, NODEV = 19, NOTDIR = 20, ISDIR = 21, INVAL = 22, NFILE = 23, MFILE = 24, FBIG = 27,
     NOSPC = 28, SPIPE = 29, ROFS = 30, MLINK = 31, RANGE = 34, DEADLK = 35, NAMETOOLONG = 36, NOLCK = 37,
     NOSYS = 38, NOTEMPTY = 39, LOOP = 40, NODATA = 61, PROTO = 71, OVERFLOW = 75, OPNOTSUPP = 95,
@@ -78,8 +78,14 @@ pub enum Refusal {
     StaleMap(Box<Map>),
     /// The sender's map is newer than the server's, which has asked for it: try again shortly.
     OldServer,
-    /// A directory was renamed (or lost its x permission): forget cached paths; this is the version now.
-    StaleNamespace(u64),
+    /// Directories were renamed, or lost search permission, since the namespace version that the request carries: forget
+    /// cached paths through them and walk again.
+    StaleNamespace {
+        /// The server's namespace version now.
+        version: u64,
+        /// The directories; `None`: too many, or the server does not know which. Then forget all cached paths.
+        moved: Option<Vec<Ino>>,
+    },
     /// The directory is unknown here: it was removed. Forget the cached path and walk again.
     UnknownDirectory,
     /// The directory is split: send the request to the shard of the name's part.

@@ -88,7 +88,8 @@ fn requests_are_these_bytes() {
 fn replies_are_these_bytes() {
     assert_eq!(hex(&encoded(&Reply::Done)), "00");
     assert_eq!(hex(&encoded(&Reply::Data(DataReply::Written { count: 512, before: 3 }))), "0201800403");
-    assert_eq!(hex(&encoded(&Refusal::StaleNamespace(7))), "0207");
+    let stale = Refusal::StaleNamespace { version: 7, moved: Some(vec![Ino::ROOT]) };
+    assert_eq!(hex(&encoded(&stale)), "0207010101");
     assert_eq!(hex(&encoded(&samples::small_attr())), "0500a40301e807e8070c0201800100000000000000");
 }
 

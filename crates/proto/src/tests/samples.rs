@@ -249,7 +249,7 @@ fn peer_requests() -> Vec<PeerRequest<'static>> {
         },
         PeerRequest::StatParts { dir: INO },
         PeerRequest::OwnParts { dir: INO, owner, layout: LAYOUT },
-        PeerRequest::RaiseNamespace { version: u64::MAX },
+        PeerRequest::NoteMoves { moved: vec![INO] },
         PeerRequest::DirectoryMoves { intent: INTENT, take: true },
         PeerRequest::Inode { ino: INO },
         PeerRequest::Entry { dir: INO, split: true, name: b"\xff name" },
@@ -310,7 +310,6 @@ pub(super) fn replies() -> Vec<Reply> {
             node: NodeId(u16::MAX),
             run_dir: "/dev/shm/bivouac".into(),
             map: map(),
-            namespace: u64::MAX,
         },
         AgentReply::Map(map()),
     ];
@@ -334,7 +333,8 @@ pub(super) fn refusals() -> Vec<Refusal> {
     vec![
         Refusal::StaleMap(map()),
         Refusal::OldServer,
-        Refusal::StaleNamespace(u64::MAX),
+        Refusal::StaleNamespace { version: u64::MAX, moved: None },
+        Refusal::StaleNamespace { version: 7, moved: Some(vec![INO]) },
         Refusal::UnknownDirectory,
         Refusal::DirectorySplit,
         Refusal::NotInline,

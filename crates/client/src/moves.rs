@@ -1,0 +1,100 @@
+//! Which moves of directories this process has heard of.
+//!
+//! Paths are cached ([`crate::paths`]), and every server numbers the moves that it notes (its *namespace version*). A request
+//! along a cached path carries the version up to which this process has heard of its server's moves. A
+//! server that has noted later ones refuses, and says which directories moved; what is known of the way to those is forgotten,
+//! and the path is walked again. Servers of this node show their latest moves in their version pages, so that nobody has to be
+//! refused to hear of them.
+//!
+//! Each time something was forgotten a new *era* begins. A walk notes its era when it begins: what it took from the cache counts
+//! only as long as the era lasts.
+
+use crate::session::Client;
+use bivouac_layout::{Ino, ServerId};
+use bivouac_proto::Refusal;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How far the moves of each server are known.
+pub(crate) struct Heard {
+    era: AtomicU64,
+    versions: Box<[AtomicU64]>,
+}
+
+/// How the directory of a request was reached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reached {
+    /// The era in which its walk began.
+    pub(crate) era: u64,
+    /// Through at least one cached directory: the server is to refuse it if the process has not heard of all moves.
+    pub(crate) cached: bool,
+}
+
+impl Reached {
+    /// For a request with two paths.
+    pub(crate) fn and(self, other: Reached) -> Reached {
+        Reached { era: self.era.min(other.era), cached: self.cached || other.cached }
+    }
+}
+
+/// What a request carries whose path was not cached.
+const ALL: u64 = u64::MAX;
+
+impl Heard {
+    /// Of no moves of any of so many servers.
+    pub(crate) fn new(servers: usize) -> Heard {
+        Heard { era: AtomicU64::new(0), versions: (0..servers).map(|_| AtomicU64::new(0)).collect() }
+    }
+}
+
+impl Client {
+    /// The present era.
+    pub(crate) fn era(&self) -> u64 {
+        self.heard().era.load(Ordering::Acquire)
+    }
+
+    fn heard_of(&self, server: ServerId) -> u64 {
+        self.heard().versions.get(usize::from(server.0)).map_or(0, |version| version.load(Ordering::Acquire))
+    }
+
+    /// The namespace version that a request carries to `server`; a refusal when the path has to be walked again without
+    /// asking.
+    pub(crate) fn namespace_for(&self, server: ServerId, reached: Reached) -> Result<u64, Refusal> {
+        if !reached.cached {
+            return Ok(ALL);
+        }
+        self.catch_up(server);
+        let version = self.heard_of(server);
+        // In this order: who sees a version also sees the era that came with it.
+        if self.era() == reached.era {
+            Ok(version)
+        } else {
+            Err(Refusal::StaleNamespace { version, moved: Some(Vec::new()) })
+        }
+    }
+
+    /// Hears of the moves that a server of this node shows in its page. Says whether there were any.
+    pub(crate) fn catch_up(&self, server: ServerId) -> bool {
+        let Some(page) = self.page(server) else { return false };
+        let (known, version) = (self.heard_of(server), page.namespace());
+        if version > known {
+            self.hear(server, version, page.moves(known, version).as_deref());
+        }
+        version > known
+    }
+
+    /// Takes in that a server has noted moves up to `version`: which ones since the last time, or `None` for not
+    /// knowing.
+    pub(crate) fn hear(&self, server: ServerId, version: u64, moved: Option<&[Ino]>) {
+        let heard = self.heard();
+        let Some(known) = heard.versions.get(usize::from(server.0)) else { return };
+        if known.load(Ordering::Acquire) >= version {
+            return;
+        }
+        // In this order: forget, begin the new era, and only then claim to have heard.
+        if let Some(era) = self.paths().forget(moved) {
+            self.facts().forget_names(era, moved);
+            heard.era.fetch_max(era, Ordering::AcqRel);
+            known.fetch_max(version, Ordering::AcqRel);
+        }
+    }
+}
