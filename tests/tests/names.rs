@@ -181,7 +181,6 @@ fn what_does_not_move_is_found_while_anybody_renames_directories() {
     // Also by processes that see no server's pages, as on a node without a server.
     let script = "
 import subprocess
-os.makedirs('/bivouac/x1/a/in'); os.makedirs('/bivouac/y/deep/er'); os.mkdir('/bivouac/z'); open('/bivouac/y/deep/er/f', 'w').close()
 def move(i):
     a, b = '/bivouac/x1/a', '/bivouac/x1/b'
     if i: os.mkdir(a := f'/bivouac/x1/m{i}'); b = a + 'b'
@@ -200,6 +199,7 @@ def look(n):
 if len(sys.argv) > 1:
     look(60)
     sys.exit()
+os.makedirs('/bivouac/x1/a/in'); os.makedirs('/bivouac/y/deep/er'); os.mkdir('/bivouac/z'); open('/bivouac/y/deep/er/f', 'w').close()
 movers = [child(lambda i=i: move(i)) for i in range(3)]
 lookers = [child(lambda: look(60)) for _ in range(2)]
 apart = subprocess.Popen([sys.executable, '-B', sys.argv[0], 'look'], env={**os.environ, 'BIVOUAC_LOCAL': '0'})

@@ -193,7 +193,6 @@ impl Client {
     fn look(&self, inos: Vec<Ino>, limit: u32) {
         let Some(first) = inos.first() else { return };
         let shard = first.shard();
-        let era = self.era();
         let before: Vec<_> = inos.iter().map(|ino| self.before(ino.shard())).collect();
         if before.iter().any(Option::is_none) {
             return;
@@ -209,10 +208,10 @@ impl Client {
             let dir = attr.ino;
             self.learn_inode(before, &attr, &target);
             if let Some((parent, name)) = place {
-                self.learn_place(era, before, dir, parent, &name);
+                self.learn_place(before, dir, parent, &name);
             }
             let (Some((entries, end)), Some(count)) = (listing, before.map(|b| b.count())) else { continue };
-            self.learn_listing(era, before, dir, false, (&entries, attrs));
+            self.learn_listing(before, dir, false, (&entries, attrs));
             self.expect(dir, true, (&entries, attrs));
             if let Ok(mut state) = self.listing.ahead.0.try_lock() {
                 state.keep(dir, Kept { entries, end, count, used: false });

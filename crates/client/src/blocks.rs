@@ -53,8 +53,11 @@ struct Change<'b> {
     data: &'b [u8],
     /// How much of it is in the sub-file.
     landed: Result<usize, Errno>,
-    /// How long the sub-file was before.
+    /// Its server was asked to write it.
+    tried: bool,
+    /// Of a piece that its server wrote: how long the sub-file was before, and what to name to take it back.
     before: u64,
+    undo: u64,
 }
 
 impl Blocks<'_> {
@@ -169,31 +172,42 @@ impl Blocks<'_> {
         let mut rest = data;
         for piece in transfers(map, self.layout, offset, end) {
             let (now, later) = rest.split_at(piece.len as usize);
-            changes.push(Change { piece, data: now, landed: Err(Errno::IO), before: 0 });
+            changes.push(Change {
+                piece,
+                data: now,
+                landed: Err(Errno::IO),
+                tried: false,
+                before: 0,
+                undo: 0,
+            });
             rest = later;
         }
         if !rest.is_empty() {
             return Err(Errno::IO);
         }
-        let mut remote = Vec::new();
+        // What lands behind a gap has to be taken back, which only a server can do: so these go first, and pieces of this
+        // node follow as far as there is no gap.
+        let is_local =
+            |change: &Change<'_>| self.local.get(self.client, change.piece.server, self.ino, true).is_some();
+        let remote: Vec<&mut Change<'_>> = changes.iter_mut().filter(|change| !is_local(change)).collect();
+        self.write_remote(remote, sync);
         for change in &mut changes {
-            let server = change.piece.server;
-            match self.local.get(self.client, server, self.ino, true).map(|s| change.write_local(s)) {
-                Some(Err(Errno::BADF)) => {
-                    self.local.lost(server);
-                    remote.push(change);
-                }
-                None => remote.push(change),
-                Some(landed) => {
-                    change.landed = landed;
-                    if landed != Ok(change.data.len()) {
-                        // What comes behind would only have to be taken back.
-                        break;
+            if !change.tried {
+                let server = change.piece.server;
+                let sub_file = self.local.get(self.client, server, self.ino, true);
+                let written = sub_file.map(|s| write_local(s, change.piece.offset, change.data));
+                match written {
+                    Some(Err(Errno::BADF)) | None => {
+                        self.local.lost(server);
+                        self.write_remote(vec![&mut *change], sync);
                     }
+                    Some(landed) => change.landed = landed,
                 }
             }
+            if change.landed != Ok(change.data.len()) {
+                break;
+            }
         }
-        self.write_remote(remote, sync);
         self.settle(&changes)
     }
 
@@ -206,9 +220,10 @@ impl Blocks<'_> {
         self.client.data_jobs(&mut jobs);
         let results: Vec<_> = jobs.iter_mut().map(DataJob::take).collect();
         for (change, result) in changes.into_iter().zip(results) {
+            change.tried = true;
             change.landed = match result {
-                Ok((DataReply::Written { count, before }, _)) => {
-                    change.before = before;
+                Ok((DataReply::Written { count, before, undo }, _)) => {
+                    (change.before, change.undo) = (before, undo);
                     Ok(count as usize)
                 }
                 Ok(_) => Err(Errno::PROTO),
@@ -231,19 +246,16 @@ impl Blocks<'_> {
         Ok(count)
     }
 
-    /// Cuts off what landed behind a gap where it made its sub-file longer. What was there before stays.
+    /// Takes back what landed behind a gap where it made its sub-file longer. What was there before stays, and so does what
+    /// others have written since.
     fn take_back(&self, changes: &[Change<'_>]) {
         for change in changes {
             let Ok(landed @ 1..) = change.landed else { continue };
-            let (server, written_end) = (change.piece.server, change.piece.offset + landed as u64);
-            let extent = self.client.data(server, DataRequest::Extent { ino: self.ino }, &[], &mut []);
-            if let Ok((DataReply::Extent { length, .. }, ..)) = extent
-                && length == written_end
-                && change.before < written_end
-            {
+            let (undo, end) = (change.undo, change.piece.offset + landed as u64);
+            if undo != 0 && change.before < end {
                 let size = change.before.max(change.piece.offset);
-                let cut = DataRequest::Truncate { ino: self.ino, size, extend: false };
-                let _ = self.client.data(server, cut, &[], &mut []);
+                let request = DataRequest::TakeBack { ino: self.ino, undo, end, size };
+                let _ = self.client.data(change.piece.server, request, &[], &mut []);
             }
         }
     }
@@ -270,13 +282,6 @@ impl Blocks<'_> {
     /// The servers that can hold a part of the file.
     pub(crate) fn servers(&self) -> Vec<ServerId> {
         self.layout.servers(self.client.map(), u64::MAX)
-    }
-}
-
-impl Change<'_> {
-    fn write_local(&mut self, sub_file: BorrowedFd<'_>) -> Result<usize, Errno> {
-        self.before = rustix::fs::fstat(sub_file).map_err(errno)?.st_size as u64;
-        write_local(sub_file, self.piece.offset, self.data)
     }
 }
 

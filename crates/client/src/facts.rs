@@ -77,6 +77,8 @@ pub(crate) struct Contents {
 /// A shard's count before a question, with the sum of its server's.
 #[derive(Clone, Copy)]
 pub(crate) struct Before {
+    /// Of names: see [`crate::moves`].
+    era: u64,
     shard: ShardId,
     server: ServerId,
     seen: u64,
@@ -141,7 +143,9 @@ impl Client {
     pub(crate) fn before(&self, shard: ShardId) -> Option<Before> {
         let server = self.map().primary(shard);
         let page = self.page(server)?;
-        Some(Before { shard, server, total: page.total(), seen: page.shard(shard) })
+        // What is forgotten for moves that were not heard of is forgotten now, and not what the answer brings.
+        self.catch_up(server);
+        Some(Before { era: self.era(), shard, server, total: page.total(), seen: page.shard(shard) })
     }
 
     /// The count to keep with an answer about `shard`, which came with the answer to the question after `before`.
@@ -201,7 +205,6 @@ impl Client {
     /// Keeps what was answered about a name: `before` is of its shard.
     pub(crate) fn learn_name(
         &self,
-        era: u64,
         before: Option<Before>,
         dir: Ino,
         name: &[u8],
@@ -209,7 +212,7 @@ impl Client {
     ) {
         let Some(before) = before else { return };
         if let Ok(mut known) = self.facts().0.try_write()
-            && known.era == era
+            && known.era == before.era
         {
             known.put_name(before, dir, name, to);
         }
@@ -229,12 +232,12 @@ impl Client {
 
     /// Keeps where a directory hangs, as its own inode says; and so what the name there leads to, if this process may look
     /// names up there. (It has no other name, and its shard changes before the name does.)
-    pub(crate) fn learn_place(&self, era: u64, before: Option<Before>, ino: Ino, dir: Ino, name: &[u8]) {
+    pub(crate) fn learn_place(&self, before: Option<Before>, ino: Ino, dir: Ino, name: &[u8]) {
         self.learn_parent(before, ino, dir, name);
         if let Some(before) = before.filter(|before| before.shard == ino.shard())
             && self.may_search(dir)
             && let Ok(mut known) = self.facts().0.try_write()
-            && known.era == era
+            && known.era == before.era
         {
             known.put_name(before, dir, name, Some((ino, FileKind::Directory)));
         }
@@ -271,7 +274,6 @@ impl Client {
     /// directories, which are likely to be gone into.)
     pub(crate) fn learn_listing(
         &self,
-        era: u64,
         before: Option<Before>,
         dir: Ino,
         split: bool,
@@ -284,7 +286,7 @@ impl Client {
         let Ok(mut known) = self.facts().0.try_write() else { return };
         for entry in entries.iter().filter(|e| e.attr.is_some() || e.kind == FileKind::Directory || attrs) {
             let shard = namespace::entry_shard(dir, split, &entry.name);
-            if known.era == era
+            if known.era == before.era
                 && let Some(seen) = self.count_of(before, shard)
             {
                 known.put_name(

@@ -31,9 +31,14 @@ impl Link {
         Link { connection, claim, fork_count, borrower, slot, sequence: 0 }
     }
 
+    /// Whether it is as good as when it was taken.
+    pub(crate) fn works(&self) -> bool {
+        self.claim.holds() && !self.connection.is_broken()
+    }
+
     /// Whether it can carry another request.
     fn usable(&self, fork_count: u64) -> bool {
-        self.fork_count == fork_count && self.claim.holds() && !self.connection.is_broken()
+        self.fork_count == fork_count && self.works()
     }
 
     /// Gets rid of it. A descriptor number that the program has taken over is left alone.

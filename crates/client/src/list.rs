@@ -141,7 +141,6 @@ impl Client {
     pub fn list_after(&self, dir: Ino, after: u64, limit: u32, attrs: bool) -> Result<Entries, Errno> {
         loop {
             let split = self.paths().is_split(dir);
-            let era = self.era();
             let before = self.before(dir.shard());
             let listed = if split {
                 self.list_split(dir, after, limit, attrs)
@@ -149,7 +148,7 @@ impl Client {
                 let request = MetaRequest::ReadDir { dir, split, after, limit, attrs };
                 self.meta(To::Shard(dir.shard()), &request, &[], &mut []).and_then(|(reply, _)| match reply {
                     MetaReply::Listing { entries, end } => {
-                        self.learn_listing(era, before, dir, split, (&entries, attrs));
+                        self.learn_listing(before, dir, split, (&entries, attrs));
                         if before.is_some() {
                             self.expect(dir, after <= 2, (&entries, attrs));
                         }
@@ -194,11 +193,11 @@ impl Client {
             let Some(shard) = map.shards_of(server.id).next() else {
                 continue;
             };
-            let (era, before) = (self.era(), self.before(shard));
+            let before = self.before(shard);
             let request = MetaRequest::ReadDir { dir, split: true, after, limit, attrs };
             match self.meta(To::Server(server.id, shard), &request, &[], &mut []) {
                 Ok((MetaReply::Listing { entries, end }, _)) => {
-                    self.learn_listing(era, before, dir, true, (&entries, attrs));
+                    self.learn_listing(before, dir, true, (&entries, attrs));
                     if let (false, Some(last)) = (end, entries.last()) {
                         complete_to = complete_to.min(last.cookie);
                     }

@@ -89,6 +89,34 @@ impl Backoff {
     }
 }
 
+/// Who a request is, through all its attempts.
+#[derive(Default)]
+struct Identity {
+    id: Option<RequestId>,
+    /// Attempts that were begun.
+    attempts: u16,
+    /// The connection whose slot the identity is of: nobody else may use it until the request is answered.
+    owner: Option<(ServerId, Box<Link>)>,
+}
+
+impl Identity {
+    /// After an attempt over `link`.
+    fn done_with(&mut self, client: &Client, server: ServerId, link: Box<Link>) {
+        if self.id.is_some_and(|id| id.slot == link.slot) {
+            self.owner = Some((server, link));
+        } else {
+            client.give_link(server, link);
+        }
+    }
+
+    /// The request is over.
+    fn give_back(self, client: &Client) {
+        if let Some((server, link)) = self.owner {
+            client.give_link(server, link);
+        }
+    }
+}
+
 impl Client {
     /// A request about a file or directory by its number, to the shard of that inode.
     pub(crate) fn meta_on(&self, ino: Ino, request: &MetaRequest<'_>) -> Result<MetaReply, Errno> {
@@ -155,13 +183,24 @@ impl Client {
         payload: &[IoSlice<'_>],
         into: &mut [IoSliceMut<'_>],
     ) -> Result<(DataReply, usize, Option<Fd>), Errno> {
+        self.data_as(Identity::default(), server, request, payload, into)
+    }
+
+    fn data_as(
+        &self,
+        identity: Identity,
+        server: ServerId,
+        request: DataRequest,
+        payload: &[IoSlice<'_>],
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<(DataReply, usize, Option<Fd>), Errno> {
         let mut body = Vec::with_capacity(32);
         bivouac_proto::encode(&Request::Data(request), &mut body);
-        let received =
-            self.call(To::Server(server, ShardId(0)), &body, payload, into, None).map_err(|f| match f {
-                Failure::Errno(errno) => errno,
-                Failure::Refused(_) => Errno::IO,
-            })?;
+        let to = To::Server(server, ShardId(0));
+        let received = self.call_as(identity, to, &body, payload, into, None).map_err(|f| match f {
+            Failure::Errno(errno) => errno,
+            Failure::Refused(_) => Errno::IO,
+        })?;
         match received.reply {
             Reply::Data(reply) => Ok((reply, received.payload_len, received.fd)),
             Reply::Done => Ok((DataReply::Done, received.payload_len, received.fd)),
@@ -213,54 +252,86 @@ impl Client {
         into: &mut [IoSliceMut<'_>],
         watch: Option<Watch<'_>>,
     ) -> Result<Received, Failure> {
-        let mut id = None;
+        self.call_as(Identity::default(), to, body, payload, into, watch)
+    }
+
+    /// Sends a request until it is answered. It keeps its identity through all refusals: a refusal of a repetition does not
+    /// say that an earlier attempt was refused, too.
+    fn call_as(
+        &self,
+        mut identity: Identity,
+        to: To,
+        body: &[u8],
+        payload: &[IoSlice<'_>],
+        into: &mut [IoSliceMut<'_>],
+        watch: Option<Watch<'_>>,
+    ) -> Result<Received, Failure> {
         let mut backoff = Backoff::new();
-        loop {
+        let answered = loop {
             let server = to.server(self.map());
             if !self.is_up(server) {
-                return Err(Errno::IO.into());
+                break Err(Errno::IO.into());
             }
             let namespace = match to {
-                To::Entry(_, reached) => self.namespace_for(server, reached)?,
+                To::Entry(_, reached) => match self.namespace_for(server, reached) {
+                    Ok(namespace) => namespace,
+                    Err(refusal) => break Err(refusal.into()),
+                },
                 _ => u64::MAX,
             };
-            let outcome = self.take_link(server).and_then(|mut link| {
-                let outcome = self.identify(&mut id, &mut link).and_then(|id| {
-                    let mut header = self.header(to.shard(), id);
-                    header.namespace = namespace;
-                    let closes = self.closes_for(server);
-                    let before = closes.as_ref().map_or(&[][..], |c| c.messages());
-                    let outgoing = Outgoing { before, header, body, payload };
-                    let asked = self.ask(server, &mut link.connection, &outgoing, into, watch);
-                    match closes {
-                        Some(closes) if asked.is_ok() => self.told(server, closes),
-                        Some(closes) => self.not_told(server, closes),
-                        None => {}
-                    }
-                    asked
-                });
-                self.give_link(server, link);
-                outcome
+            let outcome = self.link_for(&mut identity, server).and_then(|(mut link, mut header)| {
+                (header.shard, header.namespace) = (to.shard(), namespace);
+                let closes = self.closes_for(server);
+                let before = closes.as_ref().map_or(&[][..], |c| c.messages());
+                let outgoing = Outgoing { before, header, body, payload };
+                let asked = self.ask(server, &mut link.connection, &outgoing, into, watch);
+                match closes {
+                    Some(closes) if asked.is_ok() => self.told(server, closes),
+                    Some(closes) => self.not_told(server, closes),
+                    None => {}
+                }
+                identity.done_with(self, server, link);
+                asked
             });
             match outcome {
                 Ok(Err(Failure::Refused(refusal))) => {
-                    // Not done; and the connection's slot may meanwhile serve another thread: a new identity.
-                    id = None;
-                    self.adapt(server, refusal, &mut backoff)?;
+                    if let Err(failure) = self.adapt(server, refusal, &mut backoff) {
+                        break Err(failure);
+                    }
                 }
-                Ok(done) => return done,
-                Err(error) => self.mend(server, error, &mut backoff)?,
+                Ok(done) => break done,
+                Err(error) => {
+                    if let Err(errno) = self.mend(server, error, &mut backoff) {
+                        break Err(errno.into());
+                    }
+                }
             }
-        }
+        };
+        identity.give_back(self);
+        answered
     }
 
-    /// The identity of a request: that of its first attempt.
-    fn identify(&self, id: &mut Option<RequestId>, link: &mut Link) -> Result<RequestId, TransportError> {
-        if let Some(id) = id {
-            return Ok(*id);
-        }
-        let header = self.next_header(link, ShardId(0)).map_err(TransportError::System)?;
-        Ok(*id.insert(header.id))
+    /// A connection to a server for the next attempt at a request, and the attempt's header.
+    fn link_for(
+        &self,
+        identity: &mut Identity,
+        server: ServerId,
+    ) -> Result<(Box<Link>, Header), TransportError> {
+        let mut link = match identity.owner.take_if(|(of, link)| *of == server && link.works()) {
+            Some((_, link)) => link,
+            None => self.take_link(server)?,
+        };
+        let id = match identity.id {
+            Some(id) => id,
+            None => {
+                let header = self.next_header(&mut link, ShardId(0)).map_err(TransportError::System)?;
+                *identity.id.insert(header.id)
+            }
+        };
+        let mut header = self.header(ShardId(0), id);
+        header.attempt = identity.attempts;
+        identity.attempts = identity.attempts.saturating_add(1);
+        Ok((link, header))
     }
 
     /// One call. Long silence of the server is waited out for as long as it is up.
@@ -366,6 +437,8 @@ pub(crate) struct DataJob<'a> {
     payload: &'a [u8],
     into: &'a mut [u8],
     result: Option<Result<(DataReply, usize), Errno>>,
+    /// The identity of an attempt whose answer was lost.
+    sent_as: Option<RequestId>,
 }
 
 impl<'a> DataJob<'a> {
@@ -375,7 +448,7 @@ impl<'a> DataJob<'a> {
         payload: &'a [u8],
         into: &'a mut [u8],
     ) -> DataJob<'a> {
-        DataJob { server, request, payload, into, result: None }
+        DataJob { server, request, payload, into, result: None, sent_as: None }
     }
 
     /// How it ended.
@@ -399,8 +472,11 @@ impl Client {
         }
         for job in jobs.iter_mut().filter(|j| j.result.is_none()) {
             let mut into = [IoSliceMut::new(job.into)];
+            // A slot whose connection is broken is nobody's any more: the identity stays this request's.
+            let attempts = u16::from(job.sent_as.is_some());
+            let identity = Identity { id: job.sent_as, attempts, owner: None };
             job.result = Some(
-                self.data(job.server, job.request, &[IoSlice::new(job.payload)], &mut into)
+                self.data_as(identity, job.server, job.request, &[IoSlice::new(job.payload)], &mut into)
                     .map(|(reply, len, _)| (reply, len)),
             );
         }
@@ -443,7 +519,7 @@ impl Client {
                 body,
                 payload,
                 [IoSliceMut::new(job.into)],
-                &mut job.result,
+                (&mut job.result, &mut job.sent_as),
             ));
         }
         let servers: Vec<ServerId> = under_way.iter().map(|(server, ..)| *server).collect();
@@ -459,7 +535,7 @@ impl Client {
             .collect();
         self.exchange_patiently(&mut calls, &servers);
         let results: Vec<_> = calls.into_iter().map(|call| call.result).collect();
-        for ((server, link, .., slot), result) in under_way.into_iter().zip(results) {
+        for ((server, link, header, .., (slot, sent_as)), result) in under_way.into_iter().zip(results) {
             if let Some(Ok(received)) = result {
                 let opened = open_parts(received.header.status, link.connection.body());
                 *slot = match opened {
@@ -470,6 +546,8 @@ impl Client {
                     // Repeated alone, where refusals are understood.
                     Err(Failure::Refused(_)) => None,
                 };
+            } else {
+                *sent_as = Some(header.id);
             }
             self.give_link(server, link);
         }

@@ -203,12 +203,13 @@ impl<'c, 'p> Walk<'c, 'p> {
         {
             return Ok(Step::Known(known.ino));
         }
+        let era = client.era();
         let (attr, target) = client.lookup(self.reached, dir, name)?;
         match attr.kind {
             FileKind::Symlink => Ok(Step::Link(target)),
             FileKind::Directory => {
                 let owner = (client.credentials().uid != 0).then_some((attr.mode, attr.uid, attr.gid));
-                client.paths().learn(self.reached.era, dir, name, Known { ino: attr.ino, owner });
+                client.paths().learn(era, dir, name, Known { ino: attr.ino, owner });
                 client.may_enter(owner)?;
                 Ok(Step::Directory(attr.ino))
             }
@@ -322,7 +323,7 @@ impl Client {
             let request = MetaRequest::Lookup { at: At { dir, split, name } };
             match self.meta(To::Entry(shard, reached), &request, &[], &mut []) {
                 Ok((MetaReply::Entry { attr, target }, _)) => {
-                    self.learn_name(reached.era, before, dir, name, Some((attr.ino, attr.kind)));
+                    self.learn_name(before, dir, name, Some((attr.ino, attr.kind)));
                     self.learn_inode(before, &attr, &target);
                     return Ok((attr, target));
                 }
@@ -331,7 +332,7 @@ impl Client {
                         // Another one has taken its name since, or none: the entry's server knows.
                         Err(Errno::NOENT) => continue,
                         found => {
-                            self.learn_name(reached.era, before, dir, name, Some((ino, kind)));
+                            self.learn_name(before, dir, name, Some((ino, kind)));
                             return Ok(found?);
                         }
                     }
@@ -343,7 +344,7 @@ impl Client {
                 }
                 Err(Failure::Refused(Refusal::DirectorySplit)) => return Err(Errno::IO.into()),
                 Err(Failure::Errno(Errno::NOENT)) => {
-                    self.learn_name(reached.era, before, dir, name, None);
+                    self.learn_name(before, dir, name, None);
                     return Err(Errno::NOENT.into());
                 }
                 Err(other) => return Err(other.into()),

@@ -7,6 +7,7 @@ use crate::agent::Agent;
 use crate::config::DaemonConfig;
 use crate::controller::{ControlSession, Controller, ControllerConfig};
 use crate::links::{Around, Links};
+use crate::order::{Order, Turn};
 use crate::serve;
 use bivouac_layout::{Epoch, Ino, Map, NodeId, ServerId, ServerState, ShardId};
 use bivouac_meta::{Caller, MetaStore, Observer, Options};
@@ -19,6 +20,10 @@ use bivouac_proto::{Errno, Header, Refusal, Reply, Request};
 use bivouac_transport::{Endpoint, PeerInfo, Responder, Service};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// How long a repeated request waits for its earlier attempt to end.
+const OVERLAP: Duration = Duration::from_secs(10);
 
 /// One daemon.
 pub(crate) struct Daemon {
@@ -33,6 +38,7 @@ pub(crate) struct Daemon {
     installing: Mutex<()>,
     boot: u64,
     counters: Counters,
+    order: Order,
     pub(crate) ending: Arc<Ending>,
 }
 
@@ -110,6 +116,7 @@ impl Daemon {
             installing: Mutex::default(),
             boot,
             counters: Counters::default(),
+            order: Order::new(OVERLAP),
             ending: Arc::default(),
         }
     }
@@ -147,12 +154,21 @@ impl Daemon {
         let (Some(store), Some(server)) = (self.meta.get(), &self.config.server) else {
             return Err(Errno::IO.into());
         };
+        serve::check_place(&self.links.map(), server.id, header.shard, request)?;
+        let _turn = match serve::changes(request) {
+            true => match self.order.take(header.id, header.attempt) {
+                Turn::Begun(running) => Some(running),
+                Turn::Answered(_) | Turn::Overtaken => return Err(Refusal::Busy.into()),
+            },
+            false => None,
+        };
+        // What was done already is answered again, whatever has changed since: a refusal would say that it was not done.
+        let done = header.attempt > 0 && store.has_answered(header.shard, &header.id);
         // A close is taken from whoever holds an old map, too: nobody waits to be told that it was refused.
-        if !matches!(request, MetaRequest::Release { .. }) {
+        if !done && !matches!(request, MetaRequest::Release { .. }) {
             self.check_epoch(header)?;
         }
-        serve::check_place(&self.links.map(), server.id, header.shard, request)?;
-        if serve::walks(request) {
+        if !done && serve::walks(request) {
             store.check_namespace(header.namespace)?;
         }
         let caller = Caller { credentials, node, id: header.id, shard: header.shard };
@@ -173,7 +189,13 @@ impl Daemon {
         if let Err(failure) = self.check_epoch(header) {
             return reply.fail(&failure);
         }
-        let served = serve::data(store, request, payload, reply);
+        let turn = if request.changes() { self.order.take(header.id, header.attempt) } else { Turn::NONE };
+        let mut running = match turn {
+            Turn::Begun(running) => running,
+            Turn::Answered(answer) => return reply.ok(&Reply::Data(answer)),
+            Turn::Overtaken => return reply.fail(&Refusal::Busy.into()),
+        };
+        let served = serve::data(store, request, payload, reply, &mut running);
         self.counters.read.fetch_add(served.read, Ordering::Relaxed);
         self.counters.written.fetch_add(served.written, Ordering::Relaxed);
     }
@@ -358,7 +380,12 @@ impl Service for Daemon {
                 return self.data(header, request, payload, reply);
             }
             (Request::Peer(request), Role::Server(from)) => match self.meta.get() {
-                Some(store) => self.check_epoch(header).and_then(|()| store.peer(*from, request)),
+                Some(store) => {
+                    self.check_epoch(header).and_then(|()| match self.order.take(header.id, header.attempt) {
+                        Turn::Begun(_running) => store.peer(*from, request),
+                        Turn::Answered(_) | Turn::Overtaken => Err(Refusal::Busy.into()),
+                    })
+                }
                 None => Err(Errno::IO.into()),
             },
             (Request::Agent(request), Role::Client { .. }) => match (&self.agent, session.pid) {

@@ -14,6 +14,7 @@ pub mod controller;
 mod daemon;
 mod error;
 mod links;
+mod order;
 mod run_dir;
 mod running;
 mod serve;

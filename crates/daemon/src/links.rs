@@ -1,7 +1,7 @@
 //! Connections to other daemons, and what the metadata store needs from outside itself.
 //!
-//! Requests between servers may be repeated without harm, so a broken connection is remade and the request sent
-//! again, until the map says that the server is down or [`PATIENCE`] is over. When this daemon stops, the others most likely do
+//! A broken connection is remade and the request sent again under the same identity, until the map says that the server is
+//! down, nobody has been there for [`GONE_AFTER`], or [`PATIENCE`] is over. When this daemon stops, the others most likely do
 //! as well: then nothing is sent again ([`Links::close`]).
 
 use bivouac_data::DataStore;
@@ -10,21 +10,61 @@ use bivouac_layout::{Epoch, Map, ServerId, ShardId};
 use bivouac_meta::Outside;
 use bivouac_proto::auth::{Key, Role};
 use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::header::RequestId;
 use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::peer::PeerRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Refusal, Reply, Request, Status, Time};
-use bivouac_transport::{ConnectOptions, Connection, Endpoint, Exchange, Outgoing, TransportError, exchange};
+use bivouac_transport::{
+    Answer, ConnectOptions, Connection, Endpoint, Exchange, Outgoing, TransportError, exchange,
+};
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a request to a server that does not answer is repeated.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a server is silent before the map is asked whether it is there.
+const SILENCE: Duration = Duration::from_secs(1);
+/// A server that refuses connections for so long is gone, whatever the map says.
+const GONE_AFTER: Duration = Duration::from_secs(2);
+/// For so long a server that was found gone is given up at the first refusal.
+const GONE_FOR: Duration = Duration::from_secs(10);
 /// Idle connections kept for each server.
 const KEPT: usize = 32;
+
+/// A connection, with its request slot.
+struct Link {
+    connection: Connection,
+    slot: u32,
+    /// Requests sent with this slot.
+    sequence: u64,
+}
+
+impl Link {
+    /// The identity of the next request on this connection.
+    fn next_id(&mut self, session: u64) -> RequestId {
+        self.sequence += 1;
+        RequestId { session, slot: self.slot, sequence: self.sequence }
+    }
+}
+
+/// Who a request is, through all its attempts.
+#[derive(Default)]
+struct Identity {
+    id: Option<RequestId>,
+    /// Attempts that were begun.
+    attempts: u16,
+    /// The connection whose slot the identity is of: nobody else may use it until the request is answered.
+    link: Option<Link>,
+}
+
+/// Whether requests between servers may go to a server.
+fn serves(map: &Map, server: ServerId) -> bool {
+    map.server(server).is_some_and(|s| s.state != ServerState::Down)
+}
 
 /// The daemon's view of the deployment: the map, and connections to the other daemons.
 pub(crate) struct Links {
@@ -33,7 +73,12 @@ pub(crate) struct Links {
     me: Option<ServerId>,
     map: RwLock<Arc<Map>>,
     epoch: AtomicU64,
-    pools: Mutex<HashMap<ServerId, Vec<Connection>>>,
+    pools: Mutex<HashMap<ServerId, Vec<Link>>>,
+    /// The identity of requests: the daemon's start, with a slot for each connection.
+    session: u64,
+    slots: AtomicU32,
+    /// Servers that were found to take no connections, and when.
+    gone: Mutex<HashMap<ServerId, Instant>>,
     closing: AtomicBool,
     /// The daemon's own blocks.
     pub(crate) data: Option<Arc<DataStore>>,
@@ -46,10 +91,13 @@ impl Links {
         me: Option<ServerId>,
         first: Map,
         data: Option<Arc<DataStore>>,
+        session: u64,
     ) -> Links {
         let epoch = AtomicU64::new(first.epoch.0);
         let (map, pools) = (RwLock::new(Arc::new(first)), Mutex::default());
-        Links { key, role, me, map, epoch, pools, closing: AtomicBool::new(false), data }
+        let (slots, closing) = (AtomicU32::new(1), AtomicBool::new(false));
+        let gone = Mutex::default();
+        Links { key, role, me, map, epoch, pools, session, slots, gone, closing, data }
     }
 
     /// The daemon stops: from now on a request that cannot be sent fails, also one that is under way.
@@ -101,41 +149,162 @@ impl Links {
         payload: &[u8],
         into: &mut [u8],
     ) -> Result<(Reply, usize), Failure> {
-        let mut body = Vec::with_capacity(128);
-        bivouac_proto::encode(request, &mut body);
+        self.call_as(Identity::default(), server, shard, &encoded(request), payload, into)
+    }
+
+    /// Sends a request until it is answered. It keeps its identity through all refusals and lost answers.
+    fn call_as(
+        &self,
+        mut identity: Identity,
+        server: ServerId,
+        shard: ShardId,
+        body: &[u8],
+        payload: &[u8],
+        into: &mut [u8],
+    ) -> Result<(Reply, usize), Failure> {
         let begun = Instant::now();
         let mut pause = Duration::from_millis(1);
-        loop {
+        let result = loop {
             let map = self.map();
-            let Some(entry) = map.server(server).filter(|s| s.state == ServerState::Up) else {
-                return Err(Errno::IO.into());
-            };
-            let outcome = self.take(entry.id, &map).and_then(|mut connection| {
-                let header = self.header(&map, shard);
-                let outgoing =
-                    Outgoing { before: &[], header, body: &body, payload: &[IoSlice::new(payload)] };
-                let outcome = connection
-                    .call(&outgoing, &mut [IoSliceMut::new(into)])
-                    .map(|answer| (open(answer.header.status, answer.body), answer.payload_len));
-                self.give(server, connection);
+            if !serves(&map, server) {
+                break Err(Errno::IO.into());
+            }
+            let own = identity.link.take().filter(|link| !link.connection.is_broken());
+            let outcome = own.map_or_else(|| self.take(server, &map), Ok).and_then(|mut link| {
+                let id = *identity.id.get_or_insert_with(|| link.next_id(self.session));
+                let header = Header { id, attempt: identity.attempts, ..self.header(&map, shard) };
+                identity.attempts = identity.attempts.saturating_add(1);
+                let payload = [IoSlice::new(payload)];
+                let outgoing = Outgoing { before: &[], header, body, payload: &payload };
+                let outcome = self.exchange(server, &mut link.connection, &outgoing, into);
+                match link.slot == id.slot {
+                    true => identity.link = Some(link),
+                    false => self.give(server, link),
+                }
                 outcome
             });
             match outcome {
-                Ok((Ok(reply), len)) => return Ok((reply, len)),
+                Ok((Ok(reply), len)) => break Ok((reply, len)),
                 Ok((Err(Failure::Refused(Refusal::StaleMap(map))), _)) if map.check().is_ok() => {
                     self.learn(*map)
                 }
                 Ok((Err(Failure::Refused(Refusal::OldServer)), _)) if self.is_patient(begun) => {
                     std::thread::sleep(pause);
                 }
-                Ok((Err(failure), _)) => return Err(failure),
-                Err(error) if !self.is_patient(begun) => return Err(error.errno().into()),
+                Ok((Err(failure), _)) => break Err(failure),
+                Err(error) if !self.is_patient(begun) => break Err(error.errno().into()),
+                Err(TransportError::Refused) if self.is_gone(server, begun) => break Err(Errno::IO.into()),
                 Err(_) => {
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(Duration::from_millis(100));
                 }
             }
+        };
+        if let Some(link) = identity.link {
+            self.give(server, link);
         }
+        result
+    }
+
+    /// One attempt. A server that is silent is waited for as long as the map has it.
+    fn exchange(
+        &self,
+        server: ServerId,
+        connection: &mut Connection,
+        outgoing: &Outgoing<'_>,
+        into: &mut [u8],
+    ) -> Result<(Result<Reply, Failure>, usize), TransportError> {
+        let taken = |answer: Answer<'_>| (open(answer.header.status, answer.body), answer.payload_len);
+        let mut into = [IoSliceMut::new(into)];
+        let mut outcome = connection.call(outgoing, &mut into).map(taken);
+        while matches!(outcome, Err(TransportError::TimedOut)) && self.is_worth_waiting_for(server) {
+            outcome = connection.go_on(outgoing, &mut into).map(taken);
+        }
+        outcome
+    }
+
+    /// All calls, each waited out for as long as the map has its server.
+    fn exchange_patiently(&self, calls: &mut [Exchange<'_, '_>], servers: &[ServerId]) {
+        loop {
+            exchange(calls);
+            let mut again = false;
+            for (call, server) in calls.iter_mut().zip(servers) {
+                if matches!(call.result, Some(Err(TransportError::TimedOut)))
+                    && self.is_worth_waiting_for(*server)
+                {
+                    call.go_on();
+                    again = true;
+                }
+            }
+            if !again {
+                return;
+            }
+        }
+    }
+
+    fn is_worth_waiting_for(&self, server: ServerId) -> bool {
+        serves(&self.map(), server) && !self.closing.load(Ordering::Relaxed)
+    }
+
+    /// Whether a server that has refused a connection is to be given up: it has done so since `begun`, or was found gone a
+    /// moment ago. (A server that lives always takes connections. The map may never say that one is gone: the controller may have
+    /// been beside it.)
+    fn is_gone(&self, server: ServerId, begun: Instant) -> bool {
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = gone.get(&server).is_some_and(|found| found.elapsed() < GONE_FOR);
+        if !known && begun.elapsed() >= GONE_AFTER {
+            gone.insert(server, Instant::now());
+        }
+        known || begun.elapsed() >= GONE_AFTER
+    }
+
+    /// Sends encoded requests to several servers at once and waits for all answers, which come in the requests' order. What a
+    /// broken connection leaves open is sent again, one by one, under the same identity.
+    fn ask_each(&self, requests: &[(ServerId, Vec<u8>)]) -> Vec<Result<Reply, Failure>> {
+        let map = self.map();
+        let mut under_way: Vec<(usize, Link, Header)> = Vec::with_capacity(requests.len());
+        for (index, (server, _)) in requests.iter().enumerate() {
+            if serves(&map, *server)
+                && let Ok(mut link) = self.take(*server, &map)
+            {
+                let header = Header { id: link.next_id(self.session), ..self.header(&map, ShardId(0)) };
+                under_way.push((index, link, header));
+            }
+        }
+        let asked: Vec<ServerId> = under_way.iter().map(|(index, ..)| requests[*index].0).collect();
+        let mut calls: Vec<Exchange<'_, '_>> = under_way
+            .iter_mut()
+            .map(|(index, link, header)| {
+                let body = &requests[*index].1;
+                let outgoing = Outgoing { before: &[], header: *header, body, payload: &[] };
+                Exchange::new(&mut link.connection, outgoing, &mut [])
+            })
+            .collect();
+        self.exchange_patiently(&mut calls, &asked);
+        let results: Vec<_> = calls.into_iter().map(|call| call.result).collect();
+        let mut answers: Vec<Option<Result<Reply, Failure>>> = requests.iter().map(|_| None).collect();
+        let mut identities: Vec<Identity> = requests.iter().map(|_| Identity::default()).collect();
+        for ((index, link, header), result) in under_way.into_iter().zip(results) {
+            let (server, identity) = (requests[index].0, &mut identities[index]);
+            match result {
+                Some(Ok(received)) => match open(received.header.status, link.connection.body()) {
+                    // Sent again alone, where refusals are understood.
+                    Err(Failure::Refused(_)) => {}
+                    answer => answers[index] = Some(answer),
+                },
+                // A broken connection's slot is nobody else's any more.
+                _ => (identity.id, identity.attempts) = (Some(header.id), 1),
+            }
+            self.give(server, link);
+        }
+        let all = answers.into_iter().zip(identities).zip(requests);
+        all.map(|((answer, identity), (server, body))| {
+            answer.unwrap_or_else(|| {
+                let again = self.call_as(identity, *server, ShardId(0), body, &[], &mut []);
+                again.map(|(reply, _)| reply)
+            })
+        })
+        .collect()
     }
 
     fn header(&self, map: &Map, shard: ShardId) -> Header {
@@ -147,28 +316,32 @@ impl Links {
         header
     }
 
-    fn take(&self, server: ServerId, map: &Map) -> Result<Connection, TransportError> {
+    fn take(&self, server: ServerId, map: &Map) -> Result<Link, TransportError> {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(connection) = pools.get_mut(&server).and_then(Vec::pop) {
-            if !connection.is_broken() {
-                return Ok(connection);
+        while let Some(link) = pools.get_mut(&server).and_then(Vec::pop) {
+            if !link.connection.is_broken() {
+                return Ok(link);
             }
         }
         drop(pools);
         let address = map.server(server).ok_or(TransportError::Refused)?.address;
-        let options = ConnectOptions { timeout: Duration::from_secs(2), ..ConnectOptions::default() };
+        let options =
+            ConnectOptions { timeout: Duration::from_secs(2), silence: SILENCE, ..ConnectOptions::default() };
         Connection::connect(&Endpoint::Tcp(address), &self.key, map.deployment, self.role.clone(), &options)
-            .map(|(connection, _)| connection)
+            .map(|(connection, _)| {
+                let slot = self.slots.fetch_add(1, Ordering::Relaxed);
+                Link { connection, slot, sequence: 0 }
+            })
     }
 
-    fn give(&self, server: ServerId, connection: Connection) {
-        if connection.is_broken() {
+    fn give(&self, server: ServerId, link: Link) {
+        if link.connection.is_broken() {
             return;
         }
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         let pool = pools.entry(server).or_default();
         if pool.len() < KEPT {
-            pool.push(connection);
+            pool.push(link);
         }
     }
 
@@ -176,6 +349,12 @@ impl Links {
         let store = self.data.as_ref().ok_or(Errno::IO)?;
         crate::serve::data_locally(store, request, payload, into)
     }
+}
+
+fn encoded(request: &Request<'_>) -> Vec<u8> {
+    let mut body = Vec::with_capacity(128);
+    bivouac_proto::encode(request, &mut body);
+    body
 }
 
 /// What an answer says.
@@ -221,6 +400,11 @@ impl Outside for Around {
         self.0.call(server, ShardId(0), &Request::Peer(request.clone()), &[], &mut []).map(|(reply, _)| reply)
     }
 
+    fn peer_all(&self, servers: &[ServerId], request: &PeerRequest<'_>) -> Vec<Result<Reply, Failure>> {
+        let body = encoded(&Request::Peer(request.clone()));
+        self.0.ask_each(&servers.iter().map(|server| (*server, body.clone())).collect::<Vec<_>>())
+    }
+
     fn data(
         &self,
         server: ServerId,
@@ -236,51 +420,17 @@ impl Outside for Around {
         data_reply(reply)
     }
 
-    fn data_all(&self, servers: &[ServerId], request: &DataRequest) -> Vec<Result<DataReply, Errno>> {
+    fn data_each(&self, requests: &[(ServerId, DataRequest)]) -> Vec<Result<DataReply, Errno>> {
         let links = &self.0;
-        let map = links.map();
-        let mut body = Vec::with_capacity(32);
-        bivouac_proto::encode(&Request::Data(*request), &mut body);
-        let others: Vec<ServerId> = servers.iter().copied().filter(|s| Some(*s) != links.me).collect();
-        let mut taken: Vec<(ServerId, Connection)> = Vec::with_capacity(others.len());
-        for server in others {
-            if let Ok(connection) = links.take(server, &map) {
-                taken.push((server, connection));
-            }
-        }
-        let mut calls: Vec<Exchange<'_, '_>> = taken
-            .iter_mut()
-            .map(|(_, connection)| {
-                let request = Outgoing {
-                    before: &[],
-                    header: links.header(&map, ShardId(0)),
-                    body: &body,
-                    payload: &[],
-                };
-                Exchange::new(connection, request, &mut [])
-            })
-            .collect();
-        exchange(&mut calls);
-        let results: Vec<_> = calls.into_iter().map(|call| call.result).collect();
-        let mut answers = HashMap::new();
-        for ((server, connection), result) in taken.into_iter().zip(results) {
-            if let Some(Ok(received)) = result {
-                match open(received.header.status, connection.body()) {
-                    Ok(reply) => drop(answers.insert(server, data_reply(reply))),
-                    Err(Failure::Errno(errno)) => drop(answers.insert(server, Err(errno))),
-                    // Asked again alone, where refusals are understood.
-                    Err(Failure::Refused(_)) => {}
-                }
-            }
-            links.give(server, connection);
-        }
-        servers
-            .iter()
-            .map(|server| match answers.remove(server) {
-                Some(answer) => answer,
-                None => self.data(*server, request, &[], &mut []),
-            })
-            .collect()
+        let others = requests.iter().filter(|(server, _)| Some(*server) != links.me);
+        let encoded: Vec<_> = others.map(|(server, r)| (*server, encoded(&Request::Data(*r)))).collect();
+        let mut answers = links.ask_each(&encoded).into_iter();
+        let other = |answer: Result<Reply, Failure>| answer.map_err(errno).and_then(data_reply);
+        let answer = |(server, request): &(ServerId, DataRequest)| match Some(*server) == links.me {
+            true => links.own_data(request, &[], &mut []),
+            false => answers.next().map_or(Err(Errno::IO), other),
+        };
+        requests.iter().map(answer).collect()
     }
 
     fn now(&self) -> Time {
@@ -316,7 +466,7 @@ mod tests {
             generations: Vec::new(),
         };
         let key = Key([1; 32]);
-        let links = Links::new(key, Role::Agent(1), None, map, None);
+        let links = Links::new(key, Role::Agent(1), None, map, None, 1);
         let begun = Instant::now();
         std::thread::scope(|scope| {
             let call = scope.spawn(|| links.meta_at(ServerId(1), &MetaRequest::EndSession { session: 1 }));

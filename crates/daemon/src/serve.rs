@@ -2,6 +2,7 @@
 //!
 //! This module connects requests to the stores; what they mean is the stores' business.
 
+use crate::order::Running;
 use bivouac_data::{DataError, DataStore};
 use bivouac_layout::{Ino, Map, ServerId, ShardId, namespace};
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -18,6 +19,7 @@ pub(crate) fn data(
     request: &DataRequest,
     payload: &[u8],
     reply: &mut Responder<'_>,
+    running: &mut Running<'_>,
 ) -> Served {
     let mut served = Served::default();
     let outcome = match *request {
@@ -34,7 +36,11 @@ pub(crate) fn data(
                 served.written = payload.len() as u64;
             }
             match data_locally(store, request, payload, &mut []) {
-                Ok(done) => Ok(Some(done)),
+                Ok(done) => {
+                    // Before it is sent: a repetition finds it.
+                    running.answered(done);
+                    Ok(Some(done))
+                }
                 Err(errno) => {
                     reply.fail(&errno.into());
                     return served;
@@ -87,10 +93,14 @@ pub(crate) fn data_locally(
             store.read(ino, offset, &mut into[..len])?;
             DataReply::Read { length: store.extent(ino)?.length }
         }
-        DataRequest::Write { ino, offset, sync } => DataReply::Written {
-            before: store.extent(ino)?.length,
-            count: store.write(ino, offset, payload, sync)? as u32,
-        },
+        DataRequest::Write { ino, offset, sync } => {
+            let wrote = store.write(ino, offset, payload, sync)?;
+            DataReply::Written { count: wrote.count as u32, before: wrote.before, undo: wrote.undo }
+        }
+        DataRequest::TakeBack { ino, undo, end, size } => {
+            store.take_back(ino, undo, end, size)?;
+            DataReply::Done
+        }
         DataRequest::Extent { ino } => {
             let extent = store.extent(ino)?;
             DataReply::Extent { length: extent.length, allocated: extent.allocated, written: extent.written }
@@ -172,6 +182,25 @@ fn about<'a>(request: &MetaRequest<'a>) -> About<'a> {
 /// Whether a request carries paths that the client may have cached: then its namespace version matters.
 pub(crate) fn walks(request: &MetaRequest<'_>) -> bool {
     matches!(about(request), About::Entry(_))
+}
+
+/// Whether a request changes something, so that it matters in which order it comes.
+pub(crate) fn changes(request: &MetaRequest<'_>) -> bool {
+    use MetaRequest as R;
+    !matches!(
+        request,
+        R::Lookup { .. }
+            | R::GetAttr { .. }
+            | R::ReadInline { .. }
+            | R::ReadDir { .. }
+            | R::Parent { .. }
+            | R::ReadLink { .. }
+            | R::GetXattr { .. }
+            | R::ListXattr { .. }
+            | R::TestLock { .. }
+            | R::Sync { .. }
+            | R::Look { .. }
+    )
 }
 
 /// Whether a request came to the right place: its shard is the one that its subject lies in, and this server's.

@@ -1,6 +1,7 @@
 //! One open sub-file.
 
 use crate::error::DataError;
+use crate::undo::Writers;
 use bivouac_proto::attr::FILE_MAX;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -13,6 +14,7 @@ pub struct SubFile {
     fd: OwnedFd,
     /// Whether the directory entry that leads to it is known to be on stable storage.
     entry_synced: AtomicBool,
+    writers: Writers,
 }
 
 impl AsFd for SubFile {
@@ -24,7 +26,7 @@ impl AsFd for SubFile {
 impl SubFile {
     /// Of a descriptor that is open for reading and writing.
     pub(crate) fn new(fd: OwnedFd) -> SubFile {
-        SubFile { fd, entry_synced: AtomicBool::new(false) }
+        SubFile { fd, entry_synced: AtomicBool::new(false), writers: Writers::default() }
     }
 
     /// Its length, bytes: the end of the last byte that the server was given.
@@ -71,6 +73,11 @@ impl SubFile {
             }
         }
         Ok(done)
+    }
+
+    /// Who writes it through this server.
+    pub(crate) fn writers(&self) -> &Writers {
+        &self.writers
     }
 
     /// Whether no directory entry leads to it any more.

@@ -36,7 +36,9 @@ mod identity;
 mod place;
 mod seek;
 mod store;
+mod undo;
 
 pub use error::DataError;
 pub use file::SubFile;
 pub use store::{DataStore, Extent, Space};
+pub use undo::Wrote;

@@ -5,6 +5,7 @@ use crate::disk::{self, Disk};
 use crate::error::DataError;
 use crate::file::SubFile;
 use crate::place::{self, SubPath};
+use crate::undo::Wrote;
 use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::attr::FILE_MAX;
 use bivouac_proto::data::{Fallocate, LastWrite};
@@ -108,19 +109,28 @@ impl DataStore {
 
     /// Writes `from`, with `sync` to stable storage; returns how many bytes. Fewer than given, but not none, are
     /// written when the storage fills up on the way; see [`SubFile::write_at`]. An empty write does nothing.
-    pub fn write(&self, ino: Ino, offset: u64, from: &[u8], sync: bool) -> Result<usize, DataError> {
+    pub fn write(&self, ino: Ino, offset: u64, from: &[u8], sync: bool) -> Result<Wrote, DataError> {
         if from.is_empty() {
-            return Ok(0);
+            return Ok(Wrote { count: 0, before: self.extent(ino)?.length, undo: 0 });
         }
         if offset >= FILE_MAX {
             return Err(DataError::TooFar);
         }
         let file = self.made(ino)?;
-        let written = file.write_at(offset, from)?;
+        let wrote = file.write_noted(offset, from)?;
         if sync {
             self.sync_file(ino, &file)?;
         }
-        Ok(written)
+        Ok(wrote)
+    }
+
+    /// Takes a write back: see [`SubFile::take_back`].
+    pub fn take_back(&self, ino: Ino, undo: u64, end: u64, size: u64) -> Result<(), DataError> {
+        if let Some(file) = self.existing(ino)? {
+            let _alone = self.lock_truncations(ino);
+            file.take_back(undo, end, size)?;
+        }
+        Ok(())
     }
 
     /// Length, allocation and age.

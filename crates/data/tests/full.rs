@@ -20,9 +20,9 @@ fn fill(store: &DataStore, ino: Ino, sync: bool) -> u64 {
     loop {
         // Not a multiple of anything.
         match store.write(ino, end, &pattern(end, 70_001), sync) {
-            Ok(count) => {
-                assert!(count > 0);
-                end += count as u64;
+            Ok(wrote) => {
+                assert!(wrote.count > 0);
+                end += wrote.count as u64;
             }
             Err(error) => {
                 assert_eq!(error, NO_SPACE);
@@ -51,7 +51,7 @@ fn full_store(mount: &Mount, sync: bool) {
     let reached = |result: Result<(), DataError>| assert_eq!(result, Err(NO_SPACE));
     reached(store.fallocate(Ino(1), 0, 64 << 20, Fallocate::Extend));
     reached(store.fallocate(Ino(1), 0, 64 << 20, Fallocate::KeepSize));
-    reached(store.write(Ino(1), 20_000, &[1; 1 << 20], sync).and_then(|n| match n {
+    reached(store.write(Ino(1), 20_000, &[1; 1 << 20], sync).and_then(|wrote| match wrote.count {
         // A page may have been left.
         0..200_000 => store.write(Ino(1), 1 << 20, &[1; 1 << 20], sync).map(drop),
         _ => Ok(()),

@@ -156,6 +156,31 @@ impl FileLayout {
         found
     }
 
+    /// Where a server's last block below `size` ends, or `size` if that lies in it: how long the server's sub-file is at most when the file is
+    /// so long. 0 if it holds nothing there.
+    pub fn end_on(&self, map: &Map, server: ServerId, size: u64) -> u64 {
+        for (i, range) in self.ranges.iter().enumerate().rev() {
+            let end = self.ranges.get(i + 1).map_or(u64::MAX, |r| r.start).min(size);
+            let Some(generation) = map.generation(range.generation).filter(|_| range.start < end) else {
+                continue;
+            };
+            let n = generation.servers.len() as u64;
+            let width = self.effective_width(generation.servers.len());
+            if width == 0 || self.block_size == 0 {
+                continue;
+            }
+            let block_size = u64::from(self.block_size);
+            let (first, last) = (range.start / block_size, (end - 1) / block_size);
+            // Before `width` blocks the servers repeat.
+            for block in (first..=last).rev().take(width as usize) {
+                if generation.servers[((u64::from(self.first) + block % width) % n) as usize] == server {
+                    return (block + 1).saturating_mul(block_size).min(end);
+                }
+            }
+        }
+        0
+    }
+
     /// What it comes to, for people: block size, servers, and which holds the first block.
     pub fn described(&self, map: &Map) -> Template {
         let servers = self.ranges.first().and_then(|r| map.generation(r.generation)).map(|g| g.servers.len());

@@ -77,6 +77,11 @@ impl Keeper {
         self.add(|work| work.announcements.insert(dir));
     }
 
+    /// A truncation is unfinished.
+    pub(crate) fn truncation(&self, ino: Ino) {
+        self.add(|work| work.truncations.insert(ino));
+    }
+
     /// A file's size could not be found out.
     pub(crate) fn settle(&self, ino: Ino) {
         self.add(|work| work.settles.insert(ino));
@@ -188,7 +193,7 @@ impl<O: Outside> Core<O> {
             failed.intents = !self.resolve_intents();
         }
         failed.truncations =
-            work.truncations.into_iter().filter(|ino| self.redo_truncation(*ino).is_err()).collect();
+            work.truncations.into_iter().filter(|ino| self.finish_truncation(*ino).is_err()).collect();
         failed.announcements =
             work.announcements.into_iter().filter(|dir| self.try_announce(*dir).is_err()).collect();
         failed.splits = work.splits.into_iter().filter(|dir| self.split_directory(*dir).is_err()).collect();

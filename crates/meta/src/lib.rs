@@ -10,7 +10,8 @@
 //!   `mutation`: the one way in which it changes. `draft`: changes in the making.
 //! - `names`, `listing`, `attrs`, `access`: entries and attributes, one shard at a time.
 //! - `layouts`: how new files are to be spread, by directory.
-//! - `opens`, `file`, `locks`, `locking`: files in use, their sizes, their small data, their locks.
+//! - `opens`, `locks`, `locking`: files in use, their sizes, their locks.
+//! - `inline`, `spill`, `append`, `truncate`: their data, as far as it passes through here; `steps`: what these have in common.
 //! - `intents`, `coordinate`, `rename`, `split`: operations over several shards and servers.
 //! - `keeper`, `teller`: what is done behind the requests.
 //!
@@ -23,12 +24,13 @@
 
 mod access;
 mod announce;
+mod append;
 mod attrs;
 mod coordinate;
 mod draft;
 mod entries;
 mod error;
-mod file;
+mod inline;
 mod inode;
 mod inodes;
 mod intents;
@@ -46,9 +48,12 @@ mod partition;
 mod rename;
 mod runs;
 mod shard;
+mod spill;
 mod split;
+mod steps;
 mod store;
 mod teller;
+mod truncate;
 
 pub use error::OpenError;
 pub use store::{Caller, Counts, MetaStore, Observer, Options, Outside};

@@ -8,9 +8,10 @@ use crate::mutation::Mutation;
 use crate::partition::LockedShard;
 use crate::shard::{Home, Named, Opened};
 use crate::store::{Caller, Core, Outside, repeated};
+use crate::truncate::Setting;
 use bivouac_layout::{Ino, Map, ShardId, namespace};
 use bivouac_proto::attr::{NAME_MAX, PATH_MAX};
-use bivouac_proto::header::{OpenId, RequestId};
+use bivouac_proto::header::OpenId;
 use bivouac_proto::meta::{At, MetaReply, OpenHow};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, Errno, FileKind, Refusal, Reply, Time};
@@ -34,8 +35,8 @@ pub(crate) fn shard_of(at: &At<'_>) -> ShardId {
 /// What a first look at an entry to be opened came to.
 enum Look {
     Answered(Reply),
-    /// It is a file in blocks, open by now, which still has to be cut to nothing.
-    Cut(Ino),
+    /// It is a file in blocks, open by now, which still has to be truncated to nothing.
+    Truncate(Ino),
     /// It was made in a directory that has become too large to be packed.
     Grown(Reply),
 }
@@ -121,7 +122,7 @@ impl<O: Outside> Core<O> {
                 }
             }
         })?;
-        self.after_look(caller, at.dir, look)
+        self.after_look(caller, at.dir, open, look)
     }
 
     pub(crate) fn open_inode(
@@ -141,23 +142,28 @@ impl<O: Outside> Core<O> {
             let how = OpenHow { create: None, ..how };
             open_existing(locked, caller, now, ino, how, open, out)
         })?;
-        self.after_look(caller, ino, look)
+        self.after_look(caller, ino, open, look)
     }
 
-    fn after_look(&self, caller: &Caller, dir: Ino, look: Look) -> Result<Reply, Failure> {
+    fn after_look(&self, caller: &Caller, dir: Ino, open: OpenId, look: Look) -> Result<Reply, Failure> {
         match look {
             Look::Answered(reply) => Ok(reply),
             Look::Grown(reply) => {
                 self.keeper.split(dir);
                 Ok(reply)
             }
-            Look::Cut(ino) => {
-                let attr = self.set_size(ino, 0, &caller.credentials, &RequestId::default())?;
-                Ok(Reply::Meta(MetaReply::Opened {
-                    attr: Box::new(attr),
-                    created: false,
-                    target: Vec::new(),
-                }))
+            Look::Truncate(ino) => {
+                let reply =
+                    |attr| MetaReply::Opened { attr: Box::new(attr), created: false, target: Vec::new() };
+                let setting = Setting { who: &caller.credentials, id: &caller.id, reply };
+                match self.set_size(ino, 0, &setting) {
+                    Ok(attr) => Ok(Reply::Meta(reply(attr))),
+                    Err(failure) => {
+                        // It is not open: nobody will close it.
+                        let _ = self.release(ino, open, None);
+                        Err(failure)
+                    }
+                }
             }
         }
     }
@@ -335,6 +341,7 @@ pub(crate) struct Shown {
 /// What a reply shows of an inode in this shard. Waits while the inode is losing a link.
 pub(crate) fn shown(locked: &LockedShard<'_>, ino: Ino) -> Op<Shown> {
     locked.shard.is_not_leaving(ino)?;
+    locked.shard.has_a_size(ino)?;
     let inode = locked.shard.inode(ino)?;
     let mtime_set = inode.as_directory().map_or(Time::MIN, |d| d.mtime_set);
     Ok(Shown { attr: inode.attr(ino), mtime_set, target: inode.target().to_vec() })
@@ -416,16 +423,18 @@ fn open_existing(
     let truncate = how.truncate && kind == FileKind::File;
     if truncate {
         locked.shard.is_not_busy(ino)?;
+    } else {
+        locked.shard.has_a_size(ino)?;
     }
     register(locked, now, ino, opened(how, open))?;
     let inode = locked.shard.inode(ino)?;
     match &inode.body {
-        Body::Blocks(_) if truncate => return Ok(Look::Cut(ino)),
+        Body::Blocks(_) if truncate => return Ok(Look::Truncate(ino)),
         // One that is empty gets a new time.
         Body::Inline(_) if truncate => {
             let mut draft = Draft::freeing(now);
             if let Some(inode) = draft.inode(locked.shard, ino) {
-                crate::file::resize_inline(inode, 0, now, &caller.credentials);
+                crate::inline::resize_inline(inode, 0, now, &caller.credentials);
             }
             let reply = locked.shard.inode(ino)?.attr(ino);
             let attr =

@@ -7,10 +7,11 @@
 
 use crate::draft::Draft;
 use crate::error::Op;
-use crate::inode::{Body, Inode};
+use crate::inode::{Blocks, Inode};
 use crate::mutation::{Mutation, Stamp};
 use crate::partition::LockedShard;
-use crate::shard::{Opened, Written};
+use crate::shard::{Live, Opened, Written};
+use crate::steps::Begun;
 use crate::store::{Core, Outside};
 use bivouac_layout::{FileLayout, Ino};
 use bivouac_proto::attr::FileKind;
@@ -80,11 +81,6 @@ fn settled_stamp(inode: &Inode, size: u64, last: WriteTime, now: Time) -> Stamp 
     stamp
 }
 
-/// What is left to do for a file that its last writer has closed.
-struct Ask {
-    layout: FileLayout,
-}
-
 impl<O: Outside> Core<O> {
     pub(crate) fn reopen(&self, ino: Ino, open: OpenId, write: bool) -> Result<Reply, Failure> {
         let now = self.outside.now();
@@ -101,7 +97,7 @@ impl<O: Outside> Core<O> {
             locked.shard.is_not_busy(ino)?;
             let Some(inode) = locked.shard.inodes.get(ino) else {
                 locked.shard.live.remove(&ino);
-                return Ok(None);
+                return Ok(false);
             };
             let size_version = inode.size_version;
             let in_blocks = inode.as_blocks().is_some();
@@ -127,71 +123,50 @@ impl<O: Outside> Core<O> {
                 }
                 locked.commit(draft)?;
                 locked.shard.rest(ino);
-                return Ok(None);
+                return Ok(false);
             }
-            let ask = if wrote_blocks && no_writer { begin_settling(locked, ino, now)? } else { None };
+            let ask = wrote_blocks && no_writer && !settle_by_reports(locked, ino, now)?;
             locked.shard.rest(ino);
             Ok(ask)
         })?;
-        if let Some(ask) = ask {
-            self.settle_by_asking(ino, &ask.layout)?;
+        if ask {
+            self.settle(ino)?;
         }
         Ok(Reply::Done)
     }
 
-    /// Settles a file that nobody writes, asking the data servers if need be.
+    /// Settles a file that nobody writes, by asking the data servers: what its writers would have reported may be lost.
     pub(crate) fn settle(&self, ino: Ino) -> Result<(), Failure> {
-        let now = self.outside.now();
-        let ask = self.partitions.with(ino.shard(), |locked| {
-            locked.shard.is_not_busy(ino)?;
-            let inode = locked.shard.inodes.get(ino);
-            match (inode.as_deref().map(|i| &i.body), locked.shard.live.get(&ino)) {
-                (_, Some(live)) if live.has_writer() => Ok(None),
-                (Some(Body::Blocks(blocks)), _) if !blocks.settled => {
-                    // What its writers would have reported may be lost.
-                    locked.shard.live.entry(ino).or_default().written.unsure = true;
-                    begin_settling(locked, ino, now)
+        let settled = self.in_steps(
+            ino,
+            |locked| {
+                if locked.shard.live.get(&ino).is_some_and(Live::has_writer) {
+                    return Ok(Begun::Done(()));
                 }
-                _ => Ok(None),
-            }
-        })?;
-        match ask {
-            Some(ask) => self.settle_by_asking(ino, &ask.layout),
-            None => Ok(()),
-        }
-    }
-
-    fn settle_by_asking(&self, ino: Ino, layout: &FileLayout) -> Result<(), Failure> {
-        let found = self.extent(ino, layout);
-        let now = self.outside.now();
-        let map = self.outside.map();
-        let result = self.partitions.with(ino.shard(), |locked| {
-            end_busy(locked, ino);
-            let (length, seen) = match &found {
-                Ok(found) => *found,
-                Err(errno) => return Err((*errno).into()),
-            };
-            let Some(inode) = locked.shard.inodes.get(ino) else {
-                return Ok(());
-            };
-            let live = locked.shard.live.get(&ino);
-            if inode.nlink > 0 && inode.as_blocks().is_some() && !live.is_some_and(|l| l.has_writer()) {
-                let written = live.map(|l| l.written).unwrap_or_default();
-                let size = inode.size.max(length).max(written.end);
-                let stamp = settled_stamp(&inode, size, WriteTime::exactly(written.last).max(seen), now);
-                let mut draft = Draft::freeing(now);
-                draft.push(Mutation::Stamp(ino, stamp));
-                locked.commit(draft)?;
-                if let Some(live) = locked.shard.live.get_mut(&ino) {
-                    live.written = Written::default();
+                let inode = locked.shard.inodes.get(ino);
+                let unsettled = |blocks: &&Blocks| !blocks.settled && blocks.truncating.is_none();
+                let blocks = inode.as_ref().and_then(|inode| inode.as_blocks()).filter(unsettled);
+                Ok(blocks.map_or(Begun::Done(()), |blocks| Begun::Work(blocks.layout.clone())))
+            },
+            |layout| self.extent(ino, layout),
+            |locked, _, found| {
+                let (length, seen) = (*found)?;
+                let now = self.outside.now();
+                let Some(inode) = locked.shard.inodes.get(ino) else { return Ok(()) };
+                let live = locked.shard.live.get(&ino);
+                if inode.nlink > 0 && inode.as_blocks().is_some() && !live.is_some_and(Live::has_writer) {
+                    let written = live.map(|l| l.written).unwrap_or_default();
+                    let size = inode.size.max(length).max(written.end);
+                    let stamp = settled_stamp(&inode, size, WriteTime::exactly(written.last).max(seen), now);
+                    commit_settled(locked, ino, stamp, now)?;
                 }
-            }
-            reap(locked, &map, ino, now)
-        });
-        if result.is_err() {
+                Ok(())
+            },
+        );
+        if settled.is_err() {
             self.keeper.settle(ino);
         }
-        result
+        settled
     }
 
     /// The length of a file in blocks as its servers know it, and when it was last written.
@@ -226,7 +201,7 @@ fn note(written: &mut Written, wrote: Option<Wrote>, size_version: u32, now: Tim
                 if wrote.size_version == size_version {
                     written.end = written.end.max(wrote.end);
                 } else {
-                    // It was cut meanwhile; what was written since then, the servers know.
+                    // It was truncated meanwhile; what was written since then, the servers know.
                     written.unsure = true;
                 }
             }
@@ -234,36 +209,33 @@ fn note(written: &mut Written, wrote: Option<Wrote>, size_version: u32, now: Tim
     }
 }
 
-/// Settles the record if the reports tell enough; otherwise marks the file busy, and the servers are to be asked.
-fn begin_settling(locked: &mut LockedShard<'_>, ino: Ino, now: Time) -> Op<Option<Ask>> {
-    let Some(inode) = locked.shard.inodes.get(ino) else {
-        return Ok(None);
+/// Settles a file that its last writer has closed, if the reports tell enough. Says whether there is nothing left to be done.
+fn settle_by_reports(locked: &mut LockedShard<'_>, ino: Ino, now: Time) -> Op<bool> {
+    let inode = locked.shard.inodes.get(ino);
+    let Some(inode) = inode.filter(|inode| inode.as_blocks().is_some_and(|blocks| !blocks.settled)) else {
+        return Ok(true);
     };
-    let Some(blocks) = inode.as_blocks().filter(|b| !b.settled) else {
-        return Ok(None);
-    };
+    if inode.as_blocks().is_some_and(|blocks| blocks.truncating.is_some()) {
+        // Who finishes the truncation sees to it.
+        return Ok(true);
+    }
     let written = locked.shard.live.get(&ino).map(|l| l.written).unwrap_or_default();
     if written.unsure {
-        let layout = blocks.layout.clone();
-        locked.shard.live.entry(ino).or_default().busy = true;
-        return Ok(Some(Ask { layout }));
+        return Ok(false);
     }
     let stamp = settled_stamp(&inode, inode.size.max(written.end), WriteTime::exactly(written.last), now);
+    commit_settled(locked, ino, stamp, now)?;
+    Ok(true)
+}
+
+fn commit_settled(locked: &mut LockedShard<'_>, ino: Ino, stamp: Stamp, now: Time) -> Op<()> {
     let mut draft = Draft::freeing(now);
     draft.push(Mutation::Stamp(ino, stamp));
     locked.commit(draft)?;
     if let Some(live) = locked.shard.live.get_mut(&ino) {
         live.written = Written::default();
     }
-    Ok(None)
-}
-
-/// What kept others off a file is over.
-pub(crate) fn end_busy(locked: &mut LockedShard<'_>, ino: Ino) {
-    if let Some(live) = locked.shard.live.get_mut(&ino) {
-        live.busy = false;
-    }
-    locked.changed();
+    Ok(())
 }
 
 /// Removes an inode that lost its last link while it was in use, and is not any more.

@@ -7,10 +7,11 @@
 
 use crate::draft::Draft;
 use crate::error::{LogError, Op, OpenError, Stop};
+use crate::inode::Inode;
 use crate::keeper::Keeper;
 use crate::log::{Identity, Log};
 use crate::mutation::{Batch, Mutation, WHOLE_SERVER};
-use crate::shard::{Live, Opened, Shard};
+use crate::shard::{Opened, Shard};
 use crate::store::Observer;
 use bivouac_layout::{Ino, ShardId};
 use bivouac_proto::status::Failure;
@@ -342,10 +343,15 @@ impl Partitions {
 fn revive(shard: &mut Shard, grace: Instant) {
     shard.grace = Some(grace);
     shard.next_intent = shard.intent_limit;
+    let truncating = |inode: &Inode| inode.as_blocks().is_some_and(|blocks| blocks.truncating.is_some());
+    let unfinished = shard.inodes.unpacked().filter(|(_, inode)| truncating(inode)).map(|(ino, _)| ino);
+    for ino in unfinished.collect::<Vec<_>>() {
+        shard.live.entry(ino).or_default().restoring = true;
+    }
     for (ino, holders) in &shard.orphans {
         // What they may do is forgotten; that they hold the inode is what matters.
         let opens = holders.iter().map(|id| Opened { id: *id, write: true, append: false }).collect();
-        shard.live.insert(*ino, Live { opens, ..Live::default() });
+        shard.live.entry(*ino).or_default().opens = opens;
     }
     let ids: Vec<_> = shard.intents.keys().copied().collect();
     for id in ids {

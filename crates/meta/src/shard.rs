@@ -88,8 +88,10 @@ pub(crate) struct Opened {
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     pub opens: Vec<Opened>,
-    /// A cut, an append or a move out of the record is under way.
+    /// Somebody works on its data: see the module `steps`.
     pub busy: bool,
+    /// A truncation that was unfinished at the server's start has not been tried again yet.
+    pub restoring: bool,
     pub locks: LockTable,
     pub written: Written,
 }
@@ -119,7 +121,7 @@ impl Answer {
 
 impl Live {
     pub(crate) fn is_idle(&self) -> bool {
-        self.opens.is_empty() && !self.busy && self.locks.is_empty()
+        self.opens.is_empty() && !self.busy && !self.restoring && self.locks.is_empty()
     }
 
     pub(crate) fn has_writer(&self) -> bool {
@@ -246,11 +248,6 @@ impl Shard {
             return Err(Stop::Wait);
         }
         Ok(())
-    }
-
-    /// Waits while somebody cuts the file, appends to it, or moves it out of its record.
-    pub(crate) fn is_not_busy(&self, ino: Ino) -> Op<()> {
-        if self.live.get(&ino).is_some_and(|l| l.busy) { Err(Stop::Wait) } else { Ok(()) }
     }
 
     /// Whether somebody still needs the inode without links.

@@ -49,9 +49,14 @@ pub trait Outside: Send + Sync + 'static {
         into: &mut [u8],
     ) -> Result<DataReply, Errno>;
 
-    /// One data operation on several servers, if possible in parallel; the answers in their order.
+    /// Data operations on several servers, if possible in parallel; the answers in their order.
+    fn data_each(&self, requests: &[(ServerId, DataRequest)]) -> Vec<Result<DataReply, Errno>> {
+        requests.iter().map(|(server, request)| self.data(*server, request, &[], &mut [])).collect()
+    }
+
+    /// One data operation on several servers.
     fn data_all(&self, servers: &[ServerId], request: &DataRequest) -> Vec<Result<DataReply, Errno>> {
-        servers.iter().map(|server| self.data(*server, request, &[], &mut [])).collect()
+        self.data_each(&servers.iter().map(|server| (*server, *request)).collect::<Vec<_>>())
     }
 
     /// The clock.
@@ -240,6 +245,12 @@ impl<O: Outside> MetaStore<O> {
         out: &mut Vec<u8>,
     ) -> Result<Reply, Failure> {
         self.core.meta(caller, request, payload, out)
+    }
+
+    /// Whether a request was carried out before, so that it would only be answered again.
+    pub fn has_answered(&self, shard: ShardId, id: &RequestId) -> bool {
+        let found = self.core.partitions.with(shard, |locked| Ok(repeated(locked.shard, id)?.is_some()));
+        found.unwrap_or(false)
     }
 
     /// Serves another server's request.

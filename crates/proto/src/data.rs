@@ -111,6 +111,37 @@ pub enum DataRequest {
     },
     /// How full the server's storage is (`Space`).
     Space,
+    /// Takes back a write that landed behind a gap: makes the sub-file as short as it was before, unless somebody else has
+    /// written to it meanwhile.
+    TakeBack {
+        /// The file.
+        ino: Ino,
+        /// Which write, as its answer said.
+        undo: u64,
+        /// Where the write ended, bytes: if the sub-file ends elsewhere, nothing is done.
+        end: u64,
+        /// How long the sub-file is to be, bytes.
+        size: u64,
+    },
+}
+
+impl DataRequest {
+    /// Whether it changes a sub-file, so that it matters in which order it comes.
+    pub fn changes(&self) -> bool {
+        match self {
+            DataRequest::Write { .. }
+            | DataRequest::Truncate { .. }
+            | DataRequest::TakeBack { .. }
+            | DataRequest::Fallocate { .. }
+            | DataRequest::Remove { .. } => true,
+            DataRequest::Read { .. }
+            | DataRequest::Extent { .. }
+            | DataRequest::Seek { .. }
+            | DataRequest::Sync { .. }
+            | DataRequest::Pass { .. }
+            | DataRequest::Space => false,
+        }
+    }
 }
 
 /// Replies to [`DataRequest`]s.
@@ -127,6 +158,8 @@ pub enum DataReply {
         count: u32,
         /// Length of the sub-file before, bytes: what a writer that takes its write back must leave.
         before: u64,
+        /// For taking it back; 0 if that cannot be done.
+        undo: u64,
     },
     /// What the server knows of the file.
     Extent {

@@ -15,7 +15,8 @@
 //! | 32..40 | namespace version of the sender |
 //! | 40..48 | session of the request's identity |
 //! | 48..56 | sequence of the request's identity |
-//! | 56..64 | reserved, zero |
+//! | 56..58 | attempt at the request |
+//! | 58..64 | reserved, zero |
 
 use crate::status::Status;
 use bivouac_layout::{Epoch, ShardId};
@@ -93,6 +94,8 @@ pub struct Header {
     pub namespace: u64,
     /// Identity of the request.
     pub id: RequestId,
+    /// How often the request was sent before: 0, unless an answer was lost or the request was refused.
+    pub attempt: u16,
 }
 
 /// Why bytes are not a header.
@@ -135,6 +138,7 @@ impl Header {
             epoch: Epoch(0),
             namespace: 0,
             id: RequestId::default(),
+            attempt: 0,
         }
     }
 
@@ -154,6 +158,7 @@ impl Header {
         out[32..40].copy_from_slice(&self.namespace.to_le_bytes());
         out[40..48].copy_from_slice(&self.id.session.to_le_bytes());
         out[48..56].copy_from_slice(&self.id.sequence.to_le_bytes());
+        out[56..58].copy_from_slice(&self.attempt.to_le_bytes());
         out
     }
 
@@ -189,6 +194,7 @@ impl Header {
             epoch: Epoch(u64_at(24)),
             namespace: u64_at(32),
             id: RequestId { session: u64_at(40), slot: u32_at(20), sequence: u64_at(48) },
+            attempt: u16_at(56),
         })
     }
 }
@@ -202,10 +208,10 @@ mod tests {
         let kind = prop::sample::select(vec![Kind::Request, Kind::Reply, Kind::Callback, Kind::Auth]);
         let lengths = (0..=MAX_BODY, 0..=MAX_PAYLOAD);
         let id = (any::<u64>(), any::<u32>(), any::<u64>());
-        let rest = (any::<u8>(), any::<u16>(), any::<u16>(), any::<u64>(), any::<u64>());
+        let rest = (any::<u8>(), any::<u16>(), any::<u16>(), any::<u64>(), any::<u64>(), any::<u16>());
         (kind, lengths, id, rest).prop_map(|(kind, (body_len, payload_len), id, rest)| {
             let (session, slot, sequence) = id;
-            let (flags, status, shard, epoch, namespace) = rest;
+            let (flags, status, shard, epoch, namespace, attempt) = rest;
             Header {
                 kind,
                 flags,
@@ -216,6 +222,7 @@ mod tests {
                 epoch: Epoch(epoch),
                 namespace,
                 id: RequestId { session, slot, sequence },
+                attempt,
             }
         })
     }

@@ -53,7 +53,10 @@ fn payloads_of_all_sizes_arrive_whole_both_ways() {
             let (status, reply, _) =
                 call(&mut connection, &write_request(9), &[IoSlice::new(&data)], &mut []).unwrap();
             assert_eq!(status, Status::OK, "{len}");
-            assert_eq!(reply, Some(Reply::Data(DataReply::Written { count: len as u32, before: 0 })));
+            assert_eq!(
+                reply,
+                Some(Reply::Data(DataReply::Written { count: len as u32, before: 0, undo: 0 }))
+            );
         }
     }
 }

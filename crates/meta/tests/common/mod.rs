@@ -322,7 +322,7 @@ impl Outside for Port {
                 if inner.crash_after_write.swap(false, Ordering::SeqCst) {
                     resume_unwind(Box::new(Crash(self.me)));
                 }
-                Ok(DataReply::Written { count: payload.len() as u32, before })
+                Ok(DataReply::Written { count: payload.len() as u32, before, undo: 0 })
             }
             DataRequest::Extent { ino } => Ok(match files.get(&ino) {
                 None => DataReply::Extent { length: 0, allocated: 0, written: None },
@@ -342,11 +342,11 @@ impl Outside for Port {
                 } else if let Some(file) = files.get_mut(&ino) {
                     file.bytes.truncate(size as usize);
                 }
-                Ok(DataReply::Written { count: 0, before: 0 })
+                Ok(DataReply::Written { count: 0, before: 0, undo: 0 })
             }
             DataRequest::Remove { ino } => {
                 files.remove(&ino);
-                Ok(DataReply::Written { count: 0, before: 0 })
+                Ok(DataReply::Written { count: 0, before: 0, undo: 0 })
             }
             other => panic!("a store has no use for {other:?}"),
         }

@@ -27,6 +27,7 @@ fn a_header_is_these_bytes() {
         epoch: Epoch(0x1112_1314_1516_1718),
         namespace: 0x2122_2324_2526_2728,
         id: RequestId { session: 0x3132_3334_3536_3738, slot: 0x4142_4344, sequence: 0x5152_5354_5556_5758 },
+        attempt: 0x6162,
     };
     let expected = [
         "4256574b", // magic
@@ -42,7 +43,7 @@ fn a_header_is_these_bytes() {
         "2827262524232221",
         "3837363534333231",
         "5857565554535251",
-        "0000000000000000",
+        "6261000000000000",
     ];
     assert_eq!(hex(&header.to_bytes()), expected.concat());
 }
@@ -87,7 +88,10 @@ fn requests_are_these_bytes() {
 #[test]
 fn replies_are_these_bytes() {
     assert_eq!(hex(&encoded(&Reply::Done)), "00");
-    assert_eq!(hex(&encoded(&Reply::Data(DataReply::Written { count: 512, before: 3 }))), "0201800403");
+    assert_eq!(
+        hex(&encoded(&Reply::Data(DataReply::Written { count: 512, before: 3, undo: 9 }))),
+        "020180040309"
+    );
     let stale = Refusal::StaleNamespace { version: 7, moved: Some(vec![Ino::ROOT]) };
     assert_eq!(hex(&encoded(&stale)), "0207010101");
     assert_eq!(hex(&encoded(&samples::small_attr())), "0500a40301e807e8070c0201800100000000000000");

@@ -208,6 +208,7 @@ fn data_requests() -> Vec<DataRequest> {
         DataRequest::Remove { ino: INO },
         DataRequest::Pass { ino: INO, create: true },
         DataRequest::Space,
+        DataRequest::TakeBack { ino: INO, undo: 1, end: u64::MAX, size: 3 },
     ]
 }
 
@@ -282,7 +283,7 @@ pub(super) fn replies() -> Vec<Reply> {
     ];
     let data = [
         DataReply::Read { length: u64::MAX },
-        DataReply::Written { count: u32::MAX, before: 1 },
+        DataReply::Written { count: u32::MAX, before: 1, undo: 2 },
         DataReply::Extent { length: u64::MAX, allocated: u64::MAX, written: None },
         DataReply::Extent {
             length: 0,

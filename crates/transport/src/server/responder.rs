@@ -165,6 +165,7 @@ impl<'a> Responder<'a> {
             epoch,
             namespace,
             id: self.request.id,
+            attempt: self.request.attempt,
         }
         .to_bytes()
     }

@@ -115,9 +115,11 @@ impl Service for Toy {
             DataRequest::Write { offset, .. } => {
                 let good = payload.iter().enumerate().all(|(i, b)| *b == pattern(offset + i as u64));
                 match good {
-                    true => {
-                        reply.ok(&Reply::Data(DataReply::Written { before: 0, count: payload.len() as u32 }))
-                    }
+                    true => reply.ok(&Reply::Data(DataReply::Written {
+                        before: 0,
+                        undo: 0,
+                        count: payload.len() as u32,
+                    })),
                     false => reply.fail(&Failure::Errno(Errno::IO)),
                 }
             }

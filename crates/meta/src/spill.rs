@@ -1,0 +1,105 @@
+//! Small data moves out of its inode into blocks, once, when the file grows.
+
+use crate::draft::Draft;
+use crate::error::{Op, Stop};
+use crate::inline::not_a_file;
+use crate::inode::{Blocks, Body};
+use crate::mutation::Mutation;
+use crate::partition::LockedShard;
+use crate::shard::Written;
+use crate::steps::Begun;
+use crate::store::{Core, Outside};
+use bivouac_layout::{FileLayout, Ino, ServerId, Template};
+use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::meta::MetaReply;
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Attr, Errno, Reply, Time};
+
+/// Data on its way out.
+struct Moving {
+    data: Box<[u8]>,
+    layout: FileLayout,
+    holder: ServerId,
+}
+
+impl<O: Outside> Core<O> {
+    pub(crate) fn spill(&self, ino: Ino) -> Result<Reply, Failure> {
+        Ok(Reply::Meta(MetaReply::Attr(Box::new(self.spill_now(ino)?))))
+    }
+
+    /// Moves a file's data into blocks, if it is still in the inode.
+    pub(crate) fn spill_now(&self, ino: Ino) -> Result<Attr, Failure> {
+        let now = self.outside.now();
+        let map = self.outside.map();
+        let moved = self.in_steps(
+            ino,
+            |locked| {
+                let inode = locked.shard.inode(ino)?;
+                let layout = inode.layout(ino, &map);
+                match &inode.body {
+                    Body::Blocks(_) => Ok(Begun::Done(inode.attr(ino))),
+                    // What a crash in an earlier try left at the server is to go first.
+                    Body::Inline(_) if locked.shard.purges.contains_key(&ino) => Err(Stop::Wait),
+                    Body::Inline(data) if data.is_empty() => {
+                        Ok(Begun::Done(move_out(locked, ino, &layout, now, false)?))
+                    }
+                    Body::Inline(data) => {
+                        let data = data.clone();
+                        let holder = layout.server_at(&map, 0).ok_or(Errno::IO)?;
+                        let mut draft = Draft::new(now);
+                        draft.push(Mutation::PutPurge(ino, vec![holder]));
+                        locked.commit(draft)?;
+                        Ok(Begun::Work(Moving { data, layout, holder }))
+                    }
+                    _ => Err(not_a_file(&inode)),
+                }
+            },
+            |Moving { data, holder, .. }| {
+                let request = DataRequest::Write { ino, offset: 0, sync: false };
+                match self.outside.data(*holder, &request, data, &mut [])? {
+                    DataReply::Written { count, .. } if count as usize == data.len() => Ok(()),
+                    DataReply::Written { .. } => Err(Errno::NOSPC),
+                    _ => Err(Errno::PROTO),
+                }
+            },
+            |locked, moving, written| {
+                (*written)?;
+                locked.shard.inode(ino)?;
+                move_out(locked, ino, &moving.layout, now, true)
+            },
+        );
+        if moved.is_err() {
+            self.keeper.purge(ino);
+        }
+        moved
+    }
+}
+
+/// The inode becomes that of a file in blocks.
+fn move_out(
+    locked: &mut LockedShard<'_>,
+    ino: Ino,
+    layout: &FileLayout,
+    now: Time,
+    purge_noted: bool,
+) -> Op<Attr> {
+    let settled = !locked.shard.live.get(&ino).is_some_and(|l| l.has_writer());
+    let mut draft = Draft::new(now);
+    if purge_noted {
+        draft.push(Mutation::DropPurge(ino));
+    }
+    if let Some(inode) = draft.inode(locked.shard, ino) {
+        let (reach, layout) = (inode.size, layout.clone());
+        inode.set_template(Template::default());
+        inode.body =
+            Body::Blocks(Box::new(Blocks { layout, settled, reach, truncating: None, mtime_set: Time::MIN }));
+    }
+    locked.commit(draft)?;
+    let inode = locked.shard.inode(ino)?;
+    let (attr, size) = (inode.attr(ino), inode.size);
+    if let Some(live) = locked.shard.live.get_mut(&ino) {
+        let only_appenders = live.has_writer() && live.opens.iter().all(|o| o.append || !o.write);
+        live.written = Written { append_end: only_appenders.then_some(size), ..Written::default() };
+    }
+    Ok(attr)
+}

@@ -1,0 +1,106 @@
+//! Work on a file's data that takes more than one step.
+//!
+//! Truncating, appending, moving out of the inode and finding out the size of a file have one shape: look and begin under the
+//! partition's lock, ask data servers without it, and end under it again. In between the file is *busy*: others that would change its
+//! data or size wait, everything else goes on. A file is busy exactly as long as somebody is at work on it, also when that panics.
+
+use crate::error::{Op, Stop};
+use crate::opens::reap;
+use crate::partition::LockedShard;
+use crate::shard::Shard;
+use crate::store::{Core, Outside};
+use bivouac_layout::Ino;
+use bivouac_proto::Errno;
+use bivouac_proto::status::Failure;
+
+/// How work begins.
+pub(crate) enum Begun<T, W> {
+    /// It is over already.
+    Done(T),
+    /// Others have to be asked: for this.
+    Work(W),
+}
+
+/// Keeps others off a file.
+struct Busy<'c, O: Outside> {
+    core: &'c Core<O>,
+    ino: Ino,
+}
+
+impl<O: Outside> Drop for Busy<'_, O> {
+    fn drop(&mut self) {
+        let ino = self.ino;
+        let _ = self.core.partitions.with(ino.shard(), |locked| {
+            locked.end_busy(ino);
+            Ok(())
+        });
+    }
+}
+
+impl LockedShard<'_> {
+    /// What kept others off a file is over.
+    fn end_busy(&mut self, ino: Ino) {
+        if let Some(live) = self.shard.live.get_mut(&ino) {
+            live.busy = false;
+        }
+        self.changed();
+    }
+}
+
+impl Shard {
+    /// Waits while somebody works on the file's data.
+    pub(crate) fn is_not_busy(&self, ino: Ino) -> Op<()> {
+        if self.live.get(&ino).is_some_and(|l| l.busy) { Err(Stop::Wait) } else { Ok(()) }
+    }
+
+    /// EIO for a file whose truncation is unfinished: what it contains is not known. Waits if nobody has tried to finish it since
+    /// the server's start.
+    pub(crate) fn has_a_size(&self, ino: Ino) -> Op<()> {
+        let truncating = |blocks: &crate::inode::Blocks| blocks.truncating.is_some();
+        if !self.inodes.get(ino).is_some_and(|inode| inode.as_blocks().is_some_and(truncating)) {
+            return Ok(());
+        }
+        match self.live.get(&ino) {
+            Some(live) if live.busy => Ok(()),
+            Some(live) if live.restoring => Err(Stop::Wait),
+            _ => Err(Errno::IO.into()),
+        }
+    }
+}
+
+impl<O: Outside> Core<O> {
+    /// Runs `begin` under the lock, `work` without it, and `end` under it again, with what `begin` and `work` gave. Both
+    /// `begin` and `end` may run more than once.
+    pub(crate) fn in_steps<T, W, R>(
+        &self,
+        ino: Ino,
+        mut begin: impl FnMut(&mut LockedShard<'_>) -> Op<Begun<T, W>>,
+        work: impl FnOnce(&W) -> R,
+        mut end: impl FnMut(&mut LockedShard<'_>, &W, &R) -> Op<T>,
+    ) -> Result<T, Failure> {
+        let begun = self.partitions.with(ino.shard(), |locked| {
+            locked.shard.is_not_busy(ino)?;
+            let begun = begin(locked)?;
+            if let Begun::Work(_) = begun {
+                locked.shard.live.entry(ino).or_default().busy = true;
+            }
+            Ok(begun)
+        })?;
+        let to_do = match begun {
+            Begun::Done(done) => return Ok(done),
+            Begun::Work(to_do) => to_do,
+        };
+        let busy = Busy { core: self, ino };
+        let outcome = work(&to_do);
+        let map = self.outside.map();
+        let now = self.outside.now();
+        let ended = self.partitions.with(ino.shard(), |locked| {
+            locked.end_busy(ino);
+            let ended = end(locked, &to_do, &outcome);
+            reap(locked, &map, ino, now)?;
+            ended
+        });
+        std::mem::forget(busy);
+        ended
+    }
+}
