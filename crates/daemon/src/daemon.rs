@@ -230,12 +230,12 @@ impl Daemon {
             self.links.learn(map.clone());
             let options =
                 Options { observer: self.version_page(server.id), ..Options::new(self.config.deployment) };
-            let store = MetaStore::open(&storage.join("meta"), options, Around(self.links.clone())).map_err(
-                |error| {
-                    tracing::error!(%error, "the metadata store does not open");
-                    Errno::IO
-                },
-            )?;
+            let directory = crate::running::metadata_directory(storage);
+            let around = Around::new(self.links.clone(), server.id);
+            let store = MetaStore::open(&directory, options, around).map_err(|error| {
+                tracing::error!(%error, "the metadata store does not open");
+                Errno::IO
+            })?;
             store.adopt(map.shards_of(server.id))?;
             let _ = self.meta.set(store);
         }

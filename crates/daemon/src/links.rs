@@ -206,19 +206,29 @@ fn errno(failure: Failure) -> Errno {
 }
 
 /// What the metadata store asks of the rest of the deployment.
-pub(crate) struct Around(pub(crate) Arc<Links>);
+pub(crate) struct Around {
+    links: Arc<Links>,
+    /// The server that the store belongs to: one without a number has no store.
+    me: ServerId,
+}
+
+impl Around {
+    pub(crate) fn new(links: Arc<Links>, me: ServerId) -> Around {
+        Around { links, me }
+    }
+}
 
 impl Outside for Around {
     fn map(&self) -> Arc<Map> {
-        self.0.map()
+        self.links.map()
     }
 
     fn me(&self) -> ServerId {
-        self.0.me.unwrap_or_default()
+        self.me
     }
 
     fn peer(&self, server: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
-        self.0.call(server, ShardId(0), &Request::Peer(request.clone()), &[], &mut []).map(|(reply, _)| reply)
+        self.links.call(server, ShardId(0), &Request::Peer(request.clone()), &[], &mut []).map(|(reply, _)| reply)
     }
 
     fn data(
@@ -228,20 +238,20 @@ impl Outside for Around {
         payload: &[u8],
         into: &mut [u8],
     ) -> Result<DataReply, Errno> {
-        if Some(server) == self.0.me {
-            return self.0.own_data(request, payload, into);
+        if server == self.me {
+            return self.links.own_data(request, payload, into);
         }
         let (reply, _) =
-            self.0.call(server, ShardId(0), &Request::Data(*request), payload, into).map_err(errno)?;
+            self.links.call(server, ShardId(0), &Request::Data(*request), payload, into).map_err(errno)?;
         data_reply(reply)
     }
 
     fn data_all(&self, servers: &[ServerId], request: &DataRequest) -> Vec<Result<DataReply, Errno>> {
-        let links = &self.0;
+        let links = &self.links;
         let map = links.map();
         let mut body = Vec::with_capacity(32);
         bivouac_proto::encode(&Request::Data(*request), &mut body);
-        let others: Vec<ServerId> = servers.iter().copied().filter(|s| Some(*s) != links.me).collect();
+        let others: Vec<ServerId> = servers.iter().copied().filter(|s| *s != self.me).collect();
         let mut taken: Vec<(ServerId, Connection)> = Vec::with_capacity(others.len());
         for server in others {
             if let Ok(connection) = links.take(server, &map) {

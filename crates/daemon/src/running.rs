@@ -11,7 +11,7 @@ use bivouac_layout::{Epoch, First, Map};
 use bivouac_proto::auth::Role;
 use bivouac_transport::{Endpoint, Server, ServerOptions};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A running daemon.
@@ -31,7 +31,10 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
     let boot = random().map_err(|e| DaemonError::Thread(e.into()))?;
     let me = config.server.as_ref().map(|s| s.id);
     let data = match &config.server {
-        Some(server) => Some(Arc::new(DataStore::open(&server.storage, config.deployment, server.id)?)),
+        Some(server) => {
+            make_metadata_directory(&server.storage)?;
+            Some(Arc::new(DataStore::open(&server.storage, config.deployment, server.id)?))
+        }
         None => None,
     };
     let role = me.map_or(Role::Agent(boot), Role::Server);
@@ -55,6 +58,21 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
         Endpoint::Unix(_) => None,
     });
     Ok(Running { address, daemon, server })
+}
+
+/// Makes the directory of the metadata in a storage that is new. It comes before the data store's identity, so that a
+/// storage with an identity always had one: where it is missing then, all names are lost, and the store says so.
+fn make_metadata_directory(storage: &[PathBuf]) -> Result<(), DaemonError> {
+    let Some(first) = storage.first() else { return Ok(()) };
+    if storage.iter().any(|directory| DataStore::is_in(directory)) {
+        return Ok(());
+    }
+    bivouac_meta::make_directory(&metadata_directory(first)).map_err(DaemonError::Meta)
+}
+
+/// Where in its first storage directory a server keeps the metadata.
+pub(crate) fn metadata_directory(storage: &Path) -> PathBuf {
+    storage.join("meta")
 }
 
 /// The map before the first map: epoch 0, nobody in it.
@@ -116,7 +134,7 @@ impl Running {
 
 /// Removes the metadata in a storage directory, and the directory itself if Bivouac made it.
 fn remove(directory: &Path, created: bool) {
-    if let Err(error) = std::fs::remove_dir_all(directory.join("meta"))
+    if let Err(error) = std::fs::remove_dir_all(metadata_directory(directory))
         && error.kind() != std::io::ErrorKind::NotFound
     {
         tracing::warn!(%error, path = %directory.display(), "metadata not removed");

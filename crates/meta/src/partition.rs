@@ -9,6 +9,7 @@ use crate::draft::Draft;
 use crate::error::{LogError, Op, OpenError, Stop};
 use crate::keeper::Keeper;
 use crate::log::{Identity, Log};
+use crate::mark::Boot;
 use crate::mutation::{Batch, Mutation, WHOLE_SERVER};
 use crate::shard::{Live, Opened, Shard};
 use crate::store::Observer;
@@ -139,13 +140,14 @@ impl Partitions {
         compact_at: Option<u64>,
         keeper: Arc<Keeper>,
     ) -> Result<Partitions, OpenError> {
+        let boot = Boot::current();
         let mut partitions = Vec::with_capacity(PARTITIONS);
         for number in 0..PARTITIONS {
             let path = dir.join(format!("partition-{number:02}.log"));
             let mut shards: BTreeMap<u16, Shard> = BTreeMap::new();
             let mut namespace = 0;
             let identity = Identity { deployment, partition: number as u32 };
-            let log = Log::open(&path, identity, |body| {
+            let log = Log::open(&path, identity, boot, |body| {
                 let Ok(batch) = bivouac_proto::decode::<Batch>(body) else {
                     return false;
                 };
@@ -329,8 +331,11 @@ impl Partitions {
 
     /// Puts the log of a shard on stable storage, without keeping its users out meanwhile.
     pub(crate) fn sync(&self, id: ShardId) -> Result<(), LogError> {
-        let file = self.lock(id.0 as usize).log.sync_handle();
-        Ok(file.sync_data()?)
+        let number = id.0 as usize;
+        let to_sync = self.lock(number).log.to_sync();
+        to_sync.sync()?;
+        self.lock(number).log.synced(&to_sync);
+        Ok(())
     }
 
     /// Puts all logs on stable storage.

@@ -149,12 +149,20 @@ pub(crate) struct Core<O> {
     _exclusive: File,
 }
 
+/// Makes the directory for a new store; one that is there stays as it is. Whoever makes a server's storage calls it, once:
+/// a directory that is missing later is a loss, and [`MetaStore::open`] does not make it anew.
+pub fn make_directory(dir: &Path) -> Result<(), OpenError> {
+    std::fs::create_dir_all(dir).map_err(OpenError::io(dir))
+}
+
 impl<O: Outside> MetaStore<O> {
-    /// Opens the store in `dir`, making what is not there, and replays its logs. [`MetaStore::recover`] is to be called
-    /// when other servers can be asked.
+    /// Opens the store in `dir`, which [`make_directory`] made, and replays its logs. Logs that never were are made; what
+    /// was there and is gone or shorter is an error. [`MetaStore::recover`] is to be called when other servers can be asked.
     pub fn open(dir: &Path, options: Options, outside: O) -> Result<MetaStore<O>, OpenError> {
-        std::fs::create_dir_all(dir).map_err(OpenError::io(dir))?;
-        let exclusive = File::open(dir).map_err(OpenError::io(dir))?;
+        let exclusive = File::open(dir).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => OpenError::NoDirectory(dir.into()),
+            _ => OpenError::io(dir)(error),
+        })?;
         match rustix::fs::flock(&exclusive, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::InUse(dir.into())),
