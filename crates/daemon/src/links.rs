@@ -30,7 +30,6 @@ const KEPT: usize = 32;
 pub(crate) struct Links {
     key: Key,
     role: Role,
-    me: Option<ServerId>,
     map: RwLock<Arc<Map>>,
     epoch: AtomicU64,
     pools: Mutex<HashMap<ServerId, Vec<Connection>>>,
@@ -40,16 +39,10 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    pub(crate) fn new(
-        key: Key,
-        role: Role,
-        me: Option<ServerId>,
-        first: Map,
-        data: Option<Arc<DataStore>>,
-    ) -> Links {
+    pub(crate) fn new(key: Key, role: Role, first: Map, data: Option<Arc<DataStore>>) -> Links {
         let epoch = AtomicU64::new(first.epoch.0);
         let (map, pools) = (RwLock::new(Arc::new(first)), Mutex::default());
-        Links { key, role, me, map, epoch, pools, closing: AtomicBool::new(false), data }
+        Links { key, role, map, epoch, pools, closing: AtomicBool::new(false), data }
     }
 
     /// The daemon stops: from now on a request that cannot be sent fails, also one that is under way.
@@ -228,7 +221,9 @@ impl Outside for Around {
     }
 
     fn peer(&self, server: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
-        self.links.call(server, ShardId(0), &Request::Peer(request.clone()), &[], &mut []).map(|(reply, _)| reply)
+        self.links
+            .call(server, ShardId(0), &Request::Peer(request.clone()), &[], &mut [])
+            .map(|(reply, _)| reply)
     }
 
     fn data(
@@ -326,7 +321,7 @@ mod tests {
             generations: Vec::new(),
         };
         let key = Key([1; 32]);
-        let links = Links::new(key, Role::Agent(1), None, map, None);
+        let links = Links::new(key, Role::Agent(1), map, None);
         let begun = Instant::now();
         std::thread::scope(|scope| {
             let call = scope.spawn(|| links.meta_at(ServerId(1), &MetaRequest::EndSession { session: 1 }));

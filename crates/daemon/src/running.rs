@@ -38,7 +38,7 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
         None => None,
     };
     let role = me.map_or(Role::Agent(boot), Role::Server);
-    let links = Arc::new(Links::new(config.key.clone(), role, me, no_map(&config), data));
+    let links = Arc::new(Links::new(config.key.clone(), role, no_map(&config), data));
     let mut endpoints = Vec::new();
     let agent = if config.agent {
         let (run_dir, table) = RunDir::create(&config)?;

@@ -9,7 +9,8 @@
 //! [mark](crate::mark), by which a log that has become shorter, or is gone, is told from one that ends there.
 
 use crate::error::{LogError, OpenError};
-use crate::mark::{Boot, Mark, Owed};
+use crate::mark::{Mark, Owed};
+use bivouac_node::Boot;
 use rustix::fs::FallocateFlags;
 use std::fs::File;
 use std::io::{self, Read};
@@ -105,12 +106,8 @@ impl Log {
         };
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(OpenError::io(path))?;
-        let short = |length: u64, owed| OpenError::Short {
-            path: path.into(),
-            length,
-            owed,
-            mark: mark_path.clone(),
-        };
+        let short =
+            |length: u64, owed| OpenError::Short { path: path.into(), length, owed, mark: mark_path.clone() };
         if let Some(owed) = mark.least().filter(|owed| *owed > bytes.len() as u64) {
             return Err(short(bytes.len() as u64, owed));
         }

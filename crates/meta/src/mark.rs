@@ -17,6 +17,7 @@
 
 use crate::error::OpenError;
 use crate::log::Identity;
+use bivouac_node::Boot;
 use rustix::fd::AsRawFd;
 use std::fs::File;
 use std::io;
@@ -27,25 +28,6 @@ const MAGIC: &[u8; 8] = b"BVKMARK\n";
 const VERSION: u32 = 1;
 /// Magic, version, partition, deployment, boot, two heights, checksum of these.
 const LENGTH: usize = 8 + 4 + 4 + 8 + 16 + 2 * 24 + 4;
-
-/// One start of the machine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Boot(u128);
-
-impl Boot {
-    /// The one that this process runs in; `None` if the kernel does not say.
-    pub(crate) fn current() -> Option<Boot> {
-        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
-        u128::from_str_radix(&digits, 16).ok().filter(|number| *number != 0).map(Boot)
-    }
-
-    /// A boot for tests.
-    #[cfg(test)]
-    pub(crate) fn numbered(number: u128) -> Option<Boot> {
-        Some(Boot(number))
-    }
-}
 
 /// How far one revision of a log was.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -118,14 +100,15 @@ impl Mark {
         };
         let versioned = u64::from(VERSION) | u64::from(identity.partition) << 32;
         if (number(8), number(16)) != (versioned, identity.deployment) {
-            let what = "it belongs to another version of Bivouac, another deployment, or another place in this one";
+            let what =
+                "it belongs to another version of Bivouac, another deployment, or another place in this one";
             return Err(OpenError::Foreign { path: self.path.clone(), what });
         }
-        let height =
-            |at| Height { revision: number(at), committed: number(at + 8), synced: number(at + 16) };
+        let height = |at| Height { revision: number(at), committed: number(at + 8), synced: number(at + 16) };
         (self.current, self.next) = (height(40), height(64));
-        let boot = Boot(u128::from(number(24)) | u128::from(number(32)) << 64);
-        if self.boot != Some(boot) {
+        let mut boot = [0; Boot::LEN];
+        boot.copy_from_slice(&bytes[24..40]);
+        if !Boot::is_since(self.boot, Boot::from_bytes(boot)) {
             // What was not synced may be gone, and nobody is to blame.
             for height in [&mut self.current, &mut self.next] {
                 height.committed = height.synced;
@@ -206,7 +189,7 @@ impl Mark {
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.identity.partition.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.identity.deployment.to_le_bytes());
-        bytes[24..40].copy_from_slice(&self.boot.map_or(0, |boot| boot.0).to_le_bytes());
+        bytes[24..40].copy_from_slice(&Boot::to_bytes(self.boot));
         for (at, height) in [(40, self.current), (64, self.next)] {
             bytes[at..at + 8].copy_from_slice(&height.revision.to_le_bytes());
             bytes[at + 8..at + 16].copy_from_slice(&height.committed.to_le_bytes());

@@ -2,7 +2,7 @@ use super::*;
 
 const IDENTITY: Identity = Identity { deployment: 7, partition: 3 };
 
-/// The boot that the tests run in, and one after it.
+/// A boot of the machine: 1 is the one in which tests begin.
 fn boot(number: u128) -> Option<Boot> {
     Boot::numbered(number)
 }
