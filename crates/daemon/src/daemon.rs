@@ -9,7 +9,7 @@ use crate::controller::{ControlSession, Controller, ControllerConfig};
 use crate::links::{Around, Links};
 use crate::serve;
 use bivouac_layout::{Epoch, Map, NodeId, ServerId, ServerState, ShardId};
-use bivouac_meta::{Caller, MetaStore, Observer, Options};
+use bivouac_meta::{Caller, MetaStore, Observer, Options, Replayed};
 use bivouac_node::VersionPage;
 use bivouac_proto::auth::{Credentials, Hello, Key, Role, Welcome};
 use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
@@ -25,6 +25,8 @@ pub(crate) struct Daemon {
     pub(crate) config: DaemonConfig,
     pub(crate) links: Arc<Links>,
     pub(crate) agent: Option<Agent>,
+    /// On servers, until the first map is installed.
+    replayed: Mutex<Option<Replayed>>,
     /// There once the first map was installed, on servers.
     pub(crate) meta: OnceLock<MetaStore<Around>>,
     pub(crate) controller: OnceLock<Controller>,
@@ -95,8 +97,15 @@ pub(crate) struct Session {
 }
 
 impl Daemon {
-    pub(crate) fn new(config: DaemonConfig, links: Arc<Links>, agent: Option<Agent>, boot: u64) -> Daemon {
+    pub(crate) fn new(
+        config: DaemonConfig,
+        links: Arc<Links>,
+        agent: Option<Agent>,
+        boot: u64,
+        meta: Option<Replayed>,
+    ) -> Daemon {
         Daemon {
+            replayed: Mutex::new(meta),
             config,
             links,
             agent,
@@ -223,17 +232,15 @@ impl Daemon {
 
     fn begin(&self, map: &Map) -> Result<(), Errno> {
         if let (Some(server), None) = (&self.config.server, self.meta.get()) {
-            let Some(storage) = server.storage.first() else {
-                return Err(Errno::INVAL);
-            };
+            let replayed = self.replayed.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let replayed = replayed.ok_or(Errno::IO)?;
             // The store asks for the map from its first moment on.
             self.links.learn(map.clone());
             let options =
                 Options { observer: self.version_page(server.id), ..Options::new(self.config.deployment) };
-            let directory = crate::running::metadata_directory(storage);
             let around = Around::new(self.links.clone(), server.id);
-            let store = MetaStore::open(&directory, options, around).map_err(|error| {
-                tracing::error!(%error, "the metadata store does not open");
+            let store = replayed.serve(options, around).map_err(|error| {
+                tracing::error!(%error, "the metadata store does not start");
                 Errno::IO
             })?;
             store.adopt(map.shards_of(server.id))?;
@@ -298,6 +305,7 @@ impl Daemon {
             bytes_written: self.counters.written.load(Ordering::Relaxed),
             connections: self.counters.connections.load(Ordering::Relaxed),
             opens: counts.opens,
+            damaged: self.links.data.as_ref().map_or(0, |d| d.missing()),
         }
     }
 }

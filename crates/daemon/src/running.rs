@@ -1,13 +1,14 @@
 //! A daemon's life: start, wait, end.
 
 use crate::agent::{Agent, random};
-use crate::config::DaemonConfig;
+use crate::config::{DaemonConfig, ServerConfig};
 use crate::daemon::Daemon;
 use crate::error::DaemonError;
 use crate::links::Links;
 use crate::run_dir::RunDir;
-use bivouac_data::DataStore;
+use bivouac_data::{DataError, DataStore};
 use bivouac_layout::{Epoch, First, Map};
+use bivouac_meta::Replayed;
 use bivouac_proto::auth::Role;
 use bivouac_transport::{Endpoint, Server, ServerOptions};
 use std::net::SocketAddr;
@@ -30,13 +31,11 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
     }
     let boot = random().map_err(|e| DaemonError::Thread(e.into()))?;
     let me = config.server.as_ref().map(|s| s.id);
-    let data = match &config.server {
-        Some(server) => {
-            make_metadata_directory(&server.storage)?;
-            Some(Arc::new(DataStore::open(&server.storage, config.deployment, server.id)?))
-        }
+    let stores = match &config.server {
+        Some(server) => Some(open_stores(config.deployment, server)?),
         None => None,
     };
+    let (data, meta) = stores.unzip();
     let role = me.map_or(Role::Agent(boot), Role::Server);
     let links = Arc::new(Links::new(config.key.clone(), role, no_map(&config), data));
     let mut endpoints = Vec::new();
@@ -51,7 +50,7 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
         endpoints.push(Endpoint::Unix(bivouac_node::server_socket(config.uid, &config.name, server.id)));
         endpoints.push(Endpoint::Tcp(server.listen));
     }
-    let daemon = Arc::new(Daemon::new(config, links, agent, boot));
+    let daemon = Arc::new(Daemon::new(config, links, agent, boot, meta));
     let server = Server::start(daemon.clone(), endpoints, ServerOptions::default())?;
     let address = server.local_addrs().iter().find_map(|endpoint| match endpoint {
         Endpoint::Tcp(address) => Some(*address),
@@ -60,18 +59,20 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
     Ok(Running { address, daemon, server })
 }
 
-/// Makes the directory of the metadata in a storage that is new. It comes before the data store's identity, so that a
-/// storage with an identity always had one: where it is missing then, all names are lost, and the store says so.
-fn make_metadata_directory(storage: &[PathBuf]) -> Result<(), DaemonError> {
-    let Some(first) = storage.first() else { return Ok(()) };
-    if storage.iter().any(|directory| DataStore::is_in(directory)) {
-        return Ok(());
+/// Opens a server's stores. The metadata's directory is made in a storage that is new, before the data store's identity: a
+/// storage with an identity always had one, and where it is missing, all names are lost, and the error says so.
+fn open_stores(deployment: u64, server: &ServerConfig) -> Result<(Arc<DataStore>, Replayed), DaemonError> {
+    let first = server.storage.first().ok_or(DataError::NoDirectory)?;
+    let metadata = metadata_directory(first);
+    if !server.storage.iter().any(|directory| DataStore::is_in(directory)) {
+        bivouac_meta::make_directory(&metadata)?;
     }
-    bivouac_meta::make_directory(&metadata_directory(first)).map_err(DaemonError::Meta)
+    let data = DataStore::open(&server.storage, deployment, server.id)?;
+    Ok((Arc::new(data), Replayed::open(&metadata, deployment)?))
 }
 
 /// Where in its first storage directory a server keeps the metadata.
-pub(crate) fn metadata_directory(storage: &Path) -> PathBuf {
+fn metadata_directory(storage: &Path) -> PathBuf {
     storage.join("meta")
 }
 

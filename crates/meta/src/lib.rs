@@ -51,4 +51,4 @@ mod store;
 mod teller;
 
 pub use error::OpenError;
-pub use store::{Caller, Counts, MetaStore, Observer, Options, Outside, make_directory};
+pub use store::{Caller, Counts, MetaStore, Observer, Options, Outside, Replayed, make_directory};
