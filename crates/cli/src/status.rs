@@ -97,6 +97,7 @@ struct Counters {
     bytes_written: u64,
     connections: u64,
     opens: u64,
+    damaged: u64,
 }
 
 /// The sums over the servers that answer.
@@ -121,6 +122,7 @@ impl From<Stats> for Counters {
             bytes_written: s.bytes_written,
             connections: s.connections,
             opens: s.opens,
+            damaged: s.damaged,
         }
     }
 }
@@ -137,6 +139,7 @@ impl Counters {
         self.bytes_written += other.bytes_written;
         self.connections += other.connections;
         self.opens += other.opens;
+        self.damaged += other.damaged;
     }
 
     fn operations(&self) -> u64 {
@@ -244,6 +247,8 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
                         .find(|s| s.state == "down")
                         .map_or(String::new(), |s| s.log.display().to_string())
                 ));
+            } else {
+                deployment.problem = damage(&deployment.servers);
             }
         }
         (State::Starting, Err(_)) if directory.lock().is_err() => deployment.state = Condition::Starting,
@@ -260,6 +265,23 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
     deployment.totals.servers_up = deployment.servers.iter().filter(|s| s.state == "up").count();
     deployment.totals.counters = sum(&deployment.servers);
     deployment
+}
+
+/// What servers have lost, in words.
+fn damage(servers: &[ServerStatus]) -> Option<String> {
+    let lines = servers.iter().filter_map(|server| {
+        let damaged = server.counters?.damaged;
+        (damaged > 0).then(|| {
+            format!(
+                "server {} has lost what it held of {}: reading it fails with EIO; log: {}",
+                server.id,
+                plural(usize::try_from(damaged).unwrap_or(usize::MAX), "file"),
+                server.log.display()
+            )
+        })
+    });
+    let lines: Vec<String> = lines.collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
 /// The sums over the servers that answer. Servers of one host whose storage lies beside each other share a file system: its

@@ -10,7 +10,7 @@ use crate::links::{Around, Links};
 use crate::order::{Order, Turn};
 use crate::serve;
 use bivouac_layout::{Epoch, Ino, Map, NodeId, ServerId, ServerState, ShardId};
-use bivouac_meta::{Caller, MetaStore, Observer, Options};
+use bivouac_meta::{Caller, MetaStore, Observer, Options, Replayed};
 use bivouac_node::VersionPage;
 use bivouac_proto::auth::{Credentials, Hello, Key, Role, Welcome};
 use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
@@ -30,6 +30,8 @@ pub(crate) struct Daemon {
     pub(crate) config: DaemonConfig,
     pub(crate) links: Arc<Links>,
     pub(crate) agent: Option<Agent>,
+    /// On servers, until the first map is installed.
+    replayed: Mutex<Option<Replayed>>,
     /// There once the first map was installed, on servers.
     pub(crate) meta: OnceLock<MetaStore<Around>>,
     pub(crate) controller: OnceLock<Controller>,
@@ -105,8 +107,15 @@ pub(crate) struct Session {
 }
 
 impl Daemon {
-    pub(crate) fn new(config: DaemonConfig, links: Arc<Links>, agent: Option<Agent>, boot: u64) -> Daemon {
+    pub(crate) fn new(
+        config: DaemonConfig,
+        links: Arc<Links>,
+        agent: Option<Agent>,
+        boot: u64,
+        meta: Option<Replayed>,
+    ) -> Daemon {
         Daemon {
+            replayed: Mutex::new(meta),
             config,
             links,
             agent,
@@ -249,19 +258,17 @@ impl Daemon {
 
     fn begin(&self, map: &Map) -> Result<(), Errno> {
         if let (Some(server), None) = (&self.config.server, self.meta.get()) {
-            let Some(storage) = server.storage.first() else {
-                return Err(Errno::INVAL);
-            };
+            let replayed = self.replayed.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let replayed = replayed.ok_or(Errno::IO)?;
             // The store asks for the map from its first moment on.
             self.links.learn(map.clone());
             let options =
                 Options { observer: self.version_page(server.id), ..Options::new(self.config.deployment) };
-            let store = MetaStore::open(&storage.join("meta"), options, Around(self.links.clone())).map_err(
-                |error| {
-                    tracing::error!(%error, "the metadata store does not open");
-                    Errno::IO
-                },
-            )?;
+            let around = Around::new(self.links.clone(), server.id);
+            let store = replayed.serve(options, around).map_err(|error| {
+                tracing::error!(%error, "the metadata store does not start");
+                Errno::IO
+            })?;
             store.adopt(map.shards_of(server.id))?;
             let _ = self.meta.set(store);
         }
@@ -324,6 +331,7 @@ impl Daemon {
             bytes_written: self.counters.written.load(Ordering::Relaxed),
             connections: self.counters.connections.load(Ordering::Relaxed),
             opens: counts.opens,
+            damaged: self.links.data.as_ref().map_or(0, |d| d.missing()),
         }
     }
 }

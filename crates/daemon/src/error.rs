@@ -28,6 +28,9 @@ pub enum DaemonError {
     /// The storage.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// The metadata's logs.
+    #[error(transparent)]
+    Meta(#[from] bivouac_meta::OpenError),
     /// The sockets.
     #[error(transparent)]
     Transport(#[from] TransportError),

@@ -70,7 +70,6 @@ fn serves(map: &Map, server: ServerId) -> bool {
 pub(crate) struct Links {
     key: Key,
     role: Role,
-    me: Option<ServerId>,
     map: RwLock<Arc<Map>>,
     epoch: AtomicU64,
     pools: Mutex<HashMap<ServerId, Vec<Link>>>,
@@ -85,19 +84,12 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    pub(crate) fn new(
-        key: Key,
-        role: Role,
-        me: Option<ServerId>,
-        first: Map,
-        data: Option<Arc<DataStore>>,
-        session: u64,
-    ) -> Links {
+    pub(crate) fn new(key: Key, role: Role, first: Map, data: Option<Arc<DataStore>>, session: u64) -> Links {
         let epoch = AtomicU64::new(first.epoch.0);
         let (map, pools) = (RwLock::new(Arc::new(first)), Mutex::default());
         let (slots, closing) = (AtomicU32::new(1), AtomicBool::new(false));
         let gone = Mutex::default();
-        Links { key, role, me, map, epoch, pools, session, slots, gone, closing, data }
+        Links { key, role, map, epoch, pools, session, slots, gone, closing, data }
     }
 
     /// The daemon stops: from now on a request that cannot be sent fails, also one that is under way.
@@ -385,24 +377,36 @@ fn errno(failure: Failure) -> Errno {
 }
 
 /// What the metadata store asks of the rest of the deployment.
-pub(crate) struct Around(pub(crate) Arc<Links>);
+pub(crate) struct Around {
+    links: Arc<Links>,
+    /// The server that the store belongs to: one without a number has no store.
+    me: ServerId,
+}
+
+impl Around {
+    pub(crate) fn new(links: Arc<Links>, me: ServerId) -> Around {
+        Around { links, me }
+    }
+}
 
 impl Outside for Around {
     fn map(&self) -> Arc<Map> {
-        self.0.map()
+        self.links.map()
     }
 
     fn me(&self) -> ServerId {
-        self.0.me.unwrap_or_default()
+        self.me
     }
 
     fn peer(&self, server: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
-        self.0.call(server, ShardId(0), &Request::Peer(request.clone()), &[], &mut []).map(|(reply, _)| reply)
+        self.links
+            .call(server, ShardId(0), &Request::Peer(request.clone()), &[], &mut [])
+            .map(|(reply, _)| reply)
     }
 
     fn peer_all(&self, servers: &[ServerId], request: &PeerRequest<'_>) -> Vec<Result<Reply, Failure>> {
         let body = encoded(&Request::Peer(request.clone()));
-        self.0.ask_each(&servers.iter().map(|server| (*server, body.clone())).collect::<Vec<_>>())
+        self.links.ask_each(&servers.iter().map(|server| (*server, body.clone())).collect::<Vec<_>>())
     }
 
     fn data(
@@ -412,22 +416,21 @@ impl Outside for Around {
         payload: &[u8],
         into: &mut [u8],
     ) -> Result<DataReply, Errno> {
-        if Some(server) == self.0.me {
-            return self.0.own_data(request, payload, into);
+        if server == self.me {
+            return self.links.own_data(request, payload, into);
         }
         let (reply, _) =
-            self.0.call(server, ShardId(0), &Request::Data(*request), payload, into).map_err(errno)?;
+            self.links.call(server, ShardId(0), &Request::Data(*request), payload, into).map_err(errno)?;
         data_reply(reply)
     }
 
     fn data_each(&self, requests: &[(ServerId, DataRequest)]) -> Vec<Result<DataReply, Errno>> {
-        let links = &self.0;
-        let others = requests.iter().filter(|(server, _)| Some(*server) != links.me);
+        let others = requests.iter().filter(|(server, _)| *server != self.me);
         let encoded: Vec<_> = others.map(|(server, r)| (*server, encoded(&Request::Data(*r)))).collect();
-        let mut answers = links.ask_each(&encoded).into_iter();
+        let mut answers = self.links.ask_each(&encoded).into_iter();
         let other = |answer: Result<Reply, Failure>| answer.map_err(errno).and_then(data_reply);
-        let answer = |(server, request): &(ServerId, DataRequest)| match Some(*server) == links.me {
-            true => links.own_data(request, &[], &mut []),
+        let answer = |(server, request): &(ServerId, DataRequest)| match *server == self.me {
+            true => self.links.own_data(request, &[], &mut []),
             false => answers.next().map_or(Err(Errno::IO), other),
         };
         requests.iter().map(answer).collect()
@@ -466,7 +469,7 @@ mod tests {
             generations: Vec::new(),
         };
         let key = Key([1; 32]);
-        let links = Links::new(key, Role::Agent(1), None, map, None, 1);
+        let links = Links::new(key, Role::Agent(1), map, None, 1);
         let begun = Instant::now();
         std::thread::scope(|scope| {
             let call = scope.spawn(|| links.meta_at(ServerId(1), &MetaRequest::EndSession { session: 1 }));

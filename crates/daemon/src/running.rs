@@ -1,17 +1,18 @@
 //! A daemon's life: start, wait, end.
 
 use crate::agent::{Agent, random};
-use crate::config::DaemonConfig;
+use crate::config::{DaemonConfig, ServerConfig};
 use crate::daemon::Daemon;
 use crate::error::DaemonError;
 use crate::links::Links;
 use crate::run_dir::RunDir;
-use bivouac_data::DataStore;
+use bivouac_data::{DataError, DataStore};
 use bivouac_layout::{Epoch, First, Map};
+use bivouac_meta::Replayed;
 use bivouac_proto::auth::Role;
 use bivouac_transport::{Endpoint, Server, ServerOptions};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A running daemon.
@@ -30,12 +31,13 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
     }
     let boot = random().map_err(|e| DaemonError::Thread(e.into()))?;
     let me = config.server.as_ref().map(|s| s.id);
-    let data = match &config.server {
-        Some(server) => Some(Arc::new(DataStore::open(&server.storage, config.deployment, server.id)?)),
+    let stores = match &config.server {
+        Some(server) => Some(open_stores(config.deployment, server)?),
         None => None,
     };
+    let (data, meta) = stores.unzip();
     let role = me.map_or(Role::Agent(boot), Role::Server);
-    let links = Arc::new(Links::new(config.key.clone(), role, me, no_map(&config), data, boot));
+    let links = Arc::new(Links::new(config.key.clone(), role, no_map(&config), data, boot));
     let mut endpoints = Vec::new();
     let agent = if config.agent {
         let (run_dir, table) = RunDir::create(&config)?;
@@ -48,13 +50,30 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
         endpoints.push(Endpoint::Unix(bivouac_node::server_socket(config.uid, &config.name, server.id)));
         endpoints.push(Endpoint::Tcp(server.listen));
     }
-    let daemon = Arc::new(Daemon::new(config, links, agent, boot));
+    let daemon = Arc::new(Daemon::new(config, links, agent, boot, meta));
     let server = Server::start(daemon.clone(), endpoints, ServerOptions::default())?;
     let address = server.local_addrs().iter().find_map(|endpoint| match endpoint {
         Endpoint::Tcp(address) => Some(*address),
         Endpoint::Unix(_) => None,
     });
     Ok(Running { address, daemon, server })
+}
+
+/// Opens a server's stores. The metadata's directory is made in a storage that is new, before the data store's identity: a
+/// storage with an identity always had one, and where it is missing, all names are lost, and the error says so.
+fn open_stores(deployment: u64, server: &ServerConfig) -> Result<(Arc<DataStore>, Replayed), DaemonError> {
+    let first = server.storage.first().ok_or(DataError::NoDirectory)?;
+    let metadata = metadata_directory(first);
+    if !server.storage.iter().any(|directory| DataStore::is_in(directory)) {
+        bivouac_meta::make_directory(&metadata)?;
+    }
+    let data = DataStore::open(&server.storage, deployment, server.id)?;
+    Ok((Arc::new(data), Replayed::open(&metadata, deployment)?))
+}
+
+/// Where in its first storage directory a server keeps the metadata.
+fn metadata_directory(storage: &Path) -> PathBuf {
+    storage.join("meta")
 }
 
 /// The map before the first map: epoch 0, nobody in it.
@@ -116,7 +135,7 @@ impl Running {
 
 /// Removes the metadata in a storage directory, and the directory itself if Bivouac made it.
 fn remove(directory: &Path, created: bool) {
-    if let Err(error) = std::fs::remove_dir_all(directory.join("meta"))
+    if let Err(error) = std::fs::remove_dir_all(metadata_directory(directory))
         && error.kind() != std::io::ErrorKind::NotFound
     {
         tracing::warn!(%error, path = %directory.display(), "metadata not removed");

@@ -6,11 +6,14 @@
 
 use crate::error::{DataError, to_errno};
 use crate::identity::{self, Identity};
+use crate::inventory::{self, Inventory};
 use crate::place::{self, SUBDIRECTORIES};
-use bivouac_layout::ServerId;
+use bivouac_layout::{Ino, ServerId};
+use bivouac_node::Boot;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{self, Access, AtFlags, FileType, FlockOperation, Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
+use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 
 const IDENTITY: &str = "bivouac-data";
@@ -32,6 +35,8 @@ pub(crate) struct Disk {
     _lock: OwnedFd,
     /// Number of the file system that it is on.
     pub(crate) device: u64,
+    /// Which sub-files there should be.
+    pub(crate) inventory: Inventory,
 }
 
 /// Opens, or makes, the directories of one store; the result is in the order of their positions. A failure leaves
@@ -250,7 +255,14 @@ impl Found {
             .map_err(|errno| setup("open", &self.path.join(TREE), errno))?;
         match (self.state, self.lock) {
             (State::Ready(identity), Some(lock)) => {
-                Ok(Disk { path: self.path, root: self.root, sub, identity, _lock: lock, device: self.device })
+                let mut found = Vec::new();
+                for_each_name(&sub, |_, _, ino| {
+                    found.push(ino);
+                    Ok(())
+                })?;
+                let inventory = Inventory::open(&self.root, Boot::current(), &found)?;
+                let (path, root, device) = (self.path, self.root, self.device);
+                Ok(Disk { path, root, sub, identity, _lock: lock, device, inventory })
             }
             _ => Err(setup("prepare", &self.path, Errno::INVAL)),
         }
@@ -261,13 +273,19 @@ impl Found {
         if self.drafted {
             // Nobody has written to the tree yet.
             let _ = remove_tree(&self.root, &self.path, |_, _| false);
-            let _ = fs::unlinkat(&self.root, DRAFT, AtFlags::empty());
-            let _ = fs::unlinkat(&self.root, IDENTITY, AtFlags::empty());
+            for name in [DRAFT, IDENTITY, inventory::NAME, inventory::DRAFT] {
+                let _ = fs::unlinkat(&self.root, name, AtFlags::empty());
+            }
         }
         if self.made {
             let _ = fs::rmdir(&self.path);
         }
     }
+}
+
+/// Whether a directory has the identity file of a store.
+pub(crate) fn is_ready(directory: &Path) -> bool {
+    fs::lstat(directory.join(IDENTITY)).is_ok()
 }
 
 impl Disk {
@@ -282,6 +300,10 @@ impl Disk {
                 place::directory(mixed, count) == index && place::subdirectory(mixed) == subdirectory
             })
         })?;
+        for journal in [inventory::NAME, inventory::DRAFT] {
+            gone(fs::unlinkat(&self.root, journal, AtFlags::empty()))
+                .map_err(|errno| setup("remove", &self.path.join(journal), errno))?;
+        }
         let removed = fs::unlinkat(&self.root, IDENTITY, AtFlags::empty());
         gone(removed).map_err(|errno| setup("remove", &self.path.join(IDENTITY), errno))?;
         if self.identity.made {
@@ -293,28 +315,38 @@ impl Disk {
 
     /// Calls `each` with the allocated bytes of every sub-file.
     pub(crate) fn for_each_allocated(&self, mut each: impl FnMut(u64)) -> Result<(), DataError> {
-        for subdirectory in 0..SUBDIRECTORIES {
-            let name = subdirectory_name(subdirectory);
-            let dir = fs::openat(&self.sub, name.as_str(), DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
-            for entry in fs::Dir::read_from(&dir)? {
-                let entry = entry?;
-                if place::parse_name(entry.file_name().to_bytes()).is_none() {
-                    continue;
-                }
-                match fs::statat(&dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) {
-                    Ok(stat) => each(u64::try_from(stat.st_blocks).unwrap_or(0) * 512),
-                    Err(Errno::NOENT) => {}
-                    Err(errno) => return Err(errno.into()),
-                }
+        for_each_name(&self.sub, |dir, name, _| match fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => {
+                each(u64::try_from(stat.st_blocks).unwrap_or(0) * 512);
+                Ok(())
             }
-        }
-        Ok(())
+            Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno),
+        })
     }
 
     /// The directory, as the user knows it.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Calls `each` with every sub-file of a tree: its directory, name and inode.
+fn for_each_name(
+    sub: &OwnedFd,
+    mut each: impl FnMut(&OwnedFd, &CStr, Ino) -> Result<(), Errno>,
+) -> Result<(), DataError> {
+    for subdirectory in 0..SUBDIRECTORIES {
+        let name = subdirectory_name(subdirectory);
+        let dir = fs::openat(sub, name.as_str(), DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
+        for entry in fs::Dir::read_from(&dir)? {
+            let entry = entry?;
+            if let Some(ino) = place::parse_name(entry.file_name().to_bytes()) {
+                each(&dir, entry.file_name(), ino)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The identity file or draft, if there is one; inside, what is wrong with it.

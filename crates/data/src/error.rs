@@ -1,6 +1,6 @@
 //! What can go wrong, and which error number a program sees for it.
 
-use bivouac_layout::ServerId;
+use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::Errno;
 use std::path::PathBuf;
 
@@ -10,6 +10,14 @@ pub enum DataError {
     /// The local file system failed an operation on a sub-file.
     #[error("the storage failed: {0}")]
     Io(Errno),
+    /// A sub-file is gone that was made here and that nobody removed.
+    #[error("the sub-file of inode {0} is gone although nobody removed it: what was in it is lost")]
+    Missing(Ino),
+    /// The journal of sub-files is not one.
+    #[error(
+        "the file `bivouac-made` in a storage directory is not Bivouac's, or of another version: restore it; to go on with the sub-files that are there, remove it"
+    )]
+    JournalUnknown,
     /// The operation would reach beyond [`bivouac_proto::attr::FILE_MAX`].
     #[error("beyond the largest file offset")]
     TooFar,
@@ -128,7 +136,11 @@ impl DataError {
             DataError::NoSpace(_) => Errno::NOSPC,
             DataError::InUse(_) => Errno::BUSY,
             DataError::Foreign { .. } | DataError::Occupied(_) => Errno::EXIST,
-            DataError::Damaged { .. } | DataError::WrongCount { .. } | DataError::Lost { .. } => Errno::IO,
+            DataError::Missing(_)
+            | DataError::JournalUnknown
+            | DataError::Damaged { .. }
+            | DataError::WrongCount { .. }
+            | DataError::Lost { .. } => Errno::IO,
         }
     }
 }

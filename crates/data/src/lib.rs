@@ -2,7 +2,7 @@
 //!
 //! A server keeps its blocks of a file in one sparse local file, the *sub-file*, at the file's own offsets. Its
 //! length is the end of the last byte that the server was given; holes are other servers' blocks, or were never
-//! written, and read as zeros. A missing sub-file is one of length 0.
+//! written, and read as zeros. A sub-file that was never made is one of length 0; one that is gone is an error.
 //!
 //! What this crate promises:
 //! - What [`DataStore::write`] returned as written is read by every later read, and only that much was stored:
@@ -23,6 +23,7 @@
 //! nobody removes).
 //!
 //! - `disk`: one storage directory: opening, identity, tree, removal. `identity` is the file's format.
+//! - `inventory`: which sub-files there should be, so that a lost one is told from a hole.
 //! - `place`: where in the directories a sub-file lies.
 //! - `cache`: the open descriptors.
 //! - `file`: one open sub-file.
@@ -33,6 +34,7 @@ mod disk;
 mod error;
 mod file;
 mod identity;
+mod inventory;
 mod place;
 mod seek;
 mod store;

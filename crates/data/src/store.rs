@@ -145,12 +145,16 @@ impl DataStore {
         }
     }
 
-    /// Cuts the sub-file to `size` bytes if it is longer; with `extend` also lengthens it, by a hole.
+    /// Cuts the sub-file to `size` bytes if it is longer; with `extend` also lengthens it, by a hole. Nothing is left to miss of a
+    /// sub-file that is gone when it is cut to 0.
     pub fn truncate(&self, ino: Ino, size: u64, extend: bool) -> Result<(), DataError> {
         if size > FILE_MAX {
             return Err(DataError::TooFar);
         }
-        let file = if extend && size > 0 { Some(self.made(ino)?) } else { self.existing(ino)? };
+        let file = match if extend && size > 0 { self.made(ino).map(Some) } else { self.existing(ino) } {
+            Err(DataError::Missing(_)) if size == 0 => return self.remove(ino),
+            file => file?,
+        };
         let Some(file) = file else { return Ok(()) };
         // Two at once could each see the length before the other and so lengthen what is to be cut.
         let _alone = self.lock_truncations(ino);
@@ -216,13 +220,13 @@ impl DataStore {
     pub fn remove(&self, ino: Ino) -> Result<(), DataError> {
         let mixed = place::mix(ino);
         let path = SubPath::new(ino, mixed);
-        let removed = fs::unlinkat(&self.disk(mixed)?.sub, path.as_c_str(), AtFlags::empty());
-        // In this order: see the cache.
-        self.cache.removed(mixed);
-        match removed {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
+        let disk = self.disk(mixed)?;
+        disk.inventory.remove(ino, || {
+            let removed = fs::unlinkat(&disk.sub, path.as_c_str(), AtFlags::empty());
+            // In this order: see the cache.
+            self.cache.removed(mixed);
+            removed
+        })
     }
 
     /// A descriptor of the sub-file to hand to another process, open for reading and writing, close-on-exec, and sharing
@@ -230,7 +234,7 @@ impl DataStore {
     pub fn pass(&self, ino: Ino, create: bool) -> Result<OwnedFd, DataError> {
         let mixed = place::mix(ino);
         let path = SubPath::new(ino, mixed);
-        self.open_descriptor(mixed, &path, create)?.ok_or(DataError::Io(bivouac_proto::Errno::NOENT))
+        self.open_descriptor(ino, mixed, &path, create)?.ok_or(DataError::Io(bivouac_proto::Errno::NOENT))
     }
 
     /// How full the storage is.
@@ -254,6 +258,16 @@ impl DataStore {
             space.available = space.available.saturating_add(available.saturating_mul(unit));
         }
         Ok(space)
+    }
+
+    /// How many sub-files are known to be gone although nobody removed them.
+    pub fn missing(&self) -> u64 {
+        self.disks.iter().map(|disk| disk.inventory.missing()).sum()
+    }
+
+    /// Whether a store was made in this directory.
+    pub fn is_in(directory: &Path) -> bool {
+        disk::is_ready(directory)
     }
 
     /// Bytes allocated to all sub-files. Found by looking at every one (about a second for a million) and remembered for
@@ -318,7 +332,7 @@ impl DataStore {
         };
         let path = SubPath::new(ino, mixed);
         loop {
-            let Some(descriptor) = self.open_descriptor(mixed, &path, create)? else {
+            let Some(descriptor) = self.open_descriptor(ino, mixed, &path, create)? else {
                 return Ok(None);
             };
             let file = Arc::new(SubFile::new(descriptor));
@@ -334,30 +348,36 @@ impl DataStore {
         }
     }
 
-    /// Opens a sub-file past the cache; `None` if there is none and none is to be made.
+    /// Opens a sub-file past the cache; `None` if there is none and none is to be made. One that is gone is an error.
     fn open_descriptor(
         &self,
+        ino: Ino,
         mixed: u64,
         path: &SubPath,
         create: bool,
     ) -> Result<Option<OwnedFd>, DataError> {
-        let sub = &self.disk(mixed)?.sub;
-        let mut flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        flags.set(OFlags::CREATE, create);
-        let open = || fs::openat(sub, path.as_c_str(), flags, Mode::RUSR | Mode::WUSR);
-        let opened = match open() {
-            Err(Errno::MFILE | Errno::NFILE) => {
-                // Connections need descriptors, too: give back all that are not in use at the moment.
-                self.cache.clear();
-                open()
+        let disk = self.disk(mixed)?;
+        let open = |make: bool| {
+            let mut flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            flags.set(OFlags::CREATE, make);
+            let open = || fs::openat(&disk.sub, path.as_c_str(), flags, Mode::RUSR | Mode::WUSR);
+            match open() {
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    // Connections need descriptors, too: give back all that are not in use at the moment.
+                    self.cache.clear();
+                    open()
+                }
+                // A subdirectory is missing: the store is damaged, and the program must not take it for a missing file.
+                Err(Errno::NOENT) if make => Err(Errno::IO),
+                opened => opened,
             }
-            opened => opened,
         };
-        match opened {
+        if create {
+            return disk.inventory.open_or_make(ino, open).map(Some);
+        }
+        match open(false) {
             Ok(descriptor) => Ok(Some(descriptor)),
-            Err(Errno::NOENT) if !create => Ok(None),
-            // A subdirectory is missing: the store is damaged, and the program must not take it for a missing file.
-            Err(Errno::NOENT) => Err(Errno::IO.into()),
+            Err(Errno::NOENT) => disk.inventory.look_again(ino, || open(false)),
             Err(errno) => Err(errno.into()),
         }
     }
@@ -369,9 +389,11 @@ impl DataStore {
             return Ok(Some(fs::fstat(&file)?));
         }
         let path = SubPath::new(ino, mixed);
-        match fs::statat(&self.disk(mixed)?.sub, path.as_c_str(), AtFlags::SYMLINK_NOFOLLOW) {
+        let disk = self.disk(mixed)?;
+        let look = || fs::statat(&disk.sub, path.as_c_str(), AtFlags::SYMLINK_NOFOLLOW);
+        match look() {
             Ok(stat) => Ok(Some(stat)),
-            Err(Errno::NOENT) => Ok(None),
+            Err(Errno::NOENT) => disk.inventory.look_again(ino, look),
             Err(errno) => Err(errno.into()),
         }
     }
@@ -381,8 +403,11 @@ impl DataStore {
             let mixed = place::mix(ino);
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY | OFlags::NOFOLLOW;
             let path = SubPath::new(ino, mixed);
-            let parent = fs::openat(&self.disk(mixed)?.sub, path.parent(), flags, Mode::empty())?;
-            Ok(fs::fsync(&parent)?)
+            let disk = self.disk(mixed)?;
+            let parent = fs::openat(&disk.sub, path.parent(), flags, Mode::empty())?;
+            fs::fsync(&parent)?;
+            disk.inventory.synced(ino);
+            Ok(())
         })
     }
 

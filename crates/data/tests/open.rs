@@ -36,6 +36,48 @@ fn all_is_found_again_whatever_the_order() {
 }
 
 #[test]
+fn a_sub_file_that_somebody_removed_is_an_error_and_no_hole() {
+    for memory in common::places() {
+        let place = memory.path().join("store");
+        let data = store(&place);
+        for n in 1..=3 {
+            data.write(Ino(n), 0, b"content", n == 1).unwrap();
+        }
+        let file = |n: u64| {
+            let name = format!("{n:016x}");
+            let found = listing(&place).into_iter().find(|path| path.ends_with(&name));
+            found.expect("a sub-file")
+        };
+        drop(data);
+        for n in [1, 2] {
+            fs::remove_file(file(n)).unwrap();
+        }
+        let data = store(&place);
+        assert_eq!(data.missing(), 2);
+        for n in [1, 2] {
+            let gone = DataError::Missing(Ino(n));
+            assert_eq!(data.read(Ino(n), 0, &mut [0; 7]), Err(gone.clone()));
+            assert_eq!(data.read_file(Ino(n)).err(), Some(gone.clone()));
+            assert_eq!(data.extent(Ino(n)).err(), Some(gone.clone()));
+            assert_eq!(data.write(Ino(n), 0, b"x", false), Err(gone.clone()), "it is not made anew");
+            assert_eq!(data.truncate(Ino(n), 3, true), Err(gone.clone()));
+            assert_eq!(data.sync(Ino(n)), Err(gone.clone()));
+            assert_eq!(data.pass(Ino(n), true).err(), Some(gone.clone()));
+            assert_eq!(gone.errno(), bivouac_proto::Errno::IO);
+        }
+        assert_eq!(data.read(Ino(4), 0, &mut [0; 7]), Ok(0), "what never was is a hole");
+        assert_eq!(data.read(Ino(3), 0, &mut [0; 7]), Ok(7));
+        // What nobody needs any more is not missed.
+        data.remove(Ino(1)).unwrap();
+        data.truncate(Ino(2), 0, false).unwrap();
+        assert_eq!(data.missing(), 0);
+        data.write(Ino(2), 0, b"new", false).unwrap();
+        data.destroy().unwrap();
+        assert!(!place.exists(), "{:?}", listing(&place));
+    }
+}
+
+#[test]
 fn another_deployments_or_servers_storage_is_refused() {
     let place = tempfile::tempdir().unwrap();
     drop(store(place.path()));

@@ -33,7 +33,7 @@ pub enum OpenError {
     /// A log is damaged before its end, so that acknowledged changes would be lost.
     #[error(
         "{path} is damaged at byte {offset} of {length} and holds acknowledged changes after that. Restore the file from \
-         a copy; to go on without those changes, cut it there with `truncate -s {offset} {path}`"
+         a copy; to go on without those changes, cut it there with `truncate -s {offset} {path}` and remove {mark}"
     )]
     Damaged {
         /// The file.
@@ -42,7 +42,60 @@ pub enum OpenError {
         offset: u64,
         /// Length of the file, bytes.
         length: u64,
+        /// The mark beside it.
+        mark: PathBuf,
     },
+    /// A log ends before the end of what was acknowledged.
+    #[error(
+        "{path} ends at byte {length}, but had {owed} bytes: acknowledged changes are missing. Restore the file from a \
+         copy; to go on with what is there, remove {mark}"
+    )]
+    Short {
+        /// The file.
+        path: PathBuf,
+        /// Where its last whole record ends, bytes.
+        length: u64,
+        /// How long it must be, bytes.
+        owed: u64,
+        /// The mark that says so.
+        mark: PathBuf,
+    },
+    /// There is no log where one was.
+    #[error(
+        "{path} is missing (0 bytes), but had {owed} bytes: the names and files in it are gone. Restore the file from a \
+         copy; to go on without them, remove {mark}"
+    )]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// How long it must be, bytes.
+        owed: u64,
+        /// The mark that says so.
+        mark: PathBuf,
+    },
+    /// A log is not the one that was in use last: an older copy, most likely.
+    #[error(
+        "{path} is not the log that was in use last, but an older copy: acknowledged changes are missing. Restore the \
+         newest copy; to go on with what is there, remove {mark}"
+    )]
+    Outdated {
+        /// The file.
+        path: PathBuf,
+        /// The mark that says so.
+        mark: PathBuf,
+    },
+    /// The mark of a log cannot be understood, so that nobody knows whether the log is whole.
+    #[error(
+        "{0} is damaged, so that it cannot be told whether the log beside it is whole. Restore the file from a copy; \
+         to go on with the log as it is, remove {0}"
+    )]
+    MarkDamaged(PathBuf),
+    /// The directory with all logs is gone.
+    #[error(
+        "{0} is missing: all names and small files of this server were in it. Restore the directory from a copy; to begin \
+         anew without them, make it, empty"
+    )]
+    NoDirectory(PathBuf),
 }
 
 impl OpenError {

@@ -5,7 +5,8 @@
 //! through [`Outside`], so that a cluster of stores can run in one process and be broken there at will.
 //!
 //! - [`MetaStore`]: the face: open, adopt, serve, close.
-//! - `partition`, `log`: locking and logging. 64 partitions, each a mutex over its shards and one log file.
+//! - `partition`, `log`: locking and logging. 64 partitions, each a mutex over its shards and one log file. `mark`: how long
+//!   each log is known to have been, so that a log that was cut is told from a whole one.
 //! - `shard`, `record`: what is in memory; `entries`, `inodes` and `runs`: how that takes little of it.
 //!   `mutation`: the one way in which it changes. `draft`: changes in the making.
 //! - `names`, `listing`, `attrs`, `access`: entries and attributes, one shard at a time.
@@ -40,6 +41,7 @@ mod listing;
 mod locking;
 mod locks;
 mod log;
+mod mark;
 mod moves;
 mod mutation;
 mod names;
@@ -56,4 +58,4 @@ mod teller;
 mod truncate;
 
 pub use error::OpenError;
-pub use store::{Caller, Counts, MetaStore, Observer, Options, Outside};
+pub use store::{Caller, Counts, MetaStore, Observer, Options, Outside, Replayed, make_directory};

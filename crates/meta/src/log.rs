@@ -4,10 +4,13 @@
 //! counts whole or not at all. The checksum covers the file's revision and the record's place in it, so that remains of
 //! earlier, failed writes are never taken for records. A snapshot is the same file, written anew and renamed over the old.
 //!
-//! The log survives the death of its process after every append, and the loss of power after [`Log::sync_handle`]'s
-//! file was synced. Space is allocated ahead, so that changes that free something go through on a full storage.
+//! The log survives the death of its process after every append, and the loss of power after [`Log::to_sync`]
+//! was synced. Space is allocated ahead, so that changes that free something go through on a full storage. Beside it lies its
+//! [mark](crate::mark), by which a log that has become shorter, or is gone, is told from one that ends there.
 
 use crate::error::{LogError, OpenError};
+use crate::mark::{Mark, Owed};
+use bivouac_node::Boot;
 use rustix::fs::FallocateFlags;
 use std::fs::File;
 use std::io::{self, Read};
@@ -38,14 +41,43 @@ pub(crate) struct Identity {
 /// A log, open for appending.
 #[derive(Debug)]
 pub(crate) struct Log {
-    file: Arc<File>,
     path: PathBuf,
     identity: Identity,
-    revision: u64,
+    file: Revision,
+    mark: Mark,
+}
+
+/// The file of a log: the one that has its name, or one that is to get it.
+#[derive(Debug)]
+struct Revision {
+    number: u64,
+    file: Arc<File>,
     /// Where the next record goes.
     end: u64,
     /// Space is allocated up to here; `u64::MAX` where the storage cannot.
     allocated: u64,
+    /// Whether its name is on stable storage.
+    name_synced: bool,
+}
+
+/// What is to be synced for a log to survive the loss of power, so that the log need not be held meanwhile.
+#[derive(Debug)]
+pub(crate) struct ToSync {
+    file: Arc<File>,
+    /// The directory, if the log's name is not on stable storage.
+    directory: Option<PathBuf>,
+    revision: u64,
+    end: u64,
+}
+
+impl ToSync {
+    /// Syncs it. [`Log::synced`] is to be told then.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        if let Some(directory) = &self.directory {
+            File::open(directory)?.sync_all()?;
+        }
+        self.file.sync_data()
+    }
 }
 
 impl Log {
@@ -53,87 +85,44 @@ impl Log {
     pub(crate) fn open(
         path: &Path,
         identity: Identity,
+        boot: Option<Boot>,
         mut replay: impl FnMut(&[u8]) -> bool,
     ) -> Result<Log, OpenError> {
         // A snapshot that was not finished is nothing.
         let _ = std::fs::remove_file(temporary(path));
+        let mark_path = path.with_extension("mark");
+        let mut mark = Mark::open(&mark_path, identity, boot)?;
         let mut file = match File::options().read(true).write(true).open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Log::create(path, identity, 1, std::iter::empty::<Vec<u8>>())
-                    .map_err(|e| OpenError::io(path)(e.into()));
+                if let Some(owed) = mark.least() {
+                    return Err(OpenError::Missing { path: path.into(), owed, mark: mark_path });
+                }
+                let file = Revision::create(path, identity, 1, std::iter::empty::<Vec<u8>>(), &mut mark)
+                    .map_err(|e| OpenError::io(path)(e.into()))?;
+                return Ok(Log { path: path.into(), identity, file, mark });
             }
             Err(error) => return Err(OpenError::io(path)(error)),
         };
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(OpenError::io(path))?;
-        let revision = check_header(path, identity, &bytes)?;
-        let mut at = HEADER;
-        while at < bytes.len() {
-            match body_at(&bytes, at, revision) {
-                Some(body) if replay(body) => at += PREFIX + body.len(),
-                // A whole record that makes no sense, or damage with records behind it: stop rather than lose them.
-                Some(_) => return Err(damaged(path, at, bytes.len())),
-                None if has_record_after(&bytes, at, revision) => {
-                    return Err(damaged(path, at, bytes.len()));
-                }
-                None => {
-                    tracing::info!(path = %path.display(), at, "dropped an unfinished record at the log's end");
-                    break;
-                }
-            }
+        let short =
+            |length: u64, owed| OpenError::Short { path: path.into(), length, owed, mark: mark_path.clone() };
+        if let Some(owed) = mark.least().filter(|owed| *owed > bytes.len() as u64) {
+            return Err(short(bytes.len() as u64, owed));
         }
-        file.set_len(at as u64).map_err(OpenError::io(path))?;
-        Ok(Log {
-            file: Arc::new(file),
-            path: path.into(),
-            identity,
-            revision,
-            end: at as u64,
-            allocated: at as u64,
-        })
-    }
-
-    /// Writes a new log next to `path` and renames it there. The result is synced.
-    fn create<B: AsRef<[u8]>>(
-        path: &Path,
-        identity: Identity,
-        revision: u64,
-        bodies: impl IntoIterator<Item = B>,
-    ) -> Result<Log, LogError> {
-        let temporary = temporary(path);
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&temporary)?;
-        let mut log = Log {
-            file: Arc::new(file),
-            path: path.into(),
-            identity,
-            revision,
-            end: HEADER as u64,
-            allocated: 0,
-        };
-        let written = (|| {
-            log.file.write_all_at(&header(identity, revision), 0)?;
-            let mut record = Vec::new();
-            for body in bodies {
-                record.clear();
-                record.extend_from_slice(&[0; PREFIX]);
-                record.extend_from_slice(body.as_ref());
-                // On a full storage a snapshot does without space ahead.
-                log.append(&mut record, true)?;
-            }
-            log.reserve(0, revision > 1)?;
-            log.file.sync_data()?;
-            std::fs::rename(&temporary, path)?;
-            if let Some(dir) = path.parent() {
-                File::open(dir)?.sync_all()?;
-            }
-            Ok(())
-        })();
-        if let Err(error) = written {
-            let _ = std::fs::remove_file(&temporary);
-            return Err(error);
+        let number = check_header(path, identity, &bytes)?;
+        let end = replay_all(path, &bytes, number, &mut replay)?;
+        match mark.owed(number) {
+            Owed::Bytes(owed) if owed > end => return Err(short(end, owed)),
+            Owed::Another => return Err(OpenError::Outdated { path: path.into(), mark: mark_path }),
+            Owed::Bytes(_) | Owed::Unknown => {}
         }
-        Ok(log)
+        file.set_len(end).map_err(OpenError::io(path))?;
+        mark.begin(number, end);
+        // Its name is as old as the log, or was left unsynced by a crash: nobody knows.
+        let file = Revision { number, file: Arc::new(file), end, allocated: end, name_synced: false };
+        Ok(Log { path: path.into(), identity, file, mark })
     }
 
     /// Replaces the log by one that holds `bodies` only. On failure the old one stays.
@@ -141,19 +130,14 @@ impl Log {
         &mut self,
         bodies: impl IntoIterator<Item = B>,
     ) -> Result<(), LogError> {
-        *self = Log::create(&self.path, self.identity, self.revision + 1, bodies)?;
+        let number = self.file.number + 1;
+        self.file = Revision::create(&self.path, self.identity, number, bodies, &mut self.mark)?;
         Ok(())
     }
 
     /// Gives the space that is allocated ahead back, for a snapshot on a full storage to use.
     pub(crate) fn release_reserve(&mut self) {
-        if self.allocated == u64::MAX || self.allocated <= self.end {
-            return;
-        }
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if rustix::fs::fallocate(&self.file, flags, self.end, self.allocated - self.end).is_ok() {
-            self.allocated = self.end;
-        }
+        self.file.release_reserve();
     }
 
     /// Starts a record in `buffer`: the body is to be appended to it, then [`Log::append`] writes it.
@@ -165,6 +149,90 @@ impl Log {
     /// Writes a started record. `frees`: the change makes room, and may take what is kept for that. When it fails the
     /// log is as before.
     pub(crate) fn append(&mut self, record: &mut [u8], frees: bool) -> Result<(), LogError> {
+        self.file.append(record, frees)?;
+        self.mark.committed(self.file.number, self.file.end);
+        Ok(())
+    }
+
+    /// What is to be synced so that everything appended so far survives the loss of power.
+    pub(crate) fn to_sync(&self) -> ToSync {
+        let directory = self.path.parent().filter(|_| !self.file.name_synced).map(Path::to_owned);
+        ToSync { file: self.file.file.clone(), directory, revision: self.file.number, end: self.file.end }
+    }
+
+    /// Takes note of what was synced. (A log that was replaced meanwhile is synced as a whole.)
+    pub(crate) fn synced(&mut self, done: &ToSync) {
+        if done.revision == self.file.number {
+            self.file.name_synced = true;
+            self.mark.replaced();
+            self.mark.synced(done.revision, done.end);
+        }
+    }
+
+    /// Bytes in the log.
+    pub(crate) fn len(&self) -> u64 {
+        self.file.end
+    }
+
+    /// Where it lies.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Revision {
+    /// Writes a new log next to `path` and renames it there. The result is synced. On failure the log that had the name
+    /// before still has it.
+    fn create<B: AsRef<[u8]>>(
+        path: &Path,
+        identity: Identity,
+        number: u64,
+        bodies: impl IntoIterator<Item = B>,
+        mark: &mut Mark,
+    ) -> Result<Revision, LogError> {
+        let temporary = temporary(path);
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&temporary)?;
+        let file = Arc::new(file);
+        let mut made = Revision { number, file, end: HEADER as u64, allocated: 0, name_synced: false };
+        let renamed = made.fill(identity, bodies).and_then(|()| {
+            mark.announce(number, made.end)?;
+            Ok(std::fs::rename(&temporary, path)?)
+        });
+        if let Err(error) = renamed {
+            let _ = std::fs::remove_file(&temporary);
+            return Err(error);
+        }
+        // From here on it is the log, whatever fails: who reads the directory finds it.
+        match path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all()) {
+            Ok(()) => {
+                made.name_synced = true;
+                mark.replaced();
+            }
+            // Whoever syncs the log tries again, and hears of it.
+            Err(error) => tracing::warn!(%error, path = %path.display(), "a log's name is not synced"),
+        }
+        Ok(made)
+    }
+
+    /// Writes header and records, and syncs them.
+    fn fill<B: AsRef<[u8]>>(
+        &mut self,
+        identity: Identity,
+        bodies: impl IntoIterator<Item = B>,
+    ) -> Result<(), LogError> {
+        self.file.write_all_at(&header(identity, self.number), 0)?;
+        let mut record = Vec::new();
+        for body in bodies {
+            Log::start(&mut record);
+            record.extend_from_slice(body.as_ref());
+            // On a full storage a snapshot does without space ahead.
+            self.append(&mut record, true)?;
+        }
+        self.reserve(0, self.number > 1)?;
+        Ok(self.file.sync_data()?)
+    }
+
+    fn append(&mut self, record: &mut [u8], frees: bool) -> Result<(), LogError> {
         let Some((prefix, body)) = record.split_at_mut_checked(PREFIX) else {
             return Err(LogError::Full);
         };
@@ -172,7 +240,7 @@ impl Log {
             return Err(LogError::Full);
         }
         prefix[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
-        prefix[4..].copy_from_slice(&checksum(body, self.revision, self.end).to_le_bytes());
+        prefix[4..].copy_from_slice(&checksum(body, self.number, self.end).to_le_bytes());
         let length = record.len() as u64;
         self.reserve(length, frees)?;
         // A write that stops short leaves an invalid tail, which the next one overwrites.
@@ -199,20 +267,38 @@ impl Log {
         Ok(())
     }
 
-    /// The file to sync, without holding the log meanwhile. After [`Log::replace`] the old one need not be.
-    pub(crate) fn sync_handle(&self) -> Arc<File> {
-        self.file.clone()
+    fn release_reserve(&mut self) {
+        if self.allocated == u64::MAX || self.allocated <= self.end {
+            return;
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if rustix::fs::fallocate(&self.file, flags, self.end, self.allocated - self.end).is_ok() {
+            self.allocated = self.end;
+        }
     }
+}
 
-    /// Bytes in the log.
-    pub(crate) fn len(&self) -> u64 {
-        self.end
+/// Hands the records behind the header to `replay`, and says where they end.
+fn replay_all(
+    path: &Path,
+    bytes: &[u8],
+    revision: u64,
+    replay: &mut impl FnMut(&[u8]) -> bool,
+) -> Result<u64, OpenError> {
+    let mut at = HEADER;
+    while at < bytes.len() {
+        match body_at(bytes, at, revision) {
+            Some(body) if replay(body) => at += PREFIX + body.len(),
+            // A whole record that makes no sense, or damage with records behind it: stop rather than lose them.
+            Some(_) => return Err(damaged(path, at, bytes.len())),
+            None if has_record_after(bytes, at, revision) => return Err(damaged(path, at, bytes.len())),
+            None => {
+                tracing::info!(path = %path.display(), at, "dropped an unfinished record at the log's end");
+                break;
+            }
+        }
     }
-
-    /// Where it lies.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
+    Ok(at as u64)
 }
 
 fn temporary(path: &Path) -> PathBuf {
@@ -220,7 +306,8 @@ fn temporary(path: &Path) -> PathBuf {
 }
 
 fn damaged(path: &Path, at: usize, length: usize) -> OpenError {
-    OpenError::Damaged { path: path.into(), offset: at as u64, length: length as u64 }
+    let mark = path.with_extension("mark");
+    OpenError::Damaged { path: path.into(), offset: at as u64, length: length as u64, mark }
 }
 
 fn header(identity: Identity, revision: u64) -> [u8; HEADER] {
@@ -302,91 +389,4 @@ fn has_record_after(bytes: &[u8], at: usize, revision: u64) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const IDENTITY: Identity = Identity { deployment: 7, partition: 3 };
-
-    fn add(log: &mut Log, body: &[u8]) {
-        let mut record = Vec::new();
-        Log::start(&mut record);
-        record.extend_from_slice(body);
-        log.append(&mut record, false).unwrap();
-    }
-
-    fn read(path: &Path) -> Result<Vec<Vec<u8>>, OpenError> {
-        let mut found = Vec::new();
-        Log::open(path, IDENTITY, |body| {
-            found.push(body.to_vec());
-            true
-        })?;
-        Ok(found)
-    }
-
-    #[test]
-    fn a_log_cut_at_any_byte_keeps_every_whole_record() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("partition.log");
-        let mut log = Log::open(&path, IDENTITY, |_| true).unwrap();
-        let bodies: Vec<Vec<u8>> = (1..20u8).map(|n| vec![n; n as usize * 3]).collect();
-        let mut ends = Vec::new();
-        for body in &bodies {
-            add(&mut log, body);
-            ends.push(log.len());
-        }
-        let whole = std::fs::read(&path).unwrap();
-        for cut in HEADER..=whole.len() {
-            std::fs::write(&path, &whole[..cut]).unwrap();
-            let expected = ends.iter().filter(|end| **end <= cut as u64).count();
-            assert_eq!(read(&path).unwrap(), bodies[..expected], "cut at {cut}");
-        }
-    }
-
-    #[test]
-    fn damage_before_the_end_is_refused_and_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("partition.log");
-        let mut log = Log::open(&path, IDENTITY, |_| true).unwrap();
-        for n in 0..10u8 {
-            add(&mut log, &[n; 40]);
-        }
-        let whole = std::fs::read(&path).unwrap();
-        for at in HEADER..whole.len() - 48 {
-            let mut bytes = whole.clone();
-            bytes[at] ^= 0x10;
-            std::fs::write(&path, &bytes).unwrap();
-            let record = HEADER + (at - HEADER) / 48 * 48;
-            match read(&path) {
-                Err(OpenError::Damaged { offset, .. }) => assert_eq!(offset, record as u64),
-                other => panic!("damage at {at} gave {other:?}"),
-            }
-        }
-    }
-
-    #[test]
-    fn logs_of_others_are_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("partition.log");
-        Log::open(&path, IDENTITY, |_| true).unwrap();
-        for other in [Identity { deployment: 8, ..IDENTITY }, Identity { partition: 4, ..IDENTITY }] {
-            assert!(matches!(Log::open(&path, other, |_| true), Err(OpenError::Foreign { .. })));
-        }
-        std::fs::write(&path, b"something else entirely, and long enough to be a header").unwrap();
-        assert!(matches!(Log::open(&path, IDENTITY, |_| true), Err(OpenError::Foreign { .. })));
-    }
-
-    #[test]
-    fn a_replaced_log_holds_the_snapshot_and_what_follows() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("partition.log");
-        let mut log = Log::open(&path, IDENTITY, |_| true).unwrap();
-        add(&mut log, b"old");
-        log.replace([b"snapshot"]).unwrap();
-        add(&mut log, b"new");
-        drop(log);
-        // Half a snapshot lies around.
-        std::fs::write(temporary(&path), b"half").unwrap();
-        assert_eq!(read(&path).unwrap(), [b"snapshot".to_vec(), b"new".to_vec()]);
-        assert!(!temporary(&path).exists());
-    }
-}
+mod tests;

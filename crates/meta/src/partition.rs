@@ -14,6 +14,7 @@ use crate::mutation::{Batch, Mutation, WHOLE_SERVER};
 use crate::shard::{Opened, Shard};
 use crate::store::Observer;
 use bivouac_layout::{Ino, ShardId};
+use bivouac_node::Boot;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Time};
 use std::collections::BTreeMap;
@@ -118,6 +119,45 @@ fn write(log: &mut Log, record: &mut Vec<u8>, batch: &Batch, frees: bool) -> Res
     Ok(())
 }
 
+/// All logs of a server, replayed, and not in use yet.
+#[derive(Debug)]
+pub(crate) struct Logs(Vec<Partition>);
+
+impl Logs {
+    /// Replays all logs in `dir`.
+    pub(crate) fn replay(dir: &Path, deployment: u64) -> Result<Logs, OpenError> {
+        let boot = Boot::current();
+        let replay = |number| Partition::replay(dir, Identity { deployment, partition: number }, boot);
+        (0..PARTITIONS as u32).map(replay).collect::<Result<_, _>>().map(Logs)
+    }
+}
+
+impl Partition {
+    fn replay(dir: &Path, identity: Identity, boot: Option<Boot>) -> Result<Partition, OpenError> {
+        let path = dir.join(format!("partition-{:02}.log", identity.partition));
+        let mut shards: BTreeMap<u16, Shard> = BTreeMap::new();
+        let mut starts = 0;
+        let log = Log::open(&path, identity, boot, |body| {
+            let Ok(batch) = bivouac_proto::decode::<Batch>(body) else {
+                return false;
+            };
+            if batch.shard == WHOLE_SERVER {
+                for mutation in batch.mutations {
+                    if let Mutation::Starts(count) = mutation {
+                        starts = count;
+                    }
+                }
+            } else {
+                let shard = shards.entry(batch.shard).or_default();
+                batch.mutations.into_iter().for_each(|m| shard.apply(m));
+            }
+            true
+        })?;
+        let (record, waiting, compacted, compact_at) = (Vec::new(), 0, 0, COMPACT_AT);
+        Ok(Partition { shards, starts, log, compact_at, compacted, record, waiting })
+    }
+}
+
 /// All partitions of a server.
 pub(crate) struct Partitions {
     partitions: Vec<(Mutex<Partition>, Condvar)>,
@@ -132,46 +172,21 @@ pub(crate) struct Partitions {
 }
 
 impl Partitions {
-    /// Replays all logs in `dir`. `compact_at`: see [`COMPACT_AT`], which is the default.
-    pub(crate) fn open(
-        dir: &Path,
-        deployment: u64,
+    /// Takes replayed logs into use. `compact_at`: see [`COMPACT_AT`], which is the default.
+    pub(crate) fn new(
+        logs: Logs,
         patience: Duration,
         grace: Instant,
         compact_at: Option<u64>,
         keeper: Arc<Keeper>,
-    ) -> Result<Partitions, OpenError> {
-        let mut partitions = Vec::with_capacity(PARTITIONS);
-        for number in 0..PARTITIONS {
-            let path = dir.join(format!("partition-{number:02}.log"));
-            let mut shards: BTreeMap<u16, Shard> = BTreeMap::new();
-            let mut starts = 0;
-            let identity = Identity { deployment, partition: number as u32 };
-            let log = Log::open(&path, identity, |body| {
-                let Ok(batch) = bivouac_proto::decode::<Batch>(body) else {
-                    return false;
-                };
-                if batch.shard == WHOLE_SERVER {
-                    for mutation in batch.mutations {
-                        if let Mutation::Starts(count) = mutation {
-                            starts = count;
-                        }
-                    }
-                } else {
-                    let shard = shards.entry(batch.shard).or_default();
-                    batch.mutations.into_iter().for_each(|m| shard.apply(m));
-                }
-                true
-            })?;
-            for shard in shards.values_mut() {
-                revive(shard, grace);
-            }
-            let compact_at = compact_at.unwrap_or(COMPACT_AT).max(log.len());
-            let (record, waiting, compacted) = (Vec::new(), 0, 0);
-            let partition = Partition { shards, starts, log, compact_at, compacted, record, waiting };
-            partitions.push((Mutex::new(partition), Condvar::new()));
-        }
-        Ok(Partitions { partitions, patience, observer: None, removed: AtomicUsize::new(0), keeper })
+    ) -> Partitions {
+        let in_use = |mut partition: Partition| {
+            partition.shards.values_mut().for_each(|shard| revive(shard, grace));
+            partition.compact_at = compact_at.unwrap_or(COMPACT_AT).max(partition.log.len());
+            (Mutex::new(partition), Condvar::new())
+        };
+        let partitions = logs.0.into_iter().map(in_use).collect();
+        Partitions { partitions, patience, observer: None, removed: AtomicUsize::new(0), keeper }
     }
 
     /// Whether so much was removed that its memory should be given back; says so once.
@@ -324,8 +339,11 @@ impl Partitions {
 
     /// Puts the log of a shard on stable storage, without keeping its users out meanwhile.
     pub(crate) fn sync(&self, id: ShardId) -> Result<(), LogError> {
-        let file = self.lock(id.0 as usize).log.sync_handle();
-        Ok(file.sync_data()?)
+        let number = id.0 as usize;
+        let to_sync = self.lock(number).log.to_sync();
+        to_sync.sync()?;
+        self.lock(number).log.synced(&to_sync);
+        Ok(())
     }
 
     /// Puts all logs on stable storage.

@@ -5,7 +5,7 @@ use crate::inode::Inode;
 use crate::keeper::Keeper;
 use crate::locking::Locking;
 use crate::moves::Moves;
-use crate::partition::Partitions;
+use crate::partition::{Logs, Partitions};
 use crate::teller::Teller;
 use bivouac_layout::{Ino, Map, NodeId, ServerId, ShardId, Template};
 use bivouac_proto::auth::Credentials;
@@ -18,7 +18,7 @@ use bivouac_proto::{Errno, Refusal, Reply, Time};
 use rustix::fs::FlockOperation;
 use std::collections::HashMap;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -162,23 +162,44 @@ pub(crate) struct Core<O> {
     _exclusive: File,
 }
 
-impl<O: Outside> MetaStore<O> {
-    /// Opens the store in `dir`, making what is not there, and replays its logs. [`MetaStore::recover`] is to be called
-    /// when other servers can be asked.
-    pub fn open(dir: &Path, options: Options, outside: O) -> Result<MetaStore<O>, OpenError> {
-        std::fs::create_dir_all(dir).map_err(OpenError::io(dir))?;
-        let exclusive = File::open(dir).map_err(OpenError::io(dir))?;
+/// Makes the directory for a new store; one that is there stays as it is. Whoever makes a server's storage calls it, once:
+/// a directory that is missing later is a loss, and [`Replayed::open`] does not make it anew.
+pub fn make_directory(dir: &Path) -> Result<(), OpenError> {
+    std::fs::create_dir_all(dir).map_err(OpenError::io(dir))
+}
+
+/// A store whose logs were read: what was lost is known before the rest of the deployment is there.
+#[derive(Debug)]
+pub struct Replayed {
+    dir: PathBuf,
+    logs: Logs,
+    exclusive: File,
+}
+
+impl Replayed {
+    /// Reads the logs in `dir`, which [`make_directory`] made. Logs that never were are made; what was there and is gone or
+    /// shorter is an error.
+    pub fn open(dir: &Path, deployment: u64) -> Result<Replayed, OpenError> {
+        let exclusive = File::open(dir).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => OpenError::NoDirectory(dir.into()),
+            _ => OpenError::io(dir)(error),
+        })?;
         match rustix::fs::flock(&exclusive, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::InUse(dir.into())),
             Err(error) => return Err(OpenError::io(dir)(error.into())),
         }
+        Ok(Replayed { dir: dir.into(), logs: Logs::replay(dir, deployment)?, exclusive })
+    }
+
+    /// Takes the store into use. [`MetaStore::recover`] is to be called when other servers can be asked.
+    pub fn serve<O: Outside>(self, options: Options, outside: O) -> Result<MetaStore<O>, OpenError> {
         let grace = Instant::now() + options.grace;
-        let (deployment, patience) = (options.deployment, options.patience);
         let keeper = Arc::new(Keeper::new(grace));
-        let mut partitions =
-            Partitions::open(dir, deployment, patience, grace, options.compact_at, Arc::clone(&keeper))?;
-        let moves = Moves::new(partitions.count_start().map_err(|e| OpenError::io(dir)(e.into()))?);
+        let (patience, compact_at) = (options.patience, options.compact_at);
+        let mut partitions = Partitions::new(self.logs, patience, grace, compact_at, Arc::clone(&keeper));
+        let starts = partitions.count_start().map_err(|e| OpenError::io(&self.dir)(e.into()))?;
+        let moves = Moves::new(starts);
         if let Some(observer) = &options.observer {
             observer.namespace(moves.version());
         }
@@ -194,16 +215,23 @@ impl<O: Outside> MetaStore<O> {
             moves,
             partitions,
             outside,
-            _exclusive: exclusive,
+            _exclusive: self.exclusive,
         };
         core.find_work();
         let core = Arc::new(core);
         let mut store = MetaStore { core, threads: Vec::new() };
         if options.background {
-            store.start("meta-keeper", Core::keep_always).map_err(OpenError::io(dir))?;
-            store.start("meta-teller", Core::tell_always).map_err(OpenError::io(dir))?;
+            store.start("meta-keeper", Core::keep_always).map_err(OpenError::io(&self.dir))?;
+            store.start("meta-teller", Core::tell_always).map_err(OpenError::io(&self.dir))?;
         }
         Ok(store)
+    }
+}
+
+impl<O: Outside> MetaStore<O> {
+    /// [`Replayed::open`] and then [`Replayed::serve`].
+    pub fn open(dir: &Path, options: Options, outside: O) -> Result<MetaStore<O>, OpenError> {
+        Replayed::open(dir, options.deployment)?.serve(options, outside)
     }
 
     fn start(&mut self, name: &str, work: fn(&Core<O>)) -> std::io::Result<()> {

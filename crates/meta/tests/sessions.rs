@@ -350,6 +350,8 @@ fn a_log_torn_at_any_byte_gives_the_state_after_a_whole_operation() {
     let whole = std::fs::read(&log).unwrap();
     for cut in (start..=end).rev() {
         std::fs::write(&log, &whole[..cut as usize]).unwrap();
+        // As if power had been lost: within one boot, a shorter log is damage.
+        std::fs::remove_file(log.with_extension("mark")).unwrap();
         cluster.restart(ServerId(0));
         let expected = &states.iter().rev().find(|(size, _)| *size <= cut).unwrap().1;
         assert_eq!(&client.names("").unwrap(), expected, "cut at {cut}");
@@ -387,6 +389,48 @@ fn a_damaged_log_is_refused_with_file_offset_and_remedy() {
     cluster.start(ServerId(0));
     assert!(matches!(open(DEPLOYMENT), Err(OpenError::InUse(_))));
     assert_eq!(client.names("").unwrap().len(), 50);
+}
+
+/// What is missing is never silently taken for what never was.
+#[test]
+fn a_shorter_or_missing_log_is_refused_with_lengths_and_remedy_and_a_missing_directory_too() {
+    let cluster = Cluster::new(1);
+    let client = Client::new(&cluster);
+    for n in 0..200 {
+        client.put(&n.to_string(), b"data").unwrap();
+    }
+    cluster.kill(ServerId(0));
+    let dir = cluster.dir(ServerId(0));
+    let log = dir.join("partition-00.log");
+    let open = || {
+        let options = Options { background: false, ..Options::new(DEPLOYMENT) };
+        MetaStore::<Port>::open(&dir, options, Port::nowhere())
+    };
+    let refused = || open().err().unwrap().to_string();
+    let whole = std::fs::read(&log).unwrap();
+    let tenth = whole.len() / 10;
+    std::fs::write(&log, &whole[..tenth]).unwrap();
+    let text = refused();
+    for part in ["partition-00.log", "partition-00.mark", &whole.len().to_string(), &tenth.to_string()] {
+        assert!(text.contains(part), "no {part} in: {text}");
+    }
+    std::fs::remove_file(&log).unwrap();
+    let text = refused();
+    assert!(text.contains("missing") && text.contains(&whole.len().to_string()), "{text}");
+    std::fs::write(&log, &whole).unwrap();
+    cluster.start(ServerId(0));
+    assert_eq!(client.names("").unwrap().len(), 200, "restored, it is all there");
+    cluster.kill(ServerId(0));
+    // Somebody decides to go on with what is there.
+    std::fs::write(&log, &whole[..tenth]).unwrap();
+    std::fs::remove_file(dir.join("partition-00.mark")).unwrap();
+    cluster.start(ServerId(0));
+    let left = client.names("").unwrap().len();
+    assert!(left < 200, "{left}");
+    cluster.kill(ServerId(0));
+    std::fs::rename(&dir, dir.with_extension("away")).unwrap();
+    assert!(matches!(open(), Err(OpenError::NoDirectory(_))));
+    assert!(!dir.exists());
 }
 
 #[test]

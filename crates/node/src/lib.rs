@@ -26,6 +26,7 @@
 //! - [`anchor`]: placeholders and the questions that the kernel answers about them.
 //! - [`offset`]: the lock on a slot's offset, which survives the death of its owner.
 //! - `owner`: a process as others of the node can tell it, whatever PID namespace it is in.
+//! - `boot`: which start of the machine this is.
 //! - [`process`]: who we are (cached, safe across fork) and whether another process is alive.
 //! - [`release`]: what a server is told when a description is gone.
 //! - [`fd`]: descriptors that are closed without libc.
@@ -35,6 +36,7 @@
 //! All of it runs inside other people's programs: no threads, no calls of libc's file functions, no panics.
 
 pub mod anchor;
+mod boot;
 mod entered;
 pub mod error;
 pub mod fd;
@@ -48,6 +50,7 @@ pub mod slot;
 pub mod table;
 pub mod versions;
 
+pub use boot::Boot;
 pub use entered::Entered;
 pub use error::NodeError;
 pub use fd::Fd;

@@ -58,6 +58,8 @@ pub struct Stats {
     pub connections: u64,
     /// Open file descriptions registered.
     pub opens: u64,
+    /// Sub-files that are gone although nobody removed them.
+    pub damaged: u64,
 }
 
 /// What the controller knows of one server.

@@ -17,6 +17,7 @@ pub struct Alone(Arc<Map>);
 pub fn open(dir: &Path, options: Options) -> Result<MetaStore<Alone>, OpenError> {
     let map = map(options.deployment);
     let shards: Vec<_> = map.shards_of(ServerId(0)).collect();
+    bivouac_meta::make_directory(dir)?;
     let store = MetaStore::open(dir, options, Alone(Arc::new(map)))?;
     store.adopt(shards).expect("the shards are adopted");
     Ok(store)

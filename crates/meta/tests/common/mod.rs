@@ -125,6 +125,7 @@ impl Cluster {
         });
         let cluster = Cluster { inner };
         for id in &ids {
+            bivouac_meta::make_directory(&cluster.dir(*id)).unwrap();
             cluster.start(*id);
         }
         for id in ids {
