@@ -6,11 +6,12 @@
 use crate::agent::Agent;
 use crate::config::DaemonConfig;
 use crate::controller::{ControlSession, Controller, ControllerConfig};
+use crate::error::InstallError;
 use crate::links::{Around, Links};
 use crate::serve;
 use bivouac_layout::{Epoch, Map, NodeId, ServerId, ServerState, ShardId};
 use bivouac_meta::{Caller, MetaStore, Observer, Options};
-use bivouac_node::VersionPage;
+use bivouac_node::{TrafficPage, VersionPage};
 use bivouac_proto::auth::{Credentials, Hello, Key, Role, Welcome};
 use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
 use bivouac_proto::meta::MetaRequest;
@@ -33,6 +34,8 @@ pub(crate) struct Daemon {
     installing: Mutex<()>,
     boot: u64,
     counters: Counters,
+    /// What the processes of this node do to this server's sub-files, and what it was when this daemon began.
+    traffic: OnceLock<(TrafficPage, (u64, u64))>,
     pub(crate) ending: Arc<Ending>,
 }
 
@@ -106,6 +109,7 @@ impl Daemon {
             installing: Mutex::default(),
             boot,
             counters: Counters::default(),
+            traffic: OnceLock::new(),
             ending: Arc::default(),
         }
     }
@@ -169,7 +173,8 @@ impl Daemon {
         if let Err(failure) = self.check_epoch(header) {
             return reply.fail(&failure);
         }
-        let served = serve::data(store, request, payload, reply);
+        let inodes = || self.meta.get().map_or(0, |meta| meta.counts().inodes);
+        let served = serve::data(store, request, payload, inodes, reply);
         self.counters.read.fetch_add(served.read, Ordering::Relaxed);
         self.counters.written.fetch_add(served.written, Ordering::Relaxed);
     }
@@ -179,10 +184,10 @@ impl Daemon {
             ControlRequest::Ping { .. } => {
                 Some(ControlReply::Pong { epoch: self.links.epoch(), boot: self.boot })
             }
-            ControlRequest::Install { map } => {
-                self.install(map)?;
-                None
-            }
+            ControlRequest::Install { map } => self.install(map).err().map(|error| {
+                tracing::error!(%error, "a map is not taken");
+                ControlReply::Failed { cause: error.to_string() }
+            }),
             ControlRequest::Stats => Some(ControlReply::Stats(Box::new(self.stats()))),
             _ => match self.controller.get() {
                 Some(controller) => {
@@ -201,13 +206,10 @@ impl Daemon {
     }
 
     /// Takes over a map. With the first one the deployment begins here.
-    fn install(&self, map: &Map) -> Result<(), Errno> {
-        if let Err(why) = map.check() {
-            tracing::error!(why, "refused a map");
-            return Err(Errno::INVAL);
-        }
+    fn install(&self, map: &Map) -> Result<(), InstallError> {
+        map.check().map_err(InstallError::Map)?;
         if map.deployment != self.config.deployment {
-            return Err(Errno::INVAL);
+            return Err(InstallError::Map("it is another deployment's"));
         }
         let _installing = self.installing.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.begun() {
@@ -221,23 +223,27 @@ impl Daemon {
         Ok(())
     }
 
-    fn begin(&self, map: &Map) -> Result<(), Errno> {
+    fn begin(&self, map: &Map) -> Result<(), InstallError> {
         if let (Some(server), None) = (&self.config.server, self.meta.get()) {
             let Some(storage) = server.storage.first() else {
-                return Err(Errno::INVAL);
+                return Err(InstallError::Map("this server has no storage"));
             };
             // The store asks for the map from its first moment on.
             self.links.learn(map.clone());
             let options =
                 Options { observer: self.version_page(server.id), ..Options::new(self.config.deployment) };
-            let store = MetaStore::open(&storage.join("meta"), options, Around(self.links.clone())).map_err(
-                |error| {
-                    tracing::error!(%error, "the metadata store does not open");
-                    Errno::IO
-                },
-            )?;
-            store.adopt(map.shards_of(server.id))?;
+            let store = MetaStore::open(&storage.join("meta"), options, Around(self.links.clone()))?;
+            store.adopt(map.shards_of(server.id)).map_err(InstallError::Adopt)?;
             let _ = self.meta.set(store);
+            match TrafficPage::attach(self.node_dir().as_bytes(), server.id) {
+                Ok(page) => {
+                    let before = page.totals();
+                    let _ = self.traffic.set((page, before));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "direct accesses of this node's processes are not counted")
+                }
+            }
         }
         if self.config.controller && self.controller.get().is_none() {
             let ending = self.ending.clone();
@@ -248,10 +254,6 @@ impl Daemon {
                 own: Endpoint::Unix(bivouac_node::agent_socket(self.config.uid, &self.config.name)),
                 own_server: self.config.server.as_ref().map(|s| s.id),
                 stop: Box::new(move |keep| ending.tell(keep)),
-            })
-            .map_err(|error| {
-                tracing::error!(%error, "the controller does not start");
-                error.errno()
             })?;
             let _ = self.controller.set(controller);
         }
@@ -286,6 +288,10 @@ impl Daemon {
     fn stats(&self) -> Stats {
         let counts = self.meta.get().map(MetaStore::counts).unwrap_or_default();
         let space = self.links.data.as_ref().and_then(|d| d.space().ok()).unwrap_or_default();
+        let (direct_read, direct_written) = self.traffic.get().map_or((0, 0), |(page, before)| {
+            let now = page.totals();
+            (now.0.wrapping_sub(before.0), now.1.wrapping_sub(before.1))
+        });
         Stats {
             inodes: counts.inodes,
             stored: self.links.data.as_ref().map_or(0, |d| d.stored()),
@@ -298,6 +304,8 @@ impl Daemon {
             bytes_written: self.counters.written.load(Ordering::Relaxed),
             connections: self.counters.connections.load(Ordering::Relaxed),
             opens: counts.opens,
+            direct_read,
+            direct_written,
         }
     }
 }

@@ -9,11 +9,11 @@ use crate::draft::Draft;
 use crate::error::{Op, Stop};
 use crate::inode::{Blocks, Body, Inode};
 use crate::mutation::Mutation;
-use crate::opens::{end_busy, reap, stamp};
+use crate::opens::{end_busy, noted, reap, stamp};
 use crate::partition::LockedShard;
 use crate::store::{Caller, Core, Outside, repeated};
 use bivouac_layout::{FileLayout, Ino, ServerId, Template};
-use bivouac_proto::attr::{FILE_MAX, INLINE_MAX};
+use bivouac_proto::attr::{FILE_MAX, INLINE_MAX, dense};
 use bivouac_proto::auth::Credentials;
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::RequestId;
@@ -250,6 +250,7 @@ impl<O: Outside> Core<O> {
                 Some(Err(attr)) => return Ok(attr),
                 Some(Ok((old, blocks))) => {
                     let truncated = self.truncate_blocks(ino, &blocks, old, size);
+                    let truncated = truncated.and_then(|()| self.left_allocated(ino, &blocks, old, size));
                     return self.end_truncation(ino, size, who, id, truncated);
                 }
             }
@@ -272,6 +273,7 @@ impl<O: Outside> Core<O> {
             return Ok(());
         };
         let truncated = self.truncate_blocks(ino, &blocks, u64::MAX, size);
+        let truncated = truncated.and_then(|()| self.left_allocated(ino, &blocks, u64::MAX, size));
         let again = truncated.is_err();
         let (root, nobody) = (Credentials::default(), RequestId::default());
         let result = self.end_truncation(ino, size, &root, &nobody, truncated);
@@ -308,13 +310,24 @@ impl<O: Outside> Core<O> {
         Ok(())
     }
 
+    /// What the inode of a file that was truncated from `old` to `size` bytes notes of its storage. Of a file that is being
+    /// written the servers are asked when it is settled; of others only if what is left of their holes cannot be known.
+    fn left_allocated(&self, ino: Ino, blocks: &Blocks, old: u64, size: u64) -> Result<Option<u64>, Errno> {
+        match blocks.allocated {
+            _ if size == 0 || !blocks.settled => Ok(None),
+            None if size < old => Ok(None),
+            before if size >= old => Ok(noted(before.unwrap_or(dense(old)), size)),
+            _ => self.extent(ino, &blocks.layout).map(|found| noted(found.allocated, size)),
+        }
+    }
+
     fn end_truncation(
         &self,
         ino: Ino,
         size: u64,
         who: &Credentials,
         id: &RequestId,
-        truncated: Result<(), Errno>,
+        truncated: Result<Option<u64>, Errno>,
     ) -> Result<Attr, Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
@@ -329,6 +342,9 @@ impl<O: Outside> Core<O> {
                     touch(inode, now, who);
                 }
                 if let Some(blocks) = inode.blocks_mut() {
+                    if let Ok(allocated) = truncated {
+                        blocks.allocated = allocated;
+                    }
                     blocks.truncating = None;
                     blocks.reach = blocks.reach.max(size);
                 }
@@ -342,6 +358,8 @@ impl<O: Outside> Core<O> {
                 && let Some(live) = locked.shard.live.get_mut(&ino)
             {
                 live.written.end = 0;
+                // What was added is a hole, and of what was cut off nobody knows what was one.
+                live.written.unsure |= size > 0;
                 live.written.append_end = live.written.append_end.map(|_| size);
             }
             let attr = locked.shard.inode(ino)?.attr(ino);
@@ -362,7 +380,7 @@ impl<O: Outside> Core<O> {
                     Append::Blocks { layout, end, size, size_version } => {
                         let written = match end {
                             Some(end) => Ok(end),
-                            None => self.extent(ino, &layout).map(|(length, _)| length.max(size)),
+                            None => self.extent(ino, &layout).map(|found| found.length.max(size)),
                         }
                         .and_then(|end| Ok((end, self.append_blocks(ino, &layout, end, payload)?)));
                         return self.end_append(caller, ino, size_version, written);
@@ -468,7 +486,9 @@ impl<O: Outside> Core<O> {
             let inode = locked.shard.inode(ino)?;
             if inode.as_blocks().is_some_and(|b| b.settled) {
                 // Without an open: there will be no close to settle it.
-                let stamp = crate::mutation::Stamp { size: end, mtime: now, ctime: now, ..stamp(&inode) };
+                let stamp = stamp(&inode);
+                let allocated = stamp.allocated.map(|allocated| allocated.saturating_add(u64::from(count)));
+                let stamp = crate::mutation::Stamp { size: end, mtime: now, ctime: now, allocated, ..stamp };
                 draft.push(Mutation::Stamp(ino, stamp));
             }
             draft.answer(&caller.id, &reply);
@@ -495,8 +515,14 @@ fn move_out(
     if let Some(inode) = draft.inode(locked.shard, ino) {
         let (reach, layout) = (inode.size, layout.clone());
         inode.set_template(Template::default());
-        inode.body =
-            Body::Blocks(Box::new(Blocks { layout, settled, reach, truncating: None, mtime_set: Time::MIN }));
+        inode.body = Body::Blocks(Box::new(Blocks {
+            layout,
+            settled,
+            reach,
+            truncating: None,
+            mtime_set: Time::MIN,
+            allocated: None,
+        }));
     }
     locked.commit(draft)?;
     let inode = locked.shard.inode(ino)?;

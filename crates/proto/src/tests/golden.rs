@@ -30,7 +30,7 @@ fn a_header_is_these_bytes() {
     };
     let expected = [
         "4256574b", // magic
-        "0600",     // version
+        "0700",     // version
         "01",       // kind
         "01",       // flags
         "03020100", // body
@@ -89,7 +89,7 @@ fn replies_are_these_bytes() {
     assert_eq!(hex(&encoded(&Reply::Done)), "00");
     assert_eq!(hex(&encoded(&Reply::Data(DataReply::Written { count: 512, before: 3 }))), "0201800403");
     assert_eq!(hex(&encoded(&Refusal::StaleNamespace(7))), "0207");
-    assert_eq!(hex(&encoded(&samples::small_attr())), "0500a40301e807e8070c0201800100000000000000");
+    assert_eq!(hex(&encoded(&samples::small_attr())), "0500a40301e807e8070c020180010000000000000000");
 }
 
 #[test]
