@@ -125,14 +125,19 @@ impl Tree for Local {
 
     fn attributes(&self, path: &[u8]) -> io::Result<Vec<Attribute>> {
         let path = path_of(path);
-        let names = match whole(|room| rustix::fs::llistxattr(path, room)) {
-            Ok(names) => names,
-            Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-            Err(errno) => return Err(errno.into()),
-        };
+        let names =
+            match whole(|| rustix::fs::llistxattr_query(path), |room| rustix::fs::llistxattr(path, room)) {
+                Ok(names) => names,
+                Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+                Err(errno) => return Err(errno.into()),
+            };
         let mut attributes = Vec::new();
         for name in names.split(|&byte| byte == 0).filter(|name| name.starts_with(USER_ATTRIBUTES)) {
-            match whole(|room| rustix::fs::lgetxattr(path, OsStr::from_bytes(name), room)) {
+            let named = OsStr::from_bytes(name);
+            match whole(
+                || rustix::fs::lgetxattr_query(path, named),
+                |room| rustix::fs::lgetxattr(path, named, room),
+            ) {
                 Ok(value) => attributes.push((name.to_vec(), value)),
                 // It was removed meanwhile.
                 Err(Errno::NODATA) => {}
@@ -166,11 +171,14 @@ fn make_room(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|there| !there.is_dir()) { fs::remove_file(path) } else { Ok(()) }
 }
 
-/// All that a call which fills a buffer has to say, however long it is: it is asked for the length first, and again if
-/// that was too short meanwhile.
-fn whole(mut fill: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
+/// All that a call which fills a buffer has to say, however long it is. The length is asked for first, and again if it has
+/// grown meanwhile.
+fn whole(
+    length: impl Fn() -> Result<usize, Errno>,
+    fill: impl Fn(&mut [u8]) -> Result<usize, Errno>,
+) -> Result<Vec<u8>, Errno> {
     loop {
-        let mut value = vec![0; fill(&mut [])?];
+        let mut value = vec![0; length()?];
         if value.is_empty() {
             return Ok(value);
         }
