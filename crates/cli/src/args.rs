@@ -68,8 +68,9 @@ when this program itself is killed, nothing stays behind.",
   bivouac run --hosts node1,node2 --storage /local/ssd --stats -- mpirun ./solver
 
 If the command succeeds and a flush fails, the deployment is kept running, so that no result is lost: the message \
-says how to flush again and how to take it down (exit code 69). After a first interruption (Ctrl-C) the results are \
-still flushed; a second one gives them up."
+says how to flush again and how to take it down (exit code 69). An interruption (Ctrl-C) of the command \
+does not keep its results from being flushed; nor does the first one of the flush itself, and only a second one gives \
+them up."
     )]
     Run(RunArgs),
     /// Start a deployment and return when it serves.

@@ -13,8 +13,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Most failed files that are named; the number of all is told in any case.
-const SHOWN_FAILURES: usize = 20;
+/// Most things left out that are named; the number of all is told in any case. (What failed is always named.)
+const SHOWN_LEFT_OUT: usize = 20;
 
 /// Which way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +56,18 @@ pub fn copy(
         }
     };
     judge(verb, &copy.src, result)
+}
+
+/// Copies several trees into the deployment `name`, or out of it. All are tried, whatever becomes of the others; all
+/// failures are told, the last one by whoever gets it from here.
+pub fn copy_all(
+    home: &Home,
+    name: &str,
+    trees: &[Copy],
+    direction: Direction,
+    threads: Option<u16>,
+) -> Result<(), Error> {
+    Error::of_all(trees.iter().map(|tree| copy(home, name, tree, direction, threads)))
 }
 
 /// The client core, which lives as long as the process. A process has to do with one deployment only.
@@ -103,14 +115,20 @@ fn judge(verb: &str, src: &Path, result: Result<Report, StageError>) -> Result<(
         remedy: "check both paths".into(),
     })?;
     eprintln!("{verb} {}: {}", src.display(), summary(&report));
+    if !report.left_out.is_empty() {
+        eprintln!("left out, because the destination cannot hold it:");
+        for (path, what) in report.left_out.iter().take(SHOWN_LEFT_OUT) {
+            eprintln!("  {}: {what}", path.display());
+        }
+        if let Some(more) = report.left_out.len().checked_sub(SHOWN_LEFT_OUT + 1) {
+            eprintln!("  and {} more", count(more as u64 + 1));
+        }
+    }
     if report.failed.is_empty() {
         return Ok(());
     }
-    for (path, why) in report.failed.iter().take(SHOWN_FAILURES) {
+    for (path, why) in &report.failed {
         eprintln!("  {}: {why}", path.display());
-    }
-    if let Some(more) = report.failed.len().checked_sub(SHOWN_FAILURES + 1) {
-        eprintln!("  and {} more", count(more as u64 + 1));
     }
     Err(Error::Copy {
         cause: format!("{} of {} were not {verb}", count(report.failed.len() as u64), src.display()),
@@ -120,10 +138,13 @@ fn judge(verb: &str, src: &Path, result: Result<Report, StageError>) -> Result<(
 
 fn summary(report: &Report) -> String {
     let files = format!("{} files, {} directories", count(report.files), count(report.directories));
-    let links =
-        if report.symlinks > 0 { format!(", {} links", count(report.symlinks)) } else { String::new() };
+    let some = |number: u64, what: &str| match number {
+        0 => String::new(),
+        _ => format!(", {} {what}", count(number)),
+    };
+    let others = some(report.symlinks, "links") + &some(report.special, "special files");
     let rate = if report.seconds > 0.0 { report.bytes as f64 / report.seconds } else { 0.0 };
-    format!("{files}{links}, {} in {:.1} s ({}/s)", size(report.bytes), report.seconds, size(rate as u64))
+    format!("{files}{others}, {} in {:.1} s ({}/s)", size(report.bytes), report.seconds, size(rate as u64))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 
 pub mod cleanup;
 pub mod place;
+mod throttle;
 pub mod traces;
 
 use crate::args::DaemonArgs;
@@ -254,6 +255,10 @@ fn log_to(path: &Path, level: &str) -> Result<(), Error> {
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
+        .event_format(throttle::Throttle::new(
+            tracing_subscriber::fmt::format().with_ansi(false),
+            throttle::WINDOW,
+        ))
         .with_writer(Mutex::new(file))
         .finish();
     // It can only fail when there is one already.

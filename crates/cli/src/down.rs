@@ -84,7 +84,7 @@ fn ask(record: &Record, key: &Key, keep: bool) -> bool {
     })
 }
 
-/// Cleans every host. All are tried; the first failure is returned. With `logs`, remote hosts' logs go too.
+/// Cleans every host. All are tried; all failures are told, the last by whoever gets it. With `logs`, remote hosts' logs go too.
 pub fn clean_hosts(record: &Record, keep: bool, grace: Duration, logs: bool) -> Result<(), Error> {
     let mut hosts: Vec<(&str, LauncherKind)> =
         record.daemons.iter().map(|d| (d.host.as_str(), d.launcher)).collect();
@@ -107,7 +107,7 @@ pub fn clean_hosts(record: &Record, keep: bool, grace: Duration, logs: bool) -> 
             .collect();
         threads.into_iter().map(|t| t.join().unwrap_or(Err(Error::Interrupted(libc::SIGABRT)))).collect()
     });
-    results.into_iter().collect()
+    Error::of_all(results)
 }
 
 fn order(

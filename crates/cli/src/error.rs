@@ -119,6 +119,17 @@ impl Error {
         Error::Refused { cause: cause.into(), remedy: remedy.into() }
     }
 
+    /// The outcome of several things that were all tried: every failure but the last is shown, and the last one returned.
+    pub fn of_all(results: impl IntoIterator<Item = Result<(), Error>>) -> Result<(), Error> {
+        let mut last = Ok(());
+        for failed in results.into_iter().filter_map(Result::err) {
+            if let Err(earlier) = std::mem::replace(&mut last, Err(failed)) {
+                earlier.show();
+            }
+        }
+        last
+    }
+
     /// A file operation failed.
     pub fn file(verb: &str, path: &Path, cause: std::io::Error) -> Error {
         Error::System { what: format!("cannot {verb} {}", path.display()), cause }

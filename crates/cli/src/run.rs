@@ -1,8 +1,8 @@
 //! `run`: a deployment for the time of one command.
 //!
 //! The main thread goes through the phases: up, preload, command, flush, down. Another one takes signals and knows the
-//! phase: while the command runs they are the command's; before that they end everything; during the flush they give it up;
-//! during `down` they are too late. A connection to the controller, the *lifeline*, makes the daemons clean up
+//! phase: while the command runs they are the command's; before that they end everything; during the flush the first one is
+//! answered with a warning, for the results are at stake, and the second gives them up; during `down` they are too late. A connection to the controller, the *lifeline*, makes the daemons clean up
 //! by themselves when this process is killed.
 //!
 //! The command stays in this process's group: what the terminal sends to the foreground group reaches it without us,
@@ -30,6 +30,12 @@ enum Phase {
     Copying(Ending),
     /// The command runs.
     Command(i32),
+    /// Results are copied out. Who interrupts that loses them, so he is asked to do it twice.
+    Flushing {
+        ending: Ending,
+        /// He has done it once.
+        warned: bool,
+    },
     /// Nothing can be stopped any more.
     Down,
 }
@@ -59,8 +65,8 @@ pub fn run(home: &Home, args: &RunArgs) -> Result<ExitCode, Error> {
     let outcome = inside(home, args, &started, &phase, &ending);
     let code = match outcome {
         Ok(status) => {
-            *lock(&phase) = Phase::Copying(ending.clone());
-            match flush(home, &name, args) {
+            *lock(&phase) = Phase::Flushing { ending: ending.clone(), warned: false };
+            match copy::copy_all(home, &name, &args.flush, Direction::Out, None) {
                 Ok(()) => ExitCode::from(status),
                 Err(error) => {
                     error.show();
@@ -104,9 +110,7 @@ fn inside(
     if let Some(signal) = signals::interrupted() {
         return Err(Error::Interrupted(signal));
     }
-    for tree in &args.preload {
-        copy::copy(home, name, tree, Direction::In, None)?;
-    }
+    copy::copy_all(home, name, &args.preload, Direction::In, None)?;
     let mut command = exec::command(home, name, args.access, &args.command)?;
     signals::unblock_in_child(&mut command);
     let child = {
@@ -160,32 +164,36 @@ fn send(pid: i32, signal: i32) {
 }
 
 fn on_signal(phase: &Mutex<Phase>, taken: Taken) {
-    let phase = lock(phase);
-    match &*phase {
+    let mut phase = lock(phase);
+    match &mut *phase {
         // A terminal's signal has gone to the whole group.
         Phase::Command(child) if !taken.from_kernel => send(*child, taken.number),
         Phase::Up if taken.is_final() => signals::interrupt(taken.number),
-        Phase::Copying(ending) if taken.is_final() => {
-            eprintln!("\nbivouac: interrupted; taking the deployment down");
-            signals::interrupt(taken.number);
-            if let Err(error) = down::down(&ending.home, &ending.name, ending.keep, false) {
-                error.show();
-            }
-            std::process::exit(128 + taken.number);
+        Phase::Flushing { warned, .. } if taken.is_final() && !*warned => {
+            *warned = true;
+            eprintln!(
+                "\nbivouac: interrupted; the results are still being copied out: interrupt once more to give them up"
+            );
+        }
+        Phase::Copying(ending) | Phase::Flushing { ending, .. } if taken.is_final() => {
+            give_up(ending, taken.number);
         }
         // Where there is nothing to stop or pass on, job control is for us.
-        Phase::Up | Phase::Copying(_) if taken.number == libc::SIGTSTP => {
+        Phase::Up | Phase::Copying(_) | Phase::Flushing { .. } if taken.number == libc::SIGTSTP => {
             send(std::process::id() as i32, libc::SIGSTOP);
         }
         _ => {}
     }
 }
 
-/// Flushes all that was asked for; the first failure is returned when all were tried.
-fn flush(home: &Home, name: &str, args: &RunArgs) -> Result<(), Error> {
-    let results: Vec<Result<(), Error>> =
-        args.flush.iter().map(|tree| copy::copy(home, name, tree, Direction::Out, None)).collect();
-    results.into_iter().collect()
+/// Takes the deployment down in the middle of a copy, which nothing else can stop, and ends this process.
+fn give_up(ending: &Ending, signal: i32) -> ! {
+    eprintln!("\nbivouac: interrupted; taking the deployment down");
+    signals::interrupt(signal);
+    if let Err(error) = down::down(&ending.home, &ending.name, ending.keep, false) {
+        error.show();
+    }
+    std::process::exit(128 + signal);
 }
 
 /// Opens the connection with which the deployment ends.

@@ -98,6 +98,8 @@ struct Counters {
     connections: u64,
     opens: u64,
     damaged: u64,
+    direct_bytes_read: u64,
+    direct_bytes_written: u64,
 }
 
 /// The sums over the servers that answer.
@@ -123,6 +125,8 @@ impl From<Stats> for Counters {
             connections: s.connections,
             opens: s.opens,
             damaged: s.damaged,
+            direct_bytes_read: s.direct_read,
+            direct_bytes_written: s.direct_written,
         }
     }
 }
@@ -140,14 +144,26 @@ impl Counters {
         self.connections += other.connections;
         self.opens += other.opens;
         self.damaged += other.damaged;
+        self.direct_bytes_read += other.direct_bytes_read;
+        self.direct_bytes_written += other.direct_bytes_written;
     }
 
     fn operations(&self) -> u64 {
         self.meta_operations + self.data_operations
     }
 
+    /// Bytes read from a server's storage, through the server and past it.
+    fn read(&self) -> u64 {
+        self.bytes_read + self.direct_bytes_read
+    }
+
+    /// Bytes written likewise.
+    fn written(&self) -> u64 {
+        self.bytes_written + self.direct_bytes_written
+    }
+
     fn moved(&self) -> u64 {
-        self.bytes_read + self.bytes_written
+        self.read() + self.written()
     }
 }
 
@@ -475,8 +491,8 @@ fn servers_table(d: &Deployment) -> String {
             size(c.stored),
             count(c.inodes),
             count(c.operations()),
-            size(c.bytes_read),
-            size(c.bytes_written),
+            size(c.read()),
+            size(c.written()),
         ],
         None => vec!["-".to_owned(); 7],
     };

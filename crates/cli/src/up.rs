@@ -400,12 +400,26 @@ fn resume(
         ));
     }
     let whole = record.daemons.iter().all(|d| d.server.is_none() || !d.storage.is_empty());
-    let map = bivouac_daemon::controller::MapLog::recover(&directory.path);
-    let (true, Ok(old)) = (whole, map) else {
-        return Err(Error::refused(
+    let half_started = || {
+        Error::refused(
             format!("the deployment {name:?} was left behind half started"),
             format!("remove what is left of it with `bivouac down {name}`"),
-        ));
+        )
+    };
+    if !whole {
+        return Err(half_started());
+    }
+    let old = match bivouac_daemon::controller::MapLog::recover(&directory.path) {
+        Ok(old) => old,
+        Err(error) if error.is_missing() => return Err(half_started()),
+        Err(error) => {
+            return Err(Error::refused(
+                format!("the map of the deployment {name:?} cannot be read: {error}"),
+                format!(
+                    "restore that file from a copy; to give the deployment and its data up: `bivouac down {name}`"
+                ),
+            ));
+        }
     };
     let asks_for_others = args.servers.is_some()
         || args.hosts.is_some()

@@ -71,7 +71,7 @@ impl Blocks<'_> {
         if let Some(piece) = self.layout.piece_at(map, offset, end)
             && piece.len as usize == buffer.len()
             && let Some(sub_file) = self.local.get(self.client, piece.server, self.ino, false)
-            && let Ok(count) = read_local(sub_file, offset, buffer)
+            && let Ok(count) = self.read_local(piece.server, sub_file, offset, buffer)
         {
             if count == buffer.len() {
                 return Ok(count);
@@ -119,14 +119,16 @@ impl Blocks<'_> {
         for part in parts.iter_mut().filter(|p| p.filled < p.buffer.len()) {
             let at = part.piece.offset + part.filled as u64;
             match self.local.get(self.client, part.piece.server, self.ino, false) {
-                Some(sub_file) => match read_local(sub_file, at, &mut part.buffer[part.filled..]) {
-                    Ok(count) => part.filled += count,
-                    Err(Errno::BADF) => {
-                        self.local.lost(part.piece.server);
-                        remote.push(part);
+                Some(sub_file) => {
+                    match self.read_local(part.piece.server, sub_file, at, &mut part.buffer[part.filled..]) {
+                        Ok(count) => part.filled += count,
+                        Err(Errno::BADF) => {
+                            self.local.lost(part.piece.server);
+                            remote.push(part);
+                        }
+                        Err(errno) => part.failed = Some(errno),
                     }
-                    Err(errno) => part.failed = Some(errno),
-                },
+                }
                 None => remote.push(part),
             }
         }
@@ -163,7 +165,7 @@ impl Blocks<'_> {
             && piece.len as usize == data.len()
             && let Some(sub_file) = self.local.get(self.client, piece.server, self.ino, true)
         {
-            match write_local(sub_file, offset, data) {
+            match self.write_local(piece.server, sub_file, offset, data) {
                 Err(Errno::BADF) => self.local.lost(piece.server),
                 done => return done,
             }
@@ -195,7 +197,7 @@ impl Blocks<'_> {
             if !change.tried {
                 let server = change.piece.server;
                 let sub_file = self.local.get(self.client, server, self.ino, true);
-                let written = sub_file.map(|s| write_local(s, change.piece.offset, change.data));
+                let written = sub_file.map(|s| self.write_local(server, s, change.piece.offset, change.data));
                 match written {
                     Some(Err(Errno::BADF)) | None => {
                         self.local.lost(server);
@@ -209,6 +211,36 @@ impl Blocks<'_> {
             }
         }
         self.settle(&changes)
+    }
+
+    /// Reads from a sub-file on this node, and counts it.
+    fn read_local(
+        &self,
+        server: ServerId,
+        sub_file: BorrowedFd<'_>,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize, Errno> {
+        let count = read_local(sub_file, offset, buffer)?;
+        if let Some(traffic) = self.client.traffic(server) {
+            traffic.read(count);
+        }
+        Ok(count)
+    }
+
+    /// Writes to a sub-file on this node, and counts it.
+    fn write_local(
+        &self,
+        server: ServerId,
+        sub_file: BorrowedFd<'_>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize, Errno> {
+        let count = write_local(sub_file, offset, data)?;
+        if let Some(traffic) = self.client.traffic(server) {
+            traffic.written(count);
+        }
+        Ok(count)
     }
 
     fn write_remote(&self, changes: Vec<&mut Change<'_>>, sync: bool) {

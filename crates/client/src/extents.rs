@@ -12,6 +12,8 @@ use bivouac_proto::data::{DataReply, DataRequest, WriteTime};
 pub(crate) struct Extents {
     /// Greatest length of a sub-file: the file's size.
     pub(crate) length: u64,
+    /// Storage that it takes, bytes.
+    pub(crate) allocated: u64,
     /// When it was last written.
     pub(crate) written: WriteTime,
 }
@@ -24,18 +26,22 @@ impl Client {
         let asked = now();
         self.data_jobs(&mut jobs);
         let answered = now();
-        let mut sum = Extents { length: 0, written: WriteTime::NEVER };
+        let mut sum = Extents { length: 0, allocated: 0, written: WriteTime::NEVER };
         for job in &mut jobs {
-            let (DataReply::Extent { length, written, .. }, _) = job.take()? else {
+            let (DataReply::Extent { length, allocated, written }, _) = job.take()? else {
                 return Err(Errno::PROTO);
             };
             let written = written.map_or(WriteTime::NEVER, |write| write.time(asked, answered));
-            sum = Extents { length: sum.length.max(length), written: sum.written.max(written) };
+            sum = Extents {
+                length: sum.length.max(length),
+                allocated: sum.allocated.saturating_add(allocated),
+                written: sum.written.max(written),
+            };
         }
         Ok(sum)
     }
 
-    /// Makes size and mtime exact, when the file is open for writing somewhere.
+    /// Makes size, space and mtime exact, when the file is open for writing somewhere.
     pub(crate) fn exact(&self, mut attr: Attr) -> Result<Attr, Errno> {
         if attr.kind == FileKind::File
             && attr.store == (Store::Blocks { settled: false })
@@ -43,6 +49,7 @@ impl Client {
         {
             let extents = self.extents(attr.ino, &layout.servers(self.map(), u64::MAX))?;
             attr.size = attr.size.max(extents.length);
+            attr.allocated = Some(extents.allocated);
             let WriteTime { earliest, shown } = extents.written;
             if earliest > attr.mtime_set.unwrap_or(Time::MIN) {
                 // A time in the future was set before that write, which ends it.

@@ -15,7 +15,7 @@
 use crate::moves::Reached;
 use crate::session::Client;
 use bivouac_layout::{Ino, ServerId, ShardId, namespace};
-use bivouac_node::VersionPage;
+use bivouac_node::{TrafficPage, VersionPage};
 use bivouac_proto::attr::{Attr, DirEntry, FileKind, Store};
 use std::collections::HashMap;
 use std::sync::{OnceLock, RwLock};
@@ -26,8 +26,11 @@ const KEPT: usize = 1 << 17;
 /// The permission to look names up.
 const SEARCH: u32 = 1;
 
-/// The version pages of this node's servers.
-pub(crate) struct Pages(Box<[OnceLock<Option<VersionPage>>]>);
+/// What this node's servers share with its processes: the version pages to read, and the counters of direct accesses.
+pub(crate) struct Pages {
+    versions: Box<[OnceLock<Option<VersionPage>>]>,
+    traffic: Box<[OnceLock<Option<TrafficPage>>]>,
+}
 
 /// The facts.
 #[derive(Default)]
@@ -94,7 +97,10 @@ impl Before {
 
 impl Pages {
     pub(crate) fn new(servers: usize) -> Pages {
-        Pages((0..servers).map(|_| OnceLock::new()).collect())
+        Pages {
+            versions: (0..servers).map(|_| OnceLock::new()).collect(),
+            traffic: (0..servers).map(|_| OnceLock::new()).collect(),
+        }
     }
 }
 
@@ -128,11 +134,17 @@ impl Facts {
 
 impl Client {
     pub(crate) fn page(&self, server: ServerId) -> Option<&VersionPage> {
-        let page = self.pages().0.get(usize::from(server.0))?.get_or_init(|| {
+        let page = self.pages().versions.get(usize::from(server.0))?.get_or_init(|| {
             let here = self.map().server(server).is_some_and(|s| s.node == self.node());
             (here && self.local_access).then(|| VersionPage::attach(self.node_dir(), server).ok()).flatten()
         });
         page.as_ref().filter(|page| page.is_live())
+    }
+
+    /// Where direct accesses to the sub-files of a server of this node are counted.
+    pub(crate) fn traffic(&self, server: ServerId) -> Option<&TrafficPage> {
+        let attach = || TrafficPage::attach(self.node_dir(), server).ok();
+        self.pages().traffic.get(usize::from(server.0))?.get_or_init(attach).as_ref()
     }
 
     pub(crate) fn seen(&self, shard: ShardId) -> Option<u64> {

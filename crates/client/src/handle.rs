@@ -23,13 +23,16 @@ use bivouac_proto::{Errno, OpenId};
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Flags that `F_SETFL` may change.
 const SETTABLE: i32 = libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME | libc::O_ASYNC;
 
 /// Most that one call transfers, bytes, as in the kernel.
 const LARGEST_CALL: usize = 0x7fff_f000;
+
+/// Least size of the buffer for a read into several buffers, bytes, where as much is asked for.
+const GATHERED_AT_LEAST: usize = 64 << 10;
 
 /// A process's view of an open file description.
 pub struct Handle {
@@ -39,6 +42,10 @@ pub struct Handle {
     directory: bool,
     /// Set once the file is known to live in blocks.
     blocks: OnceLock<(Box<FileLayout>, SubFiles)>,
+    /// How long the file was when an answer last told; see [`Handle::size_seen`].
+    size_seen: AtomicU64,
+    /// The close is to say that holes may have been left or filled.
+    uneven: AtomicBool,
     /// What was in the record when it was opened, for as long as that is still so.
     pub(crate) contents: Option<Contents>,
 }
@@ -66,11 +73,21 @@ impl Drop for Writing<'_> {
 
 impl Handle {
     pub(crate) fn new(client: &'static Client, id: SlotId, ino: Ino, directory: bool) -> Handle {
-        Handle { client, id, ino, directory, blocks: OnceLock::new(), contents: None }
+        Handle {
+            client,
+            id,
+            ino,
+            directory,
+            blocks: OnceLock::new(),
+            size_seen: AtomicU64::new(0),
+            uneven: AtomicBool::new(false),
+            contents: None,
+        }
     }
 
     /// What an attribute tells about where the data is.
     pub(crate) fn learn(&self, attr: &Attr) {
+        self.size_seen.store(attr.size, Ordering::Relaxed);
         if let (Store::Blocks { .. }, Some(layout)) = (attr.store, &attr.layout) {
             self.learn_blocks(layout.clone());
         }
@@ -101,6 +118,13 @@ impl Handle {
     /// Whether it is a directory.
     pub fn is_directory(&self) -> bool {
         self.directory
+    }
+
+    /// How long the file was when this process was last told, or wrote through this description. Others may have changed
+    /// it since: good for choosing the size of a buffer, and for nothing that has to be right.
+    pub fn size_seen(&self) -> u64 {
+        let written = self.slot().map_or(0, |slot| slot.end.load(Ordering::Relaxed));
+        self.size_seen.load(Ordering::Relaxed).max(written)
     }
 
     pub(crate) fn client(&self) -> &'static Client {
@@ -192,19 +216,36 @@ impl Handle {
         match (buffers.next(), buffers.next()) {
             (None, _) => Ok(0),
             (Some(only), None) => self.read_one(offset, only),
-            // One request, as one read.
-            _ => {
-                let mut gathered = vec![0; into.iter().map(|b| b.len()).sum::<usize>().min(LARGEST_CALL)];
-                let count = self.read_one(offset, &mut gathered)?;
-                let mut rest = &gathered[..count];
-                for buffer in into {
-                    let (now, later) = rest.split_at(rest.len().min(buffer.len()));
-                    buffer[..now.len()].copy_from_slice(now);
-                    rest = later;
-                }
-                Ok(count)
+            _ => self.read_several(offset, into),
+        }
+    }
+
+    /// Reads into several buffers with as few requests as one read takes: by way of a buffer for all of them, which is no
+    /// larger than what the file seems to have.
+    fn read_several(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        let wanted = into.iter().map(|b| b.len()).sum::<usize>().min(LARGEST_CALL);
+        let seen = usize::try_from(self.size_seen().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let mut gathered = vec![0; wanted.min(seen.max(GATHERED_AT_LEAST))];
+        let mut done = 0;
+        while done < wanted {
+            let room = gathered.len().min(wanted - done);
+            let buffer = &mut gathered[..room];
+            let count = match self.read_one(offset + done as u64, buffer) {
+                Ok(count) => count,
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            };
+            scatter(&buffer[..count], into, done);
+            done += count;
+            if count < room {
+                break;
+            }
+            // The file is longer than it seemed: all that is still wanted, in one more read.
+            if done < wanted {
+                gathered.resize(wanted - done, 0);
             }
         }
+        Ok(done)
     }
 
     fn read_one(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
@@ -281,6 +322,9 @@ impl Handle {
         let sync = slot.flags.load(Ordering::Relaxed) as i32 & libc::O_DSYNC != 0;
         loop {
             if let Some(blocks) = self.in_blocks() {
+                if offset > self.size_seen() {
+                    self.leaves_holes(slot);
+                }
                 let writing = Writing::begin(slot);
                 let count = match blocks.write(offset, data, sync) {
                     Ok(count) => count,
@@ -300,6 +344,7 @@ impl Handle {
             }
             match self.write_inline(offset, data)? {
                 Outcome::Done(count) => {
+                    self.size_seen.fetch_max(offset + count as u64, Ordering::Relaxed);
                     if sync {
                         self.client.meta_on(self.ino, &MetaRequest::Sync { ino: self.ino })?;
                     }
@@ -307,6 +352,14 @@ impl Handle {
                 }
                 Outcome::Moved => self.moved(self.spill()?)?,
             }
+        }
+    }
+
+    /// What storage the file takes will not follow from how far it was written: at the close its servers are to be asked.
+    /// (A write that counts as under way for good makes the report one that cannot be relied on.)
+    fn leaves_holes(&self, slot: &Slot) {
+        if !self.uneven.swap(true, Ordering::Relaxed) {
+            Writing::begin(slot).failed();
         }
     }
 
@@ -390,7 +443,9 @@ impl Handle {
             found => found?,
         };
         self.learn(&attr);
-        self.client.exact(*attr)
+        let attr = self.client.exact(*attr)?;
+        self.size_seen.store(attr.size, Ordering::Relaxed);
+        Ok(attr)
     }
 
     /// Sets attributes.
@@ -449,6 +504,7 @@ impl Handle {
         self.leave_inline()?;
         let blocks = self.in_blocks().ok_or(Errno::IO)?;
         self.no_more_appending(slot)?;
+        self.leaves_holes(slot);
         let mode = if keep && what == Fallocate::Extend { Fallocate::KeepSize } else { what };
         let writing = Writing::begin(slot);
         let allocated = self.fallocate_pieces(&blocks, offset..end, mode);
@@ -532,6 +588,17 @@ impl Handle {
 fn check_range(offset: u64, len: usize) -> Result<(), Errno> {
     let end = offset.checked_add(len.min(LARGEST_CALL) as u64);
     if end.is_some_and(|end| end <= FILE_MAX) { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+/// Copies what was read behind the first `skip` bytes of several buffers.
+fn scatter(mut from: &[u8], into: &mut [IoSliceMut<'_>], mut skip: usize) {
+    for buffer in into {
+        let start = skip.min(buffer.len());
+        skip -= start;
+        let (now, later) = from.split_at(from.len().min(buffer.len() - start));
+        buffer[start..start + now.len()].copy_from_slice(now);
+        from = later;
+    }
 }
 
 /// Several slices as one. As the kernel does, no more than 2 GiB less a page.

@@ -16,7 +16,7 @@ const BLOCKS_AT_ONCE: u64 = 4096;
 
 impl Handle {
     /// The first data (or `hole`) at or after `offset`; the end of the file is a hole. ENXIO where there is none.
-    pub(crate) fn seek_data(&self, offset: i64, hole: bool) -> Result<u64, Errno> {
+    pub fn seek_data(&self, offset: i64, hole: bool) -> Result<u64, Errno> {
         let size = self.attr()?.size;
         let offset = u64::try_from(offset).ok().filter(|offset| *offset < size).ok_or(Errno::NXIO)?;
         let Some(blocks) = self.in_blocks() else {

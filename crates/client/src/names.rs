@@ -31,6 +31,15 @@ pub struct StatFs {
     pub available: u64,
     /// Block size of new files, bytes.
     pub block_size: u32,
+    /// Inodes that there are.
+    pub inodes: u64,
+}
+
+impl StatFs {
+    /// Inodes that can still be made. Nothing limits them but room: one for each page of storage that is free.
+    pub fn free_inodes(&self) -> u64 {
+        self.available / 4096
+    }
 }
 
 /// What a new name is given to.
@@ -80,6 +89,7 @@ pub(crate) fn removed(dir: Ino) -> Box<Attr> {
         xattrs: false,
         layout: None,
         mtime_set: None,
+        allocated: None,
     })
 }
 
@@ -544,13 +554,16 @@ impl Client {
     /// How full the storage of the servers that are up is.
     pub fn statfs(&self) -> Result<StatFs, Errno> {
         let map = self.map();
-        let mut sum = StatFs { total: 0, available: 0, block_size: map.block_size };
+        let mut sum = StatFs { total: 0, available: 0, block_size: map.block_size, inodes: 0 };
         let mut counted = Vec::new();
         for server in map.servers.iter().filter(|s| s.state == ServerState::Up) {
-            if let (DataReply::Space { total, available, device }, ..) =
+            let (DataReply::Space { total, available, device, inodes }, ..) =
                 self.data(server.id, DataRequest::Space, &[], &mut [])?
-                && !counted.contains(&(server.node, device))
-            {
+            else {
+                return Err(Errno::PROTO);
+            };
+            sum.inodes = sum.inodes.saturating_add(inodes);
+            if !counted.contains(&(server.node, device)) {
                 counted.push((server.node, device));
                 sum.total = sum.total.saturating_add(total);
                 sum.available = sum.available.saturating_add(available);

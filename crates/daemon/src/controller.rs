@@ -68,6 +68,11 @@ pub enum ControllerError {
 }
 
 impl ControllerError {
+    /// Whether a file is not there at all: nobody has begun to keep a map.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, ControllerError::Store { cause, .. } if cause.kind() == std::io::ErrorKind::NotFound)
+    }
+
     /// What the asking peer gets.
     pub fn errno(&self) -> Errno {
         match self {

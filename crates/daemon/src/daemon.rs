@@ -6,12 +6,13 @@
 use crate::agent::Agent;
 use crate::config::DaemonConfig;
 use crate::controller::{ControlSession, Controller, ControllerConfig};
+use crate::error::InstallError;
 use crate::links::{Around, Links};
 use crate::order::{Order, Turn};
 use crate::serve;
 use bivouac_layout::{Epoch, Ino, Map, NodeId, ServerId, ServerState, ShardId};
 use bivouac_meta::{Caller, MetaStore, Observer, Options, Replayed};
-use bivouac_node::VersionPage;
+use bivouac_node::{TrafficPage, VersionPage};
 use bivouac_proto::auth::{Credentials, Hello, Key, Role, Welcome};
 use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
 use bivouac_proto::meta::MetaRequest;
@@ -41,6 +42,8 @@ pub(crate) struct Daemon {
     boot: u64,
     counters: Counters,
     order: Order,
+    /// What the processes of this node do to this server's sub-files, and what it was when this daemon began.
+    traffic: OnceLock<(TrafficPage, (u64, u64))>,
     pub(crate) ending: Arc<Ending>,
 }
 
@@ -126,6 +129,7 @@ impl Daemon {
             boot,
             counters: Counters::default(),
             order: Order::new(OVERLAP),
+            traffic: OnceLock::new(),
             ending: Arc::default(),
         }
     }
@@ -204,7 +208,8 @@ impl Daemon {
             Turn::Answered(answer) => return reply.ok(&Reply::Data(answer)),
             Turn::Overtaken => return reply.fail(&Refusal::Busy.into()),
         };
-        let served = serve::data(store, request, payload, reply, &mut running);
+        let inodes = || self.meta.get().map_or(0, |meta| meta.counts().inodes);
+        let served = serve::data(store, request, payload, inodes, reply, &mut running);
         self.counters.read.fetch_add(served.read, Ordering::Relaxed);
         self.counters.written.fetch_add(served.written, Ordering::Relaxed);
     }
@@ -214,10 +219,10 @@ impl Daemon {
             ControlRequest::Ping { .. } => {
                 Some(ControlReply::Pong { epoch: self.links.epoch(), boot: self.boot })
             }
-            ControlRequest::Install { map } => {
-                self.install(map)?;
-                None
-            }
+            ControlRequest::Install { map } => self.install(map).err().map(|error| {
+                tracing::error!(%error, "a map is not taken");
+                ControlReply::Failed { cause: error.to_string() }
+            }),
             ControlRequest::Stats => Some(ControlReply::Stats(Box::new(self.stats()))),
             _ => match self.controller.get() {
                 Some(controller) => {
@@ -236,13 +241,10 @@ impl Daemon {
     }
 
     /// Takes over a map. With the first one the deployment begins here.
-    fn install(&self, map: &Map) -> Result<(), Errno> {
-        if let Err(why) = map.check() {
-            tracing::error!(why, "refused a map");
-            return Err(Errno::INVAL);
-        }
+    fn install(&self, map: &Map) -> Result<(), InstallError> {
+        map.check().map_err(InstallError::Map)?;
         if map.deployment != self.config.deployment {
-            return Err(Errno::INVAL);
+            return Err(InstallError::Map("it is another deployment's"));
         }
         let _installing = self.installing.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.begun() {
@@ -256,21 +258,26 @@ impl Daemon {
         Ok(())
     }
 
-    fn begin(&self, map: &Map) -> Result<(), Errno> {
+    fn begin(&self, map: &Map) -> Result<(), InstallError> {
         if let (Some(server), None) = (&self.config.server, self.meta.get()) {
             let replayed = self.replayed.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let replayed = replayed.ok_or(Errno::IO)?;
+            let replayed = replayed.ok_or(InstallError::Map("this server has no storage"))?;
             // The store asks for the map from its first moment on.
             self.links.learn(map.clone());
             let options =
                 Options { observer: self.version_page(server.id), ..Options::new(self.config.deployment) };
-            let around = Around::new(self.links.clone(), server.id);
-            let store = replayed.serve(options, around).map_err(|error| {
-                tracing::error!(%error, "the metadata store does not start");
-                Errno::IO
-            })?;
-            store.adopt(map.shards_of(server.id))?;
+            let store = replayed.serve(options, Around::new(self.links.clone(), server.id))?;
+            store.adopt(map.shards_of(server.id)).map_err(InstallError::Adopt)?;
             let _ = self.meta.set(store);
+            match TrafficPage::attach(self.node_dir().as_bytes(), server.id) {
+                Ok(page) => {
+                    let before = page.totals();
+                    let _ = self.traffic.set((page, before));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "direct accesses of this node's processes are not counted")
+                }
+            }
         }
         if self.config.controller && self.controller.get().is_none() {
             let ending = self.ending.clone();
@@ -281,10 +288,6 @@ impl Daemon {
                 own: Endpoint::Unix(bivouac_node::agent_socket(self.config.uid, &self.config.name)),
                 own_server: self.config.server.as_ref().map(|s| s.id),
                 stop: Box::new(move |keep| ending.tell(keep)),
-            })
-            .map_err(|error| {
-                tracing::error!(%error, "the controller does not start");
-                error.errno()
             })?;
             let _ = self.controller.set(controller);
         }
@@ -319,6 +322,10 @@ impl Daemon {
     fn stats(&self) -> Stats {
         let counts = self.meta.get().map(MetaStore::counts).unwrap_or_default();
         let space = self.links.data.as_ref().and_then(|d| d.space().ok()).unwrap_or_default();
+        let (direct_read, direct_written) = self.traffic.get().map_or((0, 0), |(page, before)| {
+            let now = page.totals();
+            (now.0.wrapping_sub(before.0), now.1.wrapping_sub(before.1))
+        });
         Stats {
             inodes: counts.inodes,
             stored: self.links.data.as_ref().map_or(0, |d| d.stored()),
@@ -332,6 +339,8 @@ impl Daemon {
             connections: self.counters.connections.load(Ordering::Relaxed),
             opens: counts.opens,
             damaged: self.links.data.as_ref().map_or(0, |d| d.missing()),
+            direct_read,
+            direct_written,
         }
     }
 }

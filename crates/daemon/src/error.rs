@@ -1,9 +1,28 @@
 //! Why a daemon does not start.
 
+use crate::controller::ControllerError;
 use bivouac_data::DataError;
+use bivouac_meta::OpenError;
 use bivouac_node::NodeError;
 use bivouac_transport::TransportError;
 use std::path::PathBuf;
+
+/// Why a daemon does not take a map, and with the first one does not begin to serve.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    /// The map breaks the rules of maps.
+    #[error("the map cannot be used: {0}")]
+    Map(&'static str),
+    /// The metadata in the server's storage.
+    #[error(transparent)]
+    Meta(#[from] OpenError),
+    /// The shards that the map gives to the server cannot be taken over.
+    #[error("the server cannot take its part of the metadata over: {0}")]
+    Adopt(bivouac_proto::Errno),
+    /// The controller's own files.
+    #[error(transparent)]
+    Controller(#[from] ControllerError),
+}
 
 /// Why a daemon does not start.
 #[derive(Debug, thiserror::Error)]

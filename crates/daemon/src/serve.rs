@@ -18,6 +18,7 @@ pub(crate) fn data(
     store: &DataStore,
     request: &DataRequest,
     payload: &[u8],
+    inodes: impl FnOnce() -> u64,
     reply: &mut Responder<'_>,
     running: &mut Running<'_>,
 ) -> Served {
@@ -30,6 +31,10 @@ pub(crate) fn data(
         DataRequest::Pass { ino, create } => store.pass(ino, create).map(|descriptor| {
             reply.ok_descriptor(&Reply::Data(DataReply::Passed), descriptor.as_fd());
             None
+        }),
+        DataRequest::Space => store.space().map(|space| {
+            let (total, available, device) = (space.total, space.available, space.device);
+            Some(DataReply::Space { total, available, device, inodes: inodes() })
         }),
         _ => {
             if let DataRequest::Write { .. } = request {
@@ -124,11 +129,8 @@ pub(crate) fn data_locally(
             store.remove(ino)?;
             DataReply::Done
         }
-        DataRequest::Space => {
-            let space = store.space()?;
-            DataReply::Space { total: space.total, available: space.available, device: space.device }
-        }
-        DataRequest::Pass { .. } => return Err(Errno::OPNOTSUPP),
+        // These need more than the store.
+        DataRequest::Space | DataRequest::Pass { .. } => return Err(Errno::OPNOTSUPP),
     };
     Ok(done)
 }

@@ -82,13 +82,51 @@ fn a_file_that_cannot_be_copied_is_said_and_the_rest_is_copied() {
     let c = cluster("stage-fails", 2);
     let work = tempfile::tempdir().expect("a directory");
     fs::write(work.path().join("good"), b"good").expect("a file");
-    rustix::fs::mkfifoat(rustix::fs::CWD, work.path().join("pipe"), rustix::fs::Mode::RUSR).expect("a pipe");
+    fs::write(work.path().join("bad"), b"bad").expect("a file");
+    // A directory is where the file is to come.
+    c.client.mkdir(Ino::ROOT, b"in", 0o755).expect("made");
+    c.client.mkdir(Ino::ROOT, b"in/bad", 0o755).expect("made");
     let report = copy_in(c.client, work.path(), b"in", &OPTIONS).expect("begun");
     assert_eq!(report.files, 1);
     assert_eq!(report.failed.len(), 1);
-    assert_eq!(report.failed[0].0, work.path().join("pipe"));
+    assert_eq!(report.failed[0].0, work.path().join("bad"));
     assert_eq!(c.read("in/good"), b"good");
     assert!(copy_in(c.client, &work.path().join("missing"), b"in", &OPTIONS).is_err());
+}
+
+#[test]
+fn holes_attributes_and_special_files_are_kept_and_take_the_place_of_what_was_there() {
+    let c = cluster("stage-kinds", 3);
+    let work = tempfile::tempdir().expect("a directory");
+    let (source, target) = (work.path().join("source"), work.path().join("target"));
+    fs::create_dir(&source).expect("a directory");
+    let sparse = fs::File::create(source.join("sparse")).expect("a file");
+    sparse.set_len(200 << 20).expect("a length");
+    std::os::unix::fs::FileExt::write_all_at(&sparse, b"here", 150 << 20).expect("written");
+    let mode = rustix::fs::Mode::RUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, source.join("pipe"), mode).expect("a pipe");
+    symlink("elsewhere", source.join("link")).expect("a link");
+    fs::write(source.join("file"), b"data").expect("a file");
+    // What is there is of another kind.
+    c.client.mkdir(Ino::ROOT, b"in", 0o755).expect("made");
+    c.write("in/pipe", b"a file");
+    c.write("in/link", b"a file");
+    c.client.symlink(b"pipe", Ino::ROOT, b"in/file").expect("made");
+    c.client.mknod(Ino::ROOT, b"in/sparse", 0o010_600).expect("made");
+    let report = copy_in(c.client, &source, b"in", &OPTIONS).expect("begun");
+    assert_eq!((report.failed, report.left_out), (vec![], vec![]));
+    assert_eq!((report.files, report.special, report.symlinks), (2, 1, 1));
+    assert!(report.bytes < 1 << 20, "{} bytes were copied", report.bytes);
+    c.client.set_xattr(Ino::ROOT, b"in/file", true, b"user.note", b"kept", 0).expect("set");
+    let report = copy_out(c.client, b"in", &target, &OPTIONS).expect("begun");
+    assert_eq!(report.failed, vec![]);
+    assert!(report.bytes < 1 << 20, "{} bytes were copied", report.bytes);
+    let meta = fs::metadata(target.join("sparse")).expect("there");
+    assert!(meta.len() == 200 << 20 && meta.blocks() <= 2048, "{} blocks", meta.blocks());
+    let mut value = [0; 16];
+    let read = rustix::fs::getxattr(target.join("file"), "user.note", &mut value[..]);
+    let offered = !report.left_out.iter().any(|(path, _)| path.ends_with("file"));
+    assert!(!offered || read.is_ok_and(|len| &value[..len] == b"kept"));
 }
 
 #[test]

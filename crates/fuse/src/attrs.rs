@@ -180,8 +180,7 @@ impl Call<'_> {
         let free = found.available / STATFS_UNIT;
         let mut reply = Reply::new();
         reply.u64(found.total / STATFS_UNIT).u64(free).u64(free);
-        // Inodes: as many as there is room for.
-        reply.u64(found.total / STATFS_UNIT).u64(free);
+        reply.u64(found.inodes.saturating_add(found.free_inodes())).u64(found.free_inodes());
         reply.u32(STATFS_UNIT as u32).u32(NAME_MAX as u32).u32(STATFS_UNIT as u32).u32(0).zeros(24);
         Ok(Answer::Told(reply))
     }

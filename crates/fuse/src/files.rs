@@ -226,10 +226,13 @@ impl Call<'_> {
                 if data.is_empty() { Ok(0) } else { target.handle.pwrite(to, &[IoSlice::new(data)]) }
             });
             match copied {
-                Ok(0) => break,
                 Ok(count) => {
-                    let count = count as u64;
-                    (from, to, done) = (from + count, to + count, done + count);
+                    let moved = count as u64;
+                    (from, to, done) = (from + moved, to + moved, done + moved);
+                    // The source has ended, or the target is full: the next call tells which.
+                    if count < room {
+                        break;
+                    }
                 }
                 Err(_) if done > 0 => break,
                 Err(errno) => return Err(errno),

@@ -42,7 +42,7 @@ impl<O: Outside> Core<O> {
                     |append| {
                         let end = match append.end {
                             Some(end) => end,
-                            None => self.extent(ino, &append.layout)?.0.max(append.size),
+                            None => self.extent(ino, &append.layout)?.length.max(append.size),
                         };
                         Ok((end, self.append_blocks(ino, &append.layout, end, payload)?))
                     },
@@ -149,7 +149,10 @@ impl<O: Outside> Core<O> {
         let inode = locked.shard.inode(ino)?;
         if inode.as_blocks().is_some_and(|b| b.settled) {
             // Without an open: there will be no close to settle it.
-            draft.push(Mutation::Stamp(ino, Stamp { size: end, mtime: now, ctime: now, ..stamp(&inode) }));
+            let stamp = stamp(&inode);
+            let allocated = stamp.allocated.map(|allocated| allocated.saturating_add(u64::from(count)));
+            let stamp = Stamp { size: end, mtime: now, ctime: now, allocated, ..stamp };
+            draft.push(Mutation::Stamp(ino, stamp));
         }
         draft.answer(&caller.id, &reply);
         locked.commit(draft)?;

@@ -163,6 +163,7 @@ impl Draft {
                             mtime: now,
                             ctime: now,
                             settled: false,
+                            allocated: None,
                         };
                         self.mutations.push(Mutation::Stamp(dir, stamp));
                     }

@@ -57,6 +57,8 @@ pub(crate) struct Blocks {
     pub truncating: Option<u64>,
     /// When mtime was last set explicitly; writes before that do not change it.
     pub mtime_set: Time,
+    /// Storage that it takes on all servers, bytes, as of when it was last settled; `None`: what follows from its size.
+    pub allocated: Option<u64>,
 }
 
 /// A directory.
@@ -216,6 +218,7 @@ impl Inode {
             xattrs: !self.xattrs().is_empty(),
             layout,
             mtime_set: self.as_blocks().map(|blocks| blocks.mtime_set).filter(|set| *set != Time::MIN),
+            allocated: self.as_blocks().and_then(|blocks| blocks.allocated),
         }
     }
 

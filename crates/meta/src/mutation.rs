@@ -31,6 +31,7 @@ pub(crate) struct Stamp {
     pub ctime: Time,
     /// Of a file in blocks.
     pub settled: bool,
+    pub allocated: Option<u64>,
 }
 
 /// One change.
@@ -101,6 +102,7 @@ impl Shard {
                     inode.ctime = stamp.ctime;
                     if let Some(blocks) = inode.blocks_mut() {
                         blocks.settled = stamp.settled;
+                        blocks.allocated = stamp.allocated;
                         if stamp.settled {
                             blocks.reach = blocks.reach.max(stamp.size);
                         }

@@ -2,7 +2,7 @@
 //!
 //! While somebody has a file in blocks open for writing, its record is *unsettled*: the data servers know its size better.
 //! Closing descriptions report how far they wrote; the last one settles the record. Where a report is missing or of another size
-//! version, the data servers are asked. An inode without links stays as long as it is open, also over a restart:
+//! version, or where a writer may have left holes, the data servers are asked. An inode without links stays as long as it is open, also over a restart:
 //! its holders are in the log.
 
 use crate::draft::Draft;
@@ -14,7 +14,7 @@ use crate::shard::{Live, Opened, Written};
 use crate::steps::Begun;
 use crate::store::{Core, Outside};
 use bivouac_layout::{FileLayout, Ino};
-use bivouac_proto::attr::FileKind;
+use bivouac_proto::attr::{FileKind, dense};
 use bivouac_proto::data::{DataReply, DataRequest, WriteTime};
 use bivouac_proto::header::OpenId;
 use bivouac_proto::meta::Wrote;
@@ -66,7 +66,24 @@ pub(crate) fn stamp(inode: &Inode) -> Stamp {
         mtime: inode.mtime,
         ctime: inode.ctime,
         settled: inode.as_blocks().is_some_and(|b| b.settled),
+        allocated: inode.as_blocks().and_then(|b| b.allocated),
     }
+}
+
+/// What the servers of a file in blocks know of it together.
+#[derive(Clone, Copy)]
+pub(crate) struct Extent {
+    /// The file's length, bytes.
+    pub length: u64,
+    /// Storage that it takes, bytes.
+    pub allocated: u64,
+    /// When it was last written.
+    pub written: WriteTime,
+}
+
+/// What an inode notes of the storage that its file takes: nothing where it follows from the size.
+pub(crate) fn noted(allocated: u64, size: u64) -> Option<u64> {
+    (allocated != dense(size)).then_some(allocated)
 }
 
 /// The stamp of a file that is settled now, at `size`, last written at `last` (0 or earlier: not since it was settled before).
@@ -150,14 +167,16 @@ impl<O: Outside> Core<O> {
             },
             |layout| self.extent(ino, layout),
             |locked, _, found| {
-                let (length, seen) = (*found)?;
+                let found = (*found)?;
                 let now = self.outside.now();
                 let Some(inode) = locked.shard.inodes.get(ino) else { return Ok(()) };
                 let live = locked.shard.live.get(&ino);
                 if inode.nlink > 0 && inode.as_blocks().is_some() && !live.is_some_and(Live::has_writer) {
                     let written = live.map(|l| l.written).unwrap_or_default();
-                    let size = inode.size.max(length).max(written.end);
-                    let stamp = settled_stamp(&inode, size, WriteTime::exactly(written.last).max(seen), now);
+                    let size = inode.size.max(found.length).max(written.end);
+                    let last = WriteTime::exactly(written.last).max(found.written);
+                    let allocated = noted(found.allocated, size);
+                    let stamp = Stamp { allocated, ..settled_stamp(&inode, size, last, now) };
                     commit_settled(locked, ino, stamp, now)?;
                 }
                 Ok(())
@@ -169,18 +188,22 @@ impl<O: Outside> Core<O> {
         settled
     }
 
-    /// The length of a file in blocks as its servers know it, and when it was last written.
-    pub(crate) fn extent(&self, ino: Ino, layout: &FileLayout) -> Result<(u64, WriteTime), Errno> {
+    /// Asks the servers of a file in blocks what they know of it.
+    pub(crate) fn extent(&self, ino: Ino, layout: &FileLayout) -> Result<Extent, Errno> {
         let servers = layout.servers(&self.outside.map(), u64::MAX);
         let asked = self.outside.now();
         let answers = self.outside.data_all(&servers, &DataRequest::Extent { ino });
         let answered = self.outside.now();
-        let mut found = (0, WriteTime::NEVER);
+        let mut found = Extent { length: 0, allocated: 0, written: WriteTime::NEVER };
         for answer in answers {
             match answer? {
-                DataReply::Extent { length, written, .. } => {
+                DataReply::Extent { length, allocated, written } => {
                     let written = written.map_or(WriteTime::NEVER, |w| w.time(asked, answered));
-                    found = (found.0.max(length), found.1.max(written));
+                    found = Extent {
+                        length: found.length.max(length),
+                        allocated: found.allocated.saturating_add(allocated),
+                        written: found.written.max(written),
+                    };
                 }
                 _ => return Err(Errno::PROTO),
             }
@@ -220,7 +243,10 @@ fn settle_by_reports(locked: &mut LockedShard<'_>, ino: Ino, now: Time) -> Op<bo
         return Ok(true);
     }
     let written = locked.shard.live.get(&ino).map(|l| l.written).unwrap_or_default();
-    if written.unsure {
+    // What was written may have filled holes.
+    let had_holes = inode.as_blocks().is_some_and(|blocks| blocks.allocated.is_some());
+    let refilled = had_holes && (written.end > 0 || written.last > 0);
+    if written.unsure || refilled {
         return Ok(false);
     }
     let stamp = settled_stamp(&inode, inode.size.max(written.end), WriteTime::exactly(written.last), now);

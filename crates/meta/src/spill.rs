@@ -91,8 +91,14 @@ fn move_out(
     if let Some(inode) = draft.inode(locked.shard, ino) {
         let (reach, layout) = (inode.size, layout.clone());
         inode.set_template(Template::default());
-        inode.body =
-            Body::Blocks(Box::new(Blocks { layout, settled, reach, truncating: None, mtime_set: Time::MIN }));
+        inode.body = Body::Blocks(Box::new(Blocks {
+            layout,
+            settled,
+            reach,
+            truncating: None,
+            mtime_set: Time::MIN,
+            allocated: None,
+        }));
     }
     locked.commit(draft)?;
     let inode = locked.shard.inode(ino)?;

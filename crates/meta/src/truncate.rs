@@ -11,11 +11,12 @@ use crate::draft::Draft;
 use crate::error::Op;
 use crate::inline::{not_a_file, resize_inline, touch};
 use crate::inode::{Blocks, Body, Inode};
+use crate::opens::noted;
 use crate::partition::LockedShard;
 use crate::steps::Begun;
 use crate::store::{Caller, Core, Outside};
 use bivouac_layout::{Ino, Map, ServerId, ServerState};
-use bivouac_proto::attr::{FILE_MAX, INLINE_MAX};
+use bivouac_proto::attr::{FILE_MAX, INLINE_MAX, dense};
 use bivouac_proto::auth::Credentials;
 use bivouac_proto::data::DataRequest;
 use bivouac_proto::header::RequestId;
@@ -34,7 +35,18 @@ pub(crate) struct Setting<'a> {
 /// What the servers of a file have to do.
 struct Truncation {
     size: u64,
+    /// The file's size, if that is exact.
+    old: Option<u64>,
+    blocks: Blocks,
     requests: Vec<(ServerId, DataRequest)>,
+}
+
+/// What they did.
+#[derive(Clone, Copy)]
+struct Truncated {
+    size: u64,
+    /// What the inode notes of the file's storage.
+    allocated: Option<u64>,
 }
 
 /// How an attempt to set a size ends.
@@ -69,7 +81,7 @@ impl<O: Outside> Core<O> {
             let outcome = self.in_steps(
                 ino,
                 |locked| self.begin_truncation(locked, &map, ino, size, setting),
-                |truncation| self.truncate_blocks(truncation),
+                |truncation| self.truncate_blocks(ino, truncation),
                 |locked, _, truncated| {
                     let done = self.end_truncation(locked, ino, setting, *truncated)?;
                     Ok(Outcome::Done(Box::new(done)))
@@ -110,6 +122,7 @@ impl<O: Outside> Core<O> {
             Body::Blocks(blocks) => {
                 let old = if blocks.settled { Some(inode.size) } else { None };
                 let requests = requests(map, ino, blocks, old, size);
+                let blocks = blocks.as_ref().clone();
                 let serves = |server| map.server(server).is_some_and(|s| s.state == ServerState::Up);
                 if !requests.iter().all(|(server, _)| serves(*server)) {
                     // Better nothing at all than a part.
@@ -120,16 +133,30 @@ impl<O: Outside> Core<O> {
                     blocks.truncating = Some(size);
                 }
                 locked.commit(draft)?;
-                Ok(Begun::Work(Truncation { size, requests }))
+                Ok(Begun::Work(Truncation { size, old, blocks, requests }))
             }
             _ => Err(not_a_file(&inode)),
         }
     }
 
-    fn truncate_blocks(&self, truncation: &Truncation) -> Result<u64, Errno> {
+    fn truncate_blocks(&self, ino: Ino, truncation: &Truncation) -> Result<Truncated, Errno> {
         let answers = self.outside.data_each(&truncation.requests);
         answers.into_iter().try_for_each(|answer| answer.map(drop))?;
-        Ok(truncation.size)
+        let allocated = self.left_allocated(ino, truncation)?;
+        Ok(Truncated { size: truncation.size, allocated })
+    }
+
+    /// What the inode of a truncated file notes of its storage. Of a file that is being written the servers are asked when it is settled;
+    /// of others only if what is left of their holes cannot be known.
+    fn left_allocated(&self, ino: Ino, truncation: &Truncation) -> Result<Option<u64>, Errno> {
+        let Truncation { size, old, blocks, .. } = truncation;
+        let old = old.unwrap_or(u64::MAX);
+        match blocks.allocated {
+            _ if *size == 0 || !blocks.settled => Ok(None),
+            None if *size < old => Ok(None),
+            before if *size >= old => Ok(noted(before.unwrap_or(dense(old)), *size)),
+            _ => self.extent(ino, &blocks.layout).map(|found| noted(found.allocated, *size)),
+        }
     }
 
     /// All servers have done it, or not.
@@ -138,19 +165,21 @@ impl<O: Outside> Core<O> {
         locked: &mut LockedShard<'_>,
         ino: Ino,
         setting: &Setting<'_>,
-        truncated: Result<u64, Errno>,
+        truncated: Result<Truncated, Errno>,
     ) -> Op<Attr> {
         let now = self.outside.now();
         let live = locked.shard.live.entry(ino).or_default();
         live.restoring = false;
-        let size = match truncated {
-            Ok(size) => size,
+        let Truncated { size, allocated } = match truncated {
+            Ok(truncated) => truncated,
             Err(errno) => {
                 self.keeper.truncation(ino);
                 return Err(errno.into());
             }
         };
         live.written.end = 0;
+        // What was added is a hole, and of what was cut off nobody knows what was one.
+        live.written.unsure |= size > 0;
         live.written.append_end = live.written.append_end.map(|_| size);
         let has_writer = live.has_writer();
         let mut draft = Draft::freeing(now);
@@ -161,6 +190,7 @@ impl<O: Outside> Core<O> {
         let mut settled = true;
         if let Some(blocks) = inode.blocks_mut() {
             blocks.truncating = None;
+            blocks.allocated = allocated;
             blocks.reach = blocks.reach.max(size);
             settled = blocks.settled;
         }
@@ -185,10 +215,10 @@ impl<O: Outside> Core<O> {
                 let Some(inode) = locked.shard.inodes.get(ino) else { return Ok(Begun::Done(())) };
                 let owed = inode.as_blocks().and_then(|blocks| Some((blocks, blocks.truncating?)));
                 let Some((blocks, size)) = owed else { return Ok(Begun::Done(())) };
-                let requests = requests(&map, ino, blocks, None, size);
-                Ok(Begun::Work(Truncation { size, requests }))
+                let (requests, blocks) = (requests(&map, ino, blocks, None, size), blocks.clone());
+                Ok(Begun::Work(Truncation { size, old: None, blocks, requests }))
             },
-            |truncation| self.truncate_blocks(truncation),
+            |truncation| self.truncate_blocks(ino, truncation),
             |locked, _, truncated| self.end_truncation(locked, ino, &setting, *truncated).map(drop),
         )
     }

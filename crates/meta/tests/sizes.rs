@@ -424,3 +424,41 @@ fn blocks_of_a_file_that_is_unlinked_in_the_middle_of_a_change_are_removed() {
         assert_eq!(left.count(), 0, "change {number}");
     }
 }
+
+#[test]
+fn the_storage_of_a_file_with_holes_is_asked_for_when_it_is_settled_and_kept() {
+    let cluster = Cluster::new(3);
+    let client = Client::new(&cluster);
+    let uneven = |end| Some(Wrote { unsure: true, ..wrote(end, 0).unwrap() });
+    let takes = |ino| {
+        let attr = client.attr(ino).unwrap();
+        (attr.store, attr.size, attr.st_blocks() * 512)
+    };
+    let (attr, open) = in_blocks(&client, "f");
+    client.write_blocks(&cluster, &attr, 200_704, &[1; 4096]);
+    client.release(attr.ino, open, uneven(204_800)).unwrap();
+    assert_eq!(takes(attr.ino), (SETTLED, 204_800, 4096));
+    // Of a settled file it is known what a truncation leaves, or asked.
+    client.truncate(attr.ino, 1_000_000).unwrap();
+    assert_eq!(takes(attr.ino), (SETTLED, 1_000_000, 4096));
+    client.truncate(attr.ino, 100_000).unwrap();
+    assert_eq!(takes(attr.ino), (SETTLED, 100_000, 0));
+    // Who writes on need not know that there were holes.
+    let (_, open) = client.create("f", false).unwrap();
+    client.write_blocks(&cluster, &attr, 0, &vec![1; 100_000]);
+    client.release(attr.ino, open, wrote(100_000, 2)).unwrap();
+    assert_eq!(takes(attr.ino), (SETTLED, 100_000, 25 * 4096));
+    client.truncate(attr.ino, 0).unwrap();
+    assert_eq!(takes(attr.ino), (SETTLED, 0, 0));
+}
+
+#[test]
+fn a_file_without_holes_is_settled_without_asking() {
+    let cluster = Cluster::new(3);
+    let client = Client::new(&cluster);
+    let (attr, open) = in_blocks(&client, "f");
+    // What is said counts, and nobody looks whether it is so.
+    client.release(attr.ino, open, wrote(100_000, 0)).unwrap();
+    let attr = client.attr(attr.ino).unwrap();
+    assert_eq!((attr.store, attr.st_blocks() * 512), (SETTLED, 25 * 4096));
+}

@@ -31,6 +31,7 @@
 //! - [`release`]: what a server is told when a description is gone.
 //! - [`fd`]: descriptors that are closed without libc.
 //! - [`versions`]: [`VersionPage`], which tells what a process knows of a server of its node whether it still is so.
+//! - [`traffic`]: [`TrafficPage`], what processes read and write directly.
 //! - [`raw`]: system calls that do not go through libc.
 //!
 //! All of it runs inside other people's programs: no threads, no calls of libc's file functions, no panics.
@@ -48,6 +49,7 @@ pub mod raw;
 pub mod release;
 pub mod slot;
 pub mod table;
+pub mod traffic;
 pub mod versions;
 
 pub use boot::Boot;
@@ -58,4 +60,5 @@ pub use names::{CATCH_VARIABLE, Environment, agent_socket, key_path, node_dir, r
 pub use offset::OffsetGuard;
 pub use slot::Slot;
 pub use table::{OpenTable, SlotId};
+pub use traffic::TrafficPage;
 pub use versions::VersionPage;

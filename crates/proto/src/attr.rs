@@ -107,6 +107,14 @@ pub struct Attr {
     pub layout: Option<Box<FileLayout>>,
     /// When mtime was last set explicitly: what was written before that does not count. `None`: never, or of no account.
     pub mtime_set: Option<Time>,
+    /// Of a file in blocks: storage that it takes on all servers, bytes, where that is not what follows from its size: it
+    /// has holes, or more than its size. As exact as [`Attr::size`] is.
+    pub allocated: Option<u64>,
+}
+
+/// Storage that a file without holes takes, bytes: whole pages.
+pub fn dense(size: u64) -> u64 {
+    size.div_ceil(4096).saturating_mul(4096)
 }
 
 impl Attr {
@@ -115,10 +123,10 @@ impl Attr {
         if self.is_device() { 0 } else { self.size }
     }
 
-    /// What `st_blocks` shows, units of 512 bytes. Holes are not told apart: a file takes as much as it is long.
+    /// What `st_blocks` shows, units of 512 bytes.
     pub fn st_blocks(&self) -> u64 {
         match self.kind {
-            FileKind::File => self.size.div_ceil(4096).saturating_mul(8),
+            FileKind::File => self.allocated.unwrap_or(dense(self.size)).div_ceil(512),
             _ => 0,
         }
     }

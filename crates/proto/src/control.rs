@@ -48,7 +48,7 @@ pub struct Stats {
     pub device: u64,
     /// Requests to the metadata served.
     pub meta_operations: u64,
-    /// Requests for data served (direct local access is not seen by the server).
+    /// Requests for data served. (Direct access on the own node is none.)
     pub data_operations: u64,
     /// Bytes read through the server.
     pub bytes_read: u64,
@@ -60,6 +60,10 @@ pub struct Stats {
     pub opens: u64,
     /// Sub-files that are gone although nobody removed them.
     pub damaged: u64,
+    /// Bytes read by processes of the server's node directly, without it.
+    pub direct_read: u64,
+    /// Bytes written likewise.
+    pub direct_written: u64,
 }
 
 /// What the controller knows of one server.
@@ -91,5 +95,10 @@ pub enum ControlReply {
         map: Box<Map>,
         /// Health of each server of the map.
         health: Vec<ServerHealth>,
+    },
+    /// It could not be done; for a person to read.
+    Failed {
+        /// What is wrong, with what, and what can be done about it.
+        cause: String,
     },
 }

@@ -187,6 +187,8 @@ pub enum DataReply {
         available: u64,
         /// Which storage that is: servers of one node that name the same share it, and it counts once.
         device: u64,
+        /// Inodes that the server holds.
+        inodes: u64,
     },
 }
 

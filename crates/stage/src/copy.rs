@@ -1,25 +1,30 @@
 //! The copying engine.
 //!
-//! Threads take work from one queue: a directory (list it, make it, queue what is in it), a file, or a piece of a
-//! large file. Each piece is written, read back from the destination and compared. Directories get their modes and
-//! times at the end, deepest first, when nothing changes them any more.
+//! Threads take work from one queue: a directory (list it, make it, queue what is in it), a file, or a stretch of a
+//! large file ([`file`] copies both). Directories get their modes and times at the end, deepest first, when nothing
+//! changes them any more; their extended attributes at once, because how new files are spread is one of them.
+//!
+//! A failure concerns one entry: it is noted and the rest is copied. What the destination cannot hold although nothing is
+//! wrong (a device, say) is noted as left out, and is no failure.
+//!
+//! Where a progress bar is shown, one more thread goes through the source ahead of the others and counts what there is
+//! ([`count`]).
+
+mod count;
+mod file;
 
 use crate::progress::Progress;
 use crate::report::{Report, StageError};
-use crate::tree::{Kind, Meta, Open, Tree, join};
+use crate::tree::{Kind, Meta, Special, Tree, join};
+use file::{Buffers, Large};
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-
-/// Bytes copied, and compared, at once.
-const PIECE: usize = 4 << 20;
-/// Files beyond this are copied by several threads, in stretches of it.
-const STRETCH: u64 = 64 << 20;
 
 /// How to copy.
 #[derive(Clone, Copy, Debug)]
@@ -43,24 +48,11 @@ enum Work {
     Directory(Vec<u8>, Vec<u8>, Meta),
     File(Vec<u8>, Vec<u8>, Meta),
     Symlink(Vec<u8>, Vec<u8>, Meta),
+    Special(Vec<u8>, Vec<u8>, Special, Meta),
     /// Another name of a file that is copied under the first one.
     HardLink(Vec<u8>, Vec<u8>, Vec<u8>),
     /// From here on, a stretch of a large file.
     Stretch(Arc<Large>, u64),
-}
-
-/// A large file that several threads copy.
-struct Large {
-    from: Vec<u8>,
-    source: Box<dyn Open>,
-    target: Box<dyn Open>,
-    meta: Meta,
-    state: Mutex<LargeState>,
-}
-
-struct LargeState {
-    stretches: u64,
-    failed: Option<String>,
 }
 
 struct Queue {
@@ -110,7 +102,7 @@ pub(crate) fn copy(
     let first = match meta.kind {
         Kind::Directory => Work::Directory(source.to_vec(), destination, meta),
         Kind::File => Work::File(source.to_vec(), destination, meta),
-        Kind::Symlink | Kind::Other => {
+        Kind::Symlink | Kind::Special(_) => {
             let why = io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a directory");
             return Err(StageError::Source { path: path(source), source: why });
         }
@@ -127,11 +119,15 @@ pub(crate) fn copy(
         links: Mutex::default(),
         progress: Progress::new(options.progress, "copying"),
     };
-    if let Work::File(..) = first {
-        copy.progress.found(meta.size);
-    }
-    copy.put(first);
-    copy.run(options.threads);
+    std::thread::scope(|scope| {
+        if copy.progress.is_shown() {
+            scope.spawn(|| count::count(from, source, meta, &copy.progress));
+        }
+        copy.put(first);
+        copy.run(options.threads);
+        // The bar has nothing to wait for any more.
+        copy.progress.stop_counting();
+    });
     for link in std::mem::take(&mut *lock(&copy.links)) {
         copy.put(link);
     }
@@ -148,6 +144,14 @@ pub(crate) fn copy(
     report.bytes = copy.bytes.into_inner();
     report.seconds = begun.elapsed().as_secs_f64();
     Ok(report)
+}
+
+/// Files and bytes below `source`, as they are counted ahead of a copy.
+#[cfg(test)]
+pub(crate) fn counted(tree: &dyn Tree, source: &[u8]) -> io::Result<(u64, u64)> {
+    let progress = Progress::new(false, "");
+    count::count(tree, source, tree.stat(source, true)?, &progress);
+    Ok(progress.counted())
 }
 
 fn path(bytes: &[u8]) -> PathBuf {
@@ -172,10 +176,13 @@ fn make_parents(tree: &dyn Tree, directory: &[u8]) -> io::Result<()> {
 
 impl Copy<'_> {
     fn run(&self, threads: usize) {
+        if lock(&self.queue).work.is_empty() {
+            return;
+        }
         std::thread::scope(|scope| {
             for _ in 0..threads.max(1) {
                 scope.spawn(|| {
-                    let mut buffers = (vec![0; PIECE], vec![0; PIECE]);
+                    let mut buffers = Buffers::default();
                     while let Some(work) = self.take() {
                         self.work(work, &mut buffers);
                         lock(&self.queue).under_way -= 1;
@@ -214,7 +221,11 @@ impl Copy<'_> {
         lock(&self.report).failed.push((path(at), why.to_owned()));
     }
 
-    fn work(&self, work: Work, buffers: &mut (Vec<u8>, Vec<u8>)) {
+    fn left_out(&self, at: &[u8], why: String) {
+        lock(&self.report).left_out.push((path(at), why));
+    }
+
+    fn work(&self, work: Work, buffers: &mut Buffers) {
         let (from, done) = match work {
             Work::Directory(from, to, meta) => {
                 let done = self.directory(&from, &to, meta).map(|()| lock(&self.report).directories += 1);
@@ -230,6 +241,10 @@ impl Copy<'_> {
                     .read_link(&from)
                     .and_then(|target| self.to.make_symlink(&to, &target, &meta))
                     .map(|()| lock(&self.report).symlinks += 1);
+                (from, done)
+            }
+            Work::Special(from, to, what, meta) => {
+                let done = self.special(&from, &to, what, &meta);
                 (from, done)
             }
             Work::HardLink(from, existing, to) => {
@@ -251,6 +266,7 @@ impl Copy<'_> {
     fn directory(&self, from: &[u8], to: &[u8], meta: Meta) -> io::Result<()> {
         self.to.make_directory(to)?;
         lock(&self.directories).push((to.to_vec(), meta));
+        self.attributes(from, &meta, |name, value| self.to.set_attribute(to, name, value))?;
         for name in self.from.list(from)? {
             let (from, to) = (join(from, &name), join(to, &name));
             match self.from.stat(&from, false) {
@@ -274,91 +290,57 @@ impl Copy<'_> {
                     }
                     names.insert(meta.identity, to.clone());
                 }
-                self.progress.found(meta.size);
                 self.put(Work::File(from, to, meta));
             }
-            Kind::Other => self.failed(&from, "skipped: not a file, directory or symbolic link"),
+            Kind::Special(what) => self.put(Work::Special(from, to, what, meta)),
         }
     }
 
-    fn file(&self, from: &[u8], to: &[u8], meta: Meta, buffers: &mut (Vec<u8>, Vec<u8>)) -> io::Result<()> {
-        let source = self.from.open(from)?;
-        let target = self.to.create(to)?;
-        if meta.size <= STRETCH {
-            self.range(&*source, &*target, 0..meta.size, buffers)?;
-            unchanged(&*source, meta.size)?;
-            target.finish(&meta)?;
-            self.file_done();
+    fn special(&self, from: &[u8], to: &[u8], what: Special, meta: &Meta) -> io::Result<()> {
+        match self.to.make_special(to, what, meta) {
+            Ok(()) => lock(&self.report).special += 1,
+            Err(error) if is_not_offered(&error) => {
+                self.left_out(
+                    from,
+                    format!("a {}, which cannot be made at the destination: {error}", what.name()),
+                );
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Copies the user's extended attributes of a file or directory.
+    fn attributes(
+        &self,
+        from: &[u8],
+        meta: &Meta,
+        set: impl Fn(&[u8], &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        if !meta.attributes {
             return Ok(());
         }
-        let stretches = meta.size.div_ceil(STRETCH);
-        let state = Mutex::new(LargeState { stretches, failed: None });
-        let large = Arc::new(Large { from: from.to_vec(), source, target, meta, state });
-        for stretch in (0..stretches).rev() {
-            self.put(Work::Stretch(large.clone(), stretch * STRETCH));
-        }
-        Ok(())
-    }
-
-    fn stretch(&self, large: &Large, start: u64, buffers: &mut (Vec<u8>, Vec<u8>)) {
-        let end = (start + STRETCH).min(large.meta.size);
-        let done = self.range(&*large.source, &*large.target, start..end, buffers);
-        let mut state = lock(&large.state);
-        if let Err(error) = done {
-            state.failed.get_or_insert(error.to_string());
-        }
-        state.stretches -= 1;
-        if state.stretches > 0 {
-            return;
-        }
-        let ended = match state.failed.take() {
-            Some(why) => Err(why),
-            None => unchanged(&*large.source, large.meta.size)
-                .and_then(|()| large.target.finish(&large.meta))
-                .map_err(|e| e.to_string()),
-        };
-        match ended {
-            Ok(()) => self.file_done(),
-            Err(why) => self.failed(&large.from, &why),
-        }
-    }
-
-    /// Copies a range, piece by piece, and compares each with what the destination then has.
-    fn range(
-        &self,
-        source: &dyn Open,
-        target: &dyn Open,
-        range: std::ops::Range<u64>,
-        (piece, back): &mut (Vec<u8>, Vec<u8>),
-    ) -> io::Result<()> {
-        let mut at = range.start;
-        while at < range.end {
-            let len = (range.end - at).min(PIECE as u64) as usize;
-            if source.read(at, &mut piece[..len])? != len {
-                return Err(changed());
+        for (name, value) in self.from.attributes(from)? {
+            let Err(error) = set(&name, &value) else { continue };
+            let layout = name.starts_with(LAYOUT_ATTRIBUTES);
+            if !is_not_offered(&error) && !layout {
+                return Err(error);
             }
-            target.write(at, &piece[..len])?;
-            if target.read(at, &mut back[..len])? != len || back[..len] != piece[..len] {
-                return Err(io::Error::other(format!(
-                    "what was written at byte {at} does not read back the same"
-                )));
-            }
-            at += len as u64;
-            self.bytes.fetch_add(len as u64, Ordering::Relaxed);
-            self.progress.moved(len as u64);
+            let name = String::from_utf8_lossy(&name);
+            self.left_out(
+                from,
+                format!("its attribute {name}, which cannot be set at the destination: {error}"),
+            );
         }
         Ok(())
     }
 }
 
-/// Fails if a source has grown beyond what was copied.
-fn unchanged(source: &dyn Open, size: u64) -> io::Result<()> {
-    match source.read(size, &mut [0])? {
-        0 => Ok(()),
-        _ => Err(changed()),
-    }
-}
+/// Attributes that say how a deployment spreads new files; another one may have too few servers for it.
+const LAYOUT_ATTRIBUTES: &[u8] = b"user.bivouac.";
 
-fn changed() -> io::Error {
-    io::Error::other("its size changed while it was copied")
+/// Whether an error says that a file system does not offer something, or not to this user.
+fn is_not_offered(error: &io::Error) -> bool {
+    let not_permitted = rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::PERM);
+    not_permitted || error.kind() == io::ErrorKind::Unsupported
 }

@@ -1,8 +1,9 @@
 //! Preload and flush: copying trees between the site's file system and a deployment.
 //!
 //! A copy walks the source and fills the destination with several threads. Every piece that is written is read back and
-//! compared; modes, times, symbolic and hard links are kept. What fails is reported and does not stop the rest, and the
-//! [`Report`] counts everything, so that nobody has to believe that all is there.
+//! compared; modes, times, the users' extended attributes, holes, symbolic and hard links, named pipes and sockets are
+//! kept. What fails is reported and does not stop the rest, and the [`Report`] counts everything, so that nobody has to
+//! believe that all is there.
 //!
 //! [`copy`] is the engine; it sees both sides as a [`tree::Tree`]: [`local`] is the site's file system, [`mount`] the
 //! deployment's, through the client core (no library has to be preloaded for it).
@@ -12,6 +13,8 @@ mod local;
 mod mount;
 mod progress;
 mod report;
+#[cfg(test)]
+mod tests;
 mod tree;
 
 pub use copy::Options;

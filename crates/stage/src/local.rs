@@ -1,13 +1,15 @@
 //! The site's file system.
 
-use crate::tree::{Kind, Meta, Open, Tree, join};
-use rustix::fs::{AtFlags, CWD, Gid, Mode, Timestamps, UTIME_OMIT, Uid};
+use crate::tree::{Attribute, Kind, Meta, Open, Special, Tree, USER_ATTRIBUTES, join};
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, SeekFrom, Timestamps, UTIME_OMIT, Uid, XattrFlags};
+use rustix::io::Errno;
 use rustix::time::Timespec;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -26,7 +28,10 @@ impl Tree for Local {
             t if t.is_file() => Kind::File,
             t if t.is_dir() => Kind::Directory,
             t if t.is_symlink() => Kind::Symlink,
-            _ => Kind::Other,
+            t if t.is_fifo() => Kind::Special(Special::NamedPipe),
+            t if t.is_socket() => Kind::Special(Special::Socket),
+            t if t.is_block_device() => Kind::Special(Special::BlockDevice),
+            _ => Kind::Special(Special::CharDevice),
         };
         let nanoseconds =
             |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
@@ -40,6 +45,9 @@ impl Tree for Local {
             mtime: nanoseconds(meta.mtime(), meta.mtime_nsec()),
             identity: (meta.dev(), meta.ino()),
             links: meta.nlink(),
+            allocated: meta.blocks().saturating_mul(512),
+            device: meta.rdev(),
+            attributes: true,
         })
     }
 
@@ -91,19 +99,57 @@ impl Tree for Local {
 
     fn make_symlink(&self, path: &[u8], target: &[u8], meta: &Meta) -> io::Result<()> {
         let to = path_of(path);
-        if fs::symlink_metadata(to).is_ok_and(|there| !there.is_dir()) {
-            fs::remove_file(to)?;
-        }
+        make_room(to)?;
         std::os::unix::fs::symlink(path_of(target), to)?;
         self.set_meta(path, meta)
     }
 
     fn make_link(&self, existing: &[u8], path: &[u8]) -> io::Result<()> {
         let to = path_of(path);
-        if fs::symlink_metadata(to).is_ok_and(|there| !there.is_dir()) {
-            fs::remove_file(to)?;
-        }
+        make_room(to)?;
         fs::hard_link(path_of(existing), to)
+    }
+
+    fn make_special(&self, path: &[u8], what: Special, meta: &Meta) -> io::Result<()> {
+        let (kind, device) = match what {
+            Special::NamedPipe => (FileType::Fifo, 0),
+            Special::Socket => (FileType::Socket, 0),
+            Special::CharDevice => (FileType::CharacterDevice, meta.device),
+            Special::BlockDevice => (FileType::BlockDevice, meta.device),
+        };
+        let to = path_of(path);
+        make_room(to)?;
+        rustix::fs::mknodat(CWD, to, kind, Mode::RUSR | Mode::WUSR, device)?;
+        self.set_meta(path, meta)
+    }
+
+    fn attributes(&self, path: &[u8]) -> io::Result<Vec<Attribute>> {
+        let path = path_of(path);
+        let names =
+            match whole(|| rustix::fs::llistxattr_query(path), |room| rustix::fs::llistxattr(path, room)) {
+                Ok(names) => names,
+                Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+                Err(errno) => return Err(errno.into()),
+            };
+        let mut attributes = Vec::new();
+        for name in names.split(|&byte| byte == 0).filter(|name| name.starts_with(USER_ATTRIBUTES)) {
+            let named = OsStr::from_bytes(name);
+            match whole(
+                || rustix::fs::lgetxattr_query(path, named),
+                |room| rustix::fs::lgetxattr(path, named, room),
+            ) {
+                Ok(value) => attributes.push((name.to_vec(), value)),
+                // It was removed meanwhile.
+                Err(Errno::NODATA) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(attributes)
+    }
+
+    fn set_attribute(&self, path: &[u8], name: &[u8], value: &[u8]) -> io::Result<()> {
+        let (path, name) = (path_of(path), OsStr::from_bytes(name));
+        Ok(rustix::fs::lsetxattr(path, name, value, XattrFlags::empty())?)
     }
 
     fn set_meta(&self, path: &[u8], meta: &Meta) -> io::Result<()> {
@@ -117,6 +163,33 @@ impl Tree for Local {
         }
         rustix::fs::utimensat(CWD, path, &times(meta), AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(())
+    }
+}
+
+/// Removes what a new entry is to take the place of; a directory stays, and is in the way.
+fn make_room(path: &Path) -> io::Result<()> {
+    if fs::symlink_metadata(path).is_ok_and(|there| !there.is_dir()) { fs::remove_file(path) } else { Ok(()) }
+}
+
+/// All that a call which fills a buffer has to say, however long it is. The length is asked for first, and again if it has
+/// grown meanwhile.
+fn whole(
+    length: impl Fn() -> Result<usize, Errno>,
+    fill: impl Fn(&mut [u8]) -> Result<usize, Errno>,
+) -> Result<Vec<u8>, Errno> {
+    loop {
+        let mut value = vec![0; length()?];
+        if value.is_empty() {
+            return Ok(value);
+        }
+        match fill(&mut value) {
+            Ok(len) => {
+                value.truncate(len);
+                return Ok(value);
+            }
+            Err(Errno::RANGE) => {}
+            Err(errno) => return Err(errno),
+        }
     }
 }
 
@@ -153,6 +226,26 @@ impl Open for LocalFile {
 
     fn write(&self, offset: u64, from: &[u8]) -> io::Result<()> {
         self.file.write_all_at(from, offset)
+    }
+
+    fn next_data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        let start = match rustix::fs::seek(&self.file, SeekFrom::Data(range.start)) {
+            Ok(start) if start < range.end => start,
+            Ok(_) | Err(Errno::NXIO) => return Ok(None),
+            // A file system that does not tell holes apart.
+            Err(Errno::INVAL) => return Ok(Some(range)),
+            Err(errno) => return Err(errno.into()),
+        };
+        let end = rustix::fs::seek(&self.file, SeekFrom::Hole(start))?;
+        Ok(Some(start..end.min(range.end)))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn set_attribute(&self, name: &[u8], value: &[u8]) -> io::Result<()> {
+        Ok(rustix::fs::fsetxattr(&self.file, OsStr::from_bytes(name), value, XattrFlags::empty())?)
     }
 
     fn finish(&self, meta: &Meta) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! A deployment's file system, through the client core.
 
-use crate::tree::{Kind, Meta, Open, Tree};
+use crate::tree::{Attribute, Kind, Meta, Open, Special, Tree, USER_ATTRIBUTES};
 use bivouac_client::{Client, Fail, Handle};
 use bivouac_layout::Ino;
 use bivouac_proto::attr::{Attr, FileKind};
@@ -8,6 +8,7 @@ use bivouac_proto::meta::{SetAttr, SetTime};
 use bivouac_proto::{Errno, Time};
 use rustix::fs::OFlags;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,6 +26,17 @@ impl Mount {
         let handle = self.client.open(Ino::ROOT, named(path), flags.bits() as i32, 0o600).map_err(failed)?;
         Ok(MountFile { client: self.client, handle, path: path.to_vec(), finished: AtomicBool::new(!new) })
     }
+
+    /// Makes an entry, in place of what is there.
+    fn replacing(&self, path: &[u8], make: impl Fn() -> Result<(), Fail>) -> io::Result<()> {
+        match make() {
+            Err(Fail::Errno(Errno::EXIST)) => {
+                self.client.unlink(Ino::ROOT, path).map_err(failed)?;
+                make().map_err(failed)
+            }
+            other => other.map_err(failed),
+        }
+    }
 }
 
 /// The mount itself has a name, too.
@@ -34,6 +46,10 @@ fn named(path: &[u8]) -> &[u8] {
 
 fn error(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(i32::from(errno.0))
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(i32::from(errno.0))
 }
 
 fn failed(fail: Fail) -> io::Error {
@@ -51,18 +67,24 @@ fn meta_of(attr: &Attr) -> Meta {
         FileKind::File => Kind::File,
         FileKind::Directory => Kind::Directory,
         FileKind::Symlink => Kind::Symlink,
-        FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => Kind::Other,
+        FileKind::Fifo => Kind::Special(Special::NamedPipe),
+        FileKind::Socket => Kind::Special(Special::Socket),
+        FileKind::CharDevice => Kind::Special(Special::CharDevice),
+        FileKind::BlockDevice => Kind::Special(Special::BlockDevice),
     };
     Meta {
         kind,
         mode: u32::from(attr.mode),
         uid: attr.uid,
         gid: attr.gid,
-        size: attr.size,
+        size: attr.st_size(),
         atime: attr.atime,
         mtime: attr.mtime,
         identity: (0, attr.ino.0),
         links: u64::from(attr.nlink),
+        allocated: attr.st_blocks().saturating_mul(512),
+        device: u64::from(attr.device()),
+        attributes: attr.xattrs,
     }
 }
 
@@ -105,7 +127,14 @@ impl Tree for Mount {
 
     fn create(&self, path: &[u8]) -> io::Result<Box<dyn Open>> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW;
-        Ok(Box::new(self.open_with(path, flags, true)?))
+        match self.open_with(path, flags, true) {
+            // A symbolic link or a special file is in its place.
+            Err(error) if [Errno::LOOP, Errno::NXIO].iter().any(|e| is(&error, *e)) => {
+                self.client.unlink(Ino::ROOT, path).map_err(failed)?;
+                Ok(Box::new(self.open_with(path, flags, true)?))
+            }
+            opened => Ok(Box::new(opened?)),
+        }
     }
 
     fn make_directory(&self, path: &[u8]) -> io::Result<()> {
@@ -116,24 +145,42 @@ impl Tree for Mount {
     }
 
     fn make_symlink(&self, path: &[u8], target: &[u8], meta: &Meta) -> io::Result<()> {
-        match self.client.symlink(target, Ino::ROOT, path) {
-            Err(Fail::Errno(Errno::EXIST)) => {
-                self.client.unlink(Ino::ROOT, path).map_err(failed)?;
-                self.client.symlink(target, Ino::ROOT, path).map_err(failed)?;
-            }
-            other => other.map_err(failed)?,
-        }
+        self.replacing(path, || self.client.symlink(target, Ino::ROOT, path))?;
         self.set_meta(path, meta)
     }
 
     fn make_link(&self, existing: &[u8], path: &[u8]) -> io::Result<()> {
-        match self.client.link(Ino::ROOT, existing, Ino::ROOT, path, false) {
-            Err(Fail::Errno(Errno::EXIST)) => {
-                self.client.unlink(Ino::ROOT, path).map_err(failed)?;
-                self.client.link(Ino::ROOT, existing, Ino::ROOT, path, false).map_err(failed)
+        self.replacing(path, || self.client.link(Ino::ROOT, existing, Ino::ROOT, path, false))
+    }
+
+    fn make_special(&self, path: &[u8], what: Special, meta: &Meta) -> io::Result<()> {
+        let kind = match what {
+            Special::NamedPipe => FileKind::Fifo,
+            Special::Socket => FileKind::Socket,
+            // Programs could not use it: a deployment is mounted without devices.
+            Special::CharDevice | Special::BlockDevice => return Err(error(Errno::PERM)),
+        };
+        self.replacing(path, || self.client.mknod(Ino::ROOT, path, kind.mode_bits() | 0o600))?;
+        self.set_meta(path, meta)
+    }
+
+    fn attributes(&self, path: &[u8]) -> io::Result<Vec<Attribute>> {
+        let path = named(path);
+        let names = self.client.list_xattr(Ino::ROOT, path, false).map_err(failed)?;
+        let mut attributes = Vec::new();
+        for name in names.split(|&byte| byte == 0).filter(|name| name.starts_with(USER_ATTRIBUTES)) {
+            match self.client.get_xattr(Ino::ROOT, path, false, name) {
+                Ok(value) => attributes.push((name.to_vec(), value)),
+                // It was removed meanwhile.
+                Err(Fail::Errno(Errno::NODATA)) => {}
+                Err(fail) => return Err(failed(fail)),
             }
-            other => other.map_err(failed),
         }
+        Ok(attributes)
+    }
+
+    fn set_attribute(&self, path: &[u8], name: &[u8], value: &[u8]) -> io::Result<()> {
+        self.client.set_xattr(Ino::ROOT, named(path), false, name, value, 0).map_err(failed)
     }
 
     fn set_meta(&self, path: &[u8], meta: &Meta) -> io::Result<()> {
@@ -159,6 +206,25 @@ impl Open for MountFile {
             // The storage filled up in the middle.
             _ => Err(error(Errno::NOSPC)),
         }
+    }
+
+    fn next_data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        let start = i64::try_from(range.start).map_err(|_| error(Errno::FBIG))?;
+        let start = match self.handle.seek_data(start, false) {
+            Ok(start) if start < range.end => start,
+            Ok(_) | Err(Errno::NXIO) => return Ok(None),
+            Err(errno) => return Err(error(errno)),
+        };
+        let end = self.handle.seek_data(start as i64, true).map_err(error)?;
+        Ok(Some(start..end.min(range.end)))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.handle.truncate(len).map_err(error)
+    }
+
+    fn set_attribute(&self, name: &[u8], value: &[u8]) -> io::Result<()> {
+        self.handle.set_xattr(name, value, 0).map_err(error)
     }
 
     fn finish(&self, meta: &Meta) -> io::Result<()> {

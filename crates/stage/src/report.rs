@@ -11,8 +11,12 @@ pub struct Report {
     pub directories: u64,
     /// Symbolic links made.
     pub symlinks: u64,
-    /// Bytes copied and verified.
+    /// Named pipes, sockets and devices made.
+    pub special: u64,
+    /// Bytes copied and verified; holes of files are none.
     pub bytes: u64,
+    /// What the destination cannot hold, and why: special files and extended attributes, but no data.
+    pub left_out: Vec<(PathBuf, String)>,
     /// What could not be copied, and why.
     pub failed: Vec<(PathBuf, String)>,
     /// How long it took, seconds.

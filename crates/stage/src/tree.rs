@@ -1,6 +1,7 @@
 //! A tree of files, as the copying engine sees it.
 
 use std::io;
+use std::ops::Range;
 
 /// What something is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -8,8 +9,29 @@ pub(crate) enum Kind {
     File,
     Directory,
     Symlink,
-    /// What is not copied: devices, sockets, named pipes.
-    Other,
+    /// What has a name and no content.
+    Special(Special),
+}
+
+/// What a special file is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Special {
+    NamedPipe,
+    Socket,
+    CharDevice,
+    BlockDevice,
+}
+
+impl Special {
+    /// Its name, for people.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Special::NamedPipe => "named pipe",
+            Special::Socket => "socket",
+            Special::CharDevice => "character device",
+            Special::BlockDevice => "block device",
+        }
+    }
 }
 
 /// The attributes that a copy keeps, and those that it needs.
@@ -27,7 +49,26 @@ pub(crate) struct Meta {
     /// Which file it is, and how many names it has: for hard links.
     pub(crate) identity: (u64, u64),
     pub(crate) links: u64,
+    /// Storage that it takes, bytes. Less than its size: it has holes.
+    pub(crate) allocated: u64,
+    /// The number of a device, as the kernel's `dev_t`.
+    pub(crate) device: u64,
+    /// It may have extended attributes.
+    pub(crate) attributes: bool,
 }
+
+impl Meta {
+    /// Whether a file has holes, as far as the storage that it takes tells.
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.kind == Kind::File && self.allocated < self.size
+    }
+}
+
+/// An extended attribute: its name and its value.
+pub(crate) type Attribute = (Vec<u8>, Vec<u8>);
+
+/// Attributes that belong to users, and are copied; what has other names says something about the place that it lies in.
+pub(crate) const USER_ATTRIBUTES: &[u8] = b"user.";
 
 /// An open file.
 pub(crate) trait Open: Send + Sync {
@@ -35,6 +76,11 @@ pub(crate) trait Open: Send + Sync {
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
     /// Writes all of it at an offset.
     fn write(&self, offset: u64, from: &[u8]) -> io::Result<()>;
+    /// The first stretch of data in a range; `None` where all of it is a hole. What is called data may be zeros.
+    fn next_data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>>;
+    /// Sets the length; what appears is a hole.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    fn set_attribute(&self, name: &[u8], value: &[u8]) -> io::Result<()>;
     /// Makes it the file that it was created for, with these attributes. Without it, nothing of a new file stays.
     fn finish(&self, meta: &Meta) -> io::Result<()>;
 }
@@ -51,6 +97,10 @@ pub(crate) trait Tree: Sync {
     fn make_directory(&self, path: &[u8]) -> io::Result<()>;
     fn make_symlink(&self, path: &[u8], target: &[u8], meta: &Meta) -> io::Result<()>;
     fn make_link(&self, existing: &[u8], path: &[u8]) -> io::Result<()>;
+    fn make_special(&self, path: &[u8], what: Special, meta: &Meta) -> io::Result<()>;
+    /// The user's extended attributes of a file or directory. None where there cannot be any.
+    fn attributes(&self, path: &[u8]) -> io::Result<Vec<Attribute>>;
+    fn set_attribute(&self, path: &[u8], name: &[u8], value: &[u8]) -> io::Result<()>;
     fn set_meta(&self, path: &[u8], meta: &Meta) -> io::Result<()>;
 }
 

@@ -16,6 +16,9 @@ pub enum LinkError {
     /// The daemon answered with an error.
     #[error("the daemon refused: {0}")]
     Errno(Errno),
+    /// The daemon could not do it, and says why and what can be done about it.
+    #[error("{0}")]
+    Failed(String),
     /// The daemon answered something else than was asked for.
     #[error("the daemon sent an answer that does not fit the request")]
     Unexpected,
@@ -86,6 +89,7 @@ impl ControlLink {
         }
         match bivouac_proto::decode(answer.body) {
             Ok(Reply::Done) => Ok(None),
+            Ok(Reply::Control(ControlReply::Failed { cause })) => Err(LinkError::Failed(cause)),
             Ok(Reply::Control(reply)) => Ok(Some(reply)),
             _ => Err(LinkError::Unexpected),
         }

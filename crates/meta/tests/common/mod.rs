@@ -329,7 +329,13 @@ impl Outside for Port {
                 None => DataReply::Extent { length: 0, allocated: 0, written: None },
                 Some(file) => DataReply::Extent {
                     length: file.bytes.len() as u64,
-                    allocated: file.bytes.len() as u64,
+                    // Pages of zeros are holes.
+                    allocated: file
+                        .bytes
+                        .chunks(4096)
+                        .filter(|page| page.iter().any(|byte| *byte != 0))
+                        .count() as u64
+                        * 4096,
                     written: Some(bivouac_proto::data::LastWrite {
                         age: (now - file.written) as u64,
                         at: file.written,

@@ -472,9 +472,8 @@ fn figures() -> Result<libc::statfs, Errno> {
     statfs.f_blocks = figures.total / unit;
     statfs.f_bfree = figures.available / unit;
     statfs.f_bavail = figures.available / unit;
-    // Inodes are limited by memory alone.
-    statfs.f_files = 1 << 40;
-    statfs.f_ffree = 1 << 39;
+    statfs.f_files = figures.inodes.saturating_add(figures.free_inodes());
+    statfs.f_ffree = figures.free_inodes();
     statfs.f_namelen = bivouac_proto::attr::NAME_MAX as _;
     Ok(statfs)
 }

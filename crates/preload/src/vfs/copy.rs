@@ -9,6 +9,8 @@ use std::io::{IoSlice, IoSliceMut};
 const MOST: usize = 32 << 20;
 /// Bytes in memory at once.
 const PIECE: usize = 4 << 20;
+/// Bytes to read at once of what does not tell how long it is.
+const UNKNOWN: usize = 16 << 10;
 
 /// One end of a copy.
 struct End<'a> {
@@ -42,9 +44,21 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Reads, not moving anything.
-    fn peek(&self, into: &mut [u8]) -> Result<usize, Errno> {
-        data::pread(self.fd, into, self.position()?)
+    /// How much is worth trying to read from `at` on: what the file was last seen to have there. Where that is nothing,
+    /// the first time (not `going_on`) a look at the file tells; a call that has moved something already ends there.
+    fn readable(&self, at: i64, going_on: bool) -> Result<usize, Errno> {
+        let at = data::position(at)?;
+        let left = |size: u64| usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX);
+        let Some(file) = self.ours().filter(|file| !file.is_directory()) else {
+            let size = super::fstat(self.fd).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
+            // Files of /proc and devices do not tell; reading them does.
+            return Ok(if left(size) == 0 { UNKNOWN } else { left(size) });
+        };
+        match left(file.size_seen()) {
+            0 if going_on => Ok(0),
+            0 => state::guarded(|| file.attr()).map(|attr| left(attr.size)),
+            seen => Ok(seen),
+        }
     }
 
     /// Moves past what was read.
@@ -91,7 +105,28 @@ pub fn copy_file_range(
     if flags != 0 {
         return Some(Err(Errno::INVAL));
     }
-    Some(regular(&from, false).and_then(|()| regular(&to, true)).and_then(|()| move_bytes(from, to, len)))
+    Some(
+        regular(&from, false)
+            .and_then(|()| regular(&to, true))
+            .and_then(|()| apart(&from, &to, len))
+            .and_then(|len| move_bytes(from, to, len)),
+    )
+}
+
+/// Refuses ranges that no offset could name the end of, and those of one file that overlap, as the kernel does. Answers how
+/// much is to be copied: within one file, what lies before its end now. (The copy itself may make it longer.)
+fn apart(from: &End<'_>, to: &End<'_>, len: usize) -> Result<usize, Errno> {
+    let (at, to_at) = (data::position(from.position()?)?, data::position(to.position()?)?);
+    if at.checked_add(len as u64).is_none() || to_at.checked_add(len as u64).is_none() {
+        return Err(Errno::OVERFLOW);
+    }
+    let (Some(source), Some(target)) = (from.ours(), to.ours()) else { return Ok(len) };
+    if source.ino() != target.ino() {
+        return Ok(len);
+    }
+    let size = state::guarded(|| source.attr())?.size;
+    let count = (len as u64).min(size.saturating_sub(at));
+    if to_at + count > at && to_at < at + count { Err(Errno::INVAL) } else { Ok(count as usize) }
 }
 
 /// Both ends have to be regular files, open for what is done.
@@ -137,26 +172,32 @@ pub fn sendfile(to: i32, from: i32, offset: Option<&mut i64>, len: usize) -> Opt
     })
 }
 
-/// Moves bytes until `len`, the end of the file, or a short write; an error counts only when nothing was moved.
+/// Moves bytes until `len`, the end of the source as it was last seen, or a short write; an error counts only when
+/// nothing was moved. The source is read once for each [`PIECE`], and at its end only looked at.
 fn move_bytes(mut from: End<'_>, mut to: End<'_>, len: usize) -> Result<usize, Errno> {
     let len = len.min(MOST);
-    let mut buffer = vec![0u8; len.min(PIECE)];
+    let mut at = from.position()?;
+    let mut buffer = Vec::new();
     let mut moved = 0;
     while moved < len {
-        let room = buffer.get_mut(..(len - moved).min(PIECE)).unwrap_or_default();
-        let wanted = room.len();
-        let step = from.peek(room).and_then(|read| {
+        let step = from.readable(at, moved > 0).and_then(|readable| {
+            let wanted = (len - moved).min(PIECE).min(readable);
+            if buffer.len() < wanted {
+                buffer = vec![0u8; wanted];
+            }
+            let room = buffer.get_mut(..wanted).unwrap_or_default();
+            let read = if wanted == 0 { 0 } else { data::pread(from.fd, room, at)? };
             let filled = room.get(..read).unwrap_or_default();
             let written = if read == 0 { 0 } else { to.put(filled)? };
             from.advance(written)?;
-            Ok((read, written))
+            Ok((wanted, read, written))
         });
         match step {
-            Ok((0, _)) => break,
-            Ok((read, written)) => {
+            Ok((wanted, read, written)) => {
                 moved += written;
+                at += written as i64;
                 // The end of the file, or the other end is full for now: the caller's next call will tell.
-                if written < read || read < wanted {
+                if read == 0 || written < read || read < wanted {
                     break;
                 }
             }

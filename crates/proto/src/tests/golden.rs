@@ -31,7 +31,7 @@ fn a_header_is_these_bytes() {
     };
     let expected = [
         "4256574b", // magic
-        "0600",     // version
+        "0700",     // version
         "01",       // kind
         "01",       // flags
         "03020100", // body
@@ -94,7 +94,7 @@ fn replies_are_these_bytes() {
     );
     let stale = Refusal::StaleNamespace { version: 7, moved: Some(vec![Ino::ROOT]) };
     assert_eq!(hex(&encoded(&stale)), "0207010101");
-    assert_eq!(hex(&encoded(&samples::small_attr())), "0500a40301e807e8070c0201800100000000000000");
+    assert_eq!(hex(&encoded(&samples::small_attr())), "0500a40301e807e8070c020180010000000000000000");
 }
 
 #[test]

@@ -78,6 +78,7 @@ pub(super) fn small_attr() -> Attr {
         xattrs: false,
         layout: None,
         mtime_set: None,
+        allocated: None,
     }
 }
 
@@ -98,6 +99,7 @@ pub(super) fn largest_attr() -> Attr {
         size_version: u32::MAX,
         layout: Some(layout()),
         mtime_set: Some(i64::MIN),
+        allocated: Some(u64::MAX),
         ..small_attr()
     }
 }
@@ -293,7 +295,7 @@ pub(super) fn replies() -> Vec<Reply> {
         DataReply::Position { offset: u64::MAX },
         DataReply::Passed,
         DataReply::Done,
-        DataReply::Space { total: u64::MAX, available: 0, device: 7 },
+        DataReply::Space { total: u64::MAX, available: 0, device: 7, inodes: 9 },
     ];
     let peer = [
         PeerReply::Prepared { made: vec![INO, Ino(1)] },
@@ -319,6 +321,7 @@ pub(super) fn replies() -> Vec<Reply> {
         ControlReply::Pong { epoch: Epoch(u64::MAX), boot: u64::MAX },
         ControlReply::Stats(Box::new(Stats { inodes: u64::MAX, opens: 1, ..Stats::default() })),
         ControlReply::Overview { map: map(), health },
+        ControlReply::Failed { cause: "damaged".into() },
     ];
     std::iter::once(Reply::Done)
         .chain(meta.into_iter().map(Reply::Meta))

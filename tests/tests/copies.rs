@@ -1,0 +1,62 @@
+//! Copies within the file system by `copy_file_range`: what they refuse, and what they cost.
+
+use bivouac_tests::{Site, same_as_local};
+
+#[test]
+fn overlapping_ranges_of_one_file_are_not_copied() {
+    let script = r#"python3 -B - <<'END'
+import errno, os
+K = 1 << 10
+def attempt(*args):
+    try:
+        return os.copy_file_range(*args)
+    except OSError as e:
+        return errno.errorcode[e.errno]
+for size in (1000, 200 * K):
+    f = os.open(f'f{size}', os.O_RDWR | os.O_CREAT)
+    g = os.open(f'f{size}', os.O_RDWR)
+    os.write(f, bytes(i * 7 % 251 for i in range(size)))
+    half = size // 2
+    for fd in (f, g):
+        # The same place, a little behind it, a little before it; side by side; what overlaps only behind the end.
+        print(size, [attempt(f, fd, count, at, to) for count, at, to in (
+            (half, 0, 0), (half, 0, half - 1), (half, half - 1, 0), (1 << 40, 0, half), (0, 0, 0),
+            (half, 0, half), (1 << 40, half, 0), (half, size, size), (half, size + 5, 0), (1 << 20, half, size))])
+    print(os.fstat(f).st_size)
+    os.lseek(f, 0, os.SEEK_SET)
+    print(attempt(f, f, 10), attempt(f, f, 10, 5), attempt(f, f, 10, 500), os.lseek(f, 0, os.SEEK_CUR))
+END"#;
+    same_as_local("overlaps", script);
+}
+
+#[test]
+fn a_small_file_is_copied_with_one_read_and_one_write_and_its_end_costs_a_look() {
+    let site = Site::new("copy-cost");
+    let deployment = site.up_with(2, &["--block-size", "64K"]);
+    let requests = || site.total(&deployment, "meta_operations") + site.total(&deployment, "data_operations");
+    // Over the network, so that everything is a request.
+    let run = |script: &str| {
+        let head = "import os, time\nos.chdir('/bivouac')\ncopy = os.copy_file_range\n";
+        let before = requests();
+        let mut command = site.command(["exec", &deployment, "--", "python3", "-B", "-c"]);
+        command.arg([head, script].concat()).env("BIVOUAC_LOCAL", "0");
+        let said = bivouac_tests::finish(command).ok();
+        (requests() - before, said)
+    };
+    let make = "f = os.open('from', os.O_RDWR | os.O_CREAT)\nos.write(f, b'x' * 20000)\nos.close(f)\n";
+    run(make);
+    let open = "f, t = os.open('from', os.O_RDONLY), os.open('to', os.O_RDWR | os.O_CREAT)\n";
+    let (opened, _) = run(&format!("{open}os.write(t, b'x' * 20000)\n"));
+    let (copied, _) = run(&format!("{open}assert copy(f, t, 1 << 30) == 20000\n"));
+    let (ended, _) = run(&format!(
+        "{open}assert copy(f, t, 1 << 30) == 20000\nfor i in range(100): assert copy(f, t, 1 << 30) == 0\n"
+    ));
+    assert!(copied <= opened + 1, "one request to read it: {copied} instead of {opened}");
+    assert!(ended <= copied + 100, "one request for each look at its end: {ended} instead of {copied}");
+    // No memory is filled for what is not there to be copied: clearing 4 MiB takes some 400 µs.
+    let (_, spent) = run(&format!(
+        "{open}copy(f, t, 1 << 30)\nbegun = time.process_time()\nfor i in range(2000): copy(f, t, 1 << 30)\nprint(time.process_time() - begun)\n"
+    ));
+    let spent: f64 = spent.trim().parse().expect("a time");
+    assert!(spent < 0.4, "2,000 looks at the end of a file took {spent} s of the processor");
+}
