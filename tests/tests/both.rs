@@ -91,6 +91,20 @@ fn stores_into_a_mapping_and_writes_to_the_same_pages_are_all_kept() {
     }
 }
 
+#[test]
+fn directories_that_others_have_moved_are_renamed_and_used_as_if_they_had_been_moved_here() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new("both-moved");
+    let name = site.up(2);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/moved.py");
+    let words = ["exec", &name, "--access", "both", "--", "python3", "-B"];
+    let mut command = site.command(words);
+    command.arg(script).arg(bivouac()).arg(&name);
+    assert_eq!(finish(command).ok(), "renamed\nused while moved\n");
+}
+
 fn inside(site: &Site, name: &str, script: &str) -> Finished {
     site.bivouac(["exec", name, "--access", "both", "-v", "--", "bash", "-c", script])
 }
