@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::existing;
 use crate::home::{Home, State, uid};
 use crate::launch::shell_quote;
+use crate::mounts;
 use crate::private;
 use bivouac_daemon::config::hex_key;
 use bivouac_daemon::controller::ControlLink;
@@ -100,6 +101,7 @@ pub fn exec(home: &Home, args: &ExecArgs) -> Result<(), Error> {
                 eprintln!("bivouac: mount: {}", existing().told(&environment.mount));
             }
             if existing().here.is_none() {
+                mounts::sweep_at(Path::new(&environment.mount), uid());
                 private::enter(&args.name, &environment.mount)?;
             }
             let Some((program, arguments)) = words.split_first() else {

@@ -59,7 +59,8 @@ pub fn enter(name: &str, mount: &str) -> Result<(), Error> {
     let path = Path::new(mount);
     let here = std::env::current_dir();
     make_mount_point(path)?;
-    let (device, _) = Device::mount(name, path, threads().min(MOST)).map_err(|e| cannot_mount(name, e))?;
+    let (device, _) =
+        Device::mount(name, path, threads().min(MOST), false).map_err(|e| cannot_mount(name, e))?;
     send(ours.as_fd(), &device.descriptors()).map_err(system("cannot reach the mount's server"))?;
     drop(device);
     let mut said = [0u8; 1];

@@ -47,6 +47,6 @@ mod shortcuts;
 mod writers;
 mod xattrs;
 
-pub use device::{Device, Mounted, unmount};
+pub use device::{Device, Mounted, take_away, unmount};
 pub use error::FuseError;
 pub use session::serve;
