@@ -23,6 +23,7 @@ mod hosts;
 mod launch;
 mod layout;
 mod mount;
+mod mount_point;
 mod mounts;
 mod private;
 mod process;

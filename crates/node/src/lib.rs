@@ -30,11 +30,13 @@
 //! - [`release`]: what a server is told when a description is gone.
 //! - [`fd`]: descriptors that are closed without libc.
 //! - [`versions`]: [`VersionPage`], which tells what a process knows of a server of its node whether it still is so.
+//! - [`bypass`]: programs that the preload library does not reach.
 //! - [`raw`]: system calls that do not go through libc.
 //!
 //! All of it runs inside other people's programs: no threads, no calls of libc's file functions, no panics.
 
 pub mod anchor;
+pub mod bypass;
 mod entered;
 pub mod error;
 pub mod fd;

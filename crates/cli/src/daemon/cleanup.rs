@@ -83,7 +83,7 @@ fn remove_storage(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes the node directories, the key and then the run directory; storage that is kept stays in it.
+/// Removes the node directories, the key, the marks of warnings and then the run directory; storage that is kept stays in it.
 fn remove_run_dir(run_dir: &Path) {
     let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
     for entry in entries {
@@ -91,7 +91,7 @@ fn remove_run_dir(run_dir: &Path) {
         let name = name.to_string_lossy();
         if name.starts_with("node-") {
             let _ = std::fs::remove_dir_all(entry.path());
-        } else if name == "key" || name.starts_with("key.") {
+        } else if name == "key" || name.starts_with("key.") || name.starts_with(bivouac_node::bypass::MARK) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
