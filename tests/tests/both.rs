@@ -57,6 +57,54 @@ fn processes_that_use_one_file_in_turns_see_each_others_bytes() {
     }
 }
 
+#[test]
+fn stores_into_a_mapping_and_writes_to_the_same_pages_are_all_kept() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new("both-pages");
+    let program = site.path("stores_and_writes");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/stores_and_writes.c");
+    let mut compiler = Command::new("gcc");
+    compiler.args(["-O1", "-pthread", "-o"]).arg(&program).arg(source);
+    finish(compiler).ok();
+    for servers in [1, 4] {
+        let name = site.up(servers);
+        for (access, passthrough) in [("fuse", "on"), ("fuse", "off"), ("both", "on"), ("both", "off")] {
+            // Files that are new, and files in blocks, which the kernel may read and write itself.
+            let script = format!(
+                "set -e; cd /bivouac; for i in $(seq 12); do head -c 8192 /dev/zero > old; \
+                 for f in old new; do timeout 60 {} $f 16 2; done; rm old new; done",
+                program.display()
+            );
+            let words = ["exec", &name, "--access", access, "--", "bash", "-c", &script];
+            let mut command = site.command(words);
+            command.env("BIVOUAC_PASSTHROUGH", passthrough);
+            let said = finish(command);
+            assert_eq!(
+                said.ok(),
+                "0 missing\n".repeat(24),
+                "{access}, passthrough {passthrough}, {servers} servers"
+            );
+        }
+        site.bivouac(["down", &name]).ok();
+    }
+}
+
+#[test]
+fn directories_that_others_have_moved_are_renamed_and_used_as_if_they_had_been_moved_here() {
+    if !can_mount() {
+        return;
+    }
+    let site = Site::new("both-moved");
+    let name = site.up(2);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/moved.py");
+    let words = ["exec", &name, "--access", "both", "--", "python3", "-B"];
+    let mut command = site.command(words);
+    command.arg(script).arg(bivouac()).arg(&name);
+    assert_eq!(finish(command).ok(), "renamed\nused while moved\n");
+}
+
 fn inside(site: &Site, name: &str, script: &str) -> Finished {
     site.bivouac(["exec", name, "--access", "both", "-v", "--", "bash", "-c", script])
 }

@@ -373,3 +373,82 @@ fn what_cannot_be_mounted_says_why() {
     site.bivouac(["mount", &name, "/nosuch/place"]).fails(65, &["/nosuch/place", "mkdir"]);
     site.bivouac(["mount", "nosuch", "/tmp"]).fails(64, &["nosuch"]);
 }
+
+/// Kills what serves the mount at a place, and waits until nobody answers there.
+fn kill_server(at: &Path) {
+    let place = at.to_string_lossy().into_owned();
+    let all = std::fs::read_dir("/proc").expect("processes").flatten();
+    let pids = all.filter_map(|p| p.file_name().to_str()?.parse::<i32>().ok());
+    for pid in pids {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if line.contains("\0mount\0") && line.split('\0').any(|word| word == place) {
+            Site::kill(pid, rustix::process::Signal::KILL);
+        }
+    }
+    eventually(Duration::from_secs(5), "it is dead", || {
+        std::fs::metadata(at).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+    });
+}
+
+#[test]
+fn what_is_mounted_already_is_not_mounted_over() {
+    let Some(mounted) = Mounted::new("fuse-twice", &[]) else { return };
+    let at = mounted.at.to_string_lossy().into_owned();
+    let other = mounted.site.up(1);
+    for name in [&mounted.name, &other] {
+        mounted.site.bivouac(["mount", name, &at, "--daemon"]).fails(65, &[&mounted.name, &at, "umount"]);
+    }
+    // Also of many at once one mounts.
+    let mut command = Command::new("umount");
+    command.arg(&at);
+    finish(command).ok();
+    let start = |_| mounted.site.command(["mount", &mounted.name, &at, "--daemon"]).spawn().expect("starts");
+    let children: Vec<_> = (0..4).map(start).collect();
+    let codes = children.into_iter().map(|mut child| child.wait().expect("ends").code());
+    assert_eq!(codes.filter(|code| *code == Some(0)).count(), 1);
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("a mount table");
+    assert_eq!(table.lines().filter(|line| line.contains(&at)).count(), 1);
+}
+
+#[test]
+fn a_dead_mount_is_taken_away_by_status_by_a_new_mount_and_with_its_deployment() {
+    let Some(mounted) = Mounted::new("fuse-dead", &[]) else { return };
+    let at = mounted.at.clone();
+    let mount = || mounted.site.bivouac(["mount", &mounted.name, &at.to_string_lossy(), "--daemon"]).ok();
+    kill_server(&at);
+    mounted.site.bivouac(["status", &mounted.name]).ok();
+    assert!(!is_mounted(&at));
+    mount();
+    // Also while somebody has something in it open.
+    let open = std::fs::File::create(at.join("open")).expect("made");
+    kill_server(&at);
+    mount();
+    assert!(at.join("open").exists());
+    kill_server(&at);
+    mounted.site.bivouac(["down", &mounted.name]).ok();
+    assert!(!is_mounted(&at));
+    drop(open);
+}
+
+#[test]
+fn a_mount_can_be_read_only() {
+    let Some(mounted) = Mounted::new("fuse-ro", &[]) else { return };
+    let other = mounted.site.path("other");
+    std::fs::create_dir(&other).expect("a mount point");
+    let place = other.to_string_lossy().into_owned();
+    mounted.site.bivouac(["mount", &mounted.name, &place, "-o", "ro,nosuch"]).fails(2, &["nosuch", "ro, rw"]);
+    mounted.site.bivouac(["mount", &mounted.name, &place, "-o", "ro", "--daemon"]).ok();
+    let script = "echo one > f; grep -q one \"$OTHER\"/f; for t in 'touch g' 'rm f' 'truncate -s 0 f' 'chmod 600 f' 'mkdir d'; do \
+                  (cd \"$OTHER\"; ! $t 2>&1) | grep -q 'Read-only file system'; done; cat f";
+    assert_eq!(mounted.sh(script).ok(), "one\n");
+}
+
+#[test]
+fn file_handles_open_what_they_were_made_of_and_nothing_that_is_gone() {
+    let Some(mounted) = Mounted::new("fuse-handles", &[]) else { return };
+    let other = mounted.site.path("other");
+    mounted.mount(&other);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/handles.py");
+    let said = mounted.sh(&format!("python3 -B {} \"$M\" \"$OTHER\"", script.display())).ok();
+    assert_eq!(said, "ESTALE ESTALE ESTALE\n");
+}

@@ -5,20 +5,14 @@
 
 use crate::args::{Access, AccessArgs};
 use crate::error::Error;
+use bivouac_node::Environment;
+use bivouac_node::bypass::{self, Bypass};
 use rustix::thread::UnshareFlags;
-use std::ffi::{OsStr, OsString};
-use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
-
-/// How far scripts are followed to what interprets them.
-const DEPTH: u32 = 4;
-/// As much of a program as tells what it is.
-const HEAD: u64 = 4096;
-/// The kind of program header that names the loader.
-const INTERPRETER: u32 = 3;
 
 /// What is chosen for a command; says it, if that is wanted. `mounted`: there is a mount that it can use.
 pub fn chosen(args: AccessArgs, words: &[OsString], mounted: impl FnOnce() -> bool) -> Result<Access, Error> {
@@ -30,7 +24,7 @@ pub fn chosen(args: AccessArgs, words: &[OsString], mounted: impl FnOnce() -> bo
     }
     let (access, why) = match args.access {
         _ if args.fuse => (Access::Fuse, ""),
-        Access::Auto if words.first().is_some_and(|program| is_deaf(program)) => {
+        Access::Auto if words.first().and_then(|program| bypass(program)) == Some(Bypass::Static) => {
             if mounted() || can_mount() {
                 (Access::Both, " (no library can be loaded into the program)")
             } else {
@@ -51,17 +45,21 @@ pub fn chosen(args: AccessArgs, words: &[OsString], mounted: impl FnOnce() -> bo
     Ok(access)
 }
 
-/// Whether a program is one into which no library is loaded: linked statically.
-fn is_deaf(program: &OsStr) -> bool {
-    let mut path = found(program);
-    for _ in 0..DEPTH {
-        let Some(head) = path.as_deref().and_then(head) else { return false };
-        match script(&head) {
-            Some(interpreter) => path = Some(interpreter),
-            None => return is_static(&head),
-        }
+/// Why no library can be loaded into a program.
+fn bypass(program: &OsStr) -> Option<Bypass> {
+    let path = CString::new(found(program)?.into_os_string().into_vec()).ok()?;
+    bypass::of(rustix::fs::CWD, &path)
+}
+
+/// Warns, once in a deployment, of a command that is to have the library, and into which that cannot be loaded.
+pub fn warn(environment: &Environment, words: &[OsString]) {
+    let Some(program) = words.first() else { return };
+    if let Some(bypass) = bypass(program)
+        && bypass::is_first(environment, program.as_bytes())
+    {
+        let name = program.to_string_lossy();
+        eprintln!("bivouac: {}", bypass.warning(&name, &environment.mount, &environment.name));
     }
-    false
 }
 
 /// Where a shell would find a program.
@@ -70,34 +68,6 @@ fn found(program: &OsStr) -> Option<PathBuf> {
         return Some(program.into());
     }
     std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(program)).find(|path| path.is_file())
-}
-
-fn head(path: &Path) -> Option<Vec<u8>> {
-    let mut head = Vec::new();
-    std::fs::File::open(path).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
-    Some(head)
-}
-
-/// The interpreter that a script names.
-fn script(head: &[u8]) -> Option<PathBuf> {
-    let line = head.strip_prefix(b"#!")?.split(|b| *b == b'\n').next()?;
-    let word = line.split(|b| b" \t".contains(b)).find(|word| !word.is_empty())?;
-    Some(OsStr::from_bytes(word).into())
-}
-
-/// Whether this is the beginning of a 64-bit program that names no loader.
-fn is_static(head: &[u8]) -> bool {
-    let number = |at: usize, len: usize| {
-        let bytes = head.get(at..at.checked_add(len)?)?;
-        Some(bytes.iter().rev().fold(0u64, |all, byte| all << 8 | u64::from(*byte)))
-    };
-    let headers = || {
-        let (start, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
-        let kind = |index: u64| number(usize::try_from(start + index * size).ok()?, 4);
-        (0..count).map(kind).collect::<Option<Vec<_>>>()
-    };
-    let is_elf = head.starts_with(b"\x7fELF\x02\x01");
-    is_elf && headers().is_some_and(|kinds| !kinds.contains(&u64::from(INTERPRETER)))
 }
 
 /// Whether a mount of a command's own can be made here.
@@ -114,35 +84,4 @@ fn can_mount() -> bool {
     // SAFETY: between fork and exec there are system calls only.
     unsafe { trial.pre_exec(separate) };
     device.is_ok() && trial.status().is_ok_and(|status| status.success())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn programs_with_a_loader_and_scripts_for_them_can_load_libraries() {
-        for program in ["sh", "/bin/sh", "env", "nosuchprogram", "/etc/passwd", "/"] {
-            assert!(!is_deaf(OsStr::new(program)), "{program}");
-        }
-        assert_eq!(script(b"#! /usr/bin/env python3\nx"), Some("/usr/bin/env".into()));
-        assert_eq!(script(b"#!\n"), None);
-    }
-
-    #[test]
-    fn a_program_without_a_loader_cannot() {
-        // A header, and one program header that is loaded.
-        let mut program = b"\x7fELF\x02\x01".to_vec();
-        program.resize(64 + 56, 0);
-        program[32] = 64;
-        program[54] = 56;
-        program[56] = 1;
-        program[64] = 1;
-        assert!(is_static(&program));
-        program[64] = INTERPRETER as u8;
-        assert!(!is_static(&program));
-        program[32] = 0xff;
-        program[33] = 0xff;
-        assert!(!is_static(&program) && !is_static(b"\x7fELF\x02\x01"));
-    }
 }

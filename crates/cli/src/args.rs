@@ -348,9 +348,28 @@ pub struct MountArgs {
     /// Return when it is mounted, and go on in the background.
     #[arg(long)]
     pub daemon: bool,
+    /// How to mount it, as for mount(8).
+    #[arg(short, value_enum, value_name = "OPTIONS", value_delimiter = ',')]
+    pub options: Vec<MountOption>,
     /// Be the one in the background.
     #[arg(long, hide = true, conflicts_with = "daemon")]
     pub background: bool,
+}
+
+/// How a deployment is mounted.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MountOption {
+    /// Nothing can be changed through the mount.
+    Ro,
+    /// It can.
+    Rw,
+}
+
+impl MountArgs {
+    /// Whether nothing is to be changed through the mount: the last word on it counts.
+    pub fn read_only(&self) -> bool {
+        self.options.last() == Some(&MountOption::Ro)
+    }
 }
 
 /// Arguments of `preload`.

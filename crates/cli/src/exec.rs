@@ -7,6 +7,8 @@ use crate::error::Error;
 use crate::existing;
 use crate::home::{Home, State, uid};
 use crate::launch::shell_quote;
+use crate::mount_point;
+use crate::mounts;
 use crate::private;
 use bivouac_daemon::config::hex_key;
 use bivouac_daemon::controller::ControlLink;
@@ -100,6 +102,7 @@ pub fn exec(home: &Home, args: &ExecArgs) -> Result<(), Error> {
                 eprintln!("bivouac: mount: {}", existing().told(&environment.mount));
             }
             if existing().here.is_none() {
+                mounts::sweep_at(Path::new(&environment.mount), uid());
                 private::enter(&args.name, &environment.mount)?;
             }
             let Some((program, arguments)) = words.split_first() else {
@@ -116,7 +119,14 @@ pub fn exec(home: &Home, args: &ExecArgs) -> Result<(), Error> {
             };
             command
         }
-        _ => with_library_alone(Inside::find(home, &args.name)?, args.access, words)?,
+        _ => {
+            let inside = Inside::find(home, &args.name)?;
+            access::warn(&inside.environment, words);
+            if is_root() {
+                mount_point::shut(Path::new(&inside.environment.mount));
+            }
+            with_library_alone(inside, args.access, words)?
+        }
     };
     let cause = command.exec();
     Err(exec_error(words, cause))
@@ -134,13 +144,27 @@ pub fn command(home: &Home, name: &str, given: AccessArgs, words: &[OsString]) -
     let access = match access::chosen(given, words, || false)? {
         Access::Fuse => "fuse",
         Access::Both => "both",
-        _ => return with_library_alone(Inside::find(home, name)?, given, words),
+        // Root's gets a namespace of its own, which nobody else is to be in.
+        _ if is_root() => "preload",
+        _ => {
+            let inside = Inside::find(home, name)?;
+            access::warn(&inside.environment, words);
+            return with_library_alone(inside, given, words);
+        }
     };
     let own = std::env::current_exe()
         .map_err(|cause| Error::System { what: "cannot find this program's own file".into(), cause })?;
     let mut command = Command::new(own);
-    command.args(["exec", name, "--access", access, "--"]).args(words);
+    command.args(["exec", name, "--access", access]);
+    if given.catch_syscalls {
+        command.arg("--catch-syscalls");
+    }
+    command.arg("--").args(words);
     Ok(command)
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// `env`: prints what `exec` would set.

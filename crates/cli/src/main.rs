@@ -5,7 +5,7 @@
 //!
 //! - [`args`]: the command line. [`error`]: causes, remedies, exit codes.
 //! - [`home`]: a deployment's directory. [`hosts`]: which machines. [`launch`]: starting daemons there.
-//! - [`up`], [`down`], [`exec`], [`run`], [`mount`], [`copy`], [`layout`], [`status`]: the subcommands.
+//! - [`up`], [`down`], [`exec`], [`run`], [`mount`] (with [`mounts`]), [`copy`], [`layout`], [`status`]: the subcommands.
 //! - [`bench`]: the load generator.
 //! - [`daemon`]: the hidden one that launchers call.
 
@@ -23,6 +23,8 @@ mod hosts;
 mod launch;
 mod layout;
 mod mount;
+mod mount_point;
+mod mounts;
 mod private;
 mod process;
 mod run;

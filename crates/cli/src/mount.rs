@@ -9,8 +9,10 @@ use crate::daemon::traces;
 use crate::error::Error;
 use crate::exec::attachable;
 use crate::home::{Home, uid};
+use crate::mounts;
 use crate::signals;
 use bivouac_fuse::{Device, FuseError, Mounted};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -34,14 +36,11 @@ pub fn passthrough() -> bool {
 /// `mount`: returns when the mount is gone; with `--daemon` when it is there.
 pub fn mount(home: &Home, args: &MountArgs) -> Result<(), Error> {
     let environment = attachable(home, &args.name)?;
-    let path = args.path.canonicalize().map_err(|cause| {
-        Error::refused(
-            format!("cannot mount at {}: {cause}", args.path.display()),
-            format!("make the directory first: mkdir {}", args.path.display()),
-        )
-    })?;
+    // One that lies at the path would be in the way.
+    mounts::sweep(uid());
+    let path = args.path.canonicalize().map_err(|cause| no_mount_point(&args.path, &cause))?;
     if args.daemon {
-        return in_background(&args.name, &path);
+        return in_background(args, &path);
     }
     // Before there are threads.
     let at = std::sync::Arc::new(std::sync::Mutex::new(None));
@@ -53,8 +52,7 @@ pub fn mount(home: &Home, args: &MountArgs) -> Result<(), Error> {
     })
     .map_err(|cause| Error::System { what: "cannot wait for signals".into(), cause })?;
     let client = client(&args.name, &environment)?;
-    let (device, mounted) =
-        Device::mount(&args.name, &path, threads()).map_err(|e| cannot_mount(&args.name, e))?;
+    let (device, mounted) = mount_alone(args, &path)?;
     *at.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some((path.clone(), mounted));
     println!("{} is mounted at {}", args.name, path.display());
     let _ = std::io::stdout().flush();
@@ -64,6 +62,37 @@ pub fn mount(home: &Home, args: &MountArgs) -> Result<(), Error> {
     let for_watch = at.clone();
     watch(&args.name, move || end(&for_watch))?;
     bivouac_fuse::serve(client, device, passthrough()).map_err(|e| cannot_mount(&args.name, e))
+}
+
+/// Mounts where no deployment is mounted: a second mount would hide the first one, and who ends one of them would not know which.
+fn mount_alone(args: &MountArgs, path: &Path) -> Result<(Device, Mounted), Error> {
+    // The directory below the mount stands for the place: of two who mount at once, the second one finds the first one's mount.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let place =
+        rustix::fs::open(path, flags, Mode::empty()).map_err(|cause| no_mount_point(path, &cause.into()))?;
+    rustix::fs::flock(&place, FlockOperation::LockExclusive)
+        .map_err(|cause| Error::System { what: "cannot lock the mount point".into(), cause: cause.into() })?;
+    if let Some(there) = mounts::at(path) {
+        let path = path.display();
+        let deployment = there.deployment;
+        return Err(Error::refused(
+            format!("the deployment {deployment:?} is mounted at {path} already"),
+            format!("use that mount, or end it first: umount {path} (not as root: fusermount3 -u {path})"),
+        ));
+    }
+    Device::mount(&args.name, path, threads(), args.read_only()).map_err(|e| cannot_mount(&args.name, e))
+}
+
+/// Why a path is no place to mount at.
+fn no_mount_point(path: &Path, cause: &std::io::Error) -> Error {
+    let remedy = match cause.raw_os_error() {
+        Some(libc::ENOTCONN) => {
+            format!("somebody's mount there is dead; end it: umount -l {}", path.display())
+        }
+        Some(libc::ENOENT) => format!("make the directory first: mkdir {}", path.display()),
+        _ => "choose a directory that you may read".into(),
+    };
+    Error::refused(format!("cannot mount at {}: {cause}", path.display()), remedy)
 }
 
 /// Unmounts, and ends the process: what is still open there is of no use without it.
@@ -116,14 +145,18 @@ pub fn cannot_mount(name: &str, error: FuseError) -> Error {
 }
 
 /// Starts this program again in a session of its own, and waits until it has mounted.
-fn in_background(name: &str, path: &Path) -> Result<(), Error> {
+fn in_background(args: &MountArgs, path: &Path) -> Result<(), Error> {
     let system = |what: &str| {
         let what = what.to_owned();
         move |cause| Error::System { what, cause }
     };
     let own = std::env::current_exe().map_err(system("cannot find this program's own file"))?;
     let mut command = Command::new(own);
-    command.args(["mount", name]).arg(path).arg("--background").stdin(Stdio::null()).stdout(Stdio::piped());
+    command.args(["mount", &args.name]).arg(path).arg("--background");
+    if args.read_only() {
+        command.args(["-o", "ro"]);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
     own_session(&mut command);
     let mut child = command.spawn().map_err(system("cannot start a process"))?;
     let mut line = String::new();

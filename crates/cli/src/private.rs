@@ -4,19 +4,16 @@
 //! which it is root for so long, and mounts there. The server is another process, outside: so the last process that leaves the
 //! namespace takes the mount along, the server sees that and ends, and nothing is left, whoever was killed. It gets the
 //! descriptors of `/dev/fuse` through a socket, and says when it serves.
-//!
-//! A mount point that does not exist is made in a tmpfs that covers the nearest directory that does, with everything that is in
-//! that directory bound into it: nothing is made on any real file system.
 
 use crate::copy::client;
 use crate::error::Error;
 use crate::exec::attachable;
 use crate::home::Home;
 use crate::mount::{cannot_mount, let_go, own_session, passthrough, threads, watch};
+use crate::mount_point;
 use bivouac_fuse::Device;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use rustix::mount::MountPropagationFlags;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -24,16 +21,14 @@ use rustix::net::{
 use rustix::thread::UnshareFlags;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Most descriptors that are handed over (the kernel's limit is 253).
 const MOST: usize = 64;
-/// A directory with more entries than this is not covered.
-const COVERED: usize = 4096;
 
-fn system(what: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> Error {
+/// A system call that failed.
+pub fn system(what: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> Error {
     let what = what.into();
     move |cause| Error::System { what, cause: cause.into() }
 }
@@ -58,8 +53,9 @@ pub fn enter(name: &str, mount: &str) -> Result<(), Error> {
     separate()?;
     let path = Path::new(mount);
     let here = std::env::current_dir();
-    make_mount_point(path)?;
-    let (device, _) = Device::mount(name, path, threads().min(MOST)).map_err(|e| cannot_mount(name, e))?;
+    mount_point::make(path)?;
+    let (device, _) =
+        Device::mount(name, path, threads().min(MOST), false).map_err(|e| cannot_mount(name, e))?;
     send(ours.as_fd(), &device.descriptors()).map_err(system("cannot reach the mount's server"))?;
     drop(device);
     let mut said = [0u8; 1];
@@ -126,92 +122,13 @@ fn separate() -> Result<(), Error> {
         write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
         write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
     }
+    hide()
+}
+
+/// What is mounted from here on in a namespace that was left is not seen outside.
+pub fn hide() -> Result<(), Error> {
     let hidden = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", hidden).map_err(system("cannot make mounts private"))
-}
-
-/// Makes sure that there is a directory at `path`.
-fn make_mount_point(path: &Path) -> Result<(), Error> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    if path.symlink_metadata().is_ok() {
-        return Err(Error::refused(
-            format!("cannot mount at {}: it is not a directory", path.display()),
-            "choose another path with --mount",
-        ));
-    }
-    let existing = path.ancestors().skip(1).find(|above| above.is_dir()).unwrap_or(Path::new("/"));
-    cover(existing)?;
-    std::fs::create_dir_all(path).map_err(|cause| Error::file("make", path, cause))?;
-    // What somebody wrote into the tmpfs would be lost: better that he cannot.
-    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
-    rustix::mount::mount_remount(existing, flags, c"").map_err(system("cannot protect the mount point"))
-}
-
-/// What lies in a directory that is about to be covered.
-struct Entry {
-    name: PathBuf,
-    kind: std::fs::FileType,
-    /// The entry itself, not followed.
-    pinned: OwnedFd,
-}
-
-/// Covers a directory with a tmpfs that shows the same.
-fn cover(directory: &Path) -> Result<(), Error> {
-    let cannot = |cause: std::io::Error| Error::file("read", directory, cause);
-    let mut entries = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(cannot)? {
-        let entry = entry.map_err(cannot)?;
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let pinned = rustix::fs::open(entry.path(), flags, Mode::empty());
-        let (Ok(pinned), Ok(kind)) = (pinned, entry.file_type()) else { continue };
-        entries.push(Entry { name: entry.file_name().into(), kind, pinned });
-        if entries.len() > COVERED {
-            return Err(Error::refused(
-                format!(
-                    "the mount point does not exist, and {} is too large to be covered",
-                    directory.display()
-                ),
-                "make the mount point, or choose another with --mount",
-            ));
-        }
-    }
-    let root = directory == Path::new("/");
-    // A tmpfs cannot be put over the root: it is built elsewhere and becomes the root then. The place is covered only meanwhile.
-    let place = if root { Path::new("/tmp") } else { directory };
-    let doing = |what: &str| system(format!("cannot {what} for the mount point in {}", directory.display()));
-    let options = c"mode=0755,size=1m";
-    rustix::mount::mount("bivouac", place, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, options)
-        .map_err(doing("make a tmpfs"))?;
-    // What is bound below must not take the tmpfs along, where it covers the place.
-    let alone = MountPropagationFlags::UNBINDABLE;
-    rustix::mount::mount_change(place, alone).map_err(doing("make a tmpfs"))?;
-    for entry in &entries {
-        let target = place.join(&entry.name);
-        let made = if entry.kind.is_symlink() {
-            let link = rustix::fs::readlinkat(&entry.pinned, "", Vec::new()).map_err(doing("read a link"))?;
-            std::os::unix::fs::symlink(std::ffi::OsStr::from_bytes(link.as_bytes()), &target)
-        } else if entry.kind.is_dir() {
-            std::fs::create_dir(&target)
-        } else {
-            std::fs::write(&target, "")
-        };
-        made.map_err(|cause| Error::file("make", &target, cause))?;
-        if !entry.kind.is_symlink() {
-            use std::os::fd::AsRawFd;
-            let source = format!("/proc/self/fd/{}", entry.pinned.as_raw_fd());
-            rustix::mount::mount_bind_recursive(source, &target).map_err(doing("bind what is there"))?;
-        }
-    }
-    if root {
-        rustix::process::chdir(place).map_err(doing("change directory"))?;
-        rustix::process::pivot_root(".", ".").map_err(doing("change the root"))?;
-        // The old root lies on top of the new one now.
-        rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(doing("leave the old root"))?;
-        rustix::process::chdir("/").map_err(doing("change directory"))?;
-    }
-    Ok(())
 }
 
 fn send(socket: BorrowedFd<'_>, descriptors: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {

@@ -1,7 +1,8 @@
 //! What deployments there are and how they fare, for people and (stable) for programs.
 
 use crate::error::Error;
-use crate::home::{Directory, Home, LauncherKind, Record, State};
+use crate::home::{Directory, Home, LauncherKind, Record, State, uid};
+use crate::mounts;
 use crate::text::{count, imbalance, plural, size, table};
 use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_layout::Map;
@@ -169,6 +170,7 @@ impl Counters {
 
 /// Prints the status of one deployment, or of all.
 pub fn status(home: &Home, name: Option<&str>, json: bool) -> Result<(), Error> {
+    mounts::sweep(uid());
     let deployments = match name {
         Some(name) => {
             let directory = home.deployment(name);

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::home::{DaemonRecord, Directory, Home, LauncherKind, Lock, Record, State, random, uid};
 use crate::hosts::{self, Host};
 use crate::launch::{self, Order, Ready, StorageOrder};
+use crate::mounts;
 use crate::signals;
 use bivouac_daemon::controller::ControlLink;
 use bivouac_daemon::{DaemonConfig, ServerConfig};
@@ -41,6 +42,8 @@ pub struct Started {
 
 /// Starts, or brings back, the deployment `name`. `ephemeral`: it will end with this process.
 pub fn up(home: &Home, name: &str, args: &ServerArgs, ephemeral: bool) -> Result<Started, Error> {
+    // One at the mount path would be in the way.
+    mounts::sweep(uid());
     let directory = home.deployment(name);
     let fresh = directory.create()?;
     let lock = directory.lock()?;

@@ -41,8 +41,13 @@ pub enum Mounted {
 
 impl Device {
     /// Mounts a deployment at `path` (a directory) for `threads` threads. In a mount of root's, or in a user namespace of one's own,
-    /// other users are let in, as far as permissions go.
-    pub fn mount(deployment: &str, path: &Path, threads: usize) -> Result<(Device, Mounted), FuseError> {
+    /// other users are let in, as far as permissions go. `read_only`: nobody changes anything through it.
+    pub fn mount(
+        deployment: &str,
+        path: &Path,
+        threads: usize,
+        read_only: bool,
+    ) -> Result<(Device, Mounted), FuseError> {
         let device = open()?;
         let data = format!(
             "fd={},rootmode=40000,user_id={},group_id={},default_permissions,allow_other",
@@ -51,10 +56,11 @@ impl Device {
             rustix::process::getegid().as_raw()
         );
         let data = std::ffi::CString::new(data).unwrap_or_default();
-        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+        flags.set(MountFlags::RDONLY, read_only);
         let (device, mounted) = match rustix::mount::mount(deployment, path, KIND, flags, &*data) {
             Ok(()) => (device, Mounted::Directly),
-            Err(Errno::PERM) => (ask_helper(deployment, path)?, Mounted::ByHelper),
+            Err(Errno::PERM) => (ask_helper(deployment, path, read_only)?, Mounted::ByHelper),
             Err(cause) => return Err(FuseError::Mount { path: path.to_owned(), cause }),
         };
         let mut all = Vec::with_capacity(threads.max(1));
@@ -120,21 +126,30 @@ pub fn unmount(path: &Path, mounted: Mounted) -> Result<(), FuseError> {
     }
 }
 
+/// Takes away a mount of this user, whoever made it: see [`unmount`].
+pub fn take_away(path: &Path) -> Result<(), FuseError> {
+    match unmount(path, Mounted::Directly) {
+        Err(FuseError::System { cause: Errno::PERM, .. }) => unmount(path, Mounted::ByHelper),
+        done => done,
+    }
+}
+
 fn helper_said(path: &Path, text: &[u8]) -> FuseError {
     let said = String::from_utf8_lossy(text).trim().to_owned();
     FuseError::Helper { path: path.to_owned(), said: if said.is_empty() { "nothing".into() } else { said } }
 }
 
 /// Has fusermount3 mount, and gets the descriptor from it through a socket whose number stands in its environment.
-fn ask_helper(deployment: &str, path: &Path) -> Result<OwnedFd, FuseError> {
+fn ask_helper(deployment: &str, path: &Path, read_only: bool) -> Result<OwnedFd, FuseError> {
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(FuseError::system("make a pair of sockets"))?;
     let number = theirs.as_raw_fd();
     let mut command = Command::new(HELPER);
+    let access = if read_only { "ro" } else { "rw" };
     command
         .arg("-o")
-        .arg(format!("default_permissions,nosuid,nodev,fsname={deployment},subtype=bivouac"))
+        .arg(format!("{access},default_permissions,nosuid,nodev,fsname={deployment},subtype=bivouac"))
         .arg("--")
         .arg(path)
         .env("_FUSE_COMMFD", number.to_string())

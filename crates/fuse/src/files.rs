@@ -5,6 +5,7 @@ use crate::abi::{
     WRITE_CACHE, WRITE_KILL_SUIDGID,
 };
 use crate::face::{Answer, Call};
+use crate::pages::{Pages, Source};
 use crate::passthrough::Opened;
 use bivouac_client::{Handle, OpenedFile};
 use bivouac_layout::Ino;
@@ -19,12 +20,37 @@ const LARGEST_COPY: u64 = 1 << 30;
 pub(crate) struct OpenFile {
     pub(crate) handle: Arc<Handle>,
     opened: Opened,
+    pages: Arc<Pages>,
 }
 
 impl OpenFile {
     /// Whether it is mapped without the mount's page cache.
     pub(crate) fn is_backed(&self) -> bool {
         matches!(self.opened, Opened::Backed { .. })
+    }
+
+    /// Writes what a call of a program has.
+    fn write(&self, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        let change = self.pages.change(Source::Call, offset..offset.saturating_add(data.len() as u64));
+        let count = self.handle.pwrite(offset, &[IoSlice::new(data)])?;
+        change.written(offset..offset.saturating_add(count as u64));
+        Ok(count)
+    }
+
+    /// Writes what the kernel has in its cache, but where it is too old.
+    fn write_back(&self, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        let change = self.pages.change(Source::Cache, offset..offset.saturating_add(data.len() as u64));
+        for part in change.allowed() {
+            let mut at = part.start;
+            while at < part.end {
+                let left = data.get((at - offset) as usize..(part.end - offset) as usize).unwrap_or_default();
+                match self.handle.pwrite(at, &[IoSlice::new(left)])? {
+                    0 => return Err(Errno::IO),
+                    count => at += count as u64,
+                }
+            }
+        }
+        Ok(data.len())
     }
 }
 
@@ -36,9 +62,9 @@ impl Call<'_> {
     /// Appends what an open answers: the file's number, and how the kernel is to treat it.
     fn put_opened(&self, reply: &mut Reply, handle: Arc<Handle>) {
         let opened = self.face.passthrough.opened(&handle, self.face.privileged.has(handle.ino()));
-        let file = Arc::new(OpenFile { handle, opened });
+        let pages = self.face.shortcuts.opened(handle.ino());
+        let file = Arc::new(OpenFile { handle, opened, pages });
         self.face.writers.opened(&file);
-        self.face.shortcuts.opened(file.handle.ino());
         let number = self.face.files.add(file);
         // Not direct: the pages of an earlier open are dropped, and looked after by size and time.
         let direct = if self.face.direct { OPENED_DIRECT_IO | OPENED_PARALLEL_WRITES } else { 0 };
@@ -109,6 +135,7 @@ impl Call<'_> {
         if how & READ_LOCK_OWNER == 0 && self.face.direct && !file.is_backed() {
             // A page of a mapping.
             self.face.shortcuts.detour(file.handle.ino());
+            file.pages.fetch(offset..offset.saturating_add(size as u64));
         }
         let size = size.min(self.scratch.len());
         let into = self.scratch.get_mut(..size).ok_or(Errno::INVAL)?;
@@ -136,12 +163,16 @@ impl Call<'_> {
             handle.detour();
         }
         let count = if append {
-            handle.append_once(&[IoSlice::new(data)], false)?
+            // Where its end is only the inode's server knows.
+            let change = file.pages.change(Source::Call, 0..u64::MAX);
+            let (end, count) = handle.append_for_end(&[IoSlice::new(data)])?;
+            change.written(end.saturating_sub(count as u64)..end);
+            count
         } else {
             if known & libc::O_APPEND != 0 {
                 handle.set_flags(known & !libc::O_APPEND);
             }
-            handle.pwrite(offset, &[IoSlice::new(data)])?
+            if how & WRITE_CACHE == 0 { file.write(offset, data)? } else { file.write_back(offset, data)? }
         };
         let mut reply = Reply::new();
         reply.u32(count as u32).u32(0);
@@ -187,7 +218,13 @@ impl Call<'_> {
         let (offset, length) = (i64::try_from(offset), i64::try_from(length));
         let (Ok(offset), Ok(length)) = (offset, length) else { return Err(Errno::INVAL) };
         self.take_privileges(self.ino())?;
-        self.file(fh)?.handle.fallocate(mode, offset, length)?;
+        let file = self.file(fh)?;
+        let range = offset as u64..(offset as u64).saturating_add(length as u64);
+        let change = file.pages.change(Source::Call, range.clone());
+        file.handle.fallocate(mode, offset, length)?;
+        if mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0 {
+            change.written(range);
+        }
         Ok(Answer::Empty)
     }
 
@@ -216,6 +253,11 @@ impl Call<'_> {
         let (_to_ino, fh_out, mut to) = (Ino(self.fields.u64()?), self.fields.u64()?, self.fields.u64()?);
         let length = self.fields.u64()?.min(LARGEST_COPY);
         let (source, target) = (self.file(fh_in)?, self.file(fh_out)?);
+        if self.face.shortcuts.is_detoured(target.handle.ino()) {
+            // The kernel would throw away what a mapping has changed beside the copy in its first and last page. Told so, it copies by
+            // reading and writing, which is coherent with mappings.
+            return Err(Errno::OPNOTSUPP);
+        }
         self.take_privileges(target.handle.ino())?;
         let mut done = 0;
         while done < length {

@@ -23,6 +23,7 @@
 //! - [`abi`]: the kernel's messages. [`device`]: `/dev/fuse`, mounting, unmounting.
 //! - [`session`]: the conversation: beginning, threads, end. [`awake`]: waiting for the next request.
 //! - [`shortcuts`]: files whose data goes past the mount. [`passthrough`]: files that the kernel reads and writes itself.
+//! - [`pages`]: writes beside pages that the kernel has in its cache.
 //! - [`writers`]: what keeps times that are set from being overtaken by reports of earlier writes.
 //! - [`face`]: what all operations share, and which one a request is; [`names`], [`attrs`], [`files`], [`dirs`],
 //!   [`locks`] (with [`lockers`]), [`xattrs`]: the families of operations.
@@ -39,12 +40,13 @@ mod files;
 mod lockers;
 mod locks;
 mod names;
+mod pages;
 mod passthrough;
 mod session;
 mod shortcuts;
 mod writers;
 mod xattrs;
 
-pub use device::{Device, Mounted, unmount};
+pub use device::{Device, Mounted, take_away, unmount};
 pub use error::FuseError;
 pub use session::serve;

@@ -24,7 +24,13 @@ impl Call<'_> {
 
     pub(crate) fn lookup(&mut self) -> Result<Answer, Errno> {
         let name = self.fields.name()?;
-        let attr = self.face.client.stat_name(self.ino(), name)?;
+        let client = self.face.client;
+        let attr = match name {
+            // A path never asks for these two: they are for file handles, which the kernel makes of numbers (`open_by_handle_at`).
+            b"." => client.stat_number(self.ino())?,
+            b".." => client.stat_number(client.parent_number(self.ino())?)?,
+            name => client.stat_name(self.ino(), name)?,
+        };
         Ok(Answer::Told(self.entry(&attr)))
     }
 

@@ -171,6 +171,7 @@ fn agree(mut fields: Fields<'_>, passthrough: bool) -> Result<(Reply, Option<u64
         | init::POSIX_LOCKS
         | init::FLOCK_LOCKS
         | init::ATOMIC_O_TRUNC
+        | init::EXPORT_SUPPORT
         | init::BIG_WRITES
         | init::AUTO_INVAL_DATA
         | init::ASYNC_DIO

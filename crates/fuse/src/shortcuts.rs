@@ -12,6 +12,7 @@
 use crate::abi::Reply;
 use crate::face::{Answer, Call, lock};
 use crate::files::OpenFile;
+use crate::pages::Pages;
 use bivouac_client::{DESCRIBE, MAPS};
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
@@ -39,11 +40,17 @@ struct File {
     detoured: bool,
     /// Detoured, and nothing is under way any more.
     settled: bool,
+    /// What the kernel has of it.
+    pages: Arc<Pages>,
 }
 
 impl Shortcuts {
-    pub(crate) fn opened(&self, ino: Ino) {
-        lock(&self.0).entry(ino).or_default().open += 1;
+    /// Counts an open. All opens of a file share what is known of the kernel's pages.
+    pub(crate) fn opened(&self, ino: Ino) -> Arc<Pages> {
+        let mut files = lock(&self.0);
+        let entry = files.entry(ino).or_default();
+        entry.open += 1;
+        entry.pages.clone()
     }
 
     pub(crate) fn closed(&self, file: &Arc<OpenFile>) {

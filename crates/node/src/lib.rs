@@ -32,12 +32,14 @@
 //! - [`fd`]: descriptors that are closed without libc.
 //! - [`versions`]: [`VersionPage`], which tells what a process knows of a server of its node whether it still is so.
 //! - [`traffic`]: [`TrafficPage`], what processes read and write directly.
+//! - [`bypass`]: programs that the preload library does not reach.
 //! - [`raw`]: system calls that do not go through libc.
 //!
 //! All of it runs inside other people's programs: no threads, no calls of libc's file functions, no panics.
 
 pub mod anchor;
 mod boot;
+pub mod bypass;
 mod entered;
 pub mod error;
 pub mod fd;

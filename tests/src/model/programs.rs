@@ -15,6 +15,7 @@ pub fn programs(clients: usize, longest: usize) -> impl Strategy<Value = Program
     let calls = prop_oneof![
         7 => prop::collection::vec((0..clients, call()), 1..=longest),
         1 => quarrels(clients, longest),
+        1 => moves(clients, longest),
     ];
     (0..4u8, calls).prop_map(move |(begin, calls)| {
         let first = (begin == 0).then(|| sticky.clone());
@@ -193,6 +194,25 @@ fn quarrels(clients: usize, longest: usize) -> impl Strategy<Value = Program> {
     ];
     prop::collection::vec((0..clients, call), 1..=longest)
         .prop_map(move |calls| (0..clients).map(|client| (client, open("a"))).chain(calls).collect())
+}
+
+/// Directories that all clients look at and move from one to the other.
+fn moves(clients: usize, longest: usize) -> impl Strategy<Value = Program> {
+    let place = || select(vec!["a", "b", "a/c", "a/d", "b/c", "b/d"]).prop_map(str::to_owned);
+    let how = select(vec![0, 0, 0, 0, libc::RENAME_NOREPLACE, libc::RENAME_EXCHANGE]);
+    let call = prop_oneof![
+        3 => place().prop_map(|path| Call::Mkdir { path, mode: 0o777 }),
+        8 => (place(), place(), how).prop_map(|(from, to, flags)| Call::Rename { from, to, flags }),
+        // With a name below it, a kernel looks at the directory, too; a `stat` of its own the library may answer.
+        6 => place().prop_map(|path| Call::Stat { target: Target::Path(path + "/x") }),
+        2 => place().prop_map(|path| Call::Stat { target: Target::Path(path) }),
+        2 => place().prop_map(|path| Call::List { target: Target::Path(path) }),
+        1 => place().prop_map(|path| Call::Rmdir { path }),
+    ];
+    let begin = ["a", "b", "a/c"].map(|path| (0, Call::Mkdir { path: path.to_owned(), mode: 0o777 }));
+    let open = (0, Call::Chmod { target: Target::Path(".".to_owned()), mode: 0o777 });
+    prop::collection::vec((0..clients, call), 1..=longest)
+        .prop_map(move |calls| std::iter::once(open.clone()).chain(begin.clone()).chain(calls).collect())
 }
 
 fn xattr() -> impl Strategy<Value = String> {

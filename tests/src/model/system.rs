@@ -167,6 +167,7 @@ impl System {
             Call::Rename { from, to, flags } => {
                 let (from, to) = (text(from), text(to));
                 let (here, from, to) = (libc::AT_FDCWD, from.as_ptr(), to.as_ptr());
+                relative::look_first(here, from, to);
                 done(match flags {
                     0 => unsafe { libc::rename(from, to) },
                     _ => unsafe { libc::renameat2(here, from, here, to, *flags) },

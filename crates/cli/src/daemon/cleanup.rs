@@ -1,4 +1,4 @@
-//! Cleaning one host of a deployment: processes, storage, run directory, logs.
+//! Cleaning one host of a deployment: processes, mounts, storage, run directory, logs.
 //!
 //! Works from two sources, the order (what `up` wrote down) and the traces on the host itself, so that it also finds
 //! daemons of an `up` that was killed before it could write. Nothing is removed that these do not name, and nothing
@@ -8,6 +8,7 @@ use super::traces;
 use crate::error::Error;
 use crate::home;
 use crate::launch::CleanupOrder;
+use crate::mounts;
 use crate::process::ProcessId;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,9 @@ pub fn clean(order: &CleanupOrder) -> Result<(), Error> {
     storage.sort();
     storage.dedup();
     end_all(&processes, Duration::from_millis(order.grace_ms))?;
+    if strangers.is_empty() {
+        mounts::take_away_of(&order.name, order.uid);
+    }
     if !order.keep {
         for path in &storage {
             remove_storage(path)?;
@@ -79,7 +83,7 @@ fn remove_storage(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes the node directories, the key and then the run directory; storage that is kept stays in it.
+/// Removes the node directories, the key, the marks of warnings and then the run directory; storage that is kept stays in it.
 fn remove_run_dir(run_dir: &Path) {
     let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
     for entry in entries {
@@ -87,7 +91,7 @@ fn remove_run_dir(run_dir: &Path) {
         let name = name.to_string_lossy();
         if name.starts_with("node-") {
             let _ = std::fs::remove_dir_all(entry.path());
-        } else if name == "key" || name.starts_with("key.") {
+        } else if name == "key" || name.starts_with("key.") || name.starts_with(bivouac_node::bypass::MARK) {
             let _ = std::fs::remove_file(entry.path());
         }
     }

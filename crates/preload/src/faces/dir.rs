@@ -213,7 +213,12 @@ faces! {
         if handles(libc::AT_FDCWD, name) {
             return pointer(open_at(libc::AT_FDCWD, name));
         }
-        let dir = real_opendir(path);
+        let open = || {
+            let dir = real_opendir(path);
+            if dir.is_null() { Err(crate::raw::errno()) } else { Ok(dir) }
+        };
+        // Where it fails, the last attempt has said why.
+        let dir = vfs::beside::persistent(&[], open).unwrap_or(std::ptr::null_mut());
         if dir.is_null() && may_be_link_into_mount() {
             return pointer(open_at(libc::AT_FDCWD, name));
         }

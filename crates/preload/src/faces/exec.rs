@@ -9,6 +9,7 @@
 //! - [`script`]: the `#!` line, read as the kernel does.
 //! - [`search`]: the directories of `PATH`.
 //! - [`spawn`]: `posix_spawn` and its file actions.
+//! - [`unreached`]: warning of programs that this library will not be in.
 //!
 //! `system` and `popen` run `/bin/sh` and are the C library's.
 //!
@@ -19,6 +20,7 @@ pub mod program;
 pub mod script;
 pub mod search;
 pub mod spawn;
+mod unreached;
 
 use super::real::{handles, text};
 use super::variadic::{VaList, next_pointer};
@@ -58,6 +60,7 @@ unsafe fn run(program: Program, argv: Strings, envp: Strings) -> Errno {
 /// # Safety
 /// The list of the environment is valid, or null; the rest is the kernel's to check.
 unsafe fn kernel(path: &CStr, argv: Strings, envp: Strings) -> Errno {
+    unreached::warn(libc::AT_FDCWD, path);
     let execute = |envp: Strings| sys!(SYS_execve, path.as_ptr(), argv, envp);
     // SAFETY: the caller's promise.
     unsafe { with_locks(envp, execute) }
@@ -201,6 +204,7 @@ faces! {
         let own = name.is_empty() && flags & libc::AT_EMPTY_PATH != 0;
         let ours = vfs::active() && if own { vfs::is_ours(dirfd) } else { handles(dirfd, name) };
         if !ours {
+            if own { unreached::warn_of_descriptor(dirfd) } else { unreached::warn(dirfd, name) }
             return failed(with_locks(envp, |envp| sys!(SYS_execveat, dirfd, path, argv, envp, flags)));
         }
         let found = if own { Program::of_descriptor(dirfd) } else { Program::find_at(dirfd, name, flags) };

@@ -4,6 +4,7 @@
 //! kernel when it does not find the path and a walk ends in the mount, from the client when it says
 //! [`Fail::Outside`]. Operations on two paths settle first where each one lies ([`settle`]).
 
+use super::beside::persistent;
 use super::place::{Place, place};
 use super::{fds, links, state};
 use bivouac_client::{Client, Fail};
@@ -24,7 +25,7 @@ pub fn at<T>(
     inside: impl Fn(&'static Client, Ino, &[u8]) -> Result<T, Fail>,
 ) -> Result<T, Errno> {
     if !state::active() {
-        return kernel(dirfd, path);
+        return persistent(&[], || kernel(dirfd, path));
     }
     if !matches!(place(dirfd, path)?, Place::Kernel) {
         return turns(dirfd, path, follow, None, &kernel, &inside);

@@ -1,6 +1,7 @@
 //! Attributes: stat in its forms, modes, owners, times, sizes by path, and the file system's own figures.
 
 use super::at::at;
+use super::beside::persistent;
 use super::place::{Place, place};
 use super::{fds, state};
 use bivouac_client::{Client, Fail};
@@ -145,7 +146,7 @@ fn attr_at(
     show: impl Fn(&Attr) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     if !state::active() {
-        return kernel(dirfd, path);
+        return persistent(&[], || kernel(dirfd, path));
     }
     let path = meant(dirfd, path, flags);
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
@@ -422,7 +423,7 @@ pub fn utimensat(dirfd: i32, path: &CStr, times: Times, flags: i32) -> Result<()
         sys!(SYS_utimensat, dirfd, path.as_ptr(), pointer(&times), flags).map(|_| ())
     };
     if !state::active() {
-        return kernel(dirfd, path);
+        return persistent(&[], || kernel(dirfd, path));
     }
     set_at(dirfd, path, flags, times_of(&times)?, kernel)
 }

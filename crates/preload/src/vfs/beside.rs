@@ -16,8 +16,13 @@
 //! look ([`refresh_size`]).
 //!
 //! Attributes of paths go past the mount too, where the answer is the same: [`attrs`].
+//!
+//! A directory that somebody else has moved confuses the kernel for a moment, which programs do not see: [`stale`].
 
 pub mod attrs;
+mod stale;
+
+pub use stale::persistent;
 
 use super::{fds, state};
 use bivouac_client::{DESCRIBE, Handle, MAPS, Shared};

@@ -2,6 +2,7 @@
 
 use super::at::{Settled, at, settle};
 use super::attrs::described;
+use super::beside::persistent;
 use super::place::{Place, place};
 use super::scratch::Scratch;
 use super::{fds, links, state};
@@ -201,7 +202,7 @@ fn two_paths(
     otherwise: impl Fn(Settled, Settled) -> Result<(), Fail>,
 ) -> Result<(), Errno> {
     if !state::active() {
-        return kernel(from.0, from.1, to.0, to.1);
+        return persistent(&[from, to], || kernel(from.0, from.1, to.0, to.1));
     }
     let kernels = |(fd, path): (i32, &CStr)| Ok::<bool, Errno>(matches!(place(fd, path)?, Place::Kernel));
     if kernels(from)? && kernels(to)? {

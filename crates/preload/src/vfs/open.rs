@@ -33,7 +33,7 @@ pub fn openat_by(
     kernel: impl Fn() -> Result<i32, Errno>,
 ) -> Result<i32, Errno> {
     if !state::active() {
-        return kernel().inspect(|fd| note_unknown(*fd));
+        return super::beside::persistent(&[], kernel).inspect(|fd| note_unknown(*fd));
     }
     if !matches!(place(dirfd, path), Ok(Place::Kernel)) {
         return open_elsewhere(dirfd, path, flags, mode, None);

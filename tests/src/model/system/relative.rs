@@ -3,7 +3,7 @@
 
 use super::{Outcome, System, done, failed, names_of, seen, stamp, text, told};
 use crate::model::call::{Answer, Call, Target};
-use libc::c_int;
+use libc::{c_char, c_int};
 use std::mem::MaybeUninit;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -33,6 +33,7 @@ impl System {
             }
             Call::Rename { from, to, flags } => {
                 let (from, to) = (text(from), text(to));
+                look_first(dir, from.as_ptr(), to.as_ptr());
                 done(match flags {
                     0 => unsafe { libc::renameat(dir, from.as_ptr(), dir, to.as_ptr()) },
                     _ => unsafe { libc::renameat2(dir, from.as_ptr(), dir, to.as_ptr(), *flags) },
@@ -127,4 +128,17 @@ pub(super) fn clear(path: &str) -> io::Result<()> {
     told(unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), none, 0) })
         .map(|_| ())
         .map_err(io::Error::from_raw_os_error)
+}
+
+/// Looks at what is about to be renamed. In a mount without the library, a program that renames what another node may have moved has to
+/// (`docs/fuse.md`); with the library, and everywhere else, it has not, and does not.
+pub(super) fn look_first(dir: c_int, from: *const c_char, to: *const c_char) {
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    if !is_set("BIVOUAC_DEPLOYMENT") || is_set("LD_PRELOAD") {
+        return;
+    }
+    for path in [from, to] {
+        let mut seen = MaybeUninit::<libc::stat>::uninit();
+        unsafe { libc::fstatat(dir, path, seen.as_mut_ptr(), libc::AT_SYMLINK_NOFOLLOW) };
+    }
 }

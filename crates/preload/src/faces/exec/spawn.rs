@@ -8,7 +8,7 @@
 //! the end only. A list with a tag that is not known is passed on unchanged.
 
 use super::program::Program;
-use super::{Strings, search};
+use super::{Strings, search, unreached};
 use crate::faces::real::{handles, text};
 use crate::vfs::{self, Errno};
 use bivouac_node::Fd;
@@ -300,11 +300,12 @@ impl Call {
     unsafe fn spawn(&self, path: &CStr) -> Result<c_int, Errno> {
         // SAFETY: the caller's promise.
         unsafe {
-            let unchanged = |path: &CStr| {
+            let unchanged = |directory: c_int| {
+                unreached::warn(directory, path);
                 real_spawn(self.pid, path.as_ptr(), self.actions, self.attributes, self.argv, self.envp)
             };
             let Some(actions) = read(self.actions) else {
-                return Ok(unchanged(path));
+                return Ok(unchanged(libc::AT_FDCWD));
             };
             let mut rewritten = Rewritten::new(&actions, path)?;
             // What is left open by `closefrom` for the child has to be open before, so the program comes first; but
@@ -323,7 +324,7 @@ impl Call {
                 None => rewritten.program(path)?,
             };
             if program.is_none() && !rewritten.changed {
-                let code = unchanged(path);
+                let code = unchanged(rewritten.directory);
                 if !matches!(code, libc::ENOENT | libc::ENOTDIR) {
                     return Ok(code);
                 }
@@ -335,14 +336,11 @@ impl Call {
             }
             match program {
                 Some(program) => self.with(&rewritten, &program),
-                None => Ok(real_spawn(
-                    self.pid,
-                    path.as_ptr(),
-                    rewritten.list.as_ptr(),
-                    self.attributes,
-                    self.argv,
-                    self.envp,
-                )),
+                None => {
+                    unreached::warn(rewritten.directory, path);
+                    let actions = rewritten.list.as_ptr();
+                    Ok(real_spawn(self.pid, path.as_ptr(), actions, self.attributes, self.argv, self.envp))
+                }
             }
         }
     }
@@ -355,6 +353,7 @@ impl Call {
             let arguments = program.arguments(self.argv);
             let argv = if arguments.is_empty() { self.argv } else { arguments.as_ptr() };
             let path = program.path();
+            unreached::warn(libc::AT_FDCWD, path);
             Ok(real_spawn(self.pid, path.as_ptr(), rewritten.list.as_ptr(), self.attributes, argv, self.envp))
         }
     }
@@ -450,6 +449,12 @@ impl Call {
         // SAFETY: the caller's promise.
         unsafe {
             let forward = |actions: *const Actions| {
+                // The first one that there is: where that cannot be executed, a warning too many does no harm.
+                let candidates = search::Candidates::of(file);
+                let there = |path: &CStr| vfs::faccessat(libc::AT_FDCWD, path, libc::X_OK).is_ok();
+                if let Some(program) = candidates.iter().find(|path| there(path)) {
+                    unreached::warn(libc::AT_FDCWD, &program);
+                }
                 real_spawnp(self.pid, file.as_ptr(), actions, self.attributes, self.argv, self.envp)
             };
             let Some(actions) = read(self.actions) else {

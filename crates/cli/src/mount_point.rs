@@ -1,0 +1,156 @@
+//! The directory that a deployment is seen at, where it is seen by some processes only.
+//!
+//! A mount point that does not exist is made in a tmpfs that covers the nearest directory that does, with everything that is in
+//! that directory bound into it ([`make`]): nothing is made on any real file system. Where there is no mount, because the library
+//! serves the path, the same keeps programs without the library from making it for themselves ([`shut`]).
+//!
+//! All of this is done by a process that is in a mount namespace of its own.
+
+use crate::error::Error;
+use crate::mounts;
+use crate::private::{self, system};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// A directory with more entries than this is not covered.
+const COVERED: usize = 4096;
+
+/// Makes sure that there is a directory at `path`.
+pub fn make(path: &Path) -> Result<(), Error> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if path.symlink_metadata().is_ok() {
+        return Err(Error::refused(
+            format!("cannot mount at {}: it is not a directory", path.display()),
+            "choose another path with --mount",
+        ));
+    }
+    let existing = existing_above(path);
+    cover(existing)?;
+    std::fs::create_dir_all(path).map_err(|cause| Error::file("make", path, cause))?;
+    protect(existing)
+}
+
+/// Sees to it that programs of a namespace of their own, which do not have the library, make nothing at `path`: neither what does not
+/// exist, nor anything in what does. To be called by root. Where that is so already, or cannot be had (no namespace may be
+/// made, as in most containers; the directory is too large to be covered), nothing is changed.
+///
+/// The path is not made if it does not exist: the library, and links that lead there, go by that.
+pub fn shut(path: &Path) {
+    let here = std::env::current_dir();
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let Ok(before) = rustix::fs::open("/proc/self/ns/mnt", flags, Mode::empty()) else { return };
+    let place = if path.is_dir() { path } else { existing_above(path) };
+    let is_shut = || {
+        let read_only = |system: rustix::fs::StatVfs| system.f_flag.contains(StatVfsMountFlags::RDONLY);
+        rustix::fs::statvfs(place).is_ok_and(read_only)
+    };
+    // A mount of the deployment is there for those who do not have the library. Real files are not hidden from anybody.
+    let is_used =
+        || place == path && std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+    if mounts::at(path).is_some() || is_shut() || is_used() {
+        return;
+    }
+    // SAFETY: no descriptors are unshared, and nothing of this process relies on being in the old namespace.
+    if unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.is_err() {
+        return;
+    }
+    let covered = private::hide().and_then(|()| if place == path { empty(path) } else { cover(place) });
+    if covered.and_then(|()| protect(place)).is_err() {
+        // Half of it would be worse than nothing.
+        let kind = Some(LinkNameSpaceType::Mount);
+        let _ = rustix::thread::move_into_link_name_space(before.as_fd(), kind);
+    }
+    // The working directory may lie below what was covered.
+    if let Ok(here) = here {
+        let _ = std::env::set_current_dir(here);
+    }
+}
+
+/// The nearest directory above a path that exists.
+fn existing_above(path: &Path) -> &Path {
+    path.ancestors().skip(1).find(|above| above.is_dir()).unwrap_or(Path::new("/"))
+}
+
+/// What somebody wrote into a tmpfs of ours would be lost: better that he cannot.
+fn protect(place: &Path) -> Result<(), Error> {
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount_remount(place, flags, c"").map_err(system("cannot protect the mount point"))
+}
+
+/// Covers a directory with an empty one.
+fn empty(directory: &Path) -> Result<(), Error> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount("bivouac", directory, "tmpfs", flags, c"mode=0755,size=1m")
+        .map_err(system("cannot cover the mount point"))
+}
+
+/// What lies in a directory that is about to be covered.
+struct Entry {
+    name: PathBuf,
+    kind: std::fs::FileType,
+    /// The entry itself, not followed.
+    pinned: OwnedFd,
+}
+
+/// Covers a directory with a tmpfs that shows the same.
+fn cover(directory: &Path) -> Result<(), Error> {
+    let cannot = |cause: std::io::Error| Error::file("read", directory, cause);
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(cannot)? {
+        let entry = entry.map_err(cannot)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let pinned = rustix::fs::open(entry.path(), flags, Mode::empty());
+        let (Ok(pinned), Ok(kind)) = (pinned, entry.file_type()) else { continue };
+        entries.push(Entry { name: entry.file_name().into(), kind, pinned });
+        if entries.len() > COVERED {
+            return Err(Error::refused(
+                format!(
+                    "the mount point does not exist, and {} is too large to be covered",
+                    directory.display()
+                ),
+                "make the mount point, or choose another with --mount",
+            ));
+        }
+    }
+    let root = directory == Path::new("/");
+    // A tmpfs cannot be put over the root: it is built elsewhere and becomes the root then. The place is covered only meanwhile.
+    let place = if root { Path::new("/tmp") } else { directory };
+    let doing = |what: &str| system(format!("cannot {what} for the mount point in {}", directory.display()));
+    let options = c"mode=0755,size=1m";
+    rustix::mount::mount("bivouac", place, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, options)
+        .map_err(doing("make a tmpfs"))?;
+    // What is bound below must not take the tmpfs along, where it covers the place.
+    let alone = MountPropagationFlags::UNBINDABLE;
+    rustix::mount::mount_change(place, alone).map_err(doing("make a tmpfs"))?;
+    for entry in &entries {
+        let target = place.join(&entry.name);
+        let made = if entry.kind.is_symlink() {
+            let link = rustix::fs::readlinkat(&entry.pinned, "", Vec::new()).map_err(doing("read a link"))?;
+            std::os::unix::fs::symlink(std::ffi::OsStr::from_bytes(link.as_bytes()), &target)
+        } else if entry.kind.is_dir() {
+            std::fs::create_dir(&target)
+        } else {
+            std::fs::write(&target, "")
+        };
+        made.map_err(|cause| Error::file("make", &target, cause))?;
+        if !entry.kind.is_symlink() {
+            use std::os::fd::AsRawFd;
+            let source = format!("/proc/self/fd/{}", entry.pinned.as_raw_fd());
+            rustix::mount::mount_bind_recursive(source, &target).map_err(doing("bind what is there"))?;
+        }
+    }
+    if root {
+        rustix::process::chdir(place).map_err(doing("change directory"))?;
+        rustix::process::pivot_root(".", ".").map_err(doing("change the root"))?;
+        // The old root lies on top of the new one now.
+        rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(doing("leave the old root"))?;
+        rustix::process::chdir("/").map_err(doing("change directory"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! The kernel mounts of deployments that this process sees, from the kernel's table of mounts, and how they are taken away.
+//!
+//! A mount whose server was killed stays in the table: whoever looks at it gets ENOTCONN, and so does who wants to mount there
+//! again. Nothing but an unmount ends it, so the next command of the same user that comes across it does that ([`sweep`]).
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// The kernel's kind of a mount of ours, as mount tables show it.
+const KIND: &str = "fuse.bivouac";
+/// How long a mount may take to answer. One that takes longer is busy, or its server is stopped; it is not dead.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A mount of a deployment.
+#[derive(PartialEq, Eq, Clone, Debug)]
+pub struct Listed {
+    /// Which deployment.
+    pub deployment: String,
+    /// The user who serves it.
+    pub owner: u32,
+    /// Its device number, major and minor.
+    pub number: (u32, u32),
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+/// All of them, in the order in which they were made.
+pub fn all() -> Vec<Listed> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    String::from_utf8_lossy(&table).lines().filter_map(Listed::of).collect()
+}
+
+/// The one that was mounted last at a path, which is canonical.
+pub fn at(path: &Path) -> Option<Listed> {
+    all().into_iter().rev().find(|listed| listed.path == path)
+}
+
+/// Takes away the dead mounts of a user.
+pub fn sweep(owner: u32) {
+    for dead in all().iter().rev().filter(|listed| listed.owner == owner && listed.is_dead()) {
+        take_away(dead);
+    }
+}
+
+/// Takes away a dead mount at a path, without a thread.
+pub fn sweep_at(path: &Path, owner: u32) {
+    let is_dead = matches!(rustix::fs::statfs(path), Err(rustix::io::Errno::NOTCONN));
+    if let Some(listed) = at(path).filter(|listed| is_dead && listed.owner == owner) {
+        take_away(&listed);
+    }
+}
+
+/// Takes away all mounts of a deployment that is no more.
+pub fn take_away_of(deployment: &str, owner: u32) {
+    for listed in all().iter().rev().filter(|l| l.owner == owner && l.deployment == deployment) {
+        take_away(listed);
+    }
+}
+
+/// What cannot be taken away is in nobody's way but its own: it is said, and stays.
+fn take_away(listed: &Listed) {
+    if let Err(error) = bivouac_fuse::take_away(&listed.path)
+        && all().contains(listed)
+    {
+        eprintln!("bivouac: a mount of {:?} stays at {}: {error}", listed.deployment, listed.path.display());
+    }
+}
+
+impl Listed {
+    /// What a line of `mountinfo` says, if it speaks of a mount of ours.
+    fn of(line: &str) -> Option<Listed> {
+        let (mount, system) = line.split_once(" - ")?;
+        let mut system = system.split(' ');
+        let (kind, source, options) = (system.next()?, system.next()?, system.next()?);
+        if kind != KIND {
+            return None;
+        }
+        let owner = options.split(',').find_map(|option| option.strip_prefix("user_id="))?;
+        let mut mount = mount.split(' ').skip(2);
+        let (number, path) = (mount.next()?, mount.nth(1)?);
+        let (major, minor) = number.split_once(':')?;
+        Some(Listed {
+            deployment: source.to_owned(),
+            owner: owner.parse().ok()?,
+            number: (major.parse().ok()?, minor.parse().ok()?),
+            path: unescaped(path),
+        })
+    }
+
+    /// Whether nobody serves it any more.
+    pub fn is_dead(&self) -> bool {
+        let (tell, told) = mpsc::channel();
+        let path = self.path.clone();
+        // Where the server does not answer, this thread waits for it until the process ends.
+        let ask = move || {
+            let _ = tell.send(rustix::fs::statfs(&path).map(|_| ()));
+        };
+        let asked = std::thread::Builder::new().name("look".into()).spawn(ask);
+        asked.is_ok() && matches!(told.recv_timeout(PATIENCE), Ok(Err(rustix::io::Errno::NOTCONN)))
+    }
+}
+
+/// A path as the table has it, where some bytes are written as a backslash and three octal digits.
+fn unescaped(text: &str) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let digits = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let number = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match (first, number) {
+            (b'\\', Some(byte)) => {
+                bytes.push(byte);
+                rest = after.get(3..).unwrap_or_default();
+            }
+            _ => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    OsString::from_vec(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = "36 25 0:47 / /mnt/my\\040b rw,nosuid,nodev shared:7 - fuse.bivouac job1 rw,user_id=1000,group_id=100,allow_other";
+
+    #[test]
+    fn a_line_of_the_table_tells_whose_mount_is_where() {
+        let expected =
+            Listed { deployment: "job1".into(), owner: 1000, number: (0, 47), path: "/mnt/my b".into() };
+        assert_eq!(Listed::of(LINE), Some(expected));
+        assert_eq!(Listed::of(&LINE.replace("fuse.bivouac", "fuse.other")), None);
+        for end in 0..LINE.len() - "000,group_id=100,allow_other".len() {
+            assert_eq!(Listed::of(&LINE[..end]), None, "{end}");
+        }
+    }
+
+    #[test]
+    fn odd_bytes_of_paths_are_read_back() {
+        for (text, path) in
+            [("/a\\134040", "/a\\040"), ("/a\\", "/a\\"), ("/a\\0", "/a\\0"), ("/\\011\\012", "/\t\n")]
+        {
+            assert_eq!(unescaped(text), Path::new(path));
+        }
+    }
+}
