@@ -8,6 +8,7 @@
 
 use super::crowd::Crowd;
 use super::greeting::{Greeted, Greeting};
+use super::guests::Ticket;
 use super::inbox::{Awake, Inbox, Incoming};
 use super::responder::{Outlet, Responder};
 use super::{Halt, PeerInfo, Running, ServerOptions, Service};
@@ -159,10 +160,12 @@ impl<S: Service> Pool<S> {
         Ok(pool)
     }
 
-    /// Takes a new connection, which must have authenticated by `deadline`; returns its token.
-    pub(super) fn admit(&self, line: Connected, deadline: Duration) -> u64 {
+    /// Takes a new connection, which has the time of a greeting from `now` on to authenticate. Its token, and the
+    /// ticket that is gone once it has authenticated or ended.
+    pub(super) fn admit(&self, line: Connected, now: Duration) -> (u64, Ticket) {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
-        let state = State::Greeting(Greeting::new(deadline));
+        let ticket = Ticket::default();
+        let state = State::Greeting(Greeting::new(now.saturating_add(self.options.greeting), ticket.clone()));
         let counted = Counted::new(&self.connections);
         self.park(Client {
             token,
@@ -172,17 +175,20 @@ impl<S: Service> Pool<S> {
             visits: Visits::default(),
             state,
         });
-        token
+        (token, ticket)
     }
 
-    /// Closes a parked connection whose time to authenticate is over.
-    pub(super) fn close_unless_authenticated(&self, token: u64) {
+    /// Closes a parked connection that has not authenticated. Whether there was one: it may have authenticated or ended, or
+    /// a worker may be attending it.
+    pub(super) fn close_unless_authenticated(&self, token: u64) -> bool {
         let mut parked = lock(&self.parked);
-        if parked.get(&token).is_some_and(|c| matches!(c.state, State::Greeting(_))) {
-            let late = parked.remove(&token);
-            drop(parked);
-            late.into_iter().for_each(|c| self.close(c));
+        if !parked.get(&token).is_some_and(|c| matches!(c.state, State::Greeting(_))) {
+            return false;
         }
+        let late = parked.remove(&token);
+        drop(parked);
+        late.into_iter().for_each(|c| self.close(c));
+        true
     }
 
     fn park(&self, mut client: Client<S::Session>) {
