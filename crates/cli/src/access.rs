@@ -9,6 +9,7 @@ use rustix::thread::UnshareFlags;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -74,7 +75,11 @@ fn found(program: &OsStr) -> Option<PathBuf> {
 
 fn head(path: &Path) -> Option<Vec<u8>> {
     let mut head = Vec::new();
-    std::fs::File::open(path).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
+    // Not a FIFO, where opening would wait; and what becomes one meanwhile is not waited for either.
+    let mut options = std::fs::File::options();
+    let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    file.metadata().ok().filter(|meta| meta.is_file())?;
+    file.take(HEAD).read_to_end(&mut head).ok()?;
     Some(head)
 }
 

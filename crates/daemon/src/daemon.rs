@@ -6,8 +6,10 @@
 use crate::agent::Agent;
 use crate::config::DaemonConfig;
 use crate::controller::{ControlSession, Controller, ControllerConfig};
+use crate::error::DaemonError;
 use crate::links::{Around, Links};
 use crate::serve;
+use crate::tether::Tether;
 use bivouac_layout::{Epoch, Map, NodeId, ServerId, ServerState, ShardId};
 use bivouac_meta::{Caller, MetaStore, Observer, Options};
 use bivouac_node::VersionPage;
@@ -16,7 +18,7 @@ use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
 use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Refusal, Reply, Request};
-use bivouac_transport::{Endpoint, PeerInfo, Responder, Service};
+use bivouac_transport::{Parting, PeerInfo, Responder, Service};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
@@ -34,6 +36,8 @@ pub(crate) struct Daemon {
     boot: u64,
     counters: Counters,
     pub(crate) ending: Arc<Ending>,
+    /// Only where the deployment ends with a `run`.
+    pub(crate) tether: Option<Tether>,
 }
 
 /// The version page as the metadata store's observer.
@@ -49,27 +53,38 @@ impl Observer for Page {
     }
 }
 
+/// Why a daemon ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// It was told to; its storage stays or goes.
+    Told {
+        /// The storage stays.
+        keep: bool,
+    },
+    /// The `run` that made the deployment has gone, and nobody was there to tell it: its storage goes.
+    Deserted,
+}
+
 /// How a daemon is told to stop.
 #[derive(Default)]
 pub(crate) struct Ending {
-    /// Once told: whether to keep the storage.
-    told: Mutex<Option<bool>>,
+    told: Mutex<Option<End>>,
     changed: Condvar,
 }
 
 impl Ending {
-    /// Stop, and keep the storage or not. The first word counts.
-    pub(crate) fn tell(&self, keep: bool) {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(keep);
+    /// Stop. The first word counts.
+    pub(crate) fn tell(&self, end: End) {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(end);
         self.changed.notify_all();
     }
 
-    /// Waits until told; answers whether to keep the storage.
-    pub(crate) fn wait(&self) -> bool {
+    /// Waits until told.
+    pub(crate) fn wait(&self) -> End {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(keep) = *told {
-                return keep;
+            if let Some(end) = *told {
+                return end;
             }
             told = self.changed.wait(told).unwrap_or_else(PoisonError::into_inner);
         }
@@ -92,11 +107,21 @@ pub(crate) struct Session {
     /// Process at the other end, on a Unix socket.
     pid: Option<u32>,
     control: ControlSession,
+    /// It is the connection with which the daemon ends.
+    lifeline: bool,
 }
 
 impl Daemon {
-    pub(crate) fn new(config: DaemonConfig, links: Arc<Links>, agent: Option<Agent>, boot: u64) -> Daemon {
-        Daemon {
+    pub(crate) fn new(
+        config: DaemonConfig,
+        links: Arc<Links>,
+        agent: Option<Agent>,
+        boot: u64,
+    ) -> Result<Daemon, DaemonError> {
+        let ending = Arc::<Ending>::default();
+        let tether = config.ephemeral.then(|| Tether::start(ending.clone())).transpose();
+        Ok(Daemon {
+            tether: tether.map_err(DaemonError::Thread)?,
             config,
             links,
             agent,
@@ -106,8 +131,8 @@ impl Daemon {
             installing: Mutex::default(),
             boot,
             counters: Counters::default(),
-            ending: Arc::default(),
-        }
+            ending,
+        })
     }
 
     fn namespace(&self) -> u64 {
@@ -174,6 +199,18 @@ impl Daemon {
         self.counters.written.fetch_add(served.written, Ordering::Relaxed);
     }
 
+    /// What a control request means for the end of this daemon.
+    fn note_control(&self, session: &mut Session, request: &ControlRequest) {
+        let Some(tether) = &self.tether else { return };
+        match request {
+            // Who only asks whether anybody is there has no map.
+            ControlRequest::Ping { epoch } if *epoch != Epoch(0) => tether.heard(),
+            ControlRequest::Lifeline if !std::mem::replace(&mut session.lifeline, true) => tether.hold(),
+            ControlRequest::Release => tether.release(),
+            _ => {}
+        }
+    }
+
     fn control(&self, session: &mut ControlSession, request: &ControlRequest) -> Result<Reply, Failure> {
         let answer = match request {
             ControlRequest::Ping { .. } => {
@@ -190,9 +227,10 @@ impl Daemon {
                 }
                 None => match request {
                     ControlRequest::Shutdown { keep } => {
-                        self.ending.tell(*keep);
+                        self.ending.tell(End::Told { keep: *keep });
                         None
                     }
+                    ControlRequest::Lifeline | ControlRequest::Release => None,
                     _ => return Err(Errno::OPNOTSUPP.into()),
                 },
             },
@@ -245,9 +283,9 @@ impl Daemon {
                 deployment_dir: self.config.deployment_dir.clone(),
                 key: self.config.key.clone(),
                 map: map.clone(),
-                own: Endpoint::Unix(bivouac_node::agent_socket(self.config.uid, &self.config.name)),
+                own: crate::running::agent_endpoint(&self.config),
                 own_server: self.config.server.as_ref().map(|s| s.id),
-                stop: Box::new(move |keep| ending.tell(keep)),
+                stop: Box::new(move |keep| ending.tell(End::Told { keep })),
             })
             .map_err(|error| {
                 tracing::error!(%error, "the controller does not start");
@@ -272,7 +310,8 @@ impl Daemon {
     }
 
     fn node_dir(&self) -> String {
-        bivouac_node::node_dir(&bivouac_node::run_dir(self.config.uid, &self.config.name), self.config.node)
+        let run_dir = bivouac_node::place::find(self.config.uid, &self.config.name).unwrap_or_default();
+        bivouac_node::node_dir(&run_dir, self.config.node)
     }
 
     /// A server of this node that is down cannot say so itself.
@@ -323,7 +362,8 @@ impl Service for Daemon {
             PeerInfo::Tcp(_) => None,
         };
         self.counters.connections.fetch_add(1, Ordering::Relaxed);
-        let session = Session { role: hello.role.clone(), pid, control: ControlSession::default() };
+        let session =
+            Session { role: hello.role.clone(), pid, control: ControlSession::default(), lifeline: false };
         Some((session, Welcome { epoch: self.links.epoch(), namespace: self.namespace() }))
     }
 
@@ -364,7 +404,10 @@ impl Service for Daemon {
                     .map_err(Failure::Errno),
                 _ => Err(Errno::OPNOTSUPP.into()),
             },
-            (Request::Control(request), Role::Control) => self.control(&mut session.control, request),
+            (Request::Control(request), Role::Control) => {
+                self.note_control(session, request);
+                self.control(&mut session.control, request)
+            }
             _ => Err(Errno::ACCESS.into()),
         };
         match outcome {
@@ -373,8 +416,11 @@ impl Service for Daemon {
         }
     }
 
-    fn closed(&self, session: Session) {
+    fn closed(&self, session: Session, how: Parting) {
         self.counters.connections.fetch_sub(1, Ordering::Relaxed);
+        if let (Some(tether), true) = (&self.tether, session.lifeline) {
+            tether.let_go(how);
+        }
         if let Some(controller) = self.controller.get() {
             controller.closed(session.control);
         }

@@ -75,7 +75,16 @@ pub trait Service: Send + Sync + 'static {
     );
 
     /// The connection is gone; called once for each session.
-    fn closed(&self, session: Self::Session);
+    fn closed(&self, session: Self::Session, how: Parting);
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parting {
+    /// The peer closed it, or its process has ended.
+    Left,
+    /// Nobody knows of the peer: it cannot be reached, has broken the protocol, or this server stops.
+    Lost,
 }
 
 /// Who is at the other end.
@@ -207,7 +216,7 @@ impl Server {
         let mut addresses = Vec::with_capacity(endpoints.len());
         for endpoint in &endpoints {
             let (fd, bound) = socket::listen(endpoint)?;
-            listeners.push((fd, matches!(endpoint, Endpoint::Unix(_))));
+            listeners.push((fd, endpoint.is_unix()));
             addresses.push(bound);
         }
         let halt = Arc::new(Halt::new()?);

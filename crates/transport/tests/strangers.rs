@@ -149,6 +149,7 @@ fn a_process_of_another_user_is_shut_out_of_the_nodes_sockets() {
         assert!(second.expect("python runs").success());
         assert!(first.join().expect("ends"));
     });
-    let own = Connection::connect(&server.local_addrs()[0], &key(1), DEPLOYMENT, Role::Control, &common::options());
+    let own =
+        Connection::connect(&server.local_addrs()[0], &key(1), DEPLOYMENT, Role::Control, &common::options());
     check_read(&mut own.expect("the own user's").0, 0, 10);
 }

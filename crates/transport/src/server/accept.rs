@@ -77,10 +77,17 @@ impl<S: Service> Acceptor<S> {
     fn wait(&self) -> Vec<usize> {
         let now = socket::now();
         let longest = self.pool.options.greeting;
-        let open: Vec<usize> =
-            self.doors.iter().enumerate().filter(|(_, door)| door.closed_until <= now).map(|(i, _)| i).collect();
+        let open: Vec<usize> = self
+            .doors
+            .iter()
+            .enumerate()
+            .filter(|(_, door)| door.closed_until <= now)
+            .map(|(i, _)| i)
+            .collect();
         let mut polled = vec![PollFd::new(&self.pool.halt.event, PollFlags::IN)];
-        polled.extend(open.iter().filter_map(|i| self.doors.get(*i)).map(|d| PollFd::new(&d.fd, PollFlags::IN)));
+        polled.extend(
+            open.iter().filter_map(|i| self.doors.get(*i)).map(|d| PollFd::new(&d.fd, PollFlags::IN)),
+        );
         let until = self.doors.iter().flat_map(|door| {
             let reopened = (door.closed_until > now).then_some(door.closed_until);
             [reopened, door.guests.next_overdue(longest), door.strangers.next_overdue(longest)]

@@ -4,7 +4,7 @@
 //! exception is a peer of another protocol version: it gets a header of ours, which tells it both versions.
 
 use super::guests::Ticket;
-use super::{PeerInfo, Service};
+use super::{Parting, PeerInfo, Service};
 use crate::error::TransportError;
 use crate::gather;
 use crate::handshake::nonce;
@@ -150,7 +150,7 @@ impl Greeting {
         match send(fd, Status::OK, &body) {
             Ok(()) => Ok(session),
             Err(error) => {
-                service.closed(session);
+                service.closed(session, Parting::Lost);
                 Err(error)
             }
         }

@@ -83,9 +83,11 @@ impl Guests {
 
     /// Closes the first of whom `may_go` is true and whom no worker attends at this moment.
     fn close_first<S: Service>(&mut self, pool: &Pool<S>, may_go: impl Fn(&Guest) -> bool) -> bool {
-        let closed = self.list.iter().take_while(|guest| may_go(guest)).position(|guest| {
-            !guest.is_over() && pool.close_unless_authenticated(guest.token)
-        });
+        let closed = self
+            .list
+            .iter()
+            .take_while(|guest| may_go(guest))
+            .position(|guest| !guest.is_over() && pool.close_unless_authenticated(guest.token));
         if let Some(at) = closed {
             self.list.remove(at);
         }

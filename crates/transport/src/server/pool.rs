@@ -11,7 +11,7 @@ use super::greeting::{Greeted, Greeting};
 use super::guests::Ticket;
 use super::inbox::{Awake, Inbox, Incoming};
 use super::responder::{Outlet, Responder};
-use super::{Halt, PeerInfo, Running, ServerOptions, Service};
+use super::{Halt, Parting, PeerInfo, Running, ServerOptions, Service};
 use crate::error::TransportError;
 use crate::socket;
 use crate::spin::{BULK, Spin};
@@ -187,7 +187,7 @@ impl<S: Service> Pool<S> {
         }
         let late = parked.remove(&token);
         drop(parked);
-        late.into_iter().for_each(|c| self.close(c));
+        late.into_iter().for_each(|c| self.close(c, Parting::Lost));
         true
     }
 
@@ -213,7 +213,7 @@ impl<S: Service> Pool<S> {
             if error != Sys::CANCELED {
                 tracing::error!("cannot watch a connection, which is closed: {error}");
             }
-            return self.close(client);
+            return self.close(client, Parting::Lost);
         }
         client.registered = true;
         parked.insert(token, client);
@@ -224,11 +224,11 @@ impl<S: Service> Pool<S> {
         }
     }
 
-    fn close(&self, client: Client<S::Session>) {
+    fn close(&self, client: Client<S::Session>, how: Parting) {
         let Client { line, state, .. } = client;
         drop(line);
         if let State::Open(session) = state {
-            self.service.closed(session);
+            self.service.closed(session, how);
         }
     }
 
@@ -330,7 +330,7 @@ impl<S: Service> Pool<S> {
                         TransportError::Protocol(_) => tracing::debug!("{:?} was closed: {error}", line.peer),
                         _ => tracing::warn!("{:?} was refused: {error}", line.peer),
                     }
-                    return self.close(client);
+                    return self.close(client, Parting::Lost);
                 }
             }
             let fd = client.line.fd.as_fd();
@@ -338,15 +338,16 @@ impl<S: Service> Pool<S> {
                 .and_then(|()| socket::set_timeout(fd, Timeout::Send, SEND_SLICE));
             if let Err(error) = set {
                 tracing::error!("{:?} was closed: {error}", client.line.peer);
-                return self.close(client);
+                return self.close(client, Parting::Lost);
             }
         }
         match self.serve(&mut client, desk) {
             Ok(Stay::Parked) => self.park(client),
-            Ok(Stay::Closed) => self.close(client),
+            Ok(Stay::Closed(how)) => self.close(client, how),
             Err(error) => {
                 tracing::debug!("{:?} was closed: {error}", client.line.peer);
-                self.close(client);
+                let left = matches!(error, TransportError::Closed);
+                self.close(client, if left { Parting::Left } else { Parting::Lost });
             }
         }
     }
@@ -354,7 +355,7 @@ impl<S: Service> Pool<S> {
     /// Serves requests until there are none for a while.
     fn serve(&self, client: &mut Client<S::Session>, desk: &mut Desk) -> Result<Stay, TransportError> {
         let State::Open(session) = &mut client.state else {
-            return Ok(Stay::Closed);
+            return Ok(Stay::Closed(Parting::Lost));
         };
         let line = Outlet {
             fd: client.line.fd.as_fd(),
@@ -374,7 +375,8 @@ impl<S: Service> Pool<S> {
                     client.visits.end(socket::now(), requests);
                     return Ok(Stay::Parked);
                 }
-                Incoming::End => return Ok(Stay::Closed),
+                Incoming::End if self.halt.is_stopping() => return Ok(Stay::Closed(Parting::Lost)),
+                Incoming::End => return Ok(Stay::Closed(Parting::Left)),
             };
             if header.kind != Kind::Request {
                 return Err(TransportError::Protocol("not a request"));
@@ -386,11 +388,11 @@ impl<S: Service> Pool<S> {
             if served.is_err() {
                 // What the session is worth now nobody knows; other connections have their own.
                 tracing::error!("serving a request panicked; its connection is closed: {header:?}");
-                return Ok(Stay::Closed);
+                return Ok(Stay::Closed(Parting::Lost));
             }
             asleep = reply.finish()?.max(header.payload_len as usize) > BULK;
             if self.halt.is_stopping() {
-                return Ok(Stay::Closed);
+                return Ok(Stay::Closed(Parting::Lost));
             }
             requests += 1;
             if (rare && requests == 1 || self.full.load(Ordering::Relaxed)) && desk.inbox.is_empty() {
@@ -404,7 +406,7 @@ impl<S: Service> Pool<S> {
 /// What becomes of a connection.
 enum Stay {
     Parked,
-    Closed,
+    Closed(Parting),
 }
 
 impl Desk {
@@ -436,7 +438,7 @@ impl<S: Service> Running for Pool<S> {
 
     fn close_parked(&self) {
         let parked = std::mem::take(&mut *lock(&self.parked));
-        parked.into_values().for_each(|client| self.close(client));
+        parked.into_values().for_each(|client| self.close(client, Parting::Lost));
     }
 
     fn connections(&self) -> usize {
