@@ -9,7 +9,8 @@ use bivouac_layout::{Epoch, NodeId};
 use bivouac_proto::auth::{Credentials, Hello, KEY_LEN, Key, Role, Welcome};
 use bivouac_proto::{Header, Kind, Reply};
 use bivouac_transport::{
-    ConnectOptions, Connection, Endpoint, Outgoing, PeerInfo, Responder, Server, ServerOptions, Service,
+    ConnectOptions, Connection, Endpoint, Outgoing, Parting, PeerInfo, Responder, Server, ServerOptions,
+    Service,
 };
 use serde::Serialize;
 use std::io::{BufRead, BufReader, Write};
@@ -269,5 +270,5 @@ impl Service for Null {
         reply.ok(&Reply::Done);
     }
 
-    fn closed(&self, (): ()) {}
+    fn closed(&self, (): (), _: Parting) {}
 }

@@ -208,8 +208,8 @@ fn servers(name: Option<&str>) -> Result<Vec<u32>, Error> {
     let Some(name) = name.or(inside.as_deref()).filter(|name| is_valid_name(name)) else {
         return Ok(Vec::new());
     };
-    let run_dir = bivouac_node::run_dir(uid(), name);
-    let all = traces::all(Path::new(&run_dir));
+    let run_dir = bivouac_node::place::find(uid(), name);
+    let all = run_dir.map_or_else(Vec::new, |run_dir| traces::all(Path::new(&run_dir)));
     Ok(all.iter().filter(|(_, trace)| trace.process.is_alive()).map(|(_, trace)| trace.process.pid).collect())
 }
 

@@ -18,13 +18,14 @@ use crate::down;
 use crate::error::Error;
 use crate::launch::{self, CleanupOrder, Order, Ready, Report, Talk};
 use crate::process::ProcessId;
+use bivouac_daemon::End;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, Write};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use tracing_subscriber::EnvFilter;
@@ -117,16 +118,14 @@ fn serve() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let (deployment_dir, uid, name) =
-        (order.config.deployment_dir.clone(), order.config.uid, order.config.name.clone());
-    let (controller, deployment) = (order.config.controller, order.config.deployment);
+    let config = order.config.clone();
     let label = order
         .config
         .server
         .as_ref()
         .map_or_else(|| format!("agent-{}", order.config.node), |server| format!("server-{}", server.id));
-    let running = match begin(order, &label) {
-        Ok(running) => running,
+    let (running, run_dir) = match begin(order, &label) {
+        Ok(begun) => begun,
         Err(error) => {
             tracing::error!("{error}");
             say(&report(&error));
@@ -134,18 +133,20 @@ fn serve() -> ExitCode {
         }
     };
     leave_launcher();
-    running.wait();
-    let run_dir = bivouac_node::run_dir(uid, &name);
-    traces::forget(Path::new(&run_dir), &label);
+    let end = running.wait();
+    traces::forget(&run_dir, &label);
     tracing::info!("stopped");
-    if controller {
-        down::after_lifeline(&deployment_dir, deployment);
+    if config.controller || end == End::Deserted {
+        let done = down::after_lifeline(&config.deployment_dir, config.deployment);
+        if !done && end == End::Deserted {
+            down::after_desertion(&config);
+        }
     }
     ExitCode::SUCCESS
 }
 
 /// Everything up to being ready, which is said. On an error nothing of it is left.
-fn begin(order: Order, label: &str) -> Result<bivouac_daemon::Running, Error> {
+fn begin(order: Order, label: &str) -> Result<(bivouac_daemon::Running, PathBuf), Error> {
     let Order { mut config, storage } = order;
     log_to(&config.log_file, &config.log_level)?;
     tracing::info!(
@@ -155,10 +156,10 @@ fn begin(order: Order, label: &str) -> Result<bivouac_daemon::Running, Error> {
         "starting {label}"
     );
     place::check_mount(&config.mount)?;
-    let run_dir = place::make_run_dir(config.uid, &config.name, config.deployment)?;
+    let run_dir = place::make_run_dir(config.uid, &config.name, config.deployment, &config.key)?;
     let mut made = place::Made::default();
     if let Some(server) = &mut config.server {
-        let found = place::storage(&config.name, config.uid, server.id, &storage, &mut made);
+        let found = place::storage(&config.name, &run_dir, server.id, &storage, &mut made);
         server.storage = found.inspect_err(|_| traces::remove_if_empty(&run_dir))?;
         server.created_storage = true;
     }
@@ -188,7 +189,7 @@ fn begin(order: Order, label: &str) -> Result<bivouac_daemon::Running, Error> {
         reached: reached(),
         storage,
     }));
-    Ok(running)
+    Ok((running, run_dir))
 }
 
 fn start_remedy(error: &bivouac_daemon::DaemonError, log: &Path) -> String {

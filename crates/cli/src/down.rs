@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::home::{Directory, Home, LauncherKind, Lock, Record, State, uid};
 use crate::launch::{self, CleanupOrder};
 use crate::signals;
+use bivouac_daemon::DaemonConfig;
 use bivouac_daemon::controller::ControlLink;
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::ControlRequest;
@@ -21,6 +22,8 @@ use std::time::Duration;
 const GRACE: Duration = Duration::from_secs(15);
 /// How long those may take that could not be asked.
 const NO_GRACE: Duration = Duration::from_millis(200);
+/// How long the other daemons of a host may take to notice that they are deserted, and to end.
+const DESERTED_GRACE: Duration = Duration::from_secs(30);
 /// How long a daemon that is asked may take to answer.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
 
@@ -72,13 +75,13 @@ fn ask(record: &Record, key: &Key, keep: bool) -> bool {
             .and_then(|mut link| link.tell(ControlRequest::Shutdown { keep }))
             .is_ok()
     };
-    if record.state == State::Running && record.controller().is_some_and(|c| tell(&c)) {
+    if record.state == State::Running && record.controller(key).is_some_and(|c| tell(&c)) {
         return true;
     }
     let started: Vec<_> = record.daemons.iter().filter(|d| d.process.is_some()).collect();
     std::thread::scope(|scope| {
         let threads: Vec<_> =
-            started.iter().map(|d| scope.spawn(|| tell(&d.endpoint(&record.name)))).collect();
+            started.iter().map(|d| scope.spawn(|| tell(&d.endpoint(&record.name, key)))).collect();
         let told = threads.into_iter().filter_map(|t| t.join().ok()).filter(|told| *told).count();
         told > 0
     })
@@ -141,19 +144,39 @@ fn not_clean(host: &str, name: &str, error: Error) -> Error {
     Error::Unanswered { cause: format!("not everything could be removed on {host}: {error}"), remedy }
 }
 
-/// What the controller's daemon does when it has ended: if the `run` that made the deployment is gone, nobody else cleans up.
-pub fn after_lifeline(deployment_dir: &Path, deployment: u64) {
+/// What a daemon does that has ended although nobody took the deployment down: if the `run` that made it is gone, nobody
+/// else cleans up. `false`: the deployment's directory is not on this machine (or gone already).
+pub fn after_lifeline(deployment_dir: &Path, deployment: u64) -> bool {
     let Some(name) = deployment_dir.file_name().and_then(|n| n.to_str()) else {
-        return;
+        return false;
     };
     let directory = Directory { name: name.to_owned(), path: deployment_dir.to_owned() };
-    let Ok(record) = directory.load() else { return };
+    let Ok(record) = directory.load() else { return false };
     if !record.ephemeral || record.deployment != deployment {
-        return;
+        return false;
     }
-    // A command that holds the lock is about to do it.
-    let Ok(lock) = directory.lock() else { return };
+    // A command, or another daemon, that holds the lock is about to do it.
+    let Ok(lock) = directory.lock() else { return true };
     if let Err(error) = take_down(&directory, &record, false, &lock) {
+        tracing::error!(%error, "not everything could be removed");
+    }
+    true
+}
+
+/// What a daemon does on a host that does not have the deployment's directory, when it has found itself deserted: others here have, too,
+/// and what those left that were killed before is removed.
+pub fn after_desertion(config: &DaemonConfig) {
+    let order = CleanupOrder {
+        name: config.name.clone(),
+        deployment: config.deployment,
+        uid: config.uid,
+        keep: false,
+        grace_ms: DESERTED_GRACE.as_millis() as u64,
+        processes: Vec::new(),
+        storage: Vec::new(),
+        logs: vec![config.log_file.clone()],
+    };
+    if let Err(error) = cleanup::clean(&order) {
         tracing::error!(%error, "not everything could be removed");
     }
 }

@@ -5,7 +5,7 @@ use crate::args::{Access, AccessArgs, ExecArgs};
 use crate::daemon::traces;
 use crate::error::Error;
 use crate::existing;
-use crate::home::{Home, State, uid};
+use crate::home::{Home, State, read_own, uid};
 use crate::launch::shell_quote;
 use crate::mount_point;
 use crate::mounts;
@@ -183,25 +183,24 @@ pub fn exec_error(words: &[OsString], cause: std::io::Error) -> Error {
 
 /// What this machine's agent of a deployment has left for others to find it.
 fn trace_of(name: &str) -> Option<traces::Trace> {
-    traces::agent(Path::new(&bivouac_node::run_dir(uid(), name)))
+    traces::agent(Path::new(&bivouac_node::place::find(uid(), name)?))
 }
 
 /// The deployment as this machine knows it, with an agent that answers.
 pub fn attachable(home: &Home, name: &str) -> Result<Environment, Error> {
-    let run_dir = bivouac_node::run_dir(uid(), name);
-    let Some(trace) = trace_of(name) else {
+    let found = bivouac_node::place::find(uid(), name);
+    let (Some(run_dir), Some(trace)) = (found, trace_of(name)) else {
         return Err(why_not_here(home, name));
     };
     let key_path = bivouac_node::key_path(&run_dir);
-    let text =
-        std::fs::read_to_string(&key_path).map_err(|e| Error::file("read", Path::new(&key_path), e))?;
-    let key = hex_key::from_hex(text.trim()).ok_or_else(|| {
+    let text = read_own(Path::new(&key_path)).map_err(|e| Error::file("read", Path::new(&key_path), e))?;
+    let key = hex_key::from_hex(String::from_utf8_lossy(&text).trim()).ok_or_else(|| {
         Error::refused(
             format!("{key_path} holds no key"),
             format!("take the deployment down: `bivouac down {name}`"),
         )
     })?;
-    let socket = Endpoint::Unix(bivouac_node::agent_socket(uid(), name));
+    let socket = Endpoint::Node(bivouac_node::agent_sockets(uid(), name, &key));
     ControlLink::connect(&socket, &key, trace.deployment, AGENT_LIMIT)
         .and_then(|mut link| link.ping(Epoch(0)))
         .map_err(|e| Error::Unanswered {

@@ -27,6 +27,9 @@ const KEY: &str = "key";
 const LOCK: &str = "lock";
 const LOGS: &str = "logs";
 
+/// Longest file that Bivouac reads of those that it wrote, bytes: the record of thousands of servers has some megabytes.
+const LONGEST: usize = 64 << 20;
+
 /// Version of the record's form.
 const VERSION: u32 = 1;
 
@@ -119,7 +122,10 @@ impl Directory {
     /// Takes the lock. It belongs to one command at a time; others are told so rather than made to wait.
     pub fn lock(&self) -> Result<Lock, Error> {
         let path = self.path.join(LOCK);
-        let file = match OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path) {
+        let mut options = OpenOptions::new();
+        // Whatever may be there: opening does not wait.
+        options.create(true).truncate(false).write(true).mode(0o600).custom_flags(libc::O_NONBLOCK);
+        let file = match options.open(&path) {
             Ok(file) => file,
             Err(e) if e.kind() == ErrorKind::NotFound => return Err(Error::Unknown(self.name.clone())),
             Err(e) => return Err(Error::file("open", &path, e)),
@@ -137,7 +143,7 @@ impl Directory {
     /// The record.
     pub fn load(&self) -> Result<Record, Error> {
         let path = self.path.join(RECORD);
-        let text = match std::fs::read(&path) {
+        let text = match read_own(&path) {
             Ok(text) => text,
             Err(e) if e.kind() == ErrorKind::NotFound => return Err(Error::Unknown(self.name.clone())),
             Err(e) => return Err(Error::file("read", &path, e)),
@@ -163,8 +169,8 @@ impl Directory {
     /// The deployment's key.
     pub fn key(&self) -> Result<Key, Error> {
         let path = self.path.join(KEY);
-        let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
+        let text = match read_own(&path) {
+            Ok(text) => String::from_utf8_lossy(&text).into_owned(),
             Err(e) if e.kind() == ErrorKind::NotFound => return Err(Error::Unknown(self.name.clone())),
             Err(e) => return Err(Error::file("read", &path, e)),
         };
@@ -220,12 +226,20 @@ fn remove_file(path: &Path) -> Result<(), Error> {
     }
 }
 
+/// Reads a file that Bivouac wrote: an ordinary one, of this user, and of a bounded length.
+pub fn read_own(path: &Path) -> std::io::Result<Vec<u8>> {
+    Ok(bivouac_node::file::read(path, LONGEST)?)
+}
+
 /// Replaces a file that only the user may read.
 pub fn write_private(path: &Path, content: &[u8]) -> Result<(), Error> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
     let write = || -> std::io::Result<()> {
-        let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&fresh)?;
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(true).write(true).mode(0o600);
+        // What a killed command has left is written over; what is no file of ours is neither waited for nor followed.
+        let mut file = options.custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(&fresh)?;
         file.write_all(content)?;
         file.sync_all()?;
         std::fs::rename(&fresh, path)
@@ -324,9 +338,9 @@ impl Record {
     }
 
     /// Where the controller can be asked.
-    pub fn controller(&self) -> Option<Endpoint> {
+    pub fn controller(&self, key: &Key) -> Option<Endpoint> {
         let daemon = self.daemons.iter().find(|d| d.controller)?;
-        Some(daemon.endpoint(&self.name))
+        Some(daemon.endpoint(&self.name, key))
     }
 }
 
@@ -371,10 +385,10 @@ impl DaemonRecord {
     }
 
     /// Where it can be asked. One that does not listen on the network is an agent on this machine.
-    pub fn endpoint(&self, name: &str) -> Endpoint {
+    pub fn endpoint(&self, name: &str, key: &Key) -> Endpoint {
         match self.address {
             Some(address) => Endpoint::Tcp(address),
-            None => Endpoint::Unix(bivouac_node::agent_socket(uid(), name)),
+            None => Endpoint::Node(bivouac_node::agent_sockets(uid(), name, key)),
         }
     }
 }

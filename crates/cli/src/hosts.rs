@@ -6,7 +6,14 @@
 use crate::args::{LauncherChoice, ServerArgs};
 use crate::error::Error;
 use crate::home::LauncherKind;
+use rustix::event::{PollFd, PollFlags};
+use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Longest list of hosts that is read, bytes.
+const LONGEST: usize = 16 << 20;
 
 /// One machine of a deployment.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -64,9 +71,33 @@ pub fn resolve(args: &ServerArgs) -> Result<Vec<Host>, Error> {
     Ok(found)
 }
 
+/// A file of host names, or what a shell's `<(command)` writes. A FIFO that nobody writes to is empty, and not waited for.
+fn read_list(path: &Path) -> std::io::Result<String> {
+    let mut options = std::fs::File::options();
+    let mut file = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    let kind = file.metadata()?.file_type();
+    if !kind.is_file() && !kind.is_fifo() {
+        return Err(std::io::Error::other("neither a file nor a pipe"));
+    }
+    let (mut text, mut piece) = (Vec::new(), [0; 4096]);
+    while text.len() < LONGEST {
+        match file.read(&mut piece) {
+            Ok(0) => break,
+            Ok(n) => text.extend_from_slice(piece.get(..n).unwrap_or_default()),
+            // Somebody has the pipe open to write.
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                rustix::event::poll(&mut [PollFd::new(&file, PollFlags::IN)], None)?;
+            }
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    String::from_utf8(text).map_err(std::io::Error::other)
+}
+
 /// Host names from a file (the first word of each line; `#` begins a comment) or a list.
 fn names(hosts: &str) -> Result<Vec<String>, Error> {
-    let text = match std::fs::read_to_string(hosts) {
+    let text = match read_list(Path::new(hosts)) {
         Ok(text) => text,
         Err(_) if hosts.contains('/') => {
             return Err(Error::refused(format!("cannot read the host file {hosts}"), "check its path"));

@@ -113,8 +113,8 @@ fn end(at: &std::sync::Mutex<Option<(PathBuf, Mounted)>>) {
 
 /// Calls `gone` when the node's agent does not run any more.
 pub fn watch(name: &str, gone: impl FnOnce() + Send + 'static) -> Result<(), Error> {
-    let run_dir = bivouac_node::run_dir(uid(), name);
-    let Some(agent) = traces::agent(Path::new(&run_dir)) else {
+    let run_dir = bivouac_node::place::find(uid(), name);
+    let Some(agent) = run_dir.and_then(|run_dir| traces::agent(Path::new(&run_dir))) else {
         gone();
         return Ok(());
     };

@@ -2,8 +2,9 @@
 //!
 //! The main thread goes through the phases: up, preload, command, flush, down. Another one takes signals and knows the
 //! phase: while the command runs they are the command's; before that they end everything; during the flush the first one is
-//! answered with a warning, for the results are at stake, and the second gives them up; during `down` they are too late. A connection to the controller, the *lifeline*, makes the daemons clean up
-//! by themselves when this process is killed.
+//! answered with a warning, for the results are at stake, and the second gives them up; during `down` they are too late.
+//! Connections to all daemons, the *lifelines*, make them clean up by themselves when this process is killed: the controller tells
+//! the others; where it has died before, they end alone.
 //!
 //! The command stays in this process's group: what the terminal sends to the foreground group reaches it without us,
 //! and only what was sent to this process alone is passed on.
@@ -12,15 +13,18 @@ use crate::args::RunArgs;
 use crate::copy::{self, Direction};
 use crate::error::{Error, exit};
 use crate::exec::{self, exec_error, is_about_program};
-use crate::home::{Home, random};
+use crate::home::{DaemonRecord, Home, random};
 use crate::signals::{self, Taken};
 use crate::up::{self, Started};
 use crate::{down, status};
-use bivouac_daemon::controller::ControlLink;
+use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_proto::control::ControlRequest;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// How long a daemon may take to take its lifeline.
+const LIFELINE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Where `run` is, for the thread that takes signals.
 enum Phase {
@@ -61,7 +65,7 @@ pub fn run(home: &Home, args: &RunArgs) -> Result<ExitCode, Error> {
     let started = up::up(home, &name, &args.servers, !args.keep)?;
     let ending = Ending { home: home.clone(), name: name.clone(), keep: args.keep };
     // From here on the deployment ends with us, whatever happens; with --keep it is the user who ends it.
-    let mut lifeline = if args.keep { None } else { Some(lifeline(&started)?) };
+    let mut lifelines = if args.keep { Vec::new() } else { lifelines(&started)? };
     let outcome = inside(home, args, &started, &phase, &ending);
     let code = match outcome {
         Ok(status) => {
@@ -70,7 +74,7 @@ pub fn run(home: &Home, args: &RunArgs) -> Result<ExitCode, Error> {
                 Ok(()) => ExitCode::from(status),
                 Err(error) => {
                     error.show();
-                    keep_running(&started, lifeline.as_mut());
+                    keep_running(&started, &mut lifelines);
                     return Ok(ExitCode::from(if status == 0 { exit::FLUSH } else { status }));
                 }
             }
@@ -85,7 +89,7 @@ pub fn run(home: &Home, args: &RunArgs) -> Result<ExitCode, Error> {
         eprint!("{}", status::stats(&started.directory, &started.record));
     }
     let result = down::down(home, &name, args.keep, false);
-    drop(lifeline);
+    drop(lifelines);
     if let Err(error) = result {
         // The command's own status matters more than what is left of the deployment.
         error.show();
@@ -196,30 +200,46 @@ fn give_up(ending: &Ending, signal: i32) -> ! {
     std::process::exit(128 + signal);
 }
 
-/// Opens the connection with which the deployment ends.
-fn lifeline(started: &Started) -> Result<ControlLink, Error> {
+/// Opens the connections with which the deployment ends, the controller's last: once there is that one, there are all.
+fn lifelines(started: &Started) -> Result<Vec<ControlLink>, Error> {
     let record = &started.record;
-    let open = || {
-        let controller = record.controller().ok_or(bivouac_daemon::controller::LinkError::Unexpected)?;
-        let mut link =
-            ControlLink::connect(&controller, &started.key, record.deployment, Duration::from_secs(10))?;
+    let open = |daemon: &DaemonRecord| {
+        let endpoint = daemon.endpoint(&record.name, &started.key);
+        let mut link = ControlLink::connect(&endpoint, &started.key, record.deployment, LIFELINE_LIMIT)?;
         link.tell(ControlRequest::Lifeline)?;
-        Ok::<_, bivouac_daemon::controller::LinkError>(link)
+        Ok(link)
     };
-    open().map_err(|e| Error::Unanswered {
-        cause: format!("the controller does not answer: {e}"),
-        remedy: format!("take the deployment down: `bivouac down {}`", record.name),
-    })
+    let open = |daemon: &DaemonRecord| {
+        open(daemon).map_err(|e: LinkError| Error::Unanswered {
+            cause: format!("{} on {} does not answer: {e}", daemon.label(), daemon.host),
+            remedy: format!("take the deployment down: `bivouac down {}`", record.name),
+        })
+    };
+    let (last, first): (Vec<&DaemonRecord>, Vec<&DaemonRecord>) =
+        record.daemons.iter().partition(|d| d.controller);
+    let mut links = Vec::with_capacity(record.daemons.len());
+    for group in [first, last] {
+        let opened = std::thread::scope(|scope| {
+            let threads: Vec<_> = group.into_iter().map(|daemon| scope.spawn(|| open(daemon))).collect();
+            threads
+                .into_iter()
+                .map(|t| t.join().unwrap_or(Err(Error::Interrupted(libc::SIGABRT))))
+                .collect::<Result<Vec<_>, Error>>()
+        })?;
+        links.extend(opened);
+    }
+    Ok(links)
 }
 
 /// After a flush that failed: the results are still inside, and stay there.
-fn keep_running(started: &Started, lifeline: Option<&mut ControlLink>) {
+fn keep_running(started: &Started, lifelines: &mut [ControlLink]) {
     let name = &started.record.name;
     let mut record = started.record.clone();
     record.ephemeral = false;
     let saved = started.directory.save(&record);
-    let released = lifeline.map_or(Ok(()), |link| link.tell(ControlRequest::Release));
-    if saved.is_err() || released.is_err() {
+    let told: Vec<bool> = lifelines.iter_mut().map(|l| l.tell(ControlRequest::Release).is_ok()).collect();
+    // The controller's is the last. Another daemon that does not hear it has died, or the controller speaks for it.
+    if saved.is_err() || told.last() == Some(&false) {
         eprintln!("bivouac: the deployment cannot be kept, because its controller does not answer");
         return;
     }

@@ -353,7 +353,7 @@ fn without_controller(record: &Record, why: &str) -> (Condition, String) {
 }
 
 fn overview(record: &Record, key: &Key) -> Result<(Map, Vec<ServerHealth>), LinkError> {
-    let endpoint = record.controller().ok_or(LinkError::Transport(TransportError::Refused))?;
+    let endpoint = record.controller(key).ok_or(LinkError::Transport(TransportError::Refused))?;
     let mut link = ControlLink::connect(&endpoint, key, record.deployment, LIMIT)?;
     match link.request(ControlRequest::Overview)? {
         Some(ControlReply::Overview { map, health }) => Ok((*map, health)),

@@ -254,6 +254,7 @@ fn order(record: &Record, daemon: &DaemonRecord, key: &Key, directory: &Director
             controller: daemon.controller,
             mount: record.mount.clone(),
             block_size: record.block_size,
+            ephemeral: record.ephemeral,
             deployment_dir: directory.path.clone(),
             log_file: daemon.log.clone(),
             log_level: record.log_level.clone(),
@@ -333,7 +334,7 @@ fn begin(record: &Record, key: &Key, map: Map) -> Result<(), Error> {
         let refused = |e| problem(daemon, format!("does not take its first map: {e}"));
         let connect = || {
             ControlLink::connect(
-                &daemon.endpoint(&record.name),
+                &daemon.endpoint(&record.name, key),
                 key,
                 record.deployment,
                 Duration::from_secs(15),
@@ -341,7 +342,10 @@ fn begin(record: &Record, key: &Key, map: Map) -> Result<(), Error> {
         };
         let mut link = connect().map_err(|e| {
             let firewall = "started, but cannot be reached from here; is a firewall between the hosts?";
-            problem(daemon, format!("{firewall} ({} at {}: {e})", daemon.host, daemon.endpoint(&record.name)))
+            problem(
+                daemon,
+                format!("{firewall} ({} at {}: {e})", daemon.host, daemon.endpoint(&record.name, key)),
+            )
         })?;
         link.set_timeout(INSTALL_LIMIT).map_err(refused)?;
         link.tell(ControlRequest::Install { map: Box::new(map.clone()) }).map_err(refused)?;
@@ -392,7 +396,7 @@ fn resume(
     });
     let key = directory.key()?;
     let answers = record
-        .controller()
+        .controller(&key)
         .is_some_and(|c| ControlLink::connect(&c, &key, record.deployment, Duration::from_secs(3)).is_ok());
     if alive || answers {
         return Err(Error::refused(

@@ -15,13 +15,13 @@ use crate::locks::Held;
 use crate::moves::Heard;
 use crate::paths::Paths;
 use bivouac_layout::{Ino, Map, NodeId, ServerId};
-use bivouac_node::{Environment, Fd, OpenTable, SlotId};
+use bivouac_node::file::FileError;
+use bivouac_node::{Environment, OpenTable, SlotId};
 use bivouac_proto::agent::{AgentReply, AgentRequest};
 use bivouac_proto::auth::{ANY_DEPLOYMENT, Credentials, KEY_LEN, Key, Role};
 use bivouac_proto::meta::LockOwner;
 use bivouac_proto::{Errno, Header, Kind, Reply, Request};
 use bivouac_transport::{ConnectOptions, Connection, Endpoint, Outgoing, TransportError};
-use rustix::fs::{Mode, OFlags};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How long a silent server is waited for before the agent is asked whether it is up.
 const SILENCE: Duration = Duration::from_secs(1);
+/// Longest key file: its digits, and what an editor may have put behind them.
+const KEY_FILE_MAX: usize = 2 * KEY_LEN + 64;
 
 /// One process's access to a deployment. All methods may be called from any thread.
 pub struct Client {
@@ -80,8 +82,8 @@ pub struct Client {
 impl Client {
     /// Begins: connects to the node's agent and takes part in the deployment that `environment` names.
     pub fn attach(environment: &Environment) -> Result<Client, ClientError> {
-        let key = read_key(&environment.key_path)?;
         let uid = rustix::process::getuid().as_raw();
+        let key = find_key(environment, uid)?;
         let credentials = present_credentials();
         let answer = || ClientError::Answer { name: environment.name.clone() };
         let agent_error = |source| ClientError::Agent { name: environment.name.clone(), source };
@@ -370,7 +372,7 @@ impl Client {
         let map = self.map();
         let entry = map.server(server).ok_or(TransportError::System(Errno::IO))?;
         let endpoint = if entry.node == self.node && self.local_access {
-            Endpoint::Unix(bivouac_node::server_socket(self.uid, &self.environment.name, server))
+            Endpoint::Node(bivouac_node::server_sockets(self.uid, &self.environment.name, &self.key, server))
         } else {
             Endpoint::Tcp(entry.address)
         };
@@ -431,7 +433,7 @@ fn connect_agent(
     fork_count: u64,
     deployment: u64,
 ) -> Result<Box<Link>, TransportError> {
-    let endpoint = Endpoint::Unix(bivouac_node::agent_socket(uid, &environment.name));
+    let endpoint = Endpoint::Node(bivouac_node::agent_sockets(uid, &environment.name, key));
     let role = Role::Client { credentials: credentials.clone(), node: NodeId::NONE };
     let (connection, _) = Connection::connect(&endpoint, key, deployment, role, &connect_options())?;
     Ok(Box::new(Link::new(connection, fork_count, 0)))
@@ -453,24 +455,32 @@ fn ask_agent(link: &mut Link, request: &AgentRequest) -> Result<Option<AgentRepl
     }
 }
 
+/// The key, from the file that the environment names. The environment may come from another node, where the deployment's
+/// directory has another name: where there is nothing of ours at the path, it is looked for.
+fn find_key(environment: &Environment, uid: u32) -> Result<Key, ClientError> {
+    let named = read_key(&environment.key_path);
+    if named.is_ok() {
+        return named;
+    }
+    match bivouac_node::place::find(uid, &environment.name).map(|dir| bivouac_node::key_path(&dir)) {
+        Some(path) if path != environment.key_path => read_key(&path).or(named),
+        _ => named,
+    }
+}
+
 /// Reads a key file: 64 hexadecimal digits.
 fn read_key(path: &str) -> Result<Key, ClientError> {
     let unusable = |why: String| ClientError::Key { path: path.to_owned(), why };
-    let file = match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-        Ok(file) => Fd::from(file),
-        Err(rustix::io::Errno::ACCESS) => return Err(ClientError::Foreign { path: path.to_owned() }),
-        Err(errno) => return Err(unusable(errno.to_string())),
-    };
-    let mut text = [0u8; 2 * KEY_LEN];
-    let mut filled = 0;
-    while filled < text.len() {
-        match rustix::io::read(&file, &mut text[filled..]) {
-            Ok(0) => return Err(unusable("it is too short".into())),
-            Ok(n) => filled += n,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(unusable(e.to_string())),
+    let content = match bivouac_node::file::read(path, KEY_FILE_MAX) {
+        Ok(content) => content,
+        Err(FileError::System(rustix::io::Errno::ACCESS) | FileError::Owner(_)) => {
+            return Err(ClientError::Foreign { path: path.to_owned() });
         }
-    }
+        Err(error) => return Err(unusable(error.to_string())),
+    };
+    let Some(text) = content.get(..2 * KEY_LEN) else {
+        return Err(unusable("it is too short".into()));
+    };
     let mut key = [0u8; KEY_LEN];
     for (byte, digits) in key.iter_mut().zip(text.chunks_exact(2)) {
         let digit =

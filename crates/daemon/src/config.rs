@@ -36,6 +36,9 @@ pub struct DaemonConfig {
     pub mount: String,
     /// Block size of new files, bytes.
     pub block_size: u32,
+    /// Whether the deployment ends with the `run` that made it.
+    #[serde(default)]
+    pub ephemeral: bool,
     /// The deployment's directory. Only the controller reads and writes there; for the others it is a name.
     pub deployment_dir: PathBuf,
     /// File that the daemon's log goes to.
@@ -116,6 +119,7 @@ mod tests {
             controller: false,
             mount: "/bivouac".into(),
             block_size: 512 << 10,
+            ephemeral: true,
             deployment_dir: "/home/u/.bivouac/job".into(),
             log_file: "/home/u/.bivouac/job/logs/server-7.log".into(),
             log_level: "info".into(),

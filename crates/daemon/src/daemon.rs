@@ -6,10 +6,11 @@
 use crate::agent::Agent;
 use crate::config::DaemonConfig;
 use crate::controller::{ControlSession, Controller, ControllerConfig};
-use crate::error::InstallError;
+use crate::error::{DaemonError, InstallError};
 use crate::links::{Around, Links};
 use crate::order::{Order, Turn};
 use crate::serve;
+use crate::tether::Tether;
 use bivouac_layout::{Epoch, Ino, Map, NodeId, ServerId, ServerState, ShardId};
 use bivouac_meta::{Caller, MetaStore, Observer, Options, Replayed};
 use bivouac_node::{TrafficPage, VersionPage};
@@ -18,7 +19,7 @@ use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
 use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Refusal, Reply, Request};
-use bivouac_transport::{Endpoint, PeerInfo, Responder, Service};
+use bivouac_transport::{Parting, PeerInfo, Responder, Service};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -45,6 +46,8 @@ pub(crate) struct Daemon {
     /// What the processes of this node do to this server's sub-files, and what it was when this daemon began.
     traffic: OnceLock<(TrafficPage, (u64, u64))>,
     pub(crate) ending: Arc<Ending>,
+    /// Only where the deployment ends with a `run`.
+    pub(crate) tether: Option<Tether>,
 }
 
 /// The version page as the metadata store's observer.
@@ -64,27 +67,38 @@ impl Observer for Page {
     }
 }
 
+/// Why a daemon ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// It was told to; its storage stays or goes.
+    Told {
+        /// The storage stays.
+        keep: bool,
+    },
+    /// The `run` that made the deployment has gone, and nobody was there to tell it: its storage goes.
+    Deserted,
+}
+
 /// How a daemon is told to stop.
 #[derive(Default)]
 pub(crate) struct Ending {
-    /// Once told: whether to keep the storage.
-    told: Mutex<Option<bool>>,
+    told: Mutex<Option<End>>,
     changed: Condvar,
 }
 
 impl Ending {
-    /// Stop, and keep the storage or not. The first word counts.
-    pub(crate) fn tell(&self, keep: bool) {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(keep);
+    /// Stop. The first word counts.
+    pub(crate) fn tell(&self, end: End) {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(end);
         self.changed.notify_all();
     }
 
-    /// Waits until told; answers whether to keep the storage.
-    pub(crate) fn wait(&self) -> bool {
+    /// Waits until told.
+    pub(crate) fn wait(&self) -> End {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(keep) = *told {
-                return keep;
+            if let Some(end) = *told {
+                return end;
             }
             told = self.changed.wait(told).unwrap_or_else(PoisonError::into_inner);
         }
@@ -107,6 +121,8 @@ pub(crate) struct Session {
     /// Process at the other end, on a Unix socket.
     pid: Option<u32>,
     control: ControlSession,
+    /// It is the connection with which the daemon ends.
+    lifeline: bool,
 }
 
 impl Daemon {
@@ -116,9 +132,12 @@ impl Daemon {
         agent: Option<Agent>,
         boot: u64,
         meta: Option<Replayed>,
-    ) -> Daemon {
-        Daemon {
+    ) -> Result<Daemon, DaemonError> {
+        let ending = Arc::<Ending>::default();
+        let tether = config.ephemeral.then(|| Tether::start(ending.clone())).transpose();
+        Ok(Daemon {
             replayed: Mutex::new(meta),
+            tether: tether.map_err(DaemonError::Thread)?,
             config,
             links,
             agent,
@@ -130,8 +149,8 @@ impl Daemon {
             counters: Counters::default(),
             order: Order::new(OVERLAP),
             traffic: OnceLock::new(),
-            ending: Arc::default(),
-        }
+            ending,
+        })
     }
 
     fn namespace(&self) -> u64 {
@@ -214,6 +233,18 @@ impl Daemon {
         self.counters.written.fetch_add(served.written, Ordering::Relaxed);
     }
 
+    /// What a control request means for the end of this daemon.
+    fn note_control(&self, session: &mut Session, request: &ControlRequest) {
+        let Some(tether) = &self.tether else { return };
+        match request {
+            // Who only asks whether anybody is there has no map.
+            ControlRequest::Ping { epoch } if *epoch != Epoch(0) => tether.heard(),
+            ControlRequest::Lifeline if !std::mem::replace(&mut session.lifeline, true) => tether.hold(),
+            ControlRequest::Release => tether.release(),
+            _ => {}
+        }
+    }
+
     fn control(&self, session: &mut ControlSession, request: &ControlRequest) -> Result<Reply, Failure> {
         let answer = match request {
             ControlRequest::Ping { .. } => {
@@ -230,9 +261,10 @@ impl Daemon {
                 }
                 None => match request {
                     ControlRequest::Shutdown { keep } => {
-                        self.ending.tell(*keep);
+                        self.ending.tell(End::Told { keep: *keep });
                         None
                     }
+                    ControlRequest::Lifeline | ControlRequest::Release => None,
                     _ => return Err(Errno::OPNOTSUPP.into()),
                 },
             },
@@ -285,9 +317,9 @@ impl Daemon {
                 deployment_dir: self.config.deployment_dir.clone(),
                 key: self.config.key.clone(),
                 map: map.clone(),
-                own: Endpoint::Unix(bivouac_node::agent_socket(self.config.uid, &self.config.name)),
+                own: crate::running::agent_endpoint(&self.config),
                 own_server: self.config.server.as_ref().map(|s| s.id),
-                stop: Box::new(move |keep| ending.tell(keep)),
+                stop: Box::new(move |keep| ending.tell(End::Told { keep })),
             })?;
             let _ = self.controller.set(controller);
         }
@@ -308,7 +340,8 @@ impl Daemon {
     }
 
     fn node_dir(&self) -> String {
-        bivouac_node::node_dir(&bivouac_node::run_dir(self.config.uid, &self.config.name), self.config.node)
+        let run_dir = bivouac_node::place::find(self.config.uid, &self.config.name).unwrap_or_default();
+        bivouac_node::node_dir(&run_dir, self.config.node)
     }
 
     /// A server of this node that is down cannot say so itself.
@@ -366,7 +399,8 @@ impl Service for Daemon {
             PeerInfo::Tcp(_) => None,
         };
         self.counters.connections.fetch_add(1, Ordering::Relaxed);
-        let session = Session { role: hello.role.clone(), pid, control: ControlSession::default() };
+        let session =
+            Session { role: hello.role.clone(), pid, control: ControlSession::default(), lifeline: false };
         Some((session, Welcome { epoch: self.links.epoch(), namespace: self.namespace() }))
     }
 
@@ -412,7 +446,10 @@ impl Service for Daemon {
                     .map_err(Failure::Errno),
                 _ => Err(Errno::OPNOTSUPP.into()),
             },
-            (Request::Control(request), Role::Control) => self.control(&mut session.control, request),
+            (Request::Control(request), Role::Control) => {
+                self.note_control(session, request);
+                self.control(&mut session.control, request)
+            }
             _ => Err(Errno::ACCESS.into()),
         };
         match outcome {
@@ -421,8 +458,11 @@ impl Service for Daemon {
         }
     }
 
-    fn closed(&self, session: Session) {
+    fn closed(&self, session: Session, how: Parting) {
         self.counters.connections.fetch_sub(1, Ordering::Relaxed);
+        if let (Some(tether), true) = (&self.tether, session.lifeline) {
+            tether.let_go(how);
+        }
         if let Some(controller) = self.controller.get() {
             controller.closed(session.control);
         }

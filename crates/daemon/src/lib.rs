@@ -6,7 +6,8 @@
 //!
 //! [`start`] binds the sockets and answers; the deployment begins when the first map is installed. [`daemon`] is the
 //! service behind all sockets: it checks who asks, with which map and namespace version, and hands each request to its
-//! module. [`links`] are the connections to other daemons; [`run_dir`] is what the node's processes share on disk.
+//! module. [`links`] are the connections to other daemons; [`run_dir`] is what the node's processes share on disk;
+//! [`tether`] sees to it that no daemon outlives the `run` that made it.
 
 pub mod agent;
 pub mod config;
@@ -18,8 +19,10 @@ mod order;
 mod run_dir;
 mod running;
 mod serve;
+mod tether;
 
 pub use config::{DaemonConfig, ServerConfig};
 pub use controller::{ControlSession, Controller, ControllerConfig, ControllerError};
+pub use daemon::End;
 pub use error::DaemonError;
 pub use running::{Running, start};

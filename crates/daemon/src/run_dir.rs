@@ -20,13 +20,9 @@ impl RunDir {
     /// Makes the directories and the key file, and the table of open descriptions. What a dead daemon of this
     /// node left is replaced.
     pub(crate) fn create(config: &DaemonConfig) -> Result<(RunDir, OpenTable), DaemonError> {
-        let run = bivouac_node::run_dir(config.uid, &config.name);
+        let run = bivouac_node::place::make(config.uid, &config.name, &config.key)?;
         let node = bivouac_node::node_dir(&run, config.node);
         let dirs = RunDir { run: run.clone().into(), node: node.clone().into() };
-        if let Some(parent) = dirs.run.parent() {
-            private_dir(parent)?;
-        }
-        private_dir(&dirs.run)?;
         write_key(Path::new(&bivouac_node::key_path(&run)), &hex_key::to_hex(&config.key))?;
         if let Err(source) = fs::remove_dir_all(&dirs.node)
             && source.kind() != ErrorKind::NotFound

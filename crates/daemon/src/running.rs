@@ -2,7 +2,7 @@
 
 use crate::agent::{Agent, random};
 use crate::config::{DaemonConfig, ServerConfig};
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, End};
 use crate::error::DaemonError;
 use crate::links::Links;
 use crate::run_dir::RunDir;
@@ -41,20 +41,21 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
     let mut endpoints = Vec::new();
     let agent = if config.agent {
         let (run_dir, table) = RunDir::create(&config)?;
-        endpoints.push(Endpoint::Unix(bivouac_node::agent_socket(config.uid, &config.name)));
+        endpoints.push(agent_endpoint(&config));
         Some(Agent::start(table, run_dir, links.clone())?)
     } else {
         None
     };
     if let Some(server) = &config.server {
-        endpoints.push(Endpoint::Unix(bivouac_node::server_socket(config.uid, &config.name, server.id)));
+        let names = bivouac_node::server_sockets(config.uid, &config.name, &config.key, server.id);
+        endpoints.push(Endpoint::Node(names));
         endpoints.push(Endpoint::Tcp(server.listen));
     }
-    let daemon = Arc::new(Daemon::new(config, links, agent, boot, meta));
+    let daemon = Arc::new(Daemon::new(config, links, agent, boot, meta)?);
     let server = Server::start(daemon.clone(), endpoints, ServerOptions::default())?;
     let address = server.local_addrs().iter().find_map(|endpoint| match endpoint {
         Endpoint::Tcp(address) => Some(*address),
-        Endpoint::Unix(_) => None,
+        Endpoint::Unix(_) | Endpoint::Node(_) => None,
     });
     Ok(Running { address, daemon, server })
 }
@@ -74,6 +75,11 @@ fn open_stores(deployment: u64, server: &ServerConfig) -> Result<(Arc<DataStore>
 /// Where in its first storage directory a server keeps the metadata.
 fn metadata_directory(storage: &Path) -> PathBuf {
     storage.join("meta")
+}
+
+/// Where the daemon of a configuration listens as its node's agent.
+pub(crate) fn agent_endpoint(config: &DaemonConfig) -> Endpoint {
+    Endpoint::Node(bivouac_node::agent_sockets(config.uid, &config.name, &config.key))
 }
 
 /// The map before the first map: epoch 0, nobody in it.
@@ -96,14 +102,18 @@ fn no_map(config: &DaemonConfig) -> Map {
 impl Running {
     /// Tells the daemon to stop; `keep`: its storage stays.
     pub fn stop(&self, keep: bool) {
-        self.daemon.ending.tell(keep);
+        self.daemon.ending.tell(End::Told { keep });
     }
 
     /// Serves until told to stop; then ends requests under way, and removes what the daemon made (not its storage, if
-    /// it is to be kept).
-    pub fn wait(self) {
-        let keep = self.daemon.ending.wait();
-        tracing::info!(keep, "stopping");
+    /// it is to be kept). Why it has ended.
+    pub fn wait(self) -> End {
+        let end = self.daemon.ending.wait();
+        let keep = end == End::Told { keep: true };
+        tracing::info!(?end, "stopping");
+        if let Some(tether) = &self.daemon.tether {
+            tether.stop();
+        }
         if let Some(controller) = self.daemon.controller.get() {
             controller.stop();
         }
@@ -112,7 +122,7 @@ impl Running {
         // The server is gone, and with it everybody else who had the daemon.
         let Some(daemon) = Arc::into_inner(self.daemon) else {
             tracing::error!("requests are still under way: the storage is left as it is");
-            return;
+            return end;
         };
         if let Some(store) = daemon.meta.into_inner() {
             store.close();
@@ -130,6 +140,7 @@ impl Running {
         if let Some(agent) = daemon.agent {
             agent.stop();
         }
+        end
     }
 }
 

@@ -19,6 +19,9 @@ pub enum NodeError {
     /// All slots are taken.
     #[error("the node's table of open files is full")]
     Full,
+    /// Every name for the deployment's directory is taken.
+    #[error("others have taken every name that its directory could have in /dev/shm")]
+    NoPlace,
     /// The slot was freed or used again in the meantime.
     #[error("the open file is not in the node's table any more")]
     Stale,
@@ -29,7 +32,7 @@ impl NodeError {
     pub fn raw_errno(self) -> i32 {
         match self {
             NodeError::System { errno, .. } => errno.raw_os_error(),
-            NodeError::Format => libc::EIO,
+            NodeError::Format | NodeError::NoPlace => libc::EIO,
             NodeError::Full => libc::ENFILE,
             NodeError::Stale => libc::EBADF,
         }

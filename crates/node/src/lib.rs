@@ -20,6 +20,8 @@
 //!
 //! # Parts
 //! - [`names`]: directories, socket names, environment variables.
+//! - [`place`]: where a deployment's directory is on this machine.
+//! - [`file`]: reading files that somebody else may have named.
 //! - [`table`]: [`OpenTable`], slots being allocated, retired and freed.
 //! - [`slot`]: [`Slot`], one open file description.
 //! - `entered`: who changes data past a kernel mount.
@@ -43,9 +45,11 @@ pub mod bypass;
 mod entered;
 pub mod error;
 pub mod fd;
+pub mod file;
 pub mod names;
 pub mod offset;
 mod owner;
+pub mod place;
 pub mod process;
 pub mod raw;
 pub mod release;
@@ -58,7 +62,7 @@ pub use boot::Boot;
 pub use entered::Entered;
 pub use error::NodeError;
 pub use fd::Fd;
-pub use names::{CATCH_VARIABLE, Environment, agent_socket, key_path, node_dir, run_dir, server_socket};
+pub use names::{CATCH_VARIABLE, Environment, agent_sockets, key_path, node_dir, server_sockets};
 pub use offset::OffsetGuard;
 pub use slot::Slot;
 pub use table::{OpenTable, SlotId};

@@ -1,10 +1,11 @@
 //! The names by which the processes of a node find each other: directories, sockets, environment variables.
 //!
-//! Everything hangs on the deployment's name and the user's number, so that a client needs no more than its
+//! Everything hangs on the deployment's name, its key and the user's number, so that a client needs no more than its
 //! environment to reach its agent. Sockets are abstract Unix sockets: they leave nothing behind; who connects has to
-//! prove the deployment's key anyway.
+//! prove the deployment's key anyway. Their names contain a part that follows from the key.
 
 use bivouac_layout::{NodeId, ServerId};
+use bivouac_proto::auth::{Key, derive};
 use std::ffi::CStr;
 
 /// Names the deployment.
@@ -28,11 +29,6 @@ pub fn is_valid_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
 }
 
-/// The directory of a deployment's shared state on one machine (made with mode 0700).
-pub fn run_dir(uid: u32, name: &str) -> String {
-    format!("/dev/shm/bivouac-{uid}/{name}")
-}
-
 /// The file with the deployment's key: 64 hexadecimal digits, mode 0600.
 pub fn key_path(run_dir: &str) -> String {
     format!("{run_dir}/key")
@@ -43,14 +39,28 @@ pub fn node_dir(run_dir: &str, node: NodeId) -> String {
     format!("{run_dir}/node-{node}")
 }
 
-/// The abstract socket on which the node's agent listens, without the leading NUL.
-pub fn agent_socket(uid: u32, name: &str) -> String {
-    format!("bivouac/{uid}/{name}/agent")
+/// Under how many names a daemon's socket may be found: each one that a stranger has taken is passed over.
+const SOCKET_NAMES: u32 = 8;
+
+/// The abstract sockets, without the leading NUL, on the first free one of which the node's agent listens.
+pub fn agent_sockets(uid: u32, name: &str, key: &Key) -> Vec<String> {
+    sockets(uid, name, key, "agent")
 }
 
-/// The abstract socket on which a server listens for the clients of its node, without the leading NUL.
-pub fn server_socket(uid: u32, name: &str, server: ServerId) -> String {
-    format!("bivouac/{uid}/{name}/server-{server}")
+/// The same of a server, for the clients of its node.
+pub fn server_sockets(uid: u32, name: &str, key: &Key, server: ServerId) -> Vec<String> {
+    sockets(uid, name, key, &format!("server-{server}"))
+}
+
+/// Nobody without the key knows these names before they are in use, and so nobody can take them beforehand. Once a
+/// daemon has ended, its name is known and free: then the next one serves.
+fn sockets(uid: u32, name: &str, key: &Key, role: &str) -> Vec<String> {
+    (0..SOCKET_NAMES)
+        .map(|i| {
+            let secret = derive(key, format!("socket {i} {name}/{role}").as_bytes());
+            format!("bivouac/{uid}/{name}/{role}-{secret:016x}")
+        })
+        .collect()
 }
 
 /// What a program's environment says about the deployment that it is to use.
@@ -153,7 +163,17 @@ mod tests {
 
     #[test]
     fn socket_names_fit_into_an_address() {
-        let longest = server_socket(u32::MAX, &"x".repeat(NAME_MAX), ServerId(u16::MAX));
-        assert!(longest.len() <= 107 && agent_socket(u32::MAX, &"x".repeat(NAME_MAX)).len() <= 107);
+        let (key, longest) = (Key([7; 32]), "x".repeat(NAME_MAX));
+        let servers = server_sockets(u32::MAX, &longest, &key, ServerId(u16::MAX));
+        let agents = agent_sockets(u32::MAX, &longest, &key);
+        assert!(servers.iter().chain(&agents).all(|name| name.len() <= 107));
+    }
+
+    #[test]
+    fn socket_names_differ_and_follow_from_the_key() {
+        let names = |key: u8| agent_sockets(1, "job", &Key([key; 32]));
+        let all: std::collections::BTreeSet<_> = names(1).into_iter().chain(names(2)).collect();
+        assert_eq!(all.len(), 2 * SOCKET_NAMES as usize);
+        assert_eq!(names(1), names(1));
     }
 }

@@ -137,6 +137,16 @@ fn mac(key: &Key, side: Side, hello: &Hello, server_nonce: &[u8; NONCE_LEN]) -> 
     mac
 }
 
+/// A number for `purpose` that only who has the key can compute: for names that nobody else is to take beforehand.
+pub fn derive(key: &Key, purpose: &[u8]) -> u64 {
+    let mut mac = Hmac::<Sha256>::new_from_slice(&key.0).expect("HMAC takes keys of any length");
+    mac.update(b"bivouac name");
+    mac.update(purpose);
+    let digest: [u8; 32] = mac.finalize().into_bytes().into();
+    let [a, b, c, d, e, f, g, h, ..] = digest;
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,8 +6,8 @@ use bivouac_proto::auth::{Hello, Key, Role, Welcome};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::{Header, Kind, Reply, Request, decode, encode};
 use bivouac_transport::{
-    ConnectOptions, Connection, Endpoint, Exchange, Outgoing, PeerInfo, Responder, Server, ServerOptions,
-    Service, exchange,
+    ConnectOptions, Connection, Endpoint, Exchange, Outgoing, Parting, PeerInfo, Responder, Server,
+    ServerOptions, Service, exchange,
 };
 use std::io::{IoSliceMut, Read, Write};
 use std::os::fd::AsFd;
@@ -50,7 +50,7 @@ impl Service for Files {
         }
     }
 
-    fn closed(&self, _: ()) {}
+    fn closed(&self, _: (), _: Parting) {}
 }
 
 /// Runs it for about half a second, and returns the microseconds that one of the quickest tenth of many batches took: what it

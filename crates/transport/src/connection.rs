@@ -92,7 +92,7 @@ impl Connection {
         let fd = socket::connect(endpoint, deadline)?.above(options.fd_floor);
         let mut connection = Connection {
             fd,
-            unix: matches!(endpoint, Endpoint::Unix(_)),
+            unix: endpoint.is_unix(),
             role: role.clone(),
             fd_floor: options.fd_floor,
             silence: options.timeout,

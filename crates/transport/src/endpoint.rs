@@ -14,9 +14,17 @@ pub enum Endpoint {
     /// An abstract Unix socket, at most 107 bytes: for clients of the same network namespace, which is the node. It leaves no
     /// file behind and needs no directory.
     Unix(String),
+    /// Several such names of one daemon, in order. It listens at the first one that no other user has taken; who connects finds it
+    /// at the first one at which a process of this user, or the superuser, listens.
+    Node(Vec<String>),
 }
 
 impl Endpoint {
+    /// Whether it is reached by a Unix socket.
+    pub(crate) fn is_unix(&self) -> bool {
+        !matches!(self, Endpoint::Tcp(_))
+    }
+
     /// Whether connections are taken there: the kernel does that for a process that lives, however busy it is.
     pub fn takes_connections(&self, within: Duration) -> bool {
         socket::connect(self, socket::now().saturating_add(within)).is_ok()
@@ -28,6 +36,7 @@ impl fmt::Display for Endpoint {
         match self {
             Endpoint::Tcp(address) => address.fmt(f),
             Endpoint::Unix(name) => write!(f, "@{name}"),
+            Endpoint::Node(names) => write!(f, "@{}", names.first().map_or("", String::as_str)),
         }
     }
 }

@@ -35,5 +35,5 @@ pub use error::TransportError;
 pub use exchange::{Exchange, exchange};
 pub use limits::raise_descriptor_limit;
 pub use progress::Received;
-pub use server::{PeerInfo, Responder, Server, ServerOptions, Service};
+pub use server::{Parting, PeerInfo, Responder, Server, ServerOptions, Service};
 pub use spin::Spin;

@@ -12,7 +12,7 @@
 //!
 //! The process must ignore SIGPIPE, as Rust programs do unless told otherwise: `sendfile` has no flag against it.
 //!
-//! - [`accept`]: the acceptor thread, and the deadline of those that do not authenticate.
+//! - [`accept`]: the acceptor thread; [`guests`]: how many connections may be there that do not authenticate, and for how long.
 //! - [`greeting`]: the server's side of the authentication.
 //! - [`pool`]: parked connections and the workers.
 //! - [`crowd`]: whether waiting awake takes a core from others.
@@ -21,6 +21,7 @@
 mod accept;
 mod crowd;
 mod greeting;
+mod guests;
 mod inbox;
 mod pool;
 mod responder;
@@ -29,6 +30,7 @@ pub use responder::Responder;
 
 use crate::endpoint::Endpoint;
 use crate::error::TransportError;
+use crate::limits;
 use crate::socket;
 use accept::Acceptor;
 use bivouac_layout::Epoch;
@@ -37,6 +39,7 @@ use bivouac_proto::Header;
 use bivouac_proto::auth::{Hello, Key, Welcome};
 use pool::Pool;
 use rustix::event::EventfdFlags;
+use rustix::fd::RawFd;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,7 +75,16 @@ pub trait Service: Send + Sync + 'static {
     );
 
     /// The connection is gone; called once for each session.
-    fn closed(&self, session: Self::Session);
+    fn closed(&self, session: Self::Session, how: Parting);
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parting {
+    /// The peer closed it, or its process has ended.
+    Left,
+    /// Nobody knows of the peer: it cannot be reached, has broken the protocol, or this server stops.
+    Lost,
 }
 
 /// Who is at the other end.
@@ -105,6 +117,16 @@ pub struct ServerOptions {
     pub worker_idle: Duration,
     /// Longest time to authenticate.
     pub greeting: Duration,
+    /// Most connections of each listener that have not authenticated.
+    pub guests: usize,
+    /// When there are that many, how long each of them may stay before it makes room for the next.
+    pub fair: Duration,
+    /// Most connections of other users' processes to a Unix socket that have not authenticated. (The superuser's count as one's own.)
+    /// None is right unless this process is the superuser's: a process that root has started may become somebody else, and
+    /// still have the key.
+    pub strangers: usize,
+    /// Connections get descriptors below this number only; what is above is for the service's own files.
+    pub ceiling: RawFd,
     /// Longest pause of a peer in the middle of a request, or in taking an answer.
     pub stall: Duration,
     /// How long [`Server::stop`] waits for requests under way.
@@ -112,7 +134,8 @@ pub struct ServerOptions {
 }
 
 impl Default for ServerOptions {
-    /// 1,024 workers, lingering 20 ms, living 10 s, 5 s to authenticate, 30 s stall, 5 s grace.
+    /// 1,024 workers, lingering 20 ms, living 10 s; 5 s to authenticate for 1,024 at a time, of whom each has at least
+    /// 200 ms; 30 s stall, 5 s grace; a third of the descriptors for other things than connections.
     fn default() -> ServerOptions {
         ServerOptions {
             name: "bivouac".to_owned(),
@@ -120,6 +143,10 @@ impl Default for ServerOptions {
             linger: Duration::from_millis(20),
             worker_idle: Duration::from_secs(10),
             greeting: Duration::from_secs(5),
+            guests: 1024,
+            fair: Duration::from_millis(200),
+            strangers: if rustix::process::geteuid().is_root() { 16 } else { 0 },
+            ceiling: limits::connection_ceiling(),
             stall: Duration::from_secs(30),
             grace: Duration::from_secs(5),
         }
@@ -189,7 +216,7 @@ impl Server {
         let mut addresses = Vec::with_capacity(endpoints.len());
         for endpoint in &endpoints {
             let (fd, bound) = socket::listen(endpoint)?;
-            listeners.push((fd, matches!(endpoint, Endpoint::Unix(_))));
+            listeners.push((fd, endpoint.is_unix()));
             addresses.push(bound);
         }
         let halt = Arc::new(Halt::new()?);

@@ -4,7 +4,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{TransportError, errno_of};
 use bivouac_node::Fd;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::BorrowedFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::net::SocketAddr;
@@ -19,6 +19,8 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 const UNIX_BUFFER: usize = 4 << 20;
 /// Connections that wait for being accepted. The kernel lowers it to its own limit.
 const BACKLOG: i32 = 4096;
+/// How long one of several names may let a connection wait before the next one is tried.
+const SOON: Duration = Duration::from_millis(20);
 
 /// Time since an arbitrary start, which never goes back.
 pub(crate) fn now() -> Duration {
@@ -58,51 +60,90 @@ pub(crate) fn tune(fd: BorrowedFd<'_>, unix: bool) -> Result<(), TransportError>
     Ok(())
 }
 
-fn make(endpoint: &Endpoint, flags: SocketFlags) -> Result<Fd, Errno> {
-    let family = match endpoint {
-        Endpoint::Unix(_) => AddressFamily::UNIX,
-        Endpoint::Tcp(SocketAddr::V4(_)) => AddressFamily::INET,
-        Endpoint::Tcp(SocketAddr::V6(_)) => AddressFamily::INET6,
-    };
+fn make(family: AddressFamily, flags: SocketFlags) -> Result<Fd, Errno> {
     rustix::net::socket_with(family, SocketType::STREAM, flags | SocketFlags::CLOEXEC, None).map(Fd::from)
+}
+
+fn family(address: &SocketAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
 }
 
 /// A connected, tuned, blocking socket, or an error when it is not connected by `deadline`.
 pub(crate) fn connect(endpoint: &Endpoint, deadline: Duration) -> Result<Fd, TransportError> {
-    let fd = make(endpoint, SocketFlags::empty())?;
-    tune(rustix::fd::AsFd::as_fd(&fd), matches!(endpoint, Endpoint::Unix(_)))?;
-    loop {
-        let left = deadline.saturating_sub(now());
-        if left.is_zero() {
-            return Err(TransportError::TimedOut);
-        }
-        // The send timeout bounds connect, too.
-        set_timeout(rustix::fd::AsFd::as_fd(&fd), sockopt::Timeout::Send, left)?;
-        let result = match endpoint {
-            Endpoint::Tcp(address) => rustix::net::connect(&fd, address),
-            Endpoint::Unix(name) => {
-                rustix::net::connect(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)
-            }
-        };
-        match (result, endpoint) {
-            (Ok(()), _) => break,
-            (Err(Errno::INTR), Endpoint::Unix(_)) => {}
-            // A signal came in between (or the time is over): the kernel goes on connecting.
-            (Err(Errno::INTR | Errno::INPROGRESS | Errno::ALREADY), _) => {
-                await_connected(&fd, deadline)?;
-                break;
-            }
-            (Err(error), _) => return Err(error.into()),
+    match endpoint {
+        Endpoint::Tcp(address) => connect_tcp(address, deadline),
+        Endpoint::Unix(name) => connect_unix(name, deadline),
+        Endpoint::Node(names) => connect_node(names, deadline),
+    }
+}
+
+/// The first of several names at which this user's daemon listens. A stranger may have taken one, and take no connections there:
+/// names that let one wait are tried again when no other has answered.
+fn connect_node(names: &[String], deadline: Duration) -> Result<Fd, TransportError> {
+    let mut slow = Vec::new();
+    for name in names {
+        match connect_unix(name, deadline.min(now().saturating_add(SOON))) {
+            Err(TransportError::Refused) => {}
+            Err(TransportError::TimedOut) => slow.push(name),
+            other => return other,
         }
     }
-    if let Endpoint::Tcp(address) = endpoint
-        && address.ip().is_loopback()
+    for name in slow {
+        match connect_unix(name, deadline) {
+            Err(TransportError::Refused) => {}
+            other => return other,
+        }
+    }
+    Err(TransportError::Refused)
+}
+
+/// Where another user's process listens, nobody of ours does: refused.
+fn connect_unix(name: &str, deadline: Duration) -> Result<Fd, TransportError> {
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    let fd = make(AddressFamily::UNIX, SocketFlags::empty())?;
+    tune(fd.as_fd(), true)?;
+    loop {
+        let left = time_left(deadline)?;
+        // The send timeout bounds connect, too.
+        set_timeout(fd.as_fd(), sockopt::Timeout::Send, left)?;
+        match rustix::net::connect(&fd, &address) {
+            Ok(()) => break,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Err(TransportError::TimedOut),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if is_ours(&fd)? { Ok(fd) } else { Err(TransportError::Refused) }
+}
+
+/// Whether a process of this user or of the superuser is at the other end of a connected Unix socket.
+fn is_ours(fd: &Fd) -> Result<bool, Errno> {
+    let peer = sockopt::socket_peercred(fd)?.uid;
+    Ok(peer.is_root() || peer == rustix::process::geteuid() || peer == rustix::process::getuid())
+}
+
+fn connect_tcp(address: &SocketAddr, deadline: Duration) -> Result<Fd, TransportError> {
+    let fd = make(family(address), SocketFlags::empty())?;
+    tune(fd.as_fd(), false)?;
+    set_timeout(fd.as_fd(), sockopt::Timeout::Send, time_left(deadline)?)?;
+    match rustix::net::connect(&fd, address) {
+        Ok(()) => {}
+        // A signal came in between (or the time is over): the kernel goes on connecting.
+        Err(Errno::INTR | Errno::INPROGRESS | Errno::ALREADY) => await_connected(&fd, deadline)?,
+        Err(error) => return Err(error.into()),
+    }
+    if address.ip().is_loopback()
         && rustix::net::getsockname(&fd)?.eq(&rustix::net::SocketAddrAny::from(*address))
     {
         // A port of the ephemeral range where nobody listens can be given to the very socket that connects to it.
         return Err(TransportError::Refused);
     }
     Ok(fd)
+}
+
+fn time_left(deadline: Duration) -> Result<Duration, TransportError> {
+    let left = deadline.saturating_sub(now());
+    if left.is_zero() { Err(TransportError::TimedOut) } else { Ok(left) }
 }
 
 fn await_connected(fd: &Fd, deadline: Duration) -> Result<(), TransportError> {
@@ -118,24 +159,45 @@ fn await_connected(fd: &Fd, deadline: Duration) -> Result<(), TransportError> {
     }
 }
 
-/// A socket that listens, non-blocking, and where it does (the port chosen).
+/// A socket that listens, non-blocking, and where it does (the port or the name chosen).
 pub(crate) fn listen(endpoint: &Endpoint) -> Result<(Fd, Endpoint), TransportError> {
-    let refuse = |error| TransportError::Listen { endpoint: endpoint.clone(), errno: errno_of(error) };
-    let listening = || -> Result<(Fd, Endpoint), Errno> {
-        let fd = make(endpoint, SocketFlags::NONBLOCK)?;
-        let bound = match endpoint {
-            Endpoint::Tcp(address) => {
-                sockopt::set_socket_reuseaddr(&fd, true)?;
-                rustix::net::bind(&fd, address)?;
-                Endpoint::Tcp(SocketAddr::try_from(rustix::net::getsockname(&fd)?)?)
-            }
-            Endpoint::Unix(name) => {
-                rustix::net::bind(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-                endpoint.clone()
-            }
-        };
-        rustix::net::listen(&fd, BACKLOG)?;
-        Ok((fd, bound))
+    let listening = || match endpoint {
+        Endpoint::Tcp(address) => listen_tcp(address),
+        Endpoint::Unix(name) => listen_unix(name),
+        Endpoint::Node(names) => listen_node(names),
     };
-    listening().map_err(refuse)
+    listening().map_err(|error| TransportError::Listen { endpoint: endpoint.clone(), errno: errno_of(error) })
+}
+
+fn listen_tcp(address: &SocketAddr) -> Result<(Fd, Endpoint), Errno> {
+    let fd = make(family(address), SocketFlags::NONBLOCK)?;
+    sockopt::set_socket_reuseaddr(&fd, true)?;
+    rustix::net::bind(&fd, address)?;
+    rustix::net::listen(&fd, BACKLOG)?;
+    let bound = Endpoint::Tcp(SocketAddr::try_from(rustix::net::getsockname(&fd)?)?);
+    Ok((fd, bound))
+}
+
+fn listen_unix(name: &str) -> Result<(Fd, Endpoint), Errno> {
+    let fd = make(AddressFamily::UNIX, SocketFlags::NONBLOCK)?;
+    rustix::net::bind(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    rustix::net::listen(&fd, BACKLOG)?;
+    Ok((fd, Endpoint::Unix(name.to_owned())))
+}
+
+/// The first name that is free. One at which this user listens is not passed over: there are no two daemons of one kind.
+fn listen_node(names: &[String]) -> Result<(Fd, Endpoint), Errno> {
+    for name in names {
+        match listen_unix(name) {
+            Err(Errno::ADDRINUSE) => {
+                let soon = now().saturating_add(SOON);
+                if connect_unix(name, soon).is_ok() {
+                    return Err(Errno::ADDRINUSE);
+                }
+                tracing::warn!("somebody else has taken the socket @{name}: another name serves");
+            }
+            other => return other,
+        }
+    }
+    Err(Errno::ADDRINUSE)
 }

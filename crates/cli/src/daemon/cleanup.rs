@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Does it.
 pub fn clean(order: &CleanupOrder) -> Result<(), Error> {
-    let run_dir = PathBuf::from(bivouac_node::run_dir(order.uid, &order.name));
-    let found = traces::all(&run_dir);
+    let run_dir = bivouac_node::place::find(order.uid, &order.name).map(PathBuf::from);
+    let found = run_dir.as_deref().map(traces::all).unwrap_or_default();
     let (ours, strangers): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|(_, trace)| trace.deployment == order.deployment);
     let mut processes: Vec<ProcessId> = order.processes.clone();
@@ -39,7 +39,9 @@ pub fn clean(order: &CleanupOrder) -> Result<(), Error> {
     for (file, _) in &ours {
         let _ = std::fs::remove_file(file);
     }
-    if strangers.is_empty() {
+    if let Some(run_dir) = run_dir
+        && strangers.is_empty()
+    {
         remove_run_dir(&run_dir);
     }
     Ok(())

@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::home;
 use crate::launch::StorageOrder;
 use bivouac_layout::ServerId;
+use bivouac_proto::auth::Key;
 use rustix::fs::{Access, AtFlags, CWD};
 use std::fs::{DirBuilder, Metadata};
 use std::io::ErrorKind;
@@ -45,12 +46,14 @@ pub fn check_mount(mount: &str) -> Result<(), Error> {
 }
 
 /// The deployment's run directory on this machine.
-pub fn make_run_dir(uid: u32, name: &str, deployment: u64) -> Result<PathBuf, Error> {
-    let run_dir = PathBuf::from(bivouac_node::run_dir(uid, name));
-    if let Some(parent) = run_dir.parent() {
-        make_private(parent)?;
-    }
-    make_private(&run_dir)?;
+pub fn make_run_dir(uid: u32, name: &str, deployment: u64, key: &Key) -> Result<PathBuf, Error> {
+    let made = bivouac_node::place::make(uid, name, key).map_err(|error| {
+        Error::refused(
+            format!("no directory for the deployment can be made on this machine: {error}"),
+            format!("look what is under {SHM}/bivouac-{uid}, and have it removed"),
+        )
+    })?;
+    let run_dir = PathBuf::from(made);
     super::traces::check_stranger(&run_dir, deployment)?;
     Ok(run_dir)
 }
@@ -95,7 +98,7 @@ impl Drop for Made {
 /// The storage directories of a server.
 pub fn storage(
     name: &str,
-    uid: u32,
+    run_dir: &Path,
     server: ServerId,
     order: &StorageOrder,
     made: &mut Made,
@@ -108,7 +111,7 @@ pub fn storage(
             Ok(paths.clone())
         }
         StorageOrder::Fresh(parents) if parents.is_empty() => {
-            let path = default_storage(name, uid, server)?;
+            let path = default_storage(name, run_dir, server)?;
             make_storage(&path, made)?;
             Ok(vec![path])
         }
@@ -129,9 +132,9 @@ pub fn storage(
 }
 
 /// In memory, or in `$TMPDIR` where memory is short.
-fn default_storage(name: &str, uid: u32, server: ServerId) -> Result<PathBuf, Error> {
+fn default_storage(name: &str, run_dir: &Path, server: ServerId) -> Result<PathBuf, Error> {
     if free_space(Path::new(SHM)).is_ok_and(|free| free >= ENOUGH_MEMORY) {
-        return Ok(PathBuf::from(bivouac_node::run_dir(uid, name)).join(format!("storage-{server}")));
+        return Ok(run_dir.join(format!("storage-{server}")));
     }
     let parent =
         std::env::var_os("TMPDIR").filter(|t| !t.is_empty()).map_or_else(|| "/tmp".into(), PathBuf::from);
@@ -272,14 +275,20 @@ mod tests {
         let dir = scratch("inside");
         let order = StorageOrder::Fresh(vec![dir.clone(), dir.clone()]);
         let mut made = Made::default();
-        let paths = storage("job", 0, ServerId(3), &order, &mut made).expect("makes them");
+        let paths = storage("job", Path::new("/none"), ServerId(3), &order, &mut made).expect("makes them");
         assert_eq!(paths, [dir.join("bivouac-job-3"), dir.join("bivouac-job-3-2")]);
         assert_eq!(std::fs::metadata(&paths[0]).expect("is there").permissions().mode() & 0o777, 0o700);
-        let again = storage("job", 0, ServerId(3), &order, &mut Made::default());
+        let again = storage("job", Path::new("/none"), ServerId(3), &order, &mut Made::default());
         assert!(matches!(again, Err(Error::Refused { .. })), "what exists is refused");
         assert!(paths[0].exists(), "and stays");
-        storage("job", 0, ServerId(3), &StorageOrder::Existing(paths.clone()), &mut Made::default())
-            .expect("its own storage is found again");
+        storage(
+            "job",
+            Path::new("/none"),
+            ServerId(3),
+            &StorageOrder::Existing(paths.clone()),
+            &mut Made::default(),
+        )
+        .expect("its own storage is found again");
         drop(made);
         assert!(!paths[0].exists() && dir.exists(), "a daemon that does not start leaves nothing");
         std::fs::remove_dir_all(dir).expect("cleans up");
@@ -291,7 +300,7 @@ mod tests {
         std::fs::write(dir.join("file"), "x").expect("writes");
         for bad in [dir.join("missing"), dir.join("file"), "relative".into(), "/proc".into()] {
             let order = StorageOrder::Fresh(vec![bad.clone()]);
-            let refused = storage("job", 0, ServerId(0), &order, &mut Made::default());
+            let refused = storage("job", Path::new("/none"), ServerId(0), &order, &mut Made::default());
             assert!(matches!(refused, Err(Error::Refused { .. })), "{}", bad.display());
         }
         std::fs::remove_dir_all(dir).expect("cleans up");
@@ -302,7 +311,7 @@ mod tests {
         let dir = scratch("left");
         let order = StorageOrder::Existing(vec![dir.join("gone")]);
         assert!(matches!(
-            storage("job", 0, ServerId(0), &order, &mut Made::default()),
+            storage("job", Path::new("/none"), ServerId(0), &order, &mut Made::default()),
             Err(Error::Refused { .. })
         ));
         std::fs::remove_dir_all(dir).expect("cleans up");

@@ -5,7 +5,7 @@
 //! what a killed daemon has left.
 
 use crate::error::Error;
-use crate::home::write_private;
+use crate::home::{read_own, write_private};
 use crate::process::ProcessId;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ pub fn all(run_dir: &Path) -> Vec<(PathBuf, Trace)> {
     let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
     entries
         .filter(|e| e.file_name().to_str().is_some_and(|n| n.starts_with(PREFIX) && n.ends_with(SUFFIX)))
-        .filter_map(|e| Some((e.path(), serde_json::from_slice(&std::fs::read(e.path()).ok()?).ok()?)))
+        .filter_map(|e| Some((e.path(), serde_json::from_slice(&read_own(&e.path()).ok()?).ok()?)))
         .collect()
 }
 

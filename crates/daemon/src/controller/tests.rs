@@ -5,7 +5,7 @@ use bivouac_layout::map::{Generation, Node, Server as MapServer};
 use bivouac_layout::{NodeId, balance};
 use bivouac_proto::auth::{Hello, KEY_LEN, Welcome};
 use bivouac_proto::{Header, Reply, Request};
-use bivouac_transport::{PeerInfo, Responder, Server, ServerOptions, Service};
+use bivouac_transport::{Parting, PeerInfo, Responder, Server, ServerOptions, Service};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -107,7 +107,7 @@ impl Service for Fake {
             other => panic!("not expected: {other:?}"),
         }
     }
-    fn closed(&self, (): ()) {}
+    fn closed(&self, (): (), _: Parting) {}
 }
 
 struct Daemon {

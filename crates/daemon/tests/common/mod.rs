@@ -54,6 +54,7 @@ pub fn cluster(name: &str, servers: u16) -> Cluster {
                 controller: id == 0,
                 mount: "/bivouac".into(),
                 block_size: BLOCK,
+                ephemeral: false,
                 deployment_dir: storage.path().into(),
                 log_file: storage.path().join("log"),
                 log_level: "info".into(),
@@ -90,7 +91,7 @@ pub fn cluster(name: &str, servers: u16) -> Cluster {
             .expect("installed");
     }
     let environment = Environment {
-        key_path: bivouac_node::key_path(&bivouac_node::run_dir(uid, &name)),
+        key_path: bivouac_node::key_path(&bivouac_node::place::find(uid, &name).expect("made")),
         mounted: None,
         name,
         mount: "/bivouac".into(),

@@ -1,69 +1,102 @@
 //! The acceptor: one thread for all endpoints.
 //!
-//! It accepts, tunes and parks; everything else is the workers'. It also closes connections that do not authenticate in
-//! time, and so sleeps without end exactly when there is none that could. Running out of descriptors stops neither the
-//! server nor the connections that it has: it is logged, and after a pause accepting goes on.
+//! It accepts, tunes and parks; everything else is the workers'. It also keeps strangers from using up what genuine clients
+//! need. On a Unix socket the kernel tells whose process has connected, and another user's is closed at once, before anything is
+//! allocated for it. Connections that have not authenticated are bounded in number and time ([`guests`](super::guests)). The last
+//! descriptors of the process are never given to connections: the daemon needs them for its own files. Running out
+//! of descriptors stops neither the server nor the connections that it has: it is logged, and after a pause accepting goes on.
+//!
+//! The thread sleeps without end exactly when there is no connection that could be overdue.
 
+use super::guests::{Guests, Room};
 use super::pool::{Connected, Pool};
-use super::{PeerInfo, Service};
+use super::{PeerInfo, ServerOptions, Service};
 use crate::error::TransportError;
 use crate::socket;
 use bivouac_node::Fd;
 use rustix::event::{PollFd, PollFlags};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pause after a failure to accept.
+/// Pause after a failure to accept, and longest pause between two looks for room.
 const BACK_OFF: Duration = Duration::from_millis(100);
+/// Shortest pause between two looks for room.
+const SHORT: Duration = Duration::from_millis(1);
 
 pub(super) struct Acceptor<S: Service> {
-    /// With whether they are Unix sockets.
-    listeners: Vec<(Fd, bool)>,
+    doors: Vec<Door>,
     pool: Arc<Pool<S>>,
-    /// When which connection must have authenticated; in order of time.
-    due: VecDeque<(Duration, u64)>,
-    /// Whether the last accept failed, so that a lasting shortage is logged once.
+    /// Whether there were not enough descriptors last time, so that a lasting shortage is logged once.
     short: bool,
 }
 
+/// One listener, and who came in by it and has not authenticated.
+struct Door {
+    fd: Fd,
+    unix: bool,
+    guests: Guests,
+    /// On a Unix socket: processes of other users than this one.
+    strangers: Guests,
+    /// When this door may be looked at again.
+    closed_until: Duration,
+}
+
+impl Door {
+    fn new(fd: Fd, unix: bool, options: &ServerOptions) -> Door {
+        let guests = Guests::new(options.guests, options.fair);
+        let strangers = Guests::new(options.strangers, Duration::ZERO);
+        Door { fd, unix, guests, strangers, closed_until: Duration::ZERO }
+    }
+}
+
 impl<S: Service> Acceptor<S> {
+    /// For these listeners, each with whether it is a Unix socket.
     pub(super) fn new(listeners: Vec<(Fd, bool)>, pool: Arc<Pool<S>>) -> Acceptor<S> {
-        Acceptor { listeners, pool, due: VecDeque::new(), short: false }
+        let doors = listeners.into_iter().map(|(fd, unix)| Door::new(fd, unix, &pool.options)).collect();
+        Acceptor { doors, pool, short: false }
     }
 
     pub(super) fn run(mut self) {
-        let mut back_off = false;
         while !self.pool.halt.is_stopping() {
-            let ready = self.wait(back_off);
-            back_off = false;
-            for i in ready {
-                if let Err(error) = self.accept(i) {
-                    self.log(error);
-                    back_off = true;
-                }
+            for i in self.wait() {
+                self.accept(i);
             }
-            self.close_overdue();
+            let (now, longest) = (socket::now(), self.pool.options.greeting);
+            for door in &mut self.doors {
+                door.guests.close_overdue(&self.pool, now, longest);
+                door.strangers.close_overdue(&self.pool, now, longest);
+            }
         }
     }
 
-    /// The listeners that have connections; none when something else is due.
-    fn wait(&self, back_off: bool) -> Vec<usize> {
+    /// Waits until there is something to do. The doors at which connections wait.
+    fn wait(&self) -> Vec<usize> {
+        let now = socket::now();
+        let longest = self.pool.options.greeting;
+        let open: Vec<usize> = self
+            .doors
+            .iter()
+            .enumerate()
+            .filter(|(_, door)| door.closed_until <= now)
+            .map(|(i, _)| i)
+            .collect();
         let mut polled = vec![PollFd::new(&self.pool.halt.event, PollFlags::IN)];
-        if !back_off {
-            polled.extend(self.listeners.iter().map(|(fd, _)| PollFd::new(fd, PollFlags::IN)));
-        }
-        let due = self.due.front().map(|(at, _)| at.saturating_sub(socket::now()) + Duration::from_millis(1));
-        let timeout = if back_off { Some(due.map_or(BACK_OFF, |d| d.min(BACK_OFF))) } else { due };
-        let timeout = timeout.map(socket::timespec);
+        polled.extend(
+            open.iter().filter_map(|i| self.doors.get(*i)).map(|d| PollFd::new(&d.fd, PollFlags::IN)),
+        );
+        let until = self.doors.iter().flat_map(|door| {
+            let reopened = (door.closed_until > now).then_some(door.closed_until);
+            [reopened, door.guests.next_overdue(longest), door.strangers.next_overdue(longest)]
+        });
+        let timeout = until.flatten().min().map(|at| socket::timespec(at.saturating_sub(now) + SHORT));
         match rustix::event::poll(&mut polled, timeout.as_ref()) {
             Ok(_) => {
-                let listeners = polled.iter().skip(1).enumerate();
-                listeners.filter(|(_, p)| !p.revents().is_empty()).map(|(i, _)| i).collect()
+                let ready = polled.iter().skip(1).zip(open);
+                ready.filter(|(p, _)| !p.revents().is_empty()).map(|(_, i)| i).collect()
             }
             Err(Errno::INTR) => Vec::new(),
             Err(error) => {
@@ -74,60 +107,82 @@ impl<S: Service> Acceptor<S> {
         }
     }
 
-    /// Accepts all that wait at one listener.
-    fn accept(&mut self, listener: usize) -> Result<(), Errno> {
-        let Some((listener, unix)) = self.listeners.get(listener) else {
-            return Ok(());
-        };
-        let unix = *unix;
-        while !self.pool.halt.is_stopping() {
-            let (fd, from) = match rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC) {
+    /// Accepts all that wait at a door, as long as there is room.
+    fn accept(&mut self, door: usize) {
+        let Acceptor { doors, pool, short } = self;
+        let Some(door) = doors.get_mut(door) else { return };
+        while !pool.halt.is_stopping() {
+            let now = socket::now();
+            if let Room::NotBefore(later) = door.guests.make_room(pool, now) {
+                // Somebody may authenticate any moment: that moment is looked for.
+                door.closed_until = later.clamp(now + SHORT, now + SHORT * 5);
+                return;
+            }
+            let (fd, from) = match rustix::net::acceptfrom_with(&door.fd, SocketFlags::CLOEXEC) {
                 Ok((fd, from)) => (Fd::from(fd), from),
-                Err(Errno::AGAIN) => break,
+                Err(Errno::AGAIN) => return,
                 // That connection ended before it was accepted, or a signal came; others may wait.
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO | Errno::PERM) => continue,
-                Err(error) => return Err(error),
-            };
-            self.short = false;
-            let address = from.and_then(|a| SocketAddr::try_from(a).ok());
-            match prepare(&fd, unix, address) {
-                Ok(peer) => {
-                    let deadline = socket::now() + self.pool.options.greeting;
-                    let token = self.pool.admit(Connected { fd, unix, peer }, deadline);
-                    self.due.push_back((deadline, token));
+                Err(error) => {
+                    log(short, error);
+                    door.closed_until = now + BACK_OFF;
+                    return;
                 }
-                Err(error) => tracing::debug!("a new connection was closed: {error}"),
+            };
+            let address = from.and_then(|a| SocketAddr::try_from(a).ok());
+            let peer = match identify(&fd, door.unix, address) {
+                Ok(peer) => peer,
+                Err(error) => {
+                    tracing::debug!("a new connection was closed: {error}");
+                    continue;
+                }
+            };
+            let guests = if is_stranger(peer) { &mut door.strangers } else { &mut door.guests };
+            // The lowest free number is the one that is given: at the ceiling, all below are in use.
+            if fd.as_raw_fd() >= pool.options.ceiling {
+                log(short, Errno::MFILE);
+                if !guests.close_oldest(pool) {
+                    continue;
+                }
+            } else {
+                *short = false;
             }
-        }
-        Ok(())
-    }
-
-    fn log(&mut self, error: Errno) {
-        if std::mem::replace(&mut self.short, true) {
-            return;
-        }
-        match error {
-            Errno::MFILE | Errno::NFILE => tracing::error!(
-                "no descriptors left for new connections ({error}): raise the limit (ulimit -n, or LimitNOFILE); \
-                 existing connections go on"
-            ),
-            error => tracing::error!("cannot accept connections: {error}"),
-        }
-    }
-
-    fn close_overdue(&mut self) {
-        let now = socket::now();
-        while let Some(&(at, token)) = self.due.front()
-            && at <= now
-        {
-            self.due.pop_front();
-            self.pool.close_unless_authenticated(token);
+            if guests.make_room(pool, now) != Room::Free {
+                tracing::debug!("{peer:?} was closed: another user's process has no business here");
+                continue;
+            }
+            if let Err(error) = socket::tune(fd.as_fd(), door.unix) {
+                tracing::debug!("a new connection was closed: {error}");
+                continue;
+            }
+            let (token, ticket) = pool.admit(Connected { fd, unix: door.unix, peer }, now);
+            guests.note(now, token, &ticket);
         }
     }
 }
 
-fn prepare(fd: &Fd, unix: bool, address: Option<SocketAddr>) -> Result<PeerInfo, TransportError> {
-    socket::tune(fd.as_fd(), unix)?;
+fn log(short: &mut bool, error: Errno) {
+    if std::mem::replace(short, true) {
+        return;
+    }
+    match error {
+        Errno::MFILE | Errno::NFILE => tracing::error!(
+            "no descriptors left for new connections ({error}): raise the limit (ulimit -n, or LimitNOFILE); \
+             existing connections go on"
+        ),
+        error => tracing::error!("cannot accept connections: {error}"),
+    }
+}
+
+/// Whether it is a process of another user than this one's and the superuser.
+fn is_stranger(peer: PeerInfo) -> bool {
+    match peer {
+        PeerInfo::Unix { uid, .. } => uid != 0 && uid != rustix::process::geteuid().as_raw(),
+        PeerInfo::Tcp(_) => false,
+    }
+}
+
+fn identify(fd: &Fd, unix: bool, address: Option<SocketAddr>) -> Result<PeerInfo, TransportError> {
     if unix {
         let peer = sockopt::socket_peercred(fd)?;
         let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();

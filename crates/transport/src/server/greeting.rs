@@ -3,7 +3,8 @@
 //! Only a peer that has proven the key learns why it is declined; all others see their connection close. The one
 //! exception is a peer of another protocol version: it gets a header of ours, which tells it both versions.
 
-use super::{PeerInfo, Service};
+use super::guests::Ticket;
+use super::{Parting, PeerInfo, Service};
 use crate::error::TransportError;
 use crate::gather;
 use crate::handshake::nonce;
@@ -24,6 +25,8 @@ const PIECE: usize = 4 << 10;
 pub(super) struct Greeting {
     /// When it must be done.
     pub(super) deadline: Duration,
+    /// Goes with the greeting: by it the acceptor knows that the connection has not authenticated.
+    _ticket: Ticket,
     bytes: Vec<u8>,
     challenged: Option<(Hello, [u8; NONCE_LEN])>,
 }
@@ -37,8 +40,8 @@ pub(super) enum Greeted<T> {
 }
 
 impl Greeting {
-    pub(super) fn new(deadline: Duration) -> Greeting {
-        Greeting { deadline, bytes: Vec::new(), challenged: None }
+    pub(super) fn new(deadline: Duration, ticket: Ticket) -> Greeting {
+        Greeting { deadline, _ticket: ticket, bytes: Vec::new(), challenged: None }
     }
 
     /// Takes what the socket has. An error means: close the connection.
@@ -147,7 +150,7 @@ impl Greeting {
         match send(fd, Status::OK, &body) {
             Ok(()) => Ok(session),
             Err(error) => {
-                service.closed(session);
+                service.closed(session, Parting::Lost);
                 Err(error)
             }
         }

@@ -8,9 +8,10 @@
 
 use super::crowd::Crowd;
 use super::greeting::{Greeted, Greeting};
+use super::guests::Ticket;
 use super::inbox::{Awake, Inbox, Incoming};
 use super::responder::{Outlet, Responder};
-use super::{Halt, PeerInfo, Running, ServerOptions, Service};
+use super::{Halt, Parting, PeerInfo, Running, ServerOptions, Service};
 use crate::error::TransportError;
 use crate::socket;
 use crate::spin::{BULK, Spin};
@@ -159,10 +160,12 @@ impl<S: Service> Pool<S> {
         Ok(pool)
     }
 
-    /// Takes a new connection, which must have authenticated by `deadline`; returns its token.
-    pub(super) fn admit(&self, line: Connected, deadline: Duration) -> u64 {
+    /// Takes a new connection, which has the time of a greeting from `now` on to authenticate. Its token, and the
+    /// ticket that is gone once it has authenticated or ended.
+    pub(super) fn admit(&self, line: Connected, now: Duration) -> (u64, Ticket) {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
-        let state = State::Greeting(Greeting::new(deadline));
+        let ticket = Ticket::default();
+        let state = State::Greeting(Greeting::new(now.saturating_add(self.options.greeting), ticket.clone()));
         let counted = Counted::new(&self.connections);
         self.park(Client {
             token,
@@ -172,17 +175,20 @@ impl<S: Service> Pool<S> {
             visits: Visits::default(),
             state,
         });
-        token
+        (token, ticket)
     }
 
-    /// Closes a parked connection whose time to authenticate is over.
-    pub(super) fn close_unless_authenticated(&self, token: u64) {
+    /// Closes a parked connection that has not authenticated. Whether there was one: it may have authenticated or ended, or
+    /// a worker may be attending it.
+    pub(super) fn close_unless_authenticated(&self, token: u64) -> bool {
         let mut parked = lock(&self.parked);
-        if parked.get(&token).is_some_and(|c| matches!(c.state, State::Greeting(_))) {
-            let late = parked.remove(&token);
-            drop(parked);
-            late.into_iter().for_each(|c| self.close(c));
+        if !parked.get(&token).is_some_and(|c| matches!(c.state, State::Greeting(_))) {
+            return false;
         }
+        let late = parked.remove(&token);
+        drop(parked);
+        late.into_iter().for_each(|c| self.close(c, Parting::Lost));
+        true
     }
 
     fn park(&self, mut client: Client<S::Session>) {
@@ -207,7 +213,7 @@ impl<S: Service> Pool<S> {
             if error != Sys::CANCELED {
                 tracing::error!("cannot watch a connection, which is closed: {error}");
             }
-            return self.close(client);
+            return self.close(client, Parting::Lost);
         }
         client.registered = true;
         parked.insert(token, client);
@@ -218,11 +224,11 @@ impl<S: Service> Pool<S> {
         }
     }
 
-    fn close(&self, client: Client<S::Session>) {
+    fn close(&self, client: Client<S::Session>, how: Parting) {
         let Client { line, state, .. } = client;
         drop(line);
         if let State::Open(session) = state {
-            self.service.closed(session);
+            self.service.closed(session, how);
         }
     }
 
@@ -324,7 +330,7 @@ impl<S: Service> Pool<S> {
                         TransportError::Protocol(_) => tracing::debug!("{:?} was closed: {error}", line.peer),
                         _ => tracing::warn!("{:?} was refused: {error}", line.peer),
                     }
-                    return self.close(client);
+                    return self.close(client, Parting::Lost);
                 }
             }
             let fd = client.line.fd.as_fd();
@@ -332,15 +338,16 @@ impl<S: Service> Pool<S> {
                 .and_then(|()| socket::set_timeout(fd, Timeout::Send, SEND_SLICE));
             if let Err(error) = set {
                 tracing::error!("{:?} was closed: {error}", client.line.peer);
-                return self.close(client);
+                return self.close(client, Parting::Lost);
             }
         }
         match self.serve(&mut client, desk) {
             Ok(Stay::Parked) => self.park(client),
-            Ok(Stay::Closed) => self.close(client),
+            Ok(Stay::Closed(how)) => self.close(client, how),
             Err(error) => {
                 tracing::debug!("{:?} was closed: {error}", client.line.peer);
-                self.close(client);
+                let left = matches!(error, TransportError::Closed);
+                self.close(client, if left { Parting::Left } else { Parting::Lost });
             }
         }
     }
@@ -348,7 +355,7 @@ impl<S: Service> Pool<S> {
     /// Serves requests until there are none for a while.
     fn serve(&self, client: &mut Client<S::Session>, desk: &mut Desk) -> Result<Stay, TransportError> {
         let State::Open(session) = &mut client.state else {
-            return Ok(Stay::Closed);
+            return Ok(Stay::Closed(Parting::Lost));
         };
         let line = Outlet {
             fd: client.line.fd.as_fd(),
@@ -368,7 +375,8 @@ impl<S: Service> Pool<S> {
                     client.visits.end(socket::now(), requests);
                     return Ok(Stay::Parked);
                 }
-                Incoming::End => return Ok(Stay::Closed),
+                Incoming::End if self.halt.is_stopping() => return Ok(Stay::Closed(Parting::Lost)),
+                Incoming::End => return Ok(Stay::Closed(Parting::Left)),
             };
             if header.kind != Kind::Request {
                 return Err(TransportError::Protocol("not a request"));
@@ -380,11 +388,11 @@ impl<S: Service> Pool<S> {
             if served.is_err() {
                 // What the session is worth now nobody knows; other connections have their own.
                 tracing::error!("serving a request panicked; its connection is closed: {header:?}");
-                return Ok(Stay::Closed);
+                return Ok(Stay::Closed(Parting::Lost));
             }
             asleep = reply.finish()?.max(header.payload_len as usize) > BULK;
             if self.halt.is_stopping() {
-                return Ok(Stay::Closed);
+                return Ok(Stay::Closed(Parting::Lost));
             }
             requests += 1;
             if (rare && requests == 1 || self.full.load(Ordering::Relaxed)) && desk.inbox.is_empty() {
@@ -398,7 +406,7 @@ impl<S: Service> Pool<S> {
 /// What becomes of a connection.
 enum Stay {
     Parked,
-    Closed,
+    Closed(Parting),
 }
 
 impl Desk {
@@ -430,7 +438,7 @@ impl<S: Service> Running for Pool<S> {
 
     fn close_parked(&self) {
         let parked = std::mem::take(&mut *lock(&self.parked));
-        parked.into_values().for_each(|client| self.close(client));
+        parked.into_values().for_each(|client| self.close(client, Parting::Lost));
     }
 
     fn connections(&self) -> usize {

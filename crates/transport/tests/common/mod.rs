@@ -7,8 +7,8 @@ use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Reply, Request, RequestId, Status, decode, encode};
 use bivouac_transport::{
-    ConnectOptions, Connection, Endpoint, Outgoing, PeerInfo, Responder, Server, ServerOptions, Service,
-    TransportError,
+    ConnectOptions, Connection, Endpoint, Outgoing, Parting, PeerInfo, Responder, Server, ServerOptions,
+    Service, TransportError,
 };
 use std::io::{IoSlice, IoSliceMut, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -140,7 +140,7 @@ impl Service for Toy {
         }
     }
 
-    fn closed(&self, _: u64) {
+    fn closed(&self, _: u64, _: Parting) {
         self.sessions.fetch_sub(1, Ordering::SeqCst);
     }
 }

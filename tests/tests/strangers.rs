@@ -1,0 +1,237 @@
+//! Others on the same machine, and what they may have put where we look: neither keeps a deployment from working.
+
+use bivouac_tests::{Finished, Site, bivouac, eventually, finish, run_dir};
+use rustix::process::Signal;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn is_root(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("SKIPPED {test}: only root can be another user");
+    }
+    root
+}
+
+/// The abstract sockets of a deployment that are in use on this machine.
+fn sockets(name: &str) -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/net/unix").expect("reads");
+    let within = format!("/{name}/");
+    let mut names: Vec<String> = table
+        .lines()
+        .filter_map(|line| line.split_once(" @").map(|(_, name)| name.to_owned()))
+        .filter(|socket| socket.starts_with("bivouac/") && socket.contains(&within))
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// A Python script of another user, which says a line when it is ready and is ended with this value.
+struct Stranger(Child);
+
+impl Stranger {
+    fn new(script: &str, arguments: &[String]) -> Stranger {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=1001", "--regid=1001", "--clear-groups", "python3", "-B", "-c", script]);
+        let mut child = command
+            .args(arguments)
+            .env("PATH", "/usr/bin:/bin")
+            .current_dir("/")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python starts");
+        let mut line = String::new();
+        let said = BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line);
+        assert!(said.is_ok_and(|n| n > 0), "the stranger's script failed");
+        Stranger(child)
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn thousands_of_a_strangers_connections_keep_neither_writes_nor_new_programs_out() {
+    if !is_root("thousands_of_a_strangers_connections_keep_neither_writes_nor_new_programs_out") {
+        return;
+    }
+    let site = Site::new("crowd");
+    let name = site.name("d");
+    // So few descriptors as old systems allow.
+    let mut up = Command::new("prlimit");
+    up.arg("--nofile=1024:1024").arg(bivouac()).args(["up", &name, "--servers", "1"]);
+    up.env("BIVOUAC_HOME", site.home());
+    finish(up).ok();
+    let status = site.status(&name);
+    let address = status["servers"][0]["address"].as_str().expect("an address").to_owned();
+    let script = "
+import resource, socket, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (6000, 6000))
+host, port = sys.argv[1].rsplit(':', 1)
+kept = []
+for i in range(1500):
+    for make in [lambda: socket.create_connection((host, int(port)), 5)] + [lambda n=n: (lambda s: (s.setblocking(False), s.connect(chr(0) + n), s)[2])(socket.socket(socket.AF_UNIX)) for n in sys.argv[2:]]:
+        try: kept.append(make())
+        except OSError: pass
+print(len(kept), flush=True)
+time.sleep(60)";
+    let names = sockets(&name);
+    assert_eq!(names.len(), 2, "{names:?}");
+    let _crowd = Stranger::new(script, &[vec![address], names].concat());
+    let begun = Instant::now();
+    for round in 0..3 {
+        let script = format!(
+            "cd /bivouac; for i in $(seq 50); do dd if=/dev/zero of=f{round}-$i bs=20000 count=1 status=none || exit 1; done; ls | wc -l"
+        );
+        assert_eq!(site.sh(&name, &script).ok(), format!("{}\n", 50 * (round + 1)));
+    }
+    assert_eq!(site.status(&name)["state"], "running");
+    assert!(begun.elapsed() < Duration::from_secs(50), "the crowd may have left: {:?}", begun.elapsed());
+}
+
+/// A deployment's owner who is neither root nor anybody whose directories other tests use.
+fn as_owner(site: &Site, args: &[&str]) -> Finished {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=1002", "--regid=1002", "--clear-groups"]).arg(bivouac()).args(args);
+    command.env("BIVOUAC_HOME", site.home()).current_dir("/");
+    finish(command)
+}
+
+#[test]
+fn a_directory_that_a_stranger_has_taken_is_passed_over() {
+    if !is_root("a_directory_that_a_stranger_has_taken_is_passed_over") {
+        return;
+    }
+    let site = Site::new("squat");
+    std::os::unix::fs::chown(site.path(""), Some(1002), Some(1002)).expect("root may");
+    let base = Path::new("/dev/shm/bivouac-1002");
+    std::fs::create_dir(base).expect("nobody else uses it");
+    std::os::unix::fs::chown(base, Some(1003), Some(1003)).expect("root may");
+    let name = site.name("d");
+    let up = as_owner(&site, &["up", &name, "--servers", "2"]);
+    let script = "echo here > /bivouac/f; cat /bivouac/f; sh -c 'cat /bivouac/f'";
+    let seen = as_owner(&site, &["exec", &name, "--", "sh", "-c", script]);
+    // The environment of another node, where the directory has its usual name.
+    let moved = "BIVOUAC_KEY=/dev/shm/bivouac-1002/none/key cat /bivouac/f";
+    let elsewhere = as_owner(&site, &["exec", &name, "--", "sh", "-c", moved]);
+    let kept = as_owner(&site, &["down", &name, "--keep"]);
+    let back = as_owner(&site, &["up", &name]);
+    let again = as_owner(&site, &["exec", &name, "--", "cat", "/bivouac/f"]);
+    let down = as_owner(&site, &["down", &name]);
+    let left: Vec<_> =
+        std::fs::read_dir("/dev/shm").expect("reads").flatten().map(|e| e.file_name()).collect();
+    std::fs::remove_dir(base).expect("is empty");
+    up.ok();
+    assert_eq!(seen.ok(), "here\nhere\n");
+    assert_eq!(elsewhere.ok(), "here\n");
+    kept.ok();
+    back.ok();
+    assert_eq!(again.ok(), "here\n");
+    down.ok();
+    let left = left.iter().filter(|name| name.to_string_lossy().starts_with("bivouac-1002.")).count();
+    assert_eq!(left, 0, "directories are left in /dev/shm");
+}
+
+#[test]
+fn a_stranger_on_a_dead_daemons_socket_is_not_taken_for_it_and_does_not_keep_it_from_coming_back() {
+    if !is_root(
+        "a_stranger_on_a_dead_daemons_socket_is_not_taken_for_it_and_does_not_keep_it_from_coming_back",
+    ) {
+        return;
+    }
+    let site = Site::new("names");
+    let name = site.up(1);
+    site.sh(&name, "echo here > /bivouac/f").ok();
+    let (names, pids) = (sockets(&name), site.daemons(&name));
+    for (_, pid) in &pids {
+        Site::kill(*pid, Signal::KILL);
+    }
+    eventually(Duration::from_secs(5), "the names are free", || sockets(&name).is_empty());
+    let script = "
+import socket, sys, time
+kept = []
+for n in sys.argv[1:]:
+    s = socket.socket(socket.AF_UNIX); s.bind(chr(0) + n); s.listen(0); kept.append(s)
+print('ready', flush=True)
+while True: time.sleep(1)";
+    let _squatter = Stranger::new(script, &names);
+    let status = site.status(&name);
+    assert_eq!(status["state"], "crashed", "{status}");
+    assert_ne!(site.sh(&name, "true").code, 0);
+    site.bivouac(["up", &name]).ok();
+    let begun = Instant::now();
+    assert_eq!(site.sh(&name, "cat /bivouac/f").ok(), "here\n");
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert_eq!(site.status(&name)["state"], "running");
+}
+
+#[test]
+fn a_fifo_where_a_file_should_be_is_not_waited_for() {
+    let site = Site::new("fifo");
+    let name = site.up(1);
+    let fifo = site.path("fifo");
+    finish({
+        let mut make = Command::new("mkfifo");
+        make.arg(&fifo);
+        make
+    })
+    .ok();
+    let fifo = fifo.to_str().expect("plain");
+    let begun = Instant::now();
+    let refused = site.sh(&name, &format!("BIVOUAC_KEY={fifo} cat /bivouac/f; echo $?"));
+    // What is asked for by the key's path alone cannot be had; the deployment's own key is found by its name.
+    assert!(!refused.out.is_empty(), "{refused:?}");
+    let unknown = format!("BIVOUAC_DEPLOYMENT=none BIVOUAC_KEY={fifo} cat /bivouac/f");
+    assert_ne!(site.sh(&name, &unknown).code, 0);
+    site.bivouac(["up", "never", "--hosts", fifo]).fails(65, &["names no host"]);
+    assert_ne!(site.bivouac(["exec", &name, "--", fifo]).code, 0);
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    // A shell's list of hosts is one that somebody writes to, only later.
+    let command = format!(
+        "{} up {name}-h --hosts <(sleep 1; echo localhost) && {} down {name}-h",
+        bivouac().display(),
+        bivouac().display()
+    );
+    let mut shell = Command::new("bash");
+    shell.args(["-c", &command]).env("BIVOUAC_HOME", site.home());
+    finish(shell).ok();
+}
+
+#[test]
+fn no_daemon_outlives_a_run_that_was_killed_after_its_controller() {
+    let site = Site::new("deserted");
+    let name = site.name("r");
+    let started = site.path("started");
+    let script = format!("echo $$ > {}; exec sleep 200", started.display());
+    let mut run = site.command(["run", "--name", &name, "--servers", "3", "--", "sh", "-c", &script]);
+    let mut run = run.stderr(Stdio::null()).spawn().expect("starts");
+    eventually(Duration::from_secs(60), "the command runs", || {
+        std::fs::read_to_string(&started).is_ok_and(|text| text.ends_with('\n'))
+    });
+    let daemons = site.daemons(&name);
+    let pids: Vec<i32> = daemons.iter().map(|(_, pid)| *pid).collect();
+    let lives = |pid: i32| {
+        std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|c| c.contains("daemon"))
+    };
+    // The first server of this machine is its agent and the controller, too.
+    Site::kill(site.server_pid(&name, 0), Signal::KILL);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 2, "the others go on");
+    Site::kill(run.id() as i32, Signal::KILL);
+    run.wait().expect("killed");
+    let command = std::fs::read_to_string(&started).expect("reads").trim().parse().expect("a number");
+    let took = eventually(Duration::from_secs(90), "all daemons end", || !pids.iter().any(|pid| lives(*pid)));
+    eprintln!("the daemons ended {took:?} after `run`");
+    Site::kill(command, Signal::KILL);
+    eventually(Duration::from_secs(10), "all is removed", || {
+        !site.home().join(&name).exists() && !run_dir(&name).exists()
+    });
+    site.assert_nothing_left(&name, &pids);
+}
