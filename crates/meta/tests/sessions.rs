@@ -2,6 +2,7 @@
 
 mod common;
 
+use bivouac_layout::namespace::entry_shard;
 use bivouac_layout::{Ino, ServerId};
 use bivouac_meta::{MetaStore, OpenError, Options};
 use bivouac_proto::header::{OpenId, RequestId};
@@ -481,4 +482,26 @@ fn hostile_requests_are_refused_and_harm_nobody() {
     }
     assert_eq!(client.get("f").unwrap(), b"x");
     assert_eq!(client.names("").unwrap(), ["f"]);
+}
+
+#[test]
+fn a_repeated_open_with_truncation_does_not_truncate_again() {
+    let cluster = Cluster::new(2);
+    let client = Client::new(&cluster);
+    let (attr, first) = client.create("f", true).unwrap();
+    let attr = client.spill(attr.ino).unwrap();
+    client.write_blocks(&cluster, &attr, 0, &[1; 50_000]);
+    client.release(attr.ino, first, None).unwrap();
+    let (dir, name) = client.place("f").unwrap();
+    let (id, open) = (client.next_id(), client.open_id());
+    let how = OpenHow { write: true, truncate: true, ..OpenHow::default() };
+    let at = At { dir: dir.ino, split: false, name: name.as_bytes() };
+    let shard = entry_shard(dir.ino, false, name.as_bytes());
+    let request = MetaRequest::Open { at, how, open };
+    let answer = client.send_as(id, shard, &request, &[]).unwrap();
+    client.write_blocks(&cluster, &attr, 0, &[2; 9000]);
+    assert_eq!(client.send_as(id, shard, &request, &[]).unwrap(), answer);
+    let longest =
+        cluster.inner.data.iter().filter_map(|d| Some(d.lock().unwrap().get(&attr.ino)?.bytes.len()));
+    assert_eq!(longest.max(), Some(9000), "what was written after the open stays");
 }

@@ -79,7 +79,7 @@ fn a_size_that_was_open_at_a_crash_is_settled_from_the_servers() {
     client.write_blocks(&cluster, &attr, 0, &vec![1; 60_000]);
     let server = cluster.inner.map.primary(attr.ino.shard());
     // A server that does not answer: it stays unsettled, and is tried again.
-    *cluster.inner.data_fault.lock().unwrap() = Some(Errno::IO);
+    *cluster.inner.data_fault.lock().unwrap() = Some((None, Errno::IO));
     cluster.restart(server);
     assert_eq!(client.attr(attr.ino).unwrap().store, UNSETTLED);
     *cluster.inner.data_fault.lock().unwrap() = None;
@@ -282,7 +282,7 @@ fn truncating_to_any_size_gives_exactly_that_size() {
 }
 
 #[test]
-fn a_cut_that_a_crash_interrupts_is_finished() {
+fn a_truncation_that_a_crash_interrupts_is_finished() {
     for n in 0..40 {
         let cluster = Cluster::new(3);
         let client = Client::new(&cluster);
@@ -302,7 +302,7 @@ fn a_cut_that_a_crash_interrupts_is_finished() {
             return;
         }
     }
-    panic!("the cut never came through");
+    panic!("the truncation never came through");
 }
 
 #[test]
@@ -461,4 +461,74 @@ fn a_file_without_holes_is_settled_without_asking() {
     client.release(attr.ino, open, wrote(100_000, 0)).unwrap();
     let attr = client.attr(attr.ino).unwrap();
     assert_eq!((attr.store, attr.st_blocks() * 512), (SETTLED, 25 * 4096));
+}
+
+#[test]
+fn a_file_that_was_truncated_twice_does_not_regain_the_first_size() {
+    let cluster = Cluster::new(3);
+    let client = Client::new(&cluster);
+    let (attr, open) = in_blocks(&client, "f");
+    client.write_blocks(&cluster, &attr, 0, &vec![1; 100_000]);
+    // Within the first block, so that the others' servers hold nothing any more.
+    client.truncate(attr.ino, 5000).unwrap();
+    client.release(attr.ino, open, wrote(100_000, 0)).unwrap();
+    client.truncate(attr.ino, 3).unwrap();
+    let lengths =
+        cluster.inner.data.iter().filter_map(|d| Some(d.lock().unwrap().get(&attr.ino)?.bytes.len()));
+    assert_eq!(lengths.max(), Some(3), "no sub-file is longer than the file");
+}
+
+#[test]
+fn a_truncation_that_fails_on_one_server_is_eio_until_it_is_finished() {
+    let cluster = Cluster::new(3);
+    let client = Client::new(&cluster);
+    let (attr, open) = in_blocks(&client, "f");
+    let ino = attr.ino;
+    client.write_blocks(&cluster, &attr, 0, &vec![1; 100_000]);
+    client.release(ino, open, wrote(100_000, 0)).unwrap();
+    let fault = |fault| *cluster.inner.data_fault.lock().unwrap() = fault;
+    for server in cluster.holders(ino) {
+        client.truncate(ino, 100_000).unwrap();
+        fault(Some((Some(server), Errno::IO)));
+        assert_eq!(client.truncate(ino, 10_000), Err(Errno::IO));
+        // Some of the data is gone: neither size would be true.
+        assert_eq!(client.attr(ino), Err(Errno::IO));
+        let read = OpenHow { read: true, ..OpenHow::default() };
+        assert_eq!(client.open("f", read).map(drop), Err(Errno::IO));
+        assert_eq!(client.append(ino, b"x"), Err(Errno::IO));
+        assert_eq!(client.truncate(ino, 20_000), Err(Errno::IO), "that one has to be finished first");
+        fault(None);
+        // A repeat finishes it, and so does the keeper.
+        let size = match server.0 {
+            0 => client.truncate(ino, 20_000).unwrap().size,
+            _ => {
+                cluster.stores().iter().for_each(|store| store.keep());
+                10_000
+            }
+        };
+        assert_eq!(client.attr(ino).unwrap().size, size);
+        let longest = cluster.inner.data.iter().map(|d| d.lock().unwrap()[&ino].bytes.len() as u64).max();
+        assert_eq!(longest, Some(size));
+    }
+    // It can be removed all the same.
+    fault(Some((Some(cluster.holders(ino)[0]), Errno::IO)));
+    assert_eq!(client.truncate(ino, 1), Err(Errno::IO));
+    client.unlink("f").unwrap();
+    fault(None);
+    cluster.stores().iter().for_each(|store| store.keep());
+    assert_eq!(cluster.holders(ino), []);
+}
+
+#[test]
+fn an_open_whose_truncation_fails_leaves_nothing_open() {
+    let cluster = Cluster::new(3);
+    let client = Client::new(&cluster);
+    let (attr, open) = in_blocks(&client, "f");
+    client.write_blocks(&cluster, &attr, 0, &vec![1; 100_000]);
+    client.release(attr.ino, open, wrote(100_000, 0)).unwrap();
+    *cluster.inner.data_fault.lock().unwrap() = Some((None, Errno::IO));
+    let how = OpenHow { write: true, truncate: true, ..OpenHow::default() };
+    assert_eq!(client.open("f", how).map(drop), Err(Errno::IO));
+    let opens = cluster.stores().iter().map(|s| s.counts().opens).sum::<u64>();
+    assert_eq!(opens, 0);
 }

@@ -42,8 +42,8 @@ pub struct Inner {
     /// At this call its server crashes (only that of `victim`, if any is named).
     pub crash_at: AtomicUsize,
     pub victim: Mutex<Option<ServerId>>,
-    /// Data servers answer so.
-    pub data_fault: Mutex<Option<Errno>>,
+    /// This data server (`None`: each) answers so.
+    pub data_fault: Mutex<Option<(Option<ServerId>, Errno)>>,
     /// The next data request tells that it is there, and waits for leave to go on.
     pub data_pause: Mutex<Option<(Sender<()>, Receiver<()>)>>,
     /// So many bytes can still be written to each data server.
@@ -303,7 +303,9 @@ impl Outside for Port {
             here.send(()).unwrap();
             leave.recv().unwrap();
         }
-        if let Some(errno) = *inner.data_fault.lock().unwrap() {
+        if let Some((at, errno)) = *inner.data_fault.lock().unwrap()
+            && at.is_none_or(|at| at == server)
+        {
             return Err(errno);
         }
         let now = inner.clock.load(Ordering::SeqCst);
