@@ -16,8 +16,10 @@ use crate::session::Client;
 use bivouac_layout::{Ino, ServerId, ShardId, namespace};
 use bivouac_node::VersionPage;
 use bivouac_proto::attr::{Attr, DirEntry, FileKind, Store};
+use rustix::fd::AsFd;
 use std::collections::HashMap;
-use std::sync::{OnceLock, RwLock};
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Facts of each kind before they are all forgotten.
 const KEPT: usize = 1 << 17;
@@ -25,8 +27,15 @@ const KEPT: usize = 1 << 17;
 /// The permission to look names up.
 const SEARCH: u32 = 1;
 
-/// The version pages of this node's servers.
-pub(crate) struct Pages(Box<[OnceLock<Option<VersionPage>>]>);
+/// The version pages of this node's servers, by server number.
+pub(crate) struct Pages(Box<[Page]>);
+
+/// A server's page as far as it is known: null before it was asked for, [`ABSENT`] where there is none, or from `Box::into_raw`. (Not a
+/// `OnceLock`: a child that is forked while another thread fills that in would wait for ever.)
+struct Page(AtomicPtr<VersionPage>);
+
+/// There is no page.
+const ABSENT: *mut VersionPage = std::ptr::dangling_mut();
 
 /// The facts.
 #[derive(Default)]
@@ -90,7 +99,40 @@ impl Before {
 
 impl Pages {
     pub(crate) fn new(servers: usize) -> Pages {
-        Pages((0..servers).map(|_| OnceLock::new()).collect())
+        Pages((0..servers).map(|_| Page(AtomicPtr::default())).collect())
+    }
+}
+
+impl Page {
+    fn get(&self) -> Option<&VersionPage> {
+        let page = self.0.load(Ordering::Acquire);
+        // SAFETY: from Box::into_raw, freed only when `self` is dropped.
+        (!page.is_null() && page != ABSENT).then(|| unsafe { &*page })
+    }
+
+    /// Fills it in, unless another thread was faster.
+    fn set(&self, page: Option<VersionPage>) {
+        let new = page.map_or(ABSENT, |page| Box::into_raw(Box::new(page)));
+        let null = std::ptr::null_mut();
+        let lost = self.0.compare_exchange(null, new, Ordering::AcqRel, Ordering::Relaxed).is_err();
+        if lost && new != ABSENT {
+            // SAFETY: not installed, so nobody else has it.
+            drop(unsafe { Box::from_raw(new) });
+        }
+    }
+
+    fn is_known(&self) -> bool {
+        !self.0.load(Ordering::Acquire).is_null()
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        let page = *self.0.get_mut();
+        if !page.is_null() && page != ABSENT {
+            // SAFETY: from Box::into_raw; `&mut self` excludes users.
+            drop(unsafe { Box::from_raw(page) });
+        }
     }
 }
 
@@ -114,11 +156,16 @@ impl Facts {
 
 impl Client {
     fn page(&self, server: ServerId) -> Option<&VersionPage> {
-        let page = self.pages().0.get(usize::from(server.0))?.get_or_init(|| {
-            let here = self.map().server(server).is_some_and(|s| s.node == self.node());
-            (here && self.local_access).then(|| VersionPage::attach(self.node_dir(), server).ok()).flatten()
-        });
-        page.as_ref().filter(|page| page.is_live())
+        let page = self.pages().0.get(usize::from(server.0))?.get()?;
+        (page.is_live() && !self.table().is_down(server)).then_some(page)
+    }
+
+    /// Asks a server of this node for its page, once. With no lock held: answers may take some.
+    #[cold]
+    fn fetch_page(&self, server: ServerId, page: &Page) {
+        let here = self.map().server(server).is_some_and(|s| s.node == self.node());
+        let memory = if here && self.local_access { self.node_memory(server) } else { None };
+        page.set(memory.and_then(|memory| VersionPage::attach(memory.as_fd()).ok()));
     }
 
     pub(crate) fn seen(&self, shard: ShardId) -> Option<u64> {
@@ -128,6 +175,11 @@ impl Client {
     /// To be called before a question to a shard whose answer is to be kept. `None`: it cannot be.
     pub(crate) fn before(&self, shard: ShardId) -> Option<Before> {
         let server = self.map().primary(shard);
+        if let Some(page) = self.pages().0.get(usize::from(server.0))
+            && !page.is_known()
+        {
+            self.fetch_page(server, page);
+        }
         let page = self.page(server)?;
         Some(Before { shard, server, total: page.total(), seen: page.shard(shard) })
     }

@@ -10,12 +10,14 @@ use crate::error::DaemonError;
 use crate::links::{Around, Links};
 use crate::serve;
 use crate::tether::Tether;
-use bivouac_layout::{Epoch, Map, NodeId, ServerId, ServerState, ShardId};
+use crate::vigil::Vigil;
+use bivouac_layout::{Epoch, Map, NodeId, ShardId};
 use bivouac_meta::{Caller, MetaStore, Observer, Options};
 use bivouac_node::VersionPage;
 use bivouac_proto::auth::{Credentials, Hello, Key, Role, Welcome};
 use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
 use bivouac_proto::meta::MetaRequest;
+use bivouac_proto::node::NodeRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Refusal, Reply, Request};
 use bivouac_transport::{Parting, PeerInfo, Responder, Service};
@@ -36,12 +38,14 @@ pub(crate) struct Daemon {
     boot: u64,
     counters: Counters,
     pub(crate) ending: Arc<Ending>,
+    /// What the processes of the node map of this server, and what keeps it live.
+    page: OnceLock<(Arc<VersionPage>, Vigil)>,
     /// Only where the deployment ends with a `run`.
     pub(crate) tether: Option<Tether>,
 }
 
 /// The version page as the metadata store's observer.
-struct Page(VersionPage);
+struct Page(Arc<VersionPage>);
 
 impl Observer for Page {
     fn changed(&self, shard: ShardId) {
@@ -126,6 +130,7 @@ impl Daemon {
             links,
             agent,
             meta: OnceLock::new(),
+            page: OnceLock::new(),
             controller: OnceLock::new(),
             begun: AtomicBool::new(false),
             installing: Mutex::default(),
@@ -252,8 +257,8 @@ impl Daemon {
             self.begin(map)?;
             self.begun.store(true, Ordering::Release);
         }
-        if self.agent.is_some() {
-            self.retire_pages(map);
+        if let Some(agent) = &self.agent {
+            agent.note_servers(map, self.config.node);
         }
         self.links.learn(map.clone());
         Ok(())
@@ -266,8 +271,7 @@ impl Daemon {
             };
             // The store asks for the map from its first moment on.
             self.links.learn(map.clone());
-            let options =
-                Options { observer: self.version_page(server.id), ..Options::new(self.config.deployment) };
+            let options = Options { observer: self.version_page(), ..Options::new(self.config.deployment) };
             let store = MetaStore::open(&storage.join("meta"), options, Around(self.links.clone())).map_err(
                 |error| {
                     tracing::error!(%error, "the metadata store does not open");
@@ -298,10 +302,16 @@ impl Daemon {
     }
 
     /// The page that tells the processes of this node what has changed. Without one they ask, each time.
-    fn version_page(&self, server: ServerId) -> Option<Arc<dyn Observer>> {
-        let directory = self.node_dir();
-        match VersionPage::create(directory.as_bytes(), server) {
-            Ok(page) => Some(Arc::new(Page(page))),
+    fn version_page(&self) -> Option<Arc<dyn Observer>> {
+        let made = VersionPage::create().map_err(std::io::Error::other).and_then(|page| {
+            let page = Arc::new(page);
+            Ok((page.clone(), Vigil::begin(page)?))
+        });
+        match made {
+            Ok((page, vigil)) => {
+                let _ = self.page.set((page.clone(), vigil));
+                Some(Arc::new(Page(page)))
+            }
             Err(error) => {
                 tracing::warn!(%error, "the processes of this node cannot keep what they read of the metadata");
                 None
@@ -309,16 +319,15 @@ impl Daemon {
         }
     }
 
-    fn node_dir(&self) -> String {
-        let run_dir = bivouac_node::place::find(self.config.uid, &self.config.name).unwrap_or_default();
-        bivouac_node::node_dir(&run_dir, self.config.node)
-    }
-
-    /// A server of this node that is down cannot say so itself.
-    fn retire_pages(&self, map: &Map) {
-        let here = map.servers.iter().filter(|s| s.node == self.config.node && s.state != ServerState::Up);
-        for server in here {
-            VersionPage::retire_at(self.node_dir().as_bytes(), server.id);
+    /// Hands out memory that the processes of this node share.
+    fn share(&self, request: NodeRequest, reply: &mut Responder<'_>) {
+        let descriptor = match request {
+            NodeRequest::Table => self.agent.as_ref().and_then(|agent| agent.table()),
+            NodeRequest::Versions => self.page.get().and_then(|(page, _)| page.descriptor()),
+        };
+        match descriptor {
+            Some(descriptor) => reply.ok_descriptor(&Reply::Done, descriptor),
+            None => reply.fail(&Errno::NOENT.into()),
         }
     }
 
@@ -404,6 +413,7 @@ impl Service for Daemon {
                     .map_err(Failure::Errno),
                 _ => Err(Errno::OPNOTSUPP.into()),
             },
+            (Request::Node(request), Role::Client { .. }) => return self.share(*request, reply),
             (Request::Control(request), Role::Control) => {
                 self.note_control(session, request);
                 self.control(&mut session.control, request)

@@ -20,7 +20,7 @@ fn try_connect(server: &Server, byte: u8, deployment: u64, role: Role) -> Result
 fn tcp_of(server: &Server) -> SocketAddr {
     match &server.local_addrs()[1] {
         Endpoint::Tcp(address) => *address,
-        Endpoint::Unix(_) => unreachable!(),
+        Endpoint::Unix(_) | Endpoint::Node(_) => unreachable!(),
     }
 }
 

@@ -27,7 +27,7 @@ fn with(options: ServerOptions) -> Server {
 fn tcp_of(server: &Server) -> SocketAddr {
     match &server.local_addrs()[1] {
         Endpoint::Tcp(address) => *address,
-        Endpoint::Unix(_) => unreachable!(),
+        Endpoint::Unix(_) | Endpoint::Node(_) => unreachable!(),
     }
 }
 
