@@ -235,3 +235,110 @@ fn no_daemon_outlives_a_run_that_was_killed_after_its_controller() {
     });
     site.assert_nothing_left(&name, &pids);
 }
+
+/// A program that makes all kinds of calls for some seconds; any error number will do.
+const WORKER: &str = "
+import os, random, sys, time
+os.chdir('/bivouac')
+end = time.time() + 8
+def attempt(call, *arguments):
+    try: return call(*arguments)
+    except (OSError, ValueError): return None
+names = ['f%d' % i for i in range(8)]
+held = []
+while time.time() < end:
+    name = random.choice(names)
+    fd = attempt(os.open, name, random.choice([os.O_RDONLY, os.O_RDWR | os.O_CREAT, os.O_WRONLY | os.O_APPEND | os.O_CREAT]))
+    if fd is not None: held.append(fd)
+    for fd in random.sample(held, min(3, len(held))):
+        attempt(os.write, fd, b'x' * random.choice([1, 5000]))
+        attempt(os.lseek, fd, random.choice([0, 100, 1 << 40]), random.choice([0, 1, 2]))
+        attempt(os.read, fd, 4096)
+        attempt(os.fstat, fd)
+        other = attempt(os.dup, fd)
+        if other is not None: held.append(other)
+    attempt(os.listdir, '.')
+    attempt(os.stat, name)
+    if random.random() < 0.05:
+        child = os.fork()
+        if child == 0:
+            for fd in held: attempt(os.pread, fd, 10, 0)
+            os._exit(0)
+        os.waitpid(child, 0)
+    while len(held) > 20: attempt(os.close, held.pop(random.randrange(len(held))))
+print('done', flush=True)
+os._exit(0)
+";
+
+/// A program that writes over the table, from an offset on, while it uses it itself.
+const SPOILER: &str = "
+import ctypes, os, random, sys, time
+os.stat('/bivouac')
+begin = int(sys.argv[1])
+[line] = [line for line in open('/proc/self/maps') if 'bivouac-opens' in line]
+start, end = (int(part, 16) for part in line.split()[0].split('-'))
+until = time.time() + 5
+rounds = 0
+while time.time() < until:
+    for at in range(start + begin, end, 1 << 16):
+        piece = min(1 << 16, end - at)
+        ctypes.memmove(at, random.choice([os.urandom(piece), b'\\0' * piece, b'\\xff' * piece, b'\\1' * piece]), piece)
+    rounds += 1
+    try: os.close(os.open('/bivouac/f0', os.O_RDWR))
+    except OSError: pass
+print('spoilt' if rounds > 3 else rounds, flush=True)
+os._exit(0)
+";
+
+#[test]
+fn noise_in_what_a_nodes_processes_share_ends_no_program_and_makes_none_wait() {
+    let site = Site::new("noise");
+    std::fs::write(site.path("worker.py"), WORKER).expect("written");
+    std::fs::write(site.path("spoiler.py"), SPOILER).expect("written");
+    // Everything but the table's beginning, and everything.
+    for begin in [4096, 0] {
+        let name = site.up(2);
+        let script = format!(
+            "cd {}; for i in 1 2 3; do timeout -s KILL 100 python3 -B worker.py & pids=\"$pids $!\"; done; sleep 2
+            timeout -s KILL 100 python3 -B spoiler.py {begin}; for p in $pids; do wait $p; echo $?; done",
+            site.path("").display()
+        );
+        let begun = Instant::now();
+        let out = site.sh(&name, &script).ok();
+        let mut lines: Vec<&str> = out.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(lines, ["0", "0", "0", "done", "done", "done", "spoilt"], "{out}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+        assert_eq!(site.status(&name)["state"], "running");
+        site.bivouac(["down", &name]).ok();
+    }
+}
+
+#[test]
+fn nothing_that_a_nodes_processes_have_mapped_can_be_cut() {
+    let site = Site::new("cut");
+    let name = site.up(2);
+    let script = r#"
+import os, subprocess, sys
+held = open('/bivouac/f', 'w+'); held.write('here'); held.flush(); os.stat('/bivouac/f')
+tried = 0
+def cut(path):
+    global tried
+    tried += 1
+    try: os.truncate(path, 0)
+    except OSError: pass
+for pid in sys.argv[2:]:
+    for fd in os.listdir('/proc/%s/fd' % pid):
+        if 'bivouac-' in os.readlink('/proc/%s/fd/%s' % (pid, fd)): cut('/proc/%s/fd/%s' % (pid, fd))
+for directory, _, files in os.walk(sys.argv[1]):
+    for name in files:
+        if 'node-' in directory: cut(os.path.join(directory, name))
+print(tried, os.pread(held.fileno(), 9, 0), os.stat('/bivouac/f').st_size, len(os.listdir('/bivouac')))
+print(subprocess.run(['cat', '/bivouac/f'], capture_output=True).stdout)
+"#;
+    let daemons: Vec<String> = site.daemons(&name).iter().map(|(_, pid)| pid.to_string()).collect();
+    let run = run_dir(&name);
+    let command = format!("python3 -B - {} {} <<'END'{script}END", run.display(), daemons.join(" "));
+    // The table, and two version pages.
+    assert_eq!(site.sh(&name, &command).ok(), "3 b'here' 4 1\nb'here'\n");
+}

@@ -137,7 +137,7 @@ fn serve() -> ExitCode {
     traces::forget(&run_dir, &label);
     tracing::info!("stopped");
     if config.controller || end == End::Deserted {
-        let done = down::after_lifeline(&config.deployment_dir, config.deployment);
+        let done = down::after_lifeline(&config);
         if !done && end == End::Deserted {
             down::after_desertion(&config);
         }

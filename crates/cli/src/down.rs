@@ -7,7 +7,7 @@
 
 use crate::daemon::cleanup;
 use crate::error::Error;
-use crate::home::{Directory, Home, LauncherKind, Lock, Record, State, uid};
+use crate::home::{Directory, Home, LauncherKind, Lock, RECORD, Record, State, uid};
 use crate::launch::{self, CleanupOrder};
 use crate::signals;
 use bivouac_daemon::DaemonConfig;
@@ -15,7 +15,6 @@ use bivouac_daemon::controller::ControlLink;
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::ControlRequest;
 use bivouac_transport::Endpoint;
-use std::path::Path;
 use std::time::Duration;
 
 /// How long daemons that were asked may take to end.
@@ -145,14 +144,19 @@ fn not_clean(host: &str, name: &str, error: Error) -> Error {
 }
 
 /// What a daemon does that has ended although nobody took the deployment down: if the `run` that made it is gone, nobody
-/// else cleans up. `false`: the deployment's directory is not on this machine (or gone already).
-pub fn after_lifeline(deployment_dir: &Path, deployment: u64) -> bool {
-    let Some(name) = deployment_dir.file_name().and_then(|n| n.to_str()) else {
+/// else cleans up. `false`: the deployment was not started from this machine (or has gone already).
+pub fn after_lifeline(config: &DaemonConfig) -> bool {
+    let Some(name) = config.deployment_dir.file_name().and_then(|n| n.to_str()) else {
         return false;
     };
-    let directory = Directory { name: name.to_owned(), path: deployment_dir.to_owned() };
+    let directory = Directory { name: name.to_owned(), path: config.deployment_dir.clone() };
     let Ok(record) = directory.load() else { return false };
-    if !record.ephemeral || record.deployment != deployment {
+    if !record.ephemeral || record.deployment != config.deployment {
+        return false;
+    }
+    // Home directories may be shared: only where `run` was are the record's local processes and paths those of this machine.
+    let own = record.daemons.iter().find(|daemon| daemon.node == config.node);
+    if own.is_none_or(|daemon| daemon.launcher == LauncherKind::Ssh) {
         return false;
     }
     // A command, or another daemon, that holds the lock is about to do it.
@@ -163,9 +167,11 @@ pub fn after_lifeline(deployment_dir: &Path, deployment: u64) -> bool {
     true
 }
 
-/// What a daemon does on a host that does not have the deployment's directory, when it has found itself deserted: others here have, too,
+/// What a daemon does on a host that the deployment was not started from, when it has found itself deserted: others here have, too,
 /// and what those left that were killed before is removed.
 pub fn after_desertion(config: &DaemonConfig) {
+    // Logs in a shared home go with the deployment's directory.
+    let shared = config.deployment_dir.join(RECORD).exists();
     let order = CleanupOrder {
         name: config.name.clone(),
         deployment: config.deployment,
@@ -174,7 +180,7 @@ pub fn after_desertion(config: &DaemonConfig) {
         grace_ms: DESERTED_GRACE.as_millis() as u64,
         processes: Vec::new(),
         storage: Vec::new(),
-        logs: vec![config.log_file.clone()],
+        logs: if shared { Vec::new() } else { vec![config.log_file.clone()] },
     };
     if let Err(error) = cleanup::clean(&order) {
         tracing::error!(%error, "not everything could be removed");

@@ -22,7 +22,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-const RECORD: &str = "daemons.json";
+/// Name of the record's file.
+pub const RECORD: &str = "daemons.json";
 const KEY: &str = "key";
 const LOCK: &str = "lock";
 const LOGS: &str = "logs";

@@ -17,8 +17,11 @@ use crate::session::Client;
 use bivouac_layout::{Ino, ServerId, ShardId, namespace};
 use bivouac_node::{TrafficPage, VersionPage};
 use bivouac_proto::attr::{Attr, DirEntry, FileKind, Store};
+use bivouac_proto::node::NodeRequest;
+use rustix::fd::AsFd;
 use std::collections::HashMap;
-use std::sync::{OnceLock, RwLock};
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Facts of each kind before they are all forgotten.
 const KEPT: usize = 1 << 17;
@@ -26,11 +29,15 @@ const KEPT: usize = 1 << 17;
 /// The permission to look names up.
 const SEARCH: u32 = 1;
 
-/// What this node's servers share with its processes: the version pages to read, and the counters of direct accesses.
+/// What this node's servers share with its processes, by server number: the version pages to read, and the counters of direct accesses.
 pub(crate) struct Pages {
-    versions: Box<[OnceLock<Option<VersionPage>>]>,
-    traffic: Box<[OnceLock<Option<TrafficPage>>]>,
+    versions: Box<[Shared<VersionPage>]>,
+    traffic: Box<[Shared<TrafficPage>]>,
 }
+
+/// A server's page as far as it is known: null before it was asked for, [`Shared::ABSENT`] where there is none, or from `Box::into_raw`. (Not a
+/// `OnceLock`: a child that is forked while another thread fills that in would wait for ever.)
+struct Shared<T>(AtomicPtr<T>);
 
 /// The facts.
 #[derive(Default)]
@@ -98,8 +105,44 @@ impl Before {
 impl Pages {
     pub(crate) fn new(servers: usize) -> Pages {
         Pages {
-            versions: (0..servers).map(|_| OnceLock::new()).collect(),
-            traffic: (0..servers).map(|_| OnceLock::new()).collect(),
+            versions: (0..servers).map(|_| Shared(AtomicPtr::default())).collect(),
+            traffic: (0..servers).map(|_| Shared(AtomicPtr::default())).collect(),
+        }
+    }
+}
+
+impl<T> Shared<T> {
+    /// There is no page.
+    const ABSENT: *mut T = std::ptr::dangling_mut();
+
+    fn get(&self) -> Option<&T> {
+        let page = self.0.load(Ordering::Acquire);
+        // SAFETY: from Box::into_raw, freed only when `self` is dropped.
+        (!page.is_null() && page != Shared::ABSENT).then(|| unsafe { &*page })
+    }
+
+    /// Fills it in, unless another thread was faster.
+    fn set(&self, page: Option<T>) {
+        let new = page.map_or(Shared::ABSENT, |page| Box::into_raw(Box::new(page)));
+        let null = std::ptr::null_mut();
+        let lost = self.0.compare_exchange(null, new, Ordering::AcqRel, Ordering::Relaxed).is_err();
+        if lost && new != Shared::ABSENT {
+            // SAFETY: not installed, so nobody else has it.
+            drop(unsafe { Box::from_raw(new) });
+        }
+    }
+
+    fn is_known(&self) -> bool {
+        !self.0.load(Ordering::Acquire).is_null()
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        let page = *self.0.get_mut();
+        if !page.is_null() && page != Shared::ABSENT {
+            // SAFETY: from Box::into_raw; `&mut self` excludes users.
+            drop(unsafe { Box::from_raw(page) });
         }
     }
 }
@@ -134,17 +177,32 @@ impl Facts {
 
 impl Client {
     pub(crate) fn page(&self, server: ServerId) -> Option<&VersionPage> {
-        let page = self.pages().versions.get(usize::from(server.0))?.get_or_init(|| {
-            let here = self.map().server(server).is_some_and(|s| s.node == self.node());
-            (here && self.local_access).then(|| VersionPage::attach(self.node_dir(), server).ok()).flatten()
-        });
-        page.as_ref().filter(|page| page.is_live())
+        let page = self.pages().versions.get(usize::from(server.0))?.get()?;
+        (page.is_live() && !self.table().is_down(server)).then_some(page)
+    }
+
+    /// Asks a server of this node for its page, once. With no lock held: answers may take some.
+    #[cold]
+    fn fetch_page(&self, server: ServerId, page: &Shared<VersionPage>) {
+        let here = self.map().server(server).is_some_and(|s| s.node == self.node());
+        let memory =
+            if here && self.local_access { self.node_memory(server, NodeRequest::Versions) } else { None };
+        page.set(memory.and_then(|memory| VersionPage::attach(memory.as_fd()).ok()));
     }
 
     /// Where direct accesses to the sub-files of a server of this node are counted.
     pub(crate) fn traffic(&self, server: ServerId) -> Option<&TrafficPage> {
-        let attach = || TrafficPage::attach(self.node_dir(), server).ok();
-        self.pages().traffic.get(usize::from(server.0))?.get_or_init(attach).as_ref()
+        self.pages().traffic.get(usize::from(server.0))?.get()
+    }
+
+    /// Asks a server of this node for its counters, once: it has just passed a sub-file.
+    pub(crate) fn fetch_traffic(&self, server: ServerId) {
+        if let Some(page) = self.pages().traffic.get(usize::from(server.0))
+            && !page.is_known()
+        {
+            let memory = self.node_memory(server, NodeRequest::Traffic);
+            page.set(memory.and_then(|memory| TrafficPage::attach(memory.as_fd()).ok()));
+        }
     }
 
     pub(crate) fn seen(&self, shard: ShardId) -> Option<u64> {
@@ -154,6 +212,11 @@ impl Client {
     /// To be called before a question to a shard whose answer is to be kept. `None`: it cannot be.
     pub(crate) fn before(&self, shard: ShardId) -> Option<Before> {
         let server = self.map().primary(shard);
+        if let Some(page) = self.pages().versions.get(usize::from(server.0))
+            && !page.is_known()
+        {
+            self.fetch_page(server, page);
+        }
         let page = self.page(server)?;
         // What is forgotten for moves that were not heard of is forgotten now, and not what the answer brings.
         self.catch_up(server);

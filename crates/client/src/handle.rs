@@ -14,7 +14,7 @@ use crate::session::Client;
 use bivouac_layout::{FileLayout, Ino};
 use bivouac_node::Fd;
 use bivouac_node::release::monotonic;
-use bivouac_node::{Slot, SlotId};
+use bivouac_node::{OffsetGuard, Slot, SlotId};
 use bivouac_proto::attr::{Attr, FILE_MAX, Store};
 use bivouac_proto::data::{DataReply, DataRequest, Fallocate};
 use bivouac_proto::header::MAX_PAYLOAD;
@@ -135,6 +135,11 @@ impl Handle {
         self.client.table().slot(self.id).ok_or(Errno::BADF)
     }
 
+    /// Takes the lock on the shared offset.
+    pub(crate) fn lock_offset(&self, slot: &'static Slot) -> Result<OffsetGuard<'static>, Errno> {
+        self.client.table().lock_offset(slot).map_err(|error| Errno(error.raw_errno() as u16))
+    }
+
     pub(crate) fn open_id(&self) -> OpenId {
         OpenId { agent: self.client.agent_number(), slot: self.id.index, incarnation: self.id.incarnation }
     }
@@ -197,7 +202,7 @@ impl Handle {
     /// Reads at the shared offset and moves it.
     pub fn read(&self, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         let slot = self.readable()?;
-        let _guard = self.client().table().lock_offset(slot);
+        let _guard = self.lock_offset(slot)?;
         let offset = slot.offset.load(Ordering::Relaxed);
         let count = self.read_at(offset, into)?;
         slot.offset.store(offset + count as u64, Ordering::Relaxed);
@@ -286,7 +291,7 @@ impl Handle {
     /// Writes at the shared offset (at the end, when it appends) and moves it.
     pub fn write(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let slot = self.writable()?;
-        let _guard = self.client().table().lock_offset(slot);
+        let _guard = self.lock_offset(slot)?;
         if slot.flags.load(Ordering::Relaxed) as i32 & libc::O_APPEND != 0 {
             let (end, count) = self.append(slot, from)?;
             slot.offset.store(end, Ordering::Relaxed);
@@ -366,7 +371,7 @@ impl Handle {
     /// Appends, whatever the description's flags say (`RWF_APPEND`); with `follow` the shared offset goes along.
     pub fn append_once(&self, from: &[IoSlice<'_>], follow: bool) -> Result<usize, Errno> {
         let slot = self.writable()?;
-        let _guard = self.client().table().lock_offset(slot);
+        let _guard = self.lock_offset(slot)?;
         let (end, count) = self.append(slot, from)?;
         if follow {
             slot.offset.store(end, Ordering::Relaxed);
@@ -416,7 +421,7 @@ impl Handle {
     /// Moves the shared offset. `whence` as for `lseek(2)`; a directory's offsets are cookies.
     pub fn seek(&self, offset: i64, whence: i32) -> Result<u64, Errno> {
         let slot = self.usable()?;
-        let _guard = self.client().table().lock_offset(slot);
+        let _guard = self.lock_offset(slot)?;
         let base = match whence {
             libc::SEEK_SET => 0,
             libc::SEEK_CUR => slot.offset.load(Ordering::Relaxed) as i64,

@@ -80,7 +80,7 @@ impl Handle {
         if !self.is_directory() {
             return Err(Errno::NOTDIR);
         }
-        let _guard = self.client().table().lock_offset(slot);
+        let _guard = self.lock_offset(slot)?;
         let mut after = slot.offset.load(Ordering::Relaxed);
         let mut entries = Vec::new();
         let mut end = false;

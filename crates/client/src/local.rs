@@ -82,6 +82,7 @@ impl Place {
                 return None;
             }
         };
+        client.fetch_traffic(server);
         let passed = Box::into_raw(Box::new(Hidden::new(fd)));
         let installed = match self.passed.compare_exchange(
             std::ptr::null_mut(),

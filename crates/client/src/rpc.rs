@@ -13,6 +13,7 @@ use bivouac_node::Fd;
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::NO_REPLY;
 use bivouac_proto::meta::{MetaReply, MetaRequest};
+use bivouac_proto::node::NodeRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Refusal, Reply, Request, RequestId, Status};
 use bivouac_transport::{Answer, Connection, Exchange, Outgoing, TransportError, exchange};
@@ -206,6 +207,13 @@ impl Client {
             Reply::Done => Ok((DataReply::Done, received.payload_len, received.fd)),
             _ => Err(Errno::PROTO),
         }
+    }
+
+    /// A descriptor of memory that a server of this node shares with its processes.
+    pub(crate) fn node_memory(&self, server: ServerId, which: NodeRequest) -> Option<Fd> {
+        let mut body = Vec::with_capacity(8);
+        bivouac_proto::encode(&Request::Node(which), &mut body);
+        self.call(To::Server(server, ShardId(0)), &body, &[], &mut [], None).ok()?.fd
     }
 
     /// Sends a request to the metadata for which no answer is awaited. Lost with a lost connection.

@@ -16,12 +16,14 @@ use crate::moves::Heard;
 use crate::paths::Paths;
 use bivouac_layout::{Ino, Map, NodeId, ServerId};
 use bivouac_node::file::FileError;
-use bivouac_node::{Environment, OpenTable, SlotId};
+use bivouac_node::{Environment, Fd, OpenTable, SlotId};
 use bivouac_proto::agent::{AgentReply, AgentRequest};
 use bivouac_proto::auth::{ANY_DEPLOYMENT, Credentials, KEY_LEN, Key, Role};
 use bivouac_proto::meta::LockOwner;
+use bivouac_proto::node::NodeRequest;
 use bivouac_proto::{Errno, Header, Kind, Reply, Request};
 use bivouac_transport::{ConnectOptions, Connection, Endpoint, Outgoing, TransportError};
+use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -99,7 +101,12 @@ impl Client {
             return Err(answer());
         }
         let pools = usize::from(map.servers.last().map_or(0, |s| s.id.0)) + 1;
-        let table = OpenTable::attach(run_dir.as_bytes())?;
+        let table = match ask(&mut link, &Request::Node(NodeRequest::Table)).map_err(agent_error)? {
+            (Some(Reply::Done), Some(descriptor)) => {
+                OpenTable::attach(run_dir.as_bytes(), descriptor.as_fd())?
+            }
+            _ => return Err(answer()),
+        };
         let client = Client {
             environment: environment.clone(),
             key,
@@ -445,14 +452,20 @@ fn attach_request() -> AgentRequest {
 
 /// One question to the agent; `None` for an answer of another kind.
 fn ask_agent(link: &mut Link, request: &AgentRequest) -> Result<Option<AgentReply>, TransportError> {
-    let mut body = Vec::with_capacity(64);
-    bivouac_proto::encode(&Request::Agent(request.clone()), &mut body);
-    let outgoing = Outgoing { before: &[], header: Header::new(Kind::Request), body: &body, payload: &[] };
-    let answer = link.connection.call(&outgoing, &mut [])?;
-    match bivouac_proto::decode(answer.body) {
-        Ok(Reply::Agent(reply)) if answer.header.status == bivouac_proto::Status::OK => Ok(Some(reply)),
+    match ask(link, &Request::Agent(request.clone()))?.0 {
+        Some(Reply::Agent(reply)) => Ok(Some(reply)),
         _ => Ok(None),
     }
+}
+
+/// One question on a connection to the agent: the answer, and the descriptor that came with it. `None` for a refusal.
+fn ask(link: &mut Link, request: &Request<'_>) -> Result<(Option<Reply>, Option<Fd>), TransportError> {
+    let mut body = Vec::with_capacity(64);
+    bivouac_proto::encode(request, &mut body);
+    let outgoing = Outgoing { before: &[], header: Header::new(Kind::Request), body: &body, payload: &[] };
+    let answer = link.connection.call(&outgoing, &mut [])?;
+    let reply = bivouac_proto::decode(answer.body).ok();
+    Ok((reply.filter(|_| answer.header.status == bivouac_proto::Status::OK), answer.fd))
 }
 
 /// The key, from the file that the environment names. The environment may come from another node, where the deployment's

@@ -8,14 +8,15 @@
 use crate::error::DaemonError;
 use crate::links::Links;
 use crate::run_dir::RunDir;
-use bivouac_layout::ServerId;
+use bivouac_layout::map::ServerState;
+use bivouac_layout::{Map, NodeId, ServerId};
 use bivouac_node::OpenTable;
 use bivouac_node::release::release;
 use bivouac_proto::Errno;
 use bivouac_proto::agent::{AgentReply, AgentRequest};
 use bivouac_proto::meta::MetaRequest;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::fd::OwnedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -124,7 +125,7 @@ impl Agent {
     pub(crate) fn serve(
         &self,
         pid: u32,
-        node: bivouac_layout::NodeId,
+        node: NodeId,
         request: &AgentRequest,
     ) -> Result<Option<AgentReply>, Errno> {
         let shared = &self.shared;
@@ -148,6 +149,18 @@ impl Agent {
                 process.locks.insert(*server);
                 Ok(None)
             }
+        }
+    }
+
+    /// The table of open descriptions, for processes that attach.
+    pub(crate) fn table(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.table.descriptor()
+    }
+
+    /// Shows the processes of the node which of its servers are down: such a server cannot say so itself.
+    pub(crate) fn note_servers(&self, map: &Map, node: NodeId) {
+        for server in map.servers.iter().filter(|server| server.node == node) {
+            self.shared.table.set_down(server.id, server.state != ServerState::Up);
         }
     }
 

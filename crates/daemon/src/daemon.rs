@@ -11,12 +11,14 @@ use crate::links::{Around, Links};
 use crate::order::{Order, Turn};
 use crate::serve;
 use crate::tether::Tether;
-use bivouac_layout::{Epoch, Ino, Map, NodeId, ServerId, ServerState, ShardId};
+use crate::vigil::Vigil;
+use bivouac_layout::{Epoch, Ino, Map, NodeId, ShardId};
 use bivouac_meta::{Caller, MetaStore, Observer, Options, Replayed};
 use bivouac_node::{TrafficPage, VersionPage};
 use bivouac_proto::auth::{Credentials, Hello, Key, Role, Welcome};
 use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
 use bivouac_proto::meta::MetaRequest;
+use bivouac_proto::node::NodeRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Refusal, Reply, Request};
 use bivouac_transport::{Parting, PeerInfo, Responder, Service};
@@ -43,15 +45,17 @@ pub(crate) struct Daemon {
     boot: u64,
     counters: Counters,
     order: Order,
-    /// What the processes of this node do to this server's sub-files, and what it was when this daemon began.
-    traffic: OnceLock<(TrafficPage, (u64, u64))>,
+    /// What the processes of this node do to this server's sub-files.
+    traffic: OnceLock<TrafficPage>,
     pub(crate) ending: Arc<Ending>,
+    /// What the processes of the node map of this server, and what keeps it live.
+    page: OnceLock<(Arc<VersionPage>, Vigil)>,
     /// Only where the deployment ends with a `run`.
     pub(crate) tether: Option<Tether>,
 }
 
 /// The version page as the metadata store's observer.
-struct Page(VersionPage);
+struct Page(Arc<VersionPage>);
 
 impl Observer for Page {
     fn changed(&self, shard: ShardId) {
@@ -142,6 +146,7 @@ impl Daemon {
             links,
             agent,
             meta: OnceLock::new(),
+            page: OnceLock::new(),
             controller: OnceLock::new(),
             begun: AtomicBool::new(false),
             installing: Mutex::default(),
@@ -283,8 +288,8 @@ impl Daemon {
             self.begin(map)?;
             self.begun.store(true, Ordering::Release);
         }
-        if self.agent.is_some() {
-            self.retire_pages(map);
+        if let Some(agent) = &self.agent {
+            agent.note_servers(map, self.config.node);
         }
         self.links.learn(map.clone());
         Ok(())
@@ -296,16 +301,12 @@ impl Daemon {
             let replayed = replayed.ok_or(InstallError::Map("this server has no storage"))?;
             // The store asks for the map from its first moment on.
             self.links.learn(map.clone());
-            let options =
-                Options { observer: self.version_page(server.id), ..Options::new(self.config.deployment) };
+            let options = Options { observer: self.version_page(), ..Options::new(self.config.deployment) };
             let store = replayed.serve(options, Around::new(self.links.clone(), server.id))?;
             store.adopt(map.shards_of(server.id)).map_err(InstallError::Adopt)?;
             let _ = self.meta.set(store);
-            match TrafficPage::attach(self.node_dir().as_bytes(), server.id) {
-                Ok(page) => {
-                    let before = page.totals();
-                    let _ = self.traffic.set((page, before));
-                }
+            match TrafficPage::create() {
+                Ok(page) => drop(self.traffic.set(page)),
                 Err(error) => {
                     tracing::warn!(%error, "direct accesses of this node's processes are not counted")
                 }
@@ -328,10 +329,16 @@ impl Daemon {
     }
 
     /// The page that tells the processes of this node what has changed. Without one they ask, each time.
-    fn version_page(&self, server: ServerId) -> Option<Arc<dyn Observer>> {
-        let directory = self.node_dir();
-        match VersionPage::create(directory.as_bytes(), server) {
-            Ok(page) => Some(Arc::new(Page(page))),
+    fn version_page(&self) -> Option<Arc<dyn Observer>> {
+        let made = VersionPage::create().map_err(std::io::Error::other).and_then(|page| {
+            let page = Arc::new(page);
+            Ok((page.clone(), Vigil::begin(page)?))
+        });
+        match made {
+            Ok((page, vigil)) => {
+                let _ = self.page.set((page.clone(), vigil));
+                Some(Arc::new(Page(page)))
+            }
             Err(error) => {
                 tracing::warn!(%error, "the processes of this node cannot keep what they read of the metadata");
                 None
@@ -339,26 +346,23 @@ impl Daemon {
         }
     }
 
-    fn node_dir(&self) -> String {
-        let run_dir = bivouac_node::place::find(self.config.uid, &self.config.name).unwrap_or_default();
-        bivouac_node::node_dir(&run_dir, self.config.node)
-    }
-
-    /// A server of this node that is down cannot say so itself.
-    fn retire_pages(&self, map: &Map) {
-        let here = map.servers.iter().filter(|s| s.node == self.config.node && s.state != ServerState::Up);
-        for server in here {
-            VersionPage::retire_at(self.node_dir().as_bytes(), server.id);
+    /// Hands out memory that the processes of this node share.
+    fn share(&self, request: NodeRequest, reply: &mut Responder<'_>) {
+        let descriptor = match request {
+            NodeRequest::Table => self.agent.as_ref().and_then(|agent| agent.table()),
+            NodeRequest::Versions => self.page.get().and_then(|(page, _)| page.descriptor()),
+            NodeRequest::Traffic => self.traffic.get().and_then(TrafficPage::descriptor),
+        };
+        match descriptor {
+            Some(descriptor) => reply.ok_descriptor(&Reply::Done, descriptor),
+            None => reply.fail(&Errno::NOENT.into()),
         }
     }
 
     fn stats(&self) -> Stats {
         let counts = self.meta.get().map(MetaStore::counts).unwrap_or_default();
         let space = self.links.data.as_ref().and_then(|d| d.space().ok()).unwrap_or_default();
-        let (direct_read, direct_written) = self.traffic.get().map_or((0, 0), |(page, before)| {
-            let now = page.totals();
-            (now.0.wrapping_sub(before.0), now.1.wrapping_sub(before.1))
-        });
+        let (direct_read, direct_written) = self.traffic.get().map_or((0, 0), TrafficPage::totals);
         Stats {
             inodes: counts.inodes,
             stored: self.links.data.as_ref().map_or(0, |d| d.stored()),
@@ -446,6 +450,7 @@ impl Service for Daemon {
                     .map_err(Failure::Errno),
                 _ => Err(Errno::OPNOTSUPP.into()),
             },
+            (Request::Node(request), Role::Client { .. }) => return self.share(*request, reply),
             (Request::Control(request), Role::Control) => {
                 self.note_control(session, request);
                 self.control(&mut session.control, request)

@@ -13,9 +13,12 @@ pub enum NodeError {
         /// Why it failed.
         errno: Errno,
     },
-    /// The file is not a table of open descriptions of this version.
-    #[error("the node's table of open files was made by another version of Bivouac, or is damaged")]
+    /// What is there is not what this version of Bivouac shares.
+    #[error("what the node's processes share was made by another version of Bivouac, or is damaged")]
     Format,
+    /// The table says that a process holds a lock that it cannot be holding.
+    #[error("the node's table of open files is damaged: a lock that is never released")]
+    Stuck,
     /// All slots are taken.
     #[error("the node's table of open files is full")]
     Full,
@@ -32,7 +35,7 @@ impl NodeError {
     pub fn raw_errno(self) -> i32 {
         match self {
             NodeError::System { errno, .. } => errno.raw_os_error(),
-            NodeError::Format | NodeError::NoPlace => libc::EIO,
+            NodeError::Format | NodeError::NoPlace | NodeError::Stuck => libc::EIO,
             NodeError::Full => libc::ENFILE,
             NodeError::Stale => libc::EBADF,
         }

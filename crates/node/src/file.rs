@@ -60,7 +60,7 @@ pub fn read(path: impl rustix::path::Arg, most: usize) -> Result<Vec<u8>, FileEr
             if filled > most {
                 return Err(FileError::Length);
             }
-            content.resize((filled * 2).clamp(64, most + 1), 0);
+            content.resize((filled * 2).max(64).min(most + 1), 0);
             continue;
         };
         match rustix::io::read(&file, rest) {

@@ -2,7 +2,7 @@
 //!
 //! A program that uses the file system is an ordinary process, and what belongs to its open files has to outlive
 //! it: a shell opens a file, forks, and exits while its child still writes. So the *open file descriptions* (inode,
-//! flags, offset) live in a table in shared memory, made by the node's agent and mapped by every client, and each
+//! flags, offset) live in a table in shared memory, made by the node's agent, which hands it to every client, and each
 //! description is tied to a real kernel descriptor, a *placeholder*, which the kernel itself hands on through `dup`,
 //! `fork`, `exec` and sockets. This crate is that table, and the names by which processes of a node find each other.
 //!
@@ -31,6 +31,7 @@
 //! - `boot`: which start of the machine this is.
 //! - [`process`]: who we are (cached, safe across fork) and whether another process is alive.
 //! - [`release`]: what a server is told when a description is gone.
+//! - `memory`: shared memory whose length nobody can change.
 //! - [`fd`]: descriptors that are closed without libc.
 //! - [`versions`]: [`VersionPage`], which tells what a process knows of a server of its node whether it still is so.
 //! - [`traffic`]: [`TrafficPage`], what processes read and write directly.
@@ -46,6 +47,7 @@ mod entered;
 pub mod error;
 pub mod fd;
 pub mod file;
+mod memory;
 pub mod names;
 pub mod offset;
 mod owner;

@@ -1,20 +1,30 @@
 //! The lock on a slot's offset.
 //!
-//! It lies in memory that processes share, and its owner may be killed, or leave by `siglongjmp`, at any
+//! It lies in memory that processes share, into which any of them may write by mistake, and its owner may be killed, or leave by `siglongjmp`, at any
 //! instruction. So the word says who owns it (the thread's number), waiting is bounded, and who has waited looks whether the
 //! owner is still alive: if not, the lock is taken over (from an owner of another PID namespace, after a long time). A thread that finds itself as the owner (it left by
 //! `siglongjmp`, or a signal handler reads what the interrupted code reads) goes on. What the lock protects is one
 //! number, which is valid at any moment, so nothing has to be repaired.
+//!
+//! An owner who lives is waited for, as the kernel waits for whoever reads or writes at a shared offset: a stopped process may
+//! hold it for long. But a word that was written by mistake may name somebody who lives and never held it. So after
+//! [`LONGEST`] it is an error.
 
-use crate::owner::{Fate, Since};
+use crate::error::NodeError;
+use crate::owner::{Fate, OWNER_BITS, Since};
+use crate::release::monotonic;
 use rustix::thread::futex::{self, Flags};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Somebody waits (the bits below are the owner's thread number).
 const WAITERS: u32 = 1 << 31;
 
 /// How long to wait before looking whether the owner is alive.
-const PATIENCE: rustix::thread::Timespec = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+const PATIENCE_STEP: rustix::thread::Timespec = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// Longest wait in all. Nothing that a process does under this lock lasts so long.
+const LONGEST: Duration = Duration::from_secs(600);
 
 /// A futex word. 0: free.
 #[repr(transparent)]
@@ -28,27 +38,37 @@ pub struct OffsetGuard<'a> {
 
 impl OffsetLock {
     /// Takes it for a thread; `fate` says what is known of its present owner.
-    pub fn lock(&self, owner: u32, fate: impl Fn(u32) -> Fate) -> OffsetGuard<'_> {
+    pub fn lock(&self, owner: u32, fate: impl Fn(u32) -> Fate) -> Result<OffsetGuard<'_>, NodeError> {
         if self.0.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            self.lock_contended(owner, &fate);
+            self.lock_contended(owner, &fate, LONGEST)?;
         }
-        OffsetGuard { lock: self, owner }
+        Ok(OffsetGuard { lock: self, owner })
     }
 
     #[cold]
-    fn lock_contended(&self, me: u32, fate: &dyn Fn(u32) -> Fate) {
+    fn lock_contended(
+        &self,
+        me: u32,
+        fate: &dyn Fn(u32) -> Fate,
+        longest: Duration,
+    ) -> Result<(), NodeError> {
         let mut since = Since::default();
+        let begun = monotonic();
         loop {
             let seen = self.0.load(Ordering::Relaxed);
             let holder = seen & !WAITERS;
             if holder == me {
-                return;
+                return Ok(());
             }
-            if holder == 0 {
+            if u128::from(monotonic().saturating_sub(begun)) > longest.as_nanos() {
+                return Err(NodeError::Stuck);
+            }
+            // No owner has such a number: something else was written here.
+            if holder == 0 || holder >> OWNER_BITS != 0 {
                 // Keeps the mark: others may wait too.
                 let next = me | WAITERS;
                 if self.0.compare_exchange(seen, next, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                    return;
+                    return Ok(());
                 }
                 continue;
             }
@@ -58,7 +78,7 @@ impl OffsetLock {
             {
                 continue;
             }
-            let waited = futex::wait(&self.0, Flags::empty(), marked, Some(&PATIENCE));
+            let waited = futex::wait(&self.0, Flags::empty(), marked, Some(&PATIENCE_STEP));
             let timed_out = waited == Err(rustix::io::Errno::TIMEDOUT);
             if !timed_out {
                 continue;
@@ -72,7 +92,7 @@ impl OffsetLock {
                 // Of all who notice, one wins.
                 let next = me | WAITERS;
                 if self.0.compare_exchange(marked, next, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                    return;
+                    return Ok(());
                 }
             }
         }
@@ -114,7 +134,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..5000 {
-                        let _guard = lock.lock(process::tid(), alive);
+                        let _guard = lock.lock(process::tid(), alive).unwrap();
                         // Two steps, so that a broken lock loses counts.
                         let seen = counter.load(Ordering::Relaxed);
                         std::hint::spin_loop();
@@ -130,9 +150,22 @@ mod tests {
     #[test]
     fn a_thread_that_owns_it_already_goes_on() {
         let lock = OffsetLock(AtomicU32::new(0));
-        let outer = lock.lock(process::tid(), alive);
-        drop(lock.lock(process::tid(), alive));
+        let outer = lock.lock(process::tid(), alive).unwrap();
+        drop(lock.lock(process::tid(), alive).unwrap());
         drop(outer);
         assert_eq!(lock.0.into_inner(), 0);
+    }
+
+    #[test]
+    fn a_word_that_names_nobody_is_taken_over_and_one_that_names_a_bystander_is_not_waited_for_for_ever() {
+        for noise in [1 << 30, u32::MAX, 1 << OWNER_BITS | 1] {
+            let lock = OffsetLock(AtomicU32::new(noise));
+            drop(lock.lock(process::tid(), alive).unwrap());
+        }
+        let lock = OffsetLock(AtomicU32::new(1));
+        let begun = std::time::Instant::now();
+        let stuck = lock.lock_contended(process::tid(), &alive, Duration::from_millis(100));
+        assert_eq!(stuck, Err(NodeError::Stuck));
+        assert!(begun.elapsed() < Duration::from_secs(5));
     }
 }

@@ -17,6 +17,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// How many namespaces the list has room for; processes of others are never known about.
 pub(crate) const NAMESPACES: usize = 63;
 
+/// Stands in the list for the namespace of a process that cannot tell its own (there is no `/proc`).
+const UNTOLD: u64 = u64::MAX;
+
 /// Bits of a process's or thread's number (the kernel's are at most 2^22).
 const NUMBER_BITS: u32 = 22;
 const NUMBER: u32 = (1 << NUMBER_BITS) - 1;
@@ -48,7 +51,8 @@ impl Here {
         if known as u32 == pid {
             return (known >> 32) as u32;
         }
-        let place = rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| place_of(list, stat.st_ino));
+        let namespace = rustix::fs::stat("/proc/self/ns/pid").map_or(UNTOLD, |stat| stat.st_ino);
+        let place = place_of(list, namespace);
         self.known.store(u64::from(place) << 32 | u64::from(pid), Ordering::Relaxed);
         place
     }
@@ -61,9 +65,15 @@ impl Here {
     /// What is known of an owner.
     pub fn fate(&self, list: &[AtomicU64; NAMESPACES], owner: u32) -> Fate {
         let place = owner >> NUMBER_BITS;
-        if owner == NOBODY {
+        // Who finds no place in the list has none; otherwise every owner's namespace is in it.
+        let listed = match place.checked_sub(1) {
+            Some(index) => list.get(index as usize),
+            None => list.last(),
+        };
+        let namespace = listed.map_or(0, |entry| entry.load(Ordering::Acquire));
+        if owner == NOBODY || namespace == 0 {
             Fate::Dead
-        } else if place == 0 || place != self.place(list) {
+        } else if place == 0 || place != self.place(list) || namespace == UNTOLD {
             Fate::Unknown
         } else if process::is_alive(owner & NUMBER) {
             Fate::Alive
@@ -118,8 +128,15 @@ mod tests {
         // The same number elsewhere, and one that nobody has here.
         for number in [process::pid(), NUMBER] {
             assert_eq!(here.fate(&list, 1 << NUMBER_BITS | number), Fate::Unknown);
-            assert_eq!(here.fate(&list, number), Fate::Unknown);
+            // No owner ever was in a namespace that is not in the list, as long as there is room in it.
+            assert_eq!(here.fate(&list, number), Fate::Dead);
+            assert_eq!(here.fate(&list, 3 << NUMBER_BITS | number), Fate::Dead);
         }
+        list[NAMESPACES - 1].store(9, Ordering::Relaxed);
+        assert_eq!(here.fate(&list, process::pid()), Fate::Unknown);
+        list[1].store(UNTOLD, Ordering::Relaxed);
+        assert_eq!(here.fate(&list, me), Fate::Unknown);
+        list[1].store(rustix::fs::stat("/proc/self/ns/pid").unwrap().st_ino, Ordering::Relaxed);
         assert_eq!(here.fate(&list, me & !NUMBER | NUMBER), Fate::Dead);
     }
 

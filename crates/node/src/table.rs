@@ -1,8 +1,8 @@
 //! The table of open file descriptions of one node.
 //!
-//! A file of a fixed size in the node's directory, mapped by the agent and by every client. The agent makes it
-//! under another name and renames it, so that nobody maps half a table; its memory is allocated in full first, so that a
-//! full `/dev/shm` never becomes a SIGBUS in somebody's program.
+//! Memory of a fixed size (the module `memory`), mapped by the agent, which makes it, and by every client, which gets its descriptor from the
+//! agent. Every program that uses the file system can write to it, also by mistake. So nothing in it is believed without a
+//! look: indices are checked, states that make no sense are free slots, and nobody waits without a bound for what it says.
 //!
 //! A slot goes free → allocated → live → retiring → free. Each step is one compare-and-swap on a word that
 //! holds state, owner and incarnation, so of several processes that want the same step one wins, and an old
@@ -12,13 +12,14 @@
 use crate::anchor::{self, ANCHORS, Anchors, Probe};
 use crate::error::{NodeError, doing};
 use crate::fd::Fd;
+use crate::memory::{Memory, Writers};
 use crate::offset::OffsetGuard;
 use crate::owner::{Fate, Here, NAMESPACES, NOBODY, Since};
 use crate::process;
 use crate::slot::{Slot, State, Word, ticks};
+use bivouac_layout::ServerId;
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{FallocateFlags, Mode, OFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::fs::Mode;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -30,8 +31,10 @@ pub const SLOTS: u32 = 65_536;
 const RETIRED_LONG: u32 = 2_000;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"BVWKOPEN");
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const HEADER: usize = 4096;
+/// Servers whose state is noted have numbers below 64 times this.
+const DOWN_WORDS: usize = 64;
 const LENGTH: usize = HEADER + SLOTS as usize * size_of::<Slot>();
 
 /// Names a slot during one use of it.
@@ -43,23 +46,28 @@ pub struct SlotId {
     pub incarnation: u32,
 }
 
+/// All numbers are atomic: somebody's program may write anything here at any time.
 #[repr(C)]
 struct Header {
-    magic: u64,
-    version: u32,
-    slots: u32,
-    device: u64,
-    anchors: [u64; ANCHORS],
+    magic: AtomicU64,
+    version: AtomicU32,
+    slots: AtomicU32,
+    device: AtomicU64,
+    anchors: [AtomicU64; ANCHORS],
     /// PID namespaces of the processes that were here: see the module `owner`.
     namespaces: [AtomicU64; NAMESPACES],
     /// No slot from here on was ever used.
     used: AtomicU32,
+    /// Servers of this node that are down as far as the agent knows, a bit for each.
+    down: [AtomicU64; DOWN_WORDS],
 }
 
 /// The mapped table.
 pub struct OpenTable {
-    /// Start of the mapping: a `Header`, then from [`HEADER`] the slots.
-    base: *mut u8,
+    /// A `Header`, then from [`HEADER`] the slots.
+    memory: Memory,
+    /// What others map it by. Only who made it keeps that.
+    descriptor: Option<Fd>,
     anchors: Anchors,
     /// Where this process looks for a free slot first.
     hint: AtomicU32,
@@ -70,14 +78,8 @@ pub struct OpenTable {
 
 const _: () = assert!(size_of::<Header>() <= HEADER);
 
-// SAFETY: the mapping lives as long as the value; what lies in it is atomic, or written before the table is published.
-unsafe impl Send for OpenTable {}
-// SAFETY: as above.
-unsafe impl Sync for OpenTable {}
-
 impl OpenTable {
-    /// Makes the table and its anchors in `node_dir`, which is made too if it is missing (its parent has to exist).
-    /// A table that is there already is replaced; who has mapped it keeps the old one.
+    /// Makes a table, with its anchors in `node_dir`, which is made too if it is missing (its parent has to exist).
     pub fn create(node_dir: &[u8]) -> Result<OpenTable, NodeError> {
         match rustix::fs::mkdir(node_dir, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => {}
@@ -85,73 +87,73 @@ impl OpenTable {
         }
         let anchors = Anchors::new(node_dir);
         let (inodes, device) = anchors.create()?;
-        let (fresh, path) = ([node_dir, b"/opens.new"].concat(), path_of(node_dir));
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::open(&fresh, flags, Mode::from_raw_mode(0o600))
-            .map(Fd::from)
-            .map_err(doing("making the table of open files"))?;
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, LENGTH as u64)
-            .map_err(doing("allocating the table of open files"))?;
-        let table = Self::map(&file, anchors)?;
-        let header = Header {
-            magic: MAGIC,
-            version: VERSION,
-            slots: SLOTS,
-            device,
-            anchors: inodes,
-            namespaces: [const { AtomicU64::new(0) }; NAMESPACES],
-            used: AtomicU32::new(0),
-        };
-        // SAFETY: the mapping is writable, page-aligned, at least as long as a header, and nobody else knows it yet.
-        unsafe { table.base.cast::<Header>().write(header) };
-        rustix::fs::rename(&fresh, &path).map_err(doing("publishing the table of open files"))?;
-        Ok(table)
-    }
-
-    /// Maps the table that the agent made.
-    pub fn attach(node_dir: &[u8]) -> Result<OpenTable, NodeError> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::open(path_of(node_dir), flags, Mode::empty())
-            .map(Fd::from)
-            .map_err(doing("opening the table of open files"))?;
-        let stat = rustix::fs::fstat(&file).map_err(doing("looking at the table of open files"))?;
-        if stat.st_size != LENGTH as i64 {
-            return Err(NodeError::Format);
-        }
-        let table = Self::map(&file, Anchors::new(node_dir))?;
+        let (memory, descriptor) = Memory::make(c"bivouac-opens", LENGTH, Writers::All)?;
+        let table = OpenTable::new(memory, Some(descriptor), anchors);
         let header = table.header();
-        if header.magic != MAGIC || header.version != VERSION || header.slots != SLOTS {
-            return Err(NodeError::Format);
+        for (known, inode) in header.anchors.iter().zip(inodes) {
+            known.store(inode, Ordering::Relaxed);
         }
+        header.device.store(device, Ordering::Relaxed);
+        header.slots.store(SLOTS, Ordering::Relaxed);
+        header.version.store(VERSION, Ordering::Relaxed);
+        header.magic.store(MAGIC, Ordering::Release);
         Ok(table)
     }
 
-    fn map(file: &Fd, anchors: Anchors) -> Result<OpenTable, NodeError> {
-        // SAFETY: a fresh mapping at a place of the kernel's choice.
-        let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                LENGTH,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                file,
-                0,
-            )
-        }
-        .map_err(doing("mapping the table of open files"))?;
-        Ok(OpenTable {
-            base: base.cast(),
+    /// Maps the table that the agent made, by the descriptor that it handed over, which is not needed any more then.
+    pub fn attach(node_dir: &[u8], descriptor: BorrowedFd<'_>) -> Result<OpenTable, NodeError> {
+        let memory = Memory::attach(descriptor, LENGTH, true)?;
+        let table = OpenTable::new(memory, None, Anchors::new(node_dir));
+        if table.is_sound() { Ok(table) } else { Err(NodeError::Format) }
+    }
+
+    fn new(memory: Memory, descriptor: Option<Fd>, anchors: Anchors) -> OpenTable {
+        OpenTable {
+            memory,
+            descriptor,
             anchors,
             hint: AtomicU32::new(0),
             here: Here::default(),
             doubtful: Mutex::default(),
-        })
+        }
+    }
+
+    /// For who made the table: what others map it by.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.descriptor.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Whether it is a table at all: its beginning tells whether something was written over it.
+    fn is_sound(&self) -> bool {
+        let header = self.header();
+        header.magic.load(Ordering::Acquire) == MAGIC
+            && header.version.load(Ordering::Relaxed) == VERSION
+            && header.slots.load(Ordering::Relaxed) == SLOTS
+    }
+
+    /// Notes whether a server of this node is down. By the agent.
+    pub fn set_down(&self, server: ServerId, down: bool) {
+        let Some((word, bit)) = self.down(server) else { return };
+        if down {
+            word.fetch_or(bit, Ordering::SeqCst);
+        } else {
+            word.fetch_and(!bit, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether a server of this node is down, as far as the agent knows.
+    pub fn is_down(&self, server: ServerId) -> bool {
+        self.down(server).is_none_or(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
+    }
+
+    fn down(&self, server: ServerId) -> Option<(&AtomicU64, u64)> {
+        let number = usize::from(server.0);
+        Some((self.header().down.get(number / 64)?, 1 << (number % 64)))
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: the mapping starts with a header (zeros before it is written, which is a valid one), of which only
-        // the atomic field changes after the table was published.
-        unsafe { &*self.base.cast::<Header>() }
+        // SAFETY: the memory is page-aligned and at least as long as a header, of which any bytes are a valid one.
+        unsafe { &*self.memory.base().cast::<Header>() }
     }
 
     fn at(&self, index: u32) -> Option<&Slot> {
@@ -160,7 +162,7 @@ impl OpenTable {
         }
         // SAFETY: the index is within the table, which begins at HEADER and is aligned for slots (the mapping is
         // page-aligned and HEADER a multiple of 128); any bytes are a valid Slot.
-        Some(unsafe { &*self.base.add(HEADER).cast::<Slot>().add(index as usize) })
+        Some(unsafe { &*self.memory.base().add(HEADER).cast::<Slot>().add(index as usize) })
     }
 
     /// The slot's word, if `id` is its current use and somebody has it.
@@ -180,9 +182,12 @@ impl OpenTable {
     }
 
     /// Takes the lock on a slot's offset, across processes: reads and writes at the shared offset hold it, as the
-    /// kernel's do with theirs. Waits as long as the owner lives; when the owner is dead, the lock is taken over.
-    pub fn lock_offset<'s>(&self, slot: &'s Slot) -> OffsetGuard<'s> {
-        slot.offset_lock.lock(self.owner(process::tid()), |owner| self.fate(owner))
+    /// kernel's do with theirs. Waits as long as the owner lives, but not for ever ([`NodeError::Stuck`]); when the owner
+    /// is dead, the lock is taken over.
+    pub fn lock_offset<'s>(&self, slot: &'s Slot) -> Result<OffsetGuard<'s>, NodeError> {
+        // Where something was written over the table, no owner in it means anything.
+        let fate = |owner| if self.is_sound() { self.fate(owner) } else { Fate::Dead };
+        slot.offset_lock.lock(self.owner(process::tid()), fate)
     }
 
     /// Takes a free slot for a description about to be opened. Fails with [`NodeError::Full`].
@@ -242,7 +247,8 @@ impl OpenTable {
         let stat = rustix::fs::fstat(fd).ok()?;
         let header = self.header();
         let inode = header.anchors.get(anchor::of(index))?;
-        if stat.st_dev != header.device || stat.st_ino != *inode {
+        let device = header.device.load(Ordering::Relaxed);
+        if stat.st_dev != device || stat.st_ino != inode.load(Ordering::Relaxed) {
             return None;
         }
         // While the descriptor is open its slot is not freed, so the current incarnation is the descriptor's.
@@ -277,7 +283,8 @@ impl OpenTable {
     pub fn held_through(&self, asker: BorrowedFd<'_>, id: SlotId) -> Option<bool> {
         let stat = rustix::fs::fstat(asker).ok()?;
         let header = self.header();
-        if stat.st_dev != header.device || stat.st_ino != *header.anchors.get(anchor::of(id.index))? {
+        let inode = header.anchors.get(anchor::of(id.index))?.load(Ordering::Relaxed);
+        if stat.st_dev != header.device.load(Ordering::Relaxed) || stat.st_ino != inode {
             return None;
         }
         Some(self.current(id).is_some() && anchor::is_locked(asker, id.index).unwrap_or(true))
@@ -403,17 +410,6 @@ impl OpenTable {
             }
         }
     }
-}
-
-impl Drop for OpenTable {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length; nothing borrowed from it outlives `self`.
-        let _ = unsafe { rustix::mm::munmap(self.base.cast(), LENGTH) };
-    }
-}
-
-fn path_of(node_dir: &[u8]) -> Vec<u8> {
-    [node_dir, b"/opens"].concat()
 }
 
 #[cfg(test)]

@@ -8,15 +8,14 @@
 //! line of its own, and a thread takes one by its number: an addition that nobody else makes at that place takes some
 //! nanoseconds. Two threads that meet on one counter by chance are a little slower, and lose nothing.
 //!
-//! The page is made by the first who needs it and stays until the node's directory goes: a server that starts anew, and the
-//! processes that it outlived, go on with the same one.
+//! The page is sealed memory (the module `memory`) that the server hands to the processes of its node. Counters that are
+//! damaged by a program count wrongly, and do no harm.
 
-use crate::error::{NodeError, doing};
+use crate::error::NodeError;
 use crate::fd::Fd;
+use crate::memory::{Memory, Writers};
 use crate::process;
-use bivouac_layout::ServerId;
-use rustix::fs::{FallocateFlags, Mode, OFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of each kind.
@@ -32,37 +31,31 @@ struct Lane {
 
 /// The page of a server.
 pub struct TrafficPage {
-    base: *const Lane,
+    memory: Memory,
+    /// The server's own, by which others map it.
+    own: Option<Fd>,
 }
 
-// SAFETY: the mapping lives as long as the value, and all that lies in it is atomic.
-unsafe impl Send for TrafficPage {}
-// SAFETY: as above.
-unsafe impl Sync for TrafficPage {}
-
 impl TrafficPage {
-    /// Maps the page of a server of this node, which is made if it is not there.
-    pub fn attach(node_dir: &[u8], server: ServerId) -> Result<TrafficPage, NodeError> {
-        let path = [node_dir, format!("/traffic-{server}").as_bytes()].concat();
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))
-            .map(Fd::from)
-            .map_err(doing("opening a page of counters"))?;
-        // In full, so that counting never meets a full /dev/shm. Again is nothing: all of it is there.
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, LENGTH as u64)
-            .map_err(doing("allocating a page of counters"))?;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice; the file is at least LENGTH bytes long and never cut.
-        let base = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), LENGTH, access, MapFlags::SHARED, &file, 0)
-                .map_err(doing("mapping a page of counters"))?
-        };
-        Ok(TrafficPage { base: base.cast() })
+    /// Makes a server's page.
+    pub fn create() -> Result<TrafficPage, NodeError> {
+        let (memory, descriptor) = Memory::make(c"bivouac-traffic", LENGTH, Writers::All)?;
+        Ok(TrafficPage { memory, own: Some(descriptor) })
+    }
+
+    /// Maps the page of a server of this node by the descriptor that the server handed over.
+    pub fn attach(descriptor: BorrowedFd<'_>) -> Result<TrafficPage, NodeError> {
+        Ok(TrafficPage { memory: Memory::attach(descriptor, LENGTH, true)?, own: None })
+    }
+
+    /// For the server: what others map it by.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.own.as_ref().map(AsFd::as_fd)
     }
 
     fn lanes(&self) -> &[Lane] {
-        // SAFETY: the mapping holds LANES of them, is page-aligned, and any bytes are valid ones.
-        unsafe { std::slice::from_raw_parts(self.base, LANES) }
+        // SAFETY: the memory holds LANES of them, is page-aligned, and any bytes are valid ones.
+        unsafe { std::slice::from_raw_parts(self.memory.base().cast::<Lane>(), LANES) }
     }
 
     /// The lane of this thread.
@@ -94,27 +87,19 @@ impl TrafficPage {
     }
 }
 
-impl Drop for TrafficPage {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `attach` with this length; nothing borrowed from it outlives `self`.
-        let _ = unsafe { rustix::mm::munmap(self.base.cast_mut().cast(), LENGTH) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_many_threads_counted_is_summed_and_stays_when_they_and_their_mappings_are_gone() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().as_os_str().as_encoded_bytes();
-        let server = TrafficPage::attach(path, ServerId(3)).expect("made");
+        let server = TrafficPage::create().expect("made");
+        let descriptor = server.descriptor().expect("its own");
         // More threads than lanes, each with a mapping of its own, as processes have.
         std::thread::scope(|scope| {
             for _ in 0..100 {
                 scope.spawn(|| {
-                    let page = TrafficPage::attach(path, ServerId(3)).expect("there");
+                    let page = TrafficPage::attach(descriptor).expect("attached");
                     for _ in 0..1000 {
                         page.read(3);
                         page.written(5);
@@ -123,8 +108,5 @@ mod tests {
             }
         });
         assert_eq!(server.totals(), (300_000, 500_000));
-        assert_eq!(TrafficPage::attach(path, ServerId(4)).expect("another").totals(), (0, 0));
-        drop(server);
-        assert_eq!(TrafficPage::attach(path, ServerId(3)).expect("there").totals(), (300_000, 500_000));
     }
 }

@@ -21,6 +21,7 @@ pub mod control;
 pub mod data;
 pub mod header;
 pub mod meta;
+pub mod node;
 pub mod peer;
 pub mod status;
 
@@ -46,6 +47,8 @@ pub enum Request<'a> {
     Agent(agent::AgentRequest),
     /// From the controller and the command line to a daemon.
     Control(control::ControlRequest),
+    /// For memory that the processes of a node share: to an agent or a server of that node, over a Unix socket.
+    Node(node::NodeRequest),
 }
 
 /// Any reply's body when [`Header::status`] is [`Status::OK`].

@@ -13,6 +13,9 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, Permi
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// For the standard library, which takes numbers.
+const O_NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+
 /// The file system that the kernel shows.
 pub(crate) struct Local;
 
@@ -60,7 +63,8 @@ impl Tree for Local {
     }
 
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Open>> {
-        let file = File::open(path_of(path))?;
+        // It was an ordinary file a moment ago; should it have become a FIFO since, opening does not wait.
+        let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path_of(path))?;
         Ok(Box::new(LocalFile {
             file,
             path: path.to_vec(),

@@ -23,6 +23,8 @@ pub const SNAPSHOT: &str = "map.json";
 pub const LOG: &str = "changes.log";
 /// The log starts anew when it is longer than this, bytes: the snapshot has all of it.
 const LOG_LIMIT: u64 = 1 << 20;
+/// Longest file that is read, bytes: maps of thousands of servers, and changes up to the next snapshot.
+const LONGEST: usize = 1 << 30;
 
 /// One change of the map.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
@@ -96,20 +98,20 @@ impl MapLog {
     /// The newest map that was committed in `dir`.
     pub fn recover(dir: &Path) -> Result<Map, ControllerError> {
         let path = dir.join(SNAPSHOT);
-        let text =
-            std::fs::read(&path).map_err(|cause| ControllerError::Store { path: path.clone(), cause })?;
+        let store = |path: &Path, cause| ControllerError::Store { path: path.to_owned(), cause };
+        let text = read(&path).map_err(|cause| store(&path, cause))?;
         let damaged = |what: String| ControllerError::Damaged { path: path.clone(), what };
         let mut map: Map = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
         map.check().map_err(|e| damaged(e.to_owned()))?;
         let path = dir.join(LOG);
-        let log = match std::fs::read_to_string(&path) {
+        let log = match read(&path) {
             Ok(log) => log,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(cause) => return Err(ControllerError::Store { path, cause }),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(cause) => return Err(store(&path, cause)),
         };
-        for line in log.lines() {
+        for line in log.split(|byte| *byte == b'\n') {
             // A torn line can only be the last one, and was not committed.
-            let Ok(Line { epoch, change }) = serde_json::from_str(line) else {
+            let Ok(Line { epoch, change }) = serde_json::from_slice(line) else {
                 break;
             };
             if epoch.0 == map.epoch.0 + 1 {
@@ -174,6 +176,11 @@ fn write_snapshot(dir: &Path, map: &Map) -> Result<(), ControllerError> {
         File::open(dir)?.sync_all()
     };
     write().map_err(|cause| ControllerError::Store { path: path.clone(), cause })
+}
+
+/// All of a file that a controller of this user has written.
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    Ok(bivouac_node::file::read(path, LONGEST)?)
 }
 
 #[cfg(test)]

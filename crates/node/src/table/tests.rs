@@ -3,6 +3,7 @@
 use super::*;
 use crate::slot::NAME_ROOM;
 use rustix::fd::AsFd;
+use rustix::fs::OFlags;
 
 /// Runs `body` in a forked child and returns its exit status (0 to 255). The child must not panic or take locks.
 pub(crate) fn in_child(body: impl FnOnce() -> i32) -> i32 {
@@ -73,7 +74,8 @@ fn a_placeholder_that_was_not_filled_in_holds_nothing() {
 
 impl Node {
     fn attach(&self) -> OpenTable {
-        OpenTable::attach(self.dir.path().as_os_str().as_encoded_bytes()).unwrap()
+        let descriptor = self.table.descriptor().unwrap();
+        OpenTable::attach(self.dir.path().as_os_str().as_encoded_bytes(), descriptor).unwrap()
     }
 
     pub(crate) fn opened(&self) -> (SlotId, Fd) {
@@ -314,11 +316,11 @@ fn the_offset_lock_of_a_killed_owner_is_taken_over() {
     let (id, _fd) = node.opened();
     let slot = node.table.slot(id).unwrap();
     in_child(|| {
-        std::mem::forget(node.table.lock_offset(slot));
+        std::mem::forget(node.table.lock_offset(slot).unwrap());
         0
     });
     let begin = std::time::Instant::now();
-    drop(node.table.lock_offset(slot));
+    drop(node.table.lock_offset(slot).unwrap());
     assert!(begin.elapsed() < std::time::Duration::from_secs(2));
 }
 
@@ -347,20 +349,27 @@ fn the_offset_lock_excludes_processes() {
 #[test]
 fn a_damaged_or_foreign_table_is_refused() {
     let node = node();
-    let path = node.dir.path().join("opens");
-    let attach = || OpenTable::attach(node.dir.path().as_os_str().as_encoded_bytes()).err();
-    let content = std::fs::read(&path).unwrap();
-    // Another file each time: the mapped one must not shrink.
-    for (name, bytes) in [("short", &content[..100]), ("long", &[&content[..], &[0]].concat())] {
-        std::fs::write(node.dir.path().join(name), bytes).unwrap();
-        std::fs::rename(node.dir.path().join(name), &path).unwrap();
-        assert_eq!(attach(), Some(NodeError::Format), "{name}");
-    }
-    std::fs::write(node.dir.path().join("other"), vec![0u8; content.len()]).unwrap();
-    std::fs::rename(node.dir.path().join("other"), &path).unwrap();
+    let path = node.dir.path().as_os_str().as_encoded_bytes();
+    let (_memory, other) = Memory::make(c"test", LENGTH, Writers::All).unwrap();
+    assert_eq!(OpenTable::attach(path, other.as_fd()).err(), Some(NodeError::Format));
+    let attach = || OpenTable::attach(path, node.table.descriptor().unwrap()).err();
+    assert_eq!(attach(), None);
+    node.table.header().version.store(VERSION - 1, Ordering::Relaxed);
     assert_eq!(attach(), Some(NodeError::Format));
-    std::fs::remove_file(&path).unwrap();
-    assert!(matches!(attach(), Some(NodeError::System { errno: rustix::io::Errno::NOENT, .. })));
+}
+
+#[test]
+fn servers_that_are_down_are_known_to_all_who_have_the_table() {
+    let node = node();
+    let other = node.attach();
+    for server in [0, 63, 64, 4095].map(ServerId) {
+        assert!(!other.is_down(server));
+        node.table.set_down(server, true);
+        assert!(other.is_down(server) && !other.is_down(ServerId(server.0 ^ 1)));
+        node.table.set_down(server, false);
+        assert!(!other.is_down(server));
+    }
+    assert!(other.is_down(ServerId(4096)), "of whom nothing is known");
 }
 
 #[test]
@@ -387,5 +396,67 @@ fn an_owner_in_another_pid_namespace_is_not_taken_for_dead() {
             let id = node.table.in_use().next().unwrap();
             assert!(!node.table.abandoned(id) && node.table.sweep().is_empty());
         }
+    }
+}
+
+/// What a program may write over the table: anything, over all of it, its beginning, or everything else.
+fn spoil(table: &OpenTable, seed: u64, from: usize, to: usize) {
+    let mut state = seed | 1;
+    for at in (from..to).step_by(8) {
+        // xorshift64
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let noise = match seed % 3 {
+            0 => state,
+            1 => 0x0101_0101_0101_0101,
+            _ => u64::MAX,
+        };
+        // SAFETY: within the mapping, aligned; everything in it is an atomic number.
+        unsafe { &*table.memory.base().add(at).cast::<AtomicU64>() }.store(noise, Ordering::Relaxed);
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 12, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn noise_in_the_table_gives_errors_and_neither_waits_nor_signals(seed: u64, part in 0..3) {
+        let node = node();
+        let (id, fd) = node.opened();
+        let (from, to) = [(0, LENGTH), (0, HEADER), (HEADER, LENGTH)][part as usize];
+        spoil(&node.table, seed, from, to);
+        let other = node.attach_unchecked();
+        let begun = std::time::Instant::now();
+        for table in [&node.table, &other] {
+            let _ = table.identify(fd.as_fd());
+            for index in (0..SLOTS).step_by(1021) {
+                let Some(slot) = table.at(index) else { continue };
+                let id = SlotId { index, incarnation: slot.word().incarnation };
+                let _ = (table.held(id), table.abandoned(id), slot.name());
+                drop(table.lock_offset(slot));
+                let _ = table.enter(slot);
+                let _ = (table.has_left(slot), crate::release::release(table, 1, id));
+                table.retire(id);
+                table.free(id);
+            }
+            if let Ok(id) = table.allocate() {
+                let _ = table.placeholder(id, true);
+            }
+            for id in table.sweep().into_iter().take(100) {
+                table.retire(id);
+                table.free(id);
+            }
+            let _ = table.held(id);
+        }
+        proptest::prop_assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{:?}", begun.elapsed());
+    }
+}
+
+impl Node {
+    /// As a process that had attached before.
+    fn attach_unchecked(&self) -> OpenTable {
+        let memory = Memory::attach(self.table.descriptor().unwrap(), LENGTH, true).unwrap();
+        OpenTable::new(memory, None, Anchors::new(self.dir.path().as_os_str().as_encoded_bytes()))
     }
 }

@@ -7,6 +7,7 @@ use crate::control::ControlRequest;
 use crate::data::{DataReply, DataRequest, Share};
 use crate::header::{Header, Kind, NO_REPLY, RequestId};
 use crate::meta::{At, Create, MetaRequest, OpenHow};
+use crate::node::NodeRequest;
 use crate::peer::{IntentId, PeerRequest};
 use crate::{Errno, OpenId, Refusal, Reply, Request, Status};
 use bivouac_layout::{Epoch, Ino, ShardId};
@@ -79,6 +80,7 @@ fn requests_are_these_bytes() {
         ),
         (Request::Agent(AgentRequest::Attach { pid: 4711 }), "0300e724"),
         (Request::Control(ControlRequest::Ping { epoch: Epoch(2) }), "040002"),
+        (Request::Node(NodeRequest::Versions), "0501"),
     ];
     for (request, expected) in cases {
         assert_eq!(hex(&encoded(&request)), expected, "{request:?}");

@@ -9,6 +9,7 @@ use crate::meta::{
     At, Create, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply, MetaRequest, OpenHow, RenameMode, SetAttr,
     SetTime, Wrote, XattrMode,
 };
+use crate::node::NodeRequest;
 use crate::peer::{IntentId, MovedEntry, PeerReply, PeerRequest, Step};
 use crate::{OpenId, Refusal, Reply, Request};
 use bivouac_layout::map::{Generation, Map, Node, Server, ServerState};
@@ -127,7 +128,10 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         ControlRequest::Lifeline,
         ControlRequest::Release,
     ];
-    let rest = agent.into_iter().map(Request::Agent).chain(control.into_iter().map(Request::Control));
+    let node =
+        [NodeRequest::Table, NodeRequest::Versions, NodeRequest::Traffic].into_iter().map(Request::Node);
+    let rest =
+        agent.into_iter().map(Request::Agent).chain(control.into_iter().map(Request::Control)).chain(node);
     meta.chain(data).chain(peer).chain(rest).collect()
 }
 

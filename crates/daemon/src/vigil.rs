@@ -1,0 +1,157 @@
+//! A word in shared memory that the kernel itself changes when this process dies.
+//!
+//! Processes of the node believe a server's version page as long as it is live. A server that is killed cannot say that it is not
+//! any more, and whoever else could may be killed with it. The kernel can: of a *robust futex* that a dying thread
+//! owns, it sets a bit in its word, in whatever way the thread dies. So a thread that does nothing else owns the word of the
+//! page ([`VersionPage::life`]) for as long as the server serves.
+//!
+//! The kernel finds the words of a thread by a list that the thread registers. libc has registered one for each thread, for its own robust
+//! mutexes. This thread takes none of those: for its time it registers a list of one word, and gives libc's back at its end.
+
+use bivouac_node::VersionPage;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// The kernel's `struct robust_list_head`.
+#[repr(C)]
+struct Head {
+    first: *const Link,
+    /// From a link to its futex word, bytes.
+    distance: isize,
+    /// A link that is being put into the list, or taken out.
+    pending: *const Link,
+}
+
+/// The kernel's `struct robust_list`: the last one leads back to the head.
+#[repr(C)]
+struct Link {
+    next: *const Head,
+}
+
+/// Keeps a page live until it is dropped, or until the process dies.
+pub(crate) struct Vigil {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Vigil {
+    /// Begins. On return the page is live.
+    pub(crate) fn begin(page: Arc<VersionPage>) -> std::io::Result<Vigil> {
+        let over = Arc::new(AtomicBool::new(false));
+        let (until, (tell, told)) = (over.clone(), std::sync::mpsc::channel());
+        let thread =
+            std::thread::Builder::new().name("vigil".into()).stack_size(64 << 10).spawn(move || {
+                let registered = Registered::new(&page);
+                let works = registered.is_ok();
+                if works {
+                    // SAFETY: a system call without arguments.
+                    let me = unsafe { libc::gettid() }.unsigned_abs();
+                    page.life().store(me, Ordering::Release);
+                }
+                let _ = tell.send(registered.as_ref().map(|_| ()).map_err(|e| e.raw_os_error()));
+                while works && !until.load(Ordering::Acquire) {
+                    std::thread::park();
+                }
+                page.life().store(0, Ordering::Release);
+            })?;
+        match told.recv() {
+            Ok(Ok(())) => Ok(Vigil { over, thread: Some(thread) }),
+            Ok(Err(Some(errno))) => Err(std::io::Error::from_raw_os_error(errno)),
+            _ => Err(std::io::Error::other("the thread has ended")),
+        }
+    }
+}
+
+impl Drop for Vigil {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The list of one word is registered for this thread; dropping gives libc's back.
+struct Registered {
+    libcs: *const Head,
+    head: *mut Head,
+    link: *mut Link,
+}
+
+impl Registered {
+    fn new(page: &VersionPage) -> std::io::Result<Registered> {
+        let (mut libcs, mut length) = (ptr::null::<Head>(), 0usize);
+        // SAFETY: the kernel writes an address and a length behind these pointers; 0 is this thread.
+        let got = unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut libcs, &raw mut length) };
+        if got != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        // Raw for their whole life: the kernel reads them at any time.
+        let head = Box::into_raw(Box::new(Head { first: ptr::null(), distance: 0, pending: ptr::null() }));
+        let link = Box::into_raw(Box::new(Link { next: head }));
+        let registered = Registered { libcs, head, link };
+        let word = ptr::from_ref(page.life()) as isize;
+        // SAFETY: made above, and known to nobody else yet.
+        unsafe {
+            (*head).first = link;
+            (*head).distance = word - link as isize;
+        }
+        // SAFETY: the list is well formed, and stays until another one is registered in `drop`.
+        let set = unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<Head>()) };
+        if set == 0 { Ok(registered) } else { Err(std::io::Error::last_os_error()) }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // SAFETY: what libc had registered for this very thread, which is still good.
+        let set = unsafe { libc::syscall(libc::SYS_set_robust_list, self.libcs, size_of::<Head>()) };
+        if set == 0 {
+            // SAFETY: from Box::into_raw, and the kernel does not know them any more.
+            unsafe {
+                drop(Box::from_raw(self.head));
+                drop(Box::from_raw(self.link));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_dies_with_its_server_however_that_ends() {
+        let page = Arc::new(VersionPage::create().expect("made"));
+        let reader = VersionPage::attach(page.descriptor().expect("its own")).expect("attached");
+        assert!(!reader.is_live());
+        let vigil = Vigil::begin(page.clone()).expect("begins");
+        assert!(reader.is_live());
+        drop(vigil);
+        assert!(!reader.is_live());
+        for signal in [libc::SIGKILL, libc::SIGTERM] {
+            // SAFETY: the child begins a thread, says so by the page, and waits for its end.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let vigil = Vigil::begin(page.clone());
+                loop {
+                    std::thread::park();
+                    std::hint::black_box(&vigil);
+                }
+            }
+            let begun = std::time::Instant::now();
+            while !reader.is_live() {
+                assert!(begun.elapsed().as_secs() < 10, "the child does not begin");
+                std::thread::yield_now();
+            }
+            let mut status = 0;
+            // SAFETY: our own child, which is waited for once.
+            let ended =
+                unsafe { libc::kill(child, signal) == 0 && libc::waitpid(child, &mut status, 0) == child };
+            assert!(ended && !reader.is_live(), "after signal {signal}");
+        }
+    }
+}
