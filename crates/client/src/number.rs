@@ -12,7 +12,7 @@ use crate::session::Client;
 use crate::walk::{Failing, Last, led_to};
 use bivouac_layout::Ino;
 use bivouac_node::SlotId;
-use bivouac_node::release::{KIND_FILE, release};
+use bivouac_node::release::{KIND_FILE, Release, release};
 use bivouac_proto::attr::{Attr, FileKind, INLINE_MAX};
 use bivouac_proto::meta::{Create, MetaReply, MetaRequest, OpenHow, SetAttr};
 use bivouac_proto::{Errno, OpenId};
@@ -164,7 +164,7 @@ impl Client {
         let (attr, created) = match opened {
             Ok(opened) => opened,
             Err(errno) => {
-                self.give_back(id);
+                self.give_up(id, &Fail::Errno(errno));
                 return Err(errno);
             }
         };
@@ -190,20 +190,13 @@ impl Client {
         Ok(handle)
     }
 
-    fn give_back(&self, id: SlotId) {
-        if self.table().retire(id) {
-            self.table().free(id);
-        }
-    }
-
     /// Closes a description that only this process holds, without a placeholder. When this returns, its server knows.
     pub fn close_number(&self, id: SlotId) {
         if self.table().retire(id) {
-            if let Some(release) = release(self.table(), self.agent_number(), id) {
-                // A server that is gone has forgotten it.
-                let _ = self.meta_on(release.ino, &release.request);
+            let release = release(self.table(), self.agent_number(), id);
+            if release.is_none_or(|release| self.tell_release(&Release { wait: true, ..release })) {
+                self.table().free(id);
             }
-            self.table().free(id);
         }
     }
 

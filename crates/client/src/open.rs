@@ -4,13 +4,15 @@ use crate::error::Fail;
 use crate::facts::Contents;
 use crate::handle::Handle;
 use crate::hidden::Hidden;
+use crate::rpc::To;
 use crate::session::Client;
 use crate::walk::{Failing, Last, Place, Walk, led_to};
 use bivouac_layout::{Ino, namespace};
 use bivouac_node::SlotId;
-use bivouac_node::release::{KIND_DIRECTORY, KIND_FILE, KIND_PATH, release};
+use bivouac_node::release::{KIND_DIRECTORY, KIND_FILE, KIND_OPENING, KIND_PATH, Release, release};
 use bivouac_proto::attr::{Attr, FileKind, INLINE_MAX, NAME_MAX, Store};
 use bivouac_proto::meta::{Create, MetaReply, MetaRequest, OpenHow};
+use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, OpenId};
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -126,11 +128,19 @@ impl Client {
         match opened {
             Ok((handle, made)) => Ok((Arc::new(handle), made)),
             Err(fail) => {
-                if self.table().retire(id) {
-                    self.table().free(id);
-                }
+                self.give_up(id, &fail);
                 Err(fail)
             }
+        }
+    }
+
+    /// Gives a slot back whose open has failed. Where nobody knows whether the server has registered it, the agent tells the
+    /// server that it is not wanted.
+    pub(crate) fn give_up(&self, id: SlotId, fail: &Fail) {
+        let unknown = matches!(fail, Fail::Errno(Errno::IO))
+            && self.table().slot(id).is_some_and(|slot| slot.kind.load(Ordering::Acquire) == KIND_OPENING);
+        if self.table().retire(id) && !unknown {
+            self.table().free(id);
         }
     }
 
@@ -398,12 +408,10 @@ impl Client {
         }
         match release(self.table(), self.agent_number(), id) {
             Some(release) if !release.wait && release.may_be_late => {
-                self.close_later(id, &release.request, release.ino.shard());
+                self.close_later(id, &release.request, release.shard);
             }
-            _ => {
-                self.release(id);
-                self.table().free(id);
-            }
+            Some(release) if !self.tell_release(&release) => {}
+            _ => self.table().free(id),
         }
     }
 
@@ -426,15 +434,14 @@ impl Client {
         held
     }
 
-    /// Tells the server that a retired description is gone.
-    fn release(&self, id: SlotId) {
-        let Some(release) = release(self.table(), self.agent_number(), id) else {
-            return;
-        };
+    /// Tells the server that a retired description is gone. Says whether that was possible; if not, the slot stays retired, and
+    /// the agent does it.
+    pub(crate) fn tell_release(&self, release: &Release) -> bool {
         if release.wait {
-            let _ = self.meta_on(release.ino, &release.request);
+            let asked = self.meta(To::Shard(release.shard), &release.request, &[], &mut []);
+            !matches!(asked, Err(Failure::Errno(Errno::IO)))
         } else {
-            self.post_meta(release.ino, &release.request);
+            self.post_meta(release.shard, &release.request)
         }
     }
 }

@@ -9,7 +9,8 @@ use crate::links::Link;
 use crate::moves::Reached;
 use crate::session::Client;
 use bivouac_layout::{Ino, Map, ServerId, ServerState, ShardId};
-use bivouac_node::Fd;
+use bivouac_node::release::begin_opening;
+use bivouac_node::{Fd, SlotId};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::NO_REPLY;
 use bivouac_proto::meta::{MetaReply, MetaRequest};
@@ -166,6 +167,14 @@ impl Client {
         payload: &[IoSlice<'_>],
         into: &mut [IoSliceMut<'_>],
     ) -> Result<(MetaReply, usize), Failure> {
+        if let MetaRequest::Open { open, .. }
+        | MetaRequest::OpenInode { open, .. }
+        | MetaRequest::MakeTemporary { open, .. } = request
+            && let Some(slot) = self.table().slot(SlotId { index: open.slot, incarnation: open.incarnation })
+        {
+            // Should this process die before it knows what it has opened, the agent knows whom to tell.
+            begin_opening(slot, to.shard());
+        }
         let mut body = Vec::with_capacity(96);
         bivouac_proto::encode(&Request::Meta(request.clone()), &mut body);
         let received = self.call(to, &body, payload, into, None)?;
@@ -216,24 +225,26 @@ impl Client {
         self.call(To::Server(server, ShardId(0)), &body, &[], &mut [], None).ok()?.fd
     }
 
-    /// Sends a request to the metadata for which no answer is awaited. Lost with a lost connection.
-    pub(crate) fn post_meta(&self, ino: Ino, request: &MetaRequest<'_>) {
-        let server = self.map().primary(ino.shard());
+    /// Sends a request to the metadata for which no answer is awaited; it may still be lost with a lost connection. Says whether it
+    /// was sent.
+    pub(crate) fn post_meta(&self, shard: ShardId, request: &MetaRequest<'_>) -> bool {
+        let server = self.map().primary(shard);
         let mut body = Vec::with_capacity(64);
         bivouac_proto::encode(&Request::Meta(request.clone()), &mut body);
         // One repetition: the connection at hand may have been broken for long.
         for _ in 0..2 {
             let Ok(mut link) = self.take_link(server) else {
-                return;
+                return false;
             };
-            let mut header = self.header(ino.shard(), RequestId::default());
+            let mut header = self.header(shard, RequestId::default());
             header.flags = NO_REPLY;
             let sent = link.connection.post(&Outgoing { before: &[], header, body: &body, payload: &[] });
             self.give_link(server, link);
             if sent.is_ok() {
-                return;
+                return true;
             }
         }
+        false
     }
 
     fn header(&self, shard: ShardId, id: RequestId) -> Header {

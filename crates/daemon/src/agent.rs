@@ -11,7 +11,7 @@ use crate::run_dir::RunDir;
 use bivouac_layout::map::ServerState;
 use bivouac_layout::{Map, NodeId, ServerId};
 use bivouac_node::OpenTable;
-use bivouac_node::release::release;
+use bivouac_node::release::abandon;
 use bivouac_proto::Errno;
 use bivouac_proto::agent::{AgentReply, AgentRequest};
 use bivouac_proto::meta::MetaRequest;
@@ -162,6 +162,8 @@ impl Agent {
         for server in map.servers.iter().filter(|server| server.node == node) {
             self.shared.table.set_down(server.id, server.state != ServerState::Up);
         }
+        // A server that is back is told what it missed.
+        let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
     }
 
     /// Ends: the thread is joined, and the node's directories are removed.
@@ -208,8 +210,12 @@ impl Shared {
 
     fn run(&self) {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+        // Ends of sessions that servers have not heard of yet.
+        let mut owed: Vec<(ServerId, u64)> = Vec::new();
         while !self.stopping.load(Ordering::Acquire) {
-            let idle = self.sessions().processes.is_empty() && self.table.in_use().next().is_none();
+            let idle = self.sessions().processes.is_empty()
+                && self.table.in_use().next().is_none()
+                && owed.is_empty();
             let timeout = (!idle).then(|| rustix::time::Timespec {
                 tv_sec: SWEEP_EVERY.as_secs() as i64,
                 tv_nsec: SWEEP_EVERY.subsec_nanos().into(),
@@ -220,9 +226,10 @@ impl Shared {
                 let none = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
                 dead.extend(self.gather(&mut events, Some(&none)));
             }
-            for process in dead {
-                self.end(process);
+            for (session, process) in dead {
+                owed.extend(process.locks.into_iter().map(|server| (server, session)));
             }
+            owed.retain(|(server, session)| !self.end(*server, *session));
             self.sweep();
         }
     }
@@ -254,11 +261,13 @@ impl Shared {
         dead
     }
 
-    /// A process died: its locks go.
-    fn end(&self, (session, process): (u64, Process)) {
-        for server in process.locks {
-            if let Err(failure) = self.links.meta_at(server, &MetaRequest::EndSession { session }) {
-                tracing::warn!(?failure, %server, session, "locks of a dead process were not given up");
+    /// A process died: its locks at a server go. Says whether the server knows.
+    fn end(&self, server: ServerId, session: u64) -> bool {
+        match self.links.meta_at(server, &MetaRequest::EndSession { session }) {
+            Ok(_) => true,
+            Err(failure) => {
+                tracing::warn!(?failure, %server, session, "locks of a dead process are not given up yet");
+                false
             }
         }
     }
@@ -269,10 +278,16 @@ impl Shared {
             if !self.table.retire(id) {
                 continue;
             }
-            if let Some(release) = release(&self.table, self.number, id)
-                && let Err(failure) = self.links.meta(release.ino.shard(), &release.request)
+            if let Some(release) = abandon(&self.table, self.number, id)
+                && let Err(failure) = self.links.meta(release.shard, &release.request)
             {
-                tracing::warn!(?failure, ino = %release.ino, "an abandoned open file was not released");
+                // The slot stays, and is found again: the server has to hear of it once it is back.
+                tracing::warn!(
+                    ?failure,
+                    shard = release.shard.0,
+                    "an abandoned open file is not released yet"
+                );
+                continue;
             }
             self.table.free(id);
         }

@@ -202,7 +202,7 @@ impl Daemon {
         // What was done already is answered again, whatever has changed since: a refusal would say that it was not done.
         let done = header.attempt > 0 && store.has_answered(header.shard, &header.id);
         // A close is taken from whoever holds an old map, too: nobody waits to be told that it was refused.
-        if !done && !matches!(request, MetaRequest::Release { .. }) {
+        if !done && !matches!(request, MetaRequest::Release { .. } | MetaRequest::Abandon { .. }) {
             self.check_epoch(header)?;
         }
         if !done && serve::walks(request) {

@@ -159,6 +159,7 @@ fn about<'a>(request: &MetaRequest<'a>) -> About<'a> {
         | R::OpenInode { ino, .. }
         | R::MakeTemporary { dir: ino, .. }
         | R::Release { ino, .. }
+        | R::Abandon { ino: Some(ino), .. }
         | R::Reopen { ino, .. }
         | R::Truncate { ino, .. }
         | R::ReadInline { ino, .. }
@@ -177,7 +178,9 @@ fn about<'a>(request: &MetaRequest<'a>) -> About<'a> {
         | R::CancelLock { ino, .. }
         | R::Sync { ino } => About::Inode(ino),
         R::ReadDir { dir, split: false, .. } => About::Inode(dir),
-        R::ReadDir { .. } | R::EndSession { .. } | R::Look { .. } => About::Server,
+        R::ReadDir { .. } | R::EndSession { .. } | R::Abandon { ino: None, .. } | R::Look { .. } => {
+            About::Server
+        }
     }
 }
 

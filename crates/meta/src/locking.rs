@@ -6,12 +6,13 @@
 //! Locks live in memory: a server's restart loses them.
 
 use crate::error::Stop;
+use crate::opens::STRAGGLERS;
 use crate::store::{Core, Outside, lock};
 use bivouac_layout::Ino;
 use bivouac_proto::meta::{LockOwner, LockRange, MetaReply};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -36,8 +37,10 @@ struct Cancelled {
 struct Sessions {
     /// Where each process has locks.
     files: HashMap<u64, HashSet<Ino>>,
-    /// Processes that ended a moment ago: a request of theirs that still waits must not get its lock.
-    ended: VecDeque<(u64, Instant)>,
+    /// Processes that ended not long ago: a request of theirs that still waits, or comes only now, must not get its lock.
+    ended: HashMap<u64, Instant>,
+    /// Old ones are next looked for at so many.
+    sweep_at: usize,
 }
 
 impl Locking {
@@ -127,9 +130,12 @@ impl<O: Outside> Core<O> {
                 waited = true;
                 return Err(Stop::Wait);
             }
+            if let LockOwner::Description(open) | LockOwner::Flock(open) = owner {
+                locked.shard.is_wanted(open)?;
+            }
             if let LockOwner::Process { session, .. } = owner {
                 let mut sessions = lock(&self.locking.sessions);
-                if waited && sessions.ended.iter().any(|(gone, _)| *gone == session) {
+                if sessions.ended.contains_key(&session) {
                     return Err(Errno::INTR.into());
                 }
                 sessions.files.entry(session).or_default().insert(ino);
@@ -195,8 +201,11 @@ impl<O: Outside> Core<O> {
         let files = {
             let mut sessions = lock(&self.locking.sessions);
             let now = Instant::now();
-            sessions.ended.retain(|(_, when)| now - *when < 10 * WAIT_MAX);
-            sessions.ended.push_back((session, now));
+            if sessions.ended.len() >= sessions.sweep_at {
+                sessions.ended.retain(|_, when| now - *when < STRAGGLERS);
+                sessions.sweep_at = (2 * sessions.ended.len()).max(64);
+            }
+            sessions.ended.insert(session, now);
             sessions.files.remove(&session).unwrap_or_default()
         };
         for ino in files {

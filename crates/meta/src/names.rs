@@ -103,6 +103,7 @@ impl<O: Outside> Core<O> {
                 (Some(named), _) => open_existing(locked, caller, now, named.ino, how, open, out),
                 (None, None) => Err(Errno::NOENT.into()),
                 (None, Some(create)) => {
+                    locked.shard.is_wanted(open)?;
                     locked.shard.may_change(home)?;
                     owner.check(&caller.credentials, EXECUTE | WRITE)?;
                     let owner = owner.inherit(&caller.credentials, create.mode, false);
@@ -186,6 +187,7 @@ impl<O: Outside> Core<O> {
                 }
                 return Ok(reply);
             }
+            locked.shard.is_wanted(open)?;
             let directory = locked.shard.inodes.get(dir).ok_or(Refusal::UnknownDirectory)?;
             directory.as_directory().ok_or(Errno::NOTDIR)?;
             if directory.nlink == 0 {

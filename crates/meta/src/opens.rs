@@ -10,19 +10,24 @@ use crate::error::Op;
 use crate::inode::{Blocks, Inode};
 use crate::mutation::{Mutation, Stamp};
 use crate::partition::LockedShard;
-use crate::shard::{Live, Opened, Written};
+use crate::shard::{Live, Opened, Shard, Written};
 use crate::steps::Begun;
 use crate::store::{Core, Outside};
-use bivouac_layout::{FileLayout, Ino};
+use bivouac_layout::{FileLayout, Ino, ShardId};
 use bivouac_proto::attr::{FileKind, dense};
 use bivouac_proto::data::{DataReply, DataRequest, WriteTime};
 use bivouac_proto::header::OpenId;
 use bivouac_proto::meta::Wrote;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Reply, Time};
+use std::time::{Duration, Instant};
+
+/// For so long a description that was given up is remembered: longer than a request can be on its way.
+pub(crate) const STRAGGLERS: Duration = Duration::from_secs(120);
 
 /// Registers an open file description; again is fine. Pipes, sockets and devices are not: only a node's kernel can open those.
 pub(crate) fn register(locked: &mut LockedShard<'_>, now: Time, ino: Ino, opened: Opened) -> Op<()> {
+    locked.shard.is_wanted(opened.id)?;
     let inode = locked.shard.inode(ino)?;
     if !matches!(inode.kind(), FileKind::File | FileKind::Directory) {
         return Ok(());
@@ -98,7 +103,44 @@ fn settled_stamp(inode: &Inode, size: u64, last: WriteTime, now: Time) -> Stamp 
     stamp
 }
 
+impl Shard {
+    /// Notes that nobody holds a description any more, and nobody will.
+    fn give_up(&mut self, open: OpenId) {
+        let now = Instant::now();
+        // Amortized: a sweep is paid for by as many descriptions as it leaves.
+        if self.abandoned.len() >= self.abandoned.capacity().max(64) {
+            self.abandoned.retain(|_, since| now - *since < STRAGGLERS);
+        }
+        self.abandoned.insert(open, now);
+    }
+
+    /// EIO for a request on behalf of a description whose holders are all dead: nobody waits for the answer.
+    pub(crate) fn is_wanted(&self, open: OpenId) -> Result<(), Errno> {
+        let given_up = !self.abandoned.is_empty() && self.abandoned.contains_key(&open);
+        if given_up { Err(Errno::IO) } else { Ok(()) }
+    }
+}
+
 impl<O: Outside> Core<O> {
+    /// The agent's word that nobody holds a description any more. Without `ino` nobody knows what it opened, if anything.
+    pub(crate) fn abandon(
+        &self,
+        shard: ShardId,
+        ino: Option<Ino>,
+        open: OpenId,
+        wrote: Option<Wrote>,
+    ) -> Result<Reply, Failure> {
+        let found = self.partitions.with(shard, |locked| {
+            locked.shard.give_up(open);
+            let has_it = |live: &Live| live.opens.iter().any(|o| o.id == open);
+            Ok(ino.or_else(|| locked.shard.live.iter().find(|(_, live)| has_it(live)).map(|(ino, _)| *ino)))
+        })?;
+        match found {
+            Some(ino) => self.release(ino, open, wrote),
+            None => Ok(Reply::Done),
+        }
+    }
+
     pub(crate) fn reopen(&self, ino: Ino, open: OpenId, write: bool) -> Result<Reply, Failure> {
         let now = self.outside.now();
         self.partitions.with(ino.shard(), |locked| {

@@ -163,6 +163,8 @@ pub(crate) struct Shard {
     pub running: HashSet<(u64, u32)>,
     /// Decisions that everybody has heard; the log is told with the next change.
     pub concluded: Vec<u64>,
+    /// Open descriptions that their agents have given up, and when: nothing is done for them any more.
+    pub abandoned: HashMap<OpenId, Instant>,
     /// Until then, opens from before a restart may be registered again.
     pub grace: Option<Instant>,
     /// Answers that were put since old ones were last dropped.

@@ -350,6 +350,7 @@ impl<O: Outside> Core<O> {
             MetaRequest::OpenInode { ino, how, open } => self.open_inode(caller, ino, how, open, out),
             MetaRequest::MakeTemporary { dir, how, open } => self.make_temporary(caller, dir, how, open),
             MetaRequest::Release { ino, open, wrote } => self.release(ino, open, wrote),
+            MetaRequest::Abandon { ino, open, wrote } => self.abandon(caller.shard, ino, open, wrote),
             MetaRequest::Reopen { ino, open, write } => self.reopen(ino, open, write),
             MetaRequest::Truncate { ino, size } => self.truncate(caller, ino, size),
             MetaRequest::ReadInline { ino, offset, len } => self.read_inline(ino, offset, len, out),

@@ -505,3 +505,34 @@ fn a_repeated_open_with_truncation_does_not_truncate_again() {
         cluster.inner.data.iter().filter_map(|d| Some(d.lock().unwrap().get(&attr.ino)?.bytes.len()));
     assert_eq!(longest.max(), Some(9000), "what was written after the open stays");
 }
+
+#[test]
+fn what_comes_late_from_the_dead_is_not_carried_out() {
+    let cluster = Cluster::new(1);
+    let client = Client::new(&cluster);
+    let ino = client.put("f", b"x").unwrap();
+    let opens = || cluster.stores().iter().map(|s| s.counts().opens).sum::<u64>();
+    let read = OpenHow { read: true, ..OpenHow::default() };
+    // Registered, and its process died before it knew of what.
+    let open = client.open_id();
+    client.inode(ino, MetaRequest::OpenInode { ino, how: read, open }, &[]).unwrap();
+    let abandon = |ino: Option<Ino>, open| MetaRequest::Abandon { ino, open, wrote: None };
+    client.send(ino.shard(), &abandon(None, open), &[]).unwrap();
+    assert_eq!(opens(), 0);
+    // The other way round: its request comes when the agent has spoken already.
+    let late = client.open_id();
+    client.send(ino.shard(), &abandon(None, late), &[]).unwrap();
+    assert!(client.inode(ino, MetaRequest::OpenInode { ino, how: read, open: late }, &[]).is_err());
+    let make = OpenHow { write: true, create: Some(Create { mode: 0o600, exclusive: true }), ..read };
+    let request = MetaRequest::MakeTemporary { dir: Ino::ROOT, how: make, open: late };
+    // Abandoning is of one shard: the directory's is another.
+    client.send(Ino::ROOT.shard(), &abandon(None, late), &[]).unwrap();
+    assert!(client.inode(Ino::ROOT, request, &[]).is_err());
+    assert_eq!((opens(), inodes(&cluster)), (0, 2));
+    // Locks.
+    let flock = LockOwner::Flock(late);
+    assert!(lock(&client, ino, flock, EXCLUSIVE, 0).is_err());
+    client.send(ino.shard(), &MetaRequest::EndSession { session: 77 }, &[]).unwrap();
+    assert_eq!(lock(&client, ino, process(77), EXCLUSIVE, 0), Err(Errno::INTR));
+    lock(&client, ino, process(78), EXCLUSIVE, 0).unwrap();
+}

@@ -3,8 +3,9 @@
 //! Whoever finds out that nobody holds a description any more (the process that closed it, or the agent when a process
 //! died) retires its slot, tells the inode's server with this request, and frees the slot.
 
+use crate::slot::Slot;
 use crate::table::{OpenTable, SlotId};
-use bivouac_layout::Ino;
+use bivouac_layout::{Ino, ShardId};
 use bivouac_proto::OpenId;
 use bivouac_proto::meta::{MetaRequest, Wrote};
 use std::sync::atomic::Ordering;
@@ -15,6 +16,9 @@ pub const KIND_FILE: u32 = 0;
 pub const KIND_DIRECTORY: u32 = 1;
 /// `Slot::kind` of what no server has registered (O_PATH).
 pub const KIND_PATH: u32 = 2;
+/// `Slot::kind` of what a server is being asked to open: it may have registered the description, and nobody knows for which inode.
+/// `Slot::ino` has the shard that was asked, in the place of an inode's.
+pub const KIND_OPENING: u32 = 3;
 
 /// Mask of the access mode in a slot's flags, and the mode that cannot write.
 const ACCESS_MODE: u32 = libc::O_ACCMODE as u32;
@@ -22,8 +26,8 @@ const ACCESS_MODE: u32 = libc::O_ACCMODE as u32;
 /// What to tell about a retired slot.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Release {
-    /// The inode, whose server it concerns.
-    pub ino: Ino,
+    /// The shard whose server it concerns.
+    pub shard: ShardId,
     /// The request.
     pub request: MetaRequest<'static>,
     /// The description held locks: whoever hears of the close next may ask for them, so the answer is to be awaited.
@@ -32,12 +36,36 @@ pub struct Release {
     pub may_be_late: bool,
 }
 
-/// What to tell about a slot; `None` for a description that no server knows.
+/// What a process tells about a slot whose last descriptor it has closed; `None` for a description that no server knows.
 pub fn release(table: &OpenTable, agent: u64, id: SlotId) -> Option<Release> {
-    let slot = table.slot(id)?;
+    let (ino, open, wrote, slot) = known(table, agent, id)?;
+    let ino = ino?;
     let wait = slot.locks.load(Ordering::Acquire) != 0;
+    let may_be_late =
+        wrote.is_none_or(|w| w.end == 0 && !w.unsure) && slot.in_blocks.load(Ordering::Relaxed) == 0;
+    let request = MetaRequest::Release { ino, open, wrote };
+    Some(Release { shard: ino.shard(), request, wait, may_be_late })
+}
+
+/// What the agent tells about a slot that nobody holds any more. Also of one that a process has left while it opened it.
+pub fn abandon(table: &OpenTable, agent: u64, id: SlotId) -> Option<Release> {
+    let (ino, open, wrote, slot) = known(table, agent, id)?;
+    let shard = Ino(slot.ino.load(Ordering::Relaxed)).shard();
+    let request = MetaRequest::Abandon { ino, open, wrote };
+    Some(Release { shard, request, wait: true, may_be_late: false })
+}
+
+/// What a slot says about itself: the inode, unless it was still being opened. `None`: no server knows it.
+fn known(table: &OpenTable, agent: u64, id: SlotId) -> Option<(Option<Ino>, OpenId, Option<Wrote>, &Slot)> {
+    let slot = table.slot(id)?;
+    let open = OpenId { agent, slot: id.index, incarnation: id.incarnation };
+    let kind = slot.kind.load(Ordering::Acquire);
+    if kind == KIND_OPENING {
+        return Some((None, open, None, slot));
+    }
     let ino = Ino(slot.ino.load(Ordering::Relaxed));
-    if (slot.kind.load(Ordering::Acquire) != KIND_FILE && !wait) || ino.0 == 0 {
+    let locked = slot.locks.load(Ordering::Acquire) != 0;
+    if (kind != KIND_FILE && !locked) || ino.0 == 0 {
         return None;
     }
     let writes = slot.flags.load(Ordering::Relaxed) & ACCESS_MODE != libc::O_RDONLY as u32;
@@ -50,10 +78,13 @@ pub fn release(table: &OpenTable, agent: u64, id: SlotId) -> Option<Release> {
             unsure: slot.writing.load(Ordering::Acquire) != 0,
         }
     });
-    let may_be_late =
-        wrote.is_none_or(|w| w.end == 0 && !w.unsure) && slot.in_blocks.load(Ordering::Relaxed) == 0;
-    let open = OpenId { agent, slot: id.index, incarnation: id.incarnation };
-    Some(Release { ino, request: MetaRequest::Release { ino, open, wrote }, wait, may_be_late })
+    Some((Some(ino), open, wrote, slot))
+}
+
+/// Notes in a slot that a server is about to be asked to open it.
+pub fn begin_opening(slot: &Slot, shard: ShardId) {
+    slot.ino.store(Ino::new(shard, 0).0, Ordering::Relaxed);
+    slot.kind.store(KIND_OPENING, Ordering::Release);
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC, which all processes of a node share: the clock of [`crate::Slot::wrote_at`].

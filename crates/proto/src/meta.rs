@@ -199,6 +199,16 @@ pub enum MetaRequest<'a> {
         /// What it wrote to blocks, if it was open for writing.
         wrote: Option<Wrote>,
     },
+    /// The same, from the agent: nobody holds the description any more, and nobody will. What may still be on its way from a process that
+    /// died is not carried out: neither an open under this number, nor a lock of it.
+    Abandon {
+        /// The file; `None`: some inode of the shard that the header names, or none. (The process died while it opened it.)
+        ino: Option<Ino>,
+        /// The description.
+        open: OpenId,
+        /// What was written through it, if it was open for writing and that is known.
+        wrote: Option<Wrote>,
+    },
     /// Registers an open again at a server that was restarted.
     Reopen {
         /// The inode.

@@ -162,6 +162,7 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
         MetaRequest::MakeTemporary { dir: INO, how, open: OPEN },
         MetaRequest::Release { ino: INO, open: OPEN, wrote: Some(wrote) },
         MetaRequest::Release { ino: INO, open: OPEN, wrote: None },
+        MetaRequest::Abandon { ino: None, open: OPEN, wrote: Some(wrote) },
         MetaRequest::Reopen { ino: INO, open: OPEN, write: true },
         MetaRequest::Truncate { ino: INO, size: u64::MAX },
         MetaRequest::ReadInline { ino: INO, offset: u64::MAX, len: u32::MAX },
