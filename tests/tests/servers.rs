@@ -2,7 +2,7 @@
 
 use bivouac_tests::{Site, eventually};
 use rustix::process::Signal;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -79,6 +79,54 @@ fn a_server_that_hangs_is_down_and_comes_back_with_its_files() {
     let name = with_files(&site);
     let victim = dispensable(&site, &name);
     let pid = site.server_pid(&name, victim as u64);
+    // A program that knows the way into every directory, and goes there by the old names once the server is back.
+    let knows = r#"
+import fcntl, os, time
+paths = [f'{k}/m{i}/in' for k in range(8) for i in range(8)]
+for p in paths: os.makedirs(f'/bivouac/old{p}'); open(f'/bivouac/old{p}/f', 'w').close()
+for p in paths: os.stat(f'/bivouac/old{p}/f')
+# One that holds locks and files without names, and dies while the server is away.
+pid = os.fork()
+if pid == 0:
+    held = [open(f'/bivouac/old{p}/f', 'r+') for p in paths]
+    for f in held: fcntl.lockf(f, fcntl.LOCK_EX)
+    nameless = [os.open(f'/bivouac/old{p}', os.O_TMPFILE | os.O_RDWR) for p in paths]
+    open('/bivouac-ready', 'w').close()
+    time.sleep(100)
+while not os.path.exists('/bivouac-ready'): time.sleep(0.01)
+print('ready', flush=True)
+input()
+os.kill(pid, 9); os.waitpid(pid, 0)
+print('killed', flush=True)
+input()
+moved = [p for p in paths if os.path.exists(f'/bivouac/new{p}')]
+assert len(moved) > 8, moved
+reached = []
+for p in moved:
+    for call in (lambda p: os.stat(p + '/f'), os.listdir, lambda p: open(p + '/new', 'w').close(), lambda p: os.mkdir(p + '/d')):
+        try: call(f'/bivouac/old{p}'); reached.append(p)
+        except FileNotFoundError: pass
+print('reached', reached, flush=True)
+end = time.time() + 10
+locked = set(moved)
+while locked and time.time() < end:
+    for p in list(locked):
+        try:
+            with open(f'/bivouac/new{p}/f', 'r+') as f: fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked.remove(p)
+        except BlockingIOError: pass
+    time.sleep(0.05)
+print('locked', sorted(locked), flush=True)
+"#;
+    let knows = knows.replace("/bivouac-ready", &site.path("ready").to_string_lossy());
+    std::fs::write(site.path("knows.py"), knows).expect("written");
+    let mut program = site.command(["exec", &name, "--", "python3", "-B"]);
+    let program = program.arg(site.path("knows.py")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut program = program.spawn().expect("started");
+    let mut input = program.stdin.take().expect("a pipe");
+    let mut said = BufReader::new(program.stdout.take().expect("a pipe")).lines();
+    let mut says = || said.next().expect("it goes on").expect("text");
+    assert_eq!(says(), "ready");
     Site::kill(pid, Signal::STOP);
     let took =
         eventually(Duration::from_secs(20), "shown as down", || server_is(&site, &name, victim, "down"));
@@ -88,8 +136,17 @@ fn a_server_that_hangs_is_down_and_comes_back_with_its_files() {
     let read = site.sh(&name, READ_ALL).ok();
     assert!(!read.starts_with("40") && read.lines().count() == 1, "{read}");
     assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    // Those whose own inodes are at the server stay where they are.
+    site.sh(&name, "cd /bivouac; for k in $(seq 0 7); do mv old$k new$k; done 2> /dev/null; true").ok();
+    input.write_all(b"\n").expect("told");
+    assert_eq!(says(), "killed");
     Site::kill(pid, Signal::CONT);
     eventually(Duration::from_secs(5), "up again", || server_is(&site, &name, victim, "up"));
+    input.write_all(b"\n").expect("told");
+    assert_eq!(says(), "reached []", "old paths lead nowhere");
+    assert_eq!(says(), "locked []", "locks of the dead are gone");
+    assert!(program.wait().expect("it ends").success());
+    eventually(Duration::from_secs(10), "nothing is open", || site.total(&name, "opens") == 0);
     eventually(Duration::from_secs(5), "all files are back", || site.sh(&name, READ_ALL).ok() == "40 0\n");
 }
 

@@ -385,7 +385,11 @@ fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: &Key) -> Ve
                         .map(|n| n.host.clone())
                         .unwrap_or_default(),
                     address: Some(server.address.to_string()),
-                    state: if server.state == ServerState::Up { "up" } else { "down" },
+                    state: match server.state {
+                        ServerState::Up => "up",
+                        ServerState::Joining => "joining",
+                        ServerState::Down => "down",
+                    },
                     silent_ms: health.map(|h| h.silent_ms),
                     storage: recorded.map(|d| d.storage.clone()).unwrap_or_default(),
                     log: recorded.map(|d| d.log.clone()).unwrap_or_default(),

@@ -141,7 +141,13 @@ impl Controller {
             deployment: map.deployment,
             others: members[..members.len() - 1].to_vec(),
             log: Mutex::new(log),
-            view: Mutex::new(View { map, health, stopping: false, stop: Some(config.stop) }),
+            view: Mutex::new(View {
+                map,
+                health,
+                epochs: BTreeMap::new(),
+                stopping: false,
+                stop: Some(config.stop),
+            }),
             changed: Condvar::new(),
         });
         let controller = Controller { shared: shared.clone(), watchers: Mutex::default() };
@@ -254,6 +260,8 @@ struct View {
     map: Arc<Map>,
     /// Whether the server answered last time, and when it last did.
     health: BTreeMap<ServerId, (bool, Instant)>,
+    /// The newest epoch that each server is known to have.
+    epochs: BTreeMap<ServerId, Epoch>,
     stopping: bool,
     stop: Option<Box<dyn FnOnce(bool) + Send>>,
 }
@@ -292,6 +300,18 @@ impl Shared {
                 None
             }
         }
+    }
+
+    /// A server has the map of this epoch.
+    pub(crate) fn has(&self, server: ServerId, epoch: Epoch) {
+        lock(&self.view).epochs.insert(server, epoch);
+    }
+
+    /// Whether all servers that serve, or are about to, have this map, or a newer one.
+    pub(crate) fn all_have(&self, map: &Map) -> bool {
+        let view = lock(&self.view);
+        let serving = map.servers.iter().filter(|server| server.state != ServerState::Down);
+        serving.map(|server| view.epochs.get(&server.id)).all(|epoch| epoch.is_some_and(|e| *e >= map.epoch))
     }
 
     pub(crate) fn report(&self, server: ServerId, alive: bool, last_answer: Instant) {

@@ -12,7 +12,7 @@ use crate::order::{Order, Turn};
 use crate::serve;
 use crate::tether::Tether;
 use crate::vigil::Vigil;
-use bivouac_layout::{Epoch, Ino, Map, NodeId, ShardId};
+use bivouac_layout::{Epoch, Ino, Map, NodeId, ServerState, ShardId};
 use bivouac_meta::{Caller, MetaStore, Observer, Options, Replayed};
 use bivouac_node::{TrafficPage, VersionPage};
 use bivouac_proto::auth::{Credentials, Hello, Key, Role, Welcome};
@@ -288,11 +288,28 @@ impl Daemon {
             self.begin(map)?;
             self.begun.store(true, Ordering::Release);
         }
+        if self.comes_back(map)
+            && let Some(store) = self.meta.get()
+        {
+            // Before anybody may use this server: directories have moved without it. From when it was joining, it has heard of all.
+            store.forget_moves();
+        }
+        // The map first: what the agent tells servers then goes to those that are back, too.
+        self.links.learn(map.clone());
         if let Some(agent) = &self.agent {
             agent.note_servers(map, self.config.node);
         }
-        self.links.learn(map.clone());
         Ok(())
+    }
+
+    /// Whether this server is up by a new map, and was not by the one before.
+    fn comes_back(&self, map: &Map) -> bool {
+        let known = self.links.map();
+        let is_up = |map: &Map| {
+            let me = self.config.server.as_ref().and_then(|me| map.server(me.id));
+            me.is_some_and(|server| server.state == ServerState::Up)
+        };
+        known.epoch < map.epoch && is_up(map) && !is_up(&known)
     }
 
     fn begin(&self, map: &Map) -> Result<(), InstallError> {

@@ -25,6 +25,8 @@ pub enum ServerState {
     Up,
     /// It was declared dead: requests to it fail with EIO at once.
     Down,
+    /// It was down, and answers again. Servers and agents tell it what it missed; clients do not use it yet.
+    Joining,
 }
 
 /// One storage daemon.

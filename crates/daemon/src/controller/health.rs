@@ -7,8 +7,11 @@
 //! A server is *down* when its connection is refused or reset and cannot be remade at once (its process is gone), when
 //! it has not answered for [`SILENCE`] and its machine takes no connection for it either (the machine or its link is
 //! gone), or when it has not answered for [`HANG`] although it is there (it hangs). The last is much longer: a job may
-//! load its nodes so that a daemon waits seconds for a processor, and files must not fail for that. It is up again when
-//! it answers again: a daemon refuses to start on a storage that is not its own, so one that answers has its data.
+//! load its nodes so that a daemon waits seconds for a processor, and files must not fail for that.
+//!
+//! A server that was down and answers again has its data: a daemon refuses to start on a storage that is not its own. But it has
+//! missed what happened meanwhile. So it is *joining* at first: from then on servers tell it of what they do, as they tell each other.
+//! Once every daemon has that map, nobody is left who would leave it out, and it is up ([`crate::daemon`] says what it does then).
 
 use super::link::{ControlLink, LinkError};
 use super::{Member, Shared};
@@ -26,6 +29,8 @@ pub const SILENCE: Duration = Duration::from_millis(1500);
 pub const HANG: Duration = Duration::from_secs(10);
 /// How long a silent server's machine may take to accept a connection.
 const REACH: Duration = Duration::from_millis(300);
+/// Time between two pings of a server that is joining.
+const JOINING: Duration = Duration::from_millis(20);
 /// How long an answer of a server is awaited that is down already.
 const PATIENCE: Duration = Duration::from_millis(1000);
 
@@ -53,6 +58,9 @@ impl Watcher {
                 Ok(()) => {
                     self.last_answer = Instant::now();
                     self.report(shared, true);
+                    if self.is(&map, ServerState::Down) || self.is(&map, ServerState::Joining) {
+                        next = Instant::now() + JOINING;
+                    }
                 }
                 Err(error) => {
                     // Unknown again; it also keeps a newer map from waking this watcher over and over.
@@ -113,10 +121,13 @@ impl Watcher {
             tracing::info!(member = %self.member.endpoint, "the daemon was restarted");
         }
         self.epoch = epoch;
-        // Up first, so that the map that it gets says so.
+        // The state first, so that the map that it gets says so.
         let map = match self.member.server {
-            Some(server) if map.server(server).is_some_and(|s| s.state == ServerState::Down) => {
+            Some(server) if self.is(map, ServerState::Down) => {
                 tracing::info!(%server, "the server answers again");
+                shared.set_state(server, ServerState::Joining).unwrap_or_else(|| map.clone())
+            }
+            Some(server) if self.is(map, ServerState::Joining) && shared.all_have(map) => {
                 shared.set_state(server, ServerState::Up).unwrap_or_else(|| map.clone())
             }
             _ => map.clone(),
@@ -126,7 +137,15 @@ impl Watcher {
             link.tell(ControlRequest::Install { map: Box::new((*map).clone()) })?;
             self.epoch = map.epoch;
         }
+        if let Some(server) = self.member.server {
+            shared.has(server, self.epoch);
+        }
         Ok(())
+    }
+
+    /// Whether the daemon is a server in this state.
+    fn is(&self, map: &Map, state: ServerState) -> bool {
+        self.member.server.and_then(|server| map.server(server)).is_some_and(|s| s.state == state)
     }
 
     /// How long an answer is awaited: until the silence makes the server count as dead.
@@ -137,7 +156,7 @@ impl Watcher {
 
     fn declare_down(&self, shared: &Shared, map: &Map, error: &LinkError) {
         let Some(server) = self.member.server else { return };
-        if map.server(server).is_some_and(|s| s.state == ServerState::Up) {
+        if !self.is(map, ServerState::Down) {
             let silent_ms = self.last_answer.elapsed().as_millis() as u64;
             tracing::warn!(%server, silent_ms, %error, "the server is down");
             shared.set_state(server, ServerState::Down);
