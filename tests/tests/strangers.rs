@@ -329,7 +329,7 @@ def cut(path):
     except OSError: pass
 for pid in sys.argv[2:]:
     for fd in os.listdir('/proc/%s/fd' % pid):
-        if 'bivouac-' in os.readlink('/proc/%s/fd/%s' % (pid, fd)): cut('/proc/%s/fd/%s' % (pid, fd))
+        if 'memfd:bivouac-' in os.readlink('/proc/%s/fd/%s' % (pid, fd)): cut('/proc/%s/fd/%s' % (pid, fd))
 for directory, _, files in os.walk(sys.argv[1]):
     for name in files:
         if 'node-' in directory: cut(os.path.join(directory, name))

@@ -11,10 +11,10 @@ use crate::mount_point;
 use crate::mounts;
 use crate::private;
 use bivouac_daemon::config::hex_key;
-use bivouac_daemon::controller::ControlLink;
+use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_layout::Epoch;
 use bivouac_node::Environment;
-use bivouac_transport::Endpoint;
+use bivouac_transport::{Endpoint, TransportError};
 use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -204,10 +204,21 @@ pub fn attachable(home: &Home, name: &str) -> Result<Environment, Error> {
     ControlLink::connect(&socket, &key, trace.deployment, AGENT_LIMIT)
         .and_then(|mut link| link.ping(Epoch(0)))
         .map_err(|e| Error::Unanswered {
-            cause: format!("the agent of {name:?} on this machine does not answer: {e}"),
+            cause: format!("the agent of {name:?} on this machine does not answer: {}", why(&e, &key_path)),
             remedy: format!("`bivouac status {name}` shows the deployment; log: {}", trace.log.display()),
         })?;
     Ok(Environment { name: name.to_owned(), mount: trace.mount, key_path, mounted: None })
+}
+
+/// Why an agent that is alive does not answer.
+fn why(error: &LinkError, key_path: &str) -> String {
+    match error {
+        // The sockets' names follow from the key, and are those of one network namespace.
+        LinkError::Transport(TransportError::Refused) => format!(
+            "{key_path} holds the wrong key, or the agent is in another network namespace than this command"
+        ),
+        other => other.to_string(),
+    }
 }
 
 /// Why there is no agent of the deployment on this machine.
