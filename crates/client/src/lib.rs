@@ -23,6 +23,7 @@ pub mod error;
 mod extents;
 mod facts;
 mod fork;
+mod gather;
 mod handle;
 pub mod hidden;
 mod holes;

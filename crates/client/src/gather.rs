@@ -1,0 +1,58 @@
+//! Reads into several buffers, and writes from several, with as few requests as one buffer takes: by way of one buffer.
+
+use crate::handle::{Handle, LARGEST_CALL};
+use bivouac_proto::Errno;
+use std::io::{IoSlice, IoSliceMut};
+
+/// Least size of the buffer for a read into several buffers, bytes, where as much is asked for.
+const GATHERED_AT_LEAST: usize = 64 << 10;
+
+impl Handle {
+    /// Reads into several buffers with as few requests as one read takes: by way of a buffer for all of them, which is no
+    /// larger than what the file seems to have.
+    pub(crate) fn read_several(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        let wanted = into.iter().map(|b| b.len()).sum::<usize>().min(LARGEST_CALL);
+        let seen = usize::try_from(self.size_seen().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let mut gathered = vec![0; wanted.min(seen.max(GATHERED_AT_LEAST))];
+        let mut done = 0;
+        while done < wanted {
+            let room = gathered.len().min(wanted - done);
+            let buffer = &mut gathered[..room];
+            let count = match self.read_one(offset + done as u64, buffer) {
+                Ok(count) => count,
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            };
+            scatter(&buffer[..count], into, done);
+            done += count;
+            if count < room {
+                break;
+            }
+            // The file is longer than it seemed: all that is still wanted, in one more read.
+            if done < wanted {
+                gathered.resize(wanted - done, 0);
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// Copies what was read behind the first `skip` bytes of several buffers.
+fn scatter(mut from: &[u8], into: &mut [IoSliceMut<'_>], mut skip: usize) {
+    for buffer in into {
+        let start = skip.min(buffer.len());
+        skip -= start;
+        let (now, later) = from.split_at(from.len().min(buffer.len() - start));
+        buffer[start..start + now.len()].copy_from_slice(now);
+        from = later;
+    }
+}
+
+/// Several slices as one. As the kernel does, no more than 2 GiB less a page.
+pub(crate) fn gather(from: &[IoSlice<'_>]) -> Vec<u8> {
+    let mut data = Vec::with_capacity(from.iter().map(|d| d.len()).sum::<usize>().min(LARGEST_CALL));
+    for slice in from {
+        data.extend_from_slice(&slice[..slice.len().min(LARGEST_CALL - data.len())]);
+    }
+    data
+}
