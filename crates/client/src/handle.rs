@@ -15,21 +15,21 @@ use bivouac_layout::{FileLayout, Ino};
 use bivouac_node::Fd;
 use bivouac_node::release::monotonic;
 use bivouac_node::{Slot, SlotId};
-use bivouac_proto::attr::{Attr, FILE_MAX, Store};
+use bivouac_proto::attr::{Attr, FILE_MAX, Store, TRANSFER_MAX};
 use bivouac_proto::data::{DataReply, DataRequest, Fallocate};
 use bivouac_proto::header::MAX_PAYLOAD;
-use bivouac_proto::meta::{MetaReply, MetaRequest, SetAttr};
+use bivouac_proto::meta::{CHOWN_AS_IT_IS, MetaReply, MetaRequest, SetAttr};
 use bivouac_proto::{Errno, OpenId};
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Flags that `F_SETFL` may change.
 const SETTABLE: i32 = libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME | libc::O_ASYNC;
 
-/// Most that one call transfers, bytes, as in the kernel.
-const LARGEST_CALL: usize = 0x7fff_f000;
+/// Set-user-ID and set-group-ID bits of a mode.
+const SET_ID: u16 = 0o6000;
 
 /// A process's view of an open file description.
 pub struct Handle {
@@ -41,6 +41,8 @@ pub struct Handle {
     blocks: OnceLock<(Box<FileLayout>, SubFiles)>,
     /// What was in the record when it was opened, for as long as that is still so.
     pub(crate) contents: Option<Contents>,
+    /// The file has set-user-ID or set-group-ID bits, as far as is known: a write to its blocks takes them off.
+    privileged: AtomicBool,
 }
 
 /// Counts a write as under way for as long as it lives, so that a process that dies in it is known to be unsure.
@@ -66,11 +68,20 @@ impl Drop for Writing<'_> {
 
 impl Handle {
     pub(crate) fn new(client: &'static Client, id: SlotId, ino: Ino, directory: bool) -> Handle {
-        Handle { client, id, ino, directory, blocks: OnceLock::new(), contents: None }
+        Handle {
+            client,
+            id,
+            ino,
+            directory,
+            blocks: OnceLock::new(),
+            contents: None,
+            privileged: AtomicBool::new(false),
+        }
     }
 
     /// What an attribute tells about where the data is.
     pub(crate) fn learn(&self, attr: &Attr) {
+        self.privileged.store(attr.mode & SET_ID != 0, Ordering::Relaxed);
         if let (Store::Blocks { .. }, Some(layout)) = (attr.store, &attr.layout) {
             self.learn_blocks(layout.clone());
         }
@@ -194,7 +205,7 @@ impl Handle {
             (Some(only), None) => self.read_one(offset, only),
             // One request, as one read.
             _ => {
-                let mut gathered = vec![0; into.iter().map(|b| b.len()).sum::<usize>().min(LARGEST_CALL)];
+                let mut gathered = vec![0; into.iter().map(|b| b.len()).sum::<usize>().min(TRANSFER_MAX)];
                 let count = self.read_one(offset, &mut gathered)?;
                 let mut rest = &gathered[..count];
                 for buffer in into {
@@ -281,6 +292,7 @@ impl Handle {
         let sync = slot.flags.load(Ordering::Relaxed) as i32 & libc::O_DSYNC != 0;
         loop {
             if let Some(blocks) = self.in_blocks() {
+                self.take_privileges()?;
                 let writing = Writing::begin(slot);
                 let count = match blocks.write(offset, data, sync) {
                     Ok(count) => count,
@@ -399,6 +411,9 @@ impl Handle {
             // What was written before no longer counts; the close must not bring it up.
             self.slot()?.wrote_at.store(0, Ordering::Relaxed);
         }
+        if let Some(mode) = set.mode {
+            self.privileged.store(mode & SET_ID != 0, Ordering::Relaxed);
+        }
         self.client.set_attr_of(self.ino, set)
     }
 
@@ -416,6 +431,18 @@ impl Handle {
         // The description keeps its older size version: what it wrote before must not count at its close.
         let attr = self.client.truncate_of(self.ino, size)?;
         self.learn(&attr);
+        Ok(())
+    }
+
+    /// Before blocks change: takes set-user-ID and set-group-ID bits off, unless the superuser writes (for whom a
+    /// mount writes, the kernel knows, and says when they are to go). A write to a file's record needs no word of ours.
+    fn take_privileges(&self) -> Result<(), Errno> {
+        if self.privileged.load(Ordering::Relaxed) && self.client.credentials().uid != 0 {
+            match self.client.set_attr_of(self.ino, CHOWN_AS_IT_IS) {
+                Ok(()) | Err(Errno::PERM) => self.privileged.store(false, Ordering::Relaxed),
+                Err(errno) => return Err(errno),
+            }
+        }
         Ok(())
     }
 
@@ -443,6 +470,7 @@ impl Handle {
         }
         let end =
             if matches!(what, Fallocate::Zero | Fallocate::PunchHole) && !grow { end.min(size) } else { end };
+        self.take_privileges()?;
         if offset >= end && !grow {
             return Ok(());
         }
@@ -530,15 +558,15 @@ impl Handle {
 
 /// Refuses a transfer whose end no offset could name, as the kernel does.
 fn check_range(offset: u64, len: usize) -> Result<(), Errno> {
-    let end = offset.checked_add(len.min(LARGEST_CALL) as u64);
+    let end = offset.checked_add(len.min(TRANSFER_MAX) as u64);
     if end.is_some_and(|end| end <= FILE_MAX) { Ok(()) } else { Err(Errno::INVAL) }
 }
 
 /// Several slices as one. As the kernel does, no more than 2 GiB less a page.
 fn gather(from: &[IoSlice<'_>]) -> Vec<u8> {
-    let mut data = Vec::with_capacity(from.iter().map(|d| d.len()).sum::<usize>().min(LARGEST_CALL));
+    let mut data = Vec::with_capacity(from.iter().map(|d| d.len()).sum::<usize>().min(TRANSFER_MAX));
     for slice in from {
-        data.extend_from_slice(&slice[..slice.len().min(LARGEST_CALL - data.len())]);
+        data.extend_from_slice(&slice[..slice.len().min(TRANSFER_MAX - data.len())]);
     }
     data
 }

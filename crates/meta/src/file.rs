@@ -36,7 +36,7 @@ pub(crate) fn resize_inline(inode: &mut Inode, size: usize, now: Time, who: &Cre
 fn touch(inode: &mut Inode, now: Time, who: &Credentials) {
     inode.mtime = now;
     inode.ctime = now;
-    inode.mode = mode_after_write(inode.mode, who);
+    inode.mode = mode_after_write(inode.owner(), who);
 }
 
 fn not_a_file(inode: &Inode) -> Stop {
@@ -470,6 +470,13 @@ impl<O: Outside> Core<O> {
                 // Without an open: there will be no close to settle it.
                 let stamp = crate::mutation::Stamp { size: end, mtime: now, ctime: now, ..stamp(&inode) };
                 draft.push(Mutation::Stamp(ino, stamp));
+            }
+            let mode = mode_after_write(inode.owner(), &caller.credentials);
+            if count > 0
+                && mode != inode.mode
+                && let Some(inode) = draft.inode(locked.shard, ino)
+            {
+                inode.mode = mode;
             }
             draft.answer(&caller.id, &reply);
             locked.commit(draft)?;
