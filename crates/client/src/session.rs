@@ -13,7 +13,7 @@ use crate::links::{Link, Pool};
 use crate::list::Listing;
 use crate::locks::Held;
 use crate::walk::Cache;
-use bivouac_layout::{Ino, Map, NodeId, ServerId};
+use bivouac_layout::{Ino, Map, NodeId, SERVERS_MAX, ServerId};
 use bivouac_node::{Environment, Fd, OpenTable, SlotId};
 use bivouac_proto::agent::{AgentReply, AgentRequest};
 use bivouac_proto::auth::{ANY_DEPLOYMENT, Credentials, KEY_LEN, Key, Role};
@@ -24,8 +24,6 @@ use rustix::fs::{Mode, OFlags};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Largest server number that a client can talk to, exclusive.
-const MAX_SERVERS: usize = 4096;
 /// Descriptors that are kept for asking whether a description is held: programs that open and close one file after the other
 /// use a few slots again and again.
 const ASKERS: usize = 8;
@@ -94,10 +92,11 @@ impl Client {
         else {
             return Err(answer());
         };
-        if map.check().is_err() || map.servers.iter().any(|s| usize::from(s.id.0) >= MAX_SERVERS) {
+        if map.check().is_err() {
             return Err(answer());
         }
-        let pools = usize::from(map.servers.last().map_or(0, |s| s.id.0)) + 1;
+        // Room for servers that come later.
+        let places = (usize::from(map.servers.last().map_or(0, |s| s.id.0)) + 1 + 64).min(SERVERS_MAX.into());
         let table = OpenTable::attach(run_dir.as_bytes())?;
         let client = Client {
             environment: environment.clone(),
@@ -116,14 +115,13 @@ impl Client {
             namespace: AtomicU64::new(namespace),
             cache: AtomicPtr::new(Box::into_raw(Box::new(Cache::new(namespace)))),
             facts: AtomicPtr::new(Box::into_raw(Box::new(Facts::new(namespace)))),
-            pages: Pages::new((pools + 64).min(MAX_SERVERS)),
+            pages: Pages::new(places),
             listing: Listing::default(),
             slots: AtomicU32::new(1),
-            // Room for servers that come later.
-            pools: (0..(pools + 64).min(MAX_SERVERS)).map(|_| Pool::new()).collect(),
+            pools: (0..places).map(|_| Pool::new()).collect(),
             askers: std::array::from_fn(|_| Spare::default()),
             agents: Pool::new(),
-            kept: (0..(pools + 64).min(MAX_SERVERS)).map(|_| Kept::default()).collect(),
+            kept: (0..places).map(|_| Kept::default()).collect(),
             held: AtomicPtr::new(Box::into_raw(Box::new(Held::new(locked)))),
             sole: AtomicBool::new(false),
             renewing: AtomicU64::new(0),
