@@ -205,7 +205,7 @@ mod tests {
         let cases: [(&str, Break); 14] = [
             ("sorted", |m| m.servers.swap(0, 1)),
             ("sorted", |m| m.servers[1].id = m.servers[0].id),
-            ("names none", |m| m.servers[2].id = NO_SERVER),
+            ("none can have", |m| m.servers[2].id = NO_SERVER),
             ("unknown node", |m| m.nodes.truncate(1)),
             ("wrong size", |m| m.copies = 0),
             ("wrong size", |m| m.copies = 2),
