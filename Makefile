@@ -7,6 +7,11 @@ PACKAGES := build-essential git curl iproute2 openssh-client perl python3 bc tim
 # Suites of others that the tests run, with their versions on crates.io. They go beside what is built.
 TOOLS := pjdfstest@0.2.2 fsx@0.3.2
 
+# Checks of what dependencies bring along: licences, versions, where they are from (deny.toml). Where the database of advisories
+# can be reached (a git clone): make lint DENY="advisories bans licenses sources".
+LINTERS := cargo-deny@0.20.2
+DENY ?= bans licenses sources
+
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -17,7 +22,7 @@ help:
 	@echo "make demo    a real workload on four servers, checked against a local directory (under 2 minutes)"
 	@echo "make bench   speed beside the machine's limits (some 40 minutes; bench/run --quick TARGET... for parts of it)"
 	@echo "make test    everything: what tests need is installed, lint, unit tests, whole-system tests"
-	@echo "make lint    formatting and clippy"
+	@echo "make lint    formatting, clippy, and what dependencies bring along (cargo-deny)"
 	@echo "make setup   installs with apt-get (as root) and cargo what is missing"
 
 build:
@@ -25,13 +30,15 @@ build:
 
 setup:
 	@scripts/setup.sh $(PACKAGES)
-	@for tool in $(TOOLS); do \
+	@for tool in $(TOOLS) $(LINTERS); do \
 	    [ -x $(TARGET)/tools/bin/$${tool%@*} ] || $(CARGO) install --quiet --locked --root $(TARGET)/tools $$tool || exit 1; \
 	done
 
 lint:
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --quiet --workspace --all-targets -- -D warnings
+	@[ -x $(TARGET)/tools/bin/cargo-deny ] || { echo "lint: cargo-deny is missing: make setup" >&2; exit 1; }
+	@$(TARGET)/tools/bin/cargo-deny --log-level warn --locked check $(DENY)
 
 unit:
 	@# Tests of the preload library load it as programs do; `cargo test` alone does not put it there.

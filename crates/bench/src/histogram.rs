@@ -1,62 +1,90 @@
-//! How long operations took: counts in buckets that grow with the time, so that a million operations need no more room
-//! than ten, and those of several processes can be added up.
+//! How long operations took: an HDR histogram, so that a million operations need no more room than ten, and those of several
+//! processes can be added up.
 //!
-//! A bucket is at most 1/64 as wide as the times in it: percentiles are exact to 1.6 %. The longest time is kept
-//! exactly.
+//! Percentiles are exact to 1 %; sum and longest time are kept beside them, exactly.
 
+use hdrhistogram::Histogram as Counts;
 use serde::{Deserialize, Serialize};
 
-/// Buckets for each doubling, as a power of two.
-const FINE: u32 = 6;
+/// Decimal digits of a time that count: two are 1 %.
+const DIGITS: u8 = 2;
 
 /// Times in nanoseconds.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "Sent", into = "Sent")]
 pub struct Histogram {
-    counts: Vec<u64>,
-    total: u64,
+    counts: Counts<u64>,
     sum: u64,
     longest: u64,
 }
 
+/// What one process tells another: times with their counts.
+#[derive(Serialize, Deserialize)]
+struct Sent {
+    counts: Vec<(u64, u64)>,
+    sum: u64,
+    longest: u64,
+}
+
+impl From<Histogram> for Sent {
+    fn from(histogram: Histogram) -> Sent {
+        let recorded = histogram.counts.iter_recorded();
+        let counts = recorded.map(|step| (step.value_iterated_to(), step.count_at_value())).collect();
+        Sent { counts, sum: histogram.sum, longest: histogram.longest }
+    }
+}
+
+impl From<Sent> for Histogram {
+    fn from(sent: Sent) -> Histogram {
+        let mut histogram = Histogram { sum: sent.sum, longest: sent.longest, ..Histogram::new() };
+        for (time, count) in sent.counts {
+            histogram.count(time, count);
+        }
+        histogram
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram::new()
+    }
+}
+
 impl Histogram {
-    /// An empty one, with room for all times up to a few seconds.
+    /// An empty one; it grows with the times.
     pub fn new() -> Histogram {
-        Histogram { counts: vec![0; bucket(1 << 33)], ..Histogram::default() }
+        let counts = Counts::new(DIGITS).expect("the crate takes up to five digits");
+        Histogram { counts, sum: 0, longest: 0 }
     }
 
     /// Counts one.
     pub fn record(&mut self, nanoseconds: u64) {
-        let bucket = bucket(nanoseconds);
-        if bucket >= self.counts.len() {
-            self.counts.resize(bucket + 1, 0);
-        }
-        self.counts[bucket] += 1;
-        self.total += 1;
+        self.count(nanoseconds, 1);
         self.sum = self.sum.saturating_add(nanoseconds);
         self.longest = self.longest.max(nanoseconds);
     }
 
+    fn count(&mut self, nanoseconds: u64, times: u64) {
+        // One that grows takes every time; there is no other error.
+        let _ = self.counts.record_n(nanoseconds, times);
+    }
+
     /// Adds what another has counted.
     pub fn add(&mut self, other: &Histogram) {
-        if other.counts.len() > self.counts.len() {
-            self.counts.resize(other.counts.len(), 0);
-        }
-        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
-            *count += more;
-        }
-        self.total += other.total;
+        // Of the same digits, and one that grows: it always fits.
+        let _ = self.counts.add(&other.counts);
         self.sum = self.sum.saturating_add(other.sum);
         self.longest = self.longest.max(other.longest);
     }
 
     /// How many were counted.
     pub fn total(&self) -> u64 {
-        self.total
+        self.counts.len()
     }
 
     /// The mean, nanoseconds; 0 if there is none.
     pub fn mean(&self) -> f64 {
-        if self.total == 0 { 0.0 } else { self.sum as f64 / self.total as f64 }
+        if self.counts.is_empty() { 0.0 } else { self.sum as f64 / self.total() as f64 }
     }
 
     /// The longest, nanoseconds.
@@ -66,38 +94,8 @@ impl Histogram {
 
     /// The time that the given share (0 to 1) of all operations did not exceed, nanoseconds.
     pub fn percentile(&self, share: f64) -> u64 {
-        let wanted = (self.total as f64 * share).ceil().max(1.0) as u64;
-        let mut seen = 0;
-        for (bucket, count) in self.counts.iter().enumerate() {
-            seen += count;
-            if seen >= wanted {
-                return upper(bucket).min(self.longest);
-            }
-        }
-        self.longest
+        self.counts.value_at_quantile(share).min(self.longest)
     }
-}
-
-/// Small times have a bucket each; from there on every doubling has `2^FINE` buckets.
-fn bucket(nanoseconds: u64) -> usize {
-    let small = 1u64 << (FINE + 1);
-    if nanoseconds < small {
-        return nanoseconds as usize;
-    }
-    let shift = nanoseconds.ilog2() - FINE;
-    ((u64::from(shift) << FINE) + (nanoseconds >> shift)) as usize
-}
-
-/// The greatest time in a bucket.
-fn upper(bucket: usize) -> u64 {
-    let bucket = bucket as u64;
-    let small = 1u64 << (FINE + 1);
-    if bucket < small {
-        return bucket;
-    }
-    let shift = (bucket >> FINE) - 1;
-    let first = (bucket - (shift << FINE)) << shift;
-    first + ((1 << shift) - 1)
 }
 
 #[cfg(test)]
@@ -105,14 +103,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_follow_each_other_without_gap_and_stay_narrow() {
-        for exponent in 0..40 {
-            for offset in [0, 1, 2, 1000] {
-                let time = (1u64 << exponent) + offset;
-                let bucket = bucket(time);
-                assert!(upper(bucket) >= time && (bucket == 0 || upper(bucket - 1) < time), "{time}");
-                assert!((upper(bucket) - time) as f64 <= time as f64 / 64.0, "{time}");
-            }
+    fn what_a_worker_sends_is_what_it_counted() {
+        let mut sent = Histogram::new();
+        [1, 5, 5, 1000, 123_456_789, 1 << 45].into_iter().for_each(|time| sent.record(time));
+        let text = serde_json::to_string(&sent).unwrap();
+        let got: Histogram = serde_json::from_str(&text).unwrap();
+        assert_eq!((got.total(), got.longest(), got.mean()), (sent.total(), sent.longest(), sent.mean()));
+        for share in [0.1, 0.5, 0.9, 1.0] {
+            assert_eq!(got.percentile(share), sent.percentile(share));
         }
     }
 

@@ -15,7 +15,7 @@ use crate::signals;
 use bivouac_daemon::controller::ControlLink;
 use bivouac_daemon::{DaemonConfig, ServerConfig};
 use bivouac_layout::map::{Generation, Node, Server, ServerState};
-use bivouac_layout::{Epoch, First, Map, NodeId, ServerId, balance};
+use bivouac_layout::{Epoch, First, Map, NodeId, SERVERS_MAX, ServerId, balance};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::ControlRequest;
 use std::collections::BTreeSet;
@@ -25,8 +25,6 @@ use std::time::{Duration, Instant};
 
 /// Longest time for a daemon to take its first map; it recovers its metadata then.
 const INSTALL_LIMIT: Duration = Duration::from_secs(120);
-/// The storage directories of a server are numbered by 16 bits, and so are servers.
-const MOST_SERVERS: usize = 4096;
 
 /// A deployment that serves.
 pub struct Started {
@@ -120,10 +118,10 @@ fn plan(
     directory: &Directory,
 ) -> Result<Vec<DaemonRecord>, Error> {
     let total = hosts.len() * usize::from(servers_per_host);
-    if total > MOST_SERVERS {
+    if total > usize::from(SERVERS_MAX) {
         return Err(Error::refused(
             format!("{total} servers are too many"),
-            format!("at most {MOST_SERVERS} are possible"),
+            format!("at most {SERVERS_MAX} are possible"),
         ));
     }
     let mut daemons = Vec::with_capacity(total + 1);

@@ -12,7 +12,7 @@ use crate::rpc::DataJob;
 use crate::session::Client;
 use bivouac_layout::{FileLayout, Ino, Map, Piece, ServerId};
 use bivouac_proto::Errno;
-use bivouac_proto::attr::{FILE_MAX, Store};
+use bivouac_proto::attr::{FILE_MAX, Store, TRANSFER_MAX};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::MAX_PAYLOAD;
 use rustix::fd::BorrowedFd;
@@ -319,8 +319,7 @@ impl Blocks<'_> {
 
 /// The end of an access, clipped to the largest file and to what one call may transfer.
 fn end_of(offset: u64, len: usize) -> Result<u64, Errno> {
-    // As the kernel does: at most 2 GiB less a page a call.
-    let len = (len as u64).min(0x7fff_f000);
+    let len = len.min(TRANSFER_MAX) as u64;
     let end = offset.saturating_add(len).min(FILE_MAX);
     if offset > end || (offset == end && len > 0) { Err(Errno::FBIG) } else { Ok(end) }
 }

@@ -1,7 +1,8 @@
 //! Reads into several buffers, and writes from several, with as few requests as one buffer takes: by way of one buffer.
 
-use crate::handle::{Handle, LARGEST_CALL};
+use crate::handle::Handle;
 use bivouac_proto::Errno;
+use bivouac_proto::attr::TRANSFER_MAX;
 use std::io::{IoSlice, IoSliceMut};
 
 /// Least size of the buffer for a read into several buffers, bytes, where as much is asked for.
@@ -11,7 +12,7 @@ impl Handle {
     /// Reads into several buffers with as few requests as one read takes: by way of a buffer for all of them, which is no
     /// larger than what the file seems to have.
     pub(crate) fn read_several(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-        let wanted = into.iter().map(|b| b.len()).sum::<usize>().min(LARGEST_CALL);
+        let wanted = into.iter().map(|b| b.len()).sum::<usize>().min(TRANSFER_MAX);
         let seen = usize::try_from(self.size_seen().saturating_sub(offset)).unwrap_or(usize::MAX);
         let mut gathered = vec![0; wanted.min(seen.max(GATHERED_AT_LEAST))];
         let mut done = 0;
@@ -50,9 +51,9 @@ fn scatter(mut from: &[u8], into: &mut [IoSliceMut<'_>], mut skip: usize) {
 
 /// Several slices as one. As the kernel does, no more than 2 GiB less a page.
 pub(crate) fn gather(from: &[IoSlice<'_>]) -> Vec<u8> {
-    let mut data = Vec::with_capacity(from.iter().map(|d| d.len()).sum::<usize>().min(LARGEST_CALL));
+    let mut data = Vec::with_capacity(from.iter().map(|d| d.len()).sum::<usize>().min(TRANSFER_MAX));
     for slice in from {
-        data.extend_from_slice(&slice[..slice.len().min(LARGEST_CALL - data.len())]);
+        data.extend_from_slice(&slice[..slice.len().min(TRANSFER_MAX - data.len())]);
     }
     data
 }

@@ -16,10 +16,10 @@ use bivouac_layout::{FileLayout, Ino};
 use bivouac_node::Fd;
 use bivouac_node::release::monotonic;
 use bivouac_node::{OffsetGuard, Slot, SlotId};
-use bivouac_proto::attr::{Attr, FILE_MAX, Store};
+use bivouac_proto::attr::{Attr, FILE_MAX, Store, TRANSFER_MAX};
 use bivouac_proto::data::{DataReply, DataRequest, Fallocate};
 use bivouac_proto::header::MAX_PAYLOAD;
-use bivouac_proto::meta::{MetaReply, MetaRequest, SetAttr};
+use bivouac_proto::meta::{CHOWN_AS_IT_IS, MetaReply, MetaRequest, SetAttr};
 use bivouac_proto::{Errno, OpenId};
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -29,8 +29,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 /// Flags that `F_SETFL` may change.
 const SETTABLE: i32 = libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME | libc::O_ASYNC;
 
-/// Most that one call transfers, bytes, as in the kernel.
-pub(crate) const LARGEST_CALL: usize = 0x7fff_f000;
+/// Set-user-ID and set-group-ID bits of a mode.
+const SET_ID: u16 = 0o6000;
 
 /// A process's view of an open file description.
 pub struct Handle {
@@ -46,6 +46,8 @@ pub struct Handle {
     uneven: AtomicBool,
     /// What was in the record when it was opened, for as long as that is still so.
     pub(crate) contents: Option<Contents>,
+    /// The file has set-user-ID or set-group-ID bits, as far as is known: a write to its blocks takes them off.
+    privileged: AtomicBool,
 }
 
 /// Counts a write as under way for as long as it lives, so that a process that dies in it is known to be unsure.
@@ -80,12 +82,14 @@ impl Handle {
             size_seen: AtomicU64::new(0),
             uneven: AtomicBool::new(false),
             contents: None,
+            privileged: AtomicBool::new(false),
         }
     }
 
     /// What an attribute tells about where the data is.
     pub(crate) fn learn(&self, attr: &Attr) {
         self.size_seen.store(attr.size, Ordering::Relaxed);
+        self.privileged.store(attr.mode & SET_ID != 0, Ordering::Relaxed);
         if let (Store::Blocks { .. }, Some(layout)) = (attr.store, &attr.layout) {
             self.learn_blocks(layout.clone());
         }
@@ -297,6 +301,7 @@ impl Handle {
         let sync = slot.flags.load(Ordering::Relaxed) as i32 & libc::O_DSYNC != 0;
         loop {
             if let Some(blocks) = self.in_blocks() {
+                self.take_privileges()?;
                 if offset > self.size_seen() {
                     self.leaves_holes(slot);
                 }
@@ -429,6 +434,9 @@ impl Handle {
             // What was written before no longer counts; the close must not bring it up.
             self.slot()?.wrote_at.store(0, Ordering::Relaxed);
         }
+        if let Some(mode) = set.mode {
+            self.privileged.store(mode & SET_ID != 0, Ordering::Relaxed);
+        }
         self.client.set_attr_of(self.ino, set)
     }
 
@@ -446,6 +454,18 @@ impl Handle {
         // The description keeps its older size version: what it wrote before must not count at its close.
         let attr = self.client.truncate_of(self.ino, size)?;
         self.learn(&attr);
+        Ok(())
+    }
+
+    /// Before blocks change: takes set-user-ID and set-group-ID bits off, unless the superuser writes (for whom a
+    /// mount writes, the kernel knows, and says when they are to go). A write to a file's record needs no word of ours.
+    fn take_privileges(&self) -> Result<(), Errno> {
+        if self.privileged.load(Ordering::Relaxed) && self.client.credentials().uid != 0 {
+            match self.client.set_attr_of(self.ino, CHOWN_AS_IT_IS) {
+                Ok(()) | Err(Errno::PERM) => self.privileged.store(false, Ordering::Relaxed),
+                Err(errno) => return Err(errno),
+            }
+        }
         Ok(())
     }
 
@@ -473,6 +493,7 @@ impl Handle {
         }
         let end =
             if matches!(what, Fallocate::Zero | Fallocate::PunchHole) && !grow { end.min(size) } else { end };
+        self.take_privileges()?;
         if offset >= end && !grow {
             return Ok(());
         }
@@ -561,7 +582,7 @@ impl Handle {
 
 /// Refuses a transfer whose end no offset could name, as the kernel does.
 fn check_range(offset: u64, len: usize) -> Result<(), Errno> {
-    let end = offset.checked_add(len.min(LARGEST_CALL) as u64);
+    let end = offset.checked_add(len.min(TRANSFER_MAX) as u64);
     if end.is_some_and(|end| end <= FILE_MAX) { Ok(()) } else { Err(Errno::INVAL) }
 }
 

@@ -14,7 +14,7 @@ use crate::list::Listing;
 use crate::locks::Held;
 use crate::moves::Heard;
 use crate::paths::Paths;
-use bivouac_layout::{Ino, Map, NodeId, ServerId};
+use bivouac_layout::{Ino, Map, NodeId, SERVERS_MAX, ServerId};
 use bivouac_node::file::FileError;
 use bivouac_node::{Environment, Fd, OpenTable, SlotId};
 use bivouac_proto::agent::{AgentReply, AgentRequest};
@@ -27,8 +27,6 @@ use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Largest server number that a client can talk to, exclusive.
-const MAX_SERVERS: usize = 4096;
 /// Descriptors that are kept for asking whether a description is held: programs that open and close one file after the other
 /// use a few slots again and again.
 const ASKERS: usize = 8;
@@ -97,10 +95,11 @@ impl Client {
         let Some(AgentReply::Attached { session, owner, locked, agent, node, run_dir, map }) = reply else {
             return Err(answer());
         };
-        if map.check().is_err() || map.servers.iter().any(|s| usize::from(s.id.0) >= MAX_SERVERS) {
+        if map.check().is_err() {
             return Err(answer());
         }
-        let pools = usize::from(map.servers.last().map_or(0, |s| s.id.0)) + 1;
+        // Room for servers that come later.
+        let places = (usize::from(map.servers.last().map_or(0, |s| s.id.0)) + 1 + 64).min(SERVERS_MAX.into());
         let table = match ask(&mut link, &Request::Node(NodeRequest::Table)).map_err(agent_error)? {
             (Some(Reply::Done), Some(descriptor)) => {
                 OpenTable::attach(run_dir.as_bytes(), descriptor.as_fd())?
@@ -121,17 +120,16 @@ impl Client {
             owner: AtomicU64::new(owner),
             fork,
             map: AtomicPtr::new(Box::into_raw(map)),
-            heard: Heard::new((pools + 64).min(MAX_SERVERS)),
+            heard: Heard::new(places),
             paths: AtomicPtr::new(Box::into_raw(Box::default())),
             facts: AtomicPtr::new(Box::into_raw(Box::default())),
-            pages: Pages::new((pools + 64).min(MAX_SERVERS)),
+            pages: Pages::new(places),
             listing: Listing::default(),
             slots: AtomicU32::new(1),
-            // Room for servers that come later.
-            pools: (0..(pools + 64).min(MAX_SERVERS)).map(|_| Pool::new()).collect(),
+            pools: (0..places).map(|_| Pool::new()).collect(),
             askers: std::array::from_fn(|_| Spare::default()),
             agents: Pool::new(),
-            kept: (0..(pools + 64).min(MAX_SERVERS)).map(|_| Kept::default()).collect(),
+            kept: (0..places).map(|_| Kept::default()).collect(),
             held: AtomicPtr::new(Box::into_raw(Box::new(Held::new(locked)))),
             sole: AtomicBool::new(false),
             renewing: AtomicU64::new(0),

@@ -338,7 +338,12 @@ fn for_each_name(
 ) -> Result<(), DataError> {
     for subdirectory in 0..SUBDIRECTORIES {
         let name = subdirectory_name(subdirectory);
-        let dir = fs::openat(sub, name.as_str(), DIRECTORY | OFlags::NOFOLLOW, Mode::empty())?;
+        let dir = match fs::openat(sub, name.as_str(), DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
+            Ok(dir) => dir,
+            // Then its sub-files are missing, which the inventory knows.
+            Err(Errno::NOENT) => continue,
+            Err(errno) => return Err(errno.into()),
+        };
         for entry in fs::Dir::read_from(&dir)? {
             let entry = entry?;
             if let Some(ino) = place::parse_name(entry.file_name().to_bytes()) {

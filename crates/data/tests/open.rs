@@ -78,6 +78,22 @@ fn a_sub_file_that_somebody_removed_is_an_error_and_no_hole() {
 }
 
 #[test]
+fn sub_files_of_a_missing_subdirectory_are_missing_and_the_others_are_served() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("store");
+    let data = store(&path);
+    (1..=600)
+        .for_each(|n| assert_eq!(data.write(Ino(n), 0, b"content", false).map(|wrote| wrote.count), Ok(7)));
+    drop(data);
+    fs::remove_dir_all(path.join("sub/c1")).unwrap();
+    let data = store(&path);
+    let lost: Vec<u64> = (1..=600).filter(|n| data.read(Ino(*n), 0, &mut [0; 7]).is_err()).collect();
+    assert!(lost.contains(&1) && lost.len() < 20, "{lost:?}");
+    assert_eq!(data.missing(), lost.len() as u64);
+    assert!(data.stored() > 0);
+}
+
+#[test]
 fn another_deployments_or_servers_storage_is_refused() {
     let place = tempfile::tempdir().unwrap();
     drop(store(place.path()));

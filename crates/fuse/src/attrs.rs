@@ -4,7 +4,7 @@ use crate::abi::{Reply, set};
 use crate::face::{Answer, Call, Face};
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{Attr, FileKind, NAME_MAX, Time};
-use bivouac_proto::meta::{SetAttr, SetTime};
+use bivouac_proto::meta::{CHOWN_AS_IT_IS, SetAttr, SetTime};
 
 /// What `st_blksize` recommends, as through the preload library.
 const BLOCK_SIZE: u32 = 128 << 10;
@@ -140,6 +140,10 @@ impl Call<'_> {
             atime: time(set::ATIME, set::ATIME_NOW, atime, atime_nsec),
             mtime: time(set::MTIME, set::MTIME_NOW, mtime, mtime_nsec),
         };
+        // With nothing to set the kernel sends this for a change of owner to what it was, and for a change of content by somebody
+        // who leaves no set-id bits.
+        let nothing = valid & !(set::FH | set::LOCKOWNER) == 0;
+        let wanted = if nothing { CHOWN_AS_IT_IS } else { wanted };
         // A truncation sets mtime by itself.
         let wanted = match wanted {
             SetAttr { mtime: Some(SetTime::Now), .. } if shown.is_some() => SetAttr { mtime: None, ..wanted },

@@ -13,6 +13,7 @@ use bivouac_client::Client;
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use bivouac_proto::attr::Attr;
+use slab::Slab;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -191,54 +192,32 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// What the kernel has open, by the numbers that it was told.
-pub(crate) struct Handles<T>(RwLock<Slab<T>>);
-
-struct Slab<T> {
-    places: Vec<Option<Arc<T>>>,
-    free: Vec<usize>,
-}
+pub(crate) struct Handles<T>(RwLock<Slab<Arc<T>>>);
 
 impl<T> Default for Handles<T> {
     fn default() -> Handles<T> {
-        Handles(RwLock::new(Slab { places: Vec::new(), free: Vec::new() }))
+        Handles(RwLock::new(Slab::new()))
     }
 }
 
 impl<T> Handles<T> {
     pub(crate) fn add(&self, value: Arc<T>) -> u64 {
-        let mut slab = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let value = Some(value);
-        match slab.free.pop() {
-            Some(index) => {
-                if let Some(place) = slab.places.get_mut(index) {
-                    *place = value;
-                }
-                index as u64
-            }
-            None => {
-                slab.places.push(value);
-                (slab.places.len() - 1) as u64
-            }
-        }
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(value) as u64
     }
 
     pub(crate) fn get(&self, number: u64) -> Result<Arc<T>, Errno> {
-        let slab = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let place = usize::try_from(number).ok().and_then(|index| slab.places.get(index));
-        place.cloned().flatten().ok_or(Errno::BADF)
+        let key = usize::try_from(number).map_err(|_| Errno::BADF)?;
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned().ok_or(Errno::BADF)
     }
 
     pub(crate) fn any(&self, is: impl Fn(&T) -> bool) -> bool {
-        let slab = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        slab.places.iter().flatten().any(|value| is(value))
+        let handles = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        handles.iter().any(|(_, value)| is(value))
     }
 
     pub(crate) fn remove(&self, number: u64) -> Result<Arc<T>, Errno> {
-        let mut slab = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let index = usize::try_from(number).map_err(|_| Errno::BADF)?;
-        let taken = slab.places.get_mut(index).and_then(Option::take).ok_or(Errno::BADF)?;
-        slab.free.push(index);
-        Ok(taken)
+        let key = usize::try_from(number).map_err(|_| Errno::BADF)?;
+        self.0.write().unwrap_or_else(PoisonError::into_inner).try_remove(key).ok_or(Errno::BADF)
     }
 }
 

@@ -6,6 +6,9 @@ use std::fmt;
 /// How many partitions the metadata has, in every deployment (12 bits of an inode number).
 pub const SHARDS: u16 = 4096;
 
+/// Most servers of a deployment: their numbers are below it. Clients keep a table by number.
+pub const SERVERS_MAX: u16 = 4096;
+
 /// Bits of an inode number below the shard's.
 const SHARD_SHIFT: u32 = 52;
 

@@ -21,7 +21,7 @@ pub mod namespace;
 pub mod placement;
 pub mod template;
 
-pub use ids::{Epoch, GenerationId, Ino, NodeId, SHARDS, ServerId, ShardId};
+pub use ids::{Epoch, GenerationId, Ino, NodeId, SERVERS_MAX, SHARDS, ServerId, ShardId};
 pub use map::{Generation, Map, Node, Server, ServerState};
 pub use placement::{FileLayout, LayoutRange, Piece};
 pub use template::{First, Template};

@@ -3,7 +3,7 @@
 //! The controller alone changes it; everybody else holds a copy, states its epoch in every request, and is given
 //! the newer one when its own is stale. It is on no operation's path.
 
-use crate::ids::{Epoch, GenerationId, NodeId, SHARDS, ServerId, ShardId};
+use crate::ids::{Epoch, GenerationId, NodeId, SERVERS_MAX, SHARDS, ServerId, ShardId};
 use crate::placement::is_block_size;
 use crate::template::{First, Template};
 use serde::{Deserialize, Serialize};
@@ -127,8 +127,8 @@ impl Map {
         };
         if !self.servers.windows(2).all(|w| w[0].id < w[1].id) {
             Err("servers are not sorted by number")
-        } else if self.servers.last().is_some_and(|s| s.id == NO_SERVER) {
-            Err("a server has a number that names none")
+        } else if self.servers.last().is_some_and(|s| s.id.0 >= SERVERS_MAX) {
+            Err("a server has a number that none can have")
         } else if !self.servers.iter().all(|s| self.nodes.iter().any(|n| n.id == s.node)) {
             Err("a server runs on an unknown node")
         } else if self.copies == 0 || self.shards.len() != SHARDS as usize * self.copies as usize {
@@ -207,7 +207,7 @@ mod tests {
         let cases: [(&str, Break); 14] = [
             ("sorted", |m| m.servers.swap(0, 1)),
             ("sorted", |m| m.servers[1].id = m.servers[0].id),
-            ("names none", |m| m.servers[2].id = NO_SERVER),
+            ("none can have", |m| m.servers[2].id = NO_SERVER),
             ("unknown node", |m| m.nodes.truncate(1)),
             ("wrong size", |m| m.copies = 0),
             ("wrong size", |m| m.copies = 2),

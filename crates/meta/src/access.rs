@@ -79,12 +79,39 @@ pub(crate) fn in_group(who: &Credentials, gid: u32) -> bool {
 }
 
 /// The mode that a regular file keeps when somebody but user 0 changes its content.
-pub(crate) fn mode_after_write(mode: u16, who: &Credentials) -> u16 {
-    if who.uid == 0 { mode } else { mode_after_chown(mode) }
+pub(crate) fn mode_after_write(owner: Owner, who: &Credentials) -> u16 {
+    if who.uid == 0 { owner.mode } else { mode_after_chown(owner, who) }
 }
 
-/// The mode that a file keeps when its owner changes. Set-gid without group execution is not a privilege and stays.
-pub(crate) fn mode_after_chown(mode: u16) -> u16 {
-    let mode = mode & !SET_UID;
-    if mode & 0o010 != 0 { mode & !SET_GID } else { mode }
+/// The mode that anything but a directory keeps when `who` sets its owner, also to what it was. Set-gid without group
+/// execution is not a privilege, and stays for whoever could set it. `owner` is the one before.
+pub(crate) fn mode_after_chown(owner: Owner, who: &Credentials) -> u16 {
+    let mode = owner.mode & !SET_UID;
+    let may_keep = mode & 0o010 == 0 && (who.uid == 0 || in_group(who, owner.gid));
+    if may_keep { mode } else { mode & !SET_GID }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn set_id_bits_go_as_linux_takes_them() {
+        let root = Credentials::default();
+        let member = Credentials { uid: 7, gid: 7, groups: vec![50] };
+        let stranger = Credentials { uid: 7, gid: 7, groups: vec![] };
+        let owner = |mode| Owner { mode, uid: 7, gid: 50 };
+        for (mode, by_member, by_stranger) in [
+            (0o6666, 0o2666, 0o666),
+            (0o6777, 0o777, 0o777),
+            (0o4755, 0o755, 0o755),
+            (0o7711, 0o1711, 0o1711),
+        ] {
+            assert_eq!(mode_after_chown(owner(mode), &root), by_member);
+            assert_eq!(mode_after_chown(owner(mode), &member), by_member);
+            assert_eq!(mode_after_chown(owner(mode), &stranger), by_stranger);
+            assert_eq!(mode_after_write(owner(mode), &stranger), by_stranger);
+            assert_eq!(mode_after_write(owner(mode), &root), mode);
+        }
+    }
 }

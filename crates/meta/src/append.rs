@@ -1,5 +1,6 @@
 //! Appending: the inode's server orders appends and writes the blocks, so that each lands whole, at the end, and once.
 
+use crate::access::mode_after_write;
 use crate::draft::Draft;
 use crate::error::Op;
 use crate::inline::{not_a_file, touch};
@@ -153,6 +154,13 @@ impl<O: Outside> Core<O> {
             let allocated = stamp.allocated.map(|allocated| allocated.saturating_add(u64::from(count)));
             let stamp = Stamp { size: end, mtime: now, ctime: now, allocated, ..stamp };
             draft.push(Mutation::Stamp(ino, stamp));
+        }
+        let mode = mode_after_write(inode.owner(), &caller.credentials);
+        if count > 0
+            && mode != inode.mode
+            && let Some(inode) = draft.inode(locked.shard, ino)
+        {
+            inode.mode = mode;
         }
         draft.answer(&caller.id, &reply);
         locked.commit(draft)?;

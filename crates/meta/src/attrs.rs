@@ -11,7 +11,7 @@ use crate::shard::Shard;
 use crate::store::{Caller, Core, Outside, repeated};
 use bivouac_layout::Ino;
 use bivouac_proto::auth::Credentials;
-use bivouac_proto::meta::{MetaReply, SetAttr, SetTime, XattrMode};
+use bivouac_proto::meta::{AS_IT_IS, CHOWN_AS_IT_IS, MetaReply, SetAttr, SetTime, XattrMode};
 use bivouac_proto::peer::{PeerReply, PeerRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, Errno, FileKind, Refusal, Reply, Time};
@@ -229,7 +229,13 @@ fn may_set(inode: &Inode, set: &SetAttr, who: &Credentials) -> Op<()> {
     if set.mode.is_some() {
         owner.check_owner(who)?;
     }
-    let new_owner = set.uid.is_some_and(|uid| uid != inode.uid);
+    if *set == CHOWN_AS_IT_IS {
+        // Also for who writes to another's file. Without such bits, everybody may do nothing.
+        let mode = mode_after_chown(owner, who);
+        let takes = inode.kind() != FileKind::Directory && mode != inode.mode;
+        return if takes { Ok(owner.check_owner_or(who, WRITE).map_err(|_| Errno::PERM)?) } else { Ok(()) };
+    }
+    let new_owner = set.uid.is_some_and(|uid| uid != AS_IT_IS && uid != inode.uid);
     let foreign_group = set.gid.is_some_and(|gid| gid != inode.gid && !in_group(who, gid));
     if who.uid != 0 && (set.uid.is_some() || set.gid.is_some()) {
         owner.check_owner(who)?;
@@ -248,11 +254,11 @@ fn may_set(inode: &Inode, set: &SetAttr, who: &Credentials) -> Op<()> {
 
 fn change(inode: &mut Inode, set: &SetAttr, who: &Credentials, now: Time) {
     if set.uid.is_some() || set.gid.is_some() {
-        inode.uid = set.uid.unwrap_or(inode.uid);
-        inode.gid = set.gid.unwrap_or(inode.gid);
-        if inode.kind() == FileKind::File {
-            inode.mode = mode_after_chown(inode.mode);
+        if inode.kind() != FileKind::Directory {
+            inode.mode = mode_after_chown(inode.owner(), who);
         }
+        inode.uid = set.uid.filter(|uid| *uid != AS_IT_IS).unwrap_or(inode.uid);
+        inode.gid = set.gid.unwrap_or(inode.gid);
     }
     if let Some(mode) = set.mode {
         inode.mode = mode & 0o7777;

@@ -106,7 +106,7 @@ impl<O: Outside> Core<O> {
             for step in &all {
                 locked.shard.check(home, step, &all)?;
             }
-            locked.shard.perform(&mut draft, &map, &all, &[made]);
+            locked.shard.perform(&mut draft, &map, &all, &[made])?;
             let reply = reply(made);
             draft.answer(&caller.id, &reply);
             locked.commit(draft)?;
@@ -211,7 +211,7 @@ impl<O: Outside> Core<O> {
             let Prepared { steps, made, .. } =
                 own.unwrap_or(Prepared { steps: Vec::new(), made: Vec::new(), since: None, own: true });
             let mut draft = Draft::freeing(now);
-            locked.shard.perform(&mut draft, &map, &steps, &made);
+            locked.shard.perform(&mut draft, &map, &steps, &made)?;
             if !participants.is_empty() {
                 draft.push(Mutation::Decide(id.number, participants.to_vec()));
             }

@@ -28,7 +28,7 @@ pub(crate) fn resize_inline(inode: &mut Inode, size: usize, now: Time, who: &Cre
 pub(crate) fn touch(inode: &mut Inode, now: Time, who: &Credentials) {
     inode.mtime = now;
     inode.ctime = now;
-    inode.mode = mode_after_write(inode.mode, who);
+    inode.mode = mode_after_write(inode.owner(), who);
 }
 
 /// The error of what works on regular files only.

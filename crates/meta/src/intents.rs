@@ -129,23 +129,20 @@ impl Shard {
         Ok(())
     }
 
-    /// Drafts what steps do that were checked. `made`: the numbers of new directories that are not there yet.
-    pub(crate) fn perform(&self, draft: &mut Draft, map: &Map, steps: &[Step], made: &[Ino]) {
+    /// Drafts what steps do that were checked. `made`: the numbers of new directories that are not there yet. A step that cannot be
+    /// done is an error: the intent stays as it is, and is tried again.
+    pub(crate) fn perform(&self, draft: &mut Draft, map: &Map, steps: &[Step], made: &[Ino]) -> Op<()> {
         let now = draft.now;
         make_directories(draft, steps, made);
         for step in steps {
             match step {
                 Step::PutEntry { dir, name, ino, kind, .. } => {
-                    let Ok((home, _)) = self.home_of(*dir, name) else {
-                        continue;
-                    };
+                    let (home, _) = self.home_of(*dir, name)?;
                     let replaced = self.find(*dir, name).map(|named| named.kind);
                     draft.put_entry(home, name, Named { ino: *ino, kind: *kind }, replaced);
                 }
                 Step::RemoveEntry { dir, name, .. } => {
-                    let Ok((home, _)) = self.home_of(*dir, name) else {
-                        continue;
-                    };
+                    let (home, _) = self.home_of(*dir, name)?;
                     if let Some(named) = self.find(*dir, name) {
                         draft.drop_entry(home, name, named.kind);
                     }
@@ -158,25 +155,22 @@ impl Shard {
                     }
                 }
                 Step::SetParent { ino, parent, name } => {
-                    if let Some(inode) = draft.inode(self, *ino) {
-                        inode.ctime = now;
-                        if let Body::Directory(directory) = &mut inode.body {
-                            directory.parent = *parent;
-                            directory.name = name.as_slice().into();
-                        }
+                    let inode = draft.inode(self, *ino).ok_or(Errno::IO)?;
+                    inode.ctime = now;
+                    if let Body::Directory(directory) = &mut inode.body {
+                        directory.parent = *parent;
+                        directory.name = name.as_slice().into();
                     }
                 }
                 Step::AddLink { ino } => {
-                    let mut nameless = false;
-                    if let Some(inode) = draft.inode(self, *ino) {
-                        nameless = inode.nlink == 0;
-                        if nameless {
-                            // Once it has had a name, losing it is final.
-                            inode.change_extra(|extra| extra.linkable = false);
-                        }
-                        inode.nlink += 1;
-                        inode.ctime = now;
+                    let inode = draft.inode(self, *ino).ok_or(Errno::IO)?;
+                    let nameless = inode.nlink == 0;
+                    if nameless {
+                        // Once it has had a name, losing it is final.
+                        inode.change_extra(|extra| extra.linkable = false);
                     }
+                    inode.nlink += 1;
+                    inode.ctime = now;
                     if nameless {
                         draft.push(Mutation::DropOrphan(*ino));
                     }
@@ -188,6 +182,7 @@ impl Shard {
                 }
             }
         }
+        Ok(())
     }
 
     /// The directories that steps may have made too large, of those packed here.
@@ -313,7 +308,12 @@ impl<O: Outside> Core<O> {
 
     /// Does what was prepared here. Unknown intents were done before.
     pub(crate) fn commit(&self, intent: IntentId) -> Result<(), Failure> {
-        self.conclude(intent, true)
+        let done = self.conclude(intent, true);
+        if let Err(Failure::Errno(errno)) = &done {
+            // It stays promised, and the keeper tries again.
+            tracing::error!(?intent, %errno, "a change that was decided could not be made");
+        }
+        done
     }
 
     /// Undoes what was prepared here, which is to forget it.
@@ -350,7 +350,7 @@ impl<O: Outside> Core<O> {
             } else {
                 let mut draft = Draft::freeing(now);
                 if doing {
-                    locked.shard.perform(&mut draft, &map, &steps, &[]);
+                    locked.shard.perform(&mut draft, &map, &steps, &[])?;
                 } else {
                     made.iter().for_each(|ino| draft.push(Mutation::DropInode(*ino)));
                 }
@@ -378,4 +378,38 @@ impl<O: Outside> Core<O> {
 /// Whether a kind is a directory.
 pub(crate) fn is_directory(kind: FileKind) -> bool {
     kind == FileKind::Directory
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was decided is done or kept: a step that is left out would lose a name, or a file behind one.
+    #[test]
+    fn a_step_that_cannot_be_done_is_an_error_and_not_left_out() {
+        let map = Map {
+            epoch: bivouac_layout::Epoch(1),
+            deployment: 1,
+            mount: "/m".into(),
+            block_size: 4096,
+            width: 0,
+            first: bivouac_layout::First::Hashed,
+            nodes: Vec::new(),
+            servers: Vec::new(),
+            shards: Vec::new(),
+            copies: 1,
+            generations: Vec::new(),
+        };
+        let (dir, ino, name) = (Ino(7), Ino(8), b"name".to_vec());
+        let steps = [
+            Step::PutEntry { dir, name: name.clone(), ino, kind: FileKind::File, replace: None },
+            Step::RemoveEntry { dir, name: name.clone(), ino },
+            Step::SetParent { ino, parent: dir, name },
+            Step::AddLink { ino },
+        ];
+        for step in steps {
+            let done = Shard::default().perform(&mut Draft::new(0), &map, std::slice::from_ref(&step), &[]);
+            assert!(done.is_err(), "{step:?}");
+        }
+    }
 }

@@ -3,9 +3,6 @@
 use bivouac_proto::Errno;
 use std::ffi::{c_int, c_long};
 
-/// Longest transfer of one call, bytes, as the kernel has it.
-pub const MAX_TRANSFER: usize = 0x7fff_f000;
-
 /// Makes a system call.
 ///
 /// # Safety

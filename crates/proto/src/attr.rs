@@ -14,6 +14,8 @@ pub const PATH_MAX: usize = 4095;
 pub const INLINE_MAX: usize = 4096;
 /// Most hard links to one file.
 pub const LINK_MAX: u32 = 65_000;
+/// Most that one call reads or writes, bytes: as in the kernel, 2 GiB less a page.
+pub const TRANSFER_MAX: usize = 0x7fff_f000;
 /// Largest offset at which a file may end.
 pub const FILE_MAX: u64 = i64::MAX as u64;
 

@@ -63,7 +63,7 @@ pub enum SetTime {
 pub struct SetAttr {
     /// Permission bits (07777).
     pub mode: Option<u16>,
-    /// Owner.
+    /// Owner; [`AS_IT_IS`] for the one that it has.
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
@@ -72,6 +72,13 @@ pub struct SetAttr {
     /// Last change of data.
     pub mtime: Option<SetTime>,
 }
+
+/// In [`SetAttr::uid`]: it stays. Set-user-ID and set-group-ID bits go as if it had changed.
+pub const AS_IT_IS: u32 = u32::MAX;
+
+/// Takes set-user-ID and set-group-ID bits off, as `chown(path, -1, -1)` does, and a write to a file's blocks.
+pub const CHOWN_AS_IT_IS: SetAttr =
+    SetAttr { mode: None, uid: Some(AS_IT_IS), gid: None, atime: None, mtime: None };
 
 /// What a closing description wrote to blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]

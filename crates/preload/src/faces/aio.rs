@@ -7,8 +7,9 @@
 //! requests), so they need no faces, and lists of both kinds of files work. Notifications are delivered by the C
 //! library too: it delivers the one of a `lio_listio` at once when there is nothing to do.
 
-use crate::raw::{MAX_TRANSFER, result};
+use crate::raw::result;
 use crate::vfs::{self, Errno, data, fds};
+use bivouac_proto::attr::TRANSFER_MAX;
 use std::ffi::{c_int, c_void};
 use std::mem::{offset_of, size_of};
 use std::ptr::null_mut;
@@ -85,7 +86,7 @@ unsafe fn is_ours(block: *const Block) -> bool {
 /// # Safety
 /// The buffer is as the operation needs it.
 unsafe fn perform(block: &Block, operation: Operation) -> Result<usize, Errno> {
-    let len = block.len.min(MAX_TRANSFER);
+    let len = block.len.min(TRANSFER_MAX);
     let transfers = matches!(operation, Operation::Read | Operation::Write);
     if transfers && len > 0 && block.buffer.is_null() {
         return Err(FAULT);

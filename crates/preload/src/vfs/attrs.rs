@@ -6,7 +6,7 @@ use super::place::{Place, place};
 use super::{fds, state};
 use bivouac_client::{Client, Fail};
 use bivouac_layout::Ino;
-use bivouac_proto::meta::{SetAttr, SetTime};
+use bivouac_proto::meta::{CHOWN_AS_IT_IS, SetAttr, SetTime};
 use bivouac_proto::{Attr, Errno};
 use std::ffi::CStr;
 
@@ -370,6 +370,9 @@ pub fn fchmod(fd: i32, mode: u32) -> Result<(), Errno> {
 
 fn owner(uid: u32, gid: u32) -> SetAttr {
     let given = |id: u32| (id != u32::MAX).then_some(id);
+    if (given(uid), given(gid)) == (None, None) {
+        return CHOWN_AS_IT_IS;
+    }
     SetAttr { uid: given(uid), gid: given(gid), ..SetAttr::default() }
 }
 

@@ -5,12 +5,13 @@
 //! call is made again as what it may be.
 
 use crate::faces::{blocking, bytes, cancelled, room};
-use crate::raw::{MAX_TRANSFER, errno, result};
+use crate::raw::{errno, result};
 use crate::vfs::copy::{read_into, write_from};
 use crate::vfs::data::position;
 use crate::vfs::fds::{self, Sight};
 use crate::vfs::state::beside;
 use crate::vfs::{self, Errno};
+use bivouac_proto::attr::TRANSFER_MAX;
 use std::ffi::{c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -149,7 +150,7 @@ macro_rules! way {
             let real = || unsafe { plain(fd, $memory, count, offset) };
             if beside() {
                 cancelled();
-                let $count = if $memory.is_null() { 0 } else { count.min(MAX_TRANSFER) };
+                let $count = if $memory.is_null() { 0 } else { count.min(TRANSFER_MAX) };
                 // SAFETY: promised by the caller.
                 return match unsafe { $beside(fd, $slices, offset) } {
                     Some(done) => result(done),
@@ -158,7 +159,7 @@ macro_rules! way {
             }
             blocking(fd, real, |file| {
                 let offset = offset.map(position).transpose()?;
-                let $count = count.min(MAX_TRANSFER);
+                let $count = count.min(TRANSFER_MAX);
                 if $count > 0 && $memory.is_null() {
                     return Err(Errno(libc::EFAULT as u16));
                 }
