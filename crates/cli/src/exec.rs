@@ -19,7 +19,6 @@ use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -134,8 +133,9 @@ pub fn exec(home: &Home, args: &ExecArgs) -> Result<(), Error> {
 
 /// The device number of what is mounted at a path, major and minor.
 fn device(mount: &Path) -> Result<(u32, u32), Error> {
-    let found = std::fs::metadata(mount).map_err(|cause| Error::file("look at", mount, cause))?;
-    Ok((rustix::fs::major(found.dev()), rustix::fs::minor(found.dev())))
+    // By a system call: this process may have the library, which would show it its own.
+    let found = rustix::fs::stat(mount).map_err(|cause| Error::file("look at", mount, cause.into()))?;
+    Ok((rustix::fs::major(found.st_dev), rustix::fs::minor(found.st_dev)))
 }
 
 /// The command that `run` starts: the given one, or where that is to have a mount, this program, which makes the mount and becomes

@@ -5,7 +5,6 @@
 //! user who serves it.
 
 use crate::mounts;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 /// The number of the root directory's inode.
@@ -40,8 +39,9 @@ impl Existing {
 pub fn find(name: &str, uid: u32, mount: &str) -> Existing {
     // What lies at the path counts, not what the table calls it: there may be a link, or another mount on top. Where nobody answers
     // for a mount any more, nothing can be looked at, and it is none.
-    let seen = std::fs::metadata(mount).ok().filter(|seen| seen.ino() == ROOT);
-    let device = seen.map(|seen| (rustix::fs::major(seen.dev()), rustix::fs::minor(seen.dev())));
+    // (By a system call: this process may have the library, which would show it its own.)
+    let seen = rustix::fs::stat(mount).ok().filter(|seen| seen.st_ino == ROOT);
+    let device = seen.map(|seen| (rustix::fs::major(seen.st_dev), rustix::fs::minor(seen.st_dev)));
     let mut existing = Existing::default();
     for listed in mounts::all().into_iter().filter(|listed| listed.deployment == name && listed.owner == uid)
     {

@@ -4,13 +4,15 @@
 //! that directory bound into it ([`make`]): nothing is made on any real file system. Where there is no mount, because the library
 //! serves the path, the same keeps programs without the library from making it for themselves ([`shut`]).
 //!
-//! All of this is done by a process that is in a mount namespace of its own.
+//! All of this is done by a process that is in a mount namespace of its own. That process may be started inside of a deployment, with the
+//! library: then the standard library's functions show it the deployment at the path. So what the kernel has there is asked by
+//! system calls (`rustix`).
 
 use crate::error::Error;
 use crate::mounts;
 use crate::private::{self, system};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
+use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use std::os::unix::ffi::OsStrExt;
@@ -21,10 +23,10 @@ const COVERED: usize = 4096;
 
 /// Makes sure that there is a directory at `path`.
 pub fn make(path: &Path) -> Result<(), Error> {
-    if path.is_dir() {
+    if is_directory(path) {
         return Ok(());
     }
-    if path.symlink_metadata().is_ok() {
+    if rustix::fs::lstat(path).is_ok() {
         return Err(Error::refused(
             format!("cannot mount at {}: it is not a directory", path.display()),
             "choose another path with --mount",
@@ -32,7 +34,11 @@ pub fn make(path: &Path) -> Result<(), Error> {
     }
     let existing = existing_above(path);
     cover(existing)?;
-    std::fs::create_dir_all(path).map_err(|cause| Error::file("make", path, cause))?;
+    let missing: Vec<&Path> = path.ancestors().take_while(|above| *above != existing).collect();
+    for directory in missing.into_iter().rev() {
+        rustix::fs::mkdir(directory, Mode::from_raw_mode(0o755))
+            .map_err(|cause| Error::file("make", directory, cause.into()))?;
+    }
     protect(existing)
 }
 
@@ -45,14 +51,13 @@ pub fn shut(path: &Path) {
     let here = std::env::current_dir();
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let Ok(before) = rustix::fs::open("/proc/self/ns/mnt", flags, Mode::empty()) else { return };
-    let place = if path.is_dir() { path } else { existing_above(path) };
+    let place = if is_directory(path) { path } else { existing_above(path) };
     let is_shut = || {
         let read_only = |system: rustix::fs::StatVfs| system.f_flag.contains(StatVfsMountFlags::RDONLY);
         rustix::fs::statvfs(place).is_ok_and(read_only)
     };
     // A mount of the deployment is there for those who do not have the library. Real files are not hidden from anybody.
-    let is_used =
-        || place == path && std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+    let is_used = || place == path && !is_empty(path);
     if mounts::at(path).is_some() || is_shut() || is_used() {
         return;
     }
@@ -72,9 +77,22 @@ pub fn shut(path: &Path) {
     }
 }
 
+fn is_directory(path: &Path) -> bool {
+    rustix::fs::stat(path).is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_dir())
+}
+
+fn is_empty(directory: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let entries = rustix::fs::open(directory, flags, Mode::empty()).and_then(rustix::fs::Dir::new);
+    entries.is_ok_and(|entries| {
+        let mut names = entries.filter_map(|entry| entry.ok().map(|entry| entry.file_name().to_owned()));
+        names.all(|name| matches!(name.to_bytes(), b"." | b".."))
+    })
+}
+
 /// The nearest directory above a path that exists.
 fn existing_above(path: &Path) -> &Path {
-    path.ancestors().skip(1).find(|above| above.is_dir()).unwrap_or(Path::new("/"))
+    path.ancestors().skip(1).find(|above| is_directory(above)).unwrap_or(Path::new("/"))
 }
 
 /// What somebody wrote into a tmpfs of ours would be lost: better that he cannot.
