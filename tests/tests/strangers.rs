@@ -339,6 +339,6 @@ print(subprocess.run(['cat', '/bivouac/f'], capture_output=True).stdout)
     let daemons: Vec<String> = site.daemons(&name).iter().map(|(_, pid)| pid.to_string()).collect();
     let run = run_dir(&name);
     let command = format!("python3 -B - {} {} <<'END'{script}END", run.display(), daemons.join(" "));
-    // The table, and two version pages.
-    assert_eq!(site.sh(&name, &command).ok(), "3 b'here' 4 1\nb'here'\n");
+    // The table, two version pages and two pages of counters.
+    assert_eq!(site.sh(&name, &command).ok(), "5 b'here' 4 1\nb'here'\n");
 }

@@ -121,8 +121,9 @@ fn a_signal_handler_does_not_wait_for_the_start_that_it_has_interrupted() {
     // A daemon that takes connections and says nothing.
     let name = format!("silent-{}", std::process::id());
     // SAFETY: no arguments.
-    let address = format!("bivouac/{}/{name}/agent", unsafe { libc::getuid() });
-    let address = std::os::unix::net::SocketAddr::from_abstract_name(address).unwrap();
+    let uid = unsafe { libc::getuid() };
+    let names = bivouac_node::agent_sockets(uid, &name, &bivouac_proto::auth::Key([0; 32]));
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(&names[0]).unwrap();
     let _listener = std::os::unix::net::UnixListener::bind_addr(&address).unwrap();
     let mut command = Command::new(program);
     command.arg("/bivouac-test/mount/file");
