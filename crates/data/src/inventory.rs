@@ -29,7 +29,6 @@ use journal::{Event, Journal};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -49,7 +48,7 @@ enum State {
     Missing { synced: bool },
 }
 
-type Part = HashMap<Ino, State, BuildHasherDefault<Mixing>>;
+type Part = HashMap<Ino, State>;
 
 /// The inventory of one storage directory.
 pub(crate) struct Inventory {
@@ -227,28 +226,7 @@ fn noted_states<'a>(parts: impl Iterator<Item = &'a Part>) -> impl Iterator<Item
 }
 
 fn part_of(ino: Ino) -> usize {
-    // Not the bits that place an entry in the part's own table.
-    (place::mix(ino) >> 24) as usize % PARTS
-}
-
-/// Spreads inode numbers, which count up.
-#[derive(Default)]
-struct Mixing(u64);
-
-impl Hasher for Mixing {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
-        }
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        self.0 = place::mix(Ino(n));
-    }
+    place::mix(ino) as usize % PARTS
 }
 
 #[cfg(test)]
