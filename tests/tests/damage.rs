@@ -89,7 +89,7 @@ fn a_sub_file_that_is_gone_is_eio_and_status_says_so_and_a_hole_is_zeros() {
     // Also for who writes, and in a mount; and removing is what helps.
     let script = "cd /bivouac; for f in large other; do
         dd if=/dev/zero of=$f bs=1 count=1 seek=5 conv=notrunc 2> /dev/null || { echo refused; rm $f && echo new > $f; }
-    done; cat large other 2> /dev/null | grep -ac new";
+    done; cat large other 2> /dev/null | grep -acx new";
     assert_eq!(site.sh(&name, script).ok(), "refused\n1\n");
     // Blocks of a removed file follow it a moment later.
     eventually(Duration::from_secs(10), "nothing is missed any more", || site.total(&name, "damaged") == 0);
