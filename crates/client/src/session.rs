@@ -73,8 +73,8 @@ pub struct Client {
     /// Descriptors to ask through whether a description is held.
     askers: [Spare<Hidden>; ASKERS],
     held: AtomicPtr<Held>,
-    /// No daemon is left: what refuses a connection need not be tried again and again.
-    pub(crate) deserted: AtomicBool,
+    /// When a server was found to take no connections, seconds; 0: it was not.
+    pub(crate) gone: Box<[AtomicU32]>,
     /// Whether blocks on this node are read and written directly.
     pub(crate) local_access: bool,
 }
@@ -133,7 +133,7 @@ impl Client {
             held: AtomicPtr::new(Box::into_raw(Box::new(Held::new(locked)))),
             sole: AtomicBool::new(false),
             renewing: AtomicU64::new(0),
-            deserted: AtomicBool::new(false),
+            gone: (0..places).map(|_| AtomicU32::new(0)).collect(),
             local_access: local_access(),
         };
         client.agents.give(link, client.fork.count());
@@ -384,7 +384,7 @@ impl Client {
         let role = Role::Client { credentials: self.credentials.clone(), node: self.node };
         let (connection, _) =
             Connection::connect(&endpoint, &self.key, map.deployment, role, &connect_options())?;
-        self.deserted.store(false, Ordering::Relaxed);
+        self.note_gone(server, false);
         let slot = self.slots.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(Link::new(connection, fork_count, slot)))
     }
