@@ -81,7 +81,19 @@ fn read(
     };
     let length = sub_file.length()?;
     let count = length.saturating_sub(offset).min(u64::from(len.min(MAX_PAYLOAD)));
-    reply.ok_file(&Reply::Data(DataReply::Read { length }), sub_file.as_fd(), offset, count as usize);
+    let answer = Reply::Data(DataReply::Read { length });
+    if store.is_suspect(ino) {
+        // Read first, and answer then: the storage's error comes through.
+        let buffer = reply.buffer();
+        buffer.resize(count as usize, 0);
+        sub_file.read_at(offset, buffer)?;
+        reply.ok(&answer);
+        return Ok(count);
+    }
+    reply.ok_file(&answer, sub_file.as_fd(), offset, count as usize);
+    if reply.was_unreadable() {
+        store.suspect(ino);
+    }
     Ok(count)
 }
 

@@ -38,6 +38,7 @@ mod inventory;
 mod place;
 mod seek;
 mod store;
+mod suspects;
 mod undo;
 
 pub use error::DataError;

@@ -5,6 +5,7 @@ use crate::disk::{self, Disk};
 use crate::error::DataError;
 use crate::file::SubFile;
 use crate::place::{self, SubPath};
+use crate::suspects::Suspects;
 use crate::undo::Wrote;
 use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::attr::FILE_MAX;
@@ -48,6 +49,7 @@ pub struct DataStore {
     /// Taken before, and never while, anything in the cache is locked.
     truncations: [Mutex<()>; TRUNCATION_LOCKS],
     stored: Mutex<Option<Stored>>,
+    suspects: Suspects,
 }
 
 /// A remembered sum of allocated bytes.
@@ -86,6 +88,7 @@ impl DataStore {
             cache: Cache::new(descriptors),
             truncations: [const { Mutex::new(()) }; TRUNCATION_LOCKS],
             stored: Mutex::new(None),
+            suspects: Suspects::default(),
         })
     }
 
@@ -97,6 +100,16 @@ impl DataStore {
     /// The open sub-file, for reading or for `sendfile`; `None` if there is none: all is a hole.
     pub fn read_file(&self, ino: Ino) -> Result<Option<Arc<SubFile>>, DataError> {
         self.existing(ino)
+    }
+
+    /// The storage has failed to read a sub-file whose answer was begun already.
+    pub fn suspect(&self, ino: Ino) {
+        self.suspects.add(ino);
+    }
+
+    /// Whether that was so a moment ago: read before you answer.
+    pub fn is_suspect(&self, ino: Ino) -> bool {
+        self.suspects.contains(ino)
     }
 
     /// Reads into the whole of `into`, as far as the sub-file goes; returns how many bytes. Holes are zeros.

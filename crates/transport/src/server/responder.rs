@@ -29,6 +29,8 @@ pub struct Responder<'a> {
     body: &'a mut Vec<u8>,
     payload: &'a mut Vec<u8>,
     answered: bool,
+    /// The file of an answer could not be read after its header had left.
+    unreadable: bool,
     sent: usize,
     failed: Option<TransportError>,
 }
@@ -51,7 +53,17 @@ impl<'a> Responder<'a> {
         payload: &'a mut Vec<u8>,
     ) -> Responder<'a> {
         payload.clear();
-        Responder { line, request, versions, body, payload, answered: false, sent: 0, failed: None }
+        Responder {
+            line,
+            request,
+            versions,
+            body,
+            payload,
+            answered: false,
+            unreadable: false,
+            sent: 0,
+            failed: None,
+        }
     }
 
     /// Whether the client waits for an answer.
@@ -114,6 +126,12 @@ impl<'a> Responder<'a> {
             }
             Err(error) => self.fail(&Failure::Errno(errno_of(error))),
         }
+    }
+
+    /// Whether the file of the answer could not be read when its header had left already. The client only sees that the connection
+    /// breaks, and asks again; it is to be told the error then, which takes reading before answering.
+    pub fn was_unreadable(&self) -> bool {
+        self.unreadable
     }
 
     /// It is done, and here is a descriptor. Only over Unix sockets; others get EOPNOTSUPP.
@@ -181,7 +199,7 @@ impl<'a> Responder<'a> {
         self.line.send(&head, self.body, payload, pass, SendFlags::empty())
     }
 
-    fn send_file(&self, file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), TransportError> {
+    fn send_file(&mut self, file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), TransportError> {
         // MORE: the first packet is filled up with the beginning of the payload.
         self.line.send(&self.head(Status::OK, len), self.body, &[], None, SendFlags::MORE)?;
         let mut at = offset;
@@ -195,8 +213,11 @@ impl<'a> Responder<'a> {
                     wait = self.line.wait();
                 }
                 Err(Sys::AGAIN | Sys::INTR) => wait.again()?,
-                // The header promised bytes that cannot be had: only a cut tells the client.
-                Err(error) => return Err(error.into()),
+                // The header promised bytes that cannot be had: only a broken connection tells the client.
+                Err(error) => {
+                    self.unreadable = !matches!(error, Sys::PIPE | Sys::CONNRESET | Sys::NOTCONN);
+                    return Err(error.into());
+                }
             }
         }
         Ok(())

@@ -1,0 +1,143 @@
+//! How long programs wait for what has failed.
+
+use bivouac_tests::{Site, finish};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Does many operations on 16 directories after it has killed a process; prints what the slowest took, seconds, and what failed
+/// otherwise than with EIO.
+const OPERATIONS: &str = r#"
+import errno, os, signal, sys, time
+worst, wrong = (0, ''), []
+def attempt(what, f, *args):
+    global worst
+    begun = time.monotonic()
+    try: f(*args)
+    except OSError as e:
+        if e.errno != errno.EIO: wrong.append((what, e))
+    worst = max(worst, (round(time.monotonic() - begun, 1), what))
+def append(p):
+    with open(p, 'ab', buffering=0) as f: f.write(b'x' * 100)
+def write(p):
+    with open(p, 'r+b', buffering=0) as f: f.write(b'x' * 300000)
+for i in range(16): os.listdir(f'/bivouac/d{i}')
+os.kill(int(sys.argv[1]), signal.SIGKILL)
+for i in range(16):
+    d = f'/bivouac/d{i}'
+    attempt('append', append, f'{d}/large')
+    attempt('write', write, f'{d}/large')
+    attempt('truncate', os.truncate, f'{d}/large', 1000)
+    attempt('mkdir', os.mkdir, f'{d}/new')
+    attempt('rename', os.rename, f'{d}/in', f'{d}/out')
+    attempt('link', os.link, f'{d}/large', f'{d}/linked')
+    attempt('stat', os.stat, f'{d}/large')
+    attempt('list', os.listdir, d)
+    attempt('chmod', os.chmod, d, 0o700)
+print(worst[0], worst[1], wrong)
+"#;
+
+/// The slowest operation when this server dies.
+#[track_caller]
+fn slowest(site: &Site, name: &str, server: u64) -> f64 {
+    let make = "cd /bivouac; rm -rf d*; for i in $(seq 0 15); do mkdir d$i d$i/in; head -c 1000000 /dev/zero > d$i/large; done";
+    site.sh(name, make).ok();
+    let program = site.path("operations.py");
+    std::fs::write(&program, OPERATIONS).expect("written");
+    let victim = site.server_pid(name, server).to_string();
+    let mut command = site.command(["exec", name, "--", "python3", "-B"]);
+    command.arg(program).arg(victim);
+    let said = finish(command).ok();
+    assert!(said.trim().ends_with("[]"), "{said}");
+    said.split(' ').next().and_then(|worst| worst.parse().ok()).expect("a time")
+}
+
+#[test]
+fn no_operation_takes_long_when_a_server_dies_with_the_controller_or_without() {
+    let site = Site::new("waits-dead");
+    // The first daemon is the controller, which nobody replaces.
+    for server in [3, 0] {
+        let name = site.up_with(4, &["--block-size", "64K"]);
+        let worst = slowest(&site, &name, server);
+        assert!(worst < 4.0, "an operation took {worst} s after server {server} died");
+    }
+}
+
+/// A storage directory on a disk that can be made to fail; unmounted when dropped.
+struct Disk {
+    at: PathBuf,
+    image: PathBuf,
+}
+
+impl Disk {
+    fn new(site: &Site) -> Disk {
+        let disk = Disk { at: site.path("disk"), image: site.path("image") };
+        std::fs::create_dir(&disk.at).expect("made");
+        std::fs::File::create(&disk.image).and_then(|image| image.set_len(256 << 20)).expect("made");
+        run("mkfs.ext4", &["-q", "-F", "-m", "0"], &[&disk.image]);
+        run("mount", &["-o", "loop"], &[&disk.image, &disk.at]);
+        disk
+    }
+
+    /// From now on nothing that lies behind its first eighth can be read.
+    fn fail(&self) {
+        run("sync", &["--file-system"], &[&self.at]);
+        forget(&self.at);
+        let image = std::fs::File::options().write(true).open(&self.image).expect("opens");
+        image.set_len(32 << 20).expect("cut");
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.at).status();
+    }
+}
+
+/// Drops what the kernel keeps in memory of the files below a directory.
+fn forget(directory: &Path) {
+    for entry in std::fs::read_dir(directory).expect("lists").flatten() {
+        if entry.file_type().expect("a type").is_dir() {
+            forget(&entry.path());
+        } else if let Ok(file) = std::fs::File::open(entry.path()) {
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("forgotten");
+        }
+    }
+}
+
+#[track_caller]
+fn run(program: &str, options: &[&str], paths: &[&Path]) {
+    let done = Command::new(program).args(options).args(paths).output().expect("it starts");
+    assert!(done.status.success(), "{program}: {done:?}");
+}
+
+#[test]
+fn a_read_error_of_the_storage_comes_through_at_once() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: making a disk that fails needs root");
+        return;
+    }
+    let site = Site::new("waits-disk");
+    let disk = Disk::new(&site);
+    let storage = [site.path("sound"), disk.at.join("failing")];
+    storage.iter().for_each(|path| std::fs::create_dir(path).expect("made"));
+    let storage = storage.map(|path| path.to_string_lossy().into_owned());
+    let name = site.up_with(1, &["--storage", &storage[0], "--storage", &storage[1]]);
+    site.sh(&name, "cd /bivouac; for i in $(seq 40); do head -c 4000000 /dev/urandom > f$i; done").ok();
+    disk.fail();
+    // Through the server, as from another node.
+    let script = "import errno, time
+begun, failed = time.monotonic(), 0
+for i in range(1, 41):
+    try:
+        with open(f'/bivouac/f{i}', 'rb') as f: assert len(f.read()) == 4000000
+    except OSError as e:
+        assert e.errno == errno.EIO, e
+        failed += 1
+print(failed, time.monotonic() - begun)";
+    let mut command = site.command(["exec", &name, "--", "python3", "-c", script]);
+    command.env("BIVOUAC_LOCAL", "0");
+    let said = finish(command).ok();
+    let numbers: Vec<f64> = said.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+    assert!(numbers[0] >= 5.0 && numbers[0] < 40.0, "some of the files lie on the disk that fails: {said}");
+    assert!(numbers[1] < 15.0, "all that took {} s", numbers[1]);
+}
