@@ -48,6 +48,8 @@ pub struct Client {
     node: NodeId,
     node_dir: Vec<u8>,
     table: OpenTable,
+    /// What the table is mapped by, kept for an agent that follows when this one is killed: it looks for it in `/proc`.
+    _table_for_agent: Hidden,
     fork: ForkMark,
     /// The newest map. Old ones are never freed (they are few), so that readers need no lock and no count.
     map: AtomicPtr<Map>,
@@ -100,9 +102,9 @@ impl Client {
         }
         // Room for servers that come later.
         let places = (usize::from(map.servers.last().map_or(0, |s| s.id.0)) + 1 + 64).min(SERVERS_MAX.into());
-        let table = match ask(&mut link, &Request::Node(NodeRequest::Table)).map_err(agent_error)? {
+        let (table, descriptor) = match ask(&mut link, &Request::Node(NodeRequest::Table)).map_err(agent_error)? {
             (Some(Reply::Done), Some(descriptor)) => {
-                OpenTable::attach(run_dir.as_bytes(), descriptor.as_fd())?
+                (OpenTable::attach(run_dir.as_bytes(), descriptor.as_fd())?, descriptor)
             }
             _ => return Err(answer()),
         };
@@ -115,6 +117,7 @@ impl Client {
             node,
             node_dir: run_dir.into_bytes(),
             table,
+            _table_for_agent: Hidden::new(descriptor),
             session: AtomicU64::new(session),
             session_forks: AtomicU64::new(fork.count()),
             owner: AtomicU64::new(owner),

@@ -5,6 +5,8 @@
 //! a word), one thread sweeps the node's table of open descriptions: those that nobody holds any more are released at
 //! their servers, and the locks of dead processes are given up. While no process is attached the thread sleeps.
 
+mod report;
+
 use crate::error::DaemonError;
 use crate::links::Links;
 use crate::run_dir::RunDir;
@@ -46,8 +48,11 @@ pub(crate) struct Agent {
 }
 
 struct Shared {
-    /// Names this agent among all, and begins its session numbers.
+    /// Names this agent, and those that it follows on its node, among all.
     number: u64,
+    /// What its session numbers begin with: others than its forerunner's, whose sessions some processes still have.
+    sessions_from: u64,
+    node: NodeId,
     table: OpenTable,
     run_dir: RunDir,
     links: Arc<Links>,
@@ -98,13 +103,20 @@ struct Attached {
 
 impl Agent {
     /// Begins: the thread runs from here on.
-    pub(crate) fn start(table: OpenTable, run_dir: RunDir, links: Arc<Links>) -> Result<Agent, DaemonError> {
+    pub(crate) fn start(
+        node: NodeId,
+        table: OpenTable,
+        run_dir: RunDir,
+        links: Arc<Links>,
+    ) -> Result<Agent, DaemonError> {
         let system = |e: rustix::io::Errno| DaemonError::Thread(e.into());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
         let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).map_err(system)?;
         epoll::add(&epoll, &wake, EventData::new_u64(STOP), EventFlags::IN).map_err(system)?;
         let shared = Arc::new(Shared {
-            number: random().map_err(system)? | 1,
+            number: table.agent(),
+            sessions_from: random().map_err(system)? & !0xffff_ffff,
+            node,
             table,
             run_dir,
             links,
@@ -125,7 +137,6 @@ impl Agent {
     pub(crate) fn serve(
         &self,
         pid: u32,
-        node: NodeId,
         request: &AgentRequest,
     ) -> Result<Option<AgentReply>, Errno> {
         let shared = &self.shared;
@@ -137,7 +148,7 @@ impl Agent {
                     owner,
                     locked,
                     agent: shared.number,
-                    node,
+                    node: shared.node,
                     run_dir: shared.run_dir.node(),
                     map: Box::new((*shared.links.map()).clone()),
                 }))
@@ -158,11 +169,11 @@ impl Agent {
     }
 
     /// Shows the processes of the node which of its servers are down: such a server cannot say so itself.
-    pub(crate) fn note_servers(&self, map: &Map, node: NodeId) {
-        for server in map.servers.iter().filter(|server| server.node == node) {
+    pub(crate) fn note_servers(&self, map: &Map) {
+        for server in map.servers.iter().filter(|server| server.node == self.shared.node) {
             self.shared.table.set_down(server.id, server.state != ServerState::Up);
         }
-        // A server that is back is told what it missed.
+        // A server that is back, or begins, is told what it missed.
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
     }
 
@@ -187,7 +198,7 @@ impl Shared {
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(errno)?;
         let mut sessions = self.sessions();
         sessions.last = sessions.last.wrapping_add(1).max(1);
-        let session = self.number & !0xffff_ffff | u64::from(sessions.last);
+        let session = self.sessions_from | u64::from(sessions.last);
         epoll::add(&self.epoll, &pidfd, EventData::new_u64(session), EventFlags::IN).map_err(errno)?;
         sessions.processes.insert(session, Process { pidfd, pid: number, locks: HashSet::new() });
         let owner = match sessions.owner(number) {
@@ -212,10 +223,13 @@ impl Shared {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         // Ends of sessions that servers have not heard of yet.
         let mut owed: Vec<(ServerId, u64)> = Vec::new();
+        // Servers that have been told what is open, since they were last away.
+        let mut told = HashSet::new();
         while !self.stopping.load(Ordering::Acquire) {
             let idle = self.sessions().processes.is_empty()
                 && self.table.in_use().next().is_none()
-                && owed.is_empty();
+                && owed.is_empty()
+                && self.all_told(&told);
             let timeout = (!idle).then(|| rustix::time::Timespec {
                 tv_sec: SWEEP_EVERY.as_secs() as i64,
                 tv_nsec: SWEEP_EVERY.subsec_nanos().into(),
@@ -229,6 +243,7 @@ impl Shared {
             for (session, process) in dead {
                 owed.extend(process.locks.into_iter().map(|server| (server, session)));
             }
+            self.report(&mut told);
             owed.retain(|(server, session)| !self.end(*server, *session));
             self.sweep();
         }

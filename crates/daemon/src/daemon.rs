@@ -297,7 +297,7 @@ impl Daemon {
         // The map first: what the agent tells servers then goes to those that are back, too.
         self.links.learn(map.clone());
         if let Some(agent) = &self.agent {
-            agent.note_servers(map, self.config.node);
+            agent.note_servers(map);
         }
         Ok(())
     }
@@ -462,7 +462,7 @@ impl Service for Daemon {
             },
             (Request::Agent(request), Role::Client { .. }) => match (&self.agent, session.pid) {
                 (Some(agent), Some(pid)) => agent
-                    .serve(pid, self.config.node, request)
+                    .serve(pid, request)
                     .map(|answer| answer.map_or(Reply::Done, Reply::Agent))
                     .map_err(Failure::Errno),
                 _ => Err(Errno::OPNOTSUPP.into()),

@@ -14,6 +14,7 @@ pub mod config;
 pub mod controller;
 mod daemon;
 mod error;
+mod heritage;
 mod links;
 mod order;
 mod run_dir;

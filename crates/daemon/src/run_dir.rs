@@ -2,9 +2,11 @@
 //!
 //! Several nodes may share a machine (in tests), and then a run directory: it goes with the last node's directory.
 
+use crate::agent::random;
 use crate::config::{DaemonConfig, hex_key};
 use crate::error::DaemonError;
-use bivouac_node::OpenTable;
+use crate::heritage;
+use bivouac_node::{OpenTable, TableOf};
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -17,20 +19,25 @@ pub(crate) struct RunDir {
 }
 
 impl RunDir {
-    /// Makes the directories and the key file, and the table of open descriptions. What a dead daemon of this
-    /// node left is replaced.
+    /// Makes the directories and the key file, and the table of open descriptions. Where processes live on that a dead agent of this
+    /// node served, their table and its anchors are taken over; what else such an agent left is replaced.
     pub(crate) fn create(config: &DaemonConfig) -> Result<(RunDir, OpenTable), DaemonError> {
         let run = bivouac_node::place::make(config.uid, &config.name, &config.key)?;
         let node = bivouac_node::node_dir(&run, config.node);
         let dirs = RunDir { run: run.clone().into(), node: node.clone().into() };
         write_key(Path::new(&bivouac_node::key_path(&run)), &hex_key::to_hex(&config.key))?;
+        let of = TableOf { deployment: config.deployment, node: config.node };
+        if let Some(table) = heritage::adopt(&dirs.node, of) {
+            return Ok((dirs, table));
+        }
         if let Err(source) = fs::remove_dir_all(&dirs.node)
             && source.kind() != ErrorKind::NotFound
         {
             return Err(DaemonError::Directory { path: dirs.node, source });
         }
         private_dir(&dirs.node)?;
-        let table = OpenTable::create(node.as_bytes())?;
+        let agent = random().map_err(|errno| DaemonError::Thread(errno.into()))? | 1;
+        let table = OpenTable::create(node.as_bytes(), of, agent)?;
         private_dir(&dirs.node.join("cwd"))?;
         Ok((dirs, table))
     }

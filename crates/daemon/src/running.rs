@@ -42,7 +42,7 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
     let agent = if config.agent {
         let (run_dir, table) = RunDir::create(&config)?;
         endpoints.push(agent_endpoint(&config));
-        Some(Agent::start(table, run_dir, links.clone())?)
+        Some(Agent::start(config.node, table, run_dir, links.clone())?)
     } else {
         None
     };

@@ -4,6 +4,7 @@
 //! sleeps without a time limit when there is nothing to do.
 
 use crate::draft::{Draft, wants_split};
+use crate::grace::Grace;
 use crate::inode::Spread;
 use crate::mutation::Mutation;
 use crate::store::{Core, Outside, lock};
@@ -12,7 +13,7 @@ use bivouac_proto::Reply;
 use bivouac_proto::data::DataRequest;
 use bivouac_proto::peer::{IntentId, PeerReply, PeerRequest};
 use std::collections::BTreeSet;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time between two tries of what did not work.
@@ -53,12 +54,12 @@ pub(crate) struct Keeper {
     wake: Condvar,
     /// One pass at a time.
     pass: Mutex<()>,
-    /// Until then agents may register opens again.
-    grace: Instant,
+    /// While it lasts agents may register opens again.
+    pub grace: Arc<Grace>,
 }
 
 impl Keeper {
-    pub(crate) fn new(grace: Instant) -> Keeper {
+    pub(crate) fn new(grace: Arc<Grace>) -> Keeper {
         Keeper { work: Mutex::default(), wake: Condvar::new(), pass: Mutex::new(()), grace }
     }
 
@@ -108,7 +109,7 @@ impl Keeper {
     }
 
     fn in_grace(&self) -> bool {
-        Instant::now() < self.grace
+        !self.grace.is_over()
     }
 }
 

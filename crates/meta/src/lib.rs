@@ -31,6 +31,7 @@ mod coordinate;
 mod draft;
 mod entries;
 mod error;
+mod grace;
 mod inline;
 mod inode;
 mod inodes;

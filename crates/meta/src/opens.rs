@@ -13,11 +13,11 @@ use crate::partition::LockedShard;
 use crate::shard::{Live, Opened, Shard, Written};
 use crate::steps::Begun;
 use crate::store::{Core, Outside};
-use bivouac_layout::{FileLayout, Ino, ShardId};
+use bivouac_layout::{FileLayout, Ino, NodeId, ShardId};
 use bivouac_proto::attr::{FileKind, dense};
 use bivouac_proto::data::{DataReply, DataRequest, WriteTime};
 use bivouac_proto::header::OpenId;
-use bivouac_proto::meta::Wrote;
+use bivouac_proto::meta::{Reopened, Wrote};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Reply, Time};
 use std::time::{Duration, Instant};
@@ -103,6 +103,17 @@ fn settled_stamp(inode: &Inode, size: u64, last: WriteTime, now: Time) -> Stamp 
     stamp
 }
 
+/// Notes that a file's servers know its size better than the inode.
+fn unsettle(locked: &mut LockedShard<'_>, ino: Ino, now: Time) -> Op<()> {
+    let inode = locked.shard.inode(ino)?;
+    if inode.as_blocks().is_some_and(|blocks| blocks.settled) {
+        let mut draft = Draft::new(now);
+        draft.push(Mutation::Stamp(ino, Stamp { settled: false, ..stamp(&inode) }));
+        locked.commit(draft)?;
+    }
+    Ok(())
+}
+
 impl Shard {
     /// Notes that nobody holds a description any more, and nobody will.
     fn give_up(&mut self, open: OpenId) {
@@ -149,6 +160,25 @@ impl<O: Outside> Core<O> {
         })
     }
 
+    /// Registers what a node's processes hold. What is gone is passed over.
+    pub(crate) fn report(&self, node: NodeId, opens: &[Reopened], more: bool) -> Result<Reply, Failure> {
+        for &Reopened { ino, open, write, append } in opens {
+            let now = self.outside.now();
+            let registered = self.partitions.with(ino.shard(), |locked| {
+                register(locked, now, ino, Opened { id: open, write, append })
+            });
+            match registered {
+                // Removed meanwhile, given up, or another server's.
+                Ok(()) | Err(Failure::Errno(Errno::NOENT | Errno::IO)) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        if !more {
+            self.keeper.grace.reported(node);
+        }
+        Ok(Reply::Done)
+    }
+
     pub(crate) fn release(&self, ino: Ino, open: OpenId, wrote: Option<Wrote>) -> Result<Reply, Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
@@ -173,6 +203,11 @@ impl<O: Outside> Core<O> {
             live.locks.drop_description(open);
             let no_writer = !live.has_writer();
             locked.changed();
+            let late = known.is_none() && wrote.is_some_and(|wrote| wrote.end > 0 || wrote.unsure);
+            if in_blocks && late && !orphan {
+                // The size was settled without this writer, who outlived the server that knew of it.
+                unsettle(locked, ino, now)?;
+            }
             if orphan {
                 let mut draft = Draft::freeing(now);
                 if locked.shard.in_use(ino) {

@@ -7,6 +7,7 @@
 
 use crate::draft::Draft;
 use crate::error::{LogError, Op, OpenError, Stop};
+use crate::grace::Grace;
 use crate::inode::Inode;
 use crate::keeper::Keeper;
 use crate::log::{Identity, Log};
@@ -176,12 +177,12 @@ impl Partitions {
     pub(crate) fn new(
         logs: Logs,
         patience: Duration,
-        grace: Instant,
+        grace: Arc<Grace>,
         compact_at: Option<u64>,
         keeper: Arc<Keeper>,
     ) -> Partitions {
         let in_use = |mut partition: Partition| {
-            partition.shards.values_mut().for_each(|shard| revive(shard, grace));
+            partition.shards.values_mut().for_each(|shard| revive(shard, &grace));
             partition.compact_at = compact_at.unwrap_or(COMPACT_AT).max(partition.log.len());
             (Mutex::new(partition), Condvar::new())
         };
@@ -358,8 +359,8 @@ impl Partitions {
 }
 
 /// After a replay: what follows from the durable state.
-fn revive(shard: &mut Shard, grace: Instant) {
-    shard.grace = Some(grace);
+fn revive(shard: &mut Shard, grace: &Arc<Grace>) {
+    shard.grace = Some(Arc::clone(grace));
     shard.next_intent = shard.intent_limit;
     let truncating = |inode: &Inode| inode.as_blocks().is_some_and(|blocks| blocks.truncating.is_some());
     let unfinished = shard.inodes.unpacked().filter(|(_, inode)| truncating(inode)).map(|(ino, _)| ino);

@@ -6,6 +6,7 @@
 use crate::access::Owner;
 use crate::entries::Entries;
 use crate::error::{Op, Stop};
+use crate::grace::Grace;
 use crate::inode::{Part, Spread};
 use crate::inodes::{Inodes, Seen};
 use crate::locks::LockTable;
@@ -16,6 +17,7 @@ use bivouac_proto::peer::{IntentId, Step};
 use bivouac_proto::{Errno, FileKind, Refusal, Reply, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What an entry names.
@@ -165,8 +167,8 @@ pub(crate) struct Shard {
     pub concluded: Vec<u64>,
     /// Open descriptions that their agents have given up, and when: nothing is done for them any more.
     pub abandoned: HashMap<OpenId, Instant>,
-    /// Until then, opens from before a restart may be registered again.
-    pub grace: Option<Instant>,
+    /// While it lasts, opens from before a restart may be registered again.
+    pub grace: Option<Arc<Grace>>,
     /// Answers that were put since old ones were last dropped.
     pub answers_put: usize,
 }
@@ -259,7 +261,7 @@ impl Shard {
 
     /// Whether an inode must stay when it loses its last link: it is in use, or may turn out to be.
     pub(crate) fn must_stay(&self, ino: Ino) -> bool {
-        self.in_use(ino) || self.grace.is_some_and(|until| Instant::now() < until)
+        self.in_use(ino) || self.grace.as_ref().is_some_and(|grace| !grace.is_over())
     }
 
     /// Who has an inode open.

@@ -1,6 +1,7 @@
 //! The store's face: opening, serving, closing.
 
 use crate::error::{LogError, OpenError};
+use crate::grace::Grace;
 use crate::inode::Inode;
 use crate::keeper::Keeper;
 use crate::locking::Locking;
@@ -21,7 +22,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What a store needs from outside itself. Its methods are never called under a lock, and may block.
 pub trait Outside: Send + Sync + 'static {
@@ -95,8 +96,8 @@ pub struct Options {
     pub deployment: u64,
     /// How long an operation waits for another that holds what it needs before it is refused with `Busy`.
     pub patience: Duration,
-    /// For how long after the opening of a store with files in it agents may register their opens again, before
-    /// unlinked files are removed and sizes are settled.
+    /// For how long after the opening of a store the agents of all nodes are waited for to say what is open, before unlinked files are
+    /// removed and sizes are settled.
     pub grace: Duration,
     /// How long an intent may be prepared before its coordinator is asked what became of it.
     pub intent_age: Duration,
@@ -115,7 +116,7 @@ impl Options {
         Options {
             deployment,
             patience: Duration::from_secs(10),
-            grace: Duration::from_secs(5),
+            grace: Duration::from_secs(30),
             intent_age: Duration::from_secs(2),
             background: true,
             compact_at: None,
@@ -194,8 +195,9 @@ impl Replayed {
 
     /// Takes the store into use. [`MetaStore::recover`] is to be called when other servers can be asked.
     pub fn serve<O: Outside>(self, options: Options, outside: O) -> Result<MetaStore<O>, OpenError> {
-        let grace = Instant::now() + options.grace;
-        let keeper = Arc::new(Keeper::new(grace));
+        let nodes = outside.map().nodes.iter().map(|node| node.id).collect();
+        let grace = Arc::new(Grace::new(options.grace, nodes));
+        let keeper = Arc::new(Keeper::new(Arc::clone(&grace)));
         let (patience, compact_at) = (options.patience, options.compact_at);
         let mut partitions = Partitions::new(self.logs, patience, grace, compact_at, Arc::clone(&keeper));
         let starts = partitions.count_start().map_err(|e| OpenError::io(&self.dir)(e.into()))?;
@@ -378,6 +380,7 @@ impl<O: Outside> Core<O> {
             MetaRequest::Unlock { ino, owner, start, end } => self.unlock(ino, owner, start, end),
             MetaRequest::TestLock { ino, owner, range } => self.test_lock(ino, owner, range),
             MetaRequest::CancelLock { ino, owner, range } => self.cancel_lock(ino, owner, range),
+            MetaRequest::Report { node, ref opens, more } => self.report(node, opens, more),
             MetaRequest::EndSession { session } => self.end_session(session),
             MetaRequest::Sync { ino } => self.sync(ino),
             MetaRequest::Look { ref inos, limit, attrs } => self.look(caller, inos, limit, attrs),

@@ -55,10 +55,17 @@ impl Anchors {
             Err(errno) => Err(doing("making the directory of open files")(errno)),
         };
         make(&self.prefix, 0o700)?;
+        for number in 0..ANCHORS {
+            make(&[&self.prefix, number.to_string().as_bytes()].concat(), 0o500)?;
+        }
+        self.look()
+    }
+
+    /// The inode numbers of anchors that are there, and their device.
+    pub fn look(&self) -> Result<([u64; ANCHORS], u64), NodeError> {
         let (mut inodes, mut device) = ([0; ANCHORS], 0);
         for (number, inode) in inodes.iter_mut().enumerate() {
             let path = [&self.prefix, number.to_string().as_bytes()].concat();
-            make(&path, 0o500)?;
             let stat = rustix::fs::lstat(&path).map_err(doing("looking at an anchor"))?;
             (*inode, device) = (stat.st_ino, stat.st_dev);
         }

@@ -67,6 +67,6 @@ pub use fd::Fd;
 pub use names::{CATCH_VARIABLE, Environment, agent_sockets, key_path, node_dir, server_sockets};
 pub use offset::OffsetGuard;
 pub use slot::Slot;
-pub use table::{OpenTable, SlotId};
+pub use table::{OpenTable, SlotId, TableOf};
 pub use traffic::TrafficPage;
 pub use versions::VersionPage;

@@ -7,7 +7,7 @@ use crate::slot::Slot;
 use crate::table::{OpenTable, SlotId};
 use bivouac_layout::{Ino, ShardId};
 use bivouac_proto::OpenId;
-use bivouac_proto::meta::{MetaRequest, Wrote};
+use bivouac_proto::meta::{MetaRequest, Reopened, Wrote};
 use std::sync::atomic::Ordering;
 
 /// `Slot::kind` of a regular file, which its server has registered.
@@ -79,6 +79,16 @@ fn known(table: &OpenTable, agent: u64, id: SlotId) -> Option<(Option<Ino>, Open
         }
     });
     Some((Some(ino), open, wrote, slot))
+}
+
+/// What the agent tells a server that was restarted about a slot: `None` if its server need not know it, or nobody holds it.
+pub fn reopened(table: &OpenTable, agent: u64, id: SlotId) -> Option<Reopened> {
+    let (ino, open, wrote, slot) = known(table, agent, id)?;
+    if !table.is_open(id) || table.abandoned(id) {
+        return None;
+    }
+    let append = slot.flags.load(Ordering::Relaxed) & libc::O_APPEND as u32 != 0;
+    Some(Reopened { ino: ino?, open, write: wrote.is_some(), append })
 }
 
 /// Notes in a slot that a server is about to be asked to open it.

@@ -4,6 +4,9 @@
 //! agent. Every program that uses the file system can write to it, also by mistake. So nothing in it is believed without a
 //! look: indices are checked, states that make no sense are free slots, and nobody waits without a bound for what it says.
 //!
+//! A table outlives its agent for as long as any process that uses it lives: each keeps the descriptor, and a restarted agent of the
+//! node finds it there and goes on with the table ([`OpenTable::adopt`]). What processes have open thus stays known.
+//!
 //! A slot goes free → allocated → live → retiring → free. Each step is one compare-and-swap on a word that
 //! holds state, owner and incarnation, so of several processes that want the same step one wins, and an old
 //! [`SlotId`] never reaches a slot's next user. A process that dies between two steps leaves a slot that
@@ -17,7 +20,7 @@ use crate::offset::OffsetGuard;
 use crate::owner::{Fate, Here, NAMESPACES, NOBODY, Since};
 use crate::process;
 use crate::slot::{Slot, State, Word, ticks};
-use bivouac_layout::ServerId;
+use bivouac_layout::{NodeId, ServerId};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::Mode;
 use std::collections::HashMap;
@@ -31,7 +34,7 @@ pub const SLOTS: u32 = 65_536;
 const RETIRED_LONG: u32 = 2_000;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"BVWKOPEN");
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const HEADER: usize = 4096;
 /// Servers whose state is noted have numbers below 64 times this.
 const DOWN_WORDS: usize = 64;
@@ -46,6 +49,15 @@ pub struct SlotId {
     pub incarnation: u32,
 }
 
+/// Whose a table is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableOf {
+    /// The deployment.
+    pub deployment: u64,
+    /// The node whose processes use it.
+    pub node: NodeId,
+}
+
 /// All numbers are atomic: somebody's program may write anything here at any time.
 #[repr(C)]
 struct Header {
@@ -53,6 +65,9 @@ struct Header {
     version: AtomicU32,
     slots: AtomicU32,
     device: AtomicU64,
+    deployment: AtomicU64,
+    node: AtomicU64,
+    agent: AtomicU64,
     anchors: [AtomicU64; ANCHORS],
     /// PID namespaces of the processes that were here: see the module `owner`.
     namespaces: [AtomicU64; NAMESPACES],
@@ -66,7 +81,7 @@ struct Header {
 pub struct OpenTable {
     /// A `Header`, then from [`HEADER`] the slots.
     memory: Memory,
-    /// What others map it by. Only who made it keeps that.
+    /// What others map it by.
     descriptor: Option<Fd>,
     anchors: Anchors,
     /// Where this process looks for a free slot first.
@@ -79,8 +94,9 @@ pub struct OpenTable {
 const _: () = assert!(size_of::<Header>() <= HEADER);
 
 impl OpenTable {
-    /// Makes a table, with its anchors in `node_dir`, which is made too if it is missing (its parent has to exist).
-    pub fn create(node_dir: &[u8]) -> Result<OpenTable, NodeError> {
+    /// Makes a table, with its anchors in `node_dir`, which is made too if it is missing (its parent has to exist). `agent` names its
+    /// agent in [`bivouac_proto::OpenId`]s.
+    pub fn create(node_dir: &[u8], of: TableOf, agent: u64) -> Result<OpenTable, NodeError> {
         match rustix::fs::mkdir(node_dir, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => {}
             Err(errno) => return Err(doing("making the node's directory")(errno)),
@@ -94,17 +110,49 @@ impl OpenTable {
             known.store(inode, Ordering::Relaxed);
         }
         header.device.store(device, Ordering::Relaxed);
+        header.deployment.store(of.deployment, Ordering::Relaxed);
+        header.node.store(of.node.0.into(), Ordering::Relaxed);
+        header.agent.store(agent, Ordering::Relaxed);
         header.slots.store(SLOTS, Ordering::Relaxed);
         header.version.store(VERSION, Ordering::Relaxed);
         header.magic.store(MAGIC, Ordering::Release);
         Ok(table)
     }
 
-    /// Maps the table that the agent made, by the descriptor that it handed over, which is not needed any more then.
+    /// Maps the table that the agent made, by the descriptor that it handed over. Whoever keeps that descriptor keeps the table for the
+    /// agent's successor.
     pub fn attach(node_dir: &[u8], descriptor: BorrowedFd<'_>) -> Result<OpenTable, NodeError> {
         let memory = Memory::attach(descriptor, LENGTH, true)?;
         let table = OpenTable::new(memory, None, Anchors::new(node_dir));
         if table.is_sound() { Ok(table) } else { Err(NodeError::Format) }
+    }
+
+    /// For a restarted agent: takes over the table that the agent before it made, by a descriptor that a process of the node has kept.
+    /// Fails for a table that is not this deployment's and node's, or whose anchors are gone: its placeholders hold nothing that could
+    /// be asked about.
+    pub fn adopt(node_dir: &[u8], of: TableOf, descriptor: Fd) -> Result<OpenTable, NodeError> {
+        let mut table = OpenTable::attach(node_dir, descriptor.as_fd())?;
+        let (inodes, device) = table.anchors.look()?;
+        let header = table.header();
+        let same = header.deployment.load(Ordering::Relaxed) == of.deployment
+            && header.node.load(Ordering::Relaxed) == u64::from(of.node.0)
+            && header.device.load(Ordering::Relaxed) == device
+            && header.anchors.iter().zip(inodes).all(|(known, inode)| known.load(Ordering::Relaxed) == inode);
+        if !same {
+            return Err(NodeError::Format);
+        }
+        table.descriptor = Some(descriptor);
+        Ok(table)
+    }
+
+    /// The number of the table's agent.
+    pub fn agent(&self) -> u64 {
+        self.header().agent.load(Ordering::Relaxed)
+    }
+
+    /// Whether what a descriptor's entry in `/proc` says may be a table.
+    pub fn is_named(link: &[u8]) -> bool {
+        link.starts_with(b"/memfd:bivouac-opens")
     }
 
     fn new(memory: Memory, descriptor: Option<Fd>, anchors: Anchors) -> OpenTable {
@@ -118,7 +166,7 @@ impl OpenTable {
         }
     }
 
-    /// For who made the table: what others map it by.
+    /// For an agent: what others map it by.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.descriptor.as_ref().map(AsFd::as_fd)
     }
@@ -255,6 +303,11 @@ impl OpenTable {
         let word = self.at(index)?.word();
         matches!(word.state, State::Live | State::Allocated)
             .then_some(SlotId { index, incarnation: word.incarnation })
+    }
+
+    /// Whether a slot is in its use for a description that is open or about to be.
+    pub fn is_open(&self, id: SlotId) -> bool {
+        self.current(id).is_some_and(|(_, word)| word.state != State::Retiring)
     }
 
     /// Whether any process holds a descriptor of the slot. When the kernel cannot be asked (the process is out of

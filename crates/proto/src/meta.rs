@@ -8,7 +8,7 @@
 
 use crate::attr::{Attr, DirEntry, Time};
 use crate::header::OpenId;
-use bivouac_layout::Ino;
+use bivouac_layout::{Ino, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// A name in a directory.
@@ -91,6 +91,19 @@ pub struct Wrote {
     pub age: u64,
     /// It cannot vouch for `end` (the process died in a write): the servers of the layout are to be asked.
     pub unsure: bool,
+}
+
+/// A description that was open before a server's restart.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Reopened {
+    /// The inode.
+    pub ino: Ino,
+    /// The description.
+    pub open: OpenId,
+    /// Whether it is open for writing.
+    pub write: bool,
+    /// Whether it only appends.
+    pub append: bool,
 }
 
 /// How rename treats an existing target.
@@ -402,6 +415,17 @@ pub enum MetaRequest<'a> {
         owner: LockOwner,
         /// What it would set.
         range: LockRange,
+    },
+    /// From the agent of a node to a server that begins to serve it, or does so again: descriptions that processes of the node hold, of
+    /// inodes of any of the server's shards. Until the agents of all nodes have said everything, or a time is over, the server takes none
+    /// of the files that were in use before it was restarted for closed.
+    Report {
+        /// The node.
+        node: NodeId,
+        /// Some of its descriptions.
+        opens: Vec<Reopened>,
+        /// There are more to come.
+        more: bool,
     },
     /// A process is gone: its locks go. Sent by its agent to every server where it set any.
     EndSession {

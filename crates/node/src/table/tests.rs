@@ -36,6 +36,8 @@ pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
+pub(crate) const OF: TableOf = TableOf { deployment: 3, node: NodeId(4) };
+
 pub(crate) struct Node {
     pub(crate) table: OpenTable,
     dir: tempfile::TempDir,
@@ -45,7 +47,7 @@ pub(crate) struct Node {
 pub(crate) fn node() -> Node {
     let _alone = alone();
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    Node { table: OpenTable::create(dir.path().as_os_str().as_encoded_bytes()).unwrap(), dir, _alone }
+    Node { table: OpenTable::create(dir.path().as_os_str().as_encoded_bytes(), OF, 77).unwrap(), dir, _alone }
 }
 
 #[test]

@@ -190,6 +190,11 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
         MetaRequest::Lock { ino: INO, owner: process, range: RANGE, wait_ms: 1000 },
         MetaRequest::Unlock { ino: INO, owner: description, start: 0, end: u64::MAX },
         MetaRequest::TestLock { ino: INO, owner: flock, range: RANGE },
+        MetaRequest::Report {
+            node: NodeId(u16::MAX),
+            opens: vec![Reopened { ino: INO, open: OPEN, write: true, append: false }; 3],
+            more: true,
+        },
         MetaRequest::EndSession { session: u64::MAX },
         MetaRequest::CancelLock { ino: INO, owner: process, range: RANGE },
         MetaRequest::Sync { ino: INO },

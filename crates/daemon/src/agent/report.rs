@@ -1,0 +1,67 @@
+//! Telling servers what the node's processes have open.
+//!
+//! A server that was killed has forgotten who has its files open, and a new one waits until it knows (`Grace` in the crate `meta`). So each
+//! server that was not there a moment ago is told once, also by an agent that has nothing to say. What is closed while the report is on
+//! its way could be registered after its release: therefore the table is looked at again afterwards.
+
+use super::Shared;
+use bivouac_layout::map::{Map, ServerState};
+use bivouac_layout::ServerId;
+use bivouac_node::SlotId;
+use bivouac_node::release::reopened;
+use bivouac_proto::meta::{MetaRequest, Reopened};
+use bivouac_proto::status::Failure;
+use std::collections::HashSet;
+
+/// Descriptions in one message.
+const AT_ONCE: usize = 1000;
+
+impl Shared {
+    /// Whether every server that is there has been told.
+    pub(super) fn all_told(&self, told: &HashSet<ServerId>) -> bool {
+        there(&self.links.map()).all(|server| told.contains(&server))
+    }
+
+    /// Tells those who have not been told. Whom that fails for is tried again.
+    pub(super) fn report(&self, told: &mut HashSet<ServerId>) {
+        let map = self.links.map();
+        told.retain(|server| there(&map).any(|there| there == *server));
+        if self.all_told(told) {
+            return;
+        }
+        let open: Vec<(SlotId, Reopened)> = self
+            .table
+            .in_use()
+            .filter_map(|id| Some((id, reopened(&self.table, self.number, id)?)))
+            .collect();
+        for server in there(&map).filter(|server| !told.contains(server)).collect::<Vec<_>>() {
+            let of_server = |(_, opened): &&(SlotId, Reopened)| map.primary(opened.ino.shard()) == server;
+            let theirs: Vec<_> = open.iter().filter(of_server).copied().collect();
+            match self.tell(server, &theirs) {
+                Ok(()) => drop(told.insert(server)),
+                Err(failure) => {
+                    tracing::warn!(?failure, %server, "the server does not know yet what is open here");
+                }
+            }
+        }
+    }
+
+    fn tell(&self, server: ServerId, open: &[(SlotId, Reopened)]) -> Result<(), Failure> {
+        let node = self.node;
+        for some in open.chunks(AT_ONCE) {
+            let opens = some.iter().map(|(_, opened)| *opened).collect();
+            self.links.meta_at(server, &MetaRequest::Report { node, opens, more: true })?;
+        }
+        self.links.meta_at(server, &MetaRequest::Report { node, opens: Vec::new(), more: false })?;
+        for (_, opened) in open.iter().filter(|(id, _)| !self.table.is_open(*id)) {
+            let request = MetaRequest::Abandon { ino: Some(opened.ino), open: opened.open, wrote: None };
+            self.links.meta(opened.ino.shard(), &request)?;
+        }
+        Ok(())
+    }
+}
+
+/// The servers that can be told.
+fn there(map: &Map) -> impl Iterator<Item = ServerId> {
+    map.servers.iter().filter(|server| server.state != ServerState::Down).map(|server| server.id)
+}
