@@ -6,7 +6,7 @@
 
 use bivouac_node::Environment;
 use bivouac_tests::model::{Face, Library, Plan, Play, Rules};
-use bivouac_tests::{Site, accesses, bivouac, can_mount, default_signals, finish};
+use bivouac_tests::{Site, accesses, bivouac, can_mount, default_signals, finish, skipped_without_mount};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -81,7 +81,7 @@ impl Drop for Ordinary {
 /// Permissions are the preload library's own to look at, also in what it has cached.
 #[test]
 fn programs_of_an_ordinary_user_do_what_the_reference_does() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let ordinary = Ordinary::new();
@@ -125,7 +125,7 @@ impl Drop for Local {
 
 #[test]
 fn the_reference_does_what_a_local_file_system_does() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let site = Site::new("model-local");

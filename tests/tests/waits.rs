@@ -1,6 +1,6 @@
 //! How long programs wait for what has failed.
 
-use bivouac_tests::{Site, finish};
+use bivouac_tests::{Site, finish, skipped_without_root};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -112,8 +112,7 @@ fn run(program: &str, options: &[&str], paths: &[&Path]) {
 
 #[test]
 fn a_read_error_of_the_storage_comes_through_at_once() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: making a disk that fails needs root");
+    if skipped_without_root("making a disk that fails") {
         return;
     }
     let site = Site::new("waits-disk");
