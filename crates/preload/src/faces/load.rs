@@ -138,37 +138,39 @@ fn load_needed(copy: &Copy, done: &mut Vec<CString>) {
     }
 }
 
-/// The name to give to the loader for the name that the program gave. On any failure that is the same: the loader will
-/// say what is wrong with it.
-unsafe extern "C" fn exchange(name: *const c_char, needs: bool) -> *const c_char {
-    if !vfs::active() {
-        return name;
+callbacks! {
+    /// The name to give to the loader for the name that the program gave. On any failure that is the same: the loader will
+    /// say what is wrong with it.
+    fn exchange(name: *const c_char, needs: bool) -> *const c_char, else (name) {
+        if !vfs::active() {
+            return name;
+        }
+        // SAFETY: the program's string, or null.
+        let Ok(path) = (unsafe { text(name) }) else {
+            return name;
+        };
+        let errno = saved_errno();
+        let found = if !path.to_bytes().contains(&b'/') {
+            if path.is_empty() { None } else { searched(path).and_then(|path| copy_of(&path).ok()) }
+        } else if handles(libc::AT_FDCWD, path) {
+            copy_of(path).ok()
+        } else {
+            None
+        };
+        if let Some(copy) = found.filter(|_| needs) {
+            load_needed(copy, &mut Vec::new());
+        }
+        restore_errno(errno);
+        found.map_or(name, |copy| copy.name.as_ptr())
     }
-    // SAFETY: the program's string, or null.
-    let Ok(path) = (unsafe { text(name) }) else {
-        return name;
-    };
-    let errno = saved_errno();
-    let found = if !path.to_bytes().contains(&b'/') {
-        if path.is_empty() { None } else { searched(path).and_then(|path| copy_of(&path).ok()) }
-    } else if handles(libc::AT_FDCWD, path) {
-        copy_of(path).ok()
-    } else {
-        None
-    };
-    if let Some(copy) = found.filter(|_| needs) {
-        load_needed(copy, &mut Vec::new());
+
+    fn loader_open() -> *mut c_void {
+        DLOPEN.address()
     }
-    restore_errno(errno);
-    found.map_or(name, |copy| copy.name.as_ptr())
-}
 
-unsafe extern "C" fn loader_open() -> *mut c_void {
-    DLOPEN.address()
-}
-
-unsafe extern "C" fn loader_open_in() -> *mut c_void {
-    DLMOPEN.address()
+    fn loader_open_in() -> *mut c_void {
+        DLMOPEN.address()
+    }
 }
 
 /// Loads a library.
@@ -244,7 +246,7 @@ real! {
 
 faces! {
     /// What library an address is in.
-    fn dladdr(address: *const c_void, info: *mut libc::Dl_info) -> c_int {
+    fn dladdr(address: *const c_void, info: *mut libc::Dl_info) -> c_int, else (0) {
         let code = real_dladdr(address, info);
         if code != 0 && vfs::active() && let Ok(name) = text((*info).dli_fname) {
             let copies = COPIES.lock().unwrap_or_else(PoisonError::into_inner);
