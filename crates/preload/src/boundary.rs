@@ -1,21 +1,20 @@
 //! The boundary between C and this library: no panic gets out.
 //!
 //! A program that knows nothing of Rust calls a face, and gets EIO if something in here panics. The macros that define what C calls
-//! ([`faces!`] and [`callbacks!`]) put every body into [`run`], so that none can be without.
+//! ([`faces!`] and [`callbacks!`]) make of each a few instructions that call its body through a guard, so that none can be without.
 //!
 //! `std::panic::catch_unwind` alone will not do: it ends the process when what unwinds is not a Rust panic. Through the faces
 //! there also pass the unwinding of a cancelled thread that was blocked in a libc function behind a face, and exceptions of the
-//! program's own that a callback throws (`nftw`, `scandir`). Both have to go on to who waits for them. So [`run`] calls the body
-//! through a few instructions whose personality routine stops panics of this library and nothing else; what it has stopped is
-//! thrown again where `catch_unwind` waits for it, which does the bookkeeping of the standard library.
+//! program's own that a callback throws (`nftw`, `scandir`). Both have to go on to who waits for them. So the guard is a function
+//! in assembler whose personality routine stops panics of this library and nothing else; what it has stopped is thrown again
+//! where `catch_unwind` waits for it, which does the bookkeeping of the standard library.
 //!
-//! A call that does not panic pays for one indirect call. On processors other than x86_64 and aarch64 there is no guard: a panic
+//! A call that does not panic pays for a jump and a call, and 32 bytes of stack. On processors other than x86_64 and aarch64 there is no guard: a panic
 //! ends the process.
 
 use crate::raw::set_errno;
 use crate::vfs::Errno;
 use std::ffi::{c_int, c_void};
-use std::mem::ManuallyDrop;
 
 /// What a C function returns when it has failed.
 pub trait Failed {
@@ -37,55 +36,56 @@ macro_rules! failed {
 // Minus one; for characters too wide for `int` that is WEOF.
 failed!((): (), c_int: -1, i64: -1, isize: -1, u32: u32::MAX);
 
+impl<T> Failed for *const T {
+    fn failed() -> *const T {
+        std::ptr::null()
+    }
+}
+
 impl<T> Failed for *mut T {
     fn failed() -> *mut T {
         std::ptr::null_mut()
     }
 }
 
-/// Runs the body of what C calls; a panic in it sets errno to EIO and gives `failed()`.
-#[inline(always)]
-pub fn run<T>(body: impl FnOnce() -> T, failed: impl FnOnce() -> T) -> T {
-    attempt(body).unwrap_or_else(|Panicked| {
-        set_errno(Errno::IO);
-        failed()
-    })
+/// A panic has ended the body of what C calls, and was stopped: what C gets instead.
+///
+/// # Safety
+/// The boundary gives this the panic that it has stopped, once.
+#[cold]
+#[inline(never)]
+pub unsafe fn stopped<T>(panic: *mut c_void, failed: fn() -> T) -> T {
+    // SAFETY: promised by the caller.
+    unsafe { unwinding::forget(panic) };
+    set_errno(Errno::IO);
+    failed()
 }
 
 /// The body has panicked.
 #[derive(Debug, PartialEq)]
 pub struct Panicked;
 
-/// The body, and then its result.
-union Place<F, T> {
-    body: ManuallyDrop<F>,
-    result: ManuallyDrop<T>,
+/// A body to run, and then its result.
+struct Place<F, T> {
+    body: Option<F>,
+    result: Option<T>,
 }
 
 /// # Safety
-/// `place` holds a body of this type.
-unsafe extern "C-unwind" fn call<F: FnOnce() -> T, T>(place: *mut c_void) {
-    let place = place.cast::<Place<F, T>>();
-    // SAFETY: the caller's promise. The body is moved out, then its result in: whichever way this ends, nothing is dropped twice.
-    unsafe {
-        let body = ManuallyDrop::take(&mut (*place).body);
-        (*place).result = ManuallyDrop::new(body());
-    }
+/// `place` is a place with a body of this type.
+unsafe extern "C-unwind" fn run<F: FnOnce() -> T, T>(place: *mut c_void) -> usize {
+    // SAFETY: promised by the caller.
+    let place = unsafe { &mut *place.cast::<Place<F, T>>() };
+    place.result = place.body.take().map(|body| body());
+    0
 }
 
-/// Runs `body`, and says whether it panicked.
-#[inline(always)]
+/// Runs `body`, and says whether it panicked. For what goes on after a panic: the boundary itself needs nobody to call this.
 pub fn attempt<F: FnOnce() -> T, T>(body: F) -> Result<T, Panicked> {
-    let mut place = Place { body: ManuallyDrop::new(body) };
-    // SAFETY: `call` gets a place with a body of its type, which nobody else uses meanwhile.
-    let exception = unsafe { unwinding::stop(call::<F, T>, (&raw mut place).cast()) };
-    if exception.is_null() {
-        // SAFETY: the body has returned, so its result is there.
-        return Ok(ManuallyDrop::into_inner(unsafe { place.result }));
-    }
-    // SAFETY: it was stopped just now, and nobody else has it.
-    unsafe { unwinding::forget(exception) };
-    Err(Panicked)
+    let mut place = Place { body: Some(body), result: None };
+    // SAFETY: `run` gets a place with a body of its type, which nobody else uses meanwhile.
+    unsafe { unwinding::call((&raw mut place).cast(), run::<F, T>) };
+    place.result.ok_or(Panicked)
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -110,21 +110,32 @@ mod unwinding {
         fn _Unwind_SetIP(context: *mut c_void, address: usize);
     }
 
+    type Body = unsafe extern "C-unwind" fn(*mut c_void) -> usize;
+
     unsafe extern "C-unwind" {
         fn _Unwind_RaiseException(exception: *mut c_void) -> c_int;
         // Defined below.
-        /// Calls `body(place)`. Returns null, or the panic that has ended it.
-        pub(super) fn bivouac_stop(
-            body: unsafe extern "C-unwind" fn(*mut c_void),
-            place: *mut c_void,
-        ) -> *mut c_void;
-        /// Where that goes on with a panic; no function.
+        /// Calls `body(place)`; if that panics, `stopped(panic)`.
+        fn bivouac_call(place: *mut c_void, body: Body, stopped: Body) -> usize;
+        /// Where `bivouac_guarded` goes on with a panic; no function.
         fn bivouac_stopped();
     }
 
-    pub(super) use self::bivouac_stop as stop;
+    /// Calls `body` with a place; a panic ends here.
+    ///
+    /// # Safety
+    /// `body` may be called with `place`.
+    pub(super) unsafe fn call(place: *mut c_void, body: Body) {
+        unsafe extern "C-unwind" fn stopped(panic: *mut c_void) -> usize {
+            // SAFETY: it was stopped just now, and nobody else has it.
+            unsafe { forget(panic) };
+            1
+        }
+        // SAFETY: promised by the caller.
+        unsafe { bivouac_call(place, body, stopped) };
+    }
 
-    /// Asked by the unwinder what to do about `bivouac_stop`'s frame.
+    /// Asked by the unwinder what to do about the frame of `bivouac_guarded`.
     unsafe extern "C" fn personality(
         _version: c_int,
         actions: c_int,
@@ -153,7 +164,7 @@ mod unwinding {
     /// Ends a panic that was stopped.
     ///
     /// # Safety
-    /// It was stopped by this thread, which has no other under way.
+    /// It was stopped by this thread just now.
     #[cold]
     #[inline(never)]
     pub(super) unsafe fn forget(exception: *mut c_void) {
@@ -163,31 +174,53 @@ mod unwinding {
         });
     }
 
+    // Both: `bivouac_guarded` is jumped to with a C call's arguments in their registers, the body's address in a register of its own,
+    // and in another one the address of what is jumped to if the body panics, with the panic as its argument. What the body
+    // returns is returned. (A face has seven arguments at most: `syscall` has.)
     #[cfg(target_arch = "x86_64")]
     global_asm!(
         ".text",
         ".p2align 4",
-        ".hidden bivouac_stop",
+        ".hidden bivouac_guarded",
+        ".globl bivouac_guarded",
         ".hidden bivouac_stopped",
-        ".globl bivouac_stop",
         ".globl bivouac_stopped",
-        ".type bivouac_stop, @function",
-        "bivouac_stop:",
+        ".type bivouac_guarded, @function",
+        "bivouac_guarded:",
         ".cfi_startproc",
         // 0x1b: relative to here, four bytes.
         ".cfi_personality 0x1b, {personality}",
-        "sub rsp, 8",
+        "push r11",
         ".cfi_adjust_cfa_offset 8",
-        "mov rax, rdi",
-        "mov rdi, rsi",
-        "call rax",
-        "xor eax, eax",
-        "bivouac_stopped:",
-        "add rsp, 8",
-        ".cfi_adjust_cfa_offset -8",
+        // Aligns the stack, which then has the seventh argument, if there is one, where the body looks for it.
+        "push r11",
+        ".cfi_adjust_cfa_offset 8",
+        "push [rsp + 24]",
+        ".cfi_adjust_cfa_offset 8",
+        "call r10",
+        "add rsp, 24",
+        ".cfi_remember_state",
+        ".cfi_adjust_cfa_offset -24",
         "ret",
+        "bivouac_stopped:",
+        ".cfi_restore_state",
+        "add rsp, 16",
+        ".cfi_adjust_cfa_offset -16",
+        "pop r11",
+        ".cfi_adjust_cfa_offset -8",
+        "mov rdi, rax",
+        "jmp r11",
         ".cfi_endproc",
-        ".size bivouac_stop, . - bivouac_stop",
+        ".size bivouac_guarded, . - bivouac_guarded",
+        ".p2align 4",
+        ".hidden bivouac_call",
+        ".globl bivouac_call",
+        ".type bivouac_call, @function",
+        "bivouac_call:",
+        "mov r10, rsi",
+        "mov r11, rdx",
+        "jmp bivouac_guarded",
+        ".size bivouac_call, . - bivouac_call",
         personality = sym personality,
     );
 
@@ -195,31 +228,46 @@ mod unwinding {
     global_asm!(
         ".text",
         ".p2align 4",
-        ".hidden bivouac_stop",
+        ".hidden bivouac_guarded",
+        ".globl bivouac_guarded",
         ".hidden bivouac_stopped",
-        ".globl bivouac_stop",
         ".globl bivouac_stopped",
-        ".type bivouac_stop, @function",
-        "bivouac_stop:",
+        ".type bivouac_guarded, @function",
+        "bivouac_guarded:",
         ".cfi_startproc",
         ".cfi_personality 0x1b, {personality}",
-        "stp x29, x30, [sp, #-16]!",
-        ".cfi_def_cfa_offset 16",
-        ".cfi_offset 29, -16",
-        ".cfi_offset 30, -8",
+        "stp x29, x30, [sp, #-32]!",
+        ".cfi_def_cfa_offset 32",
+        ".cfi_offset 29, -32",
+        ".cfi_offset 30, -24",
+        "str x10, [sp, #16]",
         "mov x29, sp",
-        "mov x9, x0",
-        "mov x0, x1",
         "blr x9",
-        "mov x0, xzr",
-        "bivouac_stopped:",
-        "ldp x29, x30, [sp], #16",
+        "ldp x29, x30, [sp], #32",
+        ".cfi_remember_state",
         ".cfi_restore 29",
         ".cfi_restore 30",
         ".cfi_def_cfa_offset 0",
         "ret",
+        "bivouac_stopped:",
+        ".cfi_restore_state",
+        "ldr x10, [sp, #16]",
+        "ldp x29, x30, [sp], #32",
+        ".cfi_restore 29",
+        ".cfi_restore 30",
+        ".cfi_def_cfa_offset 0",
+        "br x10",
         ".cfi_endproc",
-        ".size bivouac_stop, . - bivouac_stop",
+        ".size bivouac_guarded, . - bivouac_guarded",
+        ".p2align 4",
+        ".hidden bivouac_call",
+        ".globl bivouac_call",
+        ".type bivouac_call, @function",
+        "bivouac_call:",
+        "mov x9, x1",
+        "mov x10, x2",
+        "b bivouac_guarded",
+        ".size bivouac_call, . - bivouac_call",
         personality = sym personality,
     );
 }
@@ -230,13 +278,9 @@ mod unwinding {
 
     /// # Safety
     /// `body` may be called with `place`.
-    pub(super) unsafe fn stop(
-        body: unsafe extern "C-unwind" fn(*mut c_void),
-        place: *mut c_void,
-    ) -> *mut c_void {
+    pub(super) unsafe fn call(place: *mut c_void, body: unsafe extern "C-unwind" fn(*mut c_void) -> usize) {
         // SAFETY: promised by the caller.
         unsafe { body(place) };
-        std::ptr::null_mut()
     }
 
     /// # Safety
@@ -256,6 +300,10 @@ mod tests {
         fn face_size(panics: bool) -> isize { if panics { panic!("{panics}") } else { 7 } }
         fn face_pointer(panics: bool) -> *mut c_void { assert!(!panics); 7 as *mut c_void }
         fn face_nothing(panics: bool) { assert!(!panics) }
+        fn face_seven(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize, g: usize) -> isize {
+            assert!(g > 0);
+            (a + 2 * b + 3 * c + 4 * d + 5 * e + 6 * f + 7 * g) as isize
+        }
         fn face_number(panics: bool) -> c_int, else (libc::EIO) { assert!(!panics); 0 }
     }
 
@@ -268,6 +316,10 @@ mod tests {
             assert_eq!((face_pointer(false) as usize, face_number(false)), (7, 0));
             face_nothing(false);
             assert_eq!(errno(), Errno(0));
+            assert_eq!(face_seven(1, 10, 100, 1000, 10_000, 100_000, 1_000_000), 7_654_321);
+            assert_eq!(face_seven(1, 10, 100, 1000, 10_000, 100_000, 0), -1);
+            assert_eq!(errno(), Errno::IO);
+            set_errno(Errno(0));
             assert_eq!(face_int(true), -1);
             assert_eq!(errno(), Errno::IO);
             assert_eq!((face_wide(true), face_size(true), face_number(true)), (u32::MAX, -1, libc::EIO));

@@ -20,6 +20,7 @@ pub mod needed;
 
 use super::exec::program;
 use super::real::{handles, restore_errno, saved_errno, text};
+use crate::boundary;
 use crate::vfs::{self, Errno};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Mutex, PoisonError};
@@ -138,30 +139,34 @@ fn load_needed(copy: &Copy, done: &mut Vec<CString>) {
     }
 }
 
+fn exchanged(name: *const c_char, needs: bool) -> *const c_char {
+    if !vfs::active() {
+        return name;
+    }
+    // SAFETY: the program's string, or null.
+    let Ok(path) = (unsafe { text(name) }) else {
+        return name;
+    };
+    let errno = saved_errno();
+    let found = if !path.to_bytes().contains(&b'/') {
+        if path.is_empty() { None } else { searched(path).and_then(|path| copy_of(&path).ok()) }
+    } else if handles(libc::AT_FDCWD, path) {
+        copy_of(path).ok()
+    } else {
+        None
+    };
+    if let Some(copy) = found.filter(|_| needs) {
+        load_needed(copy, &mut Vec::new());
+    }
+    restore_errno(errno);
+    found.map_or(name, |copy| copy.name.as_ptr())
+}
+
 callbacks! {
     /// The name to give to the loader for the name that the program gave. On any failure that is the same: the loader will
     /// say what is wrong with it.
-    fn exchange(name: *const c_char, needs: bool) -> *const c_char, else (name) {
-        if !vfs::active() {
-            return name;
-        }
-        // SAFETY: the program's string, or null.
-        let Ok(path) = (unsafe { text(name) }) else {
-            return name;
-        };
-        let errno = saved_errno();
-        let found = if !path.to_bytes().contains(&b'/') {
-            if path.is_empty() { None } else { searched(path).and_then(|path| copy_of(&path).ok()) }
-        } else if handles(libc::AT_FDCWD, path) {
-            copy_of(path).ok()
-        } else {
-            None
-        };
-        if let Some(copy) = found.filter(|_| needs) {
-            load_needed(copy, &mut Vec::new());
-        }
-        restore_errno(errno);
-        found.map_or(name, |copy| copy.name.as_ptr())
+    fn exchange(name: *const c_char, needs: bool) -> *const c_char {
+        boundary::attempt(|| exchanged(name, needs)).unwrap_or(name)
     }
 
     fn loader_open() -> *mut c_void {
