@@ -358,7 +358,7 @@ impl Partitions {
 }
 
 /// After a replay: what follows from the durable state.
-fn revive(shard: &mut Shard, grace: Instant) {
+pub(crate) fn revive(shard: &mut Shard, grace: Instant) {
     shard.grace = Some(grace);
     shard.next_intent = shard.intent_limit;
     let truncating = |inode: &Inode| inode.as_blocks().is_some_and(|blocks| blocks.truncating.is_some());

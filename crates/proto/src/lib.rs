@@ -19,6 +19,8 @@ pub mod auth;
 pub mod codec;
 pub mod control;
 pub mod data;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzzing;
 pub mod header;
 pub mod meta;
 pub mod node;

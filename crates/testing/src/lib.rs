@@ -4,7 +4,10 @@
 //! ignored, so a test that returns early says so here: [`skip`] prints one line past the harness's capture, adds it to the file
 //! that `BIVOUAC_TESTS_SKIPPED` names, from which `.ci/run` counts, and fails the test where `BIVOUAC_TESTS_STRICT` says that
 //! this machine has all that tests need.
+//!
+//! [`fuzz`] runs fuzz targets as tests.
 
+pub mod fuzz;
 mod machine;
 mod skips;
 
