@@ -28,7 +28,7 @@ const VERSION: u32 = 2;
 const HEADER: usize = 4096;
 /// Where the latest moves are, by version.
 const MOVES: usize = HEADER + SHARDS as usize * size_of::<AtomicU64>();
-const LENGTH: usize = MOVES + MOVES_REMEMBERED as usize * size_of::<AtomicU64>();
+pub(crate) const LENGTH: usize = MOVES + MOVES_REMEMBERED as usize * size_of::<AtomicU64>();
 
 #[repr(C, align(64))]
 struct Line(AtomicU64);
@@ -50,7 +50,7 @@ const OWNER_DIED: u32 = 0x4000_0000;
 
 /// A server's page: written by the server, read by everybody else on its node.
 pub struct VersionPage {
-    memory: Memory,
+    pub(crate) memory: Memory,
     /// The server's own, by which others map it: retired when it is dropped.
     own: Option<Fd>,
 }
@@ -126,9 +126,10 @@ impl VersionPage {
         if until.checked_sub(after)? >= MOVES_REMEMBERED {
             return None;
         }
-        let moved = (after + 1..=until).map(|v| Ino(self.moved_at(v).load(Ordering::SeqCst))).collect();
+        // No number is too large here: something may have been written over the page.
+        let moved = (after..until).map(|v| Ino(self.moved_at(v + 1).load(Ordering::SeqCst))).collect();
         // The place of a move is written again before the version that needs it is shown.
-        (self.namespace() - after < MOVES_REMEMBERED).then_some(moved)
+        (self.namespace().checked_sub(after)? < MOVES_REMEMBERED).then_some(moved)
     }
 
     /// Whether the page speaks for its server.
@@ -198,6 +199,15 @@ mod tests {
         (1003..1003 + MOVES_REMEMBERED).for_each(|version| server.moved(Ino(version), version));
         assert_eq!(reader.moves(1000, 1002), None, "their places were written again");
         assert_eq!(reader.moves(reader.namespace() - 1, reader.namespace()).map(|m| m.len()), Some(1));
+    }
+
+    #[test]
+    fn a_version_that_something_has_written_over_the_page_names_no_moves() {
+        let (server, reader) = pair();
+        server.moved(Ino(7), u64::MAX);
+        assert_eq!(reader.moves(u64::MAX, reader.namespace()), Some(Vec::new()));
+        server.header().namespace.0.store(3, Ordering::SeqCst);
+        assert_eq!(reader.moves(5, 6), None);
     }
 
     #[test]

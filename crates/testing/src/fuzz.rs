@@ -197,7 +197,7 @@ impl Watch {
             if turn == u64::MAX {
                 return;
             }
-            if turn != seen || turn % 2 == 0 {
+            if turn != seen || turn.is_multiple_of(2) {
                 (seen, since) = (turn, Instant::now());
             } else if since.elapsed() > LONGEST {
                 let bytes = self.bytes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
