@@ -15,11 +15,14 @@
 //! of a shard that was unknown before counts only if [`VersionPage::total`] did not move from before the question until
 //! that shard's count was read.
 
+mod ring;
+
 use crate::error::NodeError;
 use crate::fd::Fd;
 use crate::memory::{Memory, Writers};
 use bivouac_layout::namespace::MOVES_REMEMBERED;
 use bivouac_layout::{Ino, SHARDS, ShardId};
+use ring::Ring;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -110,26 +113,22 @@ impl VersionPage {
     /// A directory moves, and with that the namespace has this version, one more than before. By the server, one move after
     /// the other, before the move is visible.
     pub fn moved(&self, directory: Ino, version: u64) {
-        self.moved_at(version).store(directory.0, Ordering::SeqCst);
-        self.raise_namespace(version);
+        self.ring().moved(directory.0, version);
     }
 
-    fn moved_at(&self, version: u64) -> &AtomicU64 {
-        let index = (version % MOVES_REMEMBERED) as usize;
-        // SAFETY: the moves lie behind the counts, MOVES_REMEMBERED of them, aligned because MOVES is.
-        unsafe { &*self.memory.base().add(MOVES).cast::<AtomicU64>().add(index) }
+    fn ring(&self) -> Ring<'_, AtomicU64> {
+        // SAFETY: the moves lie behind the counts, MOVES_REMEMBERED of them, aligned because MOVES is; any bytes are valid numbers.
+        let places = unsafe {
+            let first = self.memory.base().add(MOVES).cast::<AtomicU64>();
+            std::slice::from_raw_parts(first, MOVES_REMEMBERED as usize)
+        };
+        Ring { version: &self.header().namespace.0, places }
     }
 
     /// The directories that moved after the namespace had the version `after` and until it had `until`. `None`: so many that
     /// it is not known any more.
     pub fn moves(&self, after: u64, until: u64) -> Option<Vec<Ino>> {
-        if until.checked_sub(after)? >= MOVES_REMEMBERED {
-            return None;
-        }
-        // No number is too large here: something may have been written over the page.
-        let moved = (after..until).map(|v| Ino(self.moved_at(v + 1).load(Ordering::SeqCst))).collect();
-        // The place of a move is written again before the version that needs it is shown.
-        (self.namespace().checked_sub(after)? < MOVES_REMEMBERED).then_some(moved)
+        Some(self.ring().between(after, until)?.into_iter().map(Ino).collect())
     }
 
     /// Whether the page speaks for its server.
