@@ -607,3 +607,59 @@ fn batch_len(jobs: &[DataJob<'_>]) -> usize {
     }
     len
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_a_reply_a_refusal_or_an_error_and_garbage_is_eproto() {
+        let (mut done, mut busy) = (Vec::new(), Vec::new());
+        bivouac_proto::encode(&Reply::Done, &mut done);
+        bivouac_proto::encode(&Refusal::Busy, &mut busy);
+        assert!(matches!(open_parts(Status::OK, &done), Ok(Reply::Done)));
+        assert!(matches!(open_parts(Status::REFUSED, &busy), Err(Failure::Refused(Refusal::Busy))));
+        for status in [Status::OK, Status::REFUSED] {
+            let garbage = open_parts(status, &[0xff; 40]);
+            assert!(matches!(garbage, Err(Failure::Errno(Errno::PROTO))), "{garbage:?}");
+        }
+        let failed = open_parts(Status::from(Errno::NOENT), &[]);
+        assert!(matches!(failed, Err(Failure::Errno(Errno::NOENT))), "{failed:?}");
+    }
+
+    #[test]
+    fn a_batch_has_no_more_jobs_for_one_server_than_it_takes_at_once() {
+        let batch = |servers: &[u16]| {
+            let job = |server: &u16| {
+                DataJob::new(ServerId(*server), DataRequest::Extent { ino: Ino(1) }, &[], &mut [])
+            };
+            batch_len(&servers.iter().map(job).collect::<Vec<_>>())
+        };
+        let many = vec![3; MAX_TO_ONE + 5];
+        assert_eq!(batch(&many), MAX_TO_ONE);
+        let dealt: Vec<u16> = (0..MAX_TO_ONE as u16 * 3).map(|n| n % 3).collect();
+        assert_eq!(batch(&dealt), dealt.len());
+        assert_eq!((batch(&[]), batch(&[1])), (0, 1));
+    }
+
+    #[test]
+    fn a_job_that_nobody_answered_has_failed() {
+        let mut job = DataJob::new(ServerId(0), DataRequest::Extent { ino: Ino(1) }, &[], &mut []);
+        assert_eq!(job.take().err(), Some(Errno::IO));
+        job.result = Some(Ok((DataReply::Done, 7)));
+        assert_eq!(job.take().map(|(_, length)| length), Ok(7));
+        assert_eq!(job.take().err(), Some(Errno::IO), "an answer is taken once");
+    }
+
+    #[test]
+    fn patience_ends_and_pauses_stay_short() {
+        let mut backoff = Backoff::new();
+        assert!(backoff.begun.is_none() && backoff.wait() && backoff.begun.is_some());
+        assert_eq!(backoff.next, Duration::from_micros(100));
+        backoff.next = Duration::from_millis(90);
+        assert!(backoff.wait());
+        assert_eq!(backoff.next, Duration::from_millis(100));
+        backoff.begun = Instant::now().checked_sub(PATIENCE + Duration::from_secs(1));
+        assert!(backoff.begun.is_none() || !backoff.wait());
+    }
+}
