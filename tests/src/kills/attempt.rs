@@ -9,6 +9,10 @@ use std::io::{Error, Result, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Longest time until a file that was closed in a mount is unlocked.
+const CLOSING: Duration = Duration::from_secs(2);
 
 /// A program's descriptors, and where it works.
 pub struct Hands {
@@ -66,7 +70,7 @@ impl Hands {
             Step::Truncate { path, size } => truncate(&self.path(path), *size)?,
             Step::TruncateOpen { slot, size } => self.files[slot].set_len(*size)?,
             Step::Sync { slot } => self.files[slot].sync_all()?,
-            Step::Lock { slot } => lock(&self.files[slot])?,
+            Step::Lock { slot } => lock_soon(&self.files[slot])?,
             Step::Read { path } => {
                 let file = File::open(self.path(path))?;
                 return compare(&file, &tree.nodes[&tree.names[path]].content);
@@ -141,6 +145,19 @@ pub fn lock(file: &File) -> Result<()> {
             && libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &range) == 0
     };
     if done { Ok(()) } else { Err(Error::last_os_error()) }
+}
+
+/// The same, although the kernel does not wait until a mount has heard that another descriptor was closed.
+fn lock_soon(file: &File) -> Result<()> {
+    let begin = Instant::now();
+    loop {
+        match lock(file) {
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && begin.elapsed() < CLOSING => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => return other,
+        }
+    }
 }
 
 /// All that is in a file, and its size as `fstat` tells it.

@@ -59,7 +59,7 @@ impl Tree {
                 6 | 7 => Step::TruncateOpen { slot, size: around(random) },
                 8 => Step::Sync { slot },
                 9 | 10 => Step::ReadOpen { slot },
-                11 => Step::Lock { slot },
+                11 if self.is_alone(slot) => Step::Lock { slot },
                 _ => Step::Close { slot },
             });
         }
@@ -83,6 +83,12 @@ impl Tree {
             return Some(Step::Create { slot, path: self.vacant(random, 'f')?, append });
         }
         Some(Step::Open { slot, path: self.file(random)?, append, truncate: random.one_in(5) })
+    }
+
+    /// Whether no other descriptor leads to the same file: its own locks would be in the way.
+    fn is_alone(&self, slot: u8) -> bool {
+        let node = self.slots.get(&slot).map(|slot| slot.node);
+        self.slots.values().filter(|other| Some(other.node) == node).count() == 1
     }
 
     fn paths(&self, directories: bool) -> Vec<&String> {

@@ -4,7 +4,7 @@ use super::attempt::difference;
 use super::look::Look;
 use super::step::{Entry, Outcome, Step, pattern};
 use super::tree::{Node, Tree};
-use super::work::is_late;
+use super::work::{is_late, is_unmounted};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest time that an operation may take, nanoseconds: `docs/semantics.md` says about two seconds.
@@ -27,6 +27,8 @@ pub struct Times {
     pub stopped: bool,
     /// All daemons were started anew, while programs went on.
     pub survived: bool,
+    /// The program works in a mount, and its node's agent was killed.
+    pub unmounts: bool,
 }
 
 impl Times {
@@ -78,7 +80,7 @@ pub struct Judged {
     /// What is not as it should be.
     pub wrong: Vec<String>,
     /// The same of files that a program had open for writing while all daemons were started anew.
-    pub behind_size: Vec<String>,
+    pub over_restart: Vec<String>,
     /// Operations that succeeded, in all and after everything was up again.
     pub acknowledged: (u64, u64),
     /// Operations that failed with EIO or were not answered.
@@ -88,6 +90,8 @@ pub struct Judged {
     /// How often each record that was appended to the file that all share may be there: at least, at most.
     pub shared: BTreeMap<u64, (u32, u32)>,
     pending: Vec<Pending>,
+    /// Errors that should not be: the first of each kind, and how many.
+    failed: BTreeMap<i32, (String, u32)>,
     /// Files that were open for writing while all daemons were started anew.
     open_over_restart: BTreeSet<u32>,
 }
@@ -102,7 +106,9 @@ impl Judged {
         }
         judged.tree.end();
         judged.compare(look);
-        if !judged.wrong.is_empty() || !judged.behind_size.is_empty() {
+        let failed = std::mem::take(&mut judged.failed).into_values();
+        judged.wrong.extend(failed.map(|(first, times)| format!("{first} ({times} such errors)")));
+        if !judged.wrong.is_empty() || !judged.over_restart.is_empty() {
             judged.tree = Tree::from_look(look);
         }
         judged.tree.unknown_names.clear();
@@ -169,17 +175,19 @@ impl Judged {
                 return;
             }
             Outcome::Failed(libc::EIO) if met => self.unknown += 1,
+            unmounted if times.unmounts && met && is_unmounted(unmounted) => self.unknown += 1,
             Outcome::Failed(libc::EIO) if at < times.fault => {
                 self.wrong.push(format!("{step:?}: EIO before anything was killed"));
             }
             Outcome::Failed(number) => {
                 let name = std::io::Error::from_raw_os_error(*number);
                 let when = (began as f64 - times.recovered as f64) / 1e9;
-                self.wrong.push(format!("{step:?} failed {when:.1} s after the recovery: {name}"));
+                let first = || format!("{step:?} failed {when:.1} s after the recovery: {name}");
+                self.failed.entry(*number).or_insert_with(|| (first(), 0)).1 += 1;
             }
             Outcome::Wrong(what) => {
                 let open = self.tree.node_of(step).is_some_and(|node| self.open_over_restart.contains(&node));
-                let list = if open { &mut self.behind_size } else { &mut self.wrong };
+                let list = if open { &mut self.over_restart } else { &mut self.wrong };
                 let when = (began as f64 - times.recovered as f64) / 1e9;
                 list.push(format!("{step:?} found {when:.1} s after the recovery: {what}"));
                 return;
@@ -236,8 +244,11 @@ impl Judged {
                 Err(error) => Some(std::io::Error::from_raw_os_error(*error).to_string()),
             };
             let names = self.tree.names.values().filter(|n| *n == number).count() as u64;
-            let list =
-                if self.open_over_restart.contains(number) { &mut self.behind_size } else { &mut self.wrong };
+            let list = if self.open_over_restart.contains(number) {
+                &mut self.over_restart
+            } else {
+                &mut self.wrong
+            };
             if let Some(content) = content {
                 list.push(format!("{path}: {content}"));
             } else if found.directory != node.directory {
