@@ -105,9 +105,11 @@ impl Judged {
             judged.settle(&pending, look);
         }
         judged.tree.end();
-        judged.compare(look);
+        judged.compare(look, times);
         let failed = std::mem::take(&mut judged.failed).into_values();
-        judged.wrong.extend(failed.map(|(first, times)| format!("{first} ({times} such errors)")));
+        // What was open, orphaned or locked is not known any more after all daemons were started anew.
+        let list = if times.survived { &mut judged.over_restart } else { &mut judged.wrong };
+        list.extend(failed.map(|(first, times)| format!("{first} ({times} such errors)")));
         if !judged.wrong.is_empty() || !judged.over_restart.is_empty() {
             judged.tree = Tree::from_look(look);
         }
@@ -230,7 +232,7 @@ impl Judged {
         }
     }
 
-    fn compare(&mut self, look: &Look) {
+    fn compare(&mut self, look: &Look, times: &Times) {
         let mut inos: BTreeMap<u64, u32> = BTreeMap::new();
         for (path, number) in &self.tree.names {
             let node = &self.tree.nodes[number];
@@ -258,7 +260,8 @@ impl Judged {
             } else if !node.directory && found.links != names {
                 self.wrong.push(format!("{path} has {} names and not {names}", found.links));
             } else if found.locked {
-                self.wrong.push(format!("{path} is locked"));
+                let list = if times.survived { &mut self.over_restart } else { &mut self.wrong };
+                list.push(format!("{path} is locked"));
             } else if *inos.entry(found.ino).or_insert(*number) != *number {
                 self.wrong.push(format!("{path} is another file"));
             }
