@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Longest time that an operation may take, nanoseconds: `docs/semantics.md` says about two seconds.
 const LIMIT: u64 = 3_000_000_000;
 
-/// The same where a server is there but does not answer: it is waited for, for ten seconds.
-const LIMIT_STOPPED: u64 = 12_000_000_000;
+/// The same where a server is there but does not answer: it is waited for, for ten seconds, and then all have to hear of it.
+const LIMIT_STOPPED: u64 = 14_000_000_000;
 
 /// For so long after everything is up again operations may still fail.
 const RECOVERY: u64 = 3_000_000_000;

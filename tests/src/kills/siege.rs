@@ -310,9 +310,22 @@ impl<'a> Siege<'a> {
         }
         let list = if fault == Fault::Stopped { &mut wrong } else { &mut over_restart };
         list.extend(self.left_over(inos.len() as u64));
+        if !wrong.is_empty() || !over_restart.is_empty() {
+            self.keep_evidence(round);
+        }
         let heading = format!("round {round}, {fault:?}, programs survived: {}", times.survived);
         self.totals.wrong.extend(wrong.into_iter().map(|what| format!("{heading}: {what}")));
         self.totals.over_restart.extend(over_restart.into_iter().map(|what| format!("{heading}: {what}")));
+    }
+
+    /// Copies the journals to the directory that `BIVOUAC_KILL_EVIDENCE` names, if it does.
+    fn keep_evidence(&self, round: u32) {
+        let Some(into) = std::env::var_os("BIVOUAC_KILL_EVIDENCE") else { return };
+        for program in &self.programs {
+            let journal = self.site.path(&program.who).join("journal");
+            let copy = Path::new(&into).join(format!("round-{round}-{}", program.who));
+            std::fs::copy(journal, copy).expect("copied");
+        }
     }
 
     /// Opens, and inodes besides these, the root directory and the shared file, that stay.
