@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Longest time until a file that was closed in a mount is unlocked.
-const CLOSING: Duration = Duration::from_secs(2);
+const CLOSING: Duration = Duration::from_millis(800);
 
 /// A program's descriptors, and where it works.
 pub struct Hands {

@@ -121,9 +121,13 @@ impl Tree {
         };
         let listed = matches!(step, Step::List { path } if path.is_empty());
         let node = self.node_of(step);
-        !node.is_some_and(|node| self.unknown_nodes.contains(&node))
-            && !(listed && !self.unknown_names.is_empty())
-            && !self.paths_of(step).iter().any(|path| self.unknown_names.iter().any(|u| in_the_way(path, u)))
+        if node.is_some_and(|node| self.unknown_nodes.contains(&node))
+            || listed && !self.unknown_names.is_empty()
+        {
+            return false;
+        }
+        let paths = self.paths_of(step);
+        paths.iter().all(|path| !self.unknown_names.iter().any(|unknown| in_the_way(path, unknown)))
     }
 
     /// Nobody knows whether this step was done.
