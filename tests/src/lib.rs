@@ -6,6 +6,7 @@
 
 mod access;
 mod compare;
+pub mod kills;
 pub mod model;
 mod network;
 mod script;

@@ -39,6 +39,7 @@ mod names;
 mod number;
 mod open;
 mod paths;
+mod refusals;
 mod rpc;
 mod session;
 mod shortcut;

@@ -200,6 +200,8 @@ impl Client {
             let name = place.name.get(..NAME_MAX).unwrap_or(&place.name);
             return match self.lookup(place.reached, dir, name) {
                 Err(refused @ Failing::Refused(_)) => Err(refused),
+                // Nor may everybody look for names there.
+                Err(Failing::Fail(Fail::Errno(Errno::ACCESS))) => Err(Errno::ACCESS.into()),
                 _ => Err(Errno::ISDIR.into()),
             };
         }

@@ -19,16 +19,10 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Refusal, Reply, Request, RequestId, Status};
 use bivouac_transport::{Answer, Connection, Exchange, Outgoing, TransportError, exchange};
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long a request is repeated before the program gets EIO.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A server that refuses connections for so long is gone, whatever the map says. (One that lives always takes them; and the map may
-/// never say it, because the controller may have died with the server.)
-const GONE_AFTER: Duration = Duration::from_secs(2);
-/// For so long a server that was found gone is given up at the first refusal, seconds.
-const GONE_FOR: u32 = 10;
 
 /// Most requests under way together to one server: the next one is there when the server is done with one.
 const MAX_TO_ONE: usize = 2;
@@ -389,19 +383,6 @@ impl Client {
         self.is_up(server)
     }
 
-    /// Whether a server was found gone a moment ago.
-    fn was_gone(&self, server: ServerId) -> bool {
-        let found = self.gone.get(usize::from(server.0)).map_or(0, |gone| gone.load(Ordering::Relaxed));
-        found != 0 && seconds().wrapping_sub(found) < GONE_FOR
-    }
-
-    /// A server was found gone, or has taken a connection.
-    pub(crate) fn note_gone(&self, server: ServerId, is_gone: bool) {
-        if let Some(gone) = self.gone.get(usize::from(server.0)) {
-            gone.store(if is_gone { seconds() } else { 0 }, Ordering::Relaxed);
-        }
-    }
-
     /// After a broken connection: asks the agent what became of the server, and waits a little.
     fn mend(&self, server: ServerId, error: TransportError, backoff: &mut Backoff) -> Result<(), Errno> {
         match error {
@@ -414,16 +395,12 @@ impl Client {
             _ => {}
         }
         let refused = matches!(error, TransportError::Refused);
-        if refused && self.was_gone(server) {
+        if refused && self.refusals.is_gone(server, monotonic()) {
             return Err(Errno::IO);
         }
-        if let Some(begun) = backoff.begun {
+        if backoff.begun.is_some() {
             let _ = self.refresh_map();
             if !self.is_up(server) {
-                return Err(Errno::IO);
-            }
-            if refused && begun.elapsed() >= GONE_AFTER {
-                self.note_gone(server, true);
                 return Err(Errno::IO);
             }
         }
@@ -448,11 +425,6 @@ impl Client {
         }
         Ok(())
     }
-}
-
-/// A clock in seconds, never 0.
-fn seconds() -> u32 {
-    ((monotonic() / 1_000_000_000) as u32).max(1)
 }
 
 /// Takes an answer out of its connection's buffer.
