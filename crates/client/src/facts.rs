@@ -5,14 +5,17 @@
 //! round trip (see [`bivouac_node::versions`]). So nothing here is ever stale, and nothing has to be told to forget:
 //! the counts do. Only servers of this node have pages; what others say is not kept.
 //!
-//! Kept are: what a name leads to, or that it is not there; the attributes of an inode (but not of a file that is being
-//! written to, whose size others know better, nor of a split directory, whose times lie in several shards), with a symbolic
-//! link's target; and where a directory hangs, which follows from its name.
+//! Kept are: what a name leads to, or that it is not there; the attributes of an inode as its server has them (of a file that is being
+//! written to, others know size and time better, and are asked: [`Client::exact`]; not those of a split directory, whose times lie
+//! in several shards), with a symbolic link's target; and where a directory hangs, which follows from its name.
+//!
+//! A change by this process itself, through a server of its node, leaves everything else as it was ([`crate::own`]).
 //!
 //! Names were read with this process's rights to search the directory: they are forgotten once that has lost search permission
 //! ([`crate::moves`]). A lock that is taken means not knowing.
 
 use crate::moves::Reached;
+use crate::own::Runs;
 use crate::session::Client;
 use bivouac_layout::{Ino, ServerId, ShardId, namespace};
 use bivouac_node::{TrafficPage, VersionPage};
@@ -41,32 +44,34 @@ struct Shared<T>(AtomicPtr<T>);
 
 /// The facts.
 #[derive(Default)]
-pub(crate) struct Facts(RwLock<Known>);
+pub(crate) struct Facts(pub(crate) RwLock<Known>);
 
 #[derive(Default)]
-struct Known {
+pub(crate) struct Known {
     /// Names from earlier eras are not taken in.
-    era: u64,
-    names: HashMap<Ino, HashMap<Box<[u8]>, Name>>,
-    named: usize,
-    inodes: HashMap<Ino, Inode>,
+    pub(crate) era: u64,
+    pub(crate) names: HashMap<Ino, HashMap<Box<[u8]>, Name>>,
+    pub(crate) named: usize,
+    pub(crate) inodes: HashMap<Ino, Inode>,
     parents: HashMap<Ino, Parent>,
+    /// What this process has changed itself.
+    pub(crate) runs: Runs,
 }
 
 /// What a name leads to.
 #[derive(Clone, Copy)]
-struct Name {
-    to: Option<(Ino, FileKind)>,
+pub(crate) struct Name {
+    pub(crate) to: Option<(Ino, FileKind)>,
     /// Whose count it is: that of the entry, or of the directory that it leads to. (The entry moves to another shard when
     /// its directory splits, and counts of two shards may be alike.)
-    shard: ShardId,
-    seen: u64,
+    pub(crate) shard: ShardId,
+    pub(crate) seen: u64,
 }
 
-struct Inode {
-    attr: Box<Attr>,
+pub(crate) struct Inode {
+    pub(crate) attr: Box<Attr>,
     target: Box<[u8]>,
-    seen: u64,
+    pub(crate) seen: u64,
 }
 
 /// Where a directory hangs.
@@ -243,8 +248,12 @@ impl Client {
         shard: ShardId,
         name: &[u8],
     ) -> Option<Option<(Ino, FileKind)>> {
-        let find = || self.facts().0.try_read().ok()?.names.get(&dir)?.get(name).copied();
-        let mut fact: Name = find()?;
+        let find = || {
+            let known = self.facts().0.try_read().ok()?;
+            let fact: Name = known.names.get(&dir)?.get(name).copied()?;
+            Some(Name { seen: known.runs.until(fact.shard, fact.seen), ..fact })
+        };
+        let mut fact = find()?;
         let server = self.map().primary(fact.shard);
         if self.catch_up(server) {
             fact = find()?;
@@ -257,12 +266,18 @@ impl Client {
         ((fact.shard == shard || of_itself) && page.shard(fact.shard) == fact.seen).then_some(fact.to)
     }
 
-    /// An inode's attributes, and the target of a symbolic link.
+    /// An inode's attributes, and the target of a symbolic link. (None of a file that was being written to when they came: by now
+    /// its server may have been told what only others knew.)
     pub(crate) fn known_inode(&self, ino: Ino) -> Option<(Box<Attr>, Vec<u8>)> {
+        self.known_record(ino).filter(|(attr, _)| attr.store != Store::Blocks { settled: false })
+    }
+
+    /// The same, also of a file that is being written to: what its server has.
+    pub(crate) fn known_record(&self, ino: Ino) -> Option<(Box<Attr>, Vec<u8>)> {
         let (attr, target, seen) = {
             let known = self.facts().0.try_read().ok()?;
             let fact = known.inodes.get(&ino)?;
-            (fact.attr.clone(), fact.target.to_vec(), fact.seen)
+            (fact.attr.clone(), fact.target.to_vec(), known.runs.until(ino.shard(), fact.seen))
         };
         (self.seen(ino.shard())? == seen).then_some((attr, target))
     }
@@ -272,7 +287,7 @@ impl Client {
         let (dir, name, shard, seen) = {
             let known = self.facts().0.try_read().ok()?;
             let fact = known.parents.get(&ino)?;
-            (fact.dir, fact.name.to_vec(), fact.shard, fact.seen)
+            (fact.dir, fact.name.to_vec(), fact.shard, known.runs.until(fact.shard, fact.seen))
         };
         (self.seen(shard)? == seen).then_some((dir, name))
     }
@@ -289,7 +304,7 @@ impl Client {
         if let Ok(mut known) = self.facts().0.try_write()
             && known.era == before.era
         {
-            known.put_name(before, dir, name, to);
+            known.put_name((before.shard, before.seen), dir, name, to);
         }
     }
 
@@ -314,7 +329,7 @@ impl Client {
             && let Ok(mut known) = self.facts().0.try_write()
             && known.era == before.era
         {
-            known.put_name(before, dir, name, Some((ino, FileKind::Directory)));
+            known.put_name((before.shard, before.seen), dir, name, Some((ino, FileKind::Directory)));
         }
     }
 
@@ -364,12 +379,7 @@ impl Client {
             if known.era == before.era
                 && let Some(seen) = self.count_of(before, shard)
             {
-                known.put_name(
-                    Before { shard, seen, ..before },
-                    dir,
-                    &entry.name,
-                    Some((entry.ino, entry.kind)),
-                );
+                known.put_name((shard, seen), dir, &entry.name, Some((entry.ino, entry.kind)));
             }
             // A link's target does not come with a listing.
             if let Some(attr) = &entry.attr
@@ -383,13 +393,22 @@ impl Client {
 }
 
 impl Known {
-    fn put_name(&mut self, before: Before, dir: Ino, name: &[u8], to: Option<(Ino, FileKind)>) {
+    pub(crate) fn put_name(
+        &mut self,
+        (shard, seen): (ShardId, u64),
+        dir: Ino,
+        name: &[u8],
+        to: Option<(Ino, FileKind)>,
+    ) {
+        if self.runs.is_past(shard, seen) {
+            return;
+        }
         if self.named > KEPT {
             self.names.clear();
             self.named = 0;
         }
         let names = self.names.entry(dir).or_default();
-        let fact = Name { to, shard: before.shard, seen: before.seen };
+        let fact = Name { to, shard, seen };
         if let Some(known) = names.get_mut(name) {
             *known = fact;
         } else {
@@ -397,19 +416,22 @@ impl Known {
             self.named += 1;
         }
         if let Some((ino, FileKind::Directory)) = to {
-            self.put_parent(ino, Parent { dir, name: name.into(), shard: before.shard, seen: before.seen });
+            self.put_parent(ino, Parent { dir, name: name.into(), shard, seen });
         }
     }
 
     fn put_parent(&mut self, ino: Ino, parent: Parent) {
+        if self.runs.is_past(parent.shard, parent.seen) {
+            return;
+        }
         if self.parents.len() > KEPT {
             self.parents.clear();
         }
         self.parents.insert(ino, parent);
     }
 
-    fn put_inode(&mut self, seen: u64, attr: &Attr, target: &[u8]) {
-        if attr.split || attr.store == (Store::Blocks { settled: false }) {
+    pub(crate) fn put_inode(&mut self, seen: u64, attr: &Attr, target: &[u8]) {
+        if attr.split || self.runs.is_past(attr.ino.shard(), seen) {
             return;
         }
         if self.inodes.len() > KEPT {

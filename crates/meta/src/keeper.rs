@@ -261,7 +261,7 @@ impl<O: Outside> Core<O> {
                 true => draft.push(Mutation::DropPurge(ino)),
                 false => draft.push(Mutation::PutPurge(ino, left.clone())),
             }
-            locked.commit(draft)
+            locked.commit_unseen(draft)
         });
         done.is_ok() && left.is_empty()
     }
