@@ -16,10 +16,12 @@
 
 use crate::moves::Reached;
 use crate::own::Runs;
+use crate::rpc::To;
 use crate::session::Client;
 use bivouac_layout::{Ino, ServerId, ShardId, namespace};
 use bivouac_node::{TrafficPage, VersionPage};
 use bivouac_proto::attr::{Attr, DirEntry, FileKind, Store};
+use bivouac_proto::meta::{MetaReply, MetaRequest};
 use bivouac_proto::node::NodeRequest;
 use rustix::fd::AsFd;
 use std::collections::HashMap;
@@ -28,6 +30,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Facts of each kind before they are all forgotten.
 const KEPT: usize = 1 << 17;
+
+/// A directory with more entries is not listed for the sake of what is not in it.
+const WHOLE: u32 = 256;
 
 /// The permission to look names up.
 const SEARCH: u32 = 1;
@@ -52,6 +57,10 @@ pub(crate) struct Known {
     pub(crate) era: u64,
     pub(crate) names: HashMap<Ino, HashMap<Box<[u8]>, Name>>,
     pub(crate) named: usize,
+    /// Directories all of whose names are known, with the count that their shard had: what is not among them is not there.
+    pub(crate) complete: HashMap<Ino, u64>,
+    /// How many names were not found in a directory.
+    absent: HashMap<Ino, u32>,
     pub(crate) inodes: HashMap<Ino, Inode>,
     parents: HashMap<Ino, Parent>,
     /// What this process has changed itself.
@@ -169,10 +178,12 @@ impl Facts {
                 for ino in moved {
                     let names = known.names.remove(ino).map_or(0, |names| names.len());
                     known.named -= names;
+                    known.complete.remove(ino);
                 }
             }
             None => {
                 known.names.clear();
+                known.complete.clear();
                 known.parents.clear();
                 known.named = 0;
             }
@@ -250,7 +261,10 @@ impl Client {
     ) -> Option<Option<(Ino, FileKind)>> {
         let find = || {
             let known = self.facts().0.try_read().ok()?;
-            let fact: Name = known.names.get(&dir)?.get(name).copied()?;
+            let fact = known.names.get(&dir).and_then(|names| names.get(name)).copied();
+            let absent =
+                || known.complete.get(&dir).map(|seen| Name { to: None, shard: dir.shard(), seen: *seen });
+            let fact: Name = fact.or_else(absent)?;
             Some(Name { seen: known.runs.until(fact.shard, fact.seen), ..fact })
         };
         let mut fact = find()?;
@@ -392,6 +406,43 @@ impl Client {
     }
 }
 
+impl Client {
+    /// A name was looked up in a directory and was not there. Who does so again and again mostly makes what he has not found: then it
+    /// costs less to know all names of the directory. (It is listed the less often, the more often that was no good.)
+    pub(crate) fn was_absent(&self, dir: Ino) {
+        let times = match self.facts().0.try_write() {
+            Ok(mut known) => {
+                if known.absent.len() > KEPT {
+                    known.absent.clear();
+                }
+                let times = known.absent.entry(dir).or_default();
+                *times = times.saturating_add(1);
+                *times
+            }
+            Err(_) => return,
+        };
+        if times > 1 && times.is_power_of_two() && !self.paths().is_split(dir) && self.may_search(dir) {
+            self.learn_all(dir);
+        }
+    }
+
+    /// Learns all names of a directory, if it is not large.
+    fn learn_all(&self, dir: Ino) {
+        let Some(before) = self.before(dir.shard()) else { return };
+        let request = MetaRequest::ReadDir { dir, split: false, after: 2, limit: WHOLE, attrs: false };
+        let listed = self.meta(To::Shard(dir.shard()), &request, &[], &mut []);
+        let Ok((MetaReply::Listing { entries, end: true }, _)) = listed else { return };
+        let Ok(mut known) = self.facts().0.try_write() else { return };
+        if known.era != before.era || known.runs.is_past(before.shard, before.seen) {
+            return;
+        }
+        for entry in &entries {
+            known.put_name((before.shard, before.seen), dir, &entry.name, Some((entry.ino, entry.kind)));
+        }
+        known.complete.insert(dir, before.seen);
+    }
+}
+
 impl Known {
     pub(crate) fn put_name(
         &mut self,
@@ -405,6 +456,7 @@ impl Known {
         }
         if self.named > KEPT {
             self.names.clear();
+            self.complete.clear();
             self.named = 0;
         }
         let names = self.names.entry(dir).or_default();
