@@ -126,8 +126,10 @@ for i in range(int(sys.argv[2])): one(f'{i}')
         // What starting costs, and what is learned first, goes with the first ten.
         let (few, many) = (requests("10"), requests("110"));
         let each = [0, 1].map(|kind| (many[kind] - few[kind]) as f64 / 100.0);
-        // Made, written, changed, closed, renamed, removed; and what is known of the moved file is asked for once.
-        assert!(each[0] <= 7.5, "{access}: {} requests to the metadata for each file", each[0]);
+        // Made, written, changed, closed, renamed, removed. (In `both` the library asks what the mount has changed.)
+        let bound = if *access == "both" { 12.0 } else { 7.5 };
+        println!("{access}: {each:?} requests for each file");
+        assert!(each[0] <= bound, "{access}: {} requests to the metadata for each file", each[0]);
         assert!(each[1] < 0.1, "{access}: {} requests for data of files that have no blocks", each[1]);
     }
 }
