@@ -90,14 +90,15 @@ impl Known {
     ) {
         let Change { count, time, .. } = change;
         let before = count - 1;
+        // Each arm knows what its request has touched, and extends the run. Where none does, the new count ends what was known.
         match (request, reply) {
             (MetaRequest::Open { at, .. }, MetaReply::Opened { attr, created: true, target })
-            | (MetaRequest::MakeNode { at, .. }, MetaReply::Entry { attr, target }) => {
-                if self.runs.extend(shard, count) {
-                    self.count_entry(at, before, change, 1);
-                    self.set_name(era, shard, at, count, Some((attr.ino, attr.kind)));
-                    self.set_inode(count, attr, target);
-                }
+            | (MetaRequest::MakeNode { at, .. }, MetaReply::Entry { attr, target })
+                if self.runs.extend(shard, count) =>
+            {
+                self.count_entry(at, before, change, 1);
+                self.set_name(era, shard, at, count, Some((attr.ino, attr.kind)));
+                self.set_inode(count, attr, target);
             }
             (MetaRequest::Unlink { at }, _) => {
                 // Which inode has lost a name is not told.
@@ -130,26 +131,22 @@ impl Known {
                     }
                 }
             }
-            (MetaRequest::SetAttr { .. } | MetaRequest::Spill { .. }, MetaReply::Attr(attr)) => {
-                if self.runs.extend(shard, count) {
-                    self.set_inode(count, attr, b"");
-                }
+            (MetaRequest::SetAttr { .. } | MetaRequest::Spill { .. }, MetaReply::Attr(attr))
+                if self.runs.extend(shard, count) =>
+            {
+                self.set_inode(count, attr, b"");
             }
-            (MetaRequest::WriteInline { ino, offset }, _) => {
-                if self.runs.extend(shard, count) {
-                    let end = offset.saturating_add(written as u64);
-                    self.adjust(*ino, before, change, |attr| {
-                        let plain = attr.store == Store::Inline && attr.mode & SET_ID == 0;
-                        attr.size = attr.size.max(end);
-                        (attr.mtime, attr.ctime) = (time, time);
-                        plain
-                    });
-                }
+            (MetaRequest::WriteInline { ino, offset }, _) if self.runs.extend(shard, count) => {
+                let end = offset.saturating_add(written as u64);
+                self.adjust(*ino, before, change, |attr| {
+                    let plain = attr.store == Store::Inline && attr.mode & SET_ID == 0;
+                    attr.size = attr.size.max(end);
+                    (attr.mtime, attr.ctime) = (time, time);
+                    plain
+                });
             }
-            (MetaRequest::Release { ino, .. }, _) => {
-                if self.runs.extend(shard, count) {
-                    self.inodes.remove(ino);
-                }
+            (MetaRequest::Release { ino, .. }, _) if self.runs.extend(shard, count) => {
+                self.inodes.remove(ino);
             }
             _ => {}
         }
