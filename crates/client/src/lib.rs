@@ -38,6 +38,7 @@ mod named;
 mod names;
 mod number;
 mod open;
+mod own;
 mod paths;
 mod refusals;
 mod rpc;

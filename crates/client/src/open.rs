@@ -224,6 +224,9 @@ impl Client {
         let (reply, len) = self.entry(&place, into, |at| MetaRequest::Open { at, how, open })?;
         let (attr, target) = match reply {
             MetaReply::Opened { attr, target, .. } => {
+                if attr.kind == FileKind::File {
+                    self.learn_inode(before, &attr, b"");
+                }
                 if attr.kind == FileKind::File && attr.store == Store::Inline {
                     let read = record.get(..len).filter(|_| how.read);
                     let contents = read.and_then(|read| self.keep(before, &attr, read));

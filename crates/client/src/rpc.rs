@@ -13,7 +13,7 @@ use bivouac_node::release::{begin_opening, monotonic};
 use bivouac_node::{Fd, SlotId};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::NO_REPLY;
-use bivouac_proto::meta::{MetaReply, MetaRequest};
+use bivouac_proto::meta::{Change, MetaReply, MetaRequest};
 use bivouac_proto::node::NodeRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Refusal, Reply, Request, RequestId, Status};
@@ -164,6 +164,18 @@ impl Client {
         payload: &[IoSlice<'_>],
         into: &mut [IoSliceMut<'_>],
     ) -> Result<(MetaReply, usize), Failure> {
+        self.meta_changing(to, request, payload, into).map(|(reply, length, _)| (reply, length))
+    }
+
+    /// The same, with what it has changed besides what the reply says.
+    pub(crate) fn meta_changing(
+        &self,
+        to: To,
+        request: &MetaRequest<'_>,
+        payload: &[IoSlice<'_>],
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<(MetaReply, usize, Change), Failure> {
+        let era = self.era();
         if let MetaRequest::Open { open, .. }
         | MetaRequest::OpenInode { open, .. }
         | MetaRequest::MakeTemporary { open, .. } = request
@@ -176,8 +188,13 @@ impl Client {
         bivouac_proto::encode(&Request::Meta(request.clone()), &mut body);
         let received = self.call(to, &body, payload, into, None)?;
         match received.reply {
-            Reply::Meta(reply) => Ok((reply, received.payload_len)),
-            Reply::Done => Ok((MetaReply::Done, received.payload_len)),
+            Reply::Changed(change, reply) => {
+                let written = payload.iter().map(|slice| slice.len()).sum();
+                self.has_changed(era, to.shard(), (request, written), &reply, change);
+                Ok((reply, received.payload_len, change))
+            }
+            Reply::Meta(reply) => Ok((reply, received.payload_len, Change::default())),
+            Reply::Done => Ok((MetaReply::Done, received.payload_len, Change::default())),
             _ => Err(Errno::PROTO.into()),
         }
     }

@@ -99,10 +99,11 @@ impl VersionPage {
         unsafe { &*self.memory.base().add(HEADER).cast::<AtomicU64>().add(index) }
     }
 
-    /// Counts a change of a shard. By the server, under the shard's lock, before the change is visible.
-    pub fn changed(&self, shard: ShardId) {
+    /// Counts a change of a shard. By the server, under the shard's lock, before the change is visible. Its
+    /// number: [`VersionPage::shard`] from now on.
+    pub fn changed(&self, shard: ShardId) -> u64 {
         self.header().total.0.fetch_add(1, Ordering::SeqCst);
-        self.count(shard).fetch_add(1, Ordering::SeqCst);
+        self.count(shard).fetch_add(1, Ordering::SeqCst) + 1
     }
 
     /// The namespace has at least this version, and which directories moved before is not known.

@@ -68,6 +68,8 @@ pub enum Reply {
     Agent(agent::AgentReply),
     /// Answer to a [`Request::Control`].
     Control(control::ControlReply),
+    /// Answer to a [`Request::Meta`] that has changed its shard in one step, or sets attributes of a file that is being written.
+    Changed(meta::Change, meta::MetaReply),
 }
 
 #[cfg(test)]
