@@ -1,19 +1,17 @@
 //! The ways in which programs see a deployment.
 
+use bivouac_testing::{can_mount, skip_part};
 use std::path::PathBuf;
-
-/// Whether tests can mount here: as root, where there is a `/dev/fuse`.
-pub fn can_mount() -> bool {
-    let possible = rustix::process::geteuid().is_root() && PathBuf::from("/dev/fuse").exists();
-    if !possible {
-        eprintln!("not tested: mounting needs root and /dev/fuse");
-    }
-    possible
-}
 
 /// Values for `--access` that can be tested here.
 pub fn accesses() -> &'static [&'static str] {
-    if can_mount() { &["preload", "fuse", "both"] } else { &["preload"] }
+    if can_mount() {
+        return &["preload", "fuse", "both"];
+    }
+    skip_part(
+        "only the preload library is tested: mounting needs root, /dev/fuse and the permission to mount",
+    );
+    &["preload"]
 }
 
 /// A program that `make setup` installs with cargo, or that stands in `BIVOUAC_TEST_TOOLS`.

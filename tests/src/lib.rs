@@ -6,12 +6,17 @@
 
 mod access;
 mod compare;
+pub mod kills;
 pub mod model;
 mod network;
 mod script;
 mod site;
 
-pub use access::{accesses, can_mount, tool};
+pub use access::{accesses, tool};
+pub use bivouac_testing::{
+    can_mount, is_root, skip, skip_part, skip_part_unsupported, skip_unsupported, skipped_without_mount,
+    skipped_without_root,
+};
 pub use compare::{manifest, same_as_local};
 pub use network::{Network, on_node, on_node_by};
 pub use script::{python_in_each_access, python_in_each_access_to, python_says};

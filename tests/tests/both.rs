@@ -1,6 +1,6 @@
 //! The mount and the library together: data goes past the mount, and nobody can tell.
 
-use bivouac_tests::{Finished, Site, bivouac, can_mount, finish};
+use bivouac_tests::{Finished, Site, bivouac, finish, skipped_without_mount};
 use std::path::Path;
 use std::process::Command;
 
@@ -16,7 +16,7 @@ fn stranger(site: &Site) -> String {
 
 #[test]
 fn offsets_appends_mappings_and_handed_on_descriptors_are_as_on_a_local_directory() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let site = Site::new("beside");
@@ -43,7 +43,7 @@ fn offsets_appends_mappings_and_handed_on_descriptors_are_as_on_a_local_director
 
 #[test]
 fn processes_that_use_one_file_in_turns_see_each_others_bytes() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let site = Site::new("both-turns");
@@ -59,7 +59,7 @@ fn processes_that_use_one_file_in_turns_see_each_others_bytes() {
 
 #[test]
 fn stores_into_a_mapping_and_writes_to_the_same_pages_are_all_kept() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let site = Site::new("both-pages");
@@ -93,7 +93,7 @@ fn stores_into_a_mapping_and_writes_to_the_same_pages_are_all_kept() {
 
 #[test]
 fn directories_that_others_have_moved_are_renamed_and_used_as_if_they_had_been_moved_here() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let site = Site::new("both-moved");
@@ -111,7 +111,7 @@ fn inside(site: &Site, name: &str, script: &str) -> Finished {
 
 #[test]
 fn sqlite_writes_ahead_with_two_writers_beside_a_mount() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let site = Site::new("both-wal");
@@ -128,7 +128,7 @@ sqlite3 w.db 'select w, count(*), sum(n) from t group by w order by w; pragma in
 
 #[test]
 fn processes_that_the_mount_does_not_reach_have_the_library_alone() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let site = Site::new("both-outside");
@@ -144,7 +144,7 @@ fn processes_that_the_mount_does_not_reach_have_the_library_alone() {
 
 #[test]
 fn a_program_that_loads_no_library_gets_a_mount_unasked() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let site = Site::new("both-auto");
@@ -166,7 +166,7 @@ fn a_program_that_loads_no_library_gets_a_mount_unasked() {
 
 #[test]
 fn other_users_and_a_dead_server_are_the_kernel_s_business() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let site = Site::new("both-users");
@@ -187,7 +187,7 @@ END
 
 #[test]
 fn a_mount_that_is_there_is_used() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let site = Site::new("both-there");
@@ -245,7 +245,7 @@ print(os.readlink('/proc/self/ns/mnt'), os.path.ismount(sys.argv[1]), any(link.s
 
 #[test]
 fn a_process_killed_in_a_write_does_not_delay_the_first_mapping() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let site = Site::new("both-killed");

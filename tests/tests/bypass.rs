@@ -1,6 +1,6 @@
 //! Programs that the preload library does not reach: they are warned of, and land nothing beside the file system.
 
-use bivouac_tests::{Finished, Site, bivouac, finish};
+use bivouac_tests::{Finished, Site, bivouac, finish, skipped_without_root};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -78,8 +78,7 @@ fn a_program_without_a_loader_is_warned_of_once_however_it_is_started() {
 
 #[test]
 fn a_program_that_changes_its_user_is_warned_of() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("not tested: files of other users need root");
+    if skipped_without_root("making files of other users") {
         return;
     }
     let site = Site::new("bypass-user");
@@ -98,8 +97,7 @@ fn a_program_that_changes_its_user_is_warned_of() {
 
 #[test]
 fn what_bypasses_the_library_makes_nothing_at_the_mount_path() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("not tested: a mount namespace without a user namespace needs root");
+    if skipped_without_root("a mount namespace without a user namespace") {
         return;
     }
     let site = Site::new("bypass-shut");

@@ -88,3 +88,77 @@ fn up_on_damaged_storage_names_the_file_and_what_can_be_done() {
     site.bivouac(["up", &name]).fails(65, &[&map.display().to_string(), "is damaged", "restore that file"]);
     fs::write(&map, &whole).expect("written");
 }
+
+#[test]
+fn what_follows_from_a_programs_own_changes_is_not_asked_for() {
+    let site = Site::new("own-changes");
+    let name = site.up(4);
+    // In one directory, with a first look that is not counted.
+    let script = "
+import os, sys
+os.chdir('/bivouac/' + sys.argv[1])
+def one(name):
+    f = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    assert os.fstat(f).st_size == 0
+    os.write(f, b'x' * 100)
+    assert os.fstat(f).st_size == 100
+    os.fchmod(f, 0o644)
+    assert os.fstat(f).st_mode & 0o777 == 0o644
+    os.close(f)
+    assert os.stat(name).st_size == 100 and os.stat('.').st_size == 1
+    os.rename(name, name + '+')
+    assert not os.path.exists(name)
+    os.unlink(name + '+')
+    assert os.stat('.').st_size == 0
+for i in range(int(sys.argv[2])): one(f'{i}')
+";
+    for access in bivouac_tests::accesses() {
+        site.sh(&name, &format!("mkdir /bivouac/{access}")).ok();
+        let requests = |count: &str| {
+            let of = || ["meta_operations", "data_operations"].map(|what| site.total(&name, what));
+            let before = of();
+            let args =
+                ["exec", &name, "--access", access, "--", "python3", "-B", "-c", script, access, count];
+            site.bivouac(args).ok();
+            let after = of();
+            [after[0] - before[0], after[1] - before[1]]
+        };
+        // What starting costs, and what is learned first, goes with the first ten.
+        let (few, many) = (requests("10"), requests("110"));
+        let each = [0, 1].map(|kind| (many[kind] - few[kind]) as f64 / 100.0);
+        // Made, written, changed, closed, renamed, removed. (In `both` the library asks what the mount has changed.)
+        let bound = if *access == "both" { 12.0 } else { 7.5 };
+        println!("{access}: {each:?} requests for each file");
+        assert!(each[0] <= bound, "{access}: {} requests to the metadata for each file", each[0]);
+        assert!(each[1] < 0.1, "{access}: {} requests for data of files that have no blocks", each[1]);
+    }
+}
+
+#[test]
+fn attributes_of_a_file_that_only_its_writer_has_open_are_set_without_asking_its_servers() {
+    let site = Site::new("only-writer");
+    let name = site.up(4);
+    let script = "
+import os, sys
+for i in range(int(sys.argv[2])):
+    f = os.open(f'/bivouac/{sys.argv[1]}.{i}', os.O_RDWR | os.O_CREAT, 0o600)
+    os.write(f, b'x' * 10000)
+    os.fchmod(f, 0o644); os.fchown(f, os.getuid(), os.getgid()); os.utime(f, (1, 1))
+    os.close(f)
+    s = os.stat(f'/bivouac/{sys.argv[1]}.{i}')
+    assert (s.st_size, s.st_mtime, s.st_mode & 0o777) == (10000, 1, 0o644), s
+";
+    for access in bivouac_tests::accesses() {
+        let requests = |count: &str| {
+            let before = site.total(&name, "data_operations");
+            let args =
+                ["exec", &name, "--access", access, "--", "python3", "-B", "-c", script, access, count];
+            site.bivouac(args).ok();
+            site.total(&name, "data_operations") - before
+        };
+        let (few, many) = (requests("10"), requests("60"));
+        let each = (many - few) as f64 / 50.0;
+        // Where the sub-file is, and not its length on four servers three times. (A look right after the close may find it open.)
+        assert!(each <= 6.0, "{access}: {each} requests for data for each file");
+    }
+}

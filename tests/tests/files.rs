@@ -1,6 +1,8 @@
 //! What the semantics page promises of files, each in every way of access.
 
-use bivouac_tests::{Site, can_mount, python_in_each_access, python_in_each_access_to, python_says};
+use bivouac_tests::{
+    Site, python_in_each_access, python_in_each_access_to, python_says, skipped_without_mount,
+};
 use std::process::Command;
 
 #[test]
@@ -280,7 +282,7 @@ impl Drop for Small {
 
 #[test]
 fn when_the_storage_is_full_counts_and_sizes_agree_and_removing_makes_room() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let site = Site::new("full");

@@ -3,7 +3,7 @@
 //! Each test is skipped, and says so, where this process cannot mount. Programs and transcripts run through a mount in their own
 //! tests.
 
-use bivouac_tests::{Finished, Site, bivouac, can_mount, eventually, finish, tool};
+use bivouac_tests::{Finished, Site, bivouac, eventually, finish, skipped_without_mount, tool};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -17,7 +17,7 @@ struct Mounted {
 
 impl Mounted {
     fn new(test: &str, options: &[&str]) -> Option<Mounted> {
-        if !can_mount() {
+        if skipped_without_mount() {
             return None;
         }
         let site = Site::new(test);
@@ -207,7 +207,7 @@ as daemon daemon 'cat n'; chmod 4755 n; as nobody nogroup 'echo more >> n'; stat
 
 #[test]
 fn what_the_library_cannot_do_works_in_a_mount() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let site = Site::new("fuse-only");
@@ -236,7 +236,7 @@ sqlite3 w.db 'select count(*) from t'; sqlite3 w.db 'pragma integrity_check'; en
 
 #[test]
 fn a_command_s_mount_is_seen_by_it_alone_and_goes_with_it() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let site = Site::new("fuse-private");
@@ -265,7 +265,7 @@ fn a_command_s_mount_is_seen_by_it_alone_and_goes_with_it() {
 
 #[test]
 fn run_with_a_mount_leaves_nothing() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let site = Site::new("fuse-run");
@@ -289,7 +289,7 @@ fn run_with_a_mount_leaves_nothing() {
 
 #[test]
 fn without_root_the_mount_is_in_a_namespace_of_the_user() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let site = Site::new("fuse-user");
@@ -365,7 +365,7 @@ fn a_killed_server_s_open_files_are_released() {
 
 #[test]
 fn what_cannot_be_mounted_says_why() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let site = Site::new("fuse-refused");

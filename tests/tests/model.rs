@@ -5,8 +5,8 @@
 //! --test model`. `BIVOUAC_MODEL_CALLS` is the length of the longest program.
 
 use bivouac_node::Environment;
-use bivouac_tests::model::{Face, Library, Plan, Play, Rules};
-use bivouac_tests::{Site, accesses, bivouac, can_mount, default_signals, finish};
+use bivouac_tests::model::{Face, Library, Mover, Plan, Play, Rules};
+use bivouac_tests::{Site, accesses, bivouac, can_mount, default_signals, finish, skipped_without_mount};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -41,7 +41,9 @@ fn random_programs_through_all_faces_do_what_the_reference_does() {
     faces.push(Face::library(Library::attach(&environment)));
     let plan = Plan::from_environment(400);
     let rules = Rules { directory_sizes: true, zero_range: true, protected_links: true, paths_keep: false };
+    let mut mover = Mover::start(site.command(["exec", &name, "--"]), &environment.mount);
     let played = Play::new(faces, &environment.mount, rules).all(&plan);
+    mover.is_at_it();
     assert!(played > 10, "{played} programs in {:?} prove little", plan.limit);
 }
 
@@ -81,7 +83,7 @@ impl Drop for Ordinary {
 /// Permissions are the preload library's own to look at, also in what it has cached.
 #[test]
 fn programs_of_an_ordinary_user_do_what_the_reference_does() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let ordinary = Ordinary::new();
@@ -125,7 +127,7 @@ impl Drop for Local {
 
 #[test]
 fn the_reference_does_what_a_local_file_system_does() {
-    if !can_mount() {
+    if skipped_without_mount() {
         return;
     }
     let site = Site::new("model-local");

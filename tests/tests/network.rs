@@ -1,15 +1,16 @@
 //! Several nodes: network namespaces with links that can be cut.
 
-use bivouac_tests::{Network, Site, accesses, bivouac, eventually, finish, on_node, on_node_by};
+use bivouac_tests::{
+    Network, Site, accesses, bivouac, eventually, finish, on_node, on_node_by, skipped_without_root,
+};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 fn nodes() -> Option<Network> {
-    if rustix::process::geteuid().is_root() {
-        return Some(Network::pair());
+    if skipped_without_root("making network namespaces") {
+        return None;
     }
-    eprintln!("not root: network namespaces cannot be made");
-    None
+    Some(Network::pair())
 }
 
 #[test]

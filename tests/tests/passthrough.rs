@@ -1,6 +1,6 @@
 //! Files that the kernel reads and writes itself, because they are one local file.
 
-use bivouac_tests::{Site, bivouac, can_mount, eventually, finish, tool};
+use bivouac_tests::{Site, bivouac, eventually, finish, skip_part_unsupported, skipped_without_mount, tool};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -25,7 +25,7 @@ struct Mounted {
 
 impl Mounted {
     fn new(test: &str, passthrough: &str, storage: Storage) -> Option<Mounted> {
-        if !can_mount() {
+        if skipped_without_mount() {
             return None;
         }
         let site = Site::new(test);
@@ -62,7 +62,7 @@ impl Drop for Mounted {
 fn can_pass_through(storage: Storage) -> bool {
     let stacked = |at: &Path| rustix::fs::statfs(at).expect("a file system").f_type as u64 == 0x794c_7630;
     if storage == Storage::Disk && stacked(&std::env::temp_dir()) {
-        eprintln!("not tested: nothing is passed through to an overlayfs");
+        skip_part_unsupported("nothing is passed through to an overlayfs");
         return false;
     }
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel");
@@ -75,8 +75,8 @@ fn can_pass_through(storage: Storage) -> bool {
     let built = config.is_empty() || String::from_utf8_lossy(&config).contains("CONFIG_FUSE_PASSTHROUGH=y");
     let possible = new && built && all.split_whitespace().eq(["0", "0", "4294967295"]);
     if !possible {
-        eprintln!(
-            "not tested: passing through needs Linux 6.9 with CONFIG_FUSE_PASSTHROUGH, and root outside of user namespaces"
+        skip_part_unsupported(
+            "passing through needs Linux 6.9 with CONFIG_FUSE_PASSTHROUGH, and root outside of user namespaces",
         );
     }
     possible

@@ -1,16 +1,12 @@
 //! What the command line refuses, and how it says so: storage, mount paths, hosts, ports, keys, sources that vanish, and peers
 //! that send garbage.
 
-use bivouac_tests::{Site, bivouac, eventually, finish, run_dir};
+use bivouac_tests::{Site, bivouac, eventually, finish, run_dir, skipped_without_root};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
 
 /// A file system of its own in memory; unmounted when dropped. Needs root.
 struct Mounted(PathBuf);
@@ -47,8 +43,7 @@ fn storage_that_is_missing_or_a_file_is_refused() {
 
 #[test]
 fn storage_that_is_full_read_only_or_someone_elses_is_refused() {
-    if !is_root() {
-        eprintln!("not root: full and read-only file systems cannot be mounted");
+    if skipped_without_root("mounting full and read-only file systems") {
         return;
     }
     let site = Site::new("badstorage");
@@ -165,7 +160,7 @@ fn a_wrong_key_opens_nothing() {
 
 #[test]
 fn a_program_of_another_user_is_told_that_it_needs_a_mount() {
-    if !is_root() {
+    if skipped_without_root("a program of another user") {
         return;
     }
     let site = Site::new("another-user");
@@ -185,7 +180,7 @@ fn a_program_of_another_user_is_told_that_it_needs_a_mount() {
 
 #[test]
 fn a_process_that_becomes_somebody_else_opens_nothing_more_with_the_library() {
-    if !is_root() {
+    if skipped_without_root("a program of another user") {
         return;
     }
     let site = Site::new("became");

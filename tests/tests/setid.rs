@@ -1,7 +1,7 @@
 //! Set-user-ID and set-group-ID bits go exactly when Linux takes them off: every operation on every kind of inode is compared with
 //! a local tmpfs, by the superuser and by an ordinary user, with the preload library and in a mount.
 
-use bivouac_tests::{Site, bivouac};
+use bivouac_tests::{Site, bivouac, skipped_without_mount, skipped_without_root};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,10 +11,6 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/setid.py");
 const USER: &str = "setpriv --reuid=1000 --regid=1000 --groups=1000,2000";
 /// The system's own: everybody may run it.
 const PYTHON: &str = "/usr/bin/python3";
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
 
 /// A directory in memory that is removed in the end.
 struct Local(PathBuf);
@@ -87,8 +83,7 @@ fn set_id_bits_go_as_locally_with_the_library() {
 
 #[test]
 fn set_id_bits_go_as_locally_with_the_library_of_an_ordinary_user() {
-    if !is_root() {
-        eprintln!("not root: the test above has been an ordinary user's");
+    if skipped_without_root("being another user (the test above has been an ordinary user's)") {
         return;
     }
     let place = Local::new("user");
@@ -100,8 +95,7 @@ fn set_id_bits_go_as_locally_with_the_library_of_an_ordinary_user() {
 /// What is relaxed: who had a file in blocks open already does not know of bits that somebody else gave it.
 #[test]
 fn set_id_bits_that_come_after_the_opening_stay_until_the_next_one() {
-    if !is_root() {
-        eprintln!("not root: there is no ordinary user to be");
+    if skipped_without_root("being another user") {
         return;
     }
     let place = Local::new("later");
@@ -135,17 +129,18 @@ fn as_user(place: &Local, script: &str) -> String {
 
 #[test]
 fn set_id_bits_go_as_locally_in_a_mount() {
+    if skipped_without_mount() {
+        return;
+    }
     let site = Site::new("setid-mount");
     let place = Local::new("mount");
     let name = site.up(2);
     let run = |script: &str| site.bivouac(["exec", &name, "--fuse", "--", "sh", "-c", script]).ok();
     let script = format!("mkdir /bivouac/d && {PYTHON} {}/setid.py /bivouac/d", place.0.display());
     compare("own user", &local(&place, false), &run(&script));
-    if is_root() {
-        let script = format!(
-            "mkdir /bivouac/u && chown 1000:1000 /bivouac/u && {USER} {PYTHON} {}/setid.py /bivouac/u",
-            place.0.display()
-        );
-        compare("ordinary user", &local(&place, true), &run(&script));
-    }
+    let script = format!(
+        "mkdir /bivouac/u && chown 1000:1000 /bivouac/u && {USER} {PYTHON} {}/setid.py /bivouac/u",
+        place.0.display()
+    );
+    compare("ordinary user", &local(&place, true), &run(&script));
 }

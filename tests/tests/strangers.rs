@@ -1,19 +1,11 @@
 //! Others on the same machine, and what they may have put where we look: neither keeps a deployment from working.
 
-use bivouac_tests::{Finished, Site, bivouac, eventually, finish, run_dir};
+use bivouac_tests::{Finished, Site, bivouac, eventually, finish, run_dir, skipped_without_root};
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-fn is_root(test: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("SKIPPED {test}: only root can be another user");
-    }
-    root
-}
 
 /// The abstract sockets of a deployment that are in use on this machine.
 fn sockets(name: &str) -> Vec<String> {
@@ -59,7 +51,7 @@ impl Drop for Stranger {
 
 #[test]
 fn thousands_of_a_strangers_connections_keep_neither_writes_nor_new_programs_out() {
-    if !is_root("thousands_of_a_strangers_connections_keep_neither_writes_nor_new_programs_out") {
+    if skipped_without_root("being another user") {
         return;
     }
     let site = Site::new("crowd");
@@ -106,7 +98,7 @@ fn as_owner(site: &Site, args: &[&str]) -> Finished {
 
 #[test]
 fn a_directory_that_a_stranger_has_taken_is_passed_over() {
-    if !is_root("a_directory_that_a_stranger_has_taken_is_passed_over") {
+    if skipped_without_root("being another user") {
         return;
     }
     let site = Site::new("squat");
@@ -141,9 +133,7 @@ fn a_directory_that_a_stranger_has_taken_is_passed_over() {
 
 #[test]
 fn a_stranger_on_a_dead_daemons_socket_is_not_taken_for_it_and_does_not_keep_it_from_coming_back() {
-    if !is_root(
-        "a_stranger_on_a_dead_daemons_socket_is_not_taken_for_it_and_does_not_keep_it_from_coming_back",
-    ) {
+    if skipped_without_root("being another user") {
         return;
     }
     let site = Site::new("names");

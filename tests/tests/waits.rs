@@ -1,6 +1,6 @@
 //! How long programs wait for what has failed.
 
-use bivouac_tests::{Site, finish};
+use bivouac_tests::{Site, finish, skipped_without_root};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -62,6 +62,31 @@ fn no_operation_takes_long_when_a_server_dies_with_the_controller_or_without() {
     }
 }
 
+#[test]
+fn an_operation_that_needs_several_dead_servers_does_not_wait_for_each_of_them() {
+    let site = Site::new("waits-all");
+    let name = site.up_with(4, &["--block-size", "64K"]);
+    site.sh(&name, "cd /bivouac; for i in $(seq 8); do mkdir d$i; head -c 1000000 /dev/zero > d$i/f; done")
+        .ok();
+    let pids: Vec<String> = site.daemons(&name).iter().map(|(_, pid)| pid.to_string()).collect();
+    let script = "import errno, os, signal, sys, time
+files = [os.open(f'/bivouac/d{i}/f', os.O_RDWR) for i in range(1, 9)]
+for pid in sys.argv[1:]: os.kill(int(pid), signal.SIGKILL)
+worst = 0
+for f in files:
+    for call in (lambda: os.pread(f, 1000000, 0), lambda: os.pwrite(f, b'x' * 300000, 0), lambda: os.fstat(f), lambda: os.ftruncate(f, 5), lambda: os.fsync(f)):
+        begun = time.monotonic()
+        try: call()
+        except OSError as e: assert e.errno == errno.EIO, e
+        worst = max(worst, time.monotonic() - begun)
+print(worst)";
+    let mut command = site.command(["exec", &name, "--", "python3", "-c", script]);
+    // All through the servers, as from another node.
+    command.args(pids).env("BIVOUAC_LOCAL", "0");
+    let worst: f64 = finish(command).ok().trim().parse().expect("a time");
+    assert!(worst < 3.0, "an operation took {worst} s");
+}
+
 /// A storage directory on a disk that can be made to fail; unmounted when dropped.
 struct Disk {
     at: PathBuf,
@@ -112,8 +137,7 @@ fn run(program: &str, options: &[&str], paths: &[&Path]) {
 
 #[test]
 fn a_read_error_of_the_storage_comes_through_at_once() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: making a disk that fails needs root");
+    if skipped_without_root("making a disk that fails") {
         return;
     }
     let site = Site::new("waits-disk");

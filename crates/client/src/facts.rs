@@ -5,18 +5,23 @@
 //! round trip (see [`bivouac_node::versions`]). So nothing here is ever stale, and nothing has to be told to forget:
 //! the counts do. Only servers of this node have pages; what others say is not kept.
 //!
-//! Kept are: what a name leads to, or that it is not there; the attributes of an inode (but not of a file that is being
-//! written to, whose size others know better, nor of a split directory, whose times lie in several shards), with a symbolic
-//! link's target; and where a directory hangs, which follows from its name.
+//! Kept are: what a name leads to, or that it is not there; the attributes of an inode as its server has them (of a file that is being
+//! written to, others know size and time better, and are asked: [`Client::exact`]; not those of a split directory, whose times lie
+//! in several shards), with a symbolic link's target; and where a directory hangs, which follows from its name.
+//!
+//! A change by this process itself, through a server of its node, leaves everything else as it was ([`crate::own`]).
 //!
 //! Names were read with this process's rights to search the directory: they are forgotten once that has lost search permission
 //! ([`crate::moves`]). A lock that is taken means not knowing.
 
 use crate::moves::Reached;
+use crate::own::Runs;
+use crate::rpc::To;
 use crate::session::Client;
 use bivouac_layout::{Ino, ServerId, ShardId, namespace};
 use bivouac_node::{TrafficPage, VersionPage};
 use bivouac_proto::attr::{Attr, DirEntry, FileKind, Store};
+use bivouac_proto::meta::{MetaReply, MetaRequest};
 use bivouac_proto::node::NodeRequest;
 use rustix::fd::AsFd;
 use std::collections::HashMap;
@@ -25,6 +30,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Facts of each kind before they are all forgotten.
 const KEPT: usize = 1 << 17;
+
+/// A directory with more entries is not listed for the sake of what is not in it.
+const WHOLE: u32 = 256;
 
 /// The permission to look names up.
 const SEARCH: u32 = 1;
@@ -41,32 +49,38 @@ struct Shared<T>(AtomicPtr<T>);
 
 /// The facts.
 #[derive(Default)]
-pub(crate) struct Facts(RwLock<Known>);
+pub(crate) struct Facts(pub(crate) RwLock<Known>);
 
 #[derive(Default)]
-struct Known {
+pub(crate) struct Known {
     /// Names from earlier eras are not taken in.
-    era: u64,
-    names: HashMap<Ino, HashMap<Box<[u8]>, Name>>,
-    named: usize,
-    inodes: HashMap<Ino, Inode>,
+    pub(crate) era: u64,
+    pub(crate) names: HashMap<Ino, HashMap<Box<[u8]>, Name>>,
+    pub(crate) named: usize,
+    /// Directories all of whose names are known, with the count that their shard had: what is not among them is not there.
+    pub(crate) complete: HashMap<Ino, u64>,
+    /// How many names were not found in a directory.
+    absent: HashMap<Ino, u32>,
+    pub(crate) inodes: HashMap<Ino, Inode>,
     parents: HashMap<Ino, Parent>,
+    /// What this process has changed itself.
+    pub(crate) runs: Runs,
 }
 
 /// What a name leads to.
 #[derive(Clone, Copy)]
-struct Name {
-    to: Option<(Ino, FileKind)>,
+pub(crate) struct Name {
+    pub(crate) to: Option<(Ino, FileKind)>,
     /// Whose count it is: that of the entry, or of the directory that it leads to. (The entry moves to another shard when
     /// its directory splits, and counts of two shards may be alike.)
-    shard: ShardId,
-    seen: u64,
+    pub(crate) shard: ShardId,
+    pub(crate) seen: u64,
 }
 
-struct Inode {
-    attr: Box<Attr>,
+pub(crate) struct Inode {
+    pub(crate) attr: Box<Attr>,
     target: Box<[u8]>,
-    seen: u64,
+    pub(crate) seen: u64,
 }
 
 /// Where a directory hangs.
@@ -164,10 +178,12 @@ impl Facts {
                 for ino in moved {
                     let names = known.names.remove(ino).map_or(0, |names| names.len());
                     known.named -= names;
+                    known.complete.remove(ino);
                 }
             }
             None => {
                 known.names.clear();
+                known.complete.clear();
                 known.parents.clear();
                 known.named = 0;
             }
@@ -243,8 +259,15 @@ impl Client {
         shard: ShardId,
         name: &[u8],
     ) -> Option<Option<(Ino, FileKind)>> {
-        let find = || self.facts().0.try_read().ok()?.names.get(&dir)?.get(name).copied();
-        let mut fact: Name = find()?;
+        let find = || {
+            let known = self.facts().0.try_read().ok()?;
+            let fact = known.names.get(&dir).and_then(|names| names.get(name)).copied();
+            let absent =
+                || known.complete.get(&dir).map(|seen| Name { to: None, shard: dir.shard(), seen: *seen });
+            let fact: Name = fact.or_else(absent)?;
+            Some(Name { seen: known.runs.until(fact.shard, fact.seen), ..fact })
+        };
+        let mut fact = find()?;
         let server = self.map().primary(fact.shard);
         if self.catch_up(server) {
             fact = find()?;
@@ -257,12 +280,18 @@ impl Client {
         ((fact.shard == shard || of_itself) && page.shard(fact.shard) == fact.seen).then_some(fact.to)
     }
 
-    /// An inode's attributes, and the target of a symbolic link.
+    /// An inode's attributes, and the target of a symbolic link. (None of a file that was being written to when they came: by now
+    /// its server may have been told what only others knew.)
     pub(crate) fn known_inode(&self, ino: Ino) -> Option<(Box<Attr>, Vec<u8>)> {
+        self.known_record(ino).filter(|(attr, _)| attr.store != Store::Blocks { settled: false })
+    }
+
+    /// The same, also of a file that is being written to: what its server has.
+    pub(crate) fn known_record(&self, ino: Ino) -> Option<(Box<Attr>, Vec<u8>)> {
         let (attr, target, seen) = {
             let known = self.facts().0.try_read().ok()?;
             let fact = known.inodes.get(&ino)?;
-            (fact.attr.clone(), fact.target.to_vec(), fact.seen)
+            (fact.attr.clone(), fact.target.to_vec(), known.runs.until(ino.shard(), fact.seen))
         };
         (self.seen(ino.shard())? == seen).then_some((attr, target))
     }
@@ -272,7 +301,7 @@ impl Client {
         let (dir, name, shard, seen) = {
             let known = self.facts().0.try_read().ok()?;
             let fact = known.parents.get(&ino)?;
-            (fact.dir, fact.name.to_vec(), fact.shard, fact.seen)
+            (fact.dir, fact.name.to_vec(), fact.shard, known.runs.until(fact.shard, fact.seen))
         };
         (self.seen(shard)? == seen).then_some((dir, name))
     }
@@ -289,7 +318,7 @@ impl Client {
         if let Ok(mut known) = self.facts().0.try_write()
             && known.era == before.era
         {
-            known.put_name(before, dir, name, to);
+            known.put_name((before.shard, before.seen), dir, name, to);
         }
     }
 
@@ -314,7 +343,7 @@ impl Client {
             && let Ok(mut known) = self.facts().0.try_write()
             && known.era == before.era
         {
-            known.put_name(before, dir, name, Some((ino, FileKind::Directory)));
+            known.put_name((before.shard, before.seen), dir, name, Some((ino, FileKind::Directory)));
         }
     }
 
@@ -364,12 +393,7 @@ impl Client {
             if known.era == before.era
                 && let Some(seen) = self.count_of(before, shard)
             {
-                known.put_name(
-                    Before { shard, seen, ..before },
-                    dir,
-                    &entry.name,
-                    Some((entry.ino, entry.kind)),
-                );
+                known.put_name((shard, seen), dir, &entry.name, Some((entry.ino, entry.kind)));
             }
             // A link's target does not come with a listing.
             if let Some(attr) = &entry.attr
@@ -382,14 +406,61 @@ impl Client {
     }
 }
 
+impl Client {
+    /// A name was looked up in a directory and was not there. Who does so again and again mostly makes what he has not found: then it
+    /// costs less to know all names of the directory. (It is listed the less often, the more often that was no good.)
+    pub(crate) fn was_absent(&self, dir: Ino) {
+        let times = match self.facts().0.try_write() {
+            Ok(mut known) => {
+                if known.absent.len() > KEPT {
+                    known.absent.clear();
+                }
+                let times = known.absent.entry(dir).or_default();
+                *times = times.saturating_add(1);
+                *times
+            }
+            Err(_) => return,
+        };
+        if times > 1 && times.is_power_of_two() && !self.paths().is_split(dir) && self.may_search(dir) {
+            self.learn_all(dir);
+        }
+    }
+
+    /// Learns all names of a directory, if it is not large.
+    fn learn_all(&self, dir: Ino) {
+        let Some(before) = self.before(dir.shard()) else { return };
+        let request = MetaRequest::ReadDir { dir, split: false, after: 2, limit: WHOLE, attrs: false };
+        let listed = self.meta(To::Shard(dir.shard()), &request, &[], &mut []);
+        let Ok((MetaReply::Listing { entries, end: true }, _)) = listed else { return };
+        let Ok(mut known) = self.facts().0.try_write() else { return };
+        if known.era != before.era || known.runs.is_past(before.shard, before.seen) {
+            return;
+        }
+        for entry in &entries {
+            known.put_name((before.shard, before.seen), dir, &entry.name, Some((entry.ino, entry.kind)));
+        }
+        known.complete.insert(dir, before.seen);
+    }
+}
+
 impl Known {
-    fn put_name(&mut self, before: Before, dir: Ino, name: &[u8], to: Option<(Ino, FileKind)>) {
+    pub(crate) fn put_name(
+        &mut self,
+        (shard, seen): (ShardId, u64),
+        dir: Ino,
+        name: &[u8],
+        to: Option<(Ino, FileKind)>,
+    ) {
+        if self.runs.is_past(shard, seen) {
+            return;
+        }
         if self.named > KEPT {
             self.names.clear();
+            self.complete.clear();
             self.named = 0;
         }
         let names = self.names.entry(dir).or_default();
-        let fact = Name { to, shard: before.shard, seen: before.seen };
+        let fact = Name { to, shard, seen };
         if let Some(known) = names.get_mut(name) {
             *known = fact;
         } else {
@@ -397,19 +468,22 @@ impl Known {
             self.named += 1;
         }
         if let Some((ino, FileKind::Directory)) = to {
-            self.put_parent(ino, Parent { dir, name: name.into(), shard: before.shard, seen: before.seen });
+            self.put_parent(ino, Parent { dir, name: name.into(), shard, seen });
         }
     }
 
     fn put_parent(&mut self, ino: Ino, parent: Parent) {
+        if self.runs.is_past(parent.shard, parent.seen) {
+            return;
+        }
         if self.parents.len() > KEPT {
             self.parents.clear();
         }
         self.parents.insert(ino, parent);
     }
 
-    fn put_inode(&mut self, seen: u64, attr: &Attr, target: &[u8]) {
-        if attr.split || attr.store == (Store::Blocks { settled: false }) {
+    pub(crate) fn put_inode(&mut self, seen: u64, attr: &Attr, target: &[u8]) {
+        if attr.split || self.runs.is_past(attr.ino.shard(), seen) {
             return;
         }
         if self.inodes.len() > KEPT {

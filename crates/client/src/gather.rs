@@ -57,3 +57,33 @@ pub(crate) fn gather(from: &[IoSlice<'_>]) -> Vec<u8> {
     }
     data
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_read_goes_behind_what_was_there_across_buffers_and_no_further() {
+        for skip in 0..=9 {
+            for length in 0..=12 {
+                let (mut a, mut b, mut c) = ([0u8; 3], [0u8; 0], [0u8; 6]);
+                let from: Vec<u8> = (1..=length).collect();
+                scatter(
+                    &from,
+                    &mut [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b), IoSliceMut::new(&mut c)],
+                    skip,
+                );
+                let found = [&a[..], &c].concat();
+                let mut expected = [vec![0; skip], from].concat();
+                expected.resize(9.max(expected.len()), 0);
+                assert_eq!(found, expected[..9], "{skip} {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn slices_are_gathered_in_their_order() {
+        let parts = [IoSlice::new(b"one"), IoSlice::new(b""), IoSlice::new(b"two")];
+        assert_eq!(gather(&parts), b"onetwo");
+    }
+}

@@ -418,7 +418,10 @@ impl Handle {
 
     /// Its attributes, exact.
     pub fn attr(&self) -> Result<Attr, Errno> {
-        let attr = match self.client.attr_of(self.ino) {
+        // Who writes knows that nothing is settled yet.
+        let writing = self.flags() & libc::O_ACCMODE != libc::O_RDONLY;
+        let record = writing.then(|| self.client.known_record(self.ino)).flatten();
+        let attr = match record.map_or_else(|| self.client.attr_of(self.ino), |(attr, _)| Ok(attr)) {
             Err(Errno::NOENT) if self.directory => return Ok(*removed(self.ino)),
             found => found?,
         };

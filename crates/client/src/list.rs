@@ -105,14 +105,7 @@ impl Handle {
             after = 2;
         }
         if entries.len() < max {
-            // Few at first: who then asks for attributes gets them with the rest.
-            let most = if after == 2 && !listing.wants_attributes() { FIRST } else { BATCH };
-            let limit = (max - entries.len()).min(most as usize) as u32;
-            let ahead = above_here.and_then(|above| self.already_listed(above, limit as usize));
-            let more = match ahead {
-                Some(more) => more,
-                None => self.client().list_after(self.ino(), after, limit, listing.wants_attributes())?,
-            };
+            let more = self.client().next_entries(self.ino(), above_here, after, max - entries.len())?;
             end = more.end;
             entries.extend(more.entries);
         }
@@ -121,21 +114,47 @@ impl Handle {
         }
         Ok(Entries { entries, end })
     }
-
-    /// The first entries, if they came before they were wanted, or come now together with those of other directories.
-    fn already_listed(&self, above: Ino, most: usize) -> Option<Entries> {
-        let (client, dir) = (self.client(), self.ino());
-        if client.paths().is_split(dir) {
-            return None;
-        }
-        client.listed_ahead(dir, most).or_else(|| {
-            client.look_ahead(above, dir, true);
-            client.listed_ahead(dir, most)
-        })
-    }
 }
 
 impl Client {
+    /// Entries of a directory by its number, with cookies greater than `after`, in their order: as [`Handle::list`], but neither `.`
+    /// nor `..`. `begins`: they are its first, and the directory above is this one.
+    pub fn list_number(
+        &self,
+        dir: Ino,
+        begins: Option<Ino>,
+        after: u64,
+        max: usize,
+    ) -> Result<Entries, Errno> {
+        if begins.is_some() {
+            self.listing.begin(dir);
+        }
+        self.next_entries(dir, begins, after, max)
+    }
+
+    /// The next entries of a directory, about `max`; with `above`, the directory above, its first.
+    fn next_entries(&self, dir: Ino, above: Option<Ino>, after: u64, max: usize) -> Result<Entries, Errno> {
+        let attrs = self.listing.wants_attributes();
+        // Few at first: who then asks for attributes gets them with the rest.
+        let most = if after == 2 && !attrs { FIRST } else { BATCH };
+        let limit = max.min(most as usize);
+        match above.and_then(|above| self.already_listed(above, dir, limit)) {
+            Some(entries) => Ok(entries),
+            None => self.list_after(dir, after, limit as u32, attrs),
+        }
+    }
+
+    /// A directory's first entries, if they came before they were wanted, or come now together with those of other directories.
+    fn already_listed(&self, above: Ino, dir: Ino, most: usize) -> Option<Entries> {
+        if self.paths().is_split(dir) {
+            return None;
+        }
+        self.listed_ahead(dir, most).or_else(|| {
+            self.look_ahead(above, dir, true);
+            self.listed_ahead(dir, most)
+        })
+    }
+
     /// Entries of a directory with cookies greater than `after`, in their order: about `limit`, none at the end. A
     /// directory that was removed has none.
     pub fn list_after(&self, dir: Ino, after: u64, limit: u32, attrs: bool) -> Result<Entries, Errno> {

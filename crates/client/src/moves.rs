@@ -98,3 +98,17 @@ impl Client {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_with_two_paths_counts_as_the_older_and_as_cached_if_either_is() {
+        let (old, new) = (Reached { era: 3, cached: false }, Reached { era: 5, cached: true });
+        for both in [old.and(new), new.and(old)] {
+            assert_eq!((both.era, both.cached), (3, true));
+        }
+        assert!(!old.and(old).cached);
+    }
+}

@@ -611,7 +611,7 @@ impl Client {
 
 /// What is answered without asking about an attribute of an inode that has none. (Not about names that stand for what the
 /// file system knows of the file, nor about names that are not good.)
-fn none_of(attr: &Attr, name: &[u8]) -> Result<(), Errno> {
+pub(crate) fn none_of(attr: &Attr, name: &[u8]) -> Result<(), Errno> {
     const ASKED: &[u8] = b"user.bivouac.";
     if attr.xattrs || name.len() > NAME_MAX || name.starts_with(ASKED) {
         return Ok(());

@@ -5,16 +5,19 @@
 //! the caller's credentials; the servers check those of this process.
 
 use crate::error::Fail;
+use crate::facts::Contents;
 use crate::handle::Handle;
-use crate::names::{New, removed};
+use crate::names::{New, none_of, removed};
 use crate::open::how;
+use crate::rpc::To;
 use crate::session::Client;
 use crate::walk::{Failing, Last, led_to};
 use bivouac_layout::Ino;
 use bivouac_node::SlotId;
 use bivouac_node::release::{KIND_FILE, Release, release};
-use bivouac_proto::attr::{Attr, FileKind, INLINE_MAX};
+use bivouac_proto::attr::{Attr, FileKind, INLINE_MAX, Store};
 use bivouac_proto::meta::{Create, MetaReply, MetaRequest, OpenHow, SetAttr};
+use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, OpenId};
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -28,6 +31,14 @@ pub struct OpenedFile {
     pub attr: Attr,
     /// Whether it was made just now.
     pub created: bool,
+}
+
+/// What a server has opened.
+struct Registered {
+    attr: Box<Attr>,
+    created: bool,
+    /// What is in the file, if it is small and to be read.
+    contents: Option<Contents>,
 }
 
 impl Client {
@@ -90,9 +101,17 @@ impl Client {
     pub fn open_number(&'static self, ino: Ino, flags: i32) -> Result<OpenedFile, Errno> {
         self.opening(flags, |how, open| {
             let mut record = [0; INLINE_MAX];
+            let before = self.before(ino.shard());
             let request = MetaRequest::OpenInode { ino, how, open };
-            match self.meta_with(ino, &request, &[], &mut [IoSliceMut::new(&mut record)])?.0 {
-                MetaReply::Opened { attr, .. } => Ok((attr, false)),
+            match self.meta_with(ino, &request, &[], &mut [IoSliceMut::new(&mut record)])? {
+                (MetaReply::Opened { attr, .. }, length) => {
+                    if attr.kind != FileKind::Symlink {
+                        self.learn_inode(before, &attr, b"");
+                    }
+                    let read = record.get(..length).filter(|_| how.read && attr.store == Store::Inline);
+                    let contents = read.and_then(|read| self.keep(before, &attr, read));
+                    Ok(Registered { attr, created: false, contents })
+                }
                 _ => Err(Errno::PROTO),
             }
         })
@@ -111,22 +130,25 @@ impl Client {
         self.opening(flags, |how, open| {
             let how = OpenHow { create: Some(Create { mode, exclusive }), ..how };
             let mut record = [0; INLINE_MAX];
+            let found = |attr| Registered { attr, created: false, contents: None };
             let opened = self.at_last(dir, name, |_, last| {
                 let Last::Name(place) = last else {
                     return Err(Errno::ISDIR.into());
                 };
                 let into = &mut [IoSliceMut::new(&mut record)];
                 match self.entry(&place, into, |at| MetaRequest::Open { at, how, open })?.0 {
-                    MetaReply::Opened { attr, created, .. } => Ok((attr, created)),
+                    MetaReply::Opened { attr, created, .. } => {
+                        Ok(Registered { attr, created, contents: None })
+                    }
                     MetaReply::Elsewhere { .. } if exclusive => Err(Errno::EXIST.into()),
                     MetaReply::Elsewhere { ino, kind: FileKind::File } => {
                         let request = MetaRequest::OpenInode { ino, how, open };
                         match self.meta_with(ino, &request, &[], into).map_err(led_to)?.0 {
-                            MetaReply::Opened { attr, .. } => Ok((attr, false)),
+                            MetaReply::Opened { attr, .. } => Ok(found(attr)),
                             _ => Err(Errno::PROTO.into()),
                         }
                     }
-                    MetaReply::Elsewhere { ino, .. } => Ok((self.attr_of(ino).map_err(led_to)?, false)),
+                    MetaReply::Elsewhere { ino, .. } => Ok(found(self.attr_of(ino).map_err(led_to)?)),
                     _ => Err(Failing::from(Errno::PROTO)),
                 }
             });
@@ -140,7 +162,7 @@ impl Client {
         self.opening(flags, |how, open| {
             let how = OpenHow { create: Some(Create { mode, exclusive }), truncate: false, ..how };
             match self.meta_on(dir, &MetaRequest::MakeTemporary { dir, how, open })? {
-                MetaReply::Opened { attr, .. } => Ok((attr, true)),
+                MetaReply::Opened { attr, .. } => Ok(Registered { attr, created: true, contents: None }),
                 _ => Err(Errno::PROTO),
             }
         })
@@ -150,25 +172,28 @@ impl Client {
     fn opening(
         &'static self,
         flags: i32,
-        open: impl FnOnce(OpenHow, OpenId) -> Result<(Box<Attr>, bool), Errno>,
+        open: impl FnOnce(OpenHow, OpenId) -> Result<Registered, Errno>,
     ) -> Result<OpenedFile, Errno> {
         let how = OpenHow { directory: false, ..how(flags) };
         let id = self.table().allocate().map_err(|e| Errno(e.raw_errno() as u16))?;
         let name = OpenId { agent: self.agent_number(), slot: id.index, incarnation: id.incarnation };
-        let opened = open(how, name).and_then(|(attr, created)| match attr.kind {
-            FileKind::File => Ok((attr, created)),
+        let opened = open(how, name).and_then(|opened| match opened.attr.kind {
+            FileKind::File => Ok(opened),
             FileKind::Directory => Err(Errno::ISDIR),
             FileKind::Symlink => Err(Errno::LOOP),
             _ => Err(Errno::NXIO),
         });
-        let (attr, created) = match opened {
+        let Registered { attr, created, contents } = match opened {
             Ok(opened) => opened,
             Err(errno) => {
                 self.give_up(id, &Fail::Errno(errno));
                 return Err(errno);
             }
         };
-        let handle = self.described(id, &attr, flags);
+        let handle = self.described(id, &attr, flags).map(|mut handle| {
+            handle.contents = contents;
+            handle
+        });
         let exact = handle.and_then(|handle| Ok((handle, self.exact(*attr)?)));
         match exact {
             Ok((handle, attr)) => Ok(OpenedFile { handle: Arc::new(handle), attr, created }),
@@ -200,12 +225,33 @@ impl Client {
         }
     }
 
-    /// Sets attributes; what they are then, exact.
+    /// Sets attributes; what they are then. Exact, but for the time and the storage of what an open description has written: for
+    /// who asks again before he shows these.
     pub fn set_attr_number(&self, ino: Ino, set: SetAttr) -> Result<Attr, Errno> {
-        match self.meta_on(ino, &MetaRequest::SetAttr { ino, set })? {
-            MetaReply::Attr(attr) => self.exact(*attr),
-            _ => Err(Errno::PROTO),
+        let request = MetaRequest::SetAttr { ino, set };
+        match self.meta_changing(To::Shard(ino.shard()), &request, &[], &mut []) {
+            Ok((MetaReply::Attr(mut attr), _, change)) => {
+                match change.writer.and_then(|writer| self.written_to(writer, attr.size_version)) {
+                    Some(end) => attr.size = attr.size.max(end),
+                    None => return self.exact(*attr),
+                }
+                Ok(*attr)
+            }
+            Ok(_) => Err(Errno::PROTO),
+            Err(Failure::Errno(errno)) => Err(errno),
+            Err(Failure::Refused(_)) => Err(Errno::STALE),
         }
+    }
+
+    /// How far a description of this node has written, if its slot tells all.
+    fn written_to(&self, open: OpenId, size_version: u32) -> Option<u64> {
+        if open.agent != self.agent_number() {
+            return None;
+        }
+        let slot = self.table().slot(SlotId { index: open.slot, incarnation: open.incarnation })?;
+        let knows = slot.writing.load(Ordering::Acquire) == 0
+            && slot.size_version.load(Ordering::Relaxed) == size_version;
+        knows.then(|| slot.end.load(Ordering::Acquire))
     }
 
     /// Sets the size of a file, bytes; what its attributes are then, exact.
@@ -221,12 +267,18 @@ impl Client {
 
     /// An extended attribute's value.
     pub fn get_xattr_number(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        if let Some((attr, _)) = self.known_record(ino) {
+            none_of(&attr, name)?;
+        }
         self.get_xattr_of(ino, name)
     }
 
     /// The names of all extended attributes, each ended by NUL.
     pub fn list_xattr_number(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        self.list_xattr_of(ino)
+        match self.known_record(ino) {
+            Some((attr, _)) if !attr.xattrs && attr.kind != FileKind::Directory => Ok(Vec::new()),
+            _ => self.list_xattr_of(ino),
+        }
     }
 
     /// Sets an extended attribute; `flags` as for `setxattr(2)`.

@@ -200,6 +200,8 @@ impl Client {
             let name = place.name.get(..NAME_MAX).unwrap_or(&place.name);
             return match self.lookup(place.reached, dir, name) {
                 Err(refused @ Failing::Refused(_)) => Err(refused),
+                // Nor may everybody look for names there.
+                Err(Failing::Fail(Fail::Errno(Errno::ACCESS))) => Err(Errno::ACCESS.into()),
                 _ => Err(Errno::ISDIR.into()),
             };
         }
@@ -222,6 +224,9 @@ impl Client {
         let (reply, len) = self.entry(&place, into, |at| MetaRequest::Open { at, how, open })?;
         let (attr, target) = match reply {
             MetaReply::Opened { attr, target, .. } => {
+                if attr.kind == FileKind::File {
+                    self.learn_inode(before, &attr, b"");
+                }
                 if attr.kind == FileKind::File && attr.store == Store::Inline {
                     let read = record.get(..len).filter(|_| how.read);
                     let contents = read.and_then(|read| self.keep(before, &attr, read));

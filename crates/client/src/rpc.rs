@@ -13,22 +13,16 @@ use bivouac_node::release::{begin_opening, monotonic};
 use bivouac_node::{Fd, SlotId};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::NO_REPLY;
-use bivouac_proto::meta::{MetaReply, MetaRequest};
+use bivouac_proto::meta::{Change, MetaReply, MetaRequest};
 use bivouac_proto::node::NodeRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Refusal, Reply, Request, RequestId, Status};
 use bivouac_transport::{Answer, Connection, Exchange, Outgoing, TransportError, exchange};
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long a request is repeated before the program gets EIO.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A server that refuses connections for so long is gone, whatever the map says. (One that lives always takes them; and the map may
-/// never say it, because the controller may have died with the server.)
-const GONE_AFTER: Duration = Duration::from_secs(2);
-/// For so long a server that was found gone is given up at the first refusal, seconds.
-const GONE_FOR: u32 = 10;
 
 /// Most requests under way together to one server: the next one is there when the server is done with one.
 const MAX_TO_ONE: usize = 2;
@@ -170,6 +164,18 @@ impl Client {
         payload: &[IoSlice<'_>],
         into: &mut [IoSliceMut<'_>],
     ) -> Result<(MetaReply, usize), Failure> {
+        self.meta_changing(to, request, payload, into).map(|(reply, length, _)| (reply, length))
+    }
+
+    /// The same, with what it has changed besides what the reply says.
+    pub(crate) fn meta_changing(
+        &self,
+        to: To,
+        request: &MetaRequest<'_>,
+        payload: &[IoSlice<'_>],
+        into: &mut [IoSliceMut<'_>],
+    ) -> Result<(MetaReply, usize, Change), Failure> {
+        let era = self.era();
         if let MetaRequest::Open { open, .. }
         | MetaRequest::OpenInode { open, .. }
         | MetaRequest::MakeTemporary { open, .. } = request
@@ -182,8 +188,13 @@ impl Client {
         bivouac_proto::encode(&Request::Meta(request.clone()), &mut body);
         let received = self.call(to, &body, payload, into, None)?;
         match received.reply {
-            Reply::Meta(reply) => Ok((reply, received.payload_len)),
-            Reply::Done => Ok((MetaReply::Done, received.payload_len)),
+            Reply::Changed(change, reply) => {
+                let written = payload.iter().map(|slice| slice.len()).sum();
+                self.has_changed(era, to.shard(), (request, written), &reply, change);
+                Ok((reply, received.payload_len, change))
+            }
+            Reply::Meta(reply) => Ok((reply, received.payload_len, Change::default())),
+            Reply::Done => Ok((MetaReply::Done, received.payload_len, Change::default())),
             _ => Err(Errno::PROTO.into()),
         }
     }
@@ -389,19 +400,6 @@ impl Client {
         self.is_up(server)
     }
 
-    /// Whether a server was found gone a moment ago.
-    fn was_gone(&self, server: ServerId) -> bool {
-        let found = self.gone.get(usize::from(server.0)).map_or(0, |gone| gone.load(Ordering::Relaxed));
-        found != 0 && seconds().wrapping_sub(found) < GONE_FOR
-    }
-
-    /// A server was found gone, or has taken a connection.
-    pub(crate) fn note_gone(&self, server: ServerId, is_gone: bool) {
-        if let Some(gone) = self.gone.get(usize::from(server.0)) {
-            gone.store(if is_gone { seconds() } else { 0 }, Ordering::Relaxed);
-        }
-    }
-
     /// After a broken connection: asks the agent what became of the server, and waits a little.
     fn mend(&self, server: ServerId, error: TransportError, backoff: &mut Backoff) -> Result<(), Errno> {
         match error {
@@ -414,16 +412,12 @@ impl Client {
             _ => {}
         }
         let refused = matches!(error, TransportError::Refused);
-        if refused && self.was_gone(server) {
+        if refused && self.refusals.is_gone(server, monotonic()) {
             return Err(Errno::IO);
         }
-        if let Some(begun) = backoff.begun {
+        if backoff.begun.is_some() {
             let _ = self.refresh_map();
             if !self.is_up(server) {
-                return Err(Errno::IO);
-            }
-            if refused && begun.elapsed() >= GONE_AFTER {
-                self.note_gone(server, true);
                 return Err(Errno::IO);
             }
         }
@@ -448,11 +442,6 @@ impl Client {
         }
         Ok(())
     }
-}
-
-/// A clock in seconds, never 0.
-fn seconds() -> u32 {
-    ((monotonic() / 1_000_000_000) as u32).max(1)
 }
 
 /// Takes an answer out of its connection's buffer.
@@ -606,4 +595,60 @@ fn batch_len(jobs: &[DataJob<'_>]) -> usize {
         len += 1;
     }
     len
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_a_reply_a_refusal_or_an_error_and_garbage_is_eproto() {
+        let (mut done, mut busy) = (Vec::new(), Vec::new());
+        bivouac_proto::encode(&Reply::Done, &mut done);
+        bivouac_proto::encode(&Refusal::Busy, &mut busy);
+        assert!(matches!(open_parts(Status::OK, &done), Ok(Reply::Done)));
+        assert!(matches!(open_parts(Status::REFUSED, &busy), Err(Failure::Refused(Refusal::Busy))));
+        for status in [Status::OK, Status::REFUSED] {
+            let garbage = open_parts(status, &[0xff; 40]);
+            assert!(matches!(garbage, Err(Failure::Errno(Errno::PROTO))), "{garbage:?}");
+        }
+        let failed = open_parts(Status::from(Errno::NOENT), &[]);
+        assert!(matches!(failed, Err(Failure::Errno(Errno::NOENT))), "{failed:?}");
+    }
+
+    #[test]
+    fn a_batch_has_no_more_jobs_for_one_server_than_it_takes_at_once() {
+        let batch = |servers: &[u16]| {
+            let job = |server: &u16| {
+                DataJob::new(ServerId(*server), DataRequest::Extent { ino: Ino(1) }, &[], &mut [])
+            };
+            batch_len(&servers.iter().map(job).collect::<Vec<_>>())
+        };
+        let many = vec![3; MAX_TO_ONE + 5];
+        assert_eq!(batch(&many), MAX_TO_ONE);
+        let dealt: Vec<u16> = (0..MAX_TO_ONE as u16 * 3).map(|n| n % 3).collect();
+        assert_eq!(batch(&dealt), dealt.len());
+        assert_eq!((batch(&[]), batch(&[1])), (0, 1));
+    }
+
+    #[test]
+    fn a_job_that_nobody_answered_has_failed() {
+        let mut job = DataJob::new(ServerId(0), DataRequest::Extent { ino: Ino(1) }, &[], &mut []);
+        assert_eq!(job.take().err(), Some(Errno::IO));
+        job.result = Some(Ok((DataReply::Done, 7)));
+        assert_eq!(job.take().map(|(_, length)| length), Ok(7));
+        assert_eq!(job.take().err(), Some(Errno::IO), "an answer is taken once");
+    }
+
+    #[test]
+    fn patience_ends_and_pauses_stay_short() {
+        let mut backoff = Backoff::new();
+        assert!(backoff.begun.is_none() && backoff.wait() && backoff.begun.is_some());
+        assert_eq!(backoff.next, Duration::from_micros(100));
+        backoff.next = Duration::from_millis(90);
+        assert!(backoff.wait());
+        assert_eq!(backoff.next, Duration::from_millis(100));
+        backoff.begun = Instant::now().checked_sub(PATIENCE + Duration::from_secs(1));
+        assert!(backoff.begun.is_none() || !backoff.wait());
+    }
 }

@@ -14,8 +14,10 @@ use crate::list::Listing;
 use crate::locks::Held;
 use crate::moves::Heard;
 use crate::paths::Paths;
+use crate::refusals::Refusals;
 use bivouac_layout::{Ino, Map, NodeId, SERVERS_MAX, ServerId};
 use bivouac_node::file::FileError;
+use bivouac_node::release::monotonic;
 use bivouac_node::{Environment, Fd, OpenTable, SlotId};
 use bivouac_proto::agent::{AgentReply, AgentRequest};
 use bivouac_proto::auth::{ANY_DEPLOYMENT, Credentials, KEY_LEN, Key, Role};
@@ -75,8 +77,7 @@ pub struct Client {
     /// Descriptors to ask through whether a description is held.
     askers: [Spare<Hidden>; ASKERS],
     held: AtomicPtr<Held>,
-    /// When a server was found to take no connections, seconds; 0: it was not.
-    pub(crate) gone: Box<[AtomicU32]>,
+    pub(crate) refusals: Refusals,
     /// Whether blocks on this node are read and written directly.
     pub(crate) local_access: bool,
 }
@@ -136,7 +137,7 @@ impl Client {
             held: AtomicPtr::new(Box::into_raw(Box::new(Held::new(locked)))),
             sole: AtomicBool::new(false),
             renewing: AtomicU64::new(0),
-            gone: (0..places).map(|_| AtomicU32::new(0)).collect(),
+            refusals: Refusals::new(places),
             local_access: local_access(),
         };
         client.agents.give(link, client.fork.count());
@@ -385,9 +386,13 @@ impl Client {
             Endpoint::Tcp(entry.address)
         };
         let role = Role::Client { credentials: self.credentials.clone(), node: self.node };
-        let (connection, _) =
-            Connection::connect(&endpoint, &self.key, map.deployment, role, &connect_options())?;
-        self.note_gone(server, false);
+        let connected = Connection::connect(&endpoint, &self.key, map.deployment, role, &connect_options());
+        match &connected {
+            Ok(_) => self.refusals.taken(server),
+            Err(TransportError::Refused) => self.refusals.refused(server, monotonic()),
+            Err(_) => {}
+        }
+        let (connection, _) = connected?;
         let slot = self.slots.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(Link::new(connection, fork_count, slot)))
     }

@@ -345,6 +345,7 @@ impl Client {
                 Err(Failure::Refused(Refusal::DirectorySplit)) => return Err(Errno::IO.into()),
                 Err(Failure::Errno(Errno::NOENT)) => {
                     self.learn_name(before, dir, name, None);
+                    self.was_absent(dir);
                     return Err(Errno::NOENT.into());
                 }
                 Err(other) => return Err(other.into()),

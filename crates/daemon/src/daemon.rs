@@ -58,8 +58,8 @@ pub(crate) struct Daemon {
 struct Page(Arc<VersionPage>);
 
 impl Observer for Page {
-    fn changed(&self, shard: ShardId) {
-        self.0.changed(shard);
+    fn changed(&self, shard: ShardId) -> u64 {
+        self.0.changed(shard)
     }
 
     fn moved(&self, directory: Ino, version: u64) {
@@ -208,7 +208,8 @@ impl Daemon {
         if !done && serve::walks(request) {
             store.check_namespace(header.namespace)?;
         }
-        let caller = Caller { credentials, node, id: header.id, shard: header.shard };
+        let (id, shard) = (header.id, header.shard);
+        let caller = Caller { credentials, node, id, shard, change: Default::default() };
         store.meta(&caller, request, payload, reply.buffer())
     }
 

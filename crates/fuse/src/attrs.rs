@@ -115,7 +115,7 @@ impl Call<'_> {
         let mut shown = None;
         if has(set::SIZE) {
             if has(set::KILL_SUIDGID) {
-                self.take_privileges(ino)?;
+                self.take_privileges_of_all(ino)?;
             }
             shown = Some(match self.face.files.get(fh) {
                 Ok(file) if has(set::FH) => {
@@ -164,9 +164,14 @@ impl Call<'_> {
 
     /// Takes set-user-ID and set-group-ID bits off a file whose content changes.
     pub(crate) fn take_privileges(&self, ino: bivouac_layout::Ino) -> Result<(), Errno> {
-        if !self.face.privileged.has(ino) {
-            return Ok(());
+        match self.face.privileged.has(ino) {
+            true => self.take_privileges_of_all(ino),
+            false => Ok(()),
         }
+    }
+
+    /// The same for a change that is no mere write: also of a file that was given the bits elsewhere, unseen by this mount.
+    pub(crate) fn take_privileges_of_all(&self, ino: bivouac_layout::Ino) -> Result<(), Errno> {
         let attr = self.face.client.stat_number(ino)?;
         let mut mode = attr.mode & !SET_UID;
         if mode & 0o010 != 0 {

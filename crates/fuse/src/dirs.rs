@@ -1,10 +1,11 @@
 //! Listing directories.
 //!
 //! Positions are the cookies of the client core, which stay good whatever happens to the directory, so that a listing needs no
-//! state. What is kept of one is only what came from the servers and did not fit into the kernel's buffer.
+//! state. What is kept of one is only what came from the servers and did not fit into the kernel's buffer, and whether that was all.
 //!
-//! Entries are listed without attributes (no READDIRPLUS): the kernel may keep neither names nor attributes, so that it would
-//! ask again for each of them all the same.
+//! The kernel is told no attributes (no READDIRPLUS): it may keep neither names nor attributes, so that it would ask again for
+//! each of them all the same. The client core asks the servers for them, and answers what the kernel asks from that for as
+//! long as nothing has changed.
 
 use crate::abi::Reply;
 use crate::face::{Answer, Call, lock};
@@ -14,7 +15,7 @@ use bivouac_proto::attr::{DirEntry, FileKind};
 use std::sync::{Arc, Mutex};
 
 /// Entries that are asked for at once.
-const BATCH: u32 = 1024;
+const BATCH: usize = 1024;
 /// Positions of `.` and `..`.
 const SELF: u64 = 1;
 const PARENT: u64 = 2;
@@ -34,6 +35,10 @@ struct Listed {
     after: u64,
     /// The next one first.
     entries: std::collections::VecDeque<DirEntry>,
+    /// Of a listing that begins: the directory above.
+    above: Option<Ino>,
+    /// Nothing came after these.
+    end: bool,
 }
 
 impl Call<'_> {
@@ -77,16 +82,19 @@ impl Call<'_> {
                     after = cookie;
                 }
             }
-            *listed = Listed { after, ..Listed::default() };
+            *listed = Listed { after, above: Some(above), ..Listed::default() };
         }
         if listed.after != after {
             // Somebody sought.
             *listed = Listed { after, ..Listed::default() };
         }
         loop {
-            if listed.entries.is_empty() {
-                listed.entries =
-                    self.face.client.list_after(self.ino(), listed.after, BATCH, false)?.entries.into();
+            if listed.entries.is_empty() && !listed.end {
+                let begins = listed.above.take();
+                let more = self.face.client.list_number(self.ino(), begins, listed.after, BATCH)?;
+                // A batch of none is the end, too.
+                listed.end = more.end || more.entries.is_empty();
+                listed.entries = more.entries.into();
             }
             let Some(entry) = listed.entries.front() else { break };
             if !put(&mut reply, room, entry.ino.0, entry.cookie, entry.kind, &entry.name) {
@@ -95,6 +103,10 @@ impl Call<'_> {
             listed.after = entry.cookie;
             listed.entries.pop_front();
             // The kernel's buffer is small beside a batch: what does not fit waits for the next request.
+        }
+        if reply.0.is_empty() {
+            // The kernel has been told of the end; who reads on wants to know what came since.
+            listed.end = false;
         }
         Ok(Answer::Told(reply))
     }

@@ -78,7 +78,7 @@ impl Call<'_> {
     pub(crate) fn open(&mut self) -> Result<Answer, Errno> {
         let (flags, how) = (self.fields.u32()? as i32, self.fields.u32()?);
         if flags & libc::O_TRUNC != 0 && how & OPEN_KILL_SUIDGID != 0 {
-            self.take_privileges(self.ino())?;
+            self.take_privileges_of_all(self.ino())?;
         }
         let opened = self.face.client.open_number(self.ino(), flags)?;
         let mut reply = Reply::new();

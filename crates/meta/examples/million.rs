@@ -67,7 +67,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
         out.clear();
         store.meta(
-            &Caller { credentials: Credentials::default(), node: NodeId::NONE, id, shard },
+            &Caller {
+                credentials: Credentials::default(),
+                node: NodeId::NONE,
+                id,
+                shard,
+                change: Default::default(),
+            },
             &request,
             data,
             &mut out,

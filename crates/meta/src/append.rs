@@ -51,7 +51,7 @@ impl<O: Outside> Core<O> {
                 )?;
                 match appended {
                     Appended::Answered(reply) => return Ok(reply),
-                    Appended::Spill => drop(self.spill_now(ino)?),
+                    Appended::Spill => drop(self.spill_now(None, ino)?),
                 }
             }
         })

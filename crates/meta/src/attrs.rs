@@ -11,7 +11,7 @@ use crate::shard::Shard;
 use crate::store::{Caller, Core, Outside, repeated};
 use bivouac_layout::Ino;
 use bivouac_proto::auth::Credentials;
-use bivouac_proto::meta::{AS_IT_IS, CHOWN_AS_IT_IS, MetaReply, SetAttr, SetTime, XattrMode};
+use bivouac_proto::meta::{AS_IT_IS, CHOWN_AS_IT_IS, Change, MetaReply, SetAttr, SetTime, XattrMode};
 use bivouac_proto::peer::{PeerReply, PeerRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, Errno, FileKind, Refusal, Reply, Time};
@@ -69,7 +69,9 @@ impl<O: Outside> Core<O> {
                 draft.owe_announcement(locked.shard, ino);
             }
             draft.answer(&caller.id, &reply);
-            locked.commit(draft)?;
+            locked.commit_for(caller, draft)?;
+            let writer = crate::opens::only_writer(locked.shard, ino);
+            caller.change.set(Change { writer, ..caller.change.get() });
             Ok((reply, owed(locked.shard), mtime_set))
         })?;
         if owed {

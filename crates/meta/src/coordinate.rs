@@ -109,7 +109,7 @@ impl<O: Outside> Core<O> {
             locked.shard.perform(&mut draft, &map, &all, &[made])?;
             let reply = reply(made);
             draft.answer(&caller.id, &reply);
-            locked.commit(draft)?;
+            locked.commit_for(caller, draft)?;
             Ok((reply, locked.shard.grown_by(&all)))
         })?;
         grown.into_iter().for_each(|dir| self.keeper.split(dir));

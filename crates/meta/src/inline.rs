@@ -104,7 +104,7 @@ impl<O: Outside> Core<O> {
                 touch(inode, now, &caller.credentials);
             }
             draft.answer(&caller.id, &Reply::Done);
-            locked.commit(draft)?;
+            locked.commit_for(caller, draft)?;
             Ok(Reply::Done)
         })
     }

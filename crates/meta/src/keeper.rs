@@ -262,7 +262,13 @@ impl<O: Outside> Core<O> {
                 true => draft.push(Mutation::DropPurge(ino)),
                 false => draft.push(Mutation::PutPurge(ino, left.clone())),
             }
-            locked.commit(draft)
+            locked.commit_unseen(draft)?;
+            if locked.shard.inodes.get(ino).is_some() {
+                // Who wants to move the file's data out of its inode waits for this, and need not while the server is away.
+                locked.shard.live.entry(ino).or_default().stuck = !left.is_empty();
+                locked.shard.rest(ino);
+            }
+            Ok(())
         });
         done.is_ok() && left.is_empty()
     }

@@ -31,6 +31,8 @@ mod coordinate;
 mod draft;
 mod entries;
 mod error;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzzing;
 mod grace;
 mod inline;
 mod inode;

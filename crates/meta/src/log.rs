@@ -301,6 +301,17 @@ fn replay_all(
     Ok(at as u64)
 }
 
+/// Reads the records in the bytes of a log file; where they end.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn records(bytes: &[u8], mut each: impl FnMut(&[u8])) -> Result<u64, OpenError> {
+    let path = Path::new("fuzzed");
+    let revision = check_header(path, Identity { deployment: 7, partition: 3 }, bytes)?;
+    replay_all(path, bytes, revision, &mut |body| {
+        each(body);
+        true
+    })
+}
+
 fn temporary(path: &Path) -> PathBuf {
     path.with_extension("tmp")
 }

@@ -161,7 +161,7 @@ impl<O: Outside> Core<O> {
                     Ok(attr) => Ok(Reply::Meta(reply(attr))),
                     Err(failure) => {
                         // It is not open: nobody will close it.
-                        let _ = self.release(ino, open, None);
+                        let _ = self.release(None, ino, open, None);
                         Err(failure)
                     }
                 }
@@ -282,7 +282,7 @@ impl<O: Outside> Core<O> {
             draft.drop_entry(home, at.name, named.kind);
             draft.drop_link(locked.shard, &map, named.ino);
             draft.answer(&caller.id, &Reply::Done);
-            locked.commit(draft)?;
+            locked.commit_for(caller, draft)?;
             Ok(Some(Reply::Done))
         })?;
         match done {
@@ -382,7 +382,7 @@ fn make(
     draft.put_entry(home, name, Named { ino, kind: inode.kind() }, None);
     draft.put_inode(ino, inode);
     draft.answer(&caller.id, &reply);
-    locked.commit(draft)?;
+    locked.commit_for(caller, draft)?;
     let grown = match home {
         Home::Packed(dir) => locked.shard.inodes.get(dir).is_some_and(|inode| wants_split(&inode)),
         Home::Part(..) => false,

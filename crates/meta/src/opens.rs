@@ -12,7 +12,7 @@ use crate::mutation::{Mutation, Stamp};
 use crate::partition::LockedShard;
 use crate::shard::{Live, Opened, Shard, Written};
 use crate::steps::Begun;
-use crate::store::{Core, Outside};
+use crate::store::{Caller, Core, Outside};
 use bivouac_layout::{FileLayout, Ino, NodeId, ShardId};
 use bivouac_proto::attr::{FileKind, dense};
 use bivouac_proto::data::{DataReply, DataRequest, WriteTime};
@@ -147,7 +147,7 @@ impl<O: Outside> Core<O> {
             Ok(ino.or_else(|| locked.shard.live.iter().find(|(_, live)| has_it(live)).map(|(ino, _)| *ino)))
         })?;
         match found {
-            Some(ino) => self.release(ino, open, wrote),
+            Some(ino) => self.release(None, ino, open, wrote),
             None => Ok(Reply::Done),
         }
     }
@@ -179,7 +179,13 @@ impl<O: Outside> Core<O> {
         Ok(Reply::Done)
     }
 
-    pub(crate) fn release(&self, ino: Ino, open: OpenId, wrote: Option<Wrote>) -> Result<Reply, Failure> {
+    pub(crate) fn release(
+        &self,
+        caller: Option<&Caller>,
+        ino: Ino,
+        open: OpenId,
+        wrote: Option<Wrote>,
+    ) -> Result<Reply, Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
         let ask = self.partitions.with(ino.shard(), |locked| {
@@ -219,7 +225,7 @@ impl<O: Outside> Core<O> {
                 locked.shard.rest(ino);
                 return Ok(false);
             }
-            let ask = wrote_blocks && no_writer && !settle_by_reports(locked, ino, now)?;
+            let ask = wrote_blocks && no_writer && !settle_by_reports(locked, caller, ino, now)?;
             locked.shard.rest(ino);
             Ok(ask)
         })?;
@@ -254,7 +260,7 @@ impl<O: Outside> Core<O> {
                     let last = WriteTime::exactly(written.last).max(found.written);
                     let allocated = noted(found.allocated, size);
                     let stamp = Stamp { allocated, ..settled_stamp(&inode, size, last, now) };
-                    commit_settled(locked, ino, stamp, now)?;
+                    commit_settled(locked, None, ino, (stamp, now))?;
                 }
                 Ok(())
             },
@@ -289,6 +295,17 @@ impl<O: Outside> Core<O> {
     }
 }
 
+/// The one description that can have written to a file in blocks what its inode does not tell: of all others it is settled.
+pub(crate) fn only_writer(shard: &Shard, ino: Ino) -> Option<OpenId> {
+    let inode = shard.inodes.get(ino)?;
+    let live = shard.live.get(&ino)?;
+    let mut writers = live.opens.iter().filter(|open| open.write);
+    let (only, others) = (writers.next()?, writers.next());
+    let known = !live.busy && !live.written.unsure && live.written.end <= inode.size;
+    let unsettled = inode.as_blocks().is_some_and(|blocks| !blocks.settled && blocks.truncating.is_none());
+    (unsettled && known && others.is_none() && !only.append).then_some(only.id)
+}
+
 /// Takes in what a closing description says about its writes.
 fn note(written: &mut Written, wrote: Option<Wrote>, size_version: u32, now: Time) {
     match wrote {
@@ -310,7 +327,7 @@ fn note(written: &mut Written, wrote: Option<Wrote>, size_version: u32, now: Tim
 }
 
 /// Settles a file that its last writer has closed, if the reports tell enough. Says whether there is nothing left to be done.
-fn settle_by_reports(locked: &mut LockedShard<'_>, ino: Ino, now: Time) -> Op<bool> {
+fn settle_by_reports(locked: &mut LockedShard<'_>, caller: Option<&Caller>, ino: Ino, now: Time) -> Op<bool> {
     let inode = locked.shard.inodes.get(ino);
     let Some(inode) = inode.filter(|inode| inode.as_blocks().is_some_and(|blocks| !blocks.settled)) else {
         return Ok(true);
@@ -327,14 +344,22 @@ fn settle_by_reports(locked: &mut LockedShard<'_>, ino: Ino, now: Time) -> Op<bo
         return Ok(false);
     }
     let stamp = settled_stamp(&inode, inode.size.max(written.end), WriteTime::exactly(written.last), now);
-    commit_settled(locked, ino, stamp, now)?;
+    commit_settled(locked, caller, ino, (stamp, now))?;
     Ok(true)
 }
 
-fn commit_settled(locked: &mut LockedShard<'_>, ino: Ino, stamp: Stamp, now: Time) -> Op<()> {
+fn commit_settled(
+    locked: &mut LockedShard<'_>,
+    caller: Option<&Caller>,
+    ino: Ino,
+    (stamp, now): (Stamp, Time),
+) -> Op<()> {
     let mut draft = Draft::freeing(now);
     draft.push(Mutation::Stamp(ino, stamp));
-    locked.commit(draft)?;
+    match caller {
+        Some(caller) => locked.commit_for(caller, draft)?,
+        None => locked.commit(draft)?,
+    }
     if let Some(live) = locked.shard.live.get_mut(&ino) {
         live.written = Written::default();
     }

@@ -13,9 +13,10 @@ use crate::keeper::Keeper;
 use crate::log::{Identity, Log};
 use crate::mutation::{Batch, Mutation, WHOLE_SERVER};
 use crate::shard::{Opened, Shard};
-use crate::store::Observer;
+use crate::store::{Caller, Observer};
 use bivouac_layout::{Ino, ShardId};
 use bivouac_node::Boot;
+use bivouac_proto::meta::Change;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Time};
 use std::collections::BTreeMap;
@@ -71,9 +72,28 @@ pub(crate) struct LockedShard<'a> {
 
 impl LockedShard<'_> {
     /// Logs a draft and then makes it so. When it fails, nothing has changed.
-    pub(crate) fn commit(&mut self, mut draft: Draft) -> Op<()> {
+    pub(crate) fn commit(&mut self, draft: Draft) -> Op<()> {
+        self.commit_counted(draft, true).map(drop)
+    }
+
+    /// The same for what no request can see, so that nobody who has read of the shard need read again.
+    pub(crate) fn commit_unseen(&mut self, draft: Draft) -> Op<()> {
+        self.commit_counted(draft, false).map(drop)
+    }
+
+    /// The same for a change that is all that a request does in this shard: who asked hears of it ([`Change`]).
+    pub(crate) fn commit_for(&mut self, caller: &Caller, draft: Draft) -> Op<()> {
+        let time = draft.now;
+        if let Some(count) = self.commit_counted(draft, true)? {
+            caller.change.set(Change { count, time, ..caller.change.get() });
+        }
+        Ok(())
+    }
+
+    /// The number of the change, where there was anything to change and somebody counts.
+    fn commit_counted(&mut self, mut draft: Draft, seen: bool) -> Op<Option<u64>> {
         if draft.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         for number in &self.shard.concluded {
             draft.push(Mutation::DropDecision(*number));
@@ -82,9 +102,7 @@ impl LockedShard<'_> {
         let now = draft.now;
         let batch = draft.finish(self.id, self.shard);
         write(self.log, self.record, &batch, frees).inspect_err(|_| self.full = true)?;
-        if let Some(observer) = self.observer {
-            observer.changed(self.id);
-        }
+        let count = self.observer.filter(|_| seen).map(|observer| observer.changed(self.id));
         self.shard.concluded.clear();
         for mutation in batch.mutations {
             if let Mutation::DropInode(ino) = &mutation {
@@ -100,7 +118,7 @@ impl LockedShard<'_> {
             self.shard.forget_answers(now - ANSWER_AGE);
         }
         self.changed = true;
-        Ok(())
+        Ok(count)
     }
 
     /// Something that others may wait for has changed, although nothing was logged.
@@ -359,7 +377,7 @@ impl Partitions {
 }
 
 /// After a replay: what follows from the durable state.
-fn revive(shard: &mut Shard, grace: &Arc<Grace>) {
+pub(crate) fn revive(shard: &mut Shard, grace: &Arc<Grace>) {
     shard.grace = Some(Arc::clone(grace));
     shard.next_intent = shard.intent_limit;
     let truncating = |inode: &Inode| inode.as_blocks().is_some_and(|blocks| blocks.truncating.is_some());

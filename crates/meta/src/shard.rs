@@ -94,6 +94,8 @@ pub(crate) struct Live {
     pub busy: bool,
     /// A truncation that was unfinished at the server's start has not been tried again yet.
     pub restoring: bool,
+    /// An earlier try to move its data out of the inode has left something at a server that cannot be reached.
+    pub stuck: bool,
     pub locks: LockTable,
     pub written: Written,
 }
@@ -123,7 +125,7 @@ impl Answer {
 
 impl Live {
     pub(crate) fn is_idle(&self) -> bool {
-        self.opens.is_empty() && !self.busy && !self.restoring && self.locks.is_empty()
+        self.opens.is_empty() && !self.busy && !self.restoring && !self.stuck && self.locks.is_empty()
     }
 
     pub(crate) fn has_writer(&self) -> bool {

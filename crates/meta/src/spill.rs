@@ -8,7 +8,7 @@ use crate::mutation::Mutation;
 use crate::partition::LockedShard;
 use crate::shard::Written;
 use crate::steps::Begun;
-use crate::store::{Core, Outside};
+use crate::store::{Caller, Core, Outside};
 use bivouac_layout::{FileLayout, Ino, ServerId, Template};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::meta::MetaReply;
@@ -23,12 +23,12 @@ struct Moving {
 }
 
 impl<O: Outside> Core<O> {
-    pub(crate) fn spill(&self, ino: Ino) -> Result<Reply, Failure> {
-        Ok(Reply::Meta(MetaReply::Attr(Box::new(self.spill_now(ino)?))))
+    pub(crate) fn spill(&self, caller: &Caller, ino: Ino) -> Result<Reply, Failure> {
+        Ok(Reply::Meta(MetaReply::Attr(Box::new(self.spill_now(Some(caller), ino)?))))
     }
 
     /// Moves a file's data into blocks, if it is still in the inode.
-    pub(crate) fn spill_now(&self, ino: Ino) -> Result<Attr, Failure> {
+    pub(crate) fn spill_now(&self, caller: Option<&Caller>, ino: Ino) -> Result<Attr, Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
         let moved = self.in_steps(
@@ -38,10 +38,13 @@ impl<O: Outside> Core<O> {
                 let layout = inode.layout(ino, &map);
                 match &inode.body {
                     Body::Blocks(_) => Ok(Begun::Done(inode.attr(ino))),
-                    // What a crash in an earlier try left at the server is to go first.
-                    Body::Inline(_) if locked.shard.purges.contains_key(&ino) => Err(Stop::Wait),
+                    // What an earlier try left at the server is to go first: the keeper is at it, unless the server is away.
+                    Body::Inline(_) if locked.shard.purges.contains_key(&ino) => {
+                        let stuck = locked.shard.live.get(&ino).is_some_and(|live| live.stuck);
+                        Err(if stuck { Errno::IO.into() } else { Stop::Wait })
+                    }
                     Body::Inline(data) if data.is_empty() => {
-                        Ok(Begun::Done(move_out(locked, ino, &layout, now, false)?))
+                        Ok(Begun::Done(move_out(locked, caller, ino, (&layout, now), false)?))
                     }
                     Body::Inline(data) => {
                         let data = data.clone();
@@ -65,7 +68,7 @@ impl<O: Outside> Core<O> {
             |locked, moving, written| {
                 (*written)?;
                 locked.shard.inode(ino)?;
-                move_out(locked, ino, &moving.layout, now, true)
+                move_out(locked, caller, ino, (&moving.layout, now), true)
             },
         );
         if moved.is_err() {
@@ -78,9 +81,9 @@ impl<O: Outside> Core<O> {
 /// The inode becomes that of a file in blocks.
 fn move_out(
     locked: &mut LockedShard<'_>,
+    caller: Option<&Caller>,
     ino: Ino,
-    layout: &FileLayout,
-    now: Time,
+    (layout, now): (&FileLayout, Time),
     purge_noted: bool,
 ) -> Op<Attr> {
     let settled = !locked.shard.live.get(&ino).is_some_and(|l| l.has_writer());
@@ -100,7 +103,10 @@ fn move_out(
             allocated: None,
         }));
     }
-    locked.commit(draft)?;
+    match caller {
+        Some(caller) => locked.commit_for(caller, draft)?,
+        None => locked.commit(draft)?,
+    }
     let inode = locked.shard.inode(ino)?;
     let (attr, size) = (inode.attr(ino), inode.size);
     if let Some(live) = locked.shard.live.get_mut(&ino) {

@@ -12,11 +12,12 @@ use bivouac_layout::{Ino, Map, NodeId, ServerId, ShardId, Template};
 use bivouac_proto::auth::Credentials;
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::RequestId;
-use bivouac_proto::meta::MetaRequest;
+use bivouac_proto::meta::{Change, MetaReply, MetaRequest};
 use bivouac_proto::peer::{IntentId, PeerReply, PeerRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply, Time};
 use rustix::fs::FlockOperation;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -66,8 +67,8 @@ pub trait Outside: Send + Sync + 'static {
 
 /// Hears of changes, to let others know at once that what they have read may be true no more.
 pub trait Observer: Send + Sync + 'static {
-    /// A shard is about to change. Called under its lock, before anybody can see the change.
-    fn changed(&self, shard: ShardId);
+    /// A shard is about to change. Called under its lock, before anybody can see the change. How many changes it has had then.
+    fn changed(&self, shard: ShardId) -> u64;
 
     /// A directory moves, with this namespace version. Called before the move can be seen.
     fn moved(&self, directory: Ino, version: u64);
@@ -87,6 +88,8 @@ pub struct Caller {
     pub id: RequestId,
     /// The shard that the request's header names.
     pub shard: ShardId,
+    /// What the request has done that its sender is to hear besides the reply.
+    pub change: Cell<Change>,
 }
 
 /// How a store works.
@@ -274,7 +277,14 @@ impl<O: Outside> MetaStore<O> {
         payload: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Reply, Failure> {
-        self.core.meta(caller, request, payload, out)
+        caller.change.set(Change::default());
+        let reply = self.core.meta(caller, request, payload, out)?;
+        Ok(match (caller.change.get(), reply) {
+            (change, reply) if change == Change::default() => reply,
+            (change, Reply::Meta(reply)) => Reply::Changed(change, reply),
+            (change, Reply::Done) => Reply::Changed(change, MetaReply::Done),
+            (_, reply) => reply,
+        })
     }
 
     /// Whether a request was carried out before, so that it would only be answered again.
@@ -351,13 +361,13 @@ impl<O: Outside> Core<O> {
             MetaRequest::Open { at, how, open } => self.open_entry(caller, at, how, open, out),
             MetaRequest::OpenInode { ino, how, open } => self.open_inode(caller, ino, how, open, out),
             MetaRequest::MakeTemporary { dir, how, open } => self.make_temporary(caller, dir, how, open),
-            MetaRequest::Release { ino, open, wrote } => self.release(ino, open, wrote),
+            MetaRequest::Release { ino, open, wrote } => self.release(Some(caller), ino, open, wrote),
             MetaRequest::Abandon { ino, open, wrote } => self.abandon(caller.shard, ino, open, wrote),
             MetaRequest::Reopen { ino, open, write } => self.reopen(ino, open, write),
             MetaRequest::Truncate { ino, size } => self.truncate(caller, ino, size),
             MetaRequest::ReadInline { ino, offset, len } => self.read_inline(ino, offset, len, out),
             MetaRequest::WriteInline { ino, offset } => self.write_inline(caller, ino, offset, payload),
-            MetaRequest::Spill { ino } => self.spill(ino),
+            MetaRequest::Spill { ino } => self.spill(caller, ino),
             MetaRequest::Append { ino } => self.append(caller, ino, payload),
             MetaRequest::Mkdir { at, mode } => self.mkdir(caller, at, mode),
             MetaRequest::MakeNode { at, kind, mode, target } => {

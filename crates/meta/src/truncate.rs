@@ -89,7 +89,7 @@ impl<O: Outside> Core<O> {
             )?;
             match outcome {
                 Outcome::Done(attr) => return Ok(*attr),
-                Outcome::Spill => drop(self.spill_now(ino)?),
+                Outcome::Spill => drop(self.spill_now(None, ino)?),
                 Outcome::Unfinished => self.finish_truncation(ino)?,
             }
         }

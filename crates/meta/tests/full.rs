@@ -34,7 +34,7 @@ fn a_full_storage_refuses_new_files_lets_old_ones_go_and_then_takes_new_ones() {
     let id = ServerId(0);
     cluster.kill(id);
     let Some(_mounted) = Mounted::new(&cluster.dir(id), "8m") else {
-        eprintln!("not run: mounting a file system needs root");
+        bivouac_testing::skip("a file system cannot be mounted");
         return;
     };
     cluster.start(id);

@@ -53,7 +53,13 @@ fn send(
     };
     // Preparations have no identity.
     let id = RequestId { session: if sequence == 0 { 0 } else { 9 }, slot: 1, sequence };
-    let caller = Caller { credentials: Credentials::default(), node: NodeId::NONE, id, shard };
+    let caller = Caller {
+        credentials: Credentials::default(),
+        node: NodeId::NONE,
+        id,
+        shard,
+        change: Default::default(),
+    };
     let mut out = Vec::new();
     match store.meta(&caller, &request, data, &mut out) {
         Ok(reply) => Ok((reply, out)),

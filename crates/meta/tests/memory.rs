@@ -29,7 +29,13 @@ fn files_take_little_memory_and_give_it_back_when_they_are_removed() {
         sequence += 1;
         let id = RequestId { session: 1, slot: 0, sequence };
         let shard = Ino::ROOT.shard();
-        let caller = Caller { credentials: Credentials::default(), node: NodeId::NONE, id, shard };
+        let caller = Caller {
+            credentials: Credentials::default(),
+            node: NodeId::NONE,
+            id,
+            shard,
+            change: Default::default(),
+        };
         store.meta(&caller, &request, &[], &mut Vec::new()).expect("done");
     };
     let names: Vec<String> = (0..FILES).map(|n| format!("file-{n:06}")).collect();
@@ -71,6 +77,7 @@ fn ino_of(store: &bivouac_meta::MetaStore<alone::Alone>, name: &str) -> Ino {
         node: NodeId::NONE,
         id: RequestId::default(),
         shard: Ino::ROOT.shard(),
+        change: Default::default(),
     };
     match store.meta(&caller, &MetaRequest::Lookup { at: at(Ino::ROOT, name) }, &[], &mut Vec::new()) {
         Ok(Reply::Meta(MetaReply::Entry { attr, .. })) => attr.ino,

@@ -325,6 +325,25 @@ fn what_an_interrupted_move_out_left_is_never_read() {
 }
 
 #[test]
+fn moving_out_to_a_server_that_is_away_fails_at_once_every_time_until_it_is_back() {
+    let cluster = Cluster::with(3, |options| options.patience = std::time::Duration::from_secs(60));
+    let client = Client::new(&cluster);
+    let ino = client.put("f", &[1; 3000]).unwrap();
+    *cluster.inner.data_fault.lock().unwrap() = Some((None, Errno::IO));
+    let begun = std::time::Instant::now();
+    for _ in 0..3 {
+        assert_eq!(client.spill(ino), Err(Errno::IO));
+        // What may be there of the first try cannot be removed.
+        cluster.stores().iter().for_each(|s| s.keep());
+    }
+    assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{:?}", begun.elapsed());
+    *cluster.inner.data_fault.lock().unwrap() = None;
+    cluster.stores().iter().for_each(|s| s.keep());
+    assert_eq!(client.get("f").unwrap(), [1; 3000]);
+    assert_eq!(client.spill(ino).unwrap().size, 3000);
+}
+
+#[test]
 fn moving_out_reports_a_full_storage_and_keeps_the_data() {
     let cluster = Cluster::new(3);
     let client = Client::new(&cluster);

@@ -87,7 +87,11 @@ impl Anchors {
         let path = std::ffi::CStr::from_bytes_until_nul(path).map_err(|_| rustix::io::Errno::INVAL)?;
         let mut flags = OFlags::RDONLY | OFlags::DIRECTORY;
         flags.set(OFlags::CLOEXEC, cloexec);
-        rustix::fs::open(path, flags, Mode::empty()).map(Fd::from)
+        rustix::fs::open(path, flags, Mode::empty()).map(Fd::from).map_err(|errno| match errno {
+            // The agent is gone, or is just starting again. That is no word about the file that the program opens.
+            rustix::io::Errno::NOENT => rustix::io::Errno::IO,
+            errno => errno,
+        })
     }
 
     /// What is to become a placeholder for a slot; until [`mark`] it means nothing to anybody.

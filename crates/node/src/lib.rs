@@ -47,6 +47,8 @@ mod entered;
 pub mod error;
 pub mod fd;
 pub mod file;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzzing;
 mod memory;
 pub mod names;
 pub mod offset;

@@ -35,10 +35,10 @@ const RETIRED_LONG: u32 = 2_000;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"BVWKOPEN");
 const VERSION: u32 = 4;
-const HEADER: usize = 4096;
+pub(crate) const HEADER: usize = 4096;
 /// Servers whose state is noted have numbers below 64 times this.
 const DOWN_WORDS: usize = 64;
-const LENGTH: usize = HEADER + SLOTS as usize * size_of::<Slot>();
+pub(crate) const LENGTH: usize = HEADER + SLOTS as usize * size_of::<Slot>();
 
 /// Names a slot during one use of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -80,7 +80,7 @@ struct Header {
 /// The mapped table.
 pub struct OpenTable {
     /// A `Header`, then from [`HEADER`] the slots.
-    memory: Memory,
+    pub(crate) memory: Memory,
     /// What others map it by.
     descriptor: Option<Fd>,
     anchors: Anchors,

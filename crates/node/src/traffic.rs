@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of each kind.
 const LANES: usize = 64;
-const LENGTH: usize = LANES * size_of::<Lane>();
+pub(crate) const LENGTH: usize = LANES * size_of::<Lane>();
 
 /// Bytes moved by the threads that share a lane.
 #[repr(C, align(64))]
@@ -32,7 +32,7 @@ struct Lane {
 
 /// The page of a server.
 pub struct TrafficPage {
-    memory: Memory,
+    pub(crate) memory: Memory,
     /// The server's own, by which others map it.
     own: Option<Fd>,
 }

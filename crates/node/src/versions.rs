@@ -15,11 +15,14 @@
 //! of a shard that was unknown before counts only if [`VersionPage::total`] did not move from before the question until
 //! that shard's count was read.
 
+mod ring;
+
 use crate::error::NodeError;
 use crate::fd::Fd;
 use crate::memory::{Memory, Writers};
 use bivouac_layout::namespace::MOVES_REMEMBERED;
 use bivouac_layout::{Ino, SHARDS, ShardId};
+use ring::Ring;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -28,7 +31,7 @@ const VERSION: u32 = 2;
 const HEADER: usize = 4096;
 /// Where the latest moves are, by version.
 const MOVES: usize = HEADER + SHARDS as usize * size_of::<AtomicU64>();
-const LENGTH: usize = MOVES + MOVES_REMEMBERED as usize * size_of::<AtomicU64>();
+pub(crate) const LENGTH: usize = MOVES + MOVES_REMEMBERED as usize * size_of::<AtomicU64>();
 
 #[repr(C, align(64))]
 struct Line(AtomicU64);
@@ -50,7 +53,7 @@ const OWNER_DIED: u32 = 0x4000_0000;
 
 /// A server's page: written by the server, read by everybody else on its node.
 pub struct VersionPage {
-    memory: Memory,
+    pub(crate) memory: Memory,
     /// The server's own, by which others map it: retired when it is dropped.
     own: Option<Fd>,
 }
@@ -96,10 +99,11 @@ impl VersionPage {
         unsafe { &*self.memory.base().add(HEADER).cast::<AtomicU64>().add(index) }
     }
 
-    /// Counts a change of a shard. By the server, under the shard's lock, before the change is visible.
-    pub fn changed(&self, shard: ShardId) {
+    /// Counts a change of a shard. By the server, under the shard's lock, before the change is visible. Its
+    /// number: [`VersionPage::shard`] from now on.
+    pub fn changed(&self, shard: ShardId) -> u64 {
         self.header().total.0.fetch_add(1, Ordering::SeqCst);
-        self.count(shard).fetch_add(1, Ordering::SeqCst);
+        self.count(shard).fetch_add(1, Ordering::SeqCst) + 1
     }
 
     /// The namespace has at least this version, and which directories moved before is not known.
@@ -110,25 +114,22 @@ impl VersionPage {
     /// A directory moves, and with that the namespace has this version, one more than before. By the server, one move after
     /// the other, before the move is visible.
     pub fn moved(&self, directory: Ino, version: u64) {
-        self.moved_at(version).store(directory.0, Ordering::SeqCst);
-        self.raise_namespace(version);
+        self.ring().moved(directory.0, version);
     }
 
-    fn moved_at(&self, version: u64) -> &AtomicU64 {
-        let index = (version % MOVES_REMEMBERED) as usize;
-        // SAFETY: the moves lie behind the counts, MOVES_REMEMBERED of them, aligned because MOVES is.
-        unsafe { &*self.memory.base().add(MOVES).cast::<AtomicU64>().add(index) }
+    fn ring(&self) -> Ring<'_, AtomicU64> {
+        // SAFETY: the moves lie behind the counts, MOVES_REMEMBERED of them, aligned because MOVES is; any bytes are valid numbers.
+        let places = unsafe {
+            let first = self.memory.base().add(MOVES).cast::<AtomicU64>();
+            std::slice::from_raw_parts(first, MOVES_REMEMBERED as usize)
+        };
+        Ring { version: &self.header().namespace.0, places }
     }
 
     /// The directories that moved after the namespace had the version `after` and until it had `until`. `None`: so many that
     /// it is not known any more.
     pub fn moves(&self, after: u64, until: u64) -> Option<Vec<Ino>> {
-        if until.checked_sub(after)? >= MOVES_REMEMBERED {
-            return None;
-        }
-        let moved = (after + 1..=until).map(|v| Ino(self.moved_at(v).load(Ordering::SeqCst))).collect();
-        // The place of a move is written again before the version that needs it is shown.
-        (self.namespace() - after < MOVES_REMEMBERED).then_some(moved)
+        Some(self.ring().between(after, until)?.into_iter().map(Ino).collect())
     }
 
     /// Whether the page speaks for its server.
@@ -198,6 +199,15 @@ mod tests {
         (1003..1003 + MOVES_REMEMBERED).for_each(|version| server.moved(Ino(version), version));
         assert_eq!(reader.moves(1000, 1002), None, "their places were written again");
         assert_eq!(reader.moves(reader.namespace() - 1, reader.namespace()).map(|m| m.len()), Some(1));
+    }
+
+    #[test]
+    fn a_version_that_something_has_written_over_the_page_names_no_moves() {
+        let (server, reader) = pair();
+        server.moved(Ino(7), u64::MAX);
+        assert_eq!(reader.moves(u64::MAX, reader.namespace()), Some(Vec::new()));
+        server.header().namespace.0.store(3, Ordering::SeqCst);
+        assert_eq!(reader.moves(5, 6), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! - [`vfs`]: decides for each path and each descriptor between the mount and the kernel, and keeps the
 //!   little that belongs to the process: what its descriptors are, its working directory, its umask.
 //! - [`catch`]: an option: what libc does inside itself comes here, too.
+//! - [`boundary`]: keeps panics from getting out.
 //! - [`raw`]: system calls, errno, and the message on stderr.
 //!
 //! Rules for all of it: nothing is done when no deployment is configured but one look at a flag; a descriptor
@@ -19,6 +20,7 @@ mod macros;
 #[macro_use]
 mod real;
 
+mod boundary;
 mod catch;
 mod faces;
 mod raw;
@@ -27,6 +29,11 @@ mod vfs;
 /// Runs when the library is loaded, before other libraries begin (`-z initfirst`): completes the standard
 /// streams, decides whether a deployment is configured, and gives it those that lie in the mount.
 extern "C" fn begin(_argc: libc::c_int, _argv: *const *const libc::c_char, envp: *const *const libc::c_char) {
+    vfs::state::quiet_panics();
+    let _ = boundary::attempt(|| start(envp));
+}
+
+fn start(envp: *const *const libc::c_char) {
     real::find_all();
     faces::stdio::begin();
     // SAFETY: the environment that the kernel made; nothing else of the program runs yet.
@@ -42,8 +49,10 @@ extern "C" fn begin(_argc: libc::c_int, _argv: *const *const libc::c_char, envp:
 
 /// Runs when the process ends by `exit`; `_exit` has a face.
 extern "C" fn end() {
-    vfs::fds::leave(faces::stdio::flush_ours);
-    vfs::state::tell_closes();
+    let _ = boundary::attempt(|| {
+        vfs::fds::leave(faces::stdio::flush_ours);
+        vfs::state::tell_closes();
+    });
 }
 
 #[cfg(not(test))]

@@ -19,6 +19,8 @@ pub mod auth;
 pub mod codec;
 pub mod control;
 pub mod data;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzzing;
 pub mod header;
 pub mod meta;
 pub mod node;
@@ -66,6 +68,8 @@ pub enum Reply {
     Agent(agent::AgentReply),
     /// Answer to a [`Request::Control`].
     Control(control::ControlReply),
+    /// Answer to a [`Request::Meta`] that has changed its shard in one step, or sets attributes of a file that is being written.
+    Changed(meta::Change, meta::MetaReply),
 }
 
 #[cfg(test)]

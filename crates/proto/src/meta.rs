@@ -476,6 +476,18 @@ pub struct Looked {
     pub listing: Option<(Vec<DirEntry>, bool)>,
 }
 
+/// What a request did besides what its reply says: so that its sender need not ask what follows from it.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+pub struct Change {
+    /// The count of the request's shard after the change (see the version page of `bivouac-node`); the one before is the count
+    /// before it, and nothing else was changed between the two. 0: that is not told.
+    pub count: u64,
+    /// The time that the change has in the inodes concerned.
+    pub time: Time,
+    /// The file is in blocks, and only this description can have written to it what is not in the size of the reply.
+    pub writer: Option<OpenId>,
+}
+
 /// Replies to [`MetaRequest`]s.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub enum MetaReply {

@@ -201,3 +201,48 @@ proptest! {
         decode_all(&bytes);
     }
 }
+
+#[global_allocator]
+static ALLOCATOR: bivouac_testing::fuzz::Counting = bivouac_testing::fuzz::Counting;
+
+#[test]
+fn whatever_a_peer_sends_is_decoded_or_refused() {
+    let header = crate::Header::from_bytes(&[0; crate::header::HEADER_LEN]).map(|header| header.to_bytes());
+    let header = header.unwrap_or([0; crate::header::HEADER_LEN]);
+    let mut bodies: Vec<Vec<u8>> = samples::requests().iter().map(encoded).collect();
+    bodies.extend(samples::replies().iter().map(encoded));
+    bodies.extend(samples::refusals().iter().map(encoded));
+    bodies.extend(samples::hellos().iter().map(encoded));
+    let messages: Vec<_> = bodies.iter().map(|body| [&header[..], body].concat()).collect();
+    // A body may take this many times its own length: an empty string takes 24 bytes, and is encoded in one.
+    bivouac_testing::fuzz::run("messages", &messages, 16 << 20, crate::fuzzing::messages);
+}
+
+#[test]
+fn whatever_is_taken_for_a_map_is_refused_or_can_be_used() {
+    let sound = |servers: u16| {
+        let mut map = samples::map();
+        let (server, node) = (map.servers[0].clone(), map.nodes[0].clone());
+        map.servers = (0..servers)
+            .map(|id| {
+                let mut s = server.clone();
+                s.id = bivouac_layout::ServerId(id);
+                s.node = node.id;
+                s
+            })
+            .collect();
+        map.nodes = vec![node.clone()];
+        map.copies = 1;
+        map.block_size = 1 << 20;
+        map.width = 0;
+        map.first = bivouac_layout::First::Hashed;
+        map.shards = (0..bivouac_layout::SHARDS).map(|s| bivouac_layout::ServerId(s % servers)).collect();
+        map.generations = vec![bivouac_layout::map::Generation {
+            servers: (0..servers).map(bivouac_layout::ServerId).collect(),
+        }];
+        assert_eq!(map.check(), Ok(()));
+        encoded(&*map)
+    };
+    let samples = [sound(1), sound(5), encoded(&*samples::map())];
+    bivouac_testing::fuzz::run("map", &samples, 16 << 20, crate::fuzzing::map);
+}

@@ -12,7 +12,7 @@ use common::*;
 use std::io::{IoSlice, IoSliceMut, Read, Seek, SeekFrom};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[test]
 fn request_and_answer_pass_on_both_kinds_of_sockets() {
@@ -234,10 +234,9 @@ fn silence_ends_a_call_and_breaks_the_connection() {
     for address in server.local_addrs() {
         let mut connection = connect(address);
         connection.set_silence(Duration::from_millis(100)).unwrap();
-        let begun = Instant::now();
+        // Longer than the silence: had it waited for that, there would be an answer.
         let result = call(&mut connection, &encoded(DataRequest::Extent { ino: Ino(400) }), &[], &mut []);
         assert_eq!(result, Err(TransportError::TimedOut));
-        assert!(begun.elapsed() < Duration::from_millis(350), "{:?}", begun.elapsed());
         assert!(connection.is_broken());
     }
 }

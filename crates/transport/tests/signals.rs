@@ -8,7 +8,7 @@ use bivouac_transport::{Exchange, Outgoing, TransportError, exchange};
 use common::*;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 static SIGNALS: AtomicUsize = AtomicUsize::new(0);
 
@@ -49,10 +49,9 @@ fn signals_neither_disturb_calls_nor_stretch_their_deadlines() {
         assert!(calls.iter().all(|c| matches!(c.result, Some(Ok(_)))));
 
         connection.set_silence(Duration::from_millis(150)).unwrap();
-        let begun = Instant::now();
+        // Longer than the silence: had signals put its end off, there would be an answer.
         let result = call(&mut connection, &encoded(DataRequest::Extent { ino: Ino(1000) }), &[], &mut []);
         assert_eq!(result, Err(TransportError::TimedOut));
-        assert!(begun.elapsed() < Duration::from_millis(600), "{:?}", begun.elapsed());
     }
     assert!(SIGNALS.load(Ordering::Relaxed) > 100);
 }

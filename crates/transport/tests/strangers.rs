@@ -124,8 +124,7 @@ print(end == b'' and time.time() - begun < 3)";
 
 #[test]
 fn a_process_of_another_user_is_shut_out_of_the_nodes_sockets() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: only root can be another user");
+    if bivouac_testing::skipped_without_root("being another user") {
         return;
     }
     let _alone = alone();

@@ -91,6 +91,7 @@ pub enum Call {
     ReadlinkSlot { slot: u8 },
     Unlink { path: String },
     Mkdir { path: String, mode: u32 },
+    Mknod { path: String, mode: u32 },
     Rmdir { path: String },
     List { target: Target },
     SetXattr { target: Target, name: String, value: Vec<u8>, flags: i32 },

@@ -200,6 +200,7 @@ impl Library {
             }
             Call::Unlink { path } => done(client.unlink(here, path.as_bytes())),
             Call::Mkdir { path, mode } => done(client.mkdir(here, path.as_bytes(), *mode)),
+            Call::Mknod { path, mode } => done(client.mknod(here, path.as_bytes(), *mode)),
             Call::Rmdir { path } => done(client.rmdir(here, path.as_bytes())),
             Call::List { target } => match target {
                 Target::Slot(slot) => {

@@ -16,6 +16,8 @@ pub fn programs(clients: usize, longest: usize) -> impl Strategy<Value = Program
         7 => prop::collection::vec((0..clients, call()), 1..=longest),
         1 => quarrels(clients, longest),
         1 => moves(clients, longest),
+        1 => lengths(clients, longest),
+        1 => privileges(clients, longest),
     ];
     (0..4u8, calls).prop_map(move |(begin, calls)| {
         let first = (begin == 0).then(|| sticky.clone());
@@ -213,6 +215,86 @@ fn moves(clients: usize, longest: usize) -> impl Strategy<Value = Program> {
     let open = (0, Call::Chmod { target: Target::Path(".".to_owned()), mode: 0o777 });
     prop::collection::vec((0..clients, call), 1..=longest)
         .prop_map(move |calls| std::iter::once(open.clone()).chain(begin.clone()).chain(calls).collect())
+}
+
+/// One file that all clients open, truncate by path and by descriptor, write to and close, in every order.
+fn lengths(clients: usize, longest: usize) -> impl Strategy<Value = Program> {
+    let path = || "a".to_owned();
+    let access = select(vec![
+        libc::O_RDWR,
+        libc::O_RDWR,
+        libc::O_WRONLY,
+        libc::O_RDONLY,
+        libc::O_RDWR | libc::O_TRUNC,
+        libc::O_WRONLY | libc::O_APPEND,
+    ]);
+    let open =
+        |flags: i32| Call::Open { slot: 0, path: "a".to_owned(), flags: flags | libc::O_CREAT, mode: 0o666 };
+    let slots = || 0..2u8;
+    let call = prop_oneof![
+        6 => access.prop_map(open),
+        6 => slots().prop_map(|slot| Call::Close { slot }),
+        4 => size().prop_map(move |size| Call::Truncate { target: Target::Path(path()), size: size as i64 }),
+        4 => (slots(), size()).prop_map(|(slot, size)| Call::Truncate { target: Target::Slot(slot), size: size as i64 }),
+        3 => (slots(), size(), length(), any::<u8>())
+            .prop_map(|(slot, offset, len, seed)| Call::Pwrite { slot, offset, len, seed }),
+        2 => (slots(), length(), any::<u8>()).prop_map(|(slot, len, seed)| Call::Write { slot, len, seed }),
+        3 => Just(Call::Stat { target: Target::Path("a".to_owned()) }),
+        4 => slots().prop_map(|slot| Call::Stat { target: Target::Slot(slot) }),
+        2 => (slots(), size(), length()).prop_map(|(slot, offset, len)| Call::Pread { slot, offset, len }),
+        1 => slots().prop_map(|slot| Call::Seek { slot, offset: 0, whence: libc::SEEK_END }),
+        1 => slots().prop_map(|slot| Call::Sync { slot }),
+    ];
+    let all = (0, Call::Chmod { target: Target::Path(".".to_owned()), mode: 0o777 });
+    let may = (0, Call::Chmod { target: Target::Path("a".to_owned()), mode: 0o666 });
+    let begin = [all, (0, open(libc::O_RDWR)), may];
+    prop::collection::vec((0..clients, call), 1..=longest)
+        .prop_map(move |calls| begin.iter().cloned().chain(calls).collect())
+}
+
+/// Files, pipes and sockets that get set-user-ID and set-group-ID bits, and lose them.
+fn privileges(clients: usize, longest: usize) -> impl Strategy<Value = Program> {
+    let file = || select(vec!["a", "b"]).prop_map(str::to_owned);
+    let any_path = || select(vec!["a", "b", "p", "s"]).prop_map(str::to_owned);
+    let mode = select(vec![0o6777, 0o6666, 0o4755, 0o2755, 0o2745, 0o2666, 0o6770, 0o666, 0o777]);
+    let special = |path: &str, kind: u32| Call::Mknod { path: path.to_owned(), mode: kind | 0o666 };
+    let open =
+        |path: String, flags: i32| Call::Open { slot: 0, path, flags: flags | libc::O_CREAT, mode: 0o666 };
+    let allocate = select(vec![
+        0,
+        libc::FALLOC_FL_KEEP_SIZE,
+        libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE,
+        libc::FALLOC_FL_ZERO_RANGE,
+    ]);
+    let call = prop_oneof![
+        4 => (file(), select(vec![libc::O_RDWR, libc::O_RDWR, libc::O_WRONLY | libc::O_APPEND, libc::O_RDWR | libc::O_TRUNC]))
+            .prop_map(move |(path, flags)| open(path, flags)),
+        3 => slot().prop_map(|slot| Call::Close { slot }),
+        8 => (any_path(), mode).prop_map(|(path, mode)| Call::Chmod { target: Target::Path(path), mode }),
+        4 => (any_path(), somebody(), somebody(), any::<bool>()).prop_map(|(path, uid, gid, follow)| {
+            let target = if follow { Target::Path(path) } else { Target::Link(path) };
+            Call::Chown { target, uid, gid }
+        }),
+        1 => (slot(), somebody(), somebody())
+            .prop_map(|(slot, uid, gid)| Call::Chown { target: Target::Slot(slot), uid, gid }),
+        2 => (any_path(), size()).prop_map(|(path, size)| Call::Truncate { target: Target::Path(path), size: size as i64 }),
+        2 => (slot(), size()).prop_map(|(slot, size)| Call::Truncate { target: Target::Slot(slot), size: size as i64 }),
+        4 => (slot(), size(), length(), any::<u8>())
+            .prop_map(|(slot, offset, len, seed)| Call::Pwrite { slot, offset, len, seed }),
+        2 => (slot(), length(), any::<u8>()).prop_map(|(slot, len, seed)| Call::Write { slot, len, seed }),
+        3 => (slot(), allocate, 0..40_000i64, 1..40_000i64)
+            .prop_map(|(slot, mode, offset, len)| Call::Allocate { slot, mode, offset, len }),
+        8 => any_path().prop_map(|path| Call::Stat { target: Target::Path(path) }),
+        3 => slot().prop_map(|slot| Call::Stat { target: Target::Slot(slot) }),
+        1 => Just(special("p", libc::S_IFIFO)),
+        1 => Just(special("s", libc::S_IFSOCK)),
+        1 => any_path().prop_map(|path| Call::Unlink { path }),
+        1 => Just(Call::List { target: Target::Path(".".to_owned()) }),
+    ];
+    let all = (0, Call::Chmod { target: Target::Path(".".to_owned()), mode: 0o777 });
+    let begin = [all, (0, special("p", libc::S_IFIFO)), (0, special("s", libc::S_IFSOCK))];
+    prop::collection::vec((0..clients, call), 1..=longest)
+        .prop_map(move |calls| begin.iter().cloned().chain(calls).collect())
 }
 
 fn xattr() -> impl Strategy<Value = String> {

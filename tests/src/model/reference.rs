@@ -50,6 +50,8 @@ pub struct Rules {
 }
 
 struct Description {
+    /// When it was opened, as the reference counts.
+    number: u64,
     node: u64,
     flags: i32,
     offset: u64,
@@ -261,7 +263,7 @@ impl Reference {
             return expected;
         }
         self.tree.caller = self.users[client];
-        if self.depends_on_an_old_look(client, call) {
+        if self.depends_on_an_old_look(client, call) || self.may_leave_set_id_bits(client, call) {
             return None;
         }
         if let Some(expected) = self.through_a_path(client, call) {
@@ -297,9 +299,7 @@ impl Reference {
                 if !self.tree.owns(node) {
                     return Err(libc::EPERM);
                 }
-                let node = self.tree.node_mut(node);
-                (node.mode, node.rights_changed) = (*mode, true);
-                done()
+                self.chmod(node, *mode)
             }),
             Call::Chown { target, uid, gid } => {
                 self.target(client, target).and_then(|node| self.chown(node, *uid, *gid))
@@ -329,6 +329,7 @@ impl Reference {
             },
             Call::Unlink { path } => self.unlink(path),
             Call::Mkdir { path, mode } => self.mkdir(path, *mode),
+            Call::Mknod { path, mode } => self.mknod(path, *mode),
             Call::Rmdir { path } => self.rmdir(path),
             Call::List { target } => self.target(client, target).and_then(|node| self.list(node, target)),
             Call::SetXattr { target, name, value, flags } => {
@@ -422,6 +423,7 @@ impl Reference {
                 (libc::DT_DIR, self.rules.directory_sizes.then_some(entries.len() as u64))
             }
             Kind::Symlink(target) => (libc::DT_LNK, Some(target.len() as u64)),
+            Kind::Special(kind) => (*kind, Some(0)),
         };
         let time = |time: Time, seen: i64| match time {
             Time::Any => true,
@@ -494,6 +496,7 @@ impl Reference {
             Kind::File(_) => libc::DT_REG,
             Kind::Directory(..) => libc::DT_DIR,
             Kind::Symlink(_) => libc::DT_LNK,
+            Kind::Special(kind) => kind,
         };
         Ok(Expected::Exactly(Answer::Names(
             entries.iter().map(|(name, node)| (name.clone(), kind(node))).collect(),

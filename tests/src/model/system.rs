@@ -197,6 +197,7 @@ impl System {
             Call::ReadlinkSlot { slot } => relative::readlink(self.fd(*slot)?, ""),
             Call::Unlink { path } => done(unsafe { libc::unlink(text(path).as_ptr()) }),
             Call::Mkdir { path, mode } => done(unsafe { libc::mkdir(text(path).as_ptr(), *mode) }),
+            Call::Mknod { path, mode } => done(unsafe { libc::mknod(text(path).as_ptr(), *mode, 0) }),
             Call::Rmdir { path } => done(unsafe { libc::rmdir(text(path).as_ptr()) }),
             Call::List { target } => self.list(target),
             Call::SetXattr { target, name, value, flags } => {

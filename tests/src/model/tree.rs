@@ -38,6 +38,8 @@ pub enum Kind {
     Directory(BTreeMap<Vec<u8>, u64>, u64),
     /// A symbolic link.
     Symlink(Vec<u8>),
+    /// A named pipe or a socket, as directory entries name it (DT_FIFO, DT_SOCK).
+    Special(u8),
 }
 
 /// An inode.
@@ -49,6 +51,8 @@ pub struct Node {
     pub owner: (u32, u32),
     /// It has had another owner, or another mode.
     pub rights_changed: bool,
+    /// When it was last given set-id bits, as the reference counts.
+    pub set_id: u64,
     pub links: u64,
     pub atime: Time,
     pub mtime: Time,
@@ -100,6 +104,7 @@ impl Tree {
             mode,
             owner: self.caller,
             rights_changed: false,
+            set_id: 0,
             links,
             atime: Time::Fresh,
             mtime: Time::Fresh,
@@ -153,6 +158,24 @@ impl Tree {
     /// Whether the caller owns an inode, or is root.
     pub fn owns(&self, number: u64) -> bool {
         self.caller.0 == 0 || self.caller.0 == self.node(number).owner.0
+    }
+
+    /// Whether the caller is in an inode's group, or is root.
+    pub fn is_of_group(&self, number: u64) -> bool {
+        self.caller.0 == 0 || self.caller.1 == self.node(number).owner.1
+    }
+
+    /// Whether a change by the caller that takes set-user-ID off a file takes set-group-ID off, too.
+    pub fn drops_group_bit(&self, number: u64) -> bool {
+        self.node(number).mode & libc::S_IXGRP != 0 || !self.is_of_group(number)
+    }
+
+    /// The caller has changed what is in a file: unless he is root, it has no set-id bits any more.
+    pub fn content_changes(&mut self, number: u64) {
+        if self.caller.0 != 0 {
+            let group = if self.drops_group_bit(number) { libc::S_ISGID } else { 0 };
+            self.node_mut(number).mode &= !(libc::S_ISUID | group);
+        }
     }
 
     /// EACCES unless the caller has these rights.
@@ -227,7 +250,7 @@ impl Tree {
                     let found = self.look(dir, &name)?.ok_or(libc::ENOENT)?;
                     match &self.node(found).kind {
                         Kind::Directory(..) => dir = found,
-                        Kind::File(_) => return Err(libc::ENOTDIR),
+                        Kind::File(_) | Kind::Special(_) => return Err(libc::ENOTDIR),
                         Kind::Symlink(target) => {
                             count(links)?;
                             for component in split(target).into_iter().rev() {

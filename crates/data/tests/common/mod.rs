@@ -14,6 +14,9 @@ pub const DEPLOYMENT: u64 = 0xb170;
 /// A directory on disk and one in memory (where there is `/dev/shm`).
 pub fn places() -> Vec<TempDir> {
     let memory = tempfile::tempdir_in("/dev/shm").ok();
+    if memory.is_none() {
+        bivouac_testing::skip_part("there is no /dev/shm that can be written");
+    }
     std::iter::once(tempfile::tempdir().unwrap()).chain(memory).collect()
 }
 
@@ -61,7 +64,7 @@ impl Mount {
         image.as_file().set_len(mib << 20).unwrap();
         let made = Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).arg(image.path()).output();
         if !made.as_ref().is_ok_and(|made| made.status.success()) {
-            eprintln!("skipped: mkfs.ext4 failed: {made:?}");
+            bivouac_testing::skip(&format!("mkfs.ext4 failed: {made:?}"));
             return None;
         }
         mount(Command::new("mount").args(["-o", "loop"]).arg(image.path()), dir, "ext4")
@@ -78,7 +81,7 @@ fn mount(command: &mut Command, dir: TempDir, kind: &'static str) -> Option<Moun
     if done.as_ref().is_ok_and(|done| done.status.success()) {
         return Some(Mount { dir, kind });
     }
-    eprintln!("skipped: cannot mount {kind}: {done:?}");
+    bivouac_testing::skip(&format!("mounting {kind} failed: {done:?}"));
     None
 }
 

@@ -72,7 +72,8 @@ impl Client {
         request: &MetaRequest<'_>,
         payload: &[u8],
     ) -> Result<(Reply, Vec<u8>), Failure> {
-        let caller = Caller { credentials: self.who.clone(), node: self.node, id, shard };
+        let caller =
+            Caller { credentials: self.who.clone(), node: self.node, id, shard, change: Default::default() };
         let mut out = Vec::new();
         let reply = self.inner.serve(server, |store| store.meta(&caller, request, payload, &mut out))?;
         let mut encoded = Vec::new();

@@ -51,6 +51,15 @@ pub(crate) fn node() -> Node {
 }
 
 #[test]
+fn without_anchors_nothing_can_be_opened_and_nothing_is_said_to_be_missing() {
+    let node = node();
+    let id = node.table.allocate().unwrap();
+    std::fs::remove_dir_all(node.dir.path().join("anchors")).unwrap();
+    let Err(error) = node.table.blank(id, true) else { panic!("there is no anchor") };
+    assert_eq!(error.raw_errno(), libc::EIO);
+}
+
+#[test]
 fn a_placeholder_that_was_not_filled_in_holds_nothing() {
     let node = node();
     let id = node.table.allocate().unwrap();

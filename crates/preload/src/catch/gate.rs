@@ -8,6 +8,7 @@
 
 use super::patch::{Failed, Record};
 use super::{LOOKED_AT_BIT, door};
+use crate::boundary;
 use crate::vfs::fds;
 use std::arch::global_asm;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -106,7 +107,9 @@ unsafe extern "C-unwind" fn ask(frame: *mut Frame) {
     let frame = unsafe { &mut *frame };
     let args = [frame.rdi, frame.rsi, frame.rdx, frame.r10, frame.r8, frame.r9];
     // SAFETY: the arguments that libc would make the call with.
-    if let Some(result) = unsafe { door::answer(frame.rax, args) } {
+    let asked = || unsafe { door::answer(frame.rax, args) };
+    let answer = boundary::attempt(asked).unwrap_or(Some(Err(crate::vfs::Errno::IO)));
+    if let Some(result) = answer {
         frame.rax = match result {
             Ok(value) => value,
             Err(errno) => usize::from(errno.0).wrapping_neg(),

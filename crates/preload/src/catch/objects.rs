@@ -33,35 +33,37 @@ pub fn of_libc() -> Vec<Object> {
     found
 }
 
-unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a description that is valid for the call, and `of_libc` its list. Segments stay loaded: libc
-    // is never unloaded, and what is loadable and readable is mapped to its full length in the file.
-    unsafe {
-        let (info, found) = (&*info, &mut *data.cast::<Vec<Object>>());
-        if info.dlpi_name.is_null() || !is_of_libc(CStr::from_ptr(info.dlpi_name).to_bytes()) {
-            return 0;
-        }
-        let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
-        let base = info.dlpi_addr as usize;
-        let (mut code, mut table, mut image) = (None, None, Image::default());
-        for header in headers {
-            let start = base + header.p_vaddr as usize;
-            match header.p_type {
-                libc::PT_LOAD if header.p_flags & libc::PF_R != 0 && header.p_flags & libc::PF_W == 0 => {
-                    let len = header.p_filesz as usize;
-                    image.add(start, std::slice::from_raw_parts(start as *const u8, len));
-                    if header.p_flags & libc::PF_X != 0 {
-                        code = Some(start..start + len);
-                    }
-                }
-                libc::PT_GNU_EH_FRAME => table = Some(start),
-                _ => {}
+callbacks! {
+    fn look(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int, else (-1) {
+        // SAFETY: the loader passes a description that is valid for the call, and `of_libc` its list. Segments stay loaded: libc
+        // is never unloaded, and what is loadable and readable is mapped to its full length in the file.
+        unsafe {
+            let (info, found) = (&*info, &mut *data.cast::<Vec<Object>>());
+            if info.dlpi_name.is_null() || !is_of_libc(CStr::from_ptr(info.dlpi_name).to_bytes()) {
+                return 0;
             }
+            let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+            let base = info.dlpi_addr as usize;
+            let (mut code, mut table, mut image) = (None, None, Image::default());
+            for header in headers {
+                let start = base + header.p_vaddr as usize;
+                match header.p_type {
+                    libc::PT_LOAD if header.p_flags & libc::PF_R != 0 && header.p_flags & libc::PF_W == 0 => {
+                        let len = header.p_filesz as usize;
+                        image.add(start, std::slice::from_raw_parts(start as *const u8, len));
+                        if header.p_flags & libc::PF_X != 0 {
+                            code = Some(start..start + len);
+                        }
+                    }
+                    libc::PT_GNU_EH_FRAME => table = Some(start),
+                    _ => {}
+                }
+            }
+            if let (Some(code), Some(table)) = (code, table) {
+                found.push(Object { image, code, table });
+            }
+            0
         }
-        if let (Some(code), Some(table)) = (code, table) {
-            found.push(Object { image, code, table });
-        }
-        0
     }
 }
 

@@ -256,7 +256,7 @@ faces! {
     }
 
     /// The next entry, into memory of the caller's.
-    fn readdir_r(dir: *mut DIR, entry: *mut dirent, out: *mut *mut dirent) -> c_int {
+    fn readdir_r(dir: *mut DIR, entry: *mut dirent, out: *mut *mut dirent) -> c_int, else (libc::EIO) {
         let Some(stream) = ours(dir) else { return real_readdir_r(dir, entry, out) };
         let mut state = stream.state();
         match stream.advance(&mut state) {
@@ -279,7 +279,7 @@ faces! {
     }
 
     /// The same as [`readdir_r`].
-    fn readdir64_r(dir: *mut DIR, entry: *mut dirent, out: *mut *mut dirent) -> c_int {
+    fn readdir64_r(dir: *mut DIR, entry: *mut dirent, out: *mut *mut dirent) -> c_int, else (libc::EIO) {
         readdir_r(dir, entry, out)
     }
 

@@ -212,30 +212,32 @@ faces! {
     }
 }
 
-unsafe extern "C" fn execute_list(path: *const c_char, first: *const c_char, list: *mut VaList) -> c_int {
-    // SAFETY: the arguments of `execl`.
-    unsafe { lend(collect(first, list), |arguments| execve(path, arguments.as_ptr(), environ)) }
-}
+callbacks! {
+    fn execute_list(path: *const c_char, first: *const c_char, list: *mut VaList) -> c_int {
+        // SAFETY: the arguments of `execl`.
+        unsafe { lend(collect(first, list), |arguments| execve(path, arguments.as_ptr(), environ)) }
+    }
 
-unsafe extern "C" fn execute_list_searched(
-    file: *const c_char,
-    first: *const c_char,
-    list: *mut VaList,
-) -> c_int {
-    // SAFETY: the arguments of `execlp`.
-    unsafe { lend(collect(first, list), |arguments| execvpe(file, arguments.as_ptr(), environ)) }
-}
+    fn execute_list_searched(
+        file: *const c_char,
+        first: *const c_char,
+        list: *mut VaList,
+    ) -> c_int {
+        // SAFETY: the arguments of `execlp`.
+        unsafe { lend(collect(first, list), |arguments| execvpe(file, arguments.as_ptr(), environ)) }
+    }
 
-unsafe extern "C" fn execute_list_environment(
-    path: *const c_char,
-    first: *const c_char,
-    list: *mut VaList,
-) -> c_int {
-    // SAFETY: the arguments of `execle`: the environment follows the null.
-    unsafe {
-        let arguments = collect(first, list);
-        let envp = next_pointer(list) as Strings;
-        lend(arguments, |arguments| execve(path, arguments.as_ptr(), envp))
+    fn execute_list_environment(
+        path: *const c_char,
+        first: *const c_char,
+        list: *mut VaList,
+    ) -> c_int {
+        // SAFETY: the arguments of `execle`: the environment follows the null.
+        unsafe {
+            let arguments = collect(first, list);
+            let envp = next_pointer(list) as Strings;
+            lend(arguments, |arguments| execve(path, arguments.as_ptr(), envp))
+        }
     }
 }
 

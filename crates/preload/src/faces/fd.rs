@@ -160,7 +160,7 @@ faces! {
             Err(errno) => { raw::set_errno(errno); 0 }
         }
     }
-    fn ttyname_r(fd: c_int, buffer: *mut c_char, size: usize) -> c_int {
+    fn ttyname_r(fd: c_int, buffer: *mut c_char, size: usize) -> c_int, else (libc::EIO) {
         if !fds::is_foreign(fd) && vfs::is_ours(fd) {
             return libc::ENOTTY;
         }
@@ -181,10 +181,10 @@ faces! {
     fn ftruncate64(fd: c_int, size: i64) -> c_int { result(vfs::ftruncate(fd, size)) }
     fn fallocate(fd: c_int, mode: c_int, offset: i64, len: i64) -> c_int { allocate_storage(fd, mode, offset, len) }
     fn fallocate64(fd: c_int, mode: c_int, offset: i64, len: i64) -> c_int { allocate_storage(fd, mode, offset, len) }
-    fn posix_fallocate(fd: c_int, offset: i64, len: i64) -> c_int { allocate(fd, offset, len) }
-    fn posix_fallocate64(fd: c_int, offset: i64, len: i64) -> c_int { allocate(fd, offset, len) }
-    fn posix_fadvise(fd: c_int, offset: i64, len: i64, advice: c_int) -> c_int { advise(fd, offset, len, advice) }
-    fn posix_fadvise64(fd: c_int, offset: i64, len: i64, advice: c_int) -> c_int { advise(fd, offset, len, advice) }
+    fn posix_fallocate(fd: c_int, offset: i64, len: i64) -> c_int, else (libc::EIO) { allocate(fd, offset, len) }
+    fn posix_fallocate64(fd: c_int, offset: i64, len: i64) -> c_int, else (libc::EIO) { allocate(fd, offset, len) }
+    fn posix_fadvise(fd: c_int, offset: i64, len: i64, advice: c_int) -> c_int, else (libc::EIO) { advise(fd, offset, len, advice) }
+    fn posix_fadvise64(fd: c_int, offset: i64, len: i64, advice: c_int) -> c_int, else (libc::EIO) { advise(fd, offset, len, advice) }
     fn readahead(fd: c_int, offset: i64, count: usize) -> isize {
         if vfs::beside::is_in_mount(fd) {
             return 0;
@@ -196,7 +196,7 @@ faces! {
     }
     fn sync_file_range(fd: c_int, offset: i64, len: i64, flags: c_uint) -> c_int {
         let real = || real_sync_file_range(fd, offset, len, flags);
-        blocking(fd, real, |file| state::guarded(|| file.sync()))
+        blocking(fd, real, |file| state::apart(|| file.sync()))
     }
     fn fsync(fd: c_int) -> c_int { sync(fd, false) }
     fn fdatasync(fd: c_int) -> c_int { sync(fd, true) }

@@ -20,6 +20,7 @@ pub mod needed;
 
 use super::exec::program;
 use super::real::{handles, restore_errno, saved_errno, text};
+use crate::boundary;
 use crate::vfs::{self, Errno};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Mutex, PoisonError};
@@ -138,9 +139,7 @@ fn load_needed(copy: &Copy, done: &mut Vec<CString>) {
     }
 }
 
-/// The name to give to the loader for the name that the program gave. On any failure that is the same: the loader will
-/// say what is wrong with it.
-unsafe extern "C" fn exchange(name: *const c_char, needs: bool) -> *const c_char {
+fn exchanged(name: *const c_char, needs: bool) -> *const c_char {
     if !vfs::active() {
         return name;
     }
@@ -163,12 +162,20 @@ unsafe extern "C" fn exchange(name: *const c_char, needs: bool) -> *const c_char
     found.map_or(name, |copy| copy.name.as_ptr())
 }
 
-unsafe extern "C" fn loader_open() -> *mut c_void {
-    DLOPEN.address()
-}
+callbacks! {
+    /// The name to give to the loader for the name that the program gave. On any failure that is the same: the loader will
+    /// say what is wrong with it.
+    fn exchange(name: *const c_char, needs: bool) -> *const c_char {
+        boundary::attempt(|| exchanged(name, needs)).unwrap_or(name)
+    }
 
-unsafe extern "C" fn loader_open_in() -> *mut c_void {
-    DLMOPEN.address()
+    fn loader_open() -> *mut c_void {
+        DLOPEN.address()
+    }
+
+    fn loader_open_in() -> *mut c_void {
+        DLMOPEN.address()
+    }
 }
 
 /// Loads a library.
@@ -244,7 +251,7 @@ real! {
 
 faces! {
     /// What library an address is in.
-    fn dladdr(address: *const c_void, info: *mut libc::Dl_info) -> c_int {
+    fn dladdr(address: *const c_void, info: *mut libc::Dl_info) -> c_int, else (0) {
         let code = real_dladdr(address, info);
         if code != 0 && vfs::active() && let Ok(name) = text((*info).dli_fname) {
             let copies = COPIES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -15,10 +15,10 @@ fn mapped(wanted: Wanted, fd: c_int, offset: i64) -> *mut c_void {
 }
 
 faces! {
-    fn mmap(address: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
+    fn mmap(address: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void, else (libc::MAP_FAILED) {
         mapped(Wanted { address: address as usize, len, protection, flags }, fd, offset)
     }
-    fn mmap64(address: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
+    fn mmap64(address: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void, else (libc::MAP_FAILED) {
         mapped(Wanted { address: address as usize, len, protection, flags }, fd, offset)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::real::handles;
 use super::{path, with_path};
+use crate::boundary;
 use crate::raw::{self, result};
 use crate::vfs::{self, Errno};
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
@@ -81,8 +82,11 @@ fn limit(name: c_int) -> Result<c_long, Errno> {
 
 /// The end of the process.
 fn leave(status: c_int) {
-    vfs::fds::leave(|| ());
-    vfs::state::tell_closes();
+    // It ends in any case.
+    let _ = boundary::attempt(|| {
+        vfs::fds::leave(|| ());
+        vfs::state::tell_closes();
+    });
     loop {
         let _ = sys!(SYS_exit_group, status);
     }

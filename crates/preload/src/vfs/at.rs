@@ -90,7 +90,7 @@ pub(super) fn turns<T>(
                 (Ino::ROOT, &walked[..])
             }
         };
-        match state::guarded(|| inside(state::client()?, start, rest)) {
+        match state::apart(|| inside(state::client()?, start, rest)) {
             Ok(done) => return Ok(done),
             Err(Fail::Errno(errno)) => return Err(errno),
             Err(Fail::Outside(path)) => outside = Some(CString::new(path).map_err(|_| Errno::INVAL)?),
@@ -145,7 +145,7 @@ pub fn settle(dirfd: i32, path: &CStr) -> Result<Settled, Errno> {
             },
         };
         let (directory, name) = split_name(&rest);
-        match state::guarded(|| state::client()?.real_path(start, directory)) {
+        match state::apart(|| state::client()?.real_path(start, directory)) {
             Err(Fail::Outside(directory)) => {
                 outside =
                     Some(CString::new([&directory[..], b"/", name].concat()).map_err(|_| Errno::INVAL)?);

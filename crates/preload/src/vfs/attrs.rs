@@ -96,7 +96,7 @@ pub fn fstat(fd: i32) -> Result<libc::stat, Errno> {
 pub unsafe fn fstat_into(fd: i32, into: *mut libc::stat) -> Result<(), Errno> {
     let kernel = || sys!(SYS_fstat, fd, into).map(|_| ());
     // SAFETY: promised by the caller.
-    fds::on(fd, kernel, |file| state::guarded(|| unsafe { put(into, to_stat(&file.attr()?)) }))
+    fds::on(fd, kernel, |file| state::apart(|| unsafe { put(into, to_stat(&file.attr()?)) }))
 }
 
 /// Refuses flags that a call does not have, as the kernel does.
@@ -152,7 +152,7 @@ fn attr_at(
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
     if let Some(file) = described(dirfd, path, flags, follow)? {
         check_flags(flags, known)?;
-        return state::guarded(|| show(&file.attr()?));
+        return state::apart(|| show(&file.attr()?));
     }
     at(dirfd, path, follow, kernel, |client, start, path| {
         check_flags(flags, known)?;
@@ -288,7 +288,7 @@ pub fn faccessat_flags(dirfd: i32, path: &CStr, mode: i32, flags: i32) -> Result
         if let Some(file) = described(dirfd, path, flags, follow)? {
             check_flags(flags, SETTING | libc::AT_EACCESS)?;
             let access = || state::client()?.access(file.ino(), b"", mode as u32, true);
-            return state::guarded(access).map_err(Fail::errno);
+            return state::apart(access).map_err(Fail::errno);
         }
     }
     let path = meant(dirfd, path, flags);
@@ -325,7 +325,7 @@ fn set_at(
         && let Some(file) = described(dirfd, path, flags, follow)?
     {
         check_flags(flags, SETTING)?;
-        return state::guarded(|| file.set_attr(set));
+        return state::apart(|| file.set_attr(set));
     }
     let path = meant(dirfd, path, flags);
     at(dirfd, path, follow, kernel, |client: &Client, start: Ino, path: &[u8]| {
@@ -343,7 +343,7 @@ fn set_at(
 fn set_on(fd: i32, set: SetAttr, kernel: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     match fds::get(fd)? {
         Some(file) if file.is_path_only() => Err(Errno::BADF),
-        Some(file) => state::guarded(|| file.set_attr(set)),
+        Some(file) => state::apart(|| file.set_attr(set)),
         None => kernel(),
     }
 }
@@ -440,7 +440,7 @@ pub fn futimens(fd: i32, times: Times) -> Result<(), Errno> {
         Some(file) if file.is_path_only() => Err(Errno::BADF),
         Some(file) => {
             let set = times_of(&times)?;
-            state::guarded(|| file.set_attr(set))
+            state::apart(|| file.set_attr(set))
         }
         None => sys!(SYS_utimensat, fd, 0, pointer(&times), 0).map(|_| ()),
     }
@@ -453,7 +453,7 @@ pub fn truncate(path: &CStr, size: i64) -> Result<(), Errno> {
     {
         let size = super::data::position(size)?;
         let truncate = || state::client()?.truncate(file.ino(), b"", size);
-        return state::guarded(truncate).map_err(Fail::errno);
+        return state::apart(truncate).map_err(Fail::errno);
     }
     at(
         libc::AT_FDCWD,
@@ -489,7 +489,7 @@ pub fn statfs<T>(
     show: impl Fn(&libc::statfs) -> T,
 ) -> Result<T, Errno> {
     if state::active() && described(libc::AT_FDCWD, path, 0, true)?.is_some() {
-        return state::guarded(figures).map(|figures| show(&figures));
+        return state::apart(figures).map(|figures| show(&figures));
     }
     at(
         libc::AT_FDCWD,
@@ -510,7 +510,7 @@ pub fn fstatfs<T>(
     show: impl Fn(&libc::statfs) -> T,
 ) -> Result<T, Errno> {
     match fds::get(fd)? {
-        Some(_) => state::guarded(figures).map(|figures| show(&figures)),
+        Some(_) => state::apart(figures).map(|figures| show(&figures)),
         None => kernel(),
     }
 }

@@ -79,7 +79,7 @@ pub fn describe(fd: i32) -> Option<Arc<Handle>> {
     let mut bytes = [0u8; Shared::LEN];
     sys!(SYS_ioctl, fd, DESCRIBE, bytes.as_mut_ptr()).ok()?;
     let flags = sys!(SYS_fcntl, fd, libc::F_GETFL).ok()? as i32;
-    let handle = state::guarded(|| state::client()?.join(Shared::from_bytes(&bytes))).ok()?;
+    let handle = state::apart(|| state::client()?.join(Shared::from_bytes(&bytes))).ok()?;
     // Appending was switched on or off in a way that nobody told us.
     ((flags ^ handle.flags()) & libc::O_APPEND == 0).then_some(handle)
 }
@@ -131,9 +131,9 @@ pub fn read(fd: i32, into: &mut [IoSliceMut<'_>], offset: Option<i64>) -> Option
     let done = match offset {
         Some(offset) => {
             let offset = u64::try_from(offset).ok()?;
-            state::guarded(|| file.pread(offset, into))
+            state::apart(|| file.pread(offset, into))
         }
-        None => at_offset(fd, count, |offset| state::guarded(|| file.pread(offset, into)))?,
+        None => at_offset(fd, count, |offset| state::apart(|| file.pread(offset, into)))?,
     };
     settled(fd, done)
 }
@@ -144,7 +144,7 @@ pub fn write(fd: i32, from: &[IoSlice<'_>], offset: Option<i64>) -> Option<Resul
     let count = from.iter().map(|buffer| buffer.len()).sum::<usize>();
     let entered = if count == 0 { None } else { file.enter() }?;
     let done = if file.flags() & libc::O_APPEND != 0 {
-        let appended = state::guarded(|| file.append_for_end(from));
+        let appended = state::apart(|| file.append_for_end(from));
         if let (Ok((end, _)), None) = (appended, offset) {
             let _ = sys!(SYS_lseek, fd, end, libc::SEEK_SET);
         }
@@ -153,9 +153,9 @@ pub fn write(fd: i32, from: &[IoSlice<'_>], offset: Option<i64>) -> Option<Resul
         match offset {
             Some(offset) => {
                 let offset = u64::try_from(offset).ok()?;
-                state::guarded(|| file.pwrite(offset, from))
+                state::apart(|| file.pwrite(offset, from))
             }
-            None => at_offset(fd, count, |offset| state::guarded(|| file.pwrite(offset, from)))?,
+            None => at_offset(fd, count, |offset| state::apart(|| file.pwrite(offset, from)))?,
         }
     };
     drop(entered);

@@ -9,6 +9,7 @@
 //! library keeps all of them until it ends.
 
 use super::{fds, state};
+use crate::boundary;
 use bivouac_layout::Ino;
 use bivouac_node::process;
 use std::ffi::{CStr, CString, c_char};
@@ -101,10 +102,8 @@ pub unsafe fn take(envp: *const *const c_char) -> Option<Vec<Ino>> {
 /// Gives up the locks on files of which the exec has closed a descriptor.
 pub fn give_up(closed: &[Ino]) {
     for ino in closed {
-        let _ = state::guarded(|| {
-            state::client()?.release_process_locks(*ino);
-            Ok::<(), bivouac_proto::Errno>(())
-        });
+        // One after the other in any case.
+        let _ = boundary::attempt(|| state::client().map(|client| client.release_process_locks(*ino)));
     }
 }
 

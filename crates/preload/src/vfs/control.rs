@@ -125,7 +125,7 @@ pub unsafe fn ioctl(fd: i32, request: u64, arg: usize) -> Result<i32, Errno> {
             if arg == 0 {
                 return Err(Errno(libc::EFAULT as u16));
             }
-            let left = state::guarded(|| left(&file))?;
+            let left = state::apart(|| left(&file))?;
             // SAFETY: promised by the caller: FIONREAD's argument points to an int.
             unsafe { *(arg as *mut i32) = i32::try_from(left).unwrap_or(i32::MAX) };
             Ok(0)

@@ -56,7 +56,7 @@ impl<'a> End<'a> {
         };
         match left(file.size_seen()) {
             0 if going_on => Ok(0),
-            0 => state::guarded(|| file.attr()).map(|attr| left(attr.size)),
+            0 => state::apart(|| file.attr()).map(|attr| left(attr.size)),
             seen => Ok(seen),
         }
     }
@@ -124,7 +124,7 @@ fn apart(from: &End<'_>, to: &End<'_>, len: usize) -> Result<usize, Errno> {
     if source.ino() != target.ino() {
         return Ok(len);
     }
-    let size = state::guarded(|| source.attr())?.size;
+    let size = state::apart(|| source.attr())?.size;
     let count = (len as u64).min(size.saturating_sub(at));
     if to_at + count > at && to_at < at + count { Err(Errno::INVAL) } else { Ok(count as usize) }
 }
@@ -215,7 +215,7 @@ pub fn refuses(fds: &[i32]) -> bool {
 
 /// Reads into several buffers; a shorthand for the faces.
 pub fn read_into(file: &Handle, buffers: &mut [IoSliceMut<'_>], offset: Option<u64>) -> Result<usize, Errno> {
-    state::guarded(|| match offset {
+    state::apart(|| match offset {
         None => file.read(buffers),
         Some(offset) => file.pread(offset, buffers),
     })
@@ -223,7 +223,7 @@ pub fn read_into(file: &Handle, buffers: &mut [IoSliceMut<'_>], offset: Option<u
 
 /// Writes from several buffers; likewise.
 pub fn write_from(file: &Handle, buffers: &[IoSlice<'_>], offset: Option<u64>) -> Result<usize, Errno> {
-    state::guarded(|| match offset {
+    state::apart(|| match offset {
         None => file.write(buffers),
         Some(offset) => file.pwrite(offset, buffers),
     })

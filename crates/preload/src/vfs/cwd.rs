@@ -164,7 +164,7 @@ fn mirrored_in<'p>(name: &[u8], path: &'p [u8]) -> Option<(Ino, &'p [u8])> {
 /// The path, behind the mount point, of what lies below a mirror: for walking links like `/proc/self/cwd`.
 pub fn mirrored_path(path: &[u8]) -> Option<Vec<u8>> {
     let (ino, rest) = mirrored(path)?;
-    let path = state::guarded(|| state::client()?.path_of(ino)).ok()?;
+    let path = state::apart(|| state::client()?.path_of(ino)).ok()?;
     let below = path.strip_prefix(state::mount())?;
     Some([below, rest].concat())
 }
@@ -231,7 +231,7 @@ pub fn kernel_directory(dirfd: i32, path: &CStr) -> Result<Option<Fd>, Errno> {
 pub fn fchdir(fd: i32) -> Result<(), Errno> {
     match fds::get(fd)? {
         Some(file) if file.starts_paths()? => {
-            enter(state::guarded(|| directory(state::client()?, file.ino(), b"").map_err(Fail::errno))?)
+            enter(state::apart(|| directory(state::client()?, file.ino(), b"").map_err(Fail::errno))?)
         }
         Some(_) => Err(Errno::NOTDIR),
         None => changing(|| sys!(SYS_fchdir, fd)),
@@ -244,7 +244,7 @@ pub fn path_inside() -> Option<Result<Vec<u8>, Errno>> {
         return None;
     }
     match current() {
-        Current::Inside(dir) => Some(state::guarded(|| state::client()?.path_of(dir))),
+        Current::Inside(dir) => Some(state::apart(|| state::client()?.path_of(dir))),
         Current::Outside => None,
     }
 }

@@ -11,7 +11,7 @@ use std::io::{IoSlice, IoSliceMut};
 /// `read(2)`.
 pub fn read(fd: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
     match fds::get(fd)? {
-        Some(file) => state::guarded(|| file.read(&mut [IoSliceMut::new(buffer)])),
+        Some(file) => state::apart(|| file.read(&mut [IoSliceMut::new(buffer)])),
         None => sys!(SYS_read, fd, buffer.as_mut_ptr(), buffer.len()),
     }
 }
@@ -19,7 +19,7 @@ pub fn read(fd: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
 /// `write(2)`.
 pub fn write(fd: i32, buffer: &[u8]) -> Result<usize, Errno> {
     let kernel = || sys!(SYS_write, fd, buffer.as_ptr(), buffer.len());
-    fds::on(fd, kernel, |file| state::guarded(|| file.write(&[IoSlice::new(buffer)])))
+    fds::on(fd, kernel, |file| state::apart(|| file.write(&[IoSlice::new(buffer)])))
 }
 
 /// `pread(2)`.
@@ -37,7 +37,7 @@ pub fn preadv(fd: i32, buffers: &mut [IoSliceMut<'_>], offset: i64) -> Result<us
     match fds::get(fd)? {
         Some(file) => {
             let offset = position(offset)?;
-            state::guarded(|| file.pread(offset, buffers))
+            state::apart(|| file.pread(offset, buffers))
         }
         None => sys!(SYS_preadv, fd, buffers.as_mut_ptr(), buffers.len(), offset, 0),
     }
@@ -48,7 +48,7 @@ pub fn pwritev(fd: i32, buffers: &[IoSlice<'_>], offset: i64) -> Result<usize, E
     let kernel = || sys!(SYS_pwritev, fd, buffers.as_ptr(), buffers.len(), offset, 0);
     fds::on(fd, kernel, |file| {
         let offset = position(offset)?;
-        state::guarded(|| file.pwrite(offset, buffers))
+        state::apart(|| file.pwrite(offset, buffers))
     })
 }
 
@@ -61,7 +61,7 @@ pub fn position(offset: i64) -> Result<u64, Errno> {
 #[inline]
 pub fn lseek(fd: i32, offset: i64, whence: i32) -> Result<i64, Errno> {
     let kernel = || sys!(SYS_lseek, fd, offset, whence).map(|offset| offset as i64);
-    fds::on(fd, kernel, |file| state::guarded(|| file.seek(offset, whence)).map(|offset| offset as i64))
+    fds::on(fd, kernel, |file| state::apart(|| file.seek(offset, whence)).map(|offset| offset as i64))
 }
 
 /// `ftruncate(2)`.
@@ -69,7 +69,7 @@ pub fn ftruncate(fd: i32, size: i64) -> Result<(), Errno> {
     let kernel = || sys!(SYS_ftruncate, fd, size).map(|_| ());
     fds::on(fd, kernel, |file| {
         let size = position(size)?;
-        state::guarded(|| file.truncate(size))
+        state::apart(|| file.truncate(size))
     })
 }
 
@@ -86,7 +86,7 @@ pub fn fallocate_by(
     len: i64,
     kernel: impl Fn() -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    fds::on(fd, kernel, |file| state::guarded(|| file.fallocate(mode, offset, len)))
+    fds::on(fd, kernel, |file| state::apart(|| file.fallocate(mode, offset, len)))
 }
 
 /// `fsync(2)`, and `fdatasync(2)` with `data_only`.
@@ -98,13 +98,13 @@ pub fn fsync(fd: i32, data_only: bool) -> Result<(), Errno> {
 
 /// As above; `kernel` does what is not ours.
 pub fn fsync_by(fd: i32, kernel: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
-    fds::on(fd, kernel, |file| state::guarded(|| file.sync()))
+    fds::on(fd, kernel, |file| state::apart(|| file.sync()))
 }
 
 /// The next entries of a directory of ours, about `max`, from the position that all its descriptors share; none at the end.
 pub fn list(fd: i32, max: usize) -> Result<Entries, Errno> {
     match fds::get(fd)? {
-        Some(file) => state::guarded(|| file.list(max)),
+        Some(file) => state::apart(|| file.list(max)),
         None => Err(Errno::BADF),
     }
 }

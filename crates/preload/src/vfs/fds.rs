@@ -25,6 +25,7 @@ mod file;
 pub use file::File;
 
 use super::state;
+use crate::boundary;
 use bivouac_client::Handle;
 use bivouac_node::process;
 use bivouac_proto::Errno;
@@ -191,7 +192,7 @@ fn look(fd: i32) -> Result<Look, Errno> {
     let Some(id) = state::client()?.table().identify(borrowed_fd) else {
         return Ok(Look::Foreign);
     };
-    let handle = state::guarded(|| state::client()?.adopt(id))?;
+    let handle = state::apart(|| state::client()?.adopt(id))?;
     Ok(Look::Ours(File::new(handle).ok_or(Errno::MFILE)?))
 }
 
@@ -422,10 +423,8 @@ pub fn leave(flush: impl Fn()) {
             flush();
             flushed = true;
         }
-        let _ = state::guarded(|| {
-            client.release_process_locks(file.ino());
-            Ok::<(), Errno>(())
-        });
+        // The others are gone through in any case.
+        let _ = boundary::attempt(|| client.release_process_locks(file.ino()));
         let locked =
             client.table().slot(file.id()).is_some_and(|slot| slot.locks.load(Ordering::Acquire) != 0);
         if locked {

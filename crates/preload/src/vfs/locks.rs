@@ -19,7 +19,7 @@ fn take(
     end: u64,
     wait: bool,
 ) -> Result<(), Errno> {
-    let attempt = || state::guarded(|| file.lock(kind, exclusive, start, end));
+    let attempt = || state::apart(|| file.lock(kind, exclusive, start, end));
     if !wait {
         return attempt();
     }
@@ -33,7 +33,7 @@ fn take(
     loop {
         // Handlers run between two turns only: one that leaves by `siglongjmp` leaves nothing under way.
         let watch = |answer: BorrowedFd<'_>| signals.comes_before(answer);
-        match state::guarded(|| file.lock_waiting(kind, exclusive, start, end, &watch)) {
+        match state::apart(|| file.lock_waiting(kind, exclusive, start, end, &watch)) {
             Err(Errno::AGAIN | Errno::INTR) => match signals.let_in() {
                 Next::GoOn => {}
                 Next::GiveUp => return Err(Errno::INTR),
@@ -52,7 +52,7 @@ pub fn flock(file: &Handle, operation: i32) -> Result<(), Errno> {
     match operation & !libc::LOCK_NB {
         libc::LOCK_SH => take(file, LockKind::Flock, false, 0, u64::MAX, wait),
         libc::LOCK_EX => take(file, LockKind::Flock, true, 0, u64::MAX, wait),
-        libc::LOCK_UN => state::guarded(|| file.unlock(LockKind::Flock, 0, u64::MAX)),
+        libc::LOCK_UN => state::apart(|| file.unlock(LockKind::Flock, 0, u64::MAX)),
         _ => Err(Errno::INVAL),
     }
 }
@@ -75,12 +75,12 @@ pub fn fcntl(file: &Handle, command: i32, lock: &mut libc::flock) -> Result<(), 
         libc::F_UNLCK
             if matches!(command, libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW) =>
         {
-            return state::guarded(|| file.unlock(kind, start, end));
+            return state::apart(|| file.unlock(kind, start, end));
         }
         _ => return Err(Errno::INVAL),
     };
     if matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
-        let found = state::guarded(|| file.test_lock(kind, exclusive, start, end))?;
+        let found = state::apart(|| file.test_lock(kind, exclusive, start, end))?;
         let Some((owner, range)) = found else {
             lock.l_type = libc::F_UNLCK as i16;
             return Ok(());
@@ -108,8 +108,8 @@ pub fn fcntl(file: &Handle, command: i32, lock: &mut libc::flock) -> Result<(), 
 fn range(file: &Handle, lock: &libc::flock) -> Result<(u64, u64), Errno> {
     let base = match i32::from(lock.l_whence) {
         libc::SEEK_SET => 0,
-        libc::SEEK_CUR => state::guarded(|| file.seek(0, libc::SEEK_CUR))? as i64,
-        libc::SEEK_END => i64::try_from(state::guarded(|| file.attr())?.size).map_err(|_| Errno::OVERFLOW)?,
+        libc::SEEK_CUR => state::apart(|| file.seek(0, libc::SEEK_CUR))? as i64,
+        libc::SEEK_END => i64::try_from(state::apart(|| file.attr())?.size).map_err(|_| Errno::OVERFLOW)?,
         _ => return Err(Errno::INVAL),
     };
     bounds(base.checked_add(lock.l_start).ok_or(Errno::OVERFLOW)?, lock.l_len)

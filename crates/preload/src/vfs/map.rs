@@ -83,12 +83,12 @@ fn map_ours(wanted: Wanted, file: &fds::File, offset: i64) -> Result<usize, Errn
     if file.is_directory() {
         return Err(Errno::NODEV);
     }
-    let size = state::guarded(|| file.attr())?.size;
+    let size = state::apart(|| file.attr())?.size;
     let end = start.checked_add(wanted.len as u64).ok_or(Errno::OVERFLOW)?;
     if size > start {
         if writable {
             // There is nothing to map of a file that is in its inode's record.
-            state::guarded(|| file.leave_inline())?;
+            state::apart(|| file.leave_inline())?;
         }
         let create = access == libc::O_RDWR && shared;
         if let Some(address) = map_block(wanted, file, start..end, size, create)? {
@@ -113,7 +113,7 @@ fn map_block(
     create: bool,
 ) -> Result<Option<usize>, Errno> {
     let Range { start, end } = range;
-    let descriptor = state::guarded(|| Ok::<_, Errno>(file.local_descriptor(start, end - start, create)))?;
+    let descriptor = state::apart(|| Ok::<_, Errno>(file.local_descriptor(start, end - start, create)))?;
     let Some(descriptor) = descriptor else {
         return Ok(None);
     };
@@ -177,7 +177,7 @@ fn fill(address: usize, file: &Handle, start: u64, end: u64) -> Result<(), Errno
         let to = address + (at - start) as usize;
         // SAFETY: freshly mapped, writable memory of ours: the range from `start` to `end` fits into it.
         let into = unsafe { std::slice::from_raw_parts_mut(to as *mut u8, len) };
-        match state::guarded(|| file.pread(at, &mut [IoSliceMut::new(into)]))? {
+        match state::apart(|| file.pread(at, &mut [IoSliceMut::new(into)]))? {
             // The file was cut meanwhile: the rest stays zero.
             0 => return Ok(()),
             read => at += read as u64,

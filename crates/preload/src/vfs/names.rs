@@ -123,14 +123,14 @@ fn seen_through(dirfd: i32, path: &CStr) -> Option<Vec<u8>> {
 /// What `/proc/self/fd/N` shows for one of ours: its path, or else what the kernel shows for things without a name.
 fn descriptor_target(fd: i32) -> Result<Vec<u8>, Errno> {
     let file = fds::get(fd)?.ok_or(Errno::NOENT)?;
-    let path = state::guarded(|| file.path())?;
+    let path = state::apart(|| file.path())?;
     Ok(path.unwrap_or_else(|| format!("bivouac:[{}]", file.ino()).into_bytes()))
 }
 
 /// The target of a symbolic link that was opened with O_PATH. Without a path nothing else has one.
 fn own_target(fd: i32) -> Result<Vec<u8>, Errno> {
     let file = fds::get(fd)?.ok_or(Errno::NOENT)?;
-    let target = state::guarded(|| state::client()?.link_target(file.ino()));
+    let target = state::apart(|| state::client()?.link_target(file.ino()));
     target.map_err(|errno| if errno == Errno::INVAL { Errno::NOENT } else { errno })
 }
 
@@ -142,7 +142,7 @@ pub fn linkat(from_fd: i32, from: &CStr, to_fd: i32, to: &CStr, flags: i32) -> R
     {
         return match settle(to_fd, to)? {
             Settled::Inside(to, to_path) => {
-                state::guarded(|| state::client()?.link_open(&file, to, &to_path)).map_err(Fail::errno)
+                state::apart(|| state::client()?.link_open(&file, to, &to_path)).map_err(Fail::errno)
             }
             Settled::Kernel(..) => Err(Errno::XDEV),
         };
@@ -218,7 +218,7 @@ fn two_paths(
     }
     match (settle(from.0, from.1)?, settle(to.0, to.1)?) {
         (Settled::Kernel(from_fd, from), Settled::Kernel(to_fd, to)) => kernel(from_fd, &from, to_fd, &to),
-        (from, to) => state::guarded(|| otherwise(from, to)).map_err(Fail::errno),
+        (from, to) => state::apart(|| otherwise(from, to)).map_err(Fail::errno),
     }
 }
 
@@ -228,7 +228,7 @@ pub fn real_path(dirfd: i32, path: &CStr) -> Result<Option<Vec<u8>>, Errno> {
         && let Ok(Place::Descriptor(fd)) = place(dirfd, path)
     {
         let file = fds::get(fd)?.ok_or(Errno::NOENT)?;
-        return state::guarded(|| file.real_path()).map(Some);
+        return state::apart(|| file.real_path()).map(Some);
     }
     let kernel =
         |dirfd: i32, path: &CStr| sys!(SYS_faccessat, dirfd, path.as_ptr(), libc::F_OK).map(|_| None);

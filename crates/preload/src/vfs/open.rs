@@ -4,6 +4,7 @@ use super::at::turns;
 use super::fds::{self, File, Standing};
 use super::place::{Place, place};
 use super::{links, state};
+use crate::boundary;
 use bivouac_client::{Client, Fail, Handle, hidden};
 use bivouac_layout::Ino;
 use bivouac_node::{Fd, NodeError, SlotId};
@@ -86,7 +87,7 @@ fn open_elsewhere(
 
 /// What `/proc/self/fd/N` and its like name, opened anew.
 fn open_descriptor(file: &File, flags: i32, mode: u32) -> Result<i32, Errno> {
-    let opened = state::guarded(|| {
+    let opened = state::apart(|| {
         let client = state::client()?;
         let mode = state::masked(mode & 0o7777);
         let opened = client.open_again(|id| early(client, id, flags), file, flags, mode)?;
@@ -221,10 +222,8 @@ fn release_locks(file: &File) {
     if state::beside() || file.is_path_only() {
         return;
     }
-    let _ = state::guarded(|| {
-        state::client()?.release_process_locks(file.ino());
-        Ok::<(), Errno>(())
-    });
+    // The descriptor is closed in any case.
+    let _ = boundary::attempt(|| state::client().map(|client| client.release_process_locks(file.ino())));
 }
 
 /// `close_range(2)`, going around the library's own descriptors.

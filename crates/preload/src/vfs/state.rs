@@ -6,12 +6,12 @@
 //! The client is attached at the first call that needs it, by one thread while others wait. If nothing answers, the
 //! process is told once on stderr, and every call on the mount fails with EIO from then on.
 
+use crate::boundary;
 use crate::raw;
 use bivouac_client::Client;
 use bivouac_node::{Environment, process};
 use bivouac_proto::Errno;
 use std::ffi::{CStr, c_char};
-use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 const UNDECIDED: u8 = 0;
@@ -180,10 +180,7 @@ pub fn has_client() -> bool {
 /// Tells servers of closes that were kept back: this program is about to end.
 pub fn tell_closes() {
     if has_client() && !borrowed() {
-        let _ = guarded(|| {
-            client()?.tell_closes();
-            Ok::<(), Errno>(())
-        });
+        let _ = boundary::attempt(|| client().map(Client::tell_closes));
     }
 }
 
@@ -239,8 +236,7 @@ fn attach() -> Result<&'static Client, Errno> {
 
 pub(super) fn make_client() -> Result<&'static Client, Errno> {
     let environment = environment().ok_or(Errno::IO)?;
-    quiet_panics();
-    let attached = std::panic::catch_unwind(AssertUnwindSafe(|| Client::attach(environment)));
+    let attached = boundary::attempt(|| Client::attach(environment));
     match attached {
         Ok(Ok(client)) => Ok(Box::leak(Box::new(client))),
         // The mount will say what there is to say.
@@ -254,13 +250,12 @@ pub(super) fn make_client() -> Result<&'static Client, Errno> {
 }
 
 /// A panic inside a program that knows nothing of Rust prints nothing: the call fails with EIO.
-fn quiet_panics() {
+pub fn quiet_panics() {
     std::panic::set_hook(Box::new(|_| {}));
 }
 
-/// Runs what enters the client: a panic there is EIO here. Not inlined: what it needs on the stack is not to be
-/// there in calls that do not come here.
+/// Runs what enters the client. Not inlined: what it needs on the stack is not to be there in calls that do not come here.
 #[inline(never)]
-pub fn guarded<T, E: From<Errno>>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-    std::panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| Err(Errno::IO.into()))
+pub fn apart<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    body()
 }

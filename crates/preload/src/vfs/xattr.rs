@@ -44,7 +44,7 @@ impl Target<'_> {
             Target::Descriptor(fd) => {
                 return match fds::get(*fd)? {
                     Some(file) if file.is_path_only() => Err(Errno::BADF),
-                    Some(file) => state::guarded(|| on_file(&file)),
+                    Some(file) => state::apart(|| on_file(&file)),
                     None => kernel(None),
                 };
             }
@@ -52,7 +52,7 @@ impl Target<'_> {
                 if state::active()
                     && let Some(file) = described(libc::AT_FDCWD, path, 0, true)? =>
             {
-                return state::guarded(|| on_file(&file));
+                return state::apart(|| on_file(&file));
             }
             Target::Path(path) => (path, true),
             Target::Link(path) => (path, false),

@@ -6,8 +6,8 @@ use crate::auth::{Credentials, Hello, Role};
 use crate::control::{ControlReply, ControlRequest, ServerHealth, Stats};
 use crate::data::{DataReply, DataRequest, Fallocate, Share};
 use crate::meta::{
-    At, Create, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply, MetaRequest, OpenHow, RenameMode, SetAttr,
-    SetTime, Wrote, XattrMode,
+    At, Change, Create, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply, MetaRequest, OpenHow, RenameMode,
+    SetAttr, SetTime, Wrote, XattrMode,
 };
 use crate::node::NodeRequest;
 use crate::peer::{IntentId, MovedEntry, PeerReply, PeerRequest, Step};
@@ -333,12 +333,15 @@ pub(super) fn replies() -> Vec<Reply> {
         ControlReply::Overview { map: map(), health },
         ControlReply::Failed { cause: "damaged".into() },
     ];
+    let writer = OpenId { agent: u64::MAX, slot: 1, incarnation: 2 };
+    let change = Change { count: u64::MAX, time: i64::MIN, writer: Some(writer) };
     std::iter::once(Reply::Done)
         .chain(meta.into_iter().map(Reply::Meta))
         .chain(data.into_iter().map(Reply::Data))
         .chain(peer.into_iter().map(Reply::Peer))
         .chain(agent.into_iter().map(Reply::Agent))
         .chain(control.into_iter().map(Reply::Control))
+        .chain([Reply::Changed(change, MetaReply::Done)])
         .collect()
 }
 

@@ -54,14 +54,17 @@ impl Reference {
         {
             data.clear();
             inode.mtime = Time::Fresh;
+            self.tree.content_changes(node);
         }
+        let inode = self.tree.node_mut(node);
         match flags & libc::O_PATH {
             0 => inode.opens += 1,
             _ => inode.paths += 1,
         }
         let number = self.next;
         self.next += 1;
-        self.descriptions.insert(number, Description { node, flags, offset: 0, strayed: false, holders: 1 });
+        self.descriptions
+            .insert(number, Description { number, node, flags, offset: 0, strayed: false, holders: 1 });
         self.slots[client][slot as usize] = Some(number);
         done()
     }
@@ -125,7 +128,7 @@ impl Reference {
                     Kind::Symlink(_) if flags & libc::O_DIRECTORY != 0 => return Err(libc::ENOTDIR),
                     Kind::Symlink(_) if flags & libc::O_PATH != 0 => break found,
                     Kind::Symlink(_) => return Err(libc::ELOOP),
-                    Kind::File(_) if slash => return Err(libc::ENOTDIR),
+                    Kind::File(_) | Kind::Special(_) if slash => return Err(libc::ENOTDIR),
                     _ => break found,
                 },
             }
@@ -214,6 +217,7 @@ impl Reference {
         if len > 0 {
             put(data, at, &pattern(seed, len));
             inode.mtime = Time::Fresh;
+            self.tree.content_changes(node);
         }
         if offset.is_none() && (len > 0 || !append) {
             let mount = self.mounts[client];
@@ -268,6 +272,7 @@ impl Reference {
             if let Kind::File(data) = &mut inode.kind {
                 put(data, to.1, &bytes);
             }
+            self.tree.content_changes(target_node);
         }
         count(bytes.len() as u64)
     }
@@ -298,6 +303,7 @@ impl Reference {
         if let Kind::File(data) = &mut inode.kind {
             put(data, offset, &pattern(seed, len));
         }
+        self.tree.content_changes(node);
         done()
     }
 
@@ -315,10 +321,11 @@ impl Reference {
         }
         let inode = self.tree.node_mut(node);
         let Kind::File(data) = &mut inode.kind else {
-            return Err(if by_path { libc::EISDIR } else { libc::EINVAL });
+            return Err(if by_path && self.tree.is_directory(node) { libc::EISDIR } else { libc::EINVAL });
         };
         inode.mtime = if by_path && data.len() == size { Time::Any } else { Time::Fresh };
         data.resize(size, 0);
+        self.tree.content_changes(node);
         done()
     }
 
@@ -351,6 +358,7 @@ impl Reference {
             data[begin..end].fill(0);
         }
         inode.mtime = Time::Any;
+        self.tree.content_changes(node);
         done()
     }
 }

@@ -23,6 +23,16 @@ impl Reference {
         done()
     }
 
+    pub(super) fn mknod(&mut self, path: &str, mode: u32) -> Outcome {
+        let (dir, name) = self.place(path, false)?;
+        self.tree.may(dir, WRITE | EXECUTE)?;
+        let kind = ((mode & libc::S_IFMT) >> 12) as u8;
+        let node = self.tree.add(Kind::Special(kind), mode & 0o7777);
+        self.tree.node_mut(node).links = 1;
+        self.tree.entries_mut(dir).insert(name, node);
+        done()
+    }
+
     pub(super) fn symlink(&mut self, target: &str, path: &str) -> Outcome {
         if target.is_empty() {
             return Err(libc::ENOENT);

@@ -25,9 +25,39 @@ impl Reference {
             return Err(libc::EPERM);
         }
         let now = (given(uid, owner.0), given(gid, owner.1));
-        let node = self.tree.node_mut(node);
-        (node.owner, node.rights_changed) = (now, true);
+        let drops_group = self.tree.drops_group_bit(node);
+        let inode = self.tree.node_mut(node);
+        (inode.owner, inode.rights_changed) = (now, true);
+        if !matches!(inode.kind, Kind::Directory(..)) {
+            inode.mode &= !(libc::S_ISUID | if drops_group { libc::S_ISGID } else { 0 });
+        }
         done()
+    }
+
+    pub(super) fn chmod(&mut self, node: u64, mode: u32) -> Outcome {
+        // Only who is in a file's group may give it that group's rights.
+        let foreign = !self.tree.is_of_group(node);
+        self.next += 1;
+        let (now, inode) = (self.next, self.tree.node_mut(node));
+        inode.mode = if foreign { mode & !libc::S_ISGID } else { mode };
+        inode.rights_changed = true;
+        if inode.mode & (libc::S_ISUID | libc::S_ISGID) != 0 {
+            inode.set_id = now;
+        }
+        done()
+    }
+
+    /// Whether this is a write by a descriptor that is older than the set-id bits of its file: then they may stay.
+    pub(super) fn may_leave_set_id_bits(&self, client: usize, call: &Call) -> bool {
+        let slot = match call {
+            Call::Write { slot, .. } | Call::Pwrite { slot, .. } | Call::MapWrite { slot, .. } => *slot,
+            Call::Copy { to, .. } => *to,
+            _ => return false,
+        };
+        let description = self.description(client, slot);
+        let node = self.tree.node(description.node);
+        let set = node.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
+        self.users[client].0 != 0 && set && description.number < node.set_id
     }
 
     /// Whether this is a change by a descriptor of what has another owner or mode than it had: the kernel of another mount may not have

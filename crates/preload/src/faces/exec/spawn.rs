@@ -407,7 +407,7 @@ faces! {
         attributes: *const Attributes,
         argv: Strings,
         envp: Strings,
-    ) -> c_int {
+    ) -> c_int, else (libc::EIO) {
         match text(path) {
             Ok(name) if vfs::active() => code(Call { pid, actions, attributes, argv, envp }.spawn(name)),
             _ => real_spawn(pid, path, actions, attributes, argv, envp),
@@ -422,7 +422,7 @@ faces! {
         attributes: *const Attributes,
         argv: Strings,
         envp: Strings,
-    ) -> c_int {
+    ) -> c_int, else (libc::EIO) {
         let Ok(name) = text(file) else { return real_spawnp(pid, file, actions, attributes, argv, envp) };
         if !vfs::active() {
             return real_spawnp(pid, file, actions, attributes, argv, envp);

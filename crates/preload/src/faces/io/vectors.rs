@@ -4,7 +4,7 @@ use crate::faces::{blocking, bytes, cancelled, room};
 use crate::raw::result;
 use crate::vfs::copy::{read_into, write_from};
 use crate::vfs::data::position;
-use crate::vfs::state::{beside, guarded};
+use crate::vfs::state::{apart, beside};
 use crate::vfs::{self, Errno};
 use bivouac_client::Handle;
 use std::ffi::c_int;
@@ -84,13 +84,13 @@ unsafe fn ours_with_flags(
         // SAFETY: promised by the caller.
         let slices = parts.map(|part| IoSlice::new(unsafe { bytes(part.iov_base, part.iov_len) }));
         let slices = slices.collect::<Vec<_>>();
-        guarded(|| file.append_once(&slices, offset.is_none()))?
+        apart(|| file.append_once(&slices, offset.is_none()))?
     } else {
         // SAFETY: promised by the caller.
         unsafe { writing::ours(file, parts, count, offset) }?
     };
     if flags & (RWF_DSYNC | RWF_SYNC) != 0 {
-        guarded(|| file.sync())?;
+        apart(|| file.sync())?;
     }
     Ok(written)
 }

@@ -294,60 +294,62 @@ unsafe fn number(cookie: *mut c_void) -> c_int {
     unsafe { (*cookie.cast::<Layout>()).fileno }
 }
 
-unsafe extern "C" fn read(cookie: *mut c_void, buffer: *mut c_char, length: usize) -> isize {
-    // SAFETY: the C library gives its own buffer; it is written before it is read. The cookie is a stream.
-    let (fd, buffer) =
-        unsafe { (number(cookie), std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length)) };
-    match vfs::read(fd, buffer) {
-        Ok(count) => count as isize,
-        Err(errno) => fail(errno, -1),
+callbacks! {
+    fn read(cookie: *mut c_void, buffer: *mut c_char, length: usize) -> isize {
+        // SAFETY: the C library gives its own buffer; it is written before it is read. The cookie is a stream.
+        let (fd, buffer) =
+            unsafe { (number(cookie), std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length)) };
+        match vfs::read(fd, buffer) {
+            Ok(count) => count as isize,
+            Err(errno) => fail(errno, -1),
+        }
     }
-}
 
-/// Writes all of it, as streams on files do. What it returns short of that makes the stream an erroneous one.
-unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, length: usize) -> isize {
-    // SAFETY: the C library gives bytes of its own or of the program. The cookie is a stream.
-    let (fd, buffer) = unsafe { (number(cookie), std::slice::from_raw_parts(buffer.cast::<u8>(), length)) };
-    let mut rest = buffer;
-    while !rest.is_empty() {
-        match vfs::write(fd, rest) {
-            Ok(0) => break,
-            Ok(count) => rest = rest.get(count..).unwrap_or_default(),
-            Err(errno) => {
-                crate::raw::set_errno(errno);
-                break;
+    /// Writes all of it, as streams on files do. What it returns short of that makes the stream an erroneous one.
+    fn write(cookie: *mut c_void, buffer: *const c_char, length: usize) -> isize {
+        // SAFETY: the C library gives bytes of its own or of the program. The cookie is a stream.
+        let (fd, buffer) = unsafe { (number(cookie), std::slice::from_raw_parts(buffer.cast::<u8>(), length)) };
+        let mut rest = buffer;
+        while !rest.is_empty() {
+            match vfs::write(fd, rest) {
+                Ok(0) => break,
+                Ok(count) => rest = rest.get(count..).unwrap_or_default(),
+                Err(errno) => {
+                    crate::raw::set_errno(errno);
+                    break;
+                }
+            }
+        }
+        let written = length - rest.len();
+        // SAFETY: the stream is in use by this thread.
+        unsafe {
+            let layout = cookie.cast::<Layout>();
+            if (*layout).offset >= 0 {
+                (*layout).offset += written as i64;
+            }
+        }
+        written as isize
+    }
+
+    fn seek(cookie: *mut c_void, offset: *mut i64, whence: c_int) -> c_int {
+        // SAFETY: the C library gives a place for the offset, in and out. The cookie is a stream.
+        unsafe {
+            match vfs::lseek(number(cookie), *offset, whence) {
+                Ok(now) => {
+                    *offset = now;
+                    0
+                }
+                Err(errno) => fail(errno, -1) as c_int,
             }
         }
     }
-    let written = length - rest.len();
-    // SAFETY: the stream is in use by this thread.
-    unsafe {
-        let layout = cookie.cast::<Layout>();
-        if (*layout).offset >= 0 {
-            (*layout).offset += written as i64;
-        }
-    }
-    written as isize
-}
 
-unsafe extern "C" fn seek(cookie: *mut c_void, offset: *mut i64, whence: c_int) -> c_int {
-    // SAFETY: the C library gives a place for the offset, in and out. The cookie is a stream.
-    unsafe {
-        match vfs::lseek(number(cookie), *offset, whence) {
-            Ok(now) => {
-                *offset = now;
-                0
-            }
+    fn close(cookie: *mut c_void) -> c_int {
+        // SAFETY: the cookie is a stream.
+        match vfs::close(unsafe { number(cookie) }) {
+            Ok(()) => 0,
             Err(errno) => fail(errno, -1) as c_int,
         }
-    }
-}
-
-unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
-    // SAFETY: the cookie is a stream.
-    match vfs::close(unsafe { number(cookie) }) {
-        Ok(()) => 0,
-        Err(errno) => fail(errno, -1) as c_int,
     }
 }
 

@@ -35,19 +35,21 @@ real! {
         else libc::GLOB_ABORTED;
 }
 
-unsafe extern "C" fn open_directory(path: *const c_char) -> *mut c_void {
-    // SAFETY: `glob` passes a path of its own.
-    unsafe { dir::opendir(path).cast() }
-}
+callbacks! {
+    fn open_directory(path: *const c_char) -> *mut c_void {
+        // SAFETY: `glob` passes a path of its own.
+        unsafe { dir::opendir(path).cast() }
+    }
 
-unsafe extern "C" fn next_entry(stream: *mut c_void) -> *mut dirent {
-    // SAFETY: `glob` passes what `open_directory` returned.
-    unsafe { dir::readdir(stream.cast::<DIR>()) }
-}
+    fn next_entry(stream: *mut c_void) -> *mut dirent {
+        // SAFETY: `glob` passes what `open_directory` returned.
+        unsafe { dir::readdir(stream.cast::<DIR>()) }
+    }
 
-unsafe extern "C" fn close_directory(stream: *mut c_void) {
-    // SAFETY: as above.
-    unsafe { dir::closedir(stream.cast::<DIR>()) };
+    fn close_directory(stream: *mut c_void) {
+        // SAFETY: as above.
+        unsafe { dir::closedir(stream.cast::<DIR>()) };
+    }
 }
 
 /// # Safety
@@ -60,19 +62,21 @@ unsafe fn look(path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_in
     }))
 }
 
-unsafe extern "C" fn look_at_link(path: *const c_char, into: *mut libc::stat) -> c_int {
-    // SAFETY: `glob` passes a path and a structure of its own.
-    unsafe { look(path, into, libc::AT_SYMLINK_NOFOLLOW) }
-}
+callbacks! {
+    fn look_at_link(path: *const c_char, into: *mut libc::stat) -> c_int {
+        // SAFETY: `glob` passes a path and a structure of its own.
+        unsafe { look(path, into, libc::AT_SYMLINK_NOFOLLOW) }
+    }
 
-unsafe extern "C" fn look_behind_link(path: *const c_char, into: *mut libc::stat) -> c_int {
-    // SAFETY: as above.
-    unsafe { look(path, into, 0) }
+    fn look_behind_link(path: *const c_char, into: *mut libc::stat) -> c_int {
+        // SAFETY: as above.
+        unsafe { look(path, into, 0) }
+    }
 }
 
 faces! {
     /// Expands a pattern into paths.
-    fn glob(pattern: *const c_char, flags: c_int, error: ErrorFunction, result: *mut Glob) -> c_int {
+    fn glob(pattern: *const c_char, flags: c_int, error: ErrorFunction, result: *mut Glob) -> c_int, else (libc::GLOB_ABORTED) {
         if !vfs::active() || result.is_null() || flags & ALTDIRFUNC != 0 {
             return real_glob(pattern, flags, error, result);
         }
@@ -87,7 +91,7 @@ faces! {
     }
 
     /// The same as [`glob`].
-    fn glob64(pattern: *const c_char, flags: c_int, error: ErrorFunction, result: *mut Glob) -> c_int {
+    fn glob64(pattern: *const c_char, flags: c_int, error: ErrorFunction, result: *mut Glob) -> c_int, else (libc::GLOB_ABORTED) {
         glob(pattern, flags, error, result)
     }
 }

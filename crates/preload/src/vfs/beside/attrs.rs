@@ -146,7 +146,7 @@ fn ask<T>(
         let me = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         if client.user() == me { look(client, start, rest) } else { Ok(None) }
     };
-    match state::guarded(asked) {
+    match state::apart(asked) {
         Ok(found) => found.map(Ok),
         // The kernel can still look at a directory that is gone, and has a way out of it.
         Err(Fail::Errno(Errno::NOENT)) if !relative || path.first() != Some(&b'.') => Some(Err(Errno::NOENT)),

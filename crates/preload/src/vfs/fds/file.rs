@@ -5,6 +5,7 @@
 //! can safely try to count itself in. When the last user goes, the client is told: it asks the kernel whether another
 //! process holds the description.
 
+use crate::boundary;
 use crate::vfs::state;
 use bivouac_client::Handle;
 use bivouac_proto::Errno;
@@ -64,7 +65,7 @@ impl File {
         if self.is_directory() || !self.is_path_only() {
             return Ok(self.is_directory());
         }
-        state::guarded(|| Ok(self.attr()?.kind == FileKind::Directory))
+        state::apart(|| Ok(self.attr()?.kind == FileKind::Directory))
     }
 
     /// An entry for a handle, with one user. `None`: all entries are taken.
@@ -115,7 +116,8 @@ impl Drop for File {
         if let Some(handle) = handle.filter(|_| !state::beside()) {
             let id = handle.id();
             drop(handle);
-            let _ = state::guarded(|| state::client().map(|client| client.closed(id)));
+            // Also while a panic is on its way to the boundary: a second one here would end the process.
+            let _ = boundary::attempt(|| state::client().map(|client| client.closed(id)));
         }
     }
 }

@@ -1,0 +1,377 @@
+//! Compares what there is with what a journal says there should be.
+
+use super::attempt::difference;
+use super::look::Look;
+use super::step::{Entry, Outcome, Step, pattern};
+use super::tree::{Node, Tree};
+use super::work::{is_late, is_unmounted};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Longest time that an operation may take, nanoseconds: `docs/semantics.md` says about two seconds.
+const LIMIT: u64 = 3_000_000_000;
+
+/// The same where a server is there but does not answer: it is waited for, for ten seconds, and then all have to hear of it.
+const LIMIT_STOPPED: u64 = 14_000_000_000;
+
+/// For so long after everything is up again operations may still fail.
+const RECOVERY: u64 = 3_000_000_000;
+
+/// When daemons were killed and started, nanoseconds of the monotonic clock.
+#[derive(Clone, Debug, Default)]
+pub struct Times {
+    /// The fault.
+    pub fault: u64,
+    /// Everything is up again.
+    pub recovered: u64,
+    /// The fault was that a server was stopped.
+    pub stopped: bool,
+    /// All daemons were started anew, while programs went on.
+    pub survived: bool,
+    /// The program works in a mount, and its node's agent was killed.
+    pub unmounts: bool,
+}
+
+impl Times {
+    /// Whether what was done between these times may have met the fault.
+    fn concern(&self, began: u64, ended: u64) -> bool {
+        ended >= self.fault && began <= self.recovered + RECOVERY
+    }
+}
+
+/// What happens to the reference when a step has ended: what is not known is left alone from then on.
+pub fn advance(tree: &mut Tree, step: &Step, outcome: &Outcome, took: u64) {
+    let is_append = matches!(step, Step::Append { .. });
+    match outcome {
+        Outcome::Done(count) if !(is_append && is_late(took)) => tree.apply(step, *count),
+        _ if step.changes() => tree.doubt(step),
+        _ => {}
+    }
+}
+
+impl Step {
+    /// Whether it changes anything that others see.
+    fn changes(&self) -> bool {
+        match self {
+            Step::Open { truncate, .. } => *truncate,
+            Step::Sync { .. }
+            | Step::Lock { .. }
+            | Step::Read { .. }
+            | Step::ReadOpen { .. }
+            | Step::List { .. }
+            | Step::Share { .. } => false,
+            _ => true,
+        }
+    }
+}
+
+/// A step of which it is not known what came of it, and the file that it was about.
+struct Pending {
+    step: Step,
+    node: Option<u32>,
+    /// It was acknowledged, but may have been done twice.
+    acknowledged: bool,
+}
+
+/// What came of one program's work.
+#[derive(Default)]
+pub struct Judged {
+    /// What there is.
+    pub tree: Tree,
+    /// What is not as it should be.
+    pub wrong: Vec<String>,
+    /// The same of files that a program had open for writing while all daemons were started anew.
+    pub over_restart: Vec<String>,
+    /// Operations that succeeded, in all and after everything was up again.
+    pub acknowledged: (u64, u64),
+    /// Operations that failed with EIO or were not answered.
+    pub unknown: u64,
+    /// The slowest operation, nanoseconds, and what it was.
+    pub slowest: (u64, String),
+    /// How often each record that was appended to the file that all share may be there: at least, at most.
+    pub shared: BTreeMap<u64, (u32, u32)>,
+    pending: Vec<Pending>,
+    /// Errors that should not be: the first of each kind, and how many.
+    failed: BTreeMap<i32, (String, u32)>,
+    /// Files that were open for writing while all daemons were started anew.
+    open_over_restart: BTreeSet<u32>,
+}
+
+impl Judged {
+    /// Replays a journal on what there was, and compares what comes of it with what there is below the program's directory.
+    pub fn of(tree: Tree, journal: &[Entry], look: &Look, times: &Times) -> Judged {
+        let mut judged = Judged { tree, ..Judged::default() };
+        judged.replay(journal, times);
+        for pending in std::mem::take(&mut judged.pending) {
+            judged.settle(&pending, look);
+        }
+        judged.tree.end();
+        judged.compare(look, times);
+        let failed = std::mem::take(&mut judged.failed).into_values();
+        // What was open, orphaned or locked is not known any more after all daemons were started anew.
+        let list = if times.survived { &mut judged.over_restart } else { &mut judged.wrong };
+        list.extend(failed.map(|(first, times)| format!("{first} ({times} such errors)")));
+        if !judged.wrong.is_empty() || !judged.over_restart.is_empty() {
+            judged.tree = Tree::from_look(look);
+        }
+        judged.tree.unknown_names.clear();
+        judged.tree.unknown_nodes.clear();
+        judged
+    }
+
+    fn replay(&mut self, journal: &[Entry], times: &Times) {
+        let mut begun = None;
+        for entry in journal {
+            match entry {
+                Entry::Process(_) | Entry::Over => {}
+                Entry::Begin(at, step) => {
+                    if *at > times.recovered {
+                        self.note_open(times);
+                    }
+                    begun = Some((*at, step));
+                }
+                Entry::End(at, outcome) => {
+                    let Some((began, step)) = begun.take() else { continue };
+                    self.ended(step, outcome, (began, *at), times);
+                }
+            }
+        }
+        self.note_open(times);
+        if let Some((_, step)) = begun {
+            // The program was killed in the middle of it.
+            self.unknown += 1;
+            self.doubt(step, false);
+        }
+    }
+
+    fn note_open(&mut self, times: &Times) {
+        if times.survived && self.open_over_restart.is_empty() {
+            self.open_over_restart.extend(self.tree.slots.values().map(|slot| slot.node));
+        }
+    }
+
+    fn ended(&mut self, step: &Step, outcome: &Outcome, (began, at): (u64, u64), times: &Times) {
+        let (took, met) = (at - began, times.concern(began, at));
+        if took > self.slowest.0 {
+            self.slowest = (took, format!("{step:?} -> {outcome:?}"));
+        }
+        if took > if met && times.stopped { LIMIT_STOPPED } else { LIMIT } {
+            self.wrong.push(format!("{step:?} took {:.1} s: {outcome:?}", took as f64 / 1e9));
+        }
+        if let Step::Share { number } = step {
+            let range = match outcome {
+                Outcome::Done(_) => (1, if is_late(took) { 2 } else { 1 }),
+                _ => (0, 2),
+            };
+            self.shared.insert(*number, range);
+        }
+        match outcome {
+            Outcome::Done(_) => {
+                self.acknowledged.0 += 1;
+                self.acknowledged.1 += u64::from(began > times.recovered);
+                let doubted = matches!(step, Step::Append { .. }) && is_late(took);
+                if doubted {
+                    self.doubt(step, true);
+                } else {
+                    advance(&mut self.tree, step, outcome, took);
+                }
+                return;
+            }
+            Outcome::Failed(libc::EIO) if met => self.unknown += 1,
+            unmounted if times.unmounts && met && is_unmounted(unmounted) => self.unknown += 1,
+            Outcome::Failed(libc::EIO) if at < times.fault => {
+                self.wrong.push(format!("{step:?}: EIO before anything was killed"));
+            }
+            Outcome::Failed(number) => {
+                let name = std::io::Error::from_raw_os_error(*number);
+                let when = (began as f64 - times.recovered as f64) / 1e9;
+                let first = || format!("{step:?} failed {when:.1} s after the recovery: {name}");
+                self.failed.entry(*number).or_insert_with(|| (first(), 0)).1 += 1;
+            }
+            Outcome::Wrong(what) => {
+                let open = self.tree.node_of(step).is_some_and(|node| self.open_over_restart.contains(&node));
+                let list = if open { &mut self.over_restart } else { &mut self.wrong };
+                let when = (began as f64 - times.recovered as f64) / 1e9;
+                list.push(format!("{step:?} found {when:.1} s after the recovery: {what}"));
+                return;
+            }
+        }
+        if step.changes() {
+            self.doubt(step, false);
+        }
+    }
+
+    fn doubt(&mut self, step: &Step, acknowledged: bool) {
+        if let Step::Share { number } = step {
+            self.shared.insert(*number, (0, 2));
+        }
+        if step.changes() {
+            let node = self.tree.node_of(step);
+            self.pending.push(Pending { step: step.clone(), node, acknowledged });
+            self.tree.doubt(step);
+        }
+    }
+
+    /// Finds out whether a step was done, and has the reference do it then.
+    fn settle(&mut self, pending: &Pending, look: &Look) {
+        let is = |path: &String| look.contains_key(path);
+        let done = match &pending.step {
+            Step::Create { path, .. } | Step::Mkdir { path } | Step::Link { to: path, .. } => is(path),
+            Step::Unlink { path } | Step::Rmdir { path } | Step::Rename { from: path, .. } => !is(path),
+            _ => false,
+        };
+        if done {
+            self.tree.apply(&pending.step, 0);
+            return;
+        }
+        let Some(number) = pending.node else { return };
+        let found = self.tree.names_of(number).first().and_then(|path| look.get(path));
+        let Some(Ok(found)) = found.map(|found| &found.content) else { return };
+        let Some(node) = self.tree.nodes.get_mut(&number) else { return };
+        if node.may_be(found, pending) {
+            node.content = found.clone();
+        }
+    }
+
+    fn compare(&mut self, look: &Look, times: &Times) {
+        let mut inos: BTreeMap<u64, u32> = BTreeMap::new();
+        for (path, number) in &self.tree.names {
+            let node = &self.tree.nodes[number];
+            let Some(found) = look.get(path) else {
+                self.wrong.push(format!("{path} is gone"));
+                continue;
+            };
+            let content = match &found.content {
+                Ok(content) if *content == node.content => None,
+                Ok(content) => Some(difference(&node.content, content)),
+                Err(error) => Some(std::io::Error::from_raw_os_error(*error).to_string()),
+            };
+            let names = self.tree.names.values().filter(|n| *n == number).count() as u64;
+            let list = if self.open_over_restart.contains(number) {
+                &mut self.over_restart
+            } else {
+                &mut self.wrong
+            };
+            if let Some(content) = content {
+                list.push(format!("{path}: {content}"));
+            } else if found.directory != node.directory {
+                self.wrong.push(format!("{path} is of the wrong kind"));
+            } else if !node.directory && found.size != node.content.len() as u64 {
+                list.push(format!("{path}: the size is {} after {}", found.size, node.content.len()));
+            } else if !node.directory && found.links != names {
+                self.wrong.push(format!("{path} has {} names and not {names}", found.links));
+            } else if found.locked {
+                let list = if times.survived { &mut self.over_restart } else { &mut self.wrong };
+                list.push(format!("{path} is locked"));
+            } else if *inos.entry(found.ino).or_insert(*number) != *number {
+                self.wrong.push(format!("{path} is another file"));
+            }
+        }
+        let more = look.keys().filter(|path| !self.tree.names.contains_key(*path));
+        self.wrong.extend(more.map(|path| format!("{path} is there")));
+    }
+}
+
+impl Node {
+    /// Whether these may be its contents after a step of which it is not known whether it was done.
+    fn may_be(&self, found: &[u8], pending: &Pending) -> bool {
+        let old = &self.content;
+        let resized = |size: u64| {
+            let mut content = old.clone();
+            content.resize(size as usize, 0);
+            found == content
+        };
+        match &pending.step {
+            Step::Open { truncate: true, .. } => found.is_empty(),
+            Step::Truncate { size, .. } | Step::TruncateOpen { size, .. } => resized(*size),
+            Step::Append { len, seed, .. } => {
+                let (data, fewest) = (pattern(*seed, *len), usize::from(pending.acknowledged));
+                (fewest..=2).any(|times| found == [old.as_slice(), &data.repeat(times)].concat())
+            }
+            Step::Write { offset, len, seed, .. } => {
+                // A write over several servers may be there in parts.
+                let (begin, data) = (*offset as usize, pattern(*seed, *len));
+                let end = begin + data.len();
+                let size_fits =
+                    found.len() == old.len() || found.len() > old.len().max(begin) && found.len() <= end;
+                size_fits
+                    && found.iter().enumerate().all(|(at, byte)| {
+                        let before = old.get(at).copied().unwrap_or(0);
+                        *byte == before || at >= begin && at < end && *byte == data[at - begin]
+                    })
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Tree {
+    /// What was found, taken as it is.
+    fn from_look(look: &Look) -> Tree {
+        let mut tree = Tree::default();
+        let mut files: BTreeMap<u64, String> = BTreeMap::new();
+        for (path, found) in look {
+            match files.get(&found.ino) {
+                _ if found.directory => tree.apply(&Step::Mkdir { path: path.clone() }, 0),
+                Some(first) => tree.apply(&Step::Link { from: first.clone(), to: path.clone() }, 0),
+                None => {
+                    tree.apply(&Step::Create { slot: 0, path: path.clone(), append: false }, 0);
+                    files.insert(found.ino, path.clone());
+                    let number = tree.names[path];
+                    if let Some(node) = tree.nodes.get_mut(&number) {
+                        node.content = found.content.clone().unwrap_or_default();
+                    }
+                }
+            }
+        }
+        tree.end();
+        tree
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kills::Found;
+
+    fn found(content: &[u8]) -> Found {
+        let size = content.len() as u64;
+        Found { directory: false, ino: 7, links: 1, size, content: Ok(content.to_vec()), locked: false }
+    }
+
+    fn journal(outcome: Option<Outcome>) -> Vec<Entry> {
+        let create = Step::Create { slot: 0, path: "f".into(), append: true };
+        let append = Step::Append { slot: 0, len: 10, seed: 3 };
+        let mut journal =
+            vec![Entry::Begin(1, create), Entry::End(2, Outcome::Done(0)), Entry::Begin(3, append)];
+        journal.extend(outcome.map(|outcome| Entry::End(4, outcome)));
+        journal
+    }
+
+    fn judged(outcome: Option<Outcome>, look: &[(&str, Found)]) -> Vec<String> {
+        let look = look.iter().map(|(path, found)| ((*path).to_owned(), found.clone())).collect();
+        let times = Times { fault: 3, recovered: 5, ..Times::default() };
+        Judged::of(Tree::default(), &journal(outcome), &look, &times).wrong
+    }
+
+    #[test]
+    fn what_was_acknowledged_must_be_there() {
+        let whole = pattern(3, 10);
+        assert_eq!(judged(Some(Outcome::Done(10)), &[("f", found(&whole))]), [""; 0]);
+        assert_eq!(judged(Some(Outcome::Done(10)), &[("f", found(&whole[..9]))]).len(), 1);
+        assert_eq!(judged(Some(Outcome::Done(10)), &[("f", found(b""))]).len(), 1);
+        assert_eq!(judged(Some(Outcome::Done(10)), &[]).len(), 1);
+        assert_eq!(judged(Some(Outcome::Done(10)), &[("f", found(&whole)), ("g", found(b""))]).len(), 1);
+    }
+
+    #[test]
+    fn what_was_not_answered_is_done_or_not_done_and_never_half() {
+        let whole = pattern(3, 10);
+        for outcome in [None, Some(Outcome::Failed(libc::EIO))] {
+            assert_eq!(judged(outcome.clone(), &[("f", found(&whole))]), [""; 0]);
+            assert_eq!(judged(outcome.clone(), &[("f", found(b""))]), [""; 0]);
+            assert_eq!(judged(outcome.clone(), &[("f", found(&whole[..9]))]).len(), 1);
+            assert_eq!(judged(outcome, &[("f", found(&[0; 10]))]).len(), 1);
+        }
+        assert_eq!(judged(Some(Outcome::Failed(libc::ENOENT)), &[("f", found(b""))]).len(), 1);
+    }
+}
