@@ -8,7 +8,7 @@
 use crate::daemon::cleanup;
 use crate::error::Error;
 use crate::home::{Directory, Home, LauncherKind, Lock, RECORD, Record, State, uid};
-use crate::launch::{self, CleanupOrder};
+use crate::launch::{self, CleanupOrder, Leave};
 use crate::signals;
 use bivouac_daemon::DaemonConfig;
 use bivouac_daemon::controller::ControlLink;
@@ -54,7 +54,8 @@ pub fn take_down(directory: &Directory, record: &Record, keep: bool, _lock: &Loc
     signals::heeded();
     let keep = keep && record.daemons.iter().any(|d| !d.storage.is_empty());
     let asked = directory.key().is_ok_and(|key| ask(record, &key, keep));
-    clean_hosts(record, keep, if asked { GRACE } else { NO_GRACE }, true)?;
+    let leave = if keep { Leave::Storage } else { Leave::Nothing };
+    clean_hosts(record, leave, if asked { GRACE } else { NO_GRACE })?;
     if !keep {
         return directory.remove();
     }
@@ -86,8 +87,8 @@ fn ask(record: &Record, key: &Key, keep: bool) -> bool {
     })
 }
 
-/// Cleans every host. All are tried; all failures are told, the last by whoever gets it. With `logs`, remote hosts' logs go too.
-pub fn clean_hosts(record: &Record, keep: bool, grace: Duration, logs: bool) -> Result<(), Error> {
+/// Cleans every host. All are tried; all failures are told, the last by whoever gets it.
+pub fn clean_hosts(record: &Record, leave: Leave, grace: Duration) -> Result<(), Error> {
     let mut hosts: Vec<(&str, LauncherKind)> =
         record.daemons.iter().map(|d| (d.host.as_str(), d.launcher)).collect();
     hosts.sort_by_key(|(host, _)| *host);
@@ -97,7 +98,7 @@ pub fn clean_hosts(record: &Record, keep: bool, grace: Duration, logs: bool) -> 
             .into_iter()
             .map(|(host, kind)| {
                 scope.spawn(move || {
-                    let order = order(record, host, kind, keep, grace, logs);
+                    let order = order(record, host, kind, leave, grace);
                     match kind {
                         // Processes and directories of a namespace are those of this machine.
                         LauncherKind::Local | LauncherKind::Netns => cleanup::clean(&order),
@@ -116,20 +117,19 @@ fn order(
     record: &Record,
     host: &str,
     kind: LauncherKind,
-    keep: bool,
+    leave: Leave,
     grace: Duration,
-    logs: bool,
 ) -> CleanupOrder {
     let daemons = || record.daemons.iter().filter(|d| d.host == host && d.launcher == kind);
     CleanupOrder {
         name: record.name.clone(),
         deployment: record.deployment,
         uid: uid(),
-        keep,
+        leave,
         grace_ms: grace.as_millis() as u64,
         processes: daemons().filter_map(|d| d.process).collect(),
         storage: daemons().flat_map(|d| d.storage.clone()).collect(),
-        logs: if logs && kind == LauncherKind::Ssh {
+        logs: if kind == LauncherKind::Ssh {
             daemons().map(|d| d.log.clone()).collect()
         } else {
             Vec::new()
@@ -176,7 +176,7 @@ pub fn after_desertion(config: &DaemonConfig) {
         name: config.name.clone(),
         deployment: config.deployment,
         uid: config.uid,
-        keep: false,
+        leave: Leave::Nothing,
         grace_ms: DESERTED_GRACE.as_millis() as u64,
         processes: Vec::new(),
         storage: Vec::new(),

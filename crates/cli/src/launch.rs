@@ -47,6 +47,18 @@ pub enum StorageOrder {
     Existing(Vec<PathBuf>),
 }
 
+/// Why a host is cleaned, and so what stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Leave {
+    /// Nothing: the deployment is over.
+    Nothing,
+    /// The storage, and what programs that live on have open on it. Mounts go.
+    Storage,
+    /// The same and the mounts: the deployment starts again.
+    Mounts,
+}
+
 /// What to clean on a host.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct CleanupOrder {
@@ -56,8 +68,8 @@ pub struct CleanupOrder {
     pub deployment: u64,
     /// The user.
     pub uid: u32,
-    /// Leave the storage.
-    pub keep: bool,
+    /// What stays.
+    pub leave: Leave,
     /// How long daemons may take to end by themselves, milliseconds.
     pub grace_ms: u64,
     /// Processes that were started there.

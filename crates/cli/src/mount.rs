@@ -5,15 +5,18 @@
 
 use crate::args::MountArgs;
 use crate::copy::client;
-use crate::daemon::traces;
 use crate::error::Error;
 use crate::exec::attachable;
 use crate::home::{Home, uid};
 use crate::mounts;
 use crate::signals;
+use bivouac_client::Client;
 use bivouac_fuse::{Device, FuseError, Mounted};
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -60,7 +63,7 @@ pub fn mount(home: &Home, args: &MountArgs) -> Result<(), Error> {
         let_go();
     }
     let for_watch = at.clone();
-    watch(&args.name, move || end(&for_watch))?;
+    watch(client, move || end(&for_watch))?;
     bivouac_fuse::serve(client, device, passthrough()).map_err(|e| cannot_mount(&args.name, e))
 }
 
@@ -111,15 +114,14 @@ fn end(at: &std::sync::Mutex<Option<(PathBuf, Mounted)>>) {
     std::process::exit(code);
 }
 
-/// Calls `gone` when the node's agent does not run any more.
-pub fn watch(name: &str, gone: impl FnOnce() + Send + 'static) -> Result<(), Error> {
-    let run_dir = bivouac_node::place::find(uid(), name);
-    let Some(agent) = run_dir.and_then(|run_dir| traces::agent(Path::new(&run_dir))) else {
-        gone();
-        return Ok(());
-    };
+/// Calls `gone` when the deployment is taken down: the node's directory goes with its agent. An agent that was killed leaves it, and
+/// the mount waits, as programs with the library do, for the deployment to be started again or taken down.
+pub fn watch(client: &'static Client, gone: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    let node_dir = Path::new(OsStr::from_bytes(client.node_dir()));
+    let inode = move || std::fs::metadata(node_dir).map(|meta| meta.ino()).ok();
+    let ours = inode();
     let wait = move || {
-        while agent.process.is_alive() {
+        while ours.is_some() && inode() == ours {
             std::thread::sleep(WATCH_EVERY);
         }
         gone();

@@ -92,7 +92,7 @@ pub fn serve(home: &Home, name: &str) -> Result<(), Error> {
         // Whoever wanted the mount could not make it, and has said so.
         return Ok(());
     }
-    watch(name, || std::process::exit(0))?;
+    watch(client, || std::process::exit(0))?;
     let _ = rustix::net::send(socket, b"s", SendFlags::NOSIGNAL);
     let_go();
     bivouac_fuse::serve(client, Device::handed_over(descriptors), passthrough())

@@ -9,7 +9,7 @@ use crate::down;
 use crate::error::Error;
 use crate::home::{DaemonRecord, Directory, Home, LauncherKind, Lock, Record, State, random, uid};
 use crate::hosts::{self, Host};
-use crate::launch::{self, Order, Ready, StorageOrder};
+use crate::launch::{self, Leave, Order, Ready, StorageOrder};
 use crate::mounts;
 use crate::signals;
 use bivouac_daemon::controller::ControlLink;
@@ -439,7 +439,7 @@ fn resume(
         ));
     }
     // Stragglers, and the run directories of the earlier life.
-    down::clean_hosts(&record, true, Duration::from_millis(500), false)?;
+    down::clean_hosts(&record, Leave::Mounts, Duration::from_millis(500))?;
     let known: BTreeSet<ServerId> = old.servers.iter().map(|s| s.id).collect();
     for daemon in &mut record.daemons {
         (daemon.process, daemon.address) = (None, None);

@@ -15,7 +15,7 @@ use bivouac_proto::Errno;
 use bivouac_proto::agent::AgentRequest;
 use bivouac_proto::meta::{LockOwner, LockRange, MetaReply, MetaRequest};
 use rustix::fd::BorrowedFd;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
@@ -41,8 +41,8 @@ pub enum LockKind {
 pub(crate) struct Held {
     /// Inodes with process locks.
     files: Mutex<HashSet<Ino>>,
-    /// Servers that the agent knows of.
-    servers: Mutex<HashSet<ServerId>>,
+    /// Servers that the agent knows of, and how often it had been restarted when it was told.
+    servers: Mutex<HashMap<ServerId, u64>>,
     /// Servers where programs before this one, in this process, had locks.
     before: Vec<ServerId>,
     /// Inodes at those servers that have no locks of theirs any more.
@@ -50,8 +50,10 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    pub(crate) fn new(before: Vec<ServerId>) -> Held {
-        Held { servers: Mutex::new(before.iter().copied().collect()), before, ..Held::default() }
+    /// For a process that the agent, restarted so often, has told that programs before it in this process had locks at `before`.
+    pub(crate) fn new(before: Vec<ServerId>, restarts: u64) -> Held {
+        let servers = before.iter().map(|server| (*server, restarts)).collect();
+        Held { servers: Mutex::new(servers), before, ..Held::default() }
     }
 
     /// Whether there may be process locks on a file at a server.
@@ -89,7 +91,8 @@ impl Handle {
         let owner = self.announced(kind)?;
         let range = LockRange { start, end, exclusive };
         let request = MetaRequest::Lock { ino: self.ino(), owner, range, wait_ms: 0 };
-        self.client().meta_on(self.ino(), &request).map(|_| ())
+        self.client().meta_on(self.ino(), &request)?;
+        self.announced_still(kind, start, end)
     }
 
     /// Likewise, waiting for one turn. EAGAIN: the turn is over, ask again. EINTR: it was cut short.
@@ -113,7 +116,16 @@ impl Handle {
             }
         };
         let request = MetaRequest::Lock { ino, owner, range, wait_ms: TURN_MS };
-        self.client().meta_watched(ino, &request, &watch).map(|_| ())
+        self.client().meta_watched(ino, &request, &watch)?;
+        self.announced_still(kind, start, end)
+    }
+
+    /// After a lock was set: if the agent was restarted while the request was on its way, the new one has to know, too.
+    fn announced_still(&self, kind: LockKind, start: u64, end: u64) -> Result<(), Errno> {
+        self.announced(kind).map(drop).inspect_err(|_| {
+            // Nobody would give it up.
+            let _ = self.unlock(kind, start, end);
+        })
     }
 
     /// The owner of a lock about to be set, with everything noted so that it is given up in time.
@@ -163,10 +175,12 @@ impl Client {
     /// server to tell when it dies.
     fn note_process_lock(&self, owner: u64, ino: Ino) -> Result<(), Errno> {
         let server = self.map().primary(ino.shard());
-        let known = self.held().servers.lock().map_err(|_| Errno::NOLCK)?.contains(&server);
+        // Read before the agent is told: if it changes meanwhile, the next one is told again.
+        let restarts = self.agent_restarts();
+        let known = self.held().servers.lock().map_err(|_| Errno::NOLCK)?.get(&server) == Some(&restarts);
         if !known {
             self.tell_agent(&AgentRequest::HoldsLocks { session: owner, server })?;
-            self.held().servers.lock().map_err(|_| Errno::NOLCK)?.insert(server);
+            self.held().servers.lock().map_err(|_| Errno::NOLCK)?.insert(server, restarts);
         }
         self.held().files.lock().map_err(|_| Errno::NOLCK)?.insert(ino);
         Ok(())

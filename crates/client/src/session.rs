@@ -94,8 +94,9 @@ impl Client {
             .map_err(|e| agent_error(TransportError::System(Errno(e.raw_os_error() as u16))))?;
         let mut link = connect_agent(environment, &key, uid, &credentials, fork.count(), ANY_DEPLOYMENT)
             .map_err(agent_error)?;
-        let reply = ask_agent(&mut link, &attach_request()).map_err(agent_error)?;
-        let Some(AgentReply::Attached { session, owner, locked, agent, node, run_dir, map }) = reply else {
+        let (reply, _) = ask(&mut link, &Request::Agent(attach_request())).map_err(agent_error)?;
+        let Some(Reply::Agent(AgentReply::Attached { session, owner, locked, agent, node, run_dir, map })) = reply
+        else {
             return Err(answer());
         };
         if map.check().is_err() {
@@ -109,6 +110,7 @@ impl Client {
             }
             _ => return Err(answer()),
         };
+        let restarts = table.adoptions();
         let client = Client {
             environment: environment.clone(),
             key,
@@ -134,7 +136,7 @@ impl Client {
             askers: std::array::from_fn(|_| Spare::default()),
             agents: Pool::new(),
             kept: (0..places).map(|_| Kept::default()).collect(),
-            held: AtomicPtr::new(Box::into_raw(Box::new(Held::new(locked)))),
+            held: AtomicPtr::new(Box::into_raw(Box::new(Held::new(locked, restarts)))),
             sole: AtomicBool::new(false),
             renewing: AtomicU64::new(0),
             refusals: Refusals::new(places),
@@ -231,38 +233,50 @@ impl Client {
 
     /// Asks the agent for the current map.
     pub(crate) fn refresh_map(&self) -> Result<(), TransportError> {
-        let fork_count = self.fork.count();
-        let mut link = self.agent_link()?;
-        let answer = ask_agent(&mut link, &AgentRequest::Map);
-        if let Ok(Some(AgentReply::Map(map))) = &answer {
-            self.learn_map(map.clone());
+        if let Some(Reply::Agent(AgentReply::Map(map))) = self.ask_agent(&AgentRequest::Map)? {
+            self.learn_map(map);
         }
-        self.agents.give(link, fork_count);
-        answer.map(|_| ())
+        Ok(())
     }
 
     /// Tells the agent something for which no answer is needed but its having been heard.
     pub(crate) fn tell_agent(&self, request: &AgentRequest) -> Result<(), Errno> {
-        let fork_count = self.fork.count();
-        let mut link = self.agent_link().map_err(|e| e.errno())?;
-        let told = ask_agent(&mut link, request);
-        self.agents.give(link, fork_count);
-        told.map(|_| ()).map_err(|e| e.errno())
+        match self.ask_agent(request).map_err(|e| e.errno())? {
+            Some(Reply::Done) => Ok(()),
+            _ => Err(Errno::NOLCK),
+        }
     }
 
-    fn agent_link(&self) -> Result<Box<Link>, TransportError> {
+    /// Asks the node's agent, which may have been restarted since the connections to it were made. `None`: it refuses.
+    fn ask_agent(&self, request: &AgentRequest) -> Result<Option<Reply>, TransportError> {
         let fork_count = self.fork.count();
-        if let Some(link) = self.agents.take(fork_count) {
-            return Ok(link);
+        loop {
+            let idle = self.agents.take(fork_count);
+            let kept = idle.is_some();
+            let mut link = match idle {
+                Some(link) => link,
+                None => connect_agent(
+                    &self.environment,
+                    &self.key,
+                    self.uid,
+                    &self.credentials,
+                    fork_count,
+                    self.map().deployment,
+                )?,
+            };
+            let answer = ask(&mut link, &Request::Agent(request.clone()));
+            self.agents.give(link, fork_count);
+            match answer {
+                // It is not given back, so this ends.
+                Err(_) if kept => {}
+                answer => return answer.map(|(reply, _)| reply),
+            }
         }
-        connect_agent(
-            &self.environment,
-            &self.key,
-            self.uid,
-            &self.credentials,
-            fork_count,
-            self.map().deployment,
-        )
+    }
+
+    /// How often the node's agent has been restarted beside processes that lived on.
+    pub(crate) fn agent_restarts(&self) -> u64 {
+        self.table.adoptions()
     }
 
     pub(crate) fn held(&self) -> &Held {
@@ -342,18 +356,18 @@ impl Client {
         self.let_go(self.paths.swap(paths, Ordering::AcqRel));
         let facts = Box::into_raw(Box::new(Facts::new(self.era())));
         self.let_go(self.facts.swap(facts, Ordering::AcqRel));
-        let mut link = self.agent_link().map_err(|e| e.errno())?;
-        let reply = ask_agent(&mut link, &attach_request()).map_err(|e| e.errno())?;
-        let Some(AgentReply::Attached { session, owner, locked, map, .. }) = reply else {
+        // Read before: if the agent is restarted meanwhile, the next one is told of locks.
+        let restarts = self.agent_restarts();
+        let reply = self.ask_agent(&attach_request()).map_err(|e| e.errno())?;
+        let Some(Reply::Agent(AgentReply::Attached { session, owner, locked, map, .. })) = reply else {
             return Err(Errno::IO);
         };
         self.learn_map(map);
-        let held = Box::into_raw(Box::new(Held::new(locked)));
+        let held = Box::into_raw(Box::new(Held::new(locked, restarts)));
         self.let_go(self.held.swap(held, Ordering::AcqRel));
         self.owner.store(owner, Ordering::Relaxed);
         self.session.store(session, Ordering::Relaxed);
         self.session_forks.store(fork_count, Ordering::Release);
-        self.agents.give(link, fork_count);
         Ok(())
     }
 
@@ -457,13 +471,6 @@ fn attach_request() -> AgentRequest {
 }
 
 /// One question to the agent; `None` for an answer of another kind.
-fn ask_agent(link: &mut Link, request: &AgentRequest) -> Result<Option<AgentReply>, TransportError> {
-    match ask(link, &Request::Agent(request.clone()))?.0 {
-        Some(Reply::Agent(reply)) => Ok(Some(reply)),
-        _ => Ok(None),
-    }
-}
-
 /// One question on a connection to the agent: the answer, and the descriptor that came with it. `None` for a refusal.
 fn ask(link: &mut Link, request: &Request<'_>) -> Result<(Option<Reply>, Option<Fd>), TransportError> {
     let mut body = Vec::with_capacity(64);

@@ -156,6 +156,9 @@ impl Agent {
             AgentRequest::Map => Ok(Some(AgentReply::Map(Box::new((*shared.links.map()).clone())))),
             AgentRequest::HoldsLocks { session, server } => {
                 let mut sessions = shared.sessions();
+                if !sessions.processes.contains_key(session) {
+                    shared.take_over(&mut sessions, *session, pid)?;
+                }
                 let process = sessions.processes.get_mut(session).ok_or(Errno::NOLCK)?;
                 process.locks.insert(*server);
                 Ok(None)
@@ -177,14 +180,17 @@ impl Agent {
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
     }
 
-    /// Ends: the thread is joined, and the node's directories are removed.
-    pub(crate) fn stop(mut self) {
+    /// Ends: the thread is joined, and the node's directories are removed. Where storage is kept and processes have files open on it, they
+    /// stay: the next agent goes on with them.
+    pub(crate) fn stop(mut self, keep: bool) {
         self.shared.stopping.store(true, Ordering::Release);
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        self.shared.run_dir.remove();
+        if !(keep && self.shared.table.in_use().any(|id| self.shared.table.held(id))) {
+            self.shared.run_dir.remove();
+        }
     }
 }
 
@@ -193,14 +199,31 @@ impl Shared {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn attach(&self, number: u32) -> Result<Attached, Errno> {
+    /// Watches a process for a session of it.
+    fn watch(&self, sessions: &mut Sessions, session: u64, number: u32) -> Result<(), Errno> {
         let pid = i32::try_from(number).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(errno)?;
+        epoll::add(&self.epoll, &pidfd, EventData::new_u64(session), EventFlags::IN).map_err(errno)?;
+        sessions.processes.insert(session, Process { pidfd, pid: number, locks: HashSet::new() });
+        Ok(())
+    }
+
+    /// A process that has lived on owns locks by the session that the agent before this one gave it.
+    fn take_over(&self, sessions: &mut Sessions, session: u64, number: u32) -> Result<(), Errno> {
+        // A session of this agent's, or none: that process is dead.
+        if session & !0xffff_ffff == self.sessions_from || session == STOP {
+            return Err(Errno::NOLCK);
+        }
+        self.watch(sessions, session, number)?;
+        sessions.owners.entry(number).or_insert(session);
+        Ok(())
+    }
+
+    fn attach(&self, number: u32) -> Result<Attached, Errno> {
         let mut sessions = self.sessions();
         sessions.last = sessions.last.wrapping_add(1).max(1);
         let session = self.sessions_from | u64::from(sessions.last);
-        epoll::add(&self.epoll, &pidfd, EventData::new_u64(session), EventFlags::IN).map_err(errno)?;
-        sessions.processes.insert(session, Process { pidfd, pid: number, locks: HashSet::new() });
+        self.watch(&mut sessions, session, number)?;
         let owner = match sessions.owner(number) {
             Some(owner) => owner,
             None => {

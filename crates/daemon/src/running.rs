@@ -138,7 +138,7 @@ impl Running {
             }
         }
         if let Some(agent) = daemon.agent {
-            agent.stop();
+            agent.stop(keep);
         }
         end
     }

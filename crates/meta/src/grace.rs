@@ -25,16 +25,22 @@ impl Grace {
         Grace { until: Instant::now() + longest, missing: Mutex::new(nodes), over }
     }
 
-    /// A node's agent has reported everything.
-    pub(crate) fn reported(&self, node: NodeId) {
+    /// A node's agent has reported everything. Whether it was the last one.
+    pub(crate) fn reported(&self, node: NodeId) -> bool {
         let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
-        missing.remove(&node);
-        if missing.is_empty() {
+        let last = missing.remove(&node) && missing.is_empty();
+        if last {
             self.over.store(true, Ordering::Release);
         }
+        last
     }
 
-    /// Whether what nobody has claimed is nobody's.
+    /// Whether all nodes have reported: what nobody has claimed is nobody's.
+    pub(crate) fn all_have_reported(&self) -> bool {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Whether nobody is waited for any more.
     pub(crate) fn is_over(&self) -> bool {
         if self.over.load(Ordering::Acquire) {
             return true;
@@ -59,12 +65,13 @@ mod tests {
         let nodes = || [NodeId(1), NodeId(5)].into();
         let grace = Grace::new(Duration::from_secs(1000), nodes());
         for node in [1, 1, 7] {
-            grace.reported(NodeId(node));
-            assert!(!grace.is_over());
+            assert!(!grace.reported(NodeId(node)));
+            assert!(!grace.is_over() && !grace.all_have_reported());
         }
-        grace.reported(NodeId(5));
-        assert!(grace.is_over());
-        assert!(Grace::new(Duration::ZERO, nodes()).is_over());
+        assert!(grace.reported(NodeId(5)) && grace.is_over() && grace.all_have_reported());
+        assert!(!grace.reported(NodeId(5)));
+        let late = Grace::new(Duration::ZERO, nodes());
+        assert!(late.is_over() && !late.all_have_reported());
         assert!(Grace::new(Duration::from_secs(1000), BTreeSet::new()).is_over());
     }
 }

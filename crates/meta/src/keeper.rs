@@ -7,6 +7,7 @@ use crate::draft::{Draft, wants_split};
 use crate::grace::Grace;
 use crate::inode::Spread;
 use crate::mutation::Mutation;
+use crate::shard::Shard;
 use crate::store::{Core, Outside, lock};
 use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::Reply;
@@ -76,6 +77,11 @@ impl Keeper {
     /// Others could not be told of a directory's change.
     pub(crate) fn announce(&self, dir: Ino) {
         self.add(|work| work.announcements.insert(dir));
+    }
+
+    /// It is known now who holds files without links.
+    pub(crate) fn orphans(&self) {
+        self.add(|work| !std::mem::replace(&mut work.orphans_unknown, true));
     }
 
     /// A truncation is unfinished.
@@ -223,6 +229,9 @@ impl<O: Outside> Core<O> {
     /// Removes inodes without links that nobody has come back for. Says whether all are gone.
     fn reap_orphans(&self) -> bool {
         let mut found = Vec::new();
+        if self.keeper.grace.all_have_reported() {
+            self.partitions.each_mut(Shard::forget_revived);
+        }
         self.partitions.each(|_, shard| {
             let unused = |ino: &&Ino| !shard.in_use(**ino);
             found.extend(shard.orphans.keys().filter(unused).copied());

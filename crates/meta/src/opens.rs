@@ -46,6 +46,7 @@ pub(crate) fn register(locked: &mut LockedShard<'_>, now: Time, ino: Ino, opened
         draft.push(Mutation::PutOrphan(ino, holders));
     }
     locked.commit(draft)?;
+    locked.shard.revived.remove(&(ino, opened.id));
     let live = locked.shard.live.entry(ino).or_default();
     if writes_blocks && settled {
         live.written = Written { append_end: opened.append.then_some(size), ..Written::default() };
@@ -173,8 +174,8 @@ impl<O: Outside> Core<O> {
                 Err(failure) => return Err(failure),
             }
         }
-        if !more {
-            self.keeper.grace.reported(node);
+        if !more && self.keeper.grace.reported(node) {
+            self.keeper.orphans();
         }
         Ok(Reply::Done)
     }

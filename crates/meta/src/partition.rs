@@ -321,6 +321,13 @@ impl Partitions {
         }
     }
 
+    /// Changes what is only in memory of all shards.
+    pub(crate) fn each_mut(&self, mut change: impl FnMut(&mut Shard)) {
+        for number in 0..PARTITIONS {
+            self.lock(number).shards.values_mut().for_each(&mut change);
+        }
+    }
+
     /// Takes charge of an empty shard. One that is held already stays as it is.
     pub(crate) fn adopt(&self, id: ShardId) -> Result<(), LogError> {
         let mut guard = self.lock(id.0 as usize);
@@ -386,7 +393,8 @@ pub(crate) fn revive(shard: &mut Shard, grace: &Arc<Grace>) {
         shard.live.entry(ino).or_default().restoring = true;
     }
     for (ino, holders) in &shard.orphans {
-        // What they may do is forgotten; that they hold the inode is what matters.
+        // What they may do is forgotten; that they hold the inode, if they still live, is what matters.
+        shard.revived.extend(holders.iter().map(|id| (*ino, *id)));
         let opens = holders.iter().map(|id| Opened { id: *id, write: true, append: false }).collect();
         shard.live.entry(*ino).or_default().opens = opens;
     }

@@ -171,6 +171,8 @@ pub(crate) struct Shard {
     pub abandoned: HashMap<OpenId, Instant>,
     /// While it lasts, opens from before a restart may be registered again.
     pub grace: Option<Arc<Grace>>,
+    /// Holders of inodes without links, by the log, which nobody has named since the server's start.
+    pub revived: HashSet<(Ino, OpenId)>,
     /// Answers that were put since old ones were last dropped.
     pub answers_put: usize,
 }
@@ -264,6 +266,15 @@ impl Shard {
     /// Whether an inode must stay when it loses its last link: it is in use, or may turn out to be.
     pub(crate) fn must_stay(&self, ino: Ino) -> bool {
         self.in_use(ino) || self.grace.as_ref().is_some_and(|grace| !grace.is_over())
+    }
+
+    /// All nodes have said what they hold: whoever is known by the log alone holds nothing any more.
+    pub(crate) fn forget_revived(&mut self) {
+        for (ino, id) in std::mem::take(&mut self.revived) {
+            if let Some(live) = self.live.get_mut(&ino) {
+                live.opens.retain(|open| open.id != id);
+            }
+        }
     }
 
     /// Who has an inode open.

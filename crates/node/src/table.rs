@@ -68,6 +68,8 @@ struct Header {
     deployment: AtomicU64,
     node: AtomicU64,
     agent: AtomicU64,
+    /// How often another agent has taken the table over.
+    adoptions: AtomicU64,
     anchors: [AtomicU64; ANCHORS],
     /// PID namespaces of the processes that were here: see the module `owner`.
     namespaces: [AtomicU64; NAMESPACES],
@@ -141,8 +143,15 @@ impl OpenTable {
         if !same {
             return Err(NodeError::Format);
         }
+        header.adoptions.fetch_add(1, Ordering::Release);
         table.descriptor = Some(descriptor);
         Ok(table)
+    }
+
+    /// How often an agent has taken the table over: when this changes, the node's agent has been restarted, and knows nothing of what
+    /// the one before was told.
+    pub fn adoptions(&self) -> u64 {
+        self.header().adoptions.load(Ordering::Acquire)
     }
 
     /// The number of the table's agent.

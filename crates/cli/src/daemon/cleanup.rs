@@ -7,7 +7,7 @@
 use super::traces;
 use crate::error::Error;
 use crate::home;
-use crate::launch::CleanupOrder;
+use crate::launch::{CleanupOrder, Leave};
 use crate::mounts;
 use crate::process::ProcessId;
 use std::io::ErrorKind;
@@ -27,10 +27,10 @@ pub fn clean(order: &CleanupOrder) -> Result<(), Error> {
     storage.sort();
     storage.dedup();
     end_all(&processes, Duration::from_millis(order.grace_ms))?;
-    if strangers.is_empty() {
+    if strangers.is_empty() && order.leave != Leave::Mounts {
         mounts::take_away_of(&order.name, order.uid);
     }
-    if !order.keep {
+    if order.leave == Leave::Nothing {
         for path in &storage {
             remove_storage(path)?;
         }
@@ -42,7 +42,7 @@ pub fn clean(order: &CleanupOrder) -> Result<(), Error> {
     if let Some(run_dir) = run_dir
         && strangers.is_empty()
     {
-        remove_run_dir(&run_dir);
+        remove_run_dir(&run_dir, order.leave);
     }
     Ok(())
 }
@@ -85,14 +85,17 @@ fn remove_storage(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes the node directories, the key, the marks of warnings and then the run directory; storage that is kept stays in it.
-fn remove_run_dir(run_dir: &Path) {
+/// Removes the key, the marks of warnings, and the node directories unless storage is kept: programs that live on have files open by
+/// them, which the next agents of the nodes take over. Then the run directory, if nothing stays in it.
+fn remove_run_dir(run_dir: &Path, leave: Leave) {
     let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
     for entry in entries {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         if name.starts_with("node-") {
-            let _ = std::fs::remove_dir_all(entry.path());
+            if leave == Leave::Nothing {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
         } else if name == "key" || name.starts_with("key.") || name.starts_with(bivouac_node::bypass::MARK) {
             let _ = std::fs::remove_file(entry.path());
         }
@@ -119,12 +122,12 @@ fn remove_logs(order: &CleanupOrder) {
 mod tests {
     use super::*;
 
-    fn order(storage: Vec<PathBuf>, keep: bool) -> CleanupOrder {
+    fn order(storage: Vec<PathBuf>, leave: Leave) -> CleanupOrder {
         CleanupOrder {
             name: format!("cleanup-test-{}", std::process::id()),
             deployment: 5,
             uid: home::uid(),
-            keep,
+            leave,
             grace_ms: 0,
             processes: Vec::new(),
             storage,
@@ -140,13 +143,13 @@ mod tests {
         std::fs::create_dir_all(storage.join("deep/er")).expect("makes it");
         std::fs::create_dir_all(&precious).expect("makes it");
         std::os::unix::fs::symlink(&precious, dir.join("bivouac-link")).expect("links");
-        clean(&order(vec![storage.clone()], true)).expect("cleans");
+        clean(&order(vec![storage.clone()], Leave::Storage)).expect("cleans");
         assert!(storage.exists(), "kept");
-        clean(&order(vec![storage.clone()], false)).expect("cleans");
+        clean(&order(vec![storage.clone()], Leave::Nothing)).expect("cleans");
         assert!(!storage.exists());
-        clean(&order(vec![storage], false)).expect("may be repeated");
+        clean(&order(vec![storage], Leave::Nothing)).expect("may be repeated");
         for bad in [precious.clone(), dir.join("bivouac-link")] {
-            assert!(matches!(clean(&order(vec![bad], false)), Err(Error::Refused { .. })));
+            assert!(matches!(clean(&order(vec![bad], Leave::Nothing)), Err(Error::Refused { .. })));
         }
         assert!(precious.exists());
         std::fs::remove_dir_all(dir).expect("cleans up");
@@ -156,7 +159,7 @@ mod tests {
     fn processes_get_their_grace_and_then_end() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("spawns");
         let process = ProcessId::of(child.id()).expect("runs");
-        let order = CleanupOrder { processes: vec![process], grace_ms: 50, ..order(Vec::new(), false) };
+        let order = CleanupOrder { processes: vec![process], grace_ms: 50, ..order(Vec::new(), Leave::Nothing) };
         let start = Instant::now();
         clean(&order).expect("cleans");
         assert!(start.elapsed() >= Duration::from_millis(50) && !process.is_alive());
