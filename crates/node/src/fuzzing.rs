@@ -5,9 +5,9 @@
 //! the others use it.
 
 use crate::memory::Memory;
-use crate::table::{HEADER, LENGTH, OpenTable, SLOTS, SlotId};
+use crate::table::{HEADER, LENGTH, OpenTable, SLOTS, SlotId, TableOf};
 use crate::{TrafficPage, VersionPage, traffic, versions};
-use bivouac_layout::{Ino, ServerId, ShardId};
+use bivouac_layout::{Ino, NodeId, ServerId, ShardId};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Takes a number off the bytes.
@@ -41,7 +41,8 @@ fn scribble(memory: &Memory, length: usize, at: u64, value: u64) {
 pub fn table(bytes: &[u8]) {
     let dir = std::env::temp_dir().join(format!("bivouac-fuzz-{}", std::process::id()));
     let dir = dir.to_string_lossy().into_owned().into_bytes();
-    let table = OpenTable::create(&dir).expect("a table can be made");
+    let of = TableOf { deployment: 1, node: NodeId(2) };
+    let table = OpenTable::create(&dir, of, 3).expect("a table can be made");
     let mut steps = Steps(bytes);
     let mut last = SlotId { index: 0, incarnation: 0 };
     // The slots that are used, more often than all.
@@ -93,7 +94,7 @@ pub fn pages(bytes: &[u8]) {
         match kind % 10 {
             0 => scribble(&server.memory, versions::LENGTH, steps.number(), steps.number()),
             1 => scribble(&server.memory, versions::LENGTH, steps.number() % 32, steps.number()),
-            2 => server.changed(ShardId(steps.number() as u16)),
+            2 => _ = server.changed(ShardId(steps.number() as u16)),
             3 => server.moved(Ino(steps.number()), steps.number()),
             4 => server.raise_namespace(steps.number()),
             5 => {

@@ -4,8 +4,8 @@ use super::attempt::difference;
 use super::look::Look;
 use super::step::{Entry, Outcome, Step, pattern};
 use super::tree::{Node, Tree};
-use super::work::{is_late, is_unmounted};
-use std::collections::{BTreeMap, BTreeSet};
+use super::work::is_late;
+use std::collections::BTreeMap;
 
 /// Longest time that an operation may take, nanoseconds: `docs/semantics.md` says about two seconds.
 const LIMIT: u64 = 3_000_000_000;
@@ -25,10 +25,6 @@ pub struct Times {
     pub recovered: u64,
     /// The fault was that a server was stopped.
     pub stopped: bool,
-    /// All daemons were started anew, while programs went on.
-    pub survived: bool,
-    /// The program works in a mount, and its node's agent was killed.
-    pub unmounts: bool,
 }
 
 impl Times {
@@ -79,8 +75,6 @@ pub struct Judged {
     pub tree: Tree,
     /// What is not as it should be.
     pub wrong: Vec<String>,
-    /// The same of files that a program had open for writing while all daemons were started anew.
-    pub over_restart: Vec<String>,
     /// Operations that succeeded, in all and after everything was up again.
     pub acknowledged: (u64, u64),
     /// Operations that failed with EIO or were not answered.
@@ -92,8 +86,6 @@ pub struct Judged {
     pending: Vec<Pending>,
     /// Errors that should not be: the first of each kind, and how many.
     failed: BTreeMap<i32, (String, u32)>,
-    /// Files that were open for writing while all daemons were started anew.
-    open_over_restart: BTreeSet<u32>,
 }
 
 impl Judged {
@@ -105,12 +97,10 @@ impl Judged {
             judged.settle(&pending, look);
         }
         judged.tree.end();
-        judged.compare(look, times);
+        judged.compare(look);
         let failed = std::mem::take(&mut judged.failed).into_values();
-        // What was open, orphaned or locked is not known any more after all daemons were started anew.
-        let list = if times.survived { &mut judged.over_restart } else { &mut judged.wrong };
-        list.extend(failed.map(|(first, times)| format!("{first} ({times} such errors)")));
-        if !judged.wrong.is_empty() || !judged.over_restart.is_empty() {
+        judged.wrong.extend(failed.map(|(first, times)| format!("{first} ({times} such errors)")));
+        if !judged.wrong.is_empty() {
             judged.tree = Tree::from_look(look);
         }
         judged.tree.unknown_names.clear();
@@ -123,29 +113,17 @@ impl Judged {
         for entry in journal {
             match entry {
                 Entry::Process(_) | Entry::Over => {}
-                Entry::Begin(at, step) => {
-                    if *at > times.recovered {
-                        self.note_open(times);
-                    }
-                    begun = Some((*at, step));
-                }
+                Entry::Begin(at, step) => begun = Some((*at, step)),
                 Entry::End(at, outcome) => {
                     let Some((began, step)) = begun.take() else { continue };
                     self.ended(step, outcome, (began, *at), times);
                 }
             }
         }
-        self.note_open(times);
         if let Some((_, step)) = begun {
             // The program was killed in the middle of it.
             self.unknown += 1;
             self.doubt(step, false);
-        }
-    }
-
-    fn note_open(&mut self, times: &Times) {
-        if times.survived && self.open_over_restart.is_empty() {
-            self.open_over_restart.extend(self.tree.slots.values().map(|slot| slot.node));
         }
     }
 
@@ -177,7 +155,6 @@ impl Judged {
                 return;
             }
             Outcome::Failed(libc::EIO) if met => self.unknown += 1,
-            unmounted if times.unmounts && met && is_unmounted(unmounted) => self.unknown += 1,
             Outcome::Failed(libc::EIO) if at < times.fault => {
                 self.wrong.push(format!("{step:?}: EIO before anything was killed"));
             }
@@ -188,10 +165,8 @@ impl Judged {
                 self.failed.entry(*number).or_insert_with(|| (first(), 0)).1 += 1;
             }
             Outcome::Wrong(what) => {
-                let open = self.tree.node_of(step).is_some_and(|node| self.open_over_restart.contains(&node));
-                let list = if open { &mut self.over_restart } else { &mut self.wrong };
                 let when = (began as f64 - times.recovered as f64) / 1e9;
-                list.push(format!("{step:?} found {when:.1} s after the recovery: {what}"));
+                self.wrong.push(format!("{step:?} found {when:.1} s after the recovery: {what}"));
                 return;
             }
         }
@@ -232,7 +207,7 @@ impl Judged {
         }
     }
 
-    fn compare(&mut self, look: &Look, times: &Times) {
+    fn compare(&mut self, look: &Look) {
         let mut inos: BTreeMap<u64, u32> = BTreeMap::new();
         for (path, number) in &self.tree.names {
             let node = &self.tree.nodes[number];
@@ -246,22 +221,16 @@ impl Judged {
                 Err(error) => Some(std::io::Error::from_raw_os_error(*error).to_string()),
             };
             let names = self.tree.names.values().filter(|n| *n == number).count() as u64;
-            let list = if self.open_over_restart.contains(number) {
-                &mut self.over_restart
-            } else {
-                &mut self.wrong
-            };
             if let Some(content) = content {
-                list.push(format!("{path}: {content}"));
+                self.wrong.push(format!("{path}: {content}"));
             } else if found.directory != node.directory {
                 self.wrong.push(format!("{path} is of the wrong kind"));
             } else if !node.directory && found.size != node.content.len() as u64 {
-                list.push(format!("{path}: the size is {} after {}", found.size, node.content.len()));
+                self.wrong.push(format!("{path}: the size is {} after {}", found.size, node.content.len()));
             } else if !node.directory && found.links != names {
                 self.wrong.push(format!("{path} has {} names and not {names}", found.links));
             } else if found.locked {
-                let list = if times.survived { &mut self.over_restart } else { &mut self.wrong };
-                list.push(format!("{path} is locked"));
+                self.wrong.push(format!("{path} is locked"));
             } else if *inos.entry(found.ino).or_insert(*number) != *number {
                 self.wrong.push(format!("{path} is another file"));
             }

@@ -59,8 +59,6 @@ pub struct Totals {
     pub slowest: BTreeMap<Fault, (f64, String)>,
     /// What was not as it should be.
     pub wrong: Vec<String>,
-    /// The same of files that were open for writing while all daemons were started anew.
-    pub over_restart: Vec<String>,
 }
 
 /// One program.
@@ -132,7 +130,6 @@ impl<'a> Siege<'a> {
         let mut times = Times {
             fault: now(),
             stopped: fault == Fault::Stopped,
-            survived: fate == Programs::Survive && fault != Fault::Stopped,
             ..Times::default()
         };
         self.strike(fault);
@@ -272,7 +269,6 @@ impl<'a> Siege<'a> {
         let inos: std::collections::BTreeSet<u64> = look.values().map(|found| found.ino).collect();
         let mut expected: BTreeMap<Vec<u8>, (u32, u32)> = BTreeMap::new();
         let mut wrong = Vec::new();
-        let mut over_restart = Vec::new();
         for program in &mut self.programs {
             let prefix = format!("{}/", program.who);
             let own: Look = look
@@ -280,15 +276,12 @@ impl<'a> Siege<'a> {
                 .filter_map(|(path, found)| Some((path.strip_prefix(&prefix)?.to_owned(), found.clone())))
                 .collect();
             let journal = read_journal(&self.site.path(&program.who));
-            let mounted = program.access != "preload";
-            let times = Times { unmounts: mounted && fault != Fault::Stopped, ..times.clone() };
-            let judged = Judged::of(std::mem::take(&mut program.tree), &journal, &own, &times);
+            let judged = Judged::of(std::mem::take(&mut program.tree), &journal, &own, times);
             let tell = |what: String| format!("{} ({}): {what}", program.who, program.access);
             wrong.extend(judged.wrong.into_iter().map(tell));
-            over_restart.extend(judged.over_restart.into_iter().map(tell));
             let went_on = times.recovered > 0
                 && journal.iter().any(|e| matches!(e, Entry::Begin(at, _) if *at > times.recovered));
-            if went_on && !mounted && judged.acknowledged.1 == 0 {
+            if went_on && judged.acknowledged.1 == 0 {
                 wrong.push(tell("nothing succeeded after the recovery".to_owned()));
             }
             self.totals.acknowledged += judged.acknowledged.0;
@@ -303,19 +296,16 @@ impl<'a> Siege<'a> {
             program.tree = judged.tree;
         }
         let shared = shared.map(|found| found.content).unwrap_or(Err(0));
-        let list = if times.survived { &mut over_restart } else { &mut wrong };
         match shared {
-            Ok(content) => list.extend(check_shared(&content, expected)),
+            Ok(content) => wrong.extend(check_shared(&content, expected)),
             Err(error) => wrong.push(format!("{SHARED}: error {error}")),
         }
-        let list = if fault == Fault::Stopped { &mut wrong } else { &mut over_restart };
-        list.extend(self.left_over(inos.len() as u64));
-        if !wrong.is_empty() || !over_restart.is_empty() {
+        wrong.extend(self.left_over(inos.len() as u64));
+        if !wrong.is_empty() {
             self.keep_evidence(round);
         }
-        let heading = format!("round {round}, {fault:?}, programs survived: {}", times.survived);
+        let heading = format!("round {round}, {fault:?}");
         self.totals.wrong.extend(wrong.into_iter().map(|what| format!("{heading}: {what}")));
-        self.totals.over_restart.extend(over_restart.into_iter().map(|what| format!("{heading}: {what}")));
     }
 
     /// Copies the journals to the directory that `BIVOUAC_KILL_EVIDENCE` names, if it does.

@@ -39,7 +39,7 @@ pub fn work(mount: &str, directory: &Path, seed: u64) {
         let ended = now();
         journal.note(&Entry::End(ended, outcome.clone()));
         super::judge::advance(&mut tree, &step, &outcome, ended - began);
-        if matches!(outcome, Outcome::Wrong(_)) || is_unmounted(&outcome) {
+        if matches!(outcome, Outcome::Wrong(_)) {
             break;
         }
         std::thread::sleep(Duration::from_micros(random.below(PAUSE)));
@@ -51,11 +51,6 @@ pub fn work(mount: &str, directory: &Path, seed: u64) {
 /// Whether an append was answered so late that it may have been done twice.
 pub fn is_late(took: u64) -> bool {
     took > PROMPT
-}
-
-/// Whether the mount is gone: it goes with its node's agent.
-pub fn is_unmounted(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Failed(libc::ENOTCONN | libc::ECONNABORTED))
 }
 
 struct Journal(File);
