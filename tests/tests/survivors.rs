@@ -29,7 +29,8 @@ for line in sys.stdin:
 
 impl Program {
     fn start(site: &Site, name: &str, access: &str) -> Program {
-        let mut command = site.command(["exec", name, "--access", access, "--", "python3", "-u", "-c", DRIVER]);
+        let mut command =
+            site.command(["exec", name, "--access", access, "--", "python3", "-u", "-c", DRIVER]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
         let says = BufReader::new(child.stdout.take().expect("a pipe"));
         let told = child.stdin.take().expect("a pipe");
@@ -101,7 +102,9 @@ fn a_survivor_opens_hands_on_and_unlinks_files_as_before() {
     let site = Site::new("survivor-opens");
     let name = site.up(3);
     let mut program = Program::start(&site, &name, "preload");
-    program.run("held = open('/bivouac/held', 'w+'); held.write('held'); held.flush(); os.unlink('/bivouac/held')");
+    program.run(
+        "held = open('/bivouac/held', 'w+'); held.write('held'); held.flush(); os.unlink('/bivouac/held')",
+    );
     program.run("lock = open('/bivouac/lock', 'w'); fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)");
     program.run("out = open('/bivouac/out', 'w')");
     kill_all(&site, &name);
@@ -118,7 +121,9 @@ fn a_survivor_opens_hands_on_and_unlinks_files_as_before() {
     assert!(locked());
     let inodes = site.total(&name, "inodes");
     program.run("held.close()");
-    eventually(Duration::from_secs(15), "the unlinked file is freed", || site.total(&name, "inodes") == inodes - 1);
+    eventually(Duration::from_secs(15), "the unlinked file is freed", || {
+        site.total(&name, "inodes") == inodes - 1
+    });
     Site::kill(program.child.id() as i32, Signal::KILL);
     program.end();
     eventually(Duration::from_secs(15), "what it had open is closed", || site.total(&name, "opens") == 0);
@@ -130,7 +135,8 @@ fn what_died_together_with_the_daemons_is_closed_and_freed() {
     let site = Site::new("survivor-none");
     let name = site.up(3);
     let mut program = Program::start(&site, &name, "preload");
-    program.run("f = open('/bivouac/f', 'wb', buffering=0); f.write(b'x' * 1000000); os.unlink('/bivouac/f')");
+    program
+        .run("f = open('/bivouac/f', 'wb', buffering=0); f.write(b'x' * 1000000); os.unlink('/bivouac/f')");
     program.run("g = open('/bivouac/g', 'wb', buffering=0); g.write(b'x' * 1000000)");
     let inodes = site.total(&name, "inodes");
     kill_all(&site, &name);
@@ -138,7 +144,9 @@ fn what_died_together_with_the_daemons_is_closed_and_freed() {
     program.end();
     site.bivouac(["up", &name]).ok();
     // Nobody is waited for who is known to hold nothing.
-    eventually(Duration::from_secs(10), "the unlinked file is freed", || site.total(&name, "inodes") == inodes - 1);
+    eventually(Duration::from_secs(10), "the unlinked file is freed", || {
+        site.total(&name, "inodes") == inodes - 1
+    });
     assert_eq!(site.total(&name, "opens"), 0);
     assert_eq!(site.sh(&name, "stat -c %s /bivouac/g").ok(), "1000000\n");
 }

@@ -113,13 +113,7 @@ pub fn clean_hosts(record: &Record, leave: Leave, grace: Duration) -> Result<(),
     Error::of_all(results)
 }
 
-fn order(
-    record: &Record,
-    host: &str,
-    kind: LauncherKind,
-    leave: Leave,
-    grace: Duration,
-) -> CleanupOrder {
+fn order(record: &Record, host: &str, kind: LauncherKind, leave: Leave, grace: Duration) -> CleanupOrder {
     let daemons = || record.daemons.iter().filter(|d| d.host == host && d.launcher == kind);
     CleanupOrder {
         name: record.name.clone(),
@@ -129,11 +123,7 @@ fn order(
         grace_ms: grace.as_millis() as u64,
         processes: daemons().filter_map(|d| d.process).collect(),
         storage: daemons().flat_map(|d| d.storage.clone()).collect(),
-        logs: if kind == LauncherKind::Ssh {
-            daemons().map(|d| d.log.clone()).collect()
-        } else {
-            Vec::new()
-        },
+        logs: if kind == LauncherKind::Ssh { daemons().map(|d| d.log.clone()).collect() } else { Vec::new() },
     }
 }
 

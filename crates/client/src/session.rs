@@ -95,7 +95,8 @@ impl Client {
         let mut link = connect_agent(environment, &key, uid, &credentials, fork.count(), ANY_DEPLOYMENT)
             .map_err(agent_error)?;
         let (reply, _) = ask(&mut link, &Request::Agent(attach_request())).map_err(agent_error)?;
-        let Some(Reply::Agent(AgentReply::Attached { session, owner, locked, agent, node, run_dir, map })) = reply
+        let Some(Reply::Agent(AgentReply::Attached { session, owner, locked, agent, node, run_dir, map })) =
+            reply
         else {
             return Err(answer());
         };
@@ -104,12 +105,13 @@ impl Client {
         }
         // Room for servers that come later.
         let places = (usize::from(map.servers.last().map_or(0, |s| s.id.0)) + 1 + 64).min(SERVERS_MAX.into());
-        let (table, descriptor) = match ask(&mut link, &Request::Node(NodeRequest::Table)).map_err(agent_error)? {
-            (Some(Reply::Done), Some(descriptor)) => {
-                (OpenTable::attach(run_dir.as_bytes(), descriptor.as_fd())?, descriptor)
-            }
-            _ => return Err(answer()),
-        };
+        let (table, descriptor) =
+            match ask(&mut link, &Request::Node(NodeRequest::Table)).map_err(agent_error)? {
+                (Some(Reply::Done), Some(descriptor)) => {
+                    (OpenTable::attach(run_dir.as_bytes(), descriptor.as_fd())?, descriptor)
+                }
+                _ => return Err(answer()),
+            };
         let restarts = table.adoptions();
         let client = Client {
             environment: environment.clone(),

@@ -134,11 +134,7 @@ impl Agent {
     }
 
     /// Serves a request of the process `pid`.
-    pub(crate) fn serve(
-        &self,
-        pid: u32,
-        request: &AgentRequest,
-    ) -> Result<Option<AgentReply>, Errno> {
+    pub(crate) fn serve(&self, pid: u32, request: &AgentRequest) -> Result<Option<AgentReply>, Errno> {
         let shared = &self.shared;
         match request {
             AgentRequest::Attach { .. } => {

@@ -19,10 +19,14 @@ pub(crate) fn adopt(node_dir: &Path, of: TableOf) -> Option<OpenTable> {
     }
     let node_dir = node_dir.as_os_str().as_bytes();
     let table = kept_descriptors().find_map(|path| {
-        let descriptor = Fd::from(rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?);
+        let descriptor =
+            Fd::from(rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?);
         OpenTable::adopt(node_dir, of, descriptor).ok()
     })?;
-    tracing::info!(open = table.in_use().count(), "processes of this node have lived on: their open files are taken over");
+    tracing::info!(
+        open = table.in_use().count(),
+        "processes of this node have lived on: their open files are taken over"
+    );
     Some(table)
 }
 
@@ -34,7 +38,8 @@ fn kept_descriptors() -> impl Iterator<Item = PathBuf> {
             && entry.metadata().is_ok_and(|meta| meta.uid() == me)
     });
     let descriptors = processes.flat_map(|entry| fs::read_dir(entry.path().join("fd")).into_iter().flatten());
-    descriptors.flatten().map(|entry| entry.path()).filter(|path| {
-        fs::read_link(path).is_ok_and(|link| OpenTable::is_named(link.as_os_str().as_bytes()))
-    })
+    descriptors
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| fs::read_link(path).is_ok_and(|link| OpenTable::is_named(link.as_os_str().as_bytes())))
 }

@@ -190,9 +190,11 @@ fn about<'a>(request: &MetaRequest<'a>) -> About<'a> {
         | R::CancelLock { ino, .. }
         | R::Sync { ino } => About::Inode(ino),
         R::ReadDir { dir, split: false, .. } => About::Inode(dir),
-        R::ReadDir { .. } | R::EndSession { .. } | R::Report { .. } | R::Abandon { ino: None, .. } | R::Look { .. } => {
-            About::Server
-        }
+        R::ReadDir { .. }
+        | R::EndSession { .. }
+        | R::Report { .. }
+        | R::Abandon { ino: None, .. }
+        | R::Look { .. } => About::Server,
     }
 }
 

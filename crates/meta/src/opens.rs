@@ -165,9 +165,9 @@ impl<O: Outside> Core<O> {
     pub(crate) fn report(&self, node: NodeId, opens: &[Reopened], more: bool) -> Result<Reply, Failure> {
         for &Reopened { ino, open, write, append } in opens {
             let now = self.outside.now();
-            let registered = self.partitions.with(ino.shard(), |locked| {
-                register(locked, now, ino, Opened { id: open, write, append })
-            });
+            let registered = self
+                .partitions
+                .with(ino.shard(), |locked| register(locked, now, ino, Opened { id: open, write, append }));
             match registered {
                 // Removed meanwhile, given up, or another server's.
                 Ok(()) | Err(Failure::Errno(Errno::NOENT | Errno::IO)) => {}

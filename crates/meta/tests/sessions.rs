@@ -3,11 +3,11 @@
 mod common;
 
 use bivouac_layout::namespace::entry_shard;
-use bivouac_layout::{Ino, ServerId};
+use bivouac_layout::{Ino, NodeId, ServerId};
 use bivouac_meta::{MetaStore, OpenError, Options};
 use bivouac_proto::header::{OpenId, RequestId};
 use bivouac_proto::meta::{
-    At, Create, LockOwner, LockRange, MetaReply, MetaRequest, OpenHow, RenameMode, XattrMode,
+    At, Create, LockOwner, LockRange, MetaReply, MetaRequest, OpenHow, RenameMode, Reopened, XattrMode,
 };
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, FileKind, Reply};
@@ -86,6 +86,57 @@ fn opens_can_be_registered_again_within_the_grace_time_and_what_nobody_claims_go
     assert_eq!(client.attr(ino).unwrap().nlink, 0);
     client.release(ino, open, None).unwrap();
     assert_eq!(client.attr(ino), Err(Errno::NOENT));
+}
+
+#[test]
+fn what_nodes_report_stays_and_what_no_node_does_goes_at_once() {
+    // Longer than any test: only reports end it.
+    let cluster = Cluster::with(1, |options| options.grace = Duration::from_secs(3600));
+    let client = Client::new(&cluster);
+    let server = ServerId(0);
+    let report = |opens: Vec<Reopened>, more| {
+        let request = MetaRequest::Report { node: NodeId(0), opens, more };
+        client.send(Ino::ROOT.shard(), &request, &[]).unwrap();
+    };
+    let orphan = |name: &str| {
+        let (attr, open) = client.create(name, true).unwrap();
+        client.unlink(name).unwrap();
+        Reopened { ino: attr.ino, open, write: true, append: false }
+    };
+    let (held, dropped) = (orphan("held"), orphan("dropped"));
+    let (linked, open) = client.create("linked", true).unwrap();
+    cluster.restart(server);
+    report(vec![held], true);
+    cluster.store(server).unwrap().keep();
+    assert_eq!(client.attr(dropped.ino).unwrap().nlink, 0, "there may be more to come");
+    // An inode that is gone, and one of another server's shard, are nobody's mistake.
+    let gone = Reopened { ino: Ino::new(Ino::ROOT.shard(), 1 << 30), ..held };
+    report(vec![gone, Reopened { ino: linked.ino, open, write: true, append: false }], false);
+    cluster.store(server).unwrap().keep();
+    assert_eq!(client.attr(dropped.ino), Err(Errno::NOENT));
+    assert_eq!(client.attr(held.ino).unwrap().nlink, 0);
+    client.unlink("linked").unwrap();
+    assert_eq!(client.attr(linked.ino).unwrap().nlink, 0);
+    client.release(linked.ino, open, None).unwrap();
+    assert_eq!(client.attr(linked.ino), Err(Errno::NOENT));
+    client.release(held.ino, held.open, None).unwrap();
+    assert_eq!(client.attr(held.ino), Err(Errno::NOENT));
+}
+
+#[test]
+fn who_does_not_report_in_time_keeps_what_the_log_says_until_he_does() {
+    let cluster = Cluster::with(1, |options| options.grace = Duration::from_millis(1));
+    let client = Client::new(&cluster);
+    let (attr, _) = client.create("f", true).unwrap();
+    client.unlink("f").unwrap();
+    cluster.restart(ServerId(0));
+    std::thread::sleep(Duration::from_millis(2));
+    cluster.store(ServerId(0)).unwrap().keep();
+    assert_eq!(client.attr(attr.ino).unwrap().nlink, 0, "its node may only be slow");
+    let request = MetaRequest::Report { node: NodeId(0), opens: Vec::new(), more: false };
+    client.send(Ino::ROOT.shard(), &request, &[]).unwrap();
+    cluster.store(ServerId(0)).unwrap().keep();
+    assert_eq!(client.attr(attr.ino), Err(Errno::NOENT));
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 mod common;
 
-use bivouac_layout::{Ino, ServerId};
+use bivouac_layout::{Ino, NodeId, ServerId};
 use bivouac_proto::attr::Store;
 use bivouac_proto::data::DataRequest;
 use bivouac_proto::header::OpenId;
-use bivouac_proto::meta::{MetaReply, MetaRequest, OpenHow, SetAttr, SetTime, Wrote};
+use bivouac_proto::meta::{MetaReply, MetaRequest, OpenHow, Reopened, SetAttr, SetTime, Wrote};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, Errno, Refusal, Reply};
 use common::client::Client;
@@ -92,6 +92,32 @@ fn a_size_that_was_open_at_a_crash_is_settled_from_the_servers() {
     client.write_blocks(&cluster, &attr, 60_000, &[2; 5000]);
     client.release(attr.ino, open, wrote(65_000, 0)).unwrap();
     assert_eq!(client.attr(attr.ino).unwrap().size, 65_000);
+}
+
+#[test]
+fn a_size_that_was_settled_without_a_writer_who_lived_on_is_found_out_again_when_he_reports_or_closes() {
+    let cluster = Cluster::new(3);
+    let client = Client::new(&cluster);
+    for reports in [false, true] {
+        let (attr, open) = in_blocks(&client, &format!("f-{reports}"));
+        let server = cluster.inner.map.primary(attr.ino.shard());
+        client.write_blocks(&cluster, &attr, 0, &vec![1; 100_000]);
+        cluster.restart(server);
+        // There is no grace time here: the writer is taken for dead.
+        cluster.store(server).unwrap().keep();
+        let settled = client.attr(attr.ino).unwrap();
+        assert_eq!((settled.store, settled.size), (SETTLED, 100_000));
+        if reports {
+            let opens = vec![Reopened { ino: attr.ino, open, write: true, append: false }];
+            let report = MetaRequest::Report { node: NodeId(0), opens, more: false };
+            client.send(attr.ino.shard(), &report, &[]).unwrap();
+            assert_eq!(client.attr(attr.ino).unwrap().store, UNSETTLED);
+        }
+        client.write_blocks(&cluster, &attr, 100_000, &vec![2; 100_000]);
+        client.release(attr.ino, open, wrote(200_000, 0)).unwrap();
+        let settled = client.attr(attr.ino).unwrap();
+        assert_eq!((settled.store, settled.size), (SETTLED, 200_000), "{reports}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Rounds of faults in one deployment.
 
 use super::attempt::record;
-use super::judge::{Judged, Times};
+use super::judge::{BLOCK, Judged, Times};
 use super::look::Look;
 use super::random::Random;
 use super::step::{Entry, now};
@@ -91,7 +91,8 @@ impl<'a> Siege<'a> {
         // The directory above is read-only for the programs.
         std::fs::create_dir(site.path("mount")).expect("made");
         let storage = storage.to_string_lossy();
-        let options = ["--block-size", "64K", "--storage", &storage, "--mount", &mount];
+        let block_size = BLOCK.to_string();
+        let options = ["--block-size", &block_size, "--storage", &storage, "--mount", &mount];
         let name = site.up_with(SERVERS as usize, &options);
         let mut ways = vec!["preload", "preload"];
         ways.extend(accesses());
@@ -127,11 +128,7 @@ impl<'a> Siege<'a> {
         *self.totals.rounds.entry((fault, fate)).or_default() += 1;
         self.start();
         self.pause(300, 1500);
-        let mut times = Times {
-            fault: now(),
-            stopped: fault == Fault::Stopped,
-            ..Times::default()
-        };
+        let mut times = Times { fault: now(), stopped: fault == Fault::Stopped, ..Times::default() };
         self.strike(fault);
         match fate {
             Programs::Survive => {}

@@ -12,8 +12,8 @@ use std::time::Duration;
 /// Longest pause between two steps.
 const PAUSE: u64 = 600;
 
-/// An append that took longer than this may have been repeated: see `docs/semantics.md`, what is relaxed.
-const PROMPT: u64 = 150_000_000;
+/// An append that took longer than this may have been repeated, for no server is back sooner: see `docs/semantics.md`, what is relaxed.
+const PROMPT: u64 = 30_000_000;
 
 /// Works in the directory of the mount that has the name of `directory`, which is on the local disk: `tree` in it is what there
 /// is in the beginning, `journal` gets the journal, and when there is `end`, everything is closed and the program ends.

@@ -159,7 +159,8 @@ mod tests {
     fn processes_get_their_grace_and_then_end() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("spawns");
         let process = ProcessId::of(child.id()).expect("runs");
-        let order = CleanupOrder { processes: vec![process], grace_ms: 50, ..order(Vec::new(), Leave::Nothing) };
+        let order =
+            CleanupOrder { processes: vec![process], grace_ms: 50, ..order(Vec::new(), Leave::Nothing) };
         let start = Instant::now();
         clean(&order).expect("cleans");
         assert!(start.elapsed() >= Duration::from_millis(50) && !process.is_alive());

@@ -5,8 +5,8 @@
 //! its way could be registered after its release: therefore the table is looked at again afterwards.
 
 use super::Shared;
-use bivouac_layout::map::{Map, ServerState};
 use bivouac_layout::ServerId;
+use bivouac_layout::map::{Map, ServerState};
 use bivouac_node::SlotId;
 use bivouac_node::release::reopened;
 use bivouac_proto::meta::{MetaRequest, Reopened};

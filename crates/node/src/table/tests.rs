@@ -97,6 +97,32 @@ impl Node {
 }
 
 #[test]
+fn a_table_is_adopted_with_all_that_is_in_it_by_its_own_node_alone() {
+    let node = node();
+    let (id, held) = node.opened();
+    let dir = node.dir.path().as_os_str().as_encoded_bytes();
+    let process = node.attach();
+    let kept = || Fd::from(rustix::io::fcntl_dupfd_cloexec(node.table.descriptor().unwrap(), 3).unwrap());
+    for other in [TableOf { deployment: 4, ..OF }, TableOf { node: NodeId(5), ..OF }] {
+        assert!(OpenTable::adopt(dir, other, kept()).is_err());
+    }
+    assert_eq!(process.adoptions(), 0);
+    let adopted = OpenTable::adopt(dir, OF, kept()).unwrap();
+    assert_eq!((process.adoptions(), adopted.agent()), (1, 77));
+    assert!(adopted.descriptor().is_some() && adopted.in_use().eq([id]) && adopted.held(id));
+    assert_eq!(adopted.identify(held.as_fd()), Some(id));
+    drop(held);
+    assert!(!adopted.held(id) && !process.held(id));
+    // Anchors made anew: what the table's placeholders are of is gone.
+    std::fs::rename(node.dir.path().join("anchors"), node.dir.path().join("old")).unwrap();
+    assert!(OpenTable::adopt(dir, OF, kept()).is_err(), "none");
+    drop(OpenTable::create(dir, OF, 78).unwrap());
+    assert!(OpenTable::adopt(dir, OF, kept()).is_err(), "others");
+    let noise = rustix::fs::memfd_create("bivouac-opens", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    assert!(OpenTable::adopt(dir, OF, Fd::from(noise)).is_err());
+}
+
+#[test]
 fn a_placeholder_is_recognised_in_any_table_and_through_any_duplicate() {
     let node = node();
     let other = node.attach();

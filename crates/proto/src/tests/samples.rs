@@ -7,7 +7,7 @@ use crate::control::{ControlReply, ControlRequest, ServerHealth, Stats};
 use crate::data::{DataReply, DataRequest, Fallocate, Share};
 use crate::meta::{
     At, Change, Create, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply, MetaRequest, OpenHow, RenameMode,
-    SetAttr, SetTime, Wrote, XattrMode,
+    Reopened, SetAttr, SetTime, Wrote, XattrMode,
 };
 use crate::node::NodeRequest;
 use crate::peer::{IntentId, MovedEntry, PeerReply, PeerRequest, Step};
