@@ -136,6 +136,7 @@ impl<'a> Siege<'a> {
             Programs::Die => self.kill_programs(),
         }
         if fault != Fault::Stopped {
+            times.restart = now();
             self.start_daemons_again();
         }
         let ready = || {
