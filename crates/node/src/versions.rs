@@ -103,7 +103,7 @@ impl VersionPage {
     /// number: [`VersionPage::shard`] from now on.
     pub fn changed(&self, shard: ShardId) -> u64 {
         self.header().total.0.fetch_add(1, Ordering::SeqCst);
-        self.count(shard).fetch_add(1, Ordering::SeqCst) + 1
+        self.count(shard).fetch_add(1, Ordering::SeqCst).wrapping_add(1)
     }
 
     /// The namespace has at least this version, and which directories moved before is not known.
