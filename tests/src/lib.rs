@@ -14,10 +14,10 @@ mod site;
 
 pub use access::{accesses, tool};
 pub use bivouac_testing::{
-    can_mount, is_root, skip, skip_part, skip_part_unsupported, skip_unsupported, skipped_without_mount,
-    skipped_without_root,
+    HANG, can_mount, eventually, is_quick, is_root, skip, skip_part, skip_part_unsupported, skip_unsupported,
+    skipped_without_mount, skipped_without_root,
 };
 pub use compare::{manifest, same_as_local};
 pub use network::{Network, on_node, on_node_by};
 pub use script::{python_in_each_access, python_in_each_access_to, python_says};
-pub use site::{Finished, Site, bivouac, default_signals, eventually, finish, run_dir};
+pub use site::{Finished, Site, bivouac, default_signals, finish, run_dir};

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// How long a lock may still be in the way after its description was closed in a kernel mount: the kernel does not
 /// wait for that.
-const LATE_RELEASE: Duration = Duration::from_secs(5);
+const LATE_RELEASE: Duration = bivouac_testing::HANG;
 
 /// Writes are stamped with a clock that ticks so often; one within the tick in which mtime was set does not show.
 const CLOCK_TICK: Duration = Duration::from_millis(10);

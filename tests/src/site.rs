@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 /// The `bivouac` program, release build, with the preload library beside it. Built by the first who asks.
 pub fn bivouac() -> &'static Path {
@@ -33,16 +32,6 @@ pub fn bivouac() -> &'static Path {
 /// The run directory of a deployment on this machine.
 pub fn run_dir(name: &str) -> PathBuf {
     PathBuf::from(format!("/dev/shm/bivouac-{}/{name}", rustix::process::geteuid().as_raw()))
-}
-
-/// Waits until something holds; panics with `what` if it does not within `limit`. How long it took.
-pub fn eventually(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) -> Duration {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    start.elapsed()
 }
 
 /// Longest time for one command of a test, seconds. What hangs is ended, and the test fails with code 124.

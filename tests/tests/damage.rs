@@ -3,7 +3,6 @@
 use bivouac_tests::{Site, eventually, run_dir};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// A deployment of one server with files, whose daemons were killed.
 fn killed(site: &Site) -> (String, PathBuf) {
@@ -92,5 +91,5 @@ fn a_sub_file_that_is_gone_is_eio_and_status_says_so_and_a_hole_is_zeros() {
     done; cat large other 2> /dev/null | grep -acx new";
     assert_eq!(site.sh(&name, script).ok(), "refused\n1\n");
     // Blocks of a removed file follow it a moment later.
-    eventually(Duration::from_secs(10), "nothing is missed any more", || site.total(&name, "damaged") == 0);
+    eventually("nothing is missed any more", || site.total(&name, "damaged") == 0);
 }

@@ -3,7 +3,7 @@
 
 use bivouac_node::Environment;
 use bivouac_tests::model::{Answer, Call, Domain, Face, Hold, Library, Order, Target, pattern};
-use bivouac_tests::{Site, accesses};
+use bivouac_tests::{HANG, Site, accesses};
 use std::time::{Duration, Instant};
 
 const CLIENT: &str = env!("CARGO_BIN_EXE_model_client");
@@ -22,7 +22,7 @@ impl Pair<'_> {
             let answer = face.obey(&Order::Do(call.clone()));
             // The kernel does not wait for the release of a lock whose description is closed.
             let late = matches!(call, Call::Lock { .. }) && answer == Answer::Failed(libc::EAGAIN);
-            if late && *expected == Answer::Done && begin.elapsed() < Duration::from_secs(5) {
+            if late && *expected == Answer::Done && begin.elapsed() < HANG {
                 std::thread::sleep(Duration::from_millis(2));
                 continue;
             }

@@ -41,7 +41,7 @@ impl Mounted {
         let mut command = site.command(["mount", &name, &at.to_string_lossy()]);
         let server = command.env("BIVOUAC_PASSTHROUGH", passthrough).spawn().expect("starts");
         let mounted = Mounted { site, name, at, server };
-        eventually(Duration::from_secs(30), "it is mounted", || {
+        eventually("it is mounted", || {
             let table = std::fs::read_to_string("/proc/self/mountinfo").expect("a mount table");
             table.contains(&*mounted.at.to_string_lossy())
         });

@@ -4,7 +4,6 @@
 use bivouac_layout::Ino;
 use bivouac_layout::namespace::directory_shard;
 use bivouac_tests::{Site, eventually, python_in_each_access, python_says};
-use std::time::Duration;
 
 #[test]
 fn atime_changes_only_when_it_is_set() {
@@ -132,7 +131,7 @@ os.mkdir(os.environ['NAME'])
     // By another one, who does not know it.
     site.sh(&name, &format!("exec 3< $BIVOUAC_MOUNT/{directory}; exec 3<&-")).ok();
     site.sh(&name, "rm -r $BIVOUAC_MOUNT/*").ok();
-    eventually(Duration::from_secs(20), "all is released", || held() == before);
+    eventually("all is released", || held() == before);
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Processes that die in the middle of a request: what they had begun is ended, and what of it comes late is not carried out.
 
 use bivouac_tests::{Site, eventually};
-use std::time::Duration;
 
 #[test]
 fn what_killed_programs_had_begun_to_open_does_not_stay_open() {
@@ -33,7 +32,7 @@ END
 rm -r /bivouac/*"#;
     site.sh(&name, script).ok();
     let left = || (site.total(&name, "opens"), site.total(&name, "inodes"));
-    eventually(Duration::from_secs(20), "nothing is open, and nothing is left", || left() == (0, before));
+    eventually("nothing is open, and nothing is left", || left() == (0, before));
 }
 
 #[test]

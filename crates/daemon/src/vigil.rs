@@ -142,11 +142,7 @@ mod tests {
                     std::hint::black_box(&vigil);
                 }
             }
-            let begun = std::time::Instant::now();
-            while !reader.is_live() {
-                assert!(begun.elapsed().as_secs() < 10, "the child does not begin");
-                std::thread::yield_now();
-            }
+            bivouac_testing::eventually("the child begins", || reader.is_live());
             let mut status = 0;
             // SAFETY: our own child, which is waited for once.
             let ended =

@@ -4,10 +4,12 @@ mod common;
 
 use bivouac_client::{Client, Fail, hidden};
 use bivouac_daemon::controller::ControlLink;
-use bivouac_layout::{Epoch, Ino};
+use bivouac_layout::map::{Server, ServerState};
+use bivouac_layout::{Epoch, Ino, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
 use bivouac_proto::meta::{SetAttr, SetTime};
+use bivouac_testing::{HANG, eventually};
 use bivouac_transport::Endpoint;
 use common::{Cluster, cluster, pattern};
 use std::io::{IoSlice, IoSliceMut};
@@ -20,7 +22,7 @@ fn ask(c: &Cluster, request: &ControlRequest) -> Vec<Option<ControlReply>> {
     let servers = c.map.servers.iter();
     servers
         .map(|server| {
-            ControlLink::connect(&Endpoint::Tcp(server.address), &c.key, 99, Duration::from_secs(5))
+            ControlLink::connect(&Endpoint::Tcp(server.address), &c.key, 99, HANG)
                 .and_then(|mut link| link.request(request.clone()))
                 .expect("answered")
         })
@@ -36,15 +38,21 @@ fn stop_server(c: &mut Cluster, index: usize) {
     let daemon = c.daemons.remove(index);
     daemon.stop(true);
     daemon.wait();
-    // The controller sees it within two seconds.
-    std::thread::sleep(Duration::from_secs(2));
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(5);
-    while !holds() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
+    let link = |server: &Server| {
+        ControlLink::connect(&Endpoint::Tcp(server.address), &c.key, 99, HANG).expect("connected")
+    };
+    let mut controller = link(&c.map.servers[0]);
+    let mut down = Epoch(0);
+    eventually("the server is down", || match controller.request(ControlRequest::Overview) {
+        Ok(Some(ControlReply::Overview { map, .. })) => {
+            down = map.epoch;
+            map.servers[index].state == ServerState::Down
+        }
+        other => panic!("{other:?}"),
+    });
+    for server in c.map.servers.iter().filter(|server| server.id != ServerId(index as u16)) {
+        let mut link = link(server);
+        eventually("the others know", || link.ping(down).expect("answered").0 >= down);
     }
 }
 

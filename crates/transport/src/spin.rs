@@ -110,6 +110,7 @@ mod tests {
         let mut spin = Spin::default();
         let mut vigil = spin.begin().expect("awake at first");
         while vigil.goes_on() {}
-        assert!(now().saturating_sub(start) < Duration::from_millis(500), "also on a loaded machine");
+        // Less than a socket's silence, also on a busy machine.
+        assert!(now().saturating_sub(start) < bivouac_testing::HANG);
     }
 }

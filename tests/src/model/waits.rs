@@ -4,7 +4,7 @@ use super::{Answer, Call, Order, Play, Reference};
 use std::time::{Duration, Instant};
 
 /// How long what is free may take to come to who waits for it. A kernel mount tells late that a description is closed.
-const COMING: Duration = Duration::from_secs(10);
+const COMING: Duration = bivouac_testing::HANG;
 
 /// How long one who may have its lock is looked at before the next who may.
 const LOOK: Duration = Duration::from_millis(1);
