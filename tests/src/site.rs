@@ -53,8 +53,8 @@ pub fn finish(command: Command) -> Finished {
     Finished::of(limited.stdin(Stdio::null()).output().expect("timeout starts"))
 }
 
-/// Gives a program the signals' default dispositions: tests that run in the background of a script have some of
-/// them ignored, and would hand that on.
+/// Gives a program the signals' default dispositions: tests that run in the background of a script have some
+/// of them ignored, and would hand that on.
 pub fn default_signals(command: &mut Command) -> &mut Command {
     let defaults = || {
         for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {

@@ -29,7 +29,8 @@ fn network_namespaces_are_nodes() {
         on_node(node, &site, &name, &script).ok();
     }
     assert_eq!(site.sh(&name, "cat /bivouac/bvt*").ok(), format!("{}\n{}\n", net.names[0], net.names[1]));
-    // What a node makes in a directory for that begins on its own server, and by default nowhere in particular.
+    // What a node makes in a directory for that begins on its own server, and by default nowhere in
+    // particular.
     site.sh(&name, "mkdir /bivouac/own").ok();
     site.bivouac(["layout", "-d", &name, "--first", "local", "--width", "1", "/own"]).ok();
     for node in &net.names {
@@ -62,8 +63,8 @@ fn a_node_whose_link_is_cut_is_down_within_two_seconds_and_comes_back_with_its_f
     let state = || site.status(&name)["servers"][1]["state"].as_str().map(str::to_owned);
     net.link(1, false);
     let took = eventually("down", || state().as_deref() == Some("down"));
-    // Two seconds, and then what `status` itself takes to give up on the node, where the machine has time; never the ten
-    // after which a server is down that only hangs.
+    // Two seconds, and then what `status` itself takes to give up on the node, where the machine has time;
+    // never the ten after which a server is down that only hangs.
     assert!(took < Duration::from_secs(8), "{took:?}");
     let start = Instant::now();
     let counts = on_node(&net.names[0], &site, &name, read).ok();

@@ -1,4 +1,5 @@
-//! Others on the same machine, and what they may have put where we look: neither keeps a deployment from working.
+//! Others on the same machine, and what they may have put where we look: neither keeps a deployment from
+//! working.
 
 use bivouac_tests::{
     Finished, HANG, Site, bivouac, eventually, finish, is_quick, run_dir, skipped_without_root,

@@ -1,7 +1,7 @@
 //! Starts the workers, has them go at once, and gathers what came of it.
 //!
-//! A phase begins when every worker has said that it is ready, and its time is that of the first to begin and the last to
-//! end. Between machines, whose clocks cannot be compared, it is the time that passed here.
+//! A phase begins when every worker has said that it is ready, and its time is that of the first to begin and
+//! the last to end. Between machines, whose clocks cannot be compared, it is the time that passed here.
 
 use crate::cpu;
 use crate::error::BenchError;

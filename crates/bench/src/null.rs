@@ -1,5 +1,6 @@
-//! Round trips with nothing in them, over the same transport that file system requests use: what a request costs at least
-//! on this machine. Each client is a thread with a connection of its own; the servers are processes, as real ones are.
+//! Round trips with nothing in them, over the same transport that file system requests use: what a request
+//! costs at least on this machine. Each client is a thread with a connection of its own; the servers are
+//! processes, as real ones are.
 
 use crate::cpu;
 use crate::error::BenchError;

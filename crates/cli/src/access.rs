@@ -1,7 +1,8 @@
 //! How a command is to see the deployment, where nobody says it.
 //!
-//! That is the preload library: it is the fastest, and needs nothing. (Why not a mount: `docs/fuse.md`.) Only for a program into which
-//! no library can be loaded it would do nothing, so that one gets a mount, if this machine lets us make one.
+//! That is the preload library: it is the fastest, and needs nothing. (Why not a mount: `docs/fuse.md`.) Only
+//! for a program into which no library can be loaded it would do nothing, so that one gets a mount, if this
+//! machine lets us make one.
 
 use crate::args::{Access, AccessArgs};
 use crate::error::Error;
@@ -51,7 +52,8 @@ fn bypass(program: &OsStr) -> Option<Bypass> {
     bypass::of(rustix::fs::CWD, &path)
 }
 
-/// Warns, once in a deployment, of a command that is to have the library, and into which that cannot be loaded.
+/// Warns, once in a deployment, of a command that is to have the library, and into which that cannot be
+/// loaded.
 pub fn warn(environment: &Environment, words: &[OsString]) {
     let Some(program) = words.first() else { return };
     if let Some(bypass) = bypass(program)

@@ -1,7 +1,7 @@
 //! `mount`: the deployment as a file system of this machine.
 //!
-//! The process is the FUSE server. It ends, and the mount with it, when it is told to, when somebody unmounts, or when the node's
-//! agent is gone.
+//! The process is the FUSE server. It ends, and the mount with it, when it is told to, when somebody
+//! unmounts, or when the node's agent is gone.
 
 use crate::args::MountArgs;
 use crate::copy::client;
@@ -64,9 +64,11 @@ pub fn mount(home: &Home, args: &MountArgs) -> Result<(), Error> {
     bivouac_fuse::serve(client, device, passthrough()).map_err(|e| cannot_mount(&args.name, e))
 }
 
-/// Mounts where no deployment is mounted: a second mount would hide the first one, and who ends one of them would not know which.
+/// Mounts where no deployment is mounted: a second mount would hide the first one, and who ends one of them
+/// would not know which.
 fn mount_alone(args: &MountArgs, path: &Path) -> Result<(Device, Mounted), Error> {
-    // The directory below the mount stands for the place: of two who mount at once, the second one finds the first one's mount.
+    // The directory below the mount stands for the place: of two who mount at once, the second one finds the
+    // first one's mount.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let place =
         rustix::fs::open(path, flags, Mode::empty()).map_err(|cause| no_mount_point(path, &cause.into()))?;

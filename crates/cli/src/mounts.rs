@@ -1,7 +1,9 @@
-//! The kernel mounts of deployments that this process sees, from the kernel's table of mounts, and how they are taken away.
+//! The kernel mounts of deployments that this process sees, from the kernel's table of mounts, and how they
+//! are taken away.
 //!
-//! A mount whose server was killed stays in the table: whoever looks at it gets ENOTCONN, and so does who wants to mount there
-//! again. Nothing but an unmount ends it, so the next command of the same user that comes across it does that ([`sweep`]).
+//! A mount whose server was killed stays in the table: whoever looks at it gets ENOTCONN, and so does who
+//! wants to mount there again. Nothing but an unmount ends it, so the next command of the same user that
+//! comes across it does that ([`sweep`]).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -11,7 +13,8 @@ use std::time::Duration;
 
 /// The kernel's kind of a mount of ours, as mount tables show it.
 const KIND: &str = "fuse.bivouac";
-/// How long a mount may take to answer. One that takes longer is busy, or its server is stopped; it is not dead.
+/// How long a mount may take to answer. One that takes longer is busy, or its server is stopped; it is not
+/// dead.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A mount of a deployment.

@@ -1,10 +1,12 @@
-//! Looking ahead: who goes through a tree asks about one entry after the other, and lists one directory after the other.
+//! Looking ahead: who goes through a tree asks about one entry after the other, and lists one directory after
+//! the other.
 //!
-//! A listing shows what its entries are, but attributes and listings of most subdirectories lie on other servers, and
-//! each would cost a round trip of its own. So when a process asks about one entry of a directory that it has listed, the
-//! next ones are asked about, too: one request for each server. What comes is kept as facts ([`crate::facts`]), and the
-//! beginnings of listings here until they are wanted; both count only as long as nothing has changed in their shards, so that
-//! nobody can tell that they came earlier. Few at first, then more; only from servers of this node, whose facts can be kept.
+//! A listing shows what its entries are, but attributes and listings of most subdirectories lie on other
+//! servers, and each would cost a round trip of its own. So when a process asks about one entry of a
+//! directory that it has listed, the next ones are asked about, too: one request for each server. What comes
+//! is kept as facts ([`crate::facts`]), and the beginnings of listings here until they are wanted; both count
+//! only as long as nothing has changed in their shards, so that nobody can tell that they came earlier. Few
+//! at first, then more; only from servers of this node, whose facts can be kept.
 
 use crate::facts::Before;
 use crate::list::Entries;
@@ -161,8 +163,8 @@ impl State {
 }
 
 impl Client {
-    /// Entries of a directory were listed: they may be asked about. `begins`: they are its first. (Of a listing without
-    /// attributes only subdirectories: nobody has asked about files.)
+    /// Entries of a directory were listed: they may be asked about. `begins`: they are its first. (Of a
+    /// listing without attributes only subdirectories: nobody has asked about files.)
     pub(crate) fn expect(&self, dir: Ino, begins: bool, entries: (&[DirEntry], bool)) {
         if let Ok(mut state) = self.listing.ahead.0.try_lock() {
             state.add(dir, begins, entries);

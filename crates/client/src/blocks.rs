@@ -1,11 +1,12 @@
 //! Reading and writing files that live in blocks.
 //!
-//! A range is cut into pieces by the layout. Pieces on this node are read and written directly in their sub-files;
-//! the others go out in one exchange with all servers concerned. No write touches the inode: a file's size is the
-//! greatest length of its sub-files while somebody writes it.
+//! A range is cut into pieces by the layout. Pieces on this node are read and written directly in their
+//! sub-files; the others go out in one exchange with all servers concerned. No write touches the inode: a
+//! file's size is the greatest length of its sub-files while somebody writes it.
 //!
-//! A read that comes back short finds out how long the file is, and reads again what lies before that end and was
-//! missing: what was written meanwhile is there now, and only what is still missing is a hole, which reads as zeros.
+//! A read that comes back short finds out how long the file is, and reads again what lies before that end and
+//! was missing: what was written meanwhile is there now, and only what is still missing is a hole, which
+//! reads as zeros.
 
 use crate::local::{SubFiles, errno};
 use crate::rpc::DataJob;
@@ -155,8 +156,9 @@ impl Blocks<'_> {
         Ok(parts.iter().map(Part::end).fold(known_end, u64::max))
     }
 
-    /// Writes at `offset`. Returns how much is in the file from there on without a gap, and an error only when that
-    /// is nothing; what landed behind a gap is taken back, so that the file is not longer than the count says.
+    /// Writes at `offset`. Returns how much is in the file from there on without a gap, and an error only
+    /// when that is nothing; what landed behind a gap is taken back, so that the file is not longer than the
+    /// count says.
     pub(crate) fn write(&self, offset: u64, data: &[u8], sync: bool) -> Result<usize, Errno> {
         let map = self.client.map();
         let end = end_of(offset, data.len())?;
@@ -187,8 +189,8 @@ impl Blocks<'_> {
         if !rest.is_empty() {
             return Err(Errno::IO);
         }
-        // What lands behind a gap has to be taken back, which only a server can do: so these go first, and pieces of this
-        // node follow as far as there is no gap.
+        // What lands behind a gap has to be taken back, which only a server can do: so these go first, and
+        // pieces of this node follow as far as there is no gap.
         let is_local =
             |change: &Change<'_>| self.local.get(self.client, change.piece.server, self.ino, true).is_some();
         let remote: Vec<&mut Change<'_>> = changes.iter_mut().filter(|change| !is_local(change)).collect();
@@ -278,8 +280,8 @@ impl Blocks<'_> {
         Ok(count)
     }
 
-    /// Takes back what landed behind a gap where it made its sub-file longer. What was there before stays, and so does what
-    /// others have written since.
+    /// Takes back what landed behind a gap where it made its sub-file longer. What was there before stays,
+    /// and so does what others have written since.
     fn take_back(&self, changes: &[Change<'_>]) {
         for change in changes {
             let Ok(landed @ 1..) = change.landed else { continue };
@@ -292,8 +294,8 @@ impl Blocks<'_> {
         }
     }
 
-    /// The file's size. Sub-files that are all at hand tell it; then the inode's server, if nobody writes the file; then
-    /// the servers of the file.
+    /// The file's size. Sub-files that are all at hand tell it; then the inode's server, if nobody writes the
+    /// file; then the servers of the file.
     fn length(&self) -> Result<u64, Errno> {
         let servers = self.servers();
         let mut length = Some(0);

@@ -1,13 +1,14 @@
 //! Closes that travel with the next request.
 //!
-//! Nobody waits for a close to be told, and a message of its own would cost a system call and, worse, wake the server up once
-//! more. So the release of a description is kept, and goes ahead of the next request to the same server in the same send; after
-//! [`MOST`] of them, or when the process ends or executes another program, they go by themselves. Until then the slot
-//! of the description stays in the node's table as *retiring*: if the process dies, or makes no request for a while, the node's
-//! agent releases it ([`bivouac_node::OpenTable::sweep`]).
+//! Nobody waits for a close to be told, and a message of its own would cost a system call and, worse, wake
+//! the server up once more. So the release of a description is kept, and goes ahead of the next request to
+//! the same server in the same send; after [`MOST`] of them, or when the process ends or executes another
+//! program, they go by themselves. Until then the slot of the description stays in the node's table as
+//! *retiring*: if the process dies, or makes no request for a while, the node's agent releases it
+//! ([`bivouac_node::OpenTable::sweep`]).
 //!
-//! Only closes that may be late without anybody noticing are kept: not those of descriptions with locks, nor of files
-//! in blocks, whose space or size somebody may wait for.
+//! Only closes that may be late without anybody noticing are kept: not those of descriptions with locks, nor
+//! of files in blocks, whose space or size somebody may wait for.
 
 use crate::session::Client;
 use bivouac_layout::ServerId;
@@ -56,7 +57,8 @@ impl<T> Spare<T> {
             return None;
         }
         let taken = self.0.swap(std::ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: pointers here come from Box::into_raw, and the swap made this thread the only one that has it.
+        // SAFETY: pointers here come from Box::into_raw, and the swap made this thread the only one that has
+        // it.
         (!taken.is_null()).then(|| unsafe { Box::from_raw(taken) })
     }
 

@@ -1,18 +1,21 @@
 //! What this process has read of the metadata and can still believe.
 //!
-//! An answer about a name or an inode is kept with the count that its shard had before the question was asked; as long as the
-//! version page of the shard's server shows the same count, the answer is as good as a fresh one, and costs no
-//! round trip (see [`bivouac_node::versions`]). So nothing here is ever stale, and nothing has to be told to forget:
-//! the counts do. Only servers of this node have pages; what others say is not kept.
+//! An answer about a name or an inode is kept with the count that its shard had before the question was
+//! asked; as long as the version page of the shard's server shows the same count, the answer is as good as a
+//! fresh one, and costs no round trip (see [`bivouac_node::versions`]). So nothing here is ever stale, and
+//! nothing has to be told to forget: the counts do. Only servers of this node have pages; what others say is
+//! not kept.
 //!
-//! Kept are: what a name leads to, or that it is not there; the attributes of an inode as its server has them (of a file that is being
-//! written to, others know size and time better, and are asked: [`Client::exact`]; not those of a split directory, whose times lie
-//! in several shards), with a symbolic link's target; and where a directory hangs, which follows from its name.
+//! Kept are: what a name leads to, or that it is not there; the attributes of an inode as its server has them
+//! (of a file that is being written to, others know size and time better, and are asked: [`Client::exact`];
+//! not those of a split directory, whose times lie in several shards), with a symbolic link's target; and
+//! where a directory hangs, which follows from its name.
 //!
-//! A change by this process itself, through a server of its node, leaves everything else as it was ([`crate::own`]).
+//! A change by this process itself, through a server of its node, leaves everything else as it was
+//! ([`crate::own`]).
 //!
-//! Names were read with this process's rights to search the directory: they are forgotten once that has lost search permission
-//! ([`crate::moves`]). A lock that is taken means not knowing.
+//! Names were read with this process's rights to search the directory: they are forgotten once that has lost
+//! search permission ([`crate::moves`]). A lock that is taken means not knowing.
 
 use crate::moves::Reached;
 use crate::own::Runs;
@@ -37,14 +40,16 @@ const WHOLE: u32 = 256;
 /// The permission to look names up.
 const SEARCH: u32 = 1;
 
-/// What this node's servers share with its processes, by server number: the version pages to read, and the counters of direct accesses.
+/// What this node's servers share with its processes, by server number: the version pages to read, and the
+/// counters of direct accesses.
 pub(crate) struct Pages {
     versions: Box<[Shared<VersionPage>]>,
     traffic: Box<[Shared<TrafficPage>]>,
 }
 
-/// A server's page as far as it is known: null before it was asked for, [`Shared::ABSENT`] where there is none, or from `Box::into_raw`. (Not a
-/// `OnceLock`: a child that is forked while another thread fills that in would wait for ever.)
+/// A server's page as far as it is known: null before it was asked for, [`Shared::ABSENT`] where there is
+/// none, or from `Box::into_raw`. (Not a `OnceLock`: a child that is forked while another thread fills that
+/// in would wait for ever.)
 struct Shared<T>(AtomicPtr<T>);
 
 /// The facts.
@@ -57,7 +62,8 @@ pub(crate) struct Known {
     pub(crate) era: u64,
     pub(crate) names: HashMap<Ino, HashMap<Box<[u8]>, Name>>,
     pub(crate) named: usize,
-    /// Directories all of whose names are known, with the count that their shard had: what is not among them is not there.
+    /// Directories all of whose names are known, with the count that their shard had: what is not among them
+    /// is not there.
     pub(crate) complete: HashMap<Ino, u64>,
     /// How many names were not found in a directory.
     absent: HashMap<Ino, u32>,
@@ -71,8 +77,8 @@ pub(crate) struct Known {
 #[derive(Clone, Copy)]
 pub(crate) struct Name {
     pub(crate) to: Option<(Ino, FileKind)>,
-    /// Whose count it is: that of the entry, or of the directory that it leads to. (The entry moves to another shard when
-    /// its directory splits, and counts of two shards may be alike.)
+    /// Whose count it is: that of the entry, or of the directory that it leads to. (The entry moves to
+    /// another shard when its directory splits, and counts of two shards may be alike.)
     pub(crate) shard: ShardId,
     pub(crate) seen: u64,
 }
@@ -167,8 +173,8 @@ impl Facts {
         Facts(RwLock::new(Known { era, ..Known::default() }))
     }
 
-    /// A new era begins: forgets the names in directories that moved or lost search permission, or with `None` all names. (A
-    /// moved directory's own name needs no word: its shard has changed.)
+    /// A new era begins: forgets the names in directories that moved or lost search permission, or with
+    /// `None` all names. (A moved directory's own name needs no word: its shard has changed.)
     pub(crate) fn forget_names(&self, era: u64, moved: Option<&[Ino]>) {
         // Nobody holds the lock across a request, so waiting is short.
         let Ok(mut known) = self.0.write() else { return };
@@ -234,12 +240,14 @@ impl Client {
             self.fetch_page(server, page);
         }
         let page = self.page(server)?;
-        // What is forgotten for moves that were not heard of is forgotten now, and not what the answer brings.
+        // What is forgotten for moves that were not heard of is forgotten now, and not what the answer
+        // brings.
         self.catch_up(server);
         Some(Before { era: self.era(), shard, server, total: page.total(), seen: page.shard(shard) })
     }
 
-    /// The count to keep with an answer about `shard`, which came with the answer to the question after `before`.
+    /// The count to keep with an answer about `shard`, which came with the answer to the question after
+    /// `before`.
     fn count_of(&self, before: Before, shard: ShardId) -> Option<u64> {
         if shard == before.shard {
             return Some(before.seen);
@@ -280,8 +288,8 @@ impl Client {
         ((fact.shard == shard || of_itself) && page.shard(fact.shard) == fact.seen).then_some(fact.to)
     }
 
-    /// An inode's attributes, and the target of a symbolic link. (None of a file that was being written to when they came: by now
-    /// its server may have been told what only others knew.)
+    /// An inode's attributes, and the target of a symbolic link. (None of a file that was being written to
+    /// when they came: by now its server may have been told what only others knew.)
     pub(crate) fn known_inode(&self, ino: Ino) -> Option<(Box<Attr>, Vec<u8>)> {
         self.known_record(ino).filter(|(attr, _)| attr.store != Store::Blocks { settled: false })
     }
@@ -334,8 +342,8 @@ impl Client {
         (self.seen(contents.shard)? == contents.seen).then_some(&contents.bytes[..])
     }
 
-    /// Keeps where a directory hangs, as its own inode says; and so what the name there leads to, if this process may look
-    /// names up there. (It has no other name, and its shard changes before the name does.)
+    /// Keeps where a directory hangs, as its own inode says; and so what the name there leads to, if this
+    /// process may look names up there. (It has no other name, and its shard changes before the name does.)
     pub(crate) fn learn_place(&self, before: Option<Before>, ino: Ino, dir: Ino, name: &[u8]) {
         self.learn_parent(before, ino, dir, name);
         if let Some(before) = before.filter(|before| before.shard == ino.shard())
@@ -374,8 +382,8 @@ impl Client {
 }
 
 impl Client {
-    /// Keeps what a listing says, if this process may look its names up. (Of names without attributes only those of
-    /// directories, which are likely to be gone into.)
+    /// Keeps what a listing says, if this process may look its names up. (Of names without attributes only
+    /// those of directories, which are likely to be gone into.)
     pub(crate) fn learn_listing(
         &self,
         before: Option<Before>,
@@ -407,8 +415,9 @@ impl Client {
 }
 
 impl Client {
-    /// A name was looked up in a directory and was not there. Who does so again and again mostly makes what he has not found: then it
-    /// costs less to know all names of the directory. (It is listed the less often, the more often that was no good.)
+    /// A name was looked up in a directory and was not there. Who does so again and again mostly makes what
+    /// he has not found: then it costs less to know all names of the directory. (It is listed the less often,
+    /// the more often that was no good.)
     pub(crate) fn was_absent(&self, dir: Ino) {
         let times = match self.facts().0.try_write() {
             Ok(mut known) => {

@@ -1,7 +1,8 @@
-//! A process's view of an open file description: reading, writing, seeking, and what else works on descriptors.
+//! A process's view of an open file description: reading, writing, seeking, and what else works on
+//! descriptors.
 //!
-//! What all holders of the description share (offset, flags, how far it wrote) is in its [`Slot`] in the node's
-//! table; what only speeds this process up (the layout, descriptors of sub-files) is here.
+//! What all holders of the description share (offset, flags, how far it wrote) is in its [`Slot`] in the
+//! node's table; what only speeds this process up (the layout, descriptors of sub-files) is here.
 
 use crate::blocks::Blocks;
 use crate::facts::Contents;
@@ -46,11 +47,13 @@ pub struct Handle {
     uneven: AtomicBool,
     /// What was in the record when it was opened, for as long as that is still so.
     pub(crate) contents: Option<Contents>,
-    /// The file has set-user-ID or set-group-ID bits, as far as is known: a write to its blocks takes them off.
+    /// The file has set-user-ID or set-group-ID bits, as far as is known: a write to its blocks takes them
+    /// off.
     privileged: AtomicBool,
 }
 
-/// Counts a write as under way for as long as it lives, so that a process that dies in it is known to be unsure.
+/// Counts a write as under way for as long as it lives, so that a process that dies in it is known to be
+/// unsure.
 struct Writing<'a>(&'a AtomicU32);
 
 impl<'a> Writing<'a> {
@@ -122,8 +125,8 @@ impl Handle {
         self.directory
     }
 
-    /// How long the file was when this process was last told, or wrote through this description. Others may have changed
-    /// it since: good for choosing the size of a buffer, and for nothing that has to be right.
+    /// How long the file was when this process was last told, or wrote through this description. Others may
+    /// have changed it since: good for choosing the size of a buffer, and for nothing that has to be right.
     pub fn size_seen(&self) -> u64 {
         let written = self.slot().map_or(0, |slot| slot.end.load(Ordering::Relaxed));
         self.size_seen.load(Ordering::Relaxed).max(written)
@@ -168,7 +171,8 @@ impl Handle {
         }
     }
 
-    /// Before a description that appended writes in any other way: its server believes that all ends are known there.
+    /// Before a description that appended writes in any other way: its server believes that all ends are
+    /// known there.
     fn no_more_appending(&self, slot: &Slot) -> Result<(), Errno> {
         if slot.flags.load(Ordering::Relaxed) as i32 & libc::O_APPEND == 0 {
             return Ok(());
@@ -335,15 +339,17 @@ impl Handle {
         }
     }
 
-    /// What storage the file takes will not follow from how far it was written: at the close its servers are to be asked.
-    /// (A write that counts as under way for good makes the report one that cannot be relied on.)
+    /// What storage the file takes will not follow from how far it was written: at the close its servers are
+    /// to be asked. (A write that counts as under way for good makes the report one that cannot be relied
+    /// on.)
     fn leaves_holes(&self, slot: &Slot) {
         if !self.uneven.swap(true, Ordering::Relaxed) {
             Writing::begin(slot).failed();
         }
     }
 
-    /// Appends, whatever the description's flags say (`RWF_APPEND`); with `follow` the shared offset goes along.
+    /// Appends, whatever the description's flags say (`RWF_APPEND`); with `follow` the shared offset goes
+    /// along.
     pub fn append_once(&self, from: &[IoSlice<'_>], follow: bool) -> Result<usize, Errno> {
         let slot = self.writable()?;
         let _guard = self.lock_offset(slot)?;
@@ -443,7 +449,8 @@ impl Handle {
         self.client.set_attr_of(self.ino, set)
     }
 
-    /// What was written through this description until now does not count for mtime: an explicit change is about to.
+    /// What was written through this description until now does not count for mtime: an explicit change is
+    /// about to.
     pub fn forget_write_time(&self) {
         if let Ok(slot) = self.slot() {
             slot.wrote_at.store(0, Ordering::Relaxed);
@@ -460,8 +467,9 @@ impl Handle {
         Ok(())
     }
 
-    /// Before blocks change: takes set-user-ID and set-group-ID bits off, unless the superuser writes (for whom a
-    /// mount writes, the kernel knows, and says when they are to go). A write to a file's record needs no word of ours.
+    /// Before blocks change: takes set-user-ID and set-group-ID bits off, unless the superuser writes (for
+    /// whom a mount writes, the kernel knows, and says when they are to go). A write to a file's record needs
+    /// no word of ours.
     fn take_privileges(&self) -> Result<(), Errno> {
         if self.privileged.load(Ordering::Relaxed) && self.client.credentials().uid != 0 {
             match self.client.set_attr_of(self.ino, CHOWN_AS_IT_IS) {
@@ -526,8 +534,8 @@ impl Handle {
         jobs.iter_mut().try_for_each(|job| job.take().map(|_| ()))
     }
 
-    /// Puts data and attributes on stable storage, on all servers that hold any. (What `fdatasync` may leave out,
-    /// times, is in the same log as what it may not: the size, and where the data is.)
+    /// Puts data and attributes on stable storage, on all servers that hold any. (What `fdatasync` may leave
+    /// out, times, is in the same log as what it may not: the size, and where the data is.)
     pub fn sync(&self) -> Result<(), Errno> {
         self.usable()?;
         if !self.directory {
@@ -566,8 +574,8 @@ impl Handle {
         self.client.remove_xattr_of(self.ino, name)
     }
 
-    /// A descriptor of the local sub-file, when all of a range lies in it: for mapping it into memory. With `write`
-    /// the sub-file is made if need be.
+    /// A descriptor of the local sub-file, when all of a range lies in it: for mapping it into memory. With
+    /// `write` the sub-file is made if need be.
     pub fn local_descriptor(&self, offset: u64, len: u64, write: bool) -> Option<Fd> {
         let blocks = self.in_blocks()?;
         let end = offset.checked_add(len)?;

@@ -1,7 +1,7 @@
 //! Reading and writing files that live in their inode's record: one request each, to the inode's server.
 //!
-//! A file leaves its record once, when it grows beyond [`INLINE_MAX`]. A client that did not see it is refused with
-//! `NotInline`, learns the layout, and goes on with blocks.
+//! A file leaves its record once, when it grows beyond [`INLINE_MAX`]. A client that did not see it is
+//! refused with `NotInline`, learns the layout, and goes on with blocks.
 
 use crate::handle::Handle;
 use bivouac_layout::FileLayout;

@@ -1,8 +1,9 @@
-//! The process's limit on the size of files (RLIMIT_FSIZE), as the kernel applies it to local ones: a write may reach it
-//! and is cut short there; what would begin or grow beyond it fails with EFBIG, after SIGXFSZ.
+//! The process's limit on the size of files (RLIMIT_FSIZE), as the kernel applies it to local ones: a write
+//! may reach it and is cut short there; what would begin or grow beyond it fails with EFBIG, after SIGXFSZ.
 //!
-//! A face that stands in for the kernel says what the limit is; for others, whose callers the kernel has asked already
-//! or who act for nobody, there is none. It belongs to the process, and is read at every write: one load.
+//! A face that stands in for the kernel says what the limit is; for others, whose callers the kernel has
+//! asked already or who act for nobody, there is none. It belongs to the process, and is read at every write:
+//! one load.
 
 use bivouac_proto::Errno;
 use rustix::process::Signal;

@@ -1,12 +1,12 @@
 //! Byte-range and whole-file locks.
 //!
-//! They are kept by the inode's server. Waiting is done in turns of half a second at the server, so that a dead client
-//! leaves no waiter behind. A turn can be cut short, for a signal: the server is told, and then says whether the lock was
-//! taken after all.
+//! They are kept by the inode's server. Waiting is done in turns of half a second at the server, so that a
+//! dead client leaves no waiter behind. A turn can be cut short, for a signal: the server is told, and then
+//! says whether the lock was taken after all.
 //!
-//! Locks of the process belong to its first session, so that a program it executes has them too. What such a program
-//! does not know is which files they are on: of files at a server where its forerunner had locks, it gives them up
-//! at the first close of each.
+//! Locks of the process belong to its first session, so that a program it executes has them too. What such a
+//! program does not know is which files they are on: of files at a server where its forerunner had locks, it
+//! gives them up at the first close of each.
 
 use crate::handle::Handle;
 use crate::session::Client;
@@ -31,8 +31,8 @@ pub enum LockKind {
     Description,
     /// Of the open file description, on the whole file (`flock`).
     Flock,
-    /// Of one of the processes that this one speaks for, by a number that it gave it. Given up by [`Handle::unlock`],
-    /// and when this process ends.
+    /// Of one of the processes that this one speaks for, by a number that it gave it. Given up by
+    /// [`Handle::unlock`], and when this process ends.
     Member(u32),
 }
 
@@ -83,8 +83,8 @@ impl Handle {
         })
     }
 
-    /// Sets or converts a lock on bytes `start..end` (`u64::MAX` for the end of the file wherever it is). EAGAIN when
-    /// another is in the way.
+    /// Sets or converts a lock on bytes `start..end` (`u64::MAX` for the end of the file wherever it is).
+    /// EAGAIN when another is in the way.
     pub fn lock(&self, kind: LockKind, exclusive: bool, start: u64, end: u64) -> Result<(), Errno> {
         let owner = self.announced(kind)?;
         let range = LockRange { start, end, exclusive };
@@ -94,8 +94,8 @@ impl Handle {
 
     /// Likewise, waiting for one turn. EAGAIN: the turn is over, ask again. EINTR: it was cut short.
     ///
-    /// `watch` waits for the server's answer to become readable, and returns true when the wait is to be cut short.
-    /// However it ends, no request is under way when this returns.
+    /// `watch` waits for the server's answer to become readable, and returns true when the wait is to be cut
+    /// short. However it ends, no request is under way when this returns.
     pub fn lock_waiting(
         &self,
         kind: LockKind,
@@ -159,8 +159,8 @@ impl Client {
         }
     }
 
-    /// Before the first process lock on a file: this process must give it up at close, and its agent must know which
-    /// server to tell when it dies.
+    /// Before the first process lock on a file: this process must give it up at close, and its agent must
+    /// know which server to tell when it dies.
     fn note_process_lock(&self, owner: u64, ino: Ino) -> Result<(), Errno> {
         let server = self.map().primary(ino.shard());
         let known = self.held().servers.lock().map_err(|_| Errno::NOLCK)?.contains(&server);

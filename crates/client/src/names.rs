@@ -36,7 +36,8 @@ pub struct StatFs {
 }
 
 impl StatFs {
-    /// Inodes that can still be made. Nothing limits them but room: one for each page of storage that is free.
+    /// Inodes that can still be made. Nothing limits them but room: one for each page of storage that is
+    /// free.
     pub fn free_inodes(&self) -> u64 {
         self.available / 4096
     }
@@ -68,8 +69,8 @@ pub(crate) fn names_itself(path: &[u8]) -> bool {
     path.split(|b| *b == b'/').all(|name| matches!(name, b"" | b"."))
 }
 
-/// What is shown of a directory that was removed while a program was in it, or had it open: its server knows it no
-/// more, but locally it would still be there, empty and without a name.
+/// What is shown of a directory that was removed while a program was in it, or had it open: its server knows
+/// it no more, but locally it would still be there, empty and without a name.
 pub(crate) fn removed(dir: Ino) -> Box<Attr> {
     Box::new(Attr {
         ino: dir,
@@ -99,8 +100,8 @@ impl Client {
         self.on_found(start, path, follow, |attr| Ok(self.exact(attr)?))
     }
 
-    /// Does something with the inode that a path names. If that is gone by then, its name was replaced or removed: that which it
-    /// names now is taken.
+    /// Does something with the inode that a path names. If that is gone by then, its name was replaced or
+    /// removed: that which it names now is taken.
     fn on_found<T>(
         &self,
         start: Ino,
@@ -120,7 +121,8 @@ impl Client {
         }
     }
 
-    /// Whether this process may access what a path names; `mask` as for `access(2)` (4 read, 2 write, 1 execute).
+    /// Whether this process may access what a path names; `mask` as for `access(2)` (4 read, 2 write, 1
+    /// execute).
     pub fn access(&self, start: Ino, path: &[u8], mask: u32, follow: bool) -> Result<(), Fail> {
         let attr = self.find(start, path, follow)?;
         let directory = attr.kind == FileKind::Directory;
@@ -288,7 +290,8 @@ impl Client {
                         self.paths().forget_directory(from);
                         self.paths().forget_directory(to);
                     }
-                    // It does not say which of the two is unknown: found anew, both stay the same if it is gone.
+                    // It does not say which of the two is unknown: found anew, both stay the same if it is
+                    // gone.
                     again.after(failing, Ino(from.0 ^ to.0.rotate_left(32)), false)?;
                 }
             }
@@ -308,7 +311,8 @@ impl Client {
         let from = last_of(from)?;
         let to = match (last_of(to), &from) {
             (Err(fail), Last::Name(place)) => {
-                // An error about the first path comes first, also when only this request finds that it is out of date.
+                // An error about the first path comes first, also when only this request finds that it is out
+                // of date.
                 self.confirm(place)?;
                 return Err(fail.into());
             }
@@ -397,7 +401,8 @@ impl Client {
         Ok(true)
     }
 
-    /// What the server cannot know: only directories may be named with a slash behind them, and names have a length.
+    /// What the server cannot know: only directories may be named with a slash behind them, and names have a
+    /// length.
     fn check_rename(&self, from: &Place, to: &Place, mode: RenameMode) -> Result<(), Failing> {
         let short = |place: &Place| place.name.len() <= NAME_MAX;
         if !from.slash && !to.slash && short(from) && short(to) {
@@ -586,7 +591,8 @@ impl Client {
         })
     }
 
-    /// The path of a directory, from its number: absolute, beginning with the mount. ENOENT if it was removed.
+    /// The path of a directory, from its number: absolute, beginning with the mount. ENOENT if it was
+    /// removed.
     pub fn path_of(&self, dir: Ino) -> Result<Vec<u8>, Errno> {
         let mut names = Vec::new();
         let mut at = dir;
@@ -609,8 +615,8 @@ impl Client {
     }
 }
 
-/// What is answered without asking about an attribute of an inode that has none. (Not about names that stand for what the
-/// file system knows of the file, nor about names that are not good.)
+/// What is answered without asking about an attribute of an inode that has none. (Not about names that stand
+/// for what the file system knows of the file, nor about names that are not good.)
 pub(crate) fn none_of(attr: &Attr, name: &[u8]) -> Result<(), Errno> {
     const ASKED: &[u8] = b"user.bivouac.";
     if attr.xattrs || name.len() > NAME_MAX || name.starts_with(ASKED) {

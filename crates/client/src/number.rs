@@ -1,8 +1,8 @@
-//! Calls on inodes by their numbers, for a face that the kernel asks: the kernel has walked the path itself, and
-//! names a directory and one name in it, or an inode.
+//! Calls on inodes by their numbers, for a face that the kernel asks: the kernel has walked the path itself,
+//! and names a directory and one name in it, or an inode.
 //!
-//! Nothing here follows a symbolic link, and whether somebody may do something has been checked by the kernel, which knows
-//! the caller's credentials; the servers check those of this process.
+//! Nothing here follows a symbolic link, and whether somebody may do something has been checked by the
+//! kernel, which knows the caller's credentials; the servers check those of this process.
 
 use crate::error::Fail;
 use crate::facts::Contents;
@@ -117,8 +117,8 @@ impl Client {
         })
     }
 
-    /// Makes a file and opens it; if there is one and O_EXCL is not among the flags, opens that. A symbolic link is
-    /// ELOOP. `mode` with the umask applied.
+    /// Makes a file and opens it; if there is one and O_EXCL is not among the flags, opens that. A symbolic
+    /// link is ELOOP. `mode` with the umask applied.
     pub fn create_name(
         &'static self,
         dir: Ino,
@@ -215,7 +215,8 @@ impl Client {
         Ok(handle)
     }
 
-    /// Closes a description that only this process holds, without a placeholder. When this returns, its server knows.
+    /// Closes a description that only this process holds, without a placeholder. When this returns, its
+    /// server knows.
     pub fn close_number(&self, id: SlotId) {
         if self.table().retire(id) {
             let release = release(self.table(), self.agent_number(), id);
@@ -225,8 +226,8 @@ impl Client {
         }
     }
 
-    /// Sets attributes; what they are then. Exact, but for the time and the storage of what an open description has written: for
-    /// who asks again before he shows these.
+    /// Sets attributes; what they are then. Exact, but for the time and the storage of what an open
+    /// description has written: for who asks again before he shows these.
     pub fn set_attr_number(&self, ino: Ino, set: SetAttr) -> Result<Attr, Errno> {
         let request = MetaRequest::SetAttr { ino, set };
         match self.meta_changing(To::Shard(ino.shard()), &request, &[], &mut []) {

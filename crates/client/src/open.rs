@@ -59,14 +59,14 @@ enum Found {
 }
 
 impl Client {
-    /// Opens; `flags` as for `open(2)`, `mode` with the umask applied. The description is held by nobody yet: make a
-    /// placeholder for it in the node's table, or give it back with [`Client::closed`].
+    /// Opens; `flags` as for `open(2)`, `mode` with the umask applied. The description is held by nobody yet:
+    /// make a placeholder for it in the node's table, or give it back with [`Client::closed`].
     pub fn open(&'static self, start: Ino, path: &[u8], flags: i32, mode: u32) -> Result<Arc<Handle>, Fail> {
         self.open_after(|_| Ok(()), start, path, flags, mode).map(|(handle, ())| handle)
     }
 
-    /// Opens, as [`Client::open`]. `before` is run as soon as the description has its place in the table; when that fails, nothing is
-    /// opened, made or truncated.
+    /// Opens, as [`Client::open`]. `before` is run as soon as the description has its place in the table;
+    /// when that fails, nothing is opened, made or truncated.
     pub fn open_after<T>(
         &'static self,
         before: impl FnOnce(SlotId) -> Result<T, Errno>,
@@ -91,10 +91,11 @@ impl Client {
         })
     }
 
-    /// Opens what an open description stands for anew, as opening `/proc/self/fd/N` does: permissions are checked,
-    /// O_TRUNC truncates, and the new description has a position and flags of its own. The file needs no name any
-    /// more. ELOOP for a symbolic link and with O_NOFOLLOW, EEXIST with O_CREAT and O_EXCL, ENXIO for what is no file. `mode` is
-    /// that of a file that O_TMPFILE makes in a directory; `before` is as for [`Client::open_after`].
+    /// Opens what an open description stands for anew, as opening `/proc/self/fd/N` does: permissions are
+    /// checked, O_TRUNC truncates, and the new description has a position and flags of its own. The file
+    /// needs no name any more. ELOOP for a symbolic link and with O_NOFOLLOW, EEXIST with O_CREAT and O_EXCL,
+    /// ENXIO for what is no file. `mode` is that of a file that O_TMPFILE makes in a directory; `before` is
+    /// as for [`Client::open_after`].
     pub fn open_again<T>(
         &'static self,
         before: impl FnOnce(SlotId) -> Result<T, Errno>,
@@ -112,7 +113,8 @@ impl Client {
         })
     }
 
-    /// Makes a description of what `find` finds under its number, and the directory and name where it found it.
+    /// Makes a description of what `find` finds under its number, and the directory and name where it found
+    /// it.
     fn opened<T>(
         &'static self,
         flags: i32,
@@ -134,8 +136,8 @@ impl Client {
         }
     }
 
-    /// Gives a slot back whose open has failed. Where nobody knows whether the server has registered it, the agent tells the
-    /// server that it is not wanted.
+    /// Gives a slot back whose open has failed. Where nobody knows whether the server has registered it, the
+    /// agent tells the server that it is not wanted.
     pub(crate) fn give_up(&self, id: SlotId, fail: &Fail) {
         let unknown = matches!(fail, Fail::Errno(Errno::IO))
             && self.table().slot(id).is_some_and(|slot| slot.kind.load(Ordering::Acquire) == KIND_OPENING);
@@ -439,8 +441,8 @@ impl Client {
         held
     }
 
-    /// Tells the server that a retired description is gone. Says whether that was possible; if not, the slot stays retired, and
-    /// the agent does it.
+    /// Tells the server that a retired description is gone. Says whether that was possible; if not, the slot
+    /// stays retired, and the agent does it.
     pub(crate) fn tell_release(&self, release: &Release) -> bool {
         if release.wait {
             let asked = self.meta(To::Shard(release.shard), &release.request, &[], &mut []);

@@ -1,7 +1,7 @@
 //! The known directories of paths: (directory, name) to directory, and which directories are split.
 //!
-//! Waiting is hardly ever needed: whoever finds the lock taken does without what is known. What was found in an earlier
-//! era is not taken in ([`crate::moves`]).
+//! Waiting is hardly ever needed: whoever finds the lock taken does without what is known. What was found in
+//! an earlier era is not taken in ([`crate::moves`]).
 
 use bivouac_layout::Ino;
 use std::collections::{HashMap, HashSet};
@@ -14,7 +14,8 @@ const CACHED: usize = 100_000;
 #[derive(Clone, Copy)]
 pub(crate) struct Known {
     pub(crate) ino: Ino,
-    /// Permission bits, owner and group, for the x permission on the way; unknown for the superuser, who needs none.
+    /// Permission bits, owner and group, for the x permission on the way; unknown for the superuser, who
+    /// needs none.
     pub(crate) owner: Option<(u16, u32, u32)>,
 }
 
@@ -79,8 +80,9 @@ impl Paths {
         tree.places.insert(known.ino, (dir, name.into()));
     }
 
-    /// Forgets the ways to directories, or with `None` all (but not which directories are split: that does not change back).
-    /// Returns the era that begins with this; `None` if a panic has left the cache unusable.
+    /// Forgets the ways to directories, or with `None` all (but not which directories are split: that does
+    /// not change back). Returns the era that begins with this; `None` if a panic has left the cache
+    /// unusable.
     pub(crate) fn forget(&self, moved: Option<&[Ino]>) -> Option<u64> {
         // Nobody holds the lock across a request, so waiting is short.
         let mut tree = self.known.write().ok()?;

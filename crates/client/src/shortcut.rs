@@ -1,14 +1,16 @@
 //! Data past a kernel mount.
 //!
-//! A file that a program has open through a kernel mount is a description of the mount's server, in a slot of the node's table
-//! as everybody's. Another process of the node that holds a descriptor of it can learn which one ([`DESCRIBE`], an `ioctl` that
-//! the mount answers), [join](Client::join) it, and read and write the file's data without the mount. All that writes leave
-//! behind (how far, when, under which size) is in the slot, and is told when the mount closes the description.
+//! A file that a program has open through a kernel mount is a description of the mount's server, in a slot of
+//! the node's table as everybody's. Another process of the node that holds a descriptor of it can learn which
+//! one ([`DESCRIBE`], an `ioctl` that the mount answers), [join](Client::join) it, and read and write the
+//! file's data without the mount. All that writes leave behind (how far, when, under which size) is in the
+//! slot, and is told when the mount closes the description.
 //!
-//! What the kernel knows by itself is not told: its page cache (which only mappings use) and its idea of the file's size. So as
-//! soon as a file is mapped anywhere in the mount, the mount *detours* all descriptions of it: data goes through the kernel
-//! again, which keeps its cache right. Each change is [entered](Handle::enter), so that the mount can wait for those under way
-//! before it gives the kernel the first page.
+//! What the kernel knows by itself is not told: its page cache (which only mappings use) and its idea of the
+//! file's size. So as soon as a file is mapped anywhere in the mount, the mount *detours* all descriptions of
+//! it: data goes through the kernel again, which keeps its cache right. Each change is
+//! [entered](Handle::enter), so that the mount can wait for those under way before it gives the kernel the
+//! first page.
 
 use crate::handle::Handle;
 use crate::session::Client;
@@ -23,7 +25,8 @@ use std::sync::atomic::Ordering;
 
 /// The group of our `ioctl` numbers.
 const GROUP: u32 = 0xB1;
-/// `ioctl`: which description a descriptor stands for, as [`Shared`] bytes. ENOTTY if it has to be used through the mount.
+/// `ioctl`: which description a descriptor stands for, as [`Shared`] bytes. ENOTTY if it has to be used
+/// through the mount.
 pub const DESCRIBE: u32 = 2 << 30 | (Shared::LEN as u32) << 16 | GROUP << 8 | 1;
 /// `ioctl`: the file is about to be mapped, so that its data has to go through the mount from here on.
 pub const MAPS: u32 = GROUP << 8 | 2;
@@ -62,7 +65,8 @@ impl Shared {
 }
 
 impl Client {
-    /// A process's view of a mount's description, of which it holds a descriptor. ESTALE if it is not one of this node's.
+    /// A process's view of a mount's description, of which it holds a descriptor. ESTALE if it is not one of
+    /// this node's.
     pub fn join(&'static self, shared: Shared) -> Result<Arc<Handle>, Errno> {
         let slot = self.table().slot(shared.slot).ok_or(Errno::STALE)?;
         let same = slot.ino.load(Ordering::Relaxed) == shared.ino.0
@@ -78,8 +82,9 @@ impl Handle {
         Shared { agent: self.client().agent_number(), ino: self.ino(), slot: self.id() }
     }
 
-    /// The local file that is all of this one, if it is in blocks, and they all lie on one server of this node. `create`: it is made when
-    /// there is none yet. It stays the same file until this one is gone; what happens to either happens to both.
+    /// The local file that is all of this one, if it is in blocks, and they all lie on one server of this
+    /// node. `create`: it is made when there is none yet. It stays the same file until this one is gone; what
+    /// happens to either happens to both.
     pub fn whole_file(&self, create: bool) -> Option<BorrowedFd<'_>> {
         let blocks = self.in_blocks()?;
         let [server] = blocks.servers()[..] else { return None };
@@ -90,8 +95,8 @@ impl Handle {
         blocks.local.get(self.client(), server, self.ino(), create)
     }
 
-    /// Whether the file may have been written through this description in ways that it does not see: then its close says that it does
-    /// not know how far and when. Not so until it is said.
+    /// Whether the file may have been written through this description in ways that it does not see: then its
+    /// close says that it does not know how far and when. Not so until it is said.
     pub fn writes_unseen(&self, unseen: bool) {
         match self.slot() {
             Ok(slot) if unseen => drop(slot.writing.fetch_add(1, Ordering::AcqRel)),

@@ -1,11 +1,11 @@
 //! From a path to a directory and a last name.
 //!
-//! Directories on the way are cached ([`crate::paths`]). A request along a cached path says which moves of directories this
-//! process has heard of; a server that has noted later ones refuses, what they concern is forgotten, and the walk begins again
-//! ([`crate::moves`]). Removed directories are found out by the server that no longer knows them. A walk that was refused
-//! several times takes nothing from the cache: then nobody refuses it, however many directories move meanwhile.
-//! All other names, symbolic links among them, are looked up each time, unless what is known of them is still good
-//! ([`crate::facts`]).
+//! Directories on the way are cached ([`crate::paths`]). A request along a cached path says which moves of
+//! directories this process has heard of; a server that has noted later ones refuses, what they concern is
+//! forgotten, and the walk begins again ([`crate::moves`]). Removed directories are found out by the server
+//! that no longer knows them. A walk that was refused several times takes nothing from the cache: then nobody
+//! refuses it, however many directories move meanwhile. All other names, symbolic links among them, are
+//! looked up each time, unless what is known of them is still good ([`crate::facts`]).
 
 use crate::error::Fail;
 use crate::moves::Reached;
@@ -21,11 +21,11 @@ use std::borrow::Cow;
 
 /// Symbolic links followed before ELOOP.
 const MAX_LINKS: u32 = 40;
-/// How often a path is walked again because directories moved, before nothing is taken from the cache any more. (Then no
-/// server refuses.)
+/// How often a path is walked again because directories moved, before nothing is taken from the cache any
+/// more. (Then no server refuses.)
 const STALE_WALKS: u32 = 8;
-/// How often a name is looked up again because what it led to was gone when that was asked for: it was replaced or
-/// removed in between. After so many times it is taken for removed.
+/// How often a name is looked up again because what it led to was gone when that was asked for: it was
+/// replaced or removed in between. After so many times it is taken for removed.
 pub(crate) const MAX_GONE: u32 = 100;
 
 /// Where a walk arrived.
@@ -68,15 +68,17 @@ pub(crate) struct Walk<'c, 'p> {
     reached: Reached,
     /// Nothing is taken from the cache at all.
     always_asks: bool,
-    /// No name is taken from the cache: no request about an entry follows that would be refused if it is out of date.
+    /// No name is taken from the cache: no request about an entry follows that would be refused if it is out
+    /// of date.
     fresh: bool,
-    /// The present directory is known to be one that this process may pass through. (Otherwise the server of its entries will say.)
+    /// The present directory is known to be one that this process may pass through. (Otherwise the server of
+    /// its entries will say.)
     entered: bool,
 }
 
 impl<'c, 'p> Walk<'c, 'p> {
-    /// Begins at `start`; leading slashes of `path` mean nothing. A path without names is `start` itself, whatever that is.
-    /// `always_asks`: nothing is taken from the cache.
+    /// Begins at `start`; leading slashes of `path` mean nothing. A path without names is `start` itself,
+    /// whatever that is. `always_asks`: nothing is taken from the cache.
     fn new(client: &'c Client, start: Ino, path: &'p [u8], always_asks: bool) -> Result<Walk<'c, 'p>, Fail> {
         if path.len() > PATH_MAX {
             return Err(Errno::NAMETOOLONG.into());
@@ -198,7 +200,8 @@ impl<'c, 'p> Walk<'c, 'p> {
         let client = self.client;
         if !self.fresh
             && let Some(known) = client.paths().child(dir, name)
-            // A refusal is for a server to confirm: no request would follow that finds out that the name leads elsewhere now.
+            // A refusal is for a server to confirm: no request would follow that finds out that the name
+            // leads elsewhere now.
             && client.may_enter(known.owner).is_ok()
         {
             return Ok(Step::Known(known.ino));
@@ -240,8 +243,8 @@ impl Client {
         })
     }
 
-    /// The same for an operation that looks at the length of the name itself: it comes late in the order in which Linux
-    /// finds errors. `always_asks`: nothing on the way is taken from the cache.
+    /// The same for an operation that looks at the length of the name itself: it comes late in the order in
+    /// which Linux finds errors. `always_asks`: nothing on the way is taken from the cache.
     pub(crate) fn at_any_last<T>(
         &self,
         start: Ino,
@@ -308,7 +311,8 @@ impl Client {
                         self.listing.missed(dir);
                         return Ok(known);
                     }
-                    // The entry's server would only say where to ask. (What is not there any more is looked up.)
+                    // The entry's server would only say where to ask. (What is not there any more is looked
+                    // up.)
                     if self.map().primary(ino.shard()) != self.map().primary(shard)
                         && let Ok(found) = self.inode(ino, kind)
                     {
@@ -459,12 +463,14 @@ pub(crate) struct Again {
 }
 
 impl Again {
-    /// After a failure at `dir`; the error, if it is final. `given`: the path was not what led there, it starts there.
+    /// After a failure at `dir`; the error, if it is final. `given`: the path was not what led there, it
+    /// starts there.
     pub(crate) fn after(&mut self, failing: Failing, dir: Ino, given: bool) -> Result<(), Fail> {
         match failing {
             Failing::Fail(fail) => return Err(fail),
             Failing::Refused(Refusal::UnknownDirectory) => {
-                // Numbers are never used again: it was removed. Asked for anew, its name may lead to another one.
+                // Numbers are never used again: it was removed. Asked for anew, its name may lead to another
+                // one.
                 let found_again = self.always_asks && self.unknown == Some(dir);
                 if given || found_again {
                     return Err(Errno::NOENT.into());
@@ -503,7 +509,8 @@ pub(crate) enum Failing {
     Gone,
 }
 
-/// An error of the inode that an entry led to: one that is gone had its name taken by another one, or removed, since.
+/// An error of the inode that an entry led to: one that is gone had its name taken by another one, or
+/// removed, since.
 pub(crate) fn led_to(errno: Errno) -> Failing {
     if errno == Errno::NOENT { Failing::Gone } else { errno.into() }
 }
@@ -553,7 +560,8 @@ pub fn strip_mount<'p>(mount: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
     Some(&path[at..])
 }
 
-/// Whether a walk can end without a request about its last name: it ends in `.` or `..`, or a name is too long.
+/// Whether a walk can end without a request about its last name: it ends in `.` or `..`, or a name is too
+/// long.
 fn needs_no_request(path: &[u8]) -> bool {
     let mut names = path.rsplit(|b| *b == b'/').filter(|name| !name.is_empty());
     names.next().is_some_and(|name| matches!(name, b"." | b".."))

@@ -1,9 +1,10 @@
 //! The agent role: sessions of the node's processes.
 //!
-//! A process that attaches gets a session, and is watched through a pidfd; nothing else ends a session: a broken
-//! connection is not a death. When a process dies, or now and then while any live (an exec closes descriptors without
-//! a word), one thread sweeps the node's table of open descriptions: those that nobody holds any more are released at
-//! their servers, and the locks of dead processes are given up. While no process is attached the thread sleeps.
+//! A process that attaches gets a session, and is watched through a pidfd; nothing else ends a session: a
+//! broken connection is not a death. When a process dies, or now and then while any live (an exec closes
+//! descriptors without a word), one thread sweeps the node's table of open descriptions: those that nobody
+//! holds any more are released at their servers, and the locks of dead processes are given up. While no
+//! process is attached the thread sleeps.
 
 use crate::error::DaemonError;
 use crate::links::Links;
@@ -66,7 +67,8 @@ struct Sessions {
 }
 
 impl Sessions {
-    /// The first session of a process that lives. (A number may have come to another process before its death is known.)
+    /// The first session of a process that lives. (A number may have come to another process before its death
+    /// is known.)
     fn owner(&self, pid: u32) -> Option<u64> {
         let owner = *self.owners.get(&pid)?;
         (!is_dead(&self.processes.get(&owner)?.pidfd)).then_some(owner)

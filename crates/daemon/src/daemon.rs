@@ -1,7 +1,8 @@
 //! The service behind all of a daemon's sockets.
 //!
-//! Each request passes the same gates before its module sees it: the connection's role may ask it; the deployment has
-//! begun; the sender's map is this daemon's; and, for requests about paths, its namespace version is not older.
+//! Each request passes the same gates before its module sees it: the connection's role may ask it; the
+//! deployment has begun; the sender's map is this daemon's; and, for requests about paths, its namespace
+//! version is not older.
 
 use crate::agent::Agent;
 use crate::config::DaemonConfig;
@@ -199,7 +200,8 @@ impl Daemon {
             },
             false => None,
         };
-        // What was done already is answered again, whatever has changed since: a refusal would say that it was not done.
+        // What was done already is answered again, whatever has changed since: a refusal would say that it
+        // was not done.
         let done = header.attempt > 0 && store.has_answered(header.shard, &header.id);
         // A close is taken from whoever holds an old map, too: nobody waits to be told that it was refused.
         if !done && !matches!(request, MetaRequest::Release { .. } | MetaRequest::Abandon { .. }) {
@@ -292,7 +294,8 @@ impl Daemon {
         if self.comes_back(map)
             && let Some(store) = self.meta.get()
         {
-            // Before anybody may use this server: directories have moved without it. From when it was joining, it has heard of all.
+            // Before anybody may use this server: directories have moved without it. From when it was
+            // joining, it has heard of all.
             store.forget_moves();
         }
         // The map first: what the agent tells servers then goes to those that are back, too.

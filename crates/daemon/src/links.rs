@@ -1,8 +1,8 @@
 //! Connections to other daemons, and what the metadata store needs from outside itself.
 //!
-//! A broken connection is remade and the request sent again under the same identity, until the map says that the server is
-//! down, nobody has been there for [`GONE_AFTER`], or [`PATIENCE`] is over. When this daemon stops, the others most likely do
-//! as well: then nothing is sent again ([`Links::close`]).
+//! A broken connection is remade and the request sent again under the same identity, until the map says that
+//! the server is down, nobody has been there for [`GONE_AFTER`], or [`PATIENCE`] is over. When this daemon
+//! stops, the others most likely do as well: then nothing is sent again ([`Links::close`]).
 
 use bivouac_data::DataStore;
 use bivouac_layout::map::ServerState;
@@ -238,9 +238,9 @@ impl Links {
         serves(&self.map(), server) && !self.closing.load(Ordering::Relaxed)
     }
 
-    /// Whether a server that has refused a connection is to be given up: it has done so since `begun`, or was found gone a
-    /// moment ago. (A server that lives always takes connections. The map may never say that one is gone: the controller may have
-    /// been beside it.)
+    /// Whether a server that has refused a connection is to be given up: it has done so since `begun`, or was
+    /// found gone a moment ago. (A server that lives always takes connections. The map may never say that one
+    /// is gone: the controller may have been beside it.)
     fn is_gone(&self, server: ServerId, begun: Instant) -> bool {
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         let known = gone.get(&server).is_some_and(|found| found.elapsed() < GONE_FOR);
@@ -250,8 +250,9 @@ impl Links {
         known || begun.elapsed() >= GONE_AFTER
     }
 
-    /// Sends encoded requests to several servers at once and waits for all answers, which come in the requests' order. What a
-    /// broken connection leaves open is sent again, one by one, under the same identity.
+    /// Sends encoded requests to several servers at once and waits for all answers, which come in the
+    /// requests' order. What a broken connection leaves open is sent again, one by one, under the same
+    /// identity.
     fn ask_each(&self, requests: &[(ServerId, Vec<u8>)]) -> Vec<Result<Reply, Failure>> {
         let map = self.map();
         let mut under_way: Vec<(usize, Link, Header)> = Vec::with_capacity(requests.len());

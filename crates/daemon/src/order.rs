@@ -1,11 +1,12 @@
 //! The order of the requests of one slot.
 //!
-//! A sender has one request under way on each of its slots, and numbers the slot's requests and the attempts at each. When
-//! a connection breaks, the request that was on it may still be in a buffer of this server, or at work in one of its threads,
-//! while its sender repeats it over another connection, has its answer, and goes on. So what changes something takes its turn
-//! here first: an attempt that a later one has overtaken is not carried out any more, because nobody waits for its answer; a later
-//! attempt waits until the earlier one has ended; and a change of data that was made is answered again from memory. (Answers of
-//! the metadata are in its log, with the change.)
+//! A sender has one request under way on each of its slots, and numbers the slot's requests and the attempts
+//! at each. When a connection breaks, the request that was on it may still be in a buffer of this server, or
+//! at work in one of its threads, while its sender repeats it over another connection, has its answer, and
+//! goes on. So what changes something takes its turn here first: an attempt that a later one has overtaken is
+//! not carried out any more, because nobody waits for its answer; a later attempt waits until the earlier one
+//! has ended; and a change of data that was made is answered again from memory. (Answers of the metadata are
+//! in its log, with the change.)
 
 use bivouac_proto::data::DataReply;
 use bivouac_proto::header::RequestId;
@@ -16,7 +17,8 @@ use std::time::{Duration, Instant};
 
 /// The slots are divided among so many tables, each with a lock of its own.
 const TABLES: usize = 64;
-/// So long after its last request a slot is forgotten, at the earliest: longer than anybody repeats a request.
+/// So long after its last request a slot is forgotten, at the earliest: longer than anybody repeats a
+/// request.
 const FORGOTTEN: Duration = Duration::from_secs(120);
 /// A table is not swept while it has fewer slots than this.
 const FEW: usize = 256;
@@ -144,7 +146,8 @@ impl Order {
 }
 
 impl Table {
-    /// Forgets slots that have not been used for long; each sweep is paid for by as many new slots as it leaves.
+    /// Forgets slots that have not been used for long; each sweep is paid for by as many new slots as it
+    /// leaves.
     fn sweep(&mut self, now: Instant) {
         if self.slots.len() >= self.sweep_at {
             self.slots.retain(|_, latest| latest.running || now - latest.when < FORGOTTEN);

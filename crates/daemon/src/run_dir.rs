@@ -1,6 +1,7 @@
 //! What a node's processes share on disk: the run directory with the key, and the node's own directory in it.
 //!
-//! Several nodes may share a machine (in tests), and then a run directory: it goes with the last node's directory.
+//! Several nodes may share a machine (in tests), and then a run directory: it goes with the last node's
+//! directory.
 
 use crate::config::{DaemonConfig, hex_key};
 use crate::error::DaemonError;

@@ -220,8 +220,8 @@ pub(crate) fn changes(request: &MetaRequest<'_>) -> bool {
     )
 }
 
-/// Whether a request came to the right place: its shard is the one that its subject lies in, and this server's.
-/// EINVAL for a client that computes differently.
+/// Whether a request came to the right place: its shard is the one that its subject lies in, and this
+/// server's. EINVAL for a client that computes differently.
 pub(crate) fn check_place(
     map: &Map,
     me: ServerId,

@@ -1,17 +1,18 @@
 //! Whether anybody is left who could end this daemon.
 //!
-//! A deployment that `bivouac run` made ends with it. `run` holds a connection to every daemon, a *lifeline*. When `run` is killed,
-//! the controller sees its own lifeline end and stops the others; but the controller may have died before. So a
-//! daemon that has no lifeline any more and has not heard of the controller for some time either is *deserted*: it ends by
-//! itself, and cleans up.
+//! A deployment that `bivouac run` made ends with it. `run` holds a connection to every daemon, a *lifeline*.
+//! When `run` is killed, the controller sees its own lifeline end and stops the others; but the controller
+//! may have died before. So a daemon that has no lifeline any more and has not heard of the controller for
+//! some time either is *deserted*: it ends by itself, and cleans up.
 //!
-//! How long is "some time"? A lifeline that was closed proves that `run` has ended, so that the only question is whether the controller,
-//! which pings twice a second, is about to say so: [`AFTER_LEFT`]. One that broke because nobody could be reached proves nothing: the
-//! network between may be cut, and what is stored here is lost when this daemon ends: [`AFTER_LOST`]. A daemon that never had
-//! one waits for as long as a start can take: [`BEFORE_FIRST`].
+//! How long is "some time"? A lifeline that was closed proves that `run` has ended, so that the only question
+//! is whether the controller, which pings twice a second, is about to say so: [`AFTER_LEFT`]. One that broke
+//! because nobody could be reached proves nothing: the network between may be cut, and what is stored here is
+//! lost when this daemon ends: [`AFTER_LOST`]. A daemon that never had one waits for as long as a start can
+//! take: [`BEFORE_FIRST`].
 //!
-//! A controller that is only slow changes nothing for the worse: the deployment ends in any case. A deployment that was made by `up`, or
-//! that `run` has released, has no tether.
+//! A controller that is only slow changes nothing for the worse: the deployment ends in any case. A
+//! deployment that was made by `up`, or that `run` has released, has no tether.
 
 use crate::daemon::{End, Ending};
 use bivouac_transport::Parting;

@@ -1,12 +1,14 @@
 //! A word in shared memory that the kernel itself changes when this process dies.
 //!
-//! Processes of the node believe a server's version page as long as it is live. A server that is killed cannot say that it is not
-//! any more, and whoever else could may be killed with it. The kernel can: of a *robust futex* that a dying thread
-//! owns, it sets a bit in its word, in whatever way the thread dies. So a thread that does nothing else owns the word of the
-//! page ([`VersionPage::life`]) for as long as the server serves.
+//! Processes of the node believe a server's version page as long as it is live. A server that is killed
+//! cannot say that it is not any more, and whoever else could may be killed with it. The kernel can: of a
+//! *robust futex* that a dying thread owns, it sets a bit in its word, in whatever way the thread dies. So a
+//! thread that does nothing else owns the word of the page ([`VersionPage::life`]) for as long as the server
+//! serves.
 //!
-//! The kernel finds the words of a thread by a list that the thread registers. libc has registered one for each thread, for its own robust
-//! mutexes. This thread takes none of those: for its time it registers a list of one word, and gives libc's back at its end.
+//! The kernel finds the words of a thread by a list that the thread registers. libc has registered one for
+//! each thread, for its own robust mutexes. This thread takes none of those: for its time it registers a list
+//! of one word, and gives libc's back at its end.
 
 use bivouac_node::VersionPage;
 use std::ptr;

@@ -1,7 +1,7 @@
 //! The open descriptors of sub-files: a bounded map, in shards so that threads seldom meet.
 //!
-//! A hit is one short lock and no allocation. When a shard is full, the one that was not used for longest, roughly,
-//! goes (the clock algorithm); who still uses it keeps it through its `Arc`.
+//! A hit is one short lock and no allocation. When a shard is full, the one that was not used for longest,
+//! roughly, goes (the clock algorithm); who still uses it keeps it through its `Arc`.
 //!
 //! The cache and the directories must not disagree for longer than a removal takes: a descriptor of a removed
 //! sub-file that stayed here would swallow writes. So each shard counts removals. Who misses notes the count

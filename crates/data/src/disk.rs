@@ -1,8 +1,9 @@
 //! One storage directory: opening, identity, tree, removal.
 //!
-//! A new store is made in three steps, so that a crash in between leaves something that the next start recognises: in every
-//! directory a draft of the identity file and the tree; then every draft is renamed to its final name. A
-//! directory with a draft only has never held data. The identity file is locked (`flock`) while the store is open.
+//! A new store is made in three steps, so that a crash in between leaves something that the next start
+//! recognises: in every directory a draft of the identity file and the tree; then every draft is renamed to
+//! its final name. A directory with a draft only has never held data. The identity file is locked (`flock`)
+//! while the store is open.
 
 use crate::error::{DataError, to_errno};
 use crate::identity::{self, Identity};
@@ -39,8 +40,8 @@ pub(crate) struct Disk {
     pub(crate) inventory: Inventory,
 }
 
-/// Opens, or makes, the directories of one store; the result is in the order of their positions. A failure leaves
-/// nothing that was not there before.
+/// Opens, or makes, the directories of one store; the result is in the order of their positions. A failure
+/// leaves nothing that was not there before.
 pub(crate) fn open_all(dirs: &[PathBuf], deployment: u64, server: ServerId) -> Result<Vec<Disk>, DataError> {
     let mut found = Vec::new();
     match open_found(dirs, deployment, server, &mut found) {
@@ -289,9 +290,9 @@ pub(crate) fn is_ready(directory: &Path) -> bool {
 }
 
 impl Disk {
-    /// Removes sub-files, tree and identity file, and the directory if it was made for the store and is empty then.
-    /// What is not the store's stays. On an error the rest is still tried, and the identity file stays, so that it
-    /// can be done again.
+    /// Removes sub-files, tree and identity file, and the directory if it was made for the store and is empty
+    /// then. What is not the store's stays. On an error the rest is still tried, and the identity file stays,
+    /// so that it can be done again.
     pub(crate) fn destroy(&self) -> Result<(), DataError> {
         let (index, count) = (usize::from(self.identity.index), usize::from(self.identity.count));
         remove_tree(&self.root, &self.path, |subdirectory, name| {
@@ -405,8 +406,8 @@ fn make_tree(root: &OwnedFd, path: &Path) -> Result<(), DataError> {
     fs::fsync(&sub).map_err(|errno| setup("sync", &path.join(TREE), errno))
 }
 
-/// Removes the tree with those files of it that `ours` (subdirectory, name) tells. Directories with something else in them stay.
-/// The first error is returned, after the rest was tried.
+/// Removes the tree with those files of it that `ours` (subdirectory, name) tells. Directories with something
+/// else in them stay. The first error is returned, after the rest was tried.
 fn remove_tree(root: &OwnedFd, path: &Path, ours: impl Fn(u8, &[u8]) -> bool) -> Result<(), DataError> {
     let failed = |errno| setup("remove files in", &path.join(TREE), errno);
     let sub = match fs::openat(root, TREE, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {

@@ -1,4 +1,5 @@
-//! The identity file of a storage directory: whose it is, and which position it has among the store's directories.
+//! The identity file of a storage directory: whose it is, and which position it has among the store's
+//! directories.
 //!
 //! Five lines of text, so that a person who finds a directory left behind can see what it is:
 //! ```text

@@ -1,21 +1,22 @@
 //! Which sub-files there are to be in a storage directory.
 //!
-//! A sub-file that is missing usually is a hole: nothing was written to the file here. One that was made here and is gone
-//! although nobody removed it is a loss, and must not read as zeros. So the making and the removal of each sub-file are
-//! noted in a journal, the file `bivouac-made` in the storage directory, and in memory (some 30 bytes for each). Who finds
-//! no sub-file asks the inventory whether there should be one.
+//! A sub-file that is missing usually is a hole: nothing was written to the file here. One that was made here
+//! and is gone although nobody removed it is a loss, and must not read as zeros. So the making and the
+//! removal of each sub-file are noted in a journal, the file `bivouac-made` in the storage directory, and in
+//! memory (some 30 bytes for each). Who finds no sub-file asks the inventory whether there should be one.
 //!
-//! - A sub-file is noted after it was made, before anybody can write to it, and noted as removed after its removal; a part
-//!   of the map is locked meanwhile, so that nobody sees one without the other. A process that is killed in between leaves
-//!   a sub-file that is not noted, or a note of one that is gone and that nobody will ever ask for. The journal takes one
-//!   system call of 0.3 µs for each.
-//! - After a start of the machine only what was synced must be there: a loss of power may have taken the others.
-//! - At the opening of the store, journal and directory are compared: what is missing is counted, what is not noted is
-//!   noted (an empty journal is that of an earlier version, or of somebody who decided to go on with what is there), and
-//!   the journal is written anew.
+//! - A sub-file is noted after it was made, before anybody can write to it, and noted as removed after its
+//!   removal; a part of the map is locked meanwhile, so that nobody sees one without the other. A process
+//!   that is killed in between leaves a sub-file that is not noted, or a note of one that is gone and that
+//!   nobody will ever ask for. The journal takes one system call of 0.3 µs for each.
+//! - After a start of the machine only what was synced must be there: a loss of power may have taken the
+//!   others.
+//! - At the opening of the store, journal and directory are compared: what is missing is counted, what is not
+//!   noted is noted (an empty journal is that of an earlier version, or of somebody who decided to go on with
+//!   what is there), and the journal is written anew.
 //!
-//! What this does not see: the *length* of a sub-file. Programs of the server's node write to it directly, so that the server
-//! does not know how long it should be.
+//! What this does not see: the *length* of a sub-file. Programs of the server's node write to it directly, so
+//! that the server does not know how long it should be.
 
 mod journal;
 
@@ -121,8 +122,8 @@ impl Inventory {
         }
     }
 
-    /// To be asked where no sub-file was found: `None` if there is to be none. If there is to be one, it may have been made a
-    /// moment ago, so that `look` is asked again; it is not made meanwhile, nor removed.
+    /// To be asked where no sub-file was found: `None` if there is to be none. If there is to be one, it may
+    /// have been made a moment ago, so that `look` is asked again; it is not made meanwhile, nor removed.
     pub(crate) fn look_again<T>(
         &self,
         ino: Ino,

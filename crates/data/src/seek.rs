@@ -1,11 +1,11 @@
 //! Looking for data and holes in those blocks of a sub-file that are the server's.
 //!
-//! A sub-file has holes where other servers' blocks are, and they say nothing about the file. So the search goes through
-//! the server's own blocks alone, one after the other, and within each asks the local file system. Behind the
-//! sub-file's end everything is a hole, up to the bound that the asker gives.
+//! A sub-file has holes where other servers' blocks are, and they say nothing about the file. So the search
+//! goes through the server's own blocks alone, one after the other, and within each asks the local file
+//! system. Behind the sub-file's end everything is a hole, up to the bound that the asker gives.
 //!
-//! A hole that is found is one. Data that is found may be zeros: a local file system knows holes by its own blocks, and a
-//! search that would take too long ends with *data*.
+//! A hole that is found is one. Data that is found may be zeros: a local file system knows holes by its own
+//! blocks, and a search that would take too long ends with *data*.
 
 use crate::error::DataError;
 use crate::store::DataStore;
@@ -18,8 +18,8 @@ use std::ops::Range;
 const STEPS: u32 = 1 << 16;
 
 impl DataStore {
-    /// The first byte of `range` that is of this server's `share`, and data (or in a `hole`); ENXIO if there is none,
-    /// EINVAL for a share that is none.
+    /// The first byte of `range` that is of this server's `share`, and data (or in a `hole`); ENXIO if there
+    /// is none, EINVAL for a share that is none.
     pub fn seek_share(
         &self,
         ino: Ino,

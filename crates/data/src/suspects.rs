@@ -1,8 +1,8 @@
 //! Sub-files that the storage has failed to read a moment ago.
 //!
-//! Reads leave by `sendfile`, behind a header that has promised them. When the storage fails then, the answer cannot be taken
-//! back: the connection ends, and the client asks again. A sub-file to which that happened is *suspect* for a while: it is read
-//! before anything is answered, so that the repetition gets the error.
+//! Reads leave by `sendfile`, behind a header that has promised them. When the storage fails then, the answer
+//! cannot be taken back: the connection ends, and the client asks again. A sub-file to which that happened is
+//! *suspect* for a while: it is read before anything is answered, so that the repetition gets the error.
 
 use bivouac_layout::Ino;
 use std::collections::HashMap;

@@ -1,10 +1,11 @@
 //! Taking a write back.
 //!
-//! A write over several servers that finds one of them full is cut short there, and what landed behind on others has to go
-//! again: it made sub-files longer than the count tells. By then somebody else may have written there, and nothing of that may go
-//! with it. So each write through the server leaves its number in the sub-file; a write can be taken back only while its number
-//! is the latest, it was alone while it ran, and the sub-file ends where it left it. What programs of the server's own node write
-//! directly is seen by that length alone.
+//! A write over several servers that finds one of them full is cut short there, and what landed behind on
+//! others has to go again: it made sub-files longer than the count tells. By then somebody else may have
+//! written there, and nothing of that may go with it. So each write through the server leaves its number in
+//! the sub-file; a write can be taken back only while its number is the latest, it was alone while it ran,
+//! and the sub-file ends where it left it. What programs of the server's own node write directly is seen by
+//! that length alone.
 
 use crate::error::DataError;
 use crate::file::SubFile;
@@ -92,8 +93,8 @@ impl SubFile {
         Ok(Wrote { count, before, undo: if alone { number } else { 0 } })
     }
 
-    /// Takes back the write with this number, which ended at `end`: makes the sub-file `size` bytes long. Says whether it did;
-    /// if anybody else may have written since, it does nothing.
+    /// Takes back the write with this number, which ended at `end`: makes the sub-file `size` bytes long.
+    /// Says whether it did; if anybody else may have written since, it does nothing.
     pub fn take_back(&self, undo: u64, end: u64, size: u64) -> Result<bool, DataError> {
         let Some(_alone) = self.writers().keep_out() else { return Ok(false) };
         let latest = self.writers().latest.load(Ordering::SeqCst);

@@ -140,8 +140,8 @@ impl Call<'_> {
             atime: time(set::ATIME, set::ATIME_NOW, atime, atime_nsec),
             mtime: time(set::MTIME, set::MTIME_NOW, mtime, mtime_nsec),
         };
-        // With nothing to set the kernel sends this for a change of owner to what it was, and for a change of content by somebody
-        // who leaves no set-id bits.
+        // With nothing to set the kernel sends this for a change of owner to what it was, and for a change of
+        // content by somebody who leaves no set-id bits.
         let nothing = valid & !(set::FH | set::LOCKOWNER) == 0;
         let wanted = if nothing { CHOWN_AS_IT_IS } else { wanted };
         // A truncation sets mtime by itself.
@@ -170,7 +170,8 @@ impl Call<'_> {
         }
     }
 
-    /// The same for a change that is no mere write: also of a file that was given the bits elsewhere, unseen by this mount.
+    /// The same for a change that is no mere write: also of a file that was given the bits elsewhere, unseen
+    /// by this mount.
     pub(crate) fn take_privileges_of_all(&self, ino: bivouac_layout::Ino) -> Result<(), Errno> {
         let attr = self.face.client.stat_number(ino)?;
         let mut mode = attr.mode & !SET_UID;

@@ -1,8 +1,9 @@
 //! Waiting awake for the next request, for a moment, before waiting asleep.
 //!
-//! A program that makes one call after the other has its next request ready some microseconds after the answer: sooner than
-//! a sleeping thread is woken ([`bivouac_transport::Spin`] has the figures). So who has served a request looks for the next one
-//! for a while, if that has paid lately. One thread of a mount at a time: the others would only be in its way.
+//! A program that makes one call after the other has its next request ready some microseconds after the
+//! answer: sooner than a sleeping thread is woken ([`bivouac_transport::Spin`] has the figures). So who has
+//! served a request looks for the next one for a while, if that has paid lately. One thread of a mount at a
+//! time: the others would only be in its way.
 
 use bivouac_transport::Spin;
 use rustix::fd::BorrowedFd;
@@ -25,8 +26,8 @@ impl<'m> Watcher<'m> {
         Watcher { post, spin: Spin::default() }
     }
 
-    /// Looks for a request for a while; how long it is. `None`: there was none, or this is somebody else's turn, or what is
-    /// wrong will show again.
+    /// Looks for a request for a while; how long it is. `None`: there was none, or this is somebody else's
+    /// turn, or what is wrong will show again.
     pub(crate) fn receive(&mut self, device: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
         if self.post.0.swap(true, Ordering::Acquire) {
             return None;

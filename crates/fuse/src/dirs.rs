@@ -1,11 +1,12 @@
 //! Listing directories.
 //!
-//! Positions are the cookies of the client core, which stay good whatever happens to the directory, so that a listing needs no
-//! state. What is kept of one is only what came from the servers and did not fit into the kernel's buffer, and whether that was all.
+//! Positions are the cookies of the client core, which stay good whatever happens to the directory, so that a
+//! listing needs no state. What is kept of one is only what came from the servers and did not fit into the
+//! kernel's buffer, and whether that was all.
 //!
-//! The kernel is told no attributes (no READDIRPLUS): it may keep neither names nor attributes, so that it would ask again for
-//! each of them all the same. The client core asks the servers for them, and answers what the kernel asks from that for as
-//! long as nothing has changed.
+//! The kernel is told no attributes (no READDIRPLUS): it may keep neither names nor attributes, so that it
+//! would ask again for each of them all the same. The client core asks the servers for them, and answers what
+//! the kernel asks from that for as long as nothing has changed.
 
 use crate::abi::Reply;
 use crate::face::{Answer, Call, lock};

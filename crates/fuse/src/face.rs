@@ -102,8 +102,8 @@ impl Face {
                 channel.answer(asked.unique, Ok(call.scratch.get(..length).unwrap_or_default()));
             }
             Ok(Answer::None) => {}
-            // The number of something that was removed. If its name has been replaced since the kernel looked it up, there is something
-            // else by that name: the kernel looks again, once, if it is told so.
+            // The number of something that was removed. If its name has been replaced since the kernel looked
+            // it up, there is something else by that name: the kernel looks again, once, if it is told so.
             Err(Errno::STALE | Errno::NOENT) if by_number(asked.operation) => {
                 channel.answer(asked.unique, Err(Errno::STALE));
             }
@@ -221,8 +221,8 @@ impl<T> Handles<T> {
     }
 }
 
-/// Directories that were removed through this mount, with the attributes that they had: a process that still works in one, or has
-/// it open, can look at it. They are kept until the kernel forgets them.
+/// Directories that were removed through this mount, with the attributes that they had: a process that still
+/// works in one, or has it open, can look at it. They are kept until the kernel forgets them.
 #[derive(Default)]
 pub(crate) struct Removed(Mutex<HashMap<Ino, Attr>>);
 

@@ -91,8 +91,8 @@ impl Call<'_> {
         self.fields.skip(8)?;
         let name = self.fields.name()?;
         let client = self.face.client;
-        // The kernel found no such name, and so checked no permission on a file. If there is one now, somebody who is not above
-        // permissions is sent back to look again.
+        // The kernel found no such name, and so checked no permission on a file. If there is one now,
+        // somebody who is not above permissions is sent back to look again.
         let strict = self.asked.uid != 0 && self.asked.uid != self.face.user.0;
         let wanted = if strict { flags | libc::O_EXCL } else { flags };
         let opened = match client.create_name(self.ino(), name, wanted, mode) {
@@ -254,8 +254,8 @@ impl Call<'_> {
         let length = self.fields.u64()?.min(LARGEST_COPY);
         let (source, target) = (self.file(fh_in)?, self.file(fh_out)?);
         if self.face.shortcuts.is_detoured(target.handle.ino()) {
-            // The kernel would throw away what a mapping has changed beside the copy in its first and last page. Told so, it copies by
-            // reading and writing, which is coherent with mappings.
+            // The kernel would throw away what a mapping has changed beside the copy in its first and last
+            // page. Told so, it copies by reading and writing, which is coherent with mappings.
             return Err(Errno::OPNOTSUPP);
         }
         let mut done = 0;

@@ -1,8 +1,9 @@
 //! Who has byte-range locks through a mount, by the numbers that servers know them by.
 //!
-//! The kernel names a process by an address in its memory, and an open file description that has locks of its own likewise. When
-//! one is gone its address may be another's at once, while the mount still hears of its end: so what is to be given up is noted by
-//! the description that it was taken through, and a number goes to the next owner only when nothing is locked under it.
+//! The kernel names a process by an address in its memory, and an open file description that has locks of its
+//! own likewise. When one is gone its address may be another's at once, while the mount still hears of its
+//! end: so what is to be given up is noted by the description that it was taken through, and a number goes to
+//! the next owner only when nothing is locked under it.
 
 use crate::face::lock;
 use bivouac_layout::Ino;
@@ -39,8 +40,8 @@ pub(crate) struct Leaving {
     pub(crate) number: u32,
     /// Where.
     pub(crate) ranges: Vec<Range>,
-    /// The owner has no others: when these are gone, his number is to be [given back](Lockers::free), and not before, or they
-    /// would be taken from its next owner.
+    /// The owner has no others: when these are gone, his number is to be [given back](Lockers::free), and not
+    /// before, or they would be taken from its next owner.
     pub(crate) for_good: bool,
 }
 
@@ -106,8 +107,9 @@ impl Lockers {
         Some(Leaving { number, ranges: vec![ALL], for_good: table.drop_idle(owner) })
     }
 
-    /// A description is gone, and with it what was locked through it. (What processes had, they have given up by [`Self::forget`]. The
-    /// kernel names a description by an address in its memory: the next one may have it already, and locks of its own.)
+    /// A description is gone, and with it what was locked through it. (What processes had, they have given up
+    /// by [`Self::forget`]. The kernel names a description by an address in its memory: the next one may have
+    /// it already, and locks of its own.)
     pub(crate) fn closed(&self, fh: u64, ino: Ino) -> Vec<Leaving> {
         let mut table = lock(&self.0);
         let mut gone = Vec::new();

@@ -1,10 +1,11 @@
 //! Byte-range locks and `flock`.
 //!
-//! All are kept by the inode's server; the kernel keeps none. The kernel names an owner by a 64-bit number: the process, or
-//! for locks of an open file description that description, which cannot be told apart. Servers want a session and a 32-bit
-//! number, and show that as the owner's process: so each owner gets its process's number if that is free, and any other if not.
-//! When a descriptor is closed the kernel sends FLUSH with the process's owner number, whose locks on the file go; when the
-//! last one of a description goes, RELEASE, and with it whatever was locked through it and is still there.
+//! All are kept by the inode's server; the kernel keeps none. The kernel names an owner by a 64-bit number:
+//! the process, or for locks of an open file description that description, which cannot be told apart.
+//! Servers want a session and a 32-bit number, and show that as the owner's process: so each owner gets its
+//! process's number if that is free, and any other if not. When a descriptor is closed the kernel sends FLUSH
+//! with the process's owner number, whose locks on the file go; when the last one of a description goes,
+//! RELEASE, and with it whatever was locked through it and is still there.
 
 use crate::abi::{LOCK_FLOCK, Reply};
 use crate::face::{Answer, Call, Face, lock};
@@ -132,8 +133,9 @@ impl Call<'_> {
         }
     }
 
-    /// Whether what is in the way of a lock is another lock through this mount. The kernel does not wait for RELEASE when a
-    /// description is closed: the other may be about to go, and for whoever closed it it is gone.
+    /// Whether what is in the way of a lock is another lock through this mount. The kernel does not wait for
+    /// RELEASE when a description is closed: the other may be about to go, and for whoever closed it it is
+    /// gone.
     fn is_held_here(&self, handle: &Handle, kind: LockKind, wanted: &Wanted) -> bool {
         let (start, end) = wanted.range;
         match handle.test_lock(kind, wanted.kind == libc::F_WRLCK, start, end) {

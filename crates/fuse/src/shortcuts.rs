@@ -1,13 +1,14 @@
 //! Files whose data goes past the mount.
 //!
-//! A process of this node that uses the preload library asks for the description behind a descriptor, and then reads and writes
-//! the file's data without the kernel ([`bivouac_client::DESCRIBE`]). The kernel's page cache knows nothing of that, and only
-//! mappings use it. So as soon as the kernel wants a page of a file (or a process says that it is about to map one), all that
-//! were told of its descriptions are sent back to the mount, what they have under way is waited for, and then the page is given.
-//! That holds as long as anybody has the file open here: a mapping keeps its file open.
+//! A process of this node that uses the preload library asks for the description behind a descriptor, and
+//! then reads and writes the file's data without the kernel ([`bivouac_client::DESCRIBE`]). The kernel's page
+//! cache knows nothing of that, and only mappings use it. So as soon as the kernel wants a page of a file (or
+//! a process says that it is about to map one), all that were told of its descriptions are sent back to the
+//! mount, what they have under way is waited for, and then the page is given. That holds as long as anybody
+//! has the file open here: a mapping keeps its file open.
 //!
-//! A file whose set-user-ID or set-group-ID bit goes with the next write is sent back too: the kernel tells us of writes by
-//! whom that is due, and nobody else can.
+//! A file whose set-user-ID or set-group-ID bit goes with the next write is sent back too: the kernel tells
+//! us of writes by whom that is due, and nobody else can.
 
 use crate::abi::Reply;
 use crate::face::{Answer, Call, lock};
@@ -20,8 +21,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long changes under way are waited for. Those of a process that died in the middle of one are not, where its death can be seen: not
-/// from another PID namespace, and not of the thirteenth thread that writes through one description at a time.
+/// How long changes under way are waited for. Those of a process that died in the middle of one are not,
+/// where its death can be seen: not from another PID namespace, and not of the thirteenth thread that writes
+/// through one description at a time.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to wait before looking again, at first; then twice as long each time, up to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(2));
@@ -83,7 +85,8 @@ impl Shortcuts {
         lock(&self.0).get(&ino).is_some_and(|entry| entry.detoured)
     }
 
-    /// Data of a file has to go through the mount from here on. When this returns, nothing is under way past it.
+    /// Data of a file has to go through the mount from here on. When this returns, nothing is under way past
+    /// it.
     pub(crate) fn detour(&self, ino: Ino) {
         let told = {
             let mut files = lock(&self.0);

@@ -1,8 +1,9 @@
 //! Who has which file open for writing.
 //!
-//! A description reports when it wrote last as it is closed, as an age. The kernel does not wait for that (RELEASE comes when it comes),
-//! and a report that is on its way for long makes the write look younger than it is: younger, perhaps, than a time that was set after
-//! it. So before an mtime is set, the descriptions of the file forget when they wrote, and reports under way are waited for.
+//! A description reports when it wrote last as it is closed, as an age. The kernel does not wait for that
+//! (RELEASE comes when it comes), and a report that is on its way for long makes the write look younger than
+//! it is: younger, perhaps, than a time that was set after it. So before an mtime is set, the descriptions of
+//! the file forget when they wrote, and reports under way are waited for.
 
 use crate::face::lock;
 use crate::files::OpenFile;

@@ -1,9 +1,9 @@
 //! Which server holds which byte of a file.
 //!
-//! Block `b` of a file lies on server `(first + b mod width) mod n` of the `n` servers of its generation; copies
-//! follow a rule of their own (`replicas` is in the format, copies are placed by a later rule). A file may have
-//! several generations, each for a range of it: servers that come or go give new ranges a new generation, and
-//! what is already written stays where it is.
+//! Block `b` of a file lies on server `(first + b mod width) mod n` of the `n` servers of its generation;
+//! copies follow a rule of their own (`replicas` is in the format, copies are placed by a later rule). A file
+//! may have several generations, each for a range of it: servers that come or go give new ranges a new
+//! generation, and what is already written stays where it is.
 
 use crate::hash::{self, Use};
 use crate::ids::{GenerationId, Ino, ServerId};
@@ -107,8 +107,8 @@ impl FileLayout {
         Some(Piece { server: servers[slot as usize], offset, len: stretch_end - offset })
     }
 
-    /// The servers that take turns from `offset` on, block `b` being that of number `b mod` their count, and the offset
-    /// where that ends.
+    /// The servers that take turns from `offset` on, block `b` being that of number `b mod` their count, and
+    /// the offset where that ends.
     pub fn turns_at(&self, map: &Map, offset: u64) -> Option<(Vec<ServerId>, u64)> {
         let index = self.ranges.partition_point(|r| r.start <= offset).checked_sub(1)?;
         let servers = &map.generation(self.ranges[index].generation)?.servers;
@@ -156,8 +156,8 @@ impl FileLayout {
         found
     }
 
-    /// Where a server's last block below `size` ends, or `size` if that lies in it: how long the server's sub-file is at most when the file is
-    /// so long. 0 if it holds nothing there.
+    /// Where a server's last block below `size` ends, or `size` if that lies in it: how long the server's
+    /// sub-file is at most when the file is so long. 0 if it holds nothing there.
     pub fn end_on(&self, map: &Map, server: ServerId, size: u64) -> u64 {
         for (i, range) in self.ranges.iter().enumerate().rev() {
             let end = self.ranges.get(i + 1).map_or(u64::MAX, |r| r.start).min(size);

@@ -1,12 +1,13 @@
 //! What a directory says about how the files made in it are spread.
 //!
-//! A [`Template`] leaves open what it does not say: the deployment's defaults (in the [`Map`]) fill that in. New files and
-//! new directories take over the template of their directory; a later change of the directory does not change them.
-//! `first = local` means the node of the process that makes the file, which only the server that makes it knows: it
-//! puts a server in its place ([`Template::placed`]), and from then on the file's layout depends on nobody.
+//! A [`Template`] leaves open what it does not say: the deployment's defaults (in the [`Map`]) fill that in.
+//! New files and new directories take over the template of their directory; a later change of the directory
+//! does not change them. `first = local` means the node of the process that makes the file, which only the
+//! server that makes it knows: it puts a server in its place ([`Template::placed`]), and from then on the
+//! file's layout depends on nobody.
 //!
-//! Templates have a text form, `block=1M width=2 first=local`, in which the command line and extended attributes
-//! show and take them.
+//! Templates have a text form, `block=1M width=2 first=local`, in which the command line and extended
+//! attributes show and take them.
 
 use crate::hash::{self, Use};
 use crate::ids::{Ino, NodeId, ServerId};
@@ -117,8 +118,9 @@ impl Template {
         }
     }
 
-    /// What a file keeps of it that is made from `creator`: everything, with a server in the place of `local`. Empty, so
-    /// that it costs nothing, where the deployment's defaults and the inode's number will give the same.
+    /// What a file keeps of it that is made from `creator`: everything, with a server in the place of
+    /// `local`. Empty, so that it costs nothing, where the deployment's defaults and the inode's number will
+    /// give the same.
     pub fn placed(self, map: &Map, creator: NodeId, ino: Ino) -> Template {
         if self.first.unwrap_or(map.first) != First::Local {
             return self;
@@ -133,8 +135,8 @@ impl Template {
         Template { first: Some(first), ..self }
     }
 
-    /// The layout of a file with this template. (`Local` has been replaced by [`Template::placed`]; here it counts as
-    /// hashed.)
+    /// The layout of a file with this template. (`Local` has been replaced by [`Template::placed`]; here it
+    /// counts as hashed.)
     pub fn layout(self, ino: Ino, map: &Map) -> FileLayout {
         let whole = self.or(map.defaults());
         let spread =

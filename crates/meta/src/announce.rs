@@ -1,9 +1,10 @@
 //! Changes of a directory that others still have to hear of.
 //!
-//! The parts of a split directory carry its owner, mode and layout, and clients cache which directories may be searched.
-//! So some changes of a directory's inode are followed by a word to other servers. The change is logged together with a
-//! note that the word is owed, and answered once it was given: a server that fails or dies in between gives it later, by its
-//! keeper or when the change is repeated, and nobody has to notice that nothing is left to change.
+//! The parts of a split directory carry its owner, mode and layout, and clients cache which directories may
+//! be searched. So some changes of a directory's inode are followed by a word to other servers. The change is
+//! logged together with a note that the word is owed, and answered once it was given: a server that fails or
+//! dies in between gives it later, by its keeper or when the change is repeated, and nobody has to notice
+//! that nothing is left to change.
 
 use crate::access::Owner;
 use crate::draft::Draft;
@@ -39,7 +40,8 @@ impl Draft {
 }
 
 impl<O: Outside> Core<O> {
-    /// Gives the word that is owed about a directory, if any is. When it cannot be given to all, the keeper goes on.
+    /// Gives the word that is owed about a directory, if any is. When it cannot be given to all, the keeper
+    /// goes on.
     pub(crate) fn announce(&self, dir: Ino) -> Result<(), Failure> {
         let given = self.try_announce(dir);
         if given.is_err() {

@@ -1,8 +1,9 @@
-//! The coordinator's side of operations over several shards, and mkdir, rmdir, link and far unlinks, which are such.
+//! The coordinator's side of operations over several shards, and mkdir, rmdir, link and far unlinks, which
+//! are such.
 //!
-//! When all steps are in the shard that is addressed, they are one plain change. Otherwise they are an intent, as described
-//! in [`bivouac_proto::peer`]. The decision is one record in the coordinating shard's log, together with its own steps and the
-//! answer to the request.
+//! When all steps are in the shard that is addressed, they are one plain change. Otherwise they are an
+//! intent, as described in [`bivouac_proto::peer`]. The decision is one record in the coordinating shard's
+//! log, together with its own steps and the answer to the request.
 
 use crate::access::{Owner, READ, SET_GID, SET_UID, WRITE};
 use crate::attrs::CHANGE_DIRECTORY;
@@ -71,7 +72,8 @@ impl<O: Outside> Core<O> {
         Ok(Active { core: self, id: IntentId { shard, number } })
     }
 
-    /// Carries a plan out, coordinated by the shard `home`. The reply may depend on the number of the directory made.
+    /// Carries a plan out, coordinated by the shard `home`. The reply may depend on the number of the
+    /// directory made.
     pub(crate) fn carry_out(
         &self,
         caller: &Caller,
@@ -392,8 +394,8 @@ impl<O: Outside> Core<O> {
     }
 }
 
-/// Who may give a file another name: its owner; others, only where the name gives them nothing that they do not have, as
-/// Linux has it by default (`fs.protected_hardlinks`). EPERM if not.
+/// Who may give a file another name: its owner; others, only where the name gives them nothing that they do
+/// not have, as Linux has it by default (`fs.protected_hardlinks`). EPERM if not.
 fn may_link(attr: &Attr, who: &Credentials) -> Result<(), Errno> {
     let owner = Owner { mode: attr.mode, uid: attr.uid, gid: attr.gid };
     if owner.check_owner(who).is_ok() {
@@ -404,8 +406,8 @@ fn may_link(attr: &Attr, who: &Credentials) -> Result<(), Errno> {
     if usable { Ok(()) } else { Err(Errno::PERM) }
 }
 
-/// Steps that remove the parts of a split directory, wherever they are. The directory's own shard is among them, which tells it
-/// that the coordinator knows.
+/// Steps that remove the parts of a split directory, wherever they are. The directory's own shard is among
+/// them, which tells it that the coordinator knows.
 pub(crate) fn remove_parts(dir: Ino) -> Vec<(ShardId, Step)> {
     let mut shards: Vec<ShardId> =
         (0..PARTS).map(|part| part_shard(dir, part)).chain([dir.shard()]).collect();

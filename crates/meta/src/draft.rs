@@ -1,7 +1,7 @@
 //! A change in the making: an operation's steps on one shard, gathered into one [`Batch`].
 //!
-//! A draft reads through to the shard and sees its own inodes; counts of directories add up. Nothing is changed until the
-//! batch is committed.
+//! A draft reads through to the shard and sees its own inodes; counts of directories add up. Nothing is
+//! changed until the batch is committed.
 
 use crate::inode::{Body, Inode, Spread};
 use crate::mutation::{Batch, Mutation, Stamp};
@@ -84,7 +84,8 @@ impl Draft {
         change.subdirectories -= is_directory(kind);
     }
 
-    /// An inode loses a link (a directory: all); without any and without users it goes, and its blocks with it.
+    /// An inode loses a link (a directory: all); without any and without users it goes, and its blocks with
+    /// it.
     pub(crate) fn drop_link(&mut self, shard: &Shard, map: &Map, ino: Ino) {
         let now = self.now;
         self.frees = true;

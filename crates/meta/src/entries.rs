@@ -16,7 +16,8 @@ const KINDS: [FileKind; 7] = [
     FileKind::BlockDevice,
 ];
 
-/// All entries of a shard. A record's key is directory and cookie; its bytes are the kind, the inode and the name.
+/// All entries of a shard. A record's key is directory and cookie; its bytes are the kind, the inode and the
+/// name.
 #[derive(Debug, Default)]
 pub(crate) struct Entries(Runs);
 

@@ -1,9 +1,9 @@
 //! The participant's side of an intent: check, hold, log; then do or undo.
 //!
-//! Steps are checked and the keys that they need are taken in one go for each shard, and the shards of an intent in
-//! ascending order, so that intents never wait for each other in a circle. What is prepared is in the log with all that
-//! is needed to do it; what it does is computed when it is committed, from the state at that time, which the keys have kept
-//! fit for it.
+//! Steps are checked and the keys that they need are taken in one go for each shard, and the shards of an
+//! intent in ascending order, so that intents never wait for each other in a circle. What is prepared is in
+//! the log with all that is needed to do it; what it does is computed when it is committed, from the state at
+//! that time, which the keys have kept fit for it.
 
 use crate::access::Owner;
 use crate::draft::Draft;
@@ -129,8 +129,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Drafts what steps do that were checked. `made`: the numbers of new directories that are not there yet. A step that cannot be
-    /// done is an error: the intent stays as it is, and is tried again.
+    /// Drafts what steps do that were checked. `made`: the numbers of new directories that are not there yet.
+    /// A step that cannot be done is an error: the intent stays as it is, and is tried again.
     pub(crate) fn perform(&self, draft: &mut Draft, map: &Map, steps: &[Step], made: &[Ino]) -> Op<()> {
         let now = draft.now;
         make_directories(draft, steps, made);
@@ -211,8 +211,8 @@ fn make_directories(draft: &mut Draft, steps: &[Step], made: &[Ino]) {
     }
 }
 
-/// Makes an intent's promise in one shard: checks, holds and, unless it is the coordinator's `own`, logs. Answers the numbers
-/// of the directories it will make.
+/// Makes an intent's promise in one shard: checks, holds and, unless it is the coordinator's `own`, logs.
+/// Answers the numbers of the directories it will make.
 pub(crate) fn promise(
     locked: &mut LockedShard<'_>,
     draft: Draft,
@@ -267,7 +267,8 @@ impl<O: Outside> Core<O> {
     ) -> Result<Vec<Ino>, Failure> {
         let now = self.outside.now();
         let made = self.partitions.with(shard, |locked| {
-            // Others finish in the room that is kept for what makes room; nothing more than that is promised from it.
+            // Others finish in the room that is kept for what makes room; nothing more than that is promised
+            // from it.
             promise(locked, Draft::new(now), intent, steps, own)
         })?;
         if !own {

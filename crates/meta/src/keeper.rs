@@ -1,7 +1,8 @@
-//! What is done behind the requests: blocks of removed files, splits, and whatever a crash or a silent server left unfinished.
+//! What is done behind the requests: blocks of removed files, splits, and whatever a crash or a silent server
+//! left unfinished.
 //!
-//! Everything here is owed by the log, not by the queues: after a restart the queues are filled from it again. The thread
-//! sleeps without a time limit when there is nothing to do.
+//! Everything here is owed by the log, not by the queues: after a restart the queues are filled from it
+//! again. The thread sleeps without a time limit when there is nothing to do.
 
 use crate::draft::{Draft, wants_split};
 use crate::inode::Spread;
@@ -26,7 +27,8 @@ struct Work {
     settles: BTreeSet<Ino>,
     truncations: BTreeSet<Ino>,
     announcements: BTreeSet<Ino>,
-    /// Orphans are to be looked for when the grace time is over: files that were unlinked in it, too, stay until then.
+    /// Orphans are to be looked for when the grace time is over: files that were unlinked in it, too, stay
+    /// until then.
     orphans_unknown: bool,
     /// There may be intents without an end.
     intents: bool,
@@ -263,7 +265,8 @@ impl<O: Outside> Core<O> {
             }
             locked.commit_unseen(draft)?;
             if locked.shard.inodes.get(ino).is_some() {
-                // Who wants to move the file's data out of its inode waits for this, and need not while the server is away.
+                // Who wants to move the file's data out of its inode waits for this, and need not while the
+                // server is away.
                 locked.shard.live.entry(ino).or_default().stuck = !left.is_empty();
                 locked.shard.rest(ino);
             }
@@ -272,7 +275,8 @@ impl<O: Outside> Core<O> {
         done.is_ok() && left.is_empty()
     }
 
-    /// Tells participants of decisions again, and asks coordinators for the outcome of old promises. Says whether none is left.
+    /// Tells participants of decisions again, and asks coordinators for the outcome of old promises. Says
+    /// whether none is left.
     fn resolve_intents(&self) -> bool {
         let mut decided: Vec<(IntentId, Vec<ServerId>)> = Vec::new();
         let mut promised: Vec<IntentId> = Vec::new();
@@ -307,7 +311,8 @@ impl<O: Outside> Core<O> {
     }
 }
 
-/// Gives the system the pages in which nothing lies any more. (The allocator by itself keeps them for what may come.)
+/// Gives the system the pages in which nothing lies any more. (The allocator by itself keeps them for what
+/// may come.)
 fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: may be called at any time, by any thread; it only looks at free memory.

@@ -1,9 +1,10 @@
-//! The layout of new files: what directories say about it, taken over when something is made, and shown and set as
-//! extended attributes.
+//! The layout of new files: what directories say about it, taken over when something is made, and shown and
+//! set as extended attributes.
 //!
-//! A directory's [`Template`] is in its record (and in its parts, once it is split, for that is where entries are made). A new
-//! directory takes it over as it is. A new file takes it over with a server in the place of `local`, keeps it in its record
-//! as long as it lives there, and turns it into its layout when it moves to blocks.
+//! A directory's [`Template`] is in its record (and in its parts, once it is split, for that is where entries
+//! are made). A new directory takes it over as it is. A new file takes it over with a server in the place of
+//! `local`, keeps it in its record as long as it lives there, and turns it into its layout when it moves to
+//! blocks.
 //!
 //! The attributes are `user.bivouac.layout`, the text form of the whole, and one for each field, as
 //! `user.bivouac.width`. Of a directory they show what is set; of a file, what its layout comes to. Only a
@@ -130,8 +131,8 @@ fn changed(before: Template, shown: Shown, value: Option<&[u8]>, mode: XattrMode
 }
 
 impl<O: Outside> Core<O> {
-    /// Sets (or with no `value` removes) an attribute of the layout: of a directory, or of a file that never had data.
-    /// ENOTEMPTY for other files.
+    /// Sets (or with no `value` removes) an attribute of the layout: of a directory, or of a file that never
+    /// had data. ENOTEMPTY for other files.
     pub(crate) fn set_layout(
         &self,
         caller: &Caller,

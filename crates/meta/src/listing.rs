@@ -17,7 +17,8 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, DirEntry, Errno, Refusal, Reply};
 use serde_bytes::ByteBuf;
 
-/// Most bytes of a listing's encoding, far enough below the longest body that a run of equal cookies fits on top.
+/// Most bytes of a listing's encoding, far enough below the longest body that a run of equal cookies fits on
+/// top.
 const MAX_BYTES: usize = 512 << 10;
 
 /// A listing in the making.
@@ -31,8 +32,8 @@ struct Listing {
 }
 
 impl<O: Outside> Core<O> {
-    /// No right is asked for: whoever lists a directory has opened it, for which the client core (or the kernel of a mount) asks for the right
-    /// to read, and may go on when that is taken away.
+    /// No right is asked for: whoever lists a directory has opened it, for which the client core (or the
+    /// kernel of a mount) asks for the right to read, and may go on when that is taken away.
     pub(crate) fn read_dir(
         &self,
         dir: Ino,

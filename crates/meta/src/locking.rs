@@ -1,9 +1,9 @@
 //! Locks that wait, and circles of waiting processes.
 //!
-//! A blocked request waits at the server for a bounded time and is then sent again by its client, so the table of who
-//! waits for whom is almost always complete. A circle that the table shows is EDEADLK for the request that
-//! closes it; circles over several servers are not seen, and end by a signal, as on any network file system.
-//! Locks live in memory: a server's restart loses them.
+//! A blocked request waits at the server for a bounded time and is then sent again by its client, so the
+//! table of who waits for whom is almost always complete. A circle that the table shows is EDEADLK for the
+//! request that closes it; circles over several servers are not seen, and end by a signal, as on any network
+//! file system. Locks live in memory: a server's restart loses them.
 
 use crate::error::Stop;
 use crate::opens::STRAGGLERS;
@@ -37,7 +37,8 @@ struct Cancelled {
 struct Sessions {
     /// Where each process has locks.
     files: HashMap<u64, HashSet<Ino>>,
-    /// Processes that ended not long ago: a request of theirs that still waits, or comes only now, must not get its lock.
+    /// Processes that ended not long ago: a request of theirs that still waits, or comes only now, must not
+    /// get its lock.
     ended: HashMap<u64, Instant>,
     /// Old ones are next looked for at so many.
     sweep_at: usize,
@@ -82,8 +83,8 @@ impl Locking {
         lock(&self.waits).remove(&waiter);
     }
 
-    /// Some locks of these owners went: nobody is known to wait for them until he has looked again. What is missing
-    /// here for that moment is found then; what stood here too long would be a circle that is none.
+    /// Some locks of these owners went: nobody is known to wait for them until he has looked again. What is
+    /// missing here for that moment is found then; what stood here too long would be a circle that is none.
     fn gave_up(&self, gone: impl Fn(&LockOwner) -> bool) {
         for blockers in lock(&self.waits).values_mut() {
             blockers.retain(|blocker| !gone(blocker));
@@ -113,8 +114,9 @@ impl<O: Outside> Core<O> {
                 table.into_iter().flat_map(|t| t.conflicts(owner, range)).map(|(other, _)| other).collect();
             if !blockers.is_empty() {
                 if patience.is_zero() {
-                    // To change a `flock` is to give it up and then to take another, as on local file systems: of two who share one and
-                    // both want it alone, one gets it. Not again while it waits: the description may have got another meanwhile.
+                    // To change a `flock` is to give it up and then to take another, as on local file
+                    // systems: of two who share one and both want it alone, one gets it. Not again while it
+                    // waits: the description may have got another meanwhile.
                     if matches!(owner, LockOwner::Flock(_))
                         && let Some(live) = locked.shard.live.get_mut(&ino)
                         && live.locks.clear(owner, range.start, range.end)

@@ -306,7 +306,8 @@ impl<O: Outside> Core<O> {
         })
     }
 
-    /// What an entry names and who owns its directory, from this server's shards. Waits while an intent holds it.
+    /// What an entry names and who owns its directory, from this server's shards. Waits while an intent holds
+    /// it.
     pub(crate) fn entry_here(
         &self,
         dir: Ino,
@@ -362,8 +363,8 @@ pub(crate) fn may_make(locked: &LockedShard<'_>, caller: &Caller, at: &At<'_>) -
     Ok(home)
 }
 
-/// Makes an inode and its entry in one shard; a file (`map` is given) takes its directory's layout over. Says also whether
-/// the directory should be split now.
+/// Makes an inode and its entry in one shard; a file (`map` is given) takes its directory's layout over. Says
+/// also whether the directory should be split now.
 fn make(
     locked: &mut LockedShard<'_>,
     caller: &Caller,

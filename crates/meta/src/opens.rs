@@ -1,9 +1,10 @@
 //! Who has what open, and the sizes of files that are written.
 //!
-//! While somebody has a file in blocks open for writing, its record is *unsettled*: the data servers know its size better.
-//! Closing descriptions report how far they wrote; the last one settles the record. Where a report is missing or of another size
-//! version, or where a writer may have left holes, the data servers are asked. An inode without links stays as long as it is open, also over a restart:
-//! its holders are in the log.
+//! While somebody has a file in blocks open for writing, its record is *unsettled*: the data servers know its
+//! size better. Closing descriptions report how far they wrote; the last one settles the record. Where a
+//! report is missing or of another size version, or where a writer may have left holes, the data servers are
+//! asked. An inode without links stays as long as it is open, also over a restart: its holders are in the
+//! log.
 
 use crate::draft::Draft;
 use crate::error::Op;
@@ -25,7 +26,8 @@ use std::time::{Duration, Instant};
 /// For so long a description that was given up is remembered: longer than a request can be on its way.
 pub(crate) const STRAGGLERS: Duration = Duration::from_secs(120);
 
-/// Registers an open file description; again is fine. Pipes, sockets and devices are not: only a node's kernel can open those.
+/// Registers an open file description; again is fine. Pipes, sockets and devices are not: only a node's
+/// kernel can open those.
 pub(crate) fn register(locked: &mut LockedShard<'_>, now: Time, ino: Ino, opened: Opened) -> Op<()> {
     locked.shard.is_wanted(opened.id)?;
     let inode = locked.shard.inode(ino)?;
@@ -91,7 +93,8 @@ pub(crate) fn noted(allocated: u64, size: u64) -> Option<u64> {
     (allocated != dense(size)).then_some(allocated)
 }
 
-/// The stamp of a file that is settled now, at `size`, last written at `last` (0 or earlier: not since it was settled before).
+/// The stamp of a file that is settled now, at `size`, last written at `last` (0 or earlier: not since it was
+/// settled before).
 fn settled_stamp(inode: &Inode, size: u64, last: WriteTime, now: Time) -> Stamp {
     let mut stamp = Stamp { size, settled: true, ..stamp(inode) };
     let mtime_set = inode.as_blocks().map_or(Time::MIN, |b| b.mtime_set);
@@ -122,7 +125,8 @@ impl Shard {
 }
 
 impl<O: Outside> Core<O> {
-    /// The agent's word that nobody holds a description any more. Without `ino` nobody knows what it opened, if anything.
+    /// The agent's word that nobody holds a description any more. Without `ino` nobody knows what it opened,
+    /// if anything.
     pub(crate) fn abandon(
         &self,
         shard: ShardId,
@@ -200,7 +204,8 @@ impl<O: Outside> Core<O> {
         Ok(Reply::Done)
     }
 
-    /// Settles a file that nobody writes, by asking the data servers: what its writers would have reported may be lost.
+    /// Settles a file that nobody writes, by asking the data servers: what its writers would have reported
+    /// may be lost.
     pub(crate) fn settle(&self, ino: Ino) -> Result<(), Failure> {
         let settled = self.in_steps(
             ino,
@@ -260,7 +265,8 @@ impl<O: Outside> Core<O> {
     }
 }
 
-/// The one description that can have written to a file in blocks what its inode does not tell: of all others it is settled.
+/// The one description that can have written to a file in blocks what its inode does not tell: of all others
+/// it is settled.
 pub(crate) fn only_writer(shard: &Shard, ino: Ino) -> Option<OpenId> {
     let inode = shard.inodes.get(ino)?;
     let live = shard.live.get(&ino)?;
@@ -291,7 +297,8 @@ fn note(written: &mut Written, wrote: Option<Wrote>, size_version: u32, now: Tim
     }
 }
 
-/// Settles a file that its last writer has closed, if the reports tell enough. Says whether there is nothing left to be done.
+/// Settles a file that its last writer has closed, if the reports tell enough. Says whether there is nothing
+/// left to be done.
 fn settle_by_reports(locked: &mut LockedShard<'_>, caller: Option<&Caller>, ino: Ino, now: Time) -> Op<bool> {
     let inode = locked.shard.inodes.get(ino);
     let Some(inode) = inode.filter(|inode| inode.as_blocks().is_some_and(|blocks| !blocks.settled)) else {

@@ -1,9 +1,10 @@
 //! Partitions: the units of locking and logging.
 //!
-//! Shard `s` belongs to partition `s % PARTITIONS`. A partition is one mutex over its shards, and one log. Work runs under
-//! the lock ([`Partitions::with`]), never blocks on anything but the log while it holds it, and starts over when it had to wait
-//! for somebody. No two partitions are ever locked at once. When a change leaves blocks of removed files behind, the keeper hears of it as
-//! soon as the lock is free: whoever makes the change need not think of it.
+//! Shard `s` belongs to partition `s % PARTITIONS`. A partition is one mutex over its shards, and one log.
+//! Work runs under the lock ([`Partitions::with`]), never blocks on anything but the log while it holds it,
+//! and starts over when it had to wait for somebody. No two partitions are ever locked at once. When a change
+//! leaves blocks of removed files behind, the keeper hears of it as soon as the lock is free: whoever makes
+//! the change need not think of it.
 
 use crate::draft::Draft;
 use crate::error::{LogError, Op, OpenError, Stop};
@@ -30,7 +31,8 @@ pub(crate) const PARTITIONS: usize = 64;
 /// A log is compacted when it is longer than this, bytes, and than twice what the last snapshot took.
 const COMPACT_AT: u64 = 1 << 20;
 
-/// On a full storage a log is compacted early when it is longer than this, bytes, and than twice what the last snapshot took.
+/// On a full storage a log is compacted early when it is longer than this, bytes, and than twice what the
+/// last snapshot took.
 const WORTHWHILE: u64 = 16 << 10;
 
 /// So many removed inodes are worth looking for memory that can be given back.
@@ -80,7 +82,8 @@ impl LockedShard<'_> {
         self.commit_counted(draft, false).map(drop)
     }
 
-    /// The same for a change that is all that a request does in this shard: who asked hears of it ([`Change`]).
+    /// The same for a change that is all that a request does in this shard: who asked hears of it
+    /// ([`Change`]).
     pub(crate) fn commit_for(&mut self, caller: &Caller, draft: Draft) -> Op<()> {
         let time = draft.now;
         if let Some(count) = self.commit_counted(draft, true)? {
@@ -217,8 +220,8 @@ impl Partitions {
         self.partitions[number % PARTITIONS].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `work` on a shard that this server holds. When it has to wait it is run again after every change, and given
-    /// up with [`Refusal::Busy`] after a while.
+    /// Runs `work` on a shard that this server holds. When it has to wait it is run again after every change,
+    /// and given up with [`Refusal::Busy`] after a while.
     pub(crate) fn with<T>(
         &self,
         id: ShardId,

@@ -1,7 +1,7 @@
 //! One shard's state in memory: what its log says, and what lives only as long as the process.
 //!
-//! The durable part is changed by [`crate::mutation`] alone, after the change is in the log. Everything here is read and
-//! written under the lock of the shard's partition.
+//! The durable part is changed by [`crate::mutation`] alone, after the change is in the log. Everything here
+//! is read and written under the lock of the shard's partition.
 
 use crate::access::Owner;
 use crate::entries::Entries;
@@ -61,11 +61,13 @@ pub(crate) struct Answer {
 pub(crate) enum Key {
     /// An entry: exclusive.
     Entry(Ino, Box<[u8]>),
-    /// The life of a directory's content here: shared by those who change entries, exclusive for who removes it.
+    /// The life of a directory's content here: shared by those who change entries, exclusive for who removes
+    /// it.
     Content(Ino),
     /// The link count of a file, or the place of a directory: exclusive.
     Inode(Ino),
-    /// What an inode shows, while it is about to lose a link: exclusive. The removal may be over already for who asked for it.
+    /// What an inode shows, while it is about to lose a link: exclusive. The removal may be over already for
+    /// who asked for it.
     Leaving(Ino),
 }
 
@@ -92,7 +94,8 @@ pub(crate) struct Live {
     pub busy: bool,
     /// A truncation that was unfinished at the server's start has not been tried again yet.
     pub restoring: bool,
-    /// An earlier try to move its data out of the inode has left something at a server that cannot be reached.
+    /// An earlier try to move its data out of the inode has left something at a server that cannot be
+    /// reached.
     pub stuck: bool,
     pub locks: LockTable,
     pub written: Written,
@@ -184,8 +187,8 @@ impl Shard {
         self.inodes.get(ino).ok_or(Errno::NOENT)
     }
 
-    /// Where a directory's entry `name` belongs here, when the sender takes it for `split` or not. Waits while the directory is
-    /// being removed: its path may name another by now.
+    /// Where a directory's entry `name` belongs here, when the sender takes it for `split` or not. Waits
+    /// while the directory is being removed: its path may name another by now.
     pub(crate) fn home(&self, dir: Ino, split: bool, name: &[u8]) -> Op<(Home, Owner)> {
         self.content_stays(dir)?;
         if split {
@@ -210,7 +213,8 @@ impl Shard {
         }
     }
 
-    /// Waits while a directory's entries are on the move. (That it is not being removed, [`Shard::home`] has seen to.)
+    /// Waits while a directory's entries are on the move. (That it is not being removed, [`Shard::home`] has
+    /// seen to.)
     pub(crate) fn may_change(&self, home: Home) -> Op<()> {
         let splitting = match home {
             Home::Packed(dir) => {

@@ -38,7 +38,8 @@ impl<O: Outside> Core<O> {
                 let layout = inode.layout(ino, &map);
                 match &inode.body {
                     Body::Blocks(_) => Ok(Begun::Done(inode.attr(ino))),
-                    // What an earlier try left at the server is to go first: the keeper is at it, unless the server is away.
+                    // What an earlier try left at the server is to go first: the keeper is at it, unless the
+                    // server is away.
                     Body::Inline(_) if locked.shard.purges.contains_key(&ino) => {
                         let stuck = locked.shard.live.get(&ino).is_some_and(|live| live.stuck);
                         Err(if stuck { Errno::IO.into() } else { Stop::Wait })

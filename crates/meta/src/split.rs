@@ -1,8 +1,9 @@
 //! Directories that outgrow one shard.
 //!
-//! A split marks the directory in the log, so that changes of its entries wait; installs all entries as parts on all servers,
-//! replacing what an earlier try left; and flips the directory in one record, which drops the entries here. Until then
-//! everybody reads the entries where they are; interrupted anywhere, it is done again from the start.
+//! A split marks the directory in the log, so that changes of its entries wait; installs all entries as parts
+//! on all servers, replacing what an earlier try left; and flips the directory in one record, which drops the
+//! entries here. Until then everybody reads the entries where they are; interrupted anywhere, it is done
+//! again from the start.
 
 use crate::access::Owner;
 use crate::draft::{Draft, wants_split};
@@ -30,7 +31,8 @@ struct Load {
 }
 
 impl<O: Outside> Core<O> {
-    /// Splits a directory that has become too large, or whose split was interrupted; any other stays as it is.
+    /// Splits a directory that has become too large, or whose split was interrupted; any other stays as it
+    /// is.
     pub(crate) fn split_directory(&self, dir: Ino) -> Result<(), Failure> {
         let now = self.outside.now();
         let begun = self.partitions.with(dir.shard(), |locked| {
@@ -206,7 +208,8 @@ fn set_state(inode: Option<&mut Inode>, state: Spread) {
     }
 }
 
-/// Which parts with which entries each server gets, in messages of bounded size. Empty parts are installed, too.
+/// Which parts with which entries each server gets, in messages of bounded size. Empty parts are installed,
+/// too.
 fn deal(map: &Map, dir: Ino, entries: Vec<MovedEntry>) -> BTreeMap<ServerId, Vec<Load>> {
     let mut by_part: BTreeMap<u16, Vec<MovedEntry>> = (0..PARTS).map(|number| (number, Vec::new())).collect();
     for entry in entries {

@@ -1,9 +1,10 @@
 //! Decisions that participants hear a moment later.
 //!
-//! What removes a name is over for its caller once the decision is logged: the participants only have to forget what the name was
-//! for, and hold it until they hear of it ([`crate::shard::Key::Leaving`]: whoever looks at it there waits). A directory that is
-//! made is there, nameless, since it was promised. So removals and mkdir do not wait for that hop; their decisions are
-//! collected for [`LINGER`] and go out in one message for each participant.
+//! What removes a name is over for its caller once the decision is logged: the participants only have to
+//! forget what the name was for, and hold it until they hear of it ([`crate::shard::Key::Leaving`]: whoever
+//! looks at it there waits). A directory that is made is there, nameless, since it was promised. So removals
+//! and mkdir do not wait for that hop; their decisions are collected for [`LINGER`] and go out in one message
+//! for each participant.
 //!
 //! Nothing depends on the queue: decisions are in the log, and the keeper tells again what was not heard.
 
@@ -99,7 +100,8 @@ impl<O: Outside> Core<O> {
         }
     }
 
-    /// Tells one participant of decisions of this server. Says whether it heard them; if not, the keeper goes on.
+    /// Tells one participant of decisions of this server. Says whether it heard them; if not, the keeper goes
+    /// on.
     pub(crate) fn tell(&self, server: ServerId, intents: &[IntentId]) -> bool {
         let heard = self.ask(server, &PeerRequest::Commit { intents: intents.to_vec() }).is_ok();
         if heard {

@@ -40,7 +40,8 @@ fn wait_for_lock(cluster: &Cluster, ino: Ino, owner: LockOwner) -> Result<(), Er
     }
 }
 
-/// Waits until a process waits for another, the holder: that one would close a circle if it waited for the waiter.
+/// Waits until a process waits for another, the holder: that one would close a circle if it waited for the
+/// waiter.
 fn wait_until_waiting(client: &Client, holder: u64, waiter: u64) {
     let probe = client.put("probe", b"").unwrap();
     lock(client, probe, process(waiter), EXCLUSIVE, 0).unwrap();
@@ -369,7 +370,8 @@ fn extended_attributes_keep_their_values_modes_and_limits() {
     assert_eq!(get(b"user.a"), Err(Errno::NODATA));
 }
 
-/// A log is cut at every byte of its last records: what is left is the state after some operation, never a mixture.
+/// A log is cut at every byte of its last records: what is left is the state after some operation, never a
+/// mixture.
 #[test]
 fn a_log_torn_at_any_byte_gives_the_state_after_a_whole_operation() {
     let cluster = Cluster::new(1);

@@ -18,8 +18,8 @@ pub const ANCHORS: usize = 256;
 /// The file offset of the placeholder of slot 0.
 pub const MAGIC_BASE: u64 = 0xB1B0_0000;
 
-/// The anchor of a slot. Not simply the low byte: a program without Bivouac may move a placeholder's offset by a round
-/// number of bytes, and that must not make it another slot's.
+/// The anchor of a slot. Not simply the low byte: a program without Bivouac may move a placeholder's offset
+/// by a round number of bytes, and that must not make it another slot's.
 pub(crate) fn of(index: u32) -> usize {
     ((index ^ (index >> 8)) & 0xff) as usize
 }
@@ -81,7 +81,8 @@ impl Anchors {
         let mut flags = OFlags::RDONLY | OFlags::DIRECTORY;
         flags.set(OFlags::CLOEXEC, cloexec);
         rustix::fs::open(path, flags, Mode::empty()).map(Fd::from).map_err(|errno| match errno {
-            // The agent is gone, or is just starting again. That is no word about the file that the program opens.
+            // The agent is gone, or is just starting again. That is no word about the file that the program
+            // opens.
             rustix::io::Errno::NOENT => rustix::io::Errno::IO,
             errno => errno,
         })

@@ -1,12 +1,14 @@
 //! Programs that the preload library does not reach, told before they start.
 //!
-//! A program that is linked statically has no loader, and so loads no library. Where a program gets rights that its caller does not have
-//! (set-user-ID, set-group-ID, file capabilities), the loader leaves out libraries that the caller names. Both then see the
-//! kernel's files only: below the mount path nothing, or what does not belong to the deployment. Neither is an error, and nobody would
-//! hear of it; so the library and the command line look at what they are about to execute ([`of`]), and warn of each
-//! program once in a deployment ([`is_first`]).
+//! A program that is linked statically has no loader, and so loads no library. Where a program gets rights
+//! that its caller does not have (set-user-ID, set-group-ID, file capabilities), the loader leaves out
+//! libraries that the caller names. Both then see the kernel's files only: below the mount path nothing, or
+//! what does not belong to the deployment. Neither is an error, and nobody would hear of it; so the library
+//! and the command line look at what they are about to execute ([`of`]), and warn of each program once in a
+//! deployment ([`is_first`]).
 //!
-//! What a program does by its own system calls although it is linked with libc (Go's runtime with cgo) cannot be seen from here.
+//! What a program does by its own system calls although it is linked with libc (Go's runtime with cgo) cannot
+//! be seen from here.
 
 use crate::fd::Fd;
 use crate::names::Environment;
@@ -51,7 +53,8 @@ impl Bypass {
     }
 }
 
-/// Whether the library cannot get into what `execve` would execute, and why. What cannot be opened or executed, is no reason to warn.
+/// Whether the library cannot get into what `execve` would execute, and why. What cannot be opened or
+/// executed, is no reason to warn.
 pub fn of(directory: BorrowedFd<'_>, path: &CStr) -> Option<Bypass> {
     let mut program = open(directory, path)?;
     let mut name = path.to_owned();

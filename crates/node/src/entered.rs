@@ -1,9 +1,10 @@
 //! Who changes a file's data past the kernel mount that has it open.
 //!
-//! A description of a mount's counts the changes that processes have under way past it, so that the mount can send everybody through itself
-//! and wait until nothing is under way any more. A process may be killed in the middle of a change. So whoever enters also
-//! leaves his thread's number in one of some places, and the mount, when it waits, takes off those who are dead. Where all places are
-//! taken, or between counting and leaving the number, a death is not noticed: the mount waits as long as it has patience, then.
+//! A description of a mount's counts the changes that processes have under way past it, so that the mount can
+//! send everybody through itself and wait until nothing is under way any more. A process may be killed in the
+//! middle of a change. So whoever enters also leaves his thread's number in one of some places, and the
+//! mount, when it waits, takes off those who are dead. Where all places are taken, or between counting and
+//! leaving the number, a death is not noticed: the mount waits as long as it has patience, then.
 
 use crate::owner::{Fate, NOBODY};
 use crate::process;
@@ -35,8 +36,8 @@ impl Drop for Entered<'_> {
 }
 
 impl OpenTable {
-    /// Begins a change of data past the mount that the description is of, by any process. `None`, and nothing has begun, when all data
-    /// has to go through the mount ([`Slot::detour`]).
+    /// Begins a change of data past the mount that the description is of, by any process. `None`, and nothing
+    /// has begun, when all data has to go through the mount ([`Slot::detour`]).
     pub fn enter<'s>(&self, slot: &'s Slot) -> Option<Entered<'s>> {
         self.enter_as(slot, self.owner(process::tid()))
     }
@@ -75,7 +76,8 @@ impl OpenTable {
 }
 
 impl Slot {
-    /// From here on all data has to go through the mount; changes under way are done once [`OpenTable::has_left`].
+    /// From here on all data has to go through the mount; changes under way are done once
+    /// [`OpenTable::has_left`].
     pub fn detour(&self) {
         self.entered().fetch_or(DETOUR, Ordering::SeqCst);
     }

@@ -1,12 +1,14 @@
 //! Memory that the processes of a node share, and that none of them can take away from the others.
 //!
-//! Whoever may write to a file may also cut it, and then the kernel kills every process that touches its mapping of it
-//! (SIGBUS). So what is shared lies in no file that has a name, but in a *sealed memfd*: its length is fixed for good, whoever has
-//! its descriptor, and it lasts for as long as anybody has it mapped. Who made it hands the descriptor to the others over
-//! a Unix socket; they map it and close the descriptor at once. All of it is allocated before anybody sees it, so that memory that
-//! runs out is an error here, and not a signal later.
+//! Whoever may write to a file may also cut it, and then the kernel kills every process that touches its
+//! mapping of it (SIGBUS). So what is shared lies in no file that has a name, but in a *sealed memfd*: its
+//! length is fixed for good, whoever has its descriptor, and it lasts for as long as anybody has it mapped.
+//! Who made it hands the descriptor to the others over a Unix socket; they map it and close the descriptor at
+//! once. All of it is allocated before anybody sees it, so that memory that runs out is an error here, and
+//! not a signal later.
 //!
-//! What lies in it may still be anything: a program that writes past its own buffers may hit it. Its users check what they read.
+//! What lies in it may still be anything: a program that writes past its own buffers may hit it. Its users
+//! check what they read.
 
 use crate::error::{NodeError, doing};
 use crate::fd::Fd;
@@ -40,8 +42,8 @@ pub(crate) enum Writers {
 }
 
 impl Memory {
-    /// Makes memory of this length, all zeros; the descriptor is for those with whom it is to be shared. The name is for people who
-    /// look into `/proc`.
+    /// Makes memory of this length, all zeros; the descriptor is for those with whom it is to be shared. The
+    /// name is for people who look into `/proc`.
     pub fn make(name: &CStr, length: usize, writers: Writers) -> Result<(Memory, Fd), NodeError> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map(Fd::from)
@@ -68,7 +70,8 @@ impl Memory {
 
     fn mapped(fd: impl rustix::fd::AsFd, length: usize, write: bool) -> Result<Memory, NodeError> {
         let access = if write { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a new mapping at an address of the kernel's choice; what it is of is `length` bytes long and stays so.
+        // SAFETY: a new mapping at an address of the kernel's choice; what it is of is `length` bytes long
+        // and stays so.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, fd, 0) };
         Ok(Memory { base: base.map_err(doing("mapping shared memory"))?.cast(), length })
     }

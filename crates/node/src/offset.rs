@@ -1,14 +1,15 @@
 //! The lock on a slot's offset.
 //!
-//! It lies in memory that processes share, into which any of them may write by mistake, and its owner may be killed, or leave by `siglongjmp`, at any
-//! instruction. So the word says who owns it (the thread's number), waiting is bounded, and who has waited looks whether the
-//! owner is still alive: if not, the lock is taken over (from an owner of another PID namespace, after a long time). A thread that finds itself as the owner (it left by
-//! `siglongjmp`, or a signal handler reads what the interrupted code reads) goes on. What the lock protects is one
-//! number, which is valid at any moment, so nothing has to be repaired.
+//! It lies in memory that processes share, into which any of them may write by mistake, and its owner may be
+//! killed, or leave by `siglongjmp`, at any instruction. So the word says who owns it (the thread's number),
+//! waiting is bounded, and who has waited looks whether the owner is still alive: if not, the lock is taken
+//! over (from an owner of another PID namespace, after a long time). A thread that finds itself as the owner
+//! (it left by `siglongjmp`, or a signal handler reads what the interrupted code reads) goes on. What the
+//! lock protects is one number, which is valid at any moment, so nothing has to be repaired.
 //!
-//! An owner who lives is waited for, as the kernel waits for whoever reads or writes at a shared offset: a stopped process may
-//! hold it for long. But a word that was written by mistake may name somebody who lives and never held it. So after
-//! [`LONGEST`] it is an error.
+//! An owner who lives is waited for, as the kernel waits for whoever reads or writes at a shared offset: a
+//! stopped process may hold it for long. But a word that was written by mistake may name somebody who lives
+//! and never held it. So after [`LONGEST`] it is an error.
 
 use crate::error::NodeError;
 use crate::owner::{Fate, OWNER_BITS, Since};

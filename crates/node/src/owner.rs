@@ -1,10 +1,11 @@
 //! Who owns something in shared memory, and whether he lives.
 //!
-//! A process's number means something only in its PID namespace, and the processes of a node may be in several
-//! (containers). So the namespaces that were ever seen are listed in the table, and an owner is a number together with
-//! the place of its namespace in that list. Of an owner in one's own namespace the kernel tells whether he lives; of any
-//! other nobody here can tell: [`Fate::Unknown`]. Such an owner is believed to live for as long as anything that he
-//! may be in the middle of can last ([`PATIENCE`]), and no longer, as what a killed process owned must not be lost for good.
+//! A process's number means something only in its PID namespace, and the processes of a node may be in
+//! several (containers). So the namespaces that were ever seen are listed in the table, and an owner is a
+//! number together with the place of its namespace in that list. Of an owner in one's own namespace the
+//! kernel tells whether he lives; of any other nobody here can tell: [`Fate::Unknown`]. Such an owner is
+//! believed to live for as long as anything that he may be in the middle of can last ([`PATIENCE`]), and no
+//! longer, as what a killed process owned must not be lost for good.
 
 use crate::process;
 use crate::release::monotonic;
@@ -23,7 +24,8 @@ const UNTOLD: u64 = u64::MAX;
 /// Bits of a process's or thread's number (the kernel's are at most 2^22).
 const NUMBER_BITS: u32 = 22;
 const NUMBER: u32 = (1 << NUMBER_BITS) - 1;
-/// Bits that an owner takes: a number, and above it the place of its namespace, from 1; 0 is a namespace that is not listed.
+/// Bits that an owner takes: a number, and above it the place of its namespace, from 1; 0 is a namespace that
+/// is not listed.
 pub(crate) const OWNER_BITS: u32 = NUMBER_BITS + 6;
 
 /// An owner who is dead.

@@ -1,10 +1,12 @@
-//! Where a user's deployments have their directories on a machine, also where somebody else has taken the obvious name.
+//! Where a user's deployments have their directories on a machine, also where somebody else has taken the
+//! obvious name.
 //!
-//! A deployment's *run directory* is `/dev/shm/bivouac-UID/NAME`. Anybody may make files in `/dev/shm`, and so anybody can
-//! make `/dev/shm/bivouac-UID` beforehand: a directory of his own, a file, a link. Such a thing is never used. The
-//! deployment's directory is then made in `/dev/shm/bivouac-UID.SECRET`, whose name follows from the deployment's key: all daemons
-//! of the machine compute the same one, and nobody else knows it in time to take it. Who has no key yet ([`find`]: `exec` on any node
-//! of the job, and clean-up) looks through the user's own directories of these names.
+//! A deployment's *run directory* is `/dev/shm/bivouac-UID/NAME`. Anybody may make files in `/dev/shm`, and
+//! so anybody can make `/dev/shm/bivouac-UID` beforehand: a directory of his own, a file, a link. Such a
+//! thing is never used. The deployment's directory is then made in `/dev/shm/bivouac-UID.SECRET`, whose name
+//! follows from the deployment's key: all daemons of the machine compute the same one, and nobody else knows
+//! it in time to take it. Who has no key yet ([`find`]: `exec` on any node of the job, and clean-up) looks
+//! through the user's own directories of these names.
 //!
 //! It runs inside other people's programs, too: system calls only.
 

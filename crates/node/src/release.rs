@@ -1,7 +1,7 @@
 //! What a server has to be told when an open description is gone.
 //!
-//! Whoever finds out that nobody holds a description any more (the process that closed it, or the agent when a process
-//! died) retires its slot, tells the inode's server with this request, and frees the slot.
+//! Whoever finds out that nobody holds a description any more (the process that closed it, or the agent when
+//! a process died) retires its slot, tells the inode's server with this request, and frees the slot.
 
 use crate::slot::Slot;
 use crate::table::{OpenTable, SlotId};
@@ -16,8 +16,8 @@ pub const KIND_FILE: u32 = 0;
 pub const KIND_DIRECTORY: u32 = 1;
 /// `Slot::kind` of what no server has registered (O_PATH).
 pub const KIND_PATH: u32 = 2;
-/// `Slot::kind` of what a server is being asked to open: it may have registered the description, and nobody knows for which inode.
-/// `Slot::ino` has the shard that was asked, in the place of an inode's.
+/// `Slot::kind` of what a server is being asked to open: it may have registered the description, and nobody
+/// knows for which inode. `Slot::ino` has the shard that was asked, in the place of an inode's.
 pub const KIND_OPENING: u32 = 3;
 
 /// Mask of the access mode in a slot's flags, and the mode that cannot write.
@@ -30,13 +30,15 @@ pub struct Release {
     pub shard: ShardId,
     /// The request.
     pub request: MetaRequest<'static>,
-    /// The description held locks: whoever hears of the close next may ask for them, so the answer is to be awaited.
+    /// The description held locks: whoever hears of the close next may ask for them, so the answer is to be
+    /// awaited.
     pub wait: bool,
     /// Nobody notices if the server hears of it a little later: nothing was written into blocks.
     pub may_be_late: bool,
 }
 
-/// What a process tells about a slot whose last descriptor it has closed; `None` for a description that no server knows.
+/// What a process tells about a slot whose last descriptor it has closed; `None` for a description that no
+/// server knows.
 pub fn release(table: &OpenTable, agent: u64, id: SlotId) -> Option<Release> {
     let (ino, open, wrote, slot) = known(table, agent, id)?;
     let ino = ino?;
@@ -47,7 +49,8 @@ pub fn release(table: &OpenTable, agent: u64, id: SlotId) -> Option<Release> {
     Some(Release { shard: ino.shard(), request, wait, may_be_late })
 }
 
-/// What the agent tells about a slot that nobody holds any more. Also of one that a process has left while it opened it.
+/// What the agent tells about a slot that nobody holds any more. Also of one that a process has left while it
+/// opened it.
 pub fn abandon(table: &OpenTable, agent: u64, id: SlotId) -> Option<Release> {
     let (ino, open, wrote, slot) = known(table, agent, id)?;
     let shard = Ino(slot.ino.load(Ordering::Relaxed)).shard();
@@ -87,7 +90,8 @@ pub fn begin_opening(slot: &Slot, shard: ShardId) {
     slot.kind.store(KIND_OPENING, Ordering::Release);
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC, which all processes of a node share: the clock of [`crate::Slot::wrote_at`].
+/// Nanoseconds of CLOCK_MONOTONIC, which all processes of a node share: the clock of
+/// [`crate::Slot::wrote_at`].
 pub fn monotonic() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)

@@ -1,8 +1,9 @@
 //! The table of open file descriptions of one node.
 //!
-//! Memory of a fixed size (the module `memory`), mapped by the agent, which makes it, and by every client, which gets its descriptor from the
-//! agent. Every program that uses the file system can write to it, also by mistake. So nothing in it is believed without a
-//! look: indices are checked, states that make no sense are free slots, and nobody waits without a bound for what it says.
+//! Memory of a fixed size (the module `memory`), mapped by the agent, which makes it, and by every client,
+//! which gets its descriptor from the agent. Every program that uses the file system can write to it, also by
+//! mistake. So nothing in it is believed without a look: indices are checked, states that make no sense are
+//! free slots, and nobody waits without a bound for what it says.
 //!
 //! A slot goes free → allocated → live → retiring → free. Each step is one compare-and-swap on a word that
 //! holds state, owner and incarnation, so of several processes that want the same step one wins, and an old
@@ -79,7 +80,8 @@ pub struct OpenTable {
 const _: () = assert!(size_of::<Header>() <= HEADER);
 
 impl OpenTable {
-    /// Makes a table, with its anchors in `node_dir`, which is made too if it is missing (its parent has to exist).
+    /// Makes a table, with its anchors in `node_dir`, which is made too if it is missing (its parent has to
+    /// exist).
     pub fn create(node_dir: &[u8]) -> Result<OpenTable, NodeError> {
         match rustix::fs::mkdir(node_dir, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => {}
@@ -100,7 +102,8 @@ impl OpenTable {
         Ok(table)
     }
 
-    /// Maps the table that the agent made, by the descriptor that it handed over, which is not needed any more then.
+    /// Maps the table that the agent made, by the descriptor that it handed over, which is not needed any
+    /// more then.
     pub fn attach(node_dir: &[u8], descriptor: BorrowedFd<'_>) -> Result<OpenTable, NodeError> {
         let memory = Memory::attach(descriptor, LENGTH, true)?;
         let table = OpenTable::new(memory, None, Anchors::new(node_dir));
@@ -152,7 +155,8 @@ impl OpenTable {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: the memory is page-aligned and at least as long as a header, of which any bytes are a valid one.
+        // SAFETY: the memory is page-aligned and at least as long as a header, of which any bytes are a valid
+        // one.
         unsafe { &*self.memory.base().cast::<Header>() }
     }
 
@@ -160,8 +164,8 @@ impl OpenTable {
         if index >= SLOTS {
             return None;
         }
-        // SAFETY: the index is within the table, which begins at HEADER and is aligned for slots (the mapping is
-        // page-aligned and HEADER a multiple of 128); any bytes are a valid Slot.
+        // SAFETY: the index is within the table, which begins at HEADER and is aligned for slots (the mapping
+        // is page-aligned and HEADER a multiple of 128); any bytes are a valid Slot.
         Some(unsafe { &*self.memory.base().add(HEADER).cast::<Slot>().add(index as usize) })
     }
 
@@ -181,9 +185,9 @@ impl OpenTable {
         self.here.fate(&self.header().namespaces, owner)
     }
 
-    /// Takes the lock on a slot's offset, across processes: reads and writes at the shared offset hold it, as the
-    /// kernel's do with theirs. Waits as long as the owner lives, but not for ever ([`NodeError::Stuck`]); when the owner
-    /// is dead, the lock is taken over.
+    /// Takes the lock on a slot's offset, across processes: reads and writes at the shared offset hold it, as
+    /// the kernel's do with theirs. Waits as long as the owner lives, but not for ever
+    /// ([`NodeError::Stuck`]); when the owner is dead, the lock is taken over.
     pub fn lock_offset<'s>(&self, slot: &'s Slot) -> Result<OffsetGuard<'s>, NodeError> {
         // Where something was written over the table, no owner in it means anything.
         let fate = |owner| if self.is_sound() { self.fate(owner) } else { Fate::Dead };
@@ -214,16 +218,16 @@ impl OpenTable {
         self.current(id).map(|(slot, _)| slot)
     }
 
-    /// Makes the kernel descriptor that stands for the slot, and marks the slot live: from here on it lasts as
-    /// long as any process holds this descriptor or a duplicate.
+    /// Makes the kernel descriptor that stands for the slot, and marks the slot live: from here on it lasts
+    /// as long as any process holds this descriptor or a duplicate.
     pub fn placeholder(&self, id: SlotId, cloexec: bool) -> Result<Fd, NodeError> {
         let fd = self.blank(id, cloexec)?;
         self.fill_in(id, fd.as_fd())?;
         Ok(fd)
     }
 
-    /// The first half of [`OpenTable::placeholder`]: a descriptor that holds nothing yet, nor does a copy of it that a fork's child gets
-    /// before [`OpenTable::fill_in`].
+    /// The first half of [`OpenTable::placeholder`]: a descriptor that holds nothing yet, nor does a copy of
+    /// it that a fork's child gets before [`OpenTable::fill_in`].
     pub fn blank(&self, id: SlotId, cloexec: bool) -> Result<Fd, NodeError> {
         self.current(id).ok_or(NodeError::Stale)?;
         self.anchors.blank(id.index, cloexec)
@@ -257,8 +261,8 @@ impl OpenTable {
             .then_some(SlotId { index, incarnation: word.incarnation })
     }
 
-    /// Whether any process holds a descriptor of the slot. When the kernel cannot be asked (the process is out of
-    /// descriptors) the answer is yes: the agent finds out later.
+    /// Whether any process holds a descriptor of the slot. When the kernel cannot be asked (the process is
+    /// out of descriptors) the answer is yes: the agent finds out later.
     pub fn held(&self, id: SlotId) -> bool {
         if self.current(id).is_none() {
             return false;
@@ -273,8 +277,8 @@ impl OpenTable {
         anchor::is_locked(probe.as_fd(), index).unwrap_or(true)
     }
 
-    /// A descriptor through which [`OpenTable::held_through`] can ask about this slot and others of its anchor, to be kept by
-    /// those who ask often.
+    /// A descriptor through which [`OpenTable::held_through`] can ask about this slot and others of its
+    /// anchor, to be kept by those who ask often.
     pub fn asker(&self, id: SlotId) -> Option<Fd> {
         self.anchors.probe(id.index).ok().map(Probe::into_fd)
     }
@@ -290,8 +294,9 @@ impl OpenTable {
         Some(self.current(id).is_some() && anchor::is_locked(asker, id.index).unwrap_or(true))
     }
 
-    /// Begins the end of a slot. True for exactly one caller, who then releases the description at its server and calls
-    /// [`OpenTable::free`]. When that caller dies before, the slot counts as abandoned and can be retired again.
+    /// Begins the end of a slot. True for exactly one caller, who then releases the description at its server
+    /// and calls [`OpenTable::free`]. When that caller dies before, the slot counts as abandoned and can be
+    /// retired again.
     pub fn retire(&self, id: SlotId) -> bool {
         let Some((slot, word)) = self.current(id) else {
             return false;
@@ -331,7 +336,8 @@ impl OpenTable {
         })
     }
 
-    /// Whether a slot is nobody's any more: live and held by no process, or allocated or retiring by a process that is dead.
+    /// Whether a slot is nobody's any more: live and held by no process, or allocated or retiring by a
+    /// process that is dead.
     pub fn abandoned(&self, id: SlotId) -> bool {
         match self.current(id) {
             Some((_, word)) if word.state == State::Live => !self.held(id),
@@ -344,15 +350,16 @@ impl OpenTable {
         }
     }
 
-    /// All slots that are [`abandoned`](Self::abandoned), with one descriptor for each anchor rather than for each
-    /// slot: what the agent calls when a process has died, and now and then.
+    /// All slots that are [`abandoned`](Self::abandoned), with one descriptor for each anchor rather than for
+    /// each slot: what the agent calls when a process has died, and now and then.
     pub fn sweep(&self) -> Vec<SlotId> {
         let waits = |id: &SlotId| self.current(*id).is_some_and(|(_, word)| word.state != State::Live);
         self.doubtful.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| waits(id));
         let mut probes: Vec<Option<Probe>> = Vec::new();
         probes.resize_with(ANCHORS, || None);
         let mut found = Vec::new();
-        // A kernel mount owns a slot for each of its open files: whether it lives is not asked for each of them.
+        // A kernel mount owns a slot for each of its open files: whether it lives is not asked for each of
+        // them.
         let mut living = None;
         for id in self.in_use() {
             let Some((slot, word)) = self.current(id) else {
@@ -387,15 +394,16 @@ impl OpenTable {
     }
 }
 
-/// Whether a retiring slot's owner did not get round to its release for so long that somebody else may do it. (It is
-/// then done twice, which does no harm.)
+/// Whether a retiring slot's owner did not get round to its release for so long that somebody else may do it.
+/// (It is then done twice, which does no harm.)
 fn overdue(slot: &Slot) -> bool {
     let since = slot.retired_at.load(Ordering::Relaxed);
     since != 0 && ticks().wrapping_sub(since) > RETIRED_LONG
 }
 
 impl OpenTable {
-    /// For a sweep: whether a slot's owner is dead, or has been doubtful for so long that it is taken from him.
+    /// For a sweep: whether a slot's owner is dead, or has been doubtful for so long that it is taken from
+    /// him.
     fn is_ownerless(&self, id: SlotId, slot: &Slot, word: Word, fate: Fate) -> bool {
         let mut doubtful = self.doubtful.lock().unwrap_or_else(PoisonError::into_inner);
         match fate {

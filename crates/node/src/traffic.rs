@@ -1,16 +1,16 @@
 //! What the processes of a node read and write directly, past the servers.
 //!
-//! A server does not see who accesses its sub-files on its own node, and would tell its user that nothing is read or
-//! written. So the processes count what they move in a page of the server that they all map. The counters lie there and
-//! not in the processes: what a process has counted stays when it dies.
+//! A server does not see who accesses its sub-files on its own node, and would tell its user that nothing is
+//! read or written. So the processes count what they move in a page of the server that they all map. The
+//! counters lie there and not in the processes: what a process has counted stays when it dies.
 //!
-//! Counting has to cost next to nothing beside a read of some bytes. There are many counters ([`LANES`]), each in a cache
-//! line of its own, and a thread takes one by its process's number and the place of its stack, which cost less to know
-//! than its own number: an addition that nobody else makes at that place takes some nanoseconds. Two threads that meet on one
-//! counter by chance are a little slower, and lose nothing.
+//! Counting has to cost next to nothing beside a read of some bytes. There are many counters ([`LANES`]),
+//! each in a cache line of its own, and a thread takes one by its process's number and the place of its
+//! stack, which cost less to know than its own number: an addition that nobody else makes at that place takes
+//! some nanoseconds. Two threads that meet on one counter by chance are a little slower, and lose nothing.
 //!
-//! The page is sealed memory (the module `memory`) that the server hands to the processes of its node. Counters that are
-//! damaged by a program count wrongly, and do no harm.
+//! The page is sealed memory (the module `memory`) that the server hands to the processes of its node.
+//! Counters that are damaged by a program count wrongly, and do no harm.
 
 use crate::error::NodeError;
 use crate::fd::Fd;
@@ -62,8 +62,8 @@ impl TrafficPage {
     /// The lane of this thread.
     fn own(&self) -> Option<&Lane> {
         let on_stack = 0u8;
-        // Stacks of threads are megabytes apart, and a fork's child has its parent's; numbers of processes are often
-        // neighbours.
+        // Stacks of threads are megabytes apart, and a fork's child has its parent's; numbers of processes
+        // are often neighbours.
         let stack = std::ptr::from_ref(&on_stack) as usize >> 20;
         self.lanes().get((stack ^ stack >> 6).wrapping_add(process::pid() as usize) % LANES)
     }

@@ -1,19 +1,21 @@
 //! The version page of a server: what lets the processes of its node believe what they already know.
 //!
-//! A server counts the changes of each of its shards in a page that every process of the node maps. It counts under the
-//! shard's lock, before the change can be seen by anybody; so whoever read something of a shard under one count, and finds
-//! the same count now, knows that what it read is true now: at the price of a load, where asking costs a round
-//! trip. More words complete the picture: the namespace version (raised before a directory's move is visible, with the latest
-//! of those moves beside it), the sum of all changes (for reads that touch a shard that the reader could not name in advance), and whether the page
-//! still speaks for the server. Readers of other nodes have no page, and ask.
+//! A server counts the changes of each of its shards in a page that every process of the node maps. It counts
+//! under the shard's lock, before the change can be seen by anybody; so whoever read something of a shard
+//! under one count, and finds the same count now, knows that what it read is true now: at the price of a
+//! load, where asking costs a round trip. More words complete the picture: the namespace version (raised
+//! before a directory's move is visible, with the latest of those moves beside it), the sum of all changes
+//! (for reads that touch a shard that the reader could not name in advance), and whether the page still
+//! speaks for the server. Readers of other nodes have no page, and ask.
 //!
-//! A page is memory without a name (the module `memory`), which the server hands to processes of its node. It must not be believed any
-//! more once the server has ended, also by SIGKILL, when nobody is there to say so. So its life is a *robust futex*: a word with the number of one of
-//! the server's threads, in which the kernel itself notes that thread's death ([`VersionPage::life`]).
+//! A page is memory without a name (the module `memory`), which the server hands to processes of its node. It
+//! must not be believed any more once the server has ended, also by SIGKILL, when nobody is there to say so.
+//! So its life is a *robust futex*: a word with the number of one of the server's threads, in which the
+//! kernel itself notes that thread's death ([`VersionPage::life`]).
 //!
-//! Who reads: count first, then ask, then keep the answer with the count ([`VersionPage::shard`]). An answer that came out
-//! of a shard that was unknown before counts only if [`VersionPage::total`] did not move from before the question until
-//! that shard's count was read.
+//! Who reads: count first, then ask, then keep the answer with the count ([`VersionPage::shard`]). An answer
+//! that came out of a shard that was unknown before counts only if [`VersionPage::total`] did not move from
+//! before the question until that shard's count was read.
 
 mod ring;
 
@@ -83,7 +85,8 @@ impl VersionPage {
         self.own.as_ref().map(AsFd::as_fd)
     }
 
-    /// For the server: the word of a robust futex, which is to hold the number of a thread that lives as long as the server.
+    /// For the server: the word of a robust futex, which is to hold the number of a thread that lives as long
+    /// as the server.
     pub fn life(&self) -> &AtomicU32 {
         &self.header().life
     }
@@ -111,14 +114,15 @@ impl VersionPage {
         self.header().namespace.0.fetch_max(version, Ordering::SeqCst);
     }
 
-    /// A directory moves, and with that the namespace has this version, one more than before. By the server, one move after
-    /// the other, before the move is visible.
+    /// A directory moves, and with that the namespace has this version, one more than before. By the server,
+    /// one move after the other, before the move is visible.
     pub fn moved(&self, directory: Ino, version: u64) {
         self.ring().moved(directory.0, version);
     }
 
     fn ring(&self) -> Ring<'_, AtomicU64> {
-        // SAFETY: the moves lie behind the counts, MOVES_REMEMBERED of them, aligned because MOVES is; any bytes are valid numbers.
+        // SAFETY: the moves lie behind the counts, MOVES_REMEMBERED of them, aligned because MOVES is; any
+        // bytes are valid numbers.
         let places = unsafe {
             let first = self.memory.base().add(MOVES).cast::<AtomicU64>();
             std::slice::from_raw_parts(first, MOVES_REMEMBERED as usize)
@@ -126,8 +130,8 @@ impl VersionPage {
         Ring { version: &self.header().namespace.0, places }
     }
 
-    /// The directories that moved after the namespace had the version `after` and until it had `until`. `None`: so many that
-    /// it is not known any more.
+    /// The directories that moved after the namespace had the version `after` and until it had `until`.
+    /// `None`: so many that it is not known any more.
     pub fn moves(&self, after: u64, until: u64) -> Option<Vec<Ino>> {
         Some(self.ring().between(after, until)?.into_iter().map(Ino).collect())
     }

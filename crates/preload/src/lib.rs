@@ -1,8 +1,8 @@
 //! The preload library: libc calls of unmodified programs, served by the client core.
 //!
-//! `LD_PRELOAD` puts this library before libc, so that a program's `open`, `read`, `stat`, ... arrive here. What
-//! concerns the mount goes to the client core; everything else goes to the kernel, by a raw system call with
-//! the same arguments, as if the library were not there.
+//! `LD_PRELOAD` puts this library before libc, so that a program's `open`, `read`, `stat`, ... arrive here.
+//! What concerns the mount goes to the client core; everything else goes to the kernel, by a raw system call
+//! with the same arguments, as if the library were not there.
 //!
 //! - [`faces`]: the libc symbols, by family. Each translates C's arguments and results, and nothing more.
 //! - [`vfs`]: decides for each path and each descriptor between the mount and the kernel, and keeps the

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum AgentRequest {
     /// A process begins (`Attached`). The agent watches it and ends its session when it dies.
     ///
-    /// A process that was attached before, and has executed another program since, is the same owner of locks.
+    /// A process that was attached before, and has executed another program since, is the same owner of
+    /// locks.
     Attach {
         /// The process.
         pid: u32,

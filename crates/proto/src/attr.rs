@@ -63,8 +63,8 @@ impl FileKind {
 pub enum Store {
     /// In the inode record, at the inode's server. [`Attr::size`] is exact.
     Inline,
-    /// In blocks. `settled`: nobody has the file open for writing, and [`Attr::size`], [`Attr::mtime`] are exact;
-    /// otherwise the servers of the layout know better: see [`crate::data::DataReply::Extent`].
+    /// In blocks. `settled`: nobody has the file open for writing, and [`Attr::size`], [`Attr::mtime`] are
+    /// exact; otherwise the servers of the layout know better: see [`crate::data::DataReply::Extent`].
     Blocks {
         /// Whether the record's size and mtime are exact.
         settled: bool,
@@ -86,8 +86,8 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Bytes; see [`Store`] for when it is exact. Symbolic links: length of the target. Directories: entries. Devices:
-    /// the number, see [`Attr::device`].
+    /// Bytes; see [`Store`] for when it is exact. Symbolic links: length of the target. Directories: entries.
+    /// Devices: the number, see [`Attr::device`].
     pub size: u64,
     /// Last access: when it was made, or last set. Reading leaves it as it is; see the semantics page.
     pub atime: Time,
@@ -107,10 +107,11 @@ pub struct Attr {
     pub xattrs: bool,
     /// How the blocks are spread; `None` where there are none (not `Store::Blocks`).
     pub layout: Option<Box<FileLayout>>,
-    /// When mtime was last set explicitly: what was written before that does not count. `None`: never, or of no account.
+    /// When mtime was last set explicitly: what was written before that does not count. `None`: never, or of
+    /// no account.
     pub mtime_set: Option<Time>,
-    /// Of a file in blocks: storage that it takes on all servers, bytes, where that is not what follows from its size: it
-    /// has holes, or more than its size. As exact as [`Attr::size`] is.
+    /// Of a file in blocks: storage that it takes on all servers, bytes, where that is not what follows from
+    /// its size: it has holes, or more than its size. As exact as [`Attr::size`] is.
     pub allocated: Option<u64>,
 }
 

@@ -28,8 +28,8 @@ pub enum ControlRequest {
     },
     /// The deployment ends with this connection (`bivouac run` holds it). To the controller.
     Lifeline,
-    /// The deployment shall outlive this connection after all: takes an earlier [`ControlRequest::Lifeline`] of the same
-    /// connection back. To the controller.
+    /// The deployment shall outlive this connection after all: takes an earlier [`ControlRequest::Lifeline`]
+    /// of the same connection back. To the controller.
     Release,
 }
 

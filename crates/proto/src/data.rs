@@ -1,7 +1,8 @@
 //! Requests for the bytes of files, to the server that holds the blocks.
 //!
-//! A server keeps what it holds of a file in one sparse *sub-file* at the file's own offsets: its length is the
-//! end of the last byte that the server was given, and holes in it are blocks of other servers, or never written.
+//! A server keeps what it holds of a file in one sparse *sub-file* at the file's own offsets: its length is
+//! the end of the last byte that the server was given, and holes in it are blocks of other servers, or never
+//! written.
 
 use crate::attr::Time;
 use bivouac_layout::Ino;
@@ -57,7 +58,8 @@ pub enum DataRequest {
         /// The file.
         ino: Ino,
     },
-    /// Cuts the sub-file to `size` if it is longer; with `extend` also lengthens it (the server of the last byte).
+    /// Cuts the sub-file to `size` if it is longer; with `extend` also lengthens it (the server of the last
+    /// byte).
     Truncate {
         /// The file.
         ino: Ino,
@@ -77,8 +79,8 @@ pub enum DataRequest {
         /// What.
         mode: Fallocate,
     },
-    /// The next data or hole at or after `offset` and before `end`, in those blocks that are this server's (`Position`).
-    /// Behind the sub-file's end everything is a hole. ENXIO if there is none.
+    /// The next data or hole at or after `offset` and before `end`, in those blocks that are this server's
+    /// (`Position`). Behind the sub-file's end everything is a hole. ENXIO if there is none.
     Seek {
         /// The file.
         ino: Ino,
@@ -101,8 +103,8 @@ pub enum DataRequest {
         /// The file.
         ino: Ino,
     },
-    /// Passes a descriptor of the sub-file, open for reading and writing (`Passed`, with SCM_RIGHTS). Unix sockets only.
-    /// The sub-file is made if `create`; otherwise ENOENT when it is missing.
+    /// Passes a descriptor of the sub-file, open for reading and writing (`Passed`, with SCM_RIGHTS). Unix
+    /// sockets only. The sub-file is made if `create`; otherwise ENOENT when it is missing.
     Pass {
         /// The file.
         ino: Ino,
@@ -111,8 +113,8 @@ pub enum DataRequest {
     },
     /// How full the server's storage is (`Space`).
     Space,
-    /// Takes back a write that landed behind a gap: makes the sub-file as short as it was before, unless somebody else has
-    /// written to it meanwhile.
+    /// Takes back a write that landed behind a gap: makes the sub-file as short as it was before, unless
+    /// somebody else has written to it meanwhile.
     TakeBack {
         /// The file.
         ino: Ino,
@@ -192,7 +194,8 @@ pub enum DataReply {
     },
 }
 
-/// How far clocks may be apart and still count as the same, nanoseconds: well-kept clocks of a cluster are closer.
+/// How far clocks may be apart and still count as the same, nanoseconds: well-kept clocks of a cluster are
+/// closer.
 const SAME_CLOCK: Time = 5_000_000;
 /// An answer that took longer than this, nanoseconds, tells little about clocks.
 const QUICK: Time = 100_000_000;
@@ -222,8 +225,8 @@ impl LastWrite {
 pub struct WriteTime {
     /// Not before this, and not after the write: what decides which of two events was later.
     pub earliest: Time,
-    /// What to show. The server's own time where its clock agrees with the asker's as far as he can tell: then it is the same at each look,
-    /// however long the answer took. Otherwise [`WriteTime::earliest`].
+    /// What to show. The server's own time where its clock agrees with the asker's as far as he can tell:
+    /// then it is the same at each look, however long the answer took. Otherwise [`WriteTime::earliest`].
     pub shown: Time,
 }
 

@@ -41,8 +41,8 @@ pub enum Kind {
     Request = 0,
     /// Answers the oldest unanswered request of the connection.
     Reply = 1,
-    /// From a server to an agent, unasked (invalidate, revoke). Reserved: nobody sends one yet, and who receives one
-    /// drops the connection.
+    /// From a server to an agent, unasked (invalidate, revoke). Reserved: nobody sends one yet, and who
+    /// receives one drops the connection.
     Callback = 2,
     /// A step of the authentication; nothing else is accepted before it is done.
     Auth = 3,
@@ -162,7 +162,8 @@ impl Header {
         out
     }
 
-    /// Reads the wire form and checks it. The version is checked before anything that a later version may change.
+    /// Reads the wire form and checks it. The version is checked before anything that a later version may
+    /// change.
     pub fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Result<Header, HeaderError> {
         let u16_at = |i: usize| u16::from_le_bytes([bytes[i], bytes[i + 1]]);
         let u32_at = |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);

@@ -1,8 +1,8 @@
 //! Requests to the metadata.
 //!
-//! The header's shard says which shard is addressed. A request about an *entry* goes to the shard of the entry
-//! ([`bivouac_layout::namespace::entry_shard`]); one about an *inode* goes to the inode's shard. Requests that
-//! change something carry an identity, and are answered again (not done again) when repeated.
+//! The header's shard says which shard is addressed. A request about an *entry* goes to the shard of the
+//! entry ([`bivouac_layout::namespace::entry_shard`]); one about an *inode* goes to the inode's shard.
+//! Requests that change something carry an identity, and are answered again (not done again) when repeated.
 //!
 //! Permissions are checked with the credentials that the connection stated when it authenticated.
 
@@ -76,7 +76,8 @@ pub struct SetAttr {
 /// In [`SetAttr::uid`]: it stays. Set-user-ID and set-group-ID bits go as if it had changed.
 pub const AS_IT_IS: u32 = u32::MAX;
 
-/// Takes set-user-ID and set-group-ID bits off, as `chown(path, -1, -1)` does, and a write to a file's blocks.
+/// Takes set-user-ID and set-group-ID bits off, as `chown(path, -1, -1)` does, and a write to a file's
+/// blocks.
 pub const CHOWN_AS_IT_IS: SetAttr =
     SetAttr { mode: None, uid: Some(AS_IT_IS), gid: None, atime: None, mtime: None };
 
@@ -142,7 +143,8 @@ pub struct LockRange {
     pub exclusive: bool,
 }
 
-/// Requests to the metadata. The reply follows each in parentheses; [`crate::Reply::Done`] where none is named.
+/// Requests to the metadata. The reply follows each in parentheses; [`crate::Reply::Done`] where none is
+/// named.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub enum MetaRequest<'a> {
     /// The attributes of an entry (`Entry`). ENOENT if there is no such name.
@@ -163,10 +165,10 @@ pub enum MetaRequest<'a> {
         /// What to set.
         set: SetAttr,
     },
-    /// Opens, and with `how.create` makes, an entry, and registers the open (`Opened`). A symbolic link is not
-    /// followed: the reply shows it, nothing is registered, and the client goes on from there. If the inode is in
-    /// another shard, or a directory, the reply is `Elsewhere`, and the client sends `OpenInode` there. Nobody opens pipes, sockets and
-    /// devices: their attributes are told, and nothing is registered.
+    /// Opens, and with `how.create` makes, an entry, and registers the open (`Opened`). A symbolic link is
+    /// not followed: the reply shows it, nothing is registered, and the client goes on from there. If the
+    /// inode is in another shard, or a directory, the reply is `Elsewhere`, and the client sends `OpenInode`
+    /// there. Nobody opens pipes, sockets and devices: their attributes are told, and nothing is registered.
     Open {
         /// The entry.
         #[serde(borrow)]
@@ -185,9 +187,9 @@ pub enum MetaRequest<'a> {
         /// The description to register.
         open: OpenId,
     },
-    /// Makes a file without a name in a directory, and opens it (`Opened`; O_TMPFILE). It goes with its last open, unless
-    /// [`MetaRequest::Link`] gives it a name before; with `how.create.exclusive` it can have none. Addressed to the
-    /// directory's shard, whether or not it is split.
+    /// Makes a file without a name in a directory, and opens it (`Opened`; O_TMPFILE). It goes with its last
+    /// open, unless [`MetaRequest::Link`] gives it a name before; with `how.create.exclusive` it can have
+    /// none. Addressed to the directory's shard, whether or not it is split.
     MakeTemporary {
         /// The directory.
         dir: Ino,
@@ -206,10 +208,12 @@ pub enum MetaRequest<'a> {
         /// What it wrote to blocks, if it was open for writing.
         wrote: Option<Wrote>,
     },
-    /// The same, from the agent: nobody holds the description any more, and nobody will. What may still be on its way from a process that
-    /// died is not carried out: neither an open under this number, nor a lock of it.
+    /// The same, from the agent: nobody holds the description any more, and nobody will. What may still be on
+    /// its way from a process that died is not carried out: neither an open under this number, nor a lock of
+    /// it.
     Abandon {
-        /// The file; `None`: some inode of the shard that the header names, or none. (The process died while it opened it.)
+        /// The file; `None`: some inode of the shard that the header names, or none. (The process died while
+        /// it opened it.)
         ino: Option<Ino>,
         /// The description.
         open: OpenId,
@@ -243,7 +247,8 @@ pub enum MetaRequest<'a> {
         len: u32,
     },
     /// Writes the payload into a file's record. Refused with `NotInline` once the file is in blocks, or when
-    /// the write would end beyond [`crate::attr::INLINE_MAX`]: then the client sends `Spill` and writes blocks.
+    /// the write would end beyond [`crate::attr::INLINE_MAX`]: then the client sends `Spill` and writes
+    /// blocks.
     WriteInline {
         /// The inode.
         ino: Ino,
@@ -273,12 +278,13 @@ pub enum MetaRequest<'a> {
         /// The new entry.
         #[serde(borrow)]
         at: At<'a>,
-        /// What it is: `Symlink`, `Fifo`, `Socket`, a device (user 0 only), or `File`: an empty file, not opened.
+        /// What it is: `Symlink`, `Fifo`, `Socket`, a device (user 0 only), or `File`: an empty file, not
+        /// opened.
         kind: crate::attr::FileKind,
         /// Permission bits, the umask already applied.
         mode: u16,
-        /// The target of a symbolic link, 1 to 4,095 bytes; the number of a device, 4 bytes, little-endian; empty
-        /// otherwise.
+        /// The target of a symbolic link, 1 to 4,095 bytes; the number of a device, 4 bytes, little-endian;
+        /// empty otherwise.
         #[serde(with = "serde_bytes")]
         target: &'a [u8],
     },
@@ -313,10 +319,9 @@ pub enum MetaRequest<'a> {
         /// What happens to an existing target.
         mode: RenameMode,
     },
-    /// Lists a directory from after a cookie, in cookie order (`Listing`). The right to read it is for who opened it to have asked for.
-    /// Packed: addressed to the directory's
-    /// shard. Split: sent to every server (header's shard: any of its own), each of which lists all the parts
-    /// that it holds; the client merges.
+    /// Lists a directory from after a cookie, in cookie order (`Listing`). The right to read it is for who
+    /// opened it to have asked for. Packed: addressed to the directory's shard. Split: sent to every server
+    /// (header's shard: any of its own), each of which lists all the parts that it holds; the client merges.
     ReadDir {
         /// The directory.
         dir: Ino,
@@ -329,7 +334,8 @@ pub enum MetaRequest<'a> {
         /// Send attributes along where the server holds them.
         attrs: bool,
     },
-    /// A directory's parent and its own name in it (`Parent`). The root is its own parent, with an empty name.
+    /// A directory's parent and its own name in it (`Parent`). The root is its own parent, with an empty
+    /// name.
     Parent {
         /// The directory.
         ino: Ino,
@@ -370,9 +376,9 @@ pub enum MetaRequest<'a> {
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
-    /// Sets or converts a lock. A conflict is EAGAIN; with `wait_ms` only after waiting so long (at most 1,000) for it to go,
-    /// and the client asks again. Without, it is also the end of a `flock` that was to be converted: who means to wait asks
-    /// without waiting first. EDEADLK when waiting would never end.
+    /// Sets or converts a lock. A conflict is EAGAIN; with `wait_ms` only after waiting so long (at most
+    /// 1,000) for it to go, and the client asks again. Without, it is also the end of a `flock` that was to
+    /// be converted: who means to wait asks without waiting first. EDEADLK when waiting would never end.
     Lock {
         /// The inode.
         ino: Ino,
@@ -413,8 +419,9 @@ pub enum MetaRequest<'a> {
         /// The inode.
         ino: Ino,
     },
-    /// A request for a lock that waits, or is on its way, is to wait no longer: unless it gets its lock at once, it is
-    /// answered with EINTR. (That may also meet another request of the owner for the same lock, which then asks again.)
+    /// A request for a lock that waits, or is on its way, is to wait no longer: unless it gets its lock at
+    /// once, it is answered with EINTR. (That may also meet another request of the owner for the same lock,
+    /// which then asks again.)
     CancelLock {
         /// The inode.
         ino: Ino,
@@ -423,8 +430,8 @@ pub enum MetaRequest<'a> {
         /// For what.
         range: LockRange,
     },
-    /// Attributes of several inodes, and of those that are directories the beginning of their listings, in one round trip
-    /// (`Looked`): for who goes through a tree. The shard is any of the server's own.
+    /// Attributes of several inodes, and of those that are directories the beginning of their listings, in
+    /// one round trip (`Looked`): for who goes through a tree. The shard is any of the server's own.
     Look {
         /// The inodes, at most [`LOOK_MAX`].
         inos: Vec<Ino>,
@@ -455,12 +462,13 @@ pub struct Looked {
 /// What a request did besides what its reply says: so that its sender need not ask what follows from it.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
 pub struct Change {
-    /// The count of the request's shard after the change (see the version page of `bivouac-node`); the one before is the count
-    /// before it, and nothing else was changed between the two. 0: that is not told.
+    /// The count of the request's shard after the change (see the version page of `bivouac-node`); the one
+    /// before is the count before it, and nothing else was changed between the two. 0: that is not told.
     pub count: u64,
     /// The time that the change has in the inodes concerned.
     pub time: Time,
-    /// The file is in blocks, and only this description can have written to it what is not in the size of the reply.
+    /// The file is in blocks, and only this description can have written to it what is not in the size of the
+    /// reply.
     pub writer: Option<OpenId>,
 }
 
@@ -471,7 +479,8 @@ pub enum MetaReply {
     Attr(Box<Attr>),
     /// An entry's attributes, and for a symbolic link its target.
     Entry {
-        /// The inode that the entry names. When it is in a shard of another server, `Elsewhere` comes instead.
+        /// The inode that the entry names. When it is in a shard of another server, `Elsewhere` comes
+        /// instead.
         attr: Box<Attr>,
         /// The target of a symbolic link; empty otherwise.
         #[serde(with = "serde_bytes")]
@@ -520,8 +529,8 @@ pub enum MetaReply {
     },
     /// A lock that stands in the way.
     Conflict(Option<(LockOwner, LockRange)>),
-    /// What was asked for, in the order of the question; nothing for what the server does not have, or has to ask others
-    /// about.
+    /// What was asked for, in the order of the question; nothing for what the server does not have, or has to
+    /// ask others about.
     Looked(Vec<Option<Looked>>),
     /// It is done, and there is nothing to tell.
     Done,

@@ -1,11 +1,11 @@
 //! Requests from server to server: operations that touch several shards, directory splits, moved directories.
 //!
 //! An operation over several shards is an *intent*. Its coordinator (the server of the first entry) makes
-//! every participant *prepare* (check, lock the keys, log what it will do), in ascending order of shard and key so that
-//! two intents never wait for each other in a circle; then logs the decision with its own part, which is the moment the
-//! operation happens; then tells the participants to commit. After a crash of the coordinator its log says which
-//! intents were decided; a participant with a prepared intent asks ([`PeerRequest::Outcome`]); one that the coordinator
-//! does not know was never decided and is undone.
+//! every participant *prepare* (check, lock the keys, log what it will do), in ascending order of shard and
+//! key so that two intents never wait for each other in a circle; then logs the decision with its own part,
+//! which is the moment the operation happens; then tells the participants to commit. After a crash of the
+//! coordinator its log says which intents were decided; a participant with a prepared intent asks
+//! ([`PeerRequest::Outcome`]); one that the coordinator does not know was never decided and is undone.
 
 use crate::attr::{Attr, FileKind, Time};
 use bivouac_layout::{Ino, ShardId, Template};
@@ -23,8 +23,8 @@ pub struct IntentId {
 /// One participant's step of an intent, checked when prepared, done when committed.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub enum Step {
-    /// An entry appears. `replace` is what it must replace: ENOENT/EEXIST-class disagreement is `Busy`, and the
-    /// coordinator looks again.
+    /// An entry appears. `replace` is what it must replace: ENOENT/EEXIST-class disagreement is `Busy`, and
+    /// the coordinator looks again.
     PutEntry {
         /// Its directory.
         dir: Ino,
@@ -172,22 +172,22 @@ pub enum PeerRequest<'a> {
         /// What it says about the layout of new files now.
         layout: Template,
     },
-    /// Directories are about to move, or lost search permission: from now on, refuse requests along cached paths from
-    /// senders who have not heard of it.
+    /// Directories are about to move, or lost search permission: from now on, refuse requests along cached
+    /// paths from senders who have not heard of it.
     NoteMoves {
         /// The directories.
         moved: Vec<Ino>,
     },
-    /// Take or give back the one lock under which directories change their parent (`Done`; Busy while another holds it).
-    /// Held by shard 0's server; a holder that is gone loses it.
+    /// Take or give back the one lock under which directories change their parent (`Done`; Busy while another
+    /// holds it). Held by shard 0's server; a holder that is gone loses it.
     DirectoryMoves {
         /// Who: an intent.
         intent: IntentId,
         /// Take it, or give it back.
         take: bool,
     },
-    /// What an inode is, for a coordinator's checks and for the way up to the root (`Inode`). ENOENT if there is none.
-    /// Waits while an intent holds the inode.
+    /// What an inode is, for a coordinator's checks and for the way up to the root (`Inode`). ENOENT if there
+    /// is none. Waits while an intent holds the inode.
     Inode {
         /// The inode.
         ino: Ino,

@@ -175,8 +175,8 @@ fn make_room(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|there| !there.is_dir()) { fs::remove_file(path) } else { Ok(()) }
 }
 
-/// All that a call which fills a buffer has to say, however long it is. The length is asked for first, and again if it has
-/// grown meanwhile.
+/// All that a call which fills a buffer has to say, however long it is. The length is asked for first, and
+/// again if it has grown meanwhile.
 fn whole(
     length: impl Fn() -> Result<usize, Errno>,
     fill: impl Fn(&mut [u8]) -> Result<usize, Errno>,

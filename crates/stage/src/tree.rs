@@ -67,7 +67,8 @@ impl Meta {
 /// An extended attribute: its name and its value.
 pub(crate) type Attribute = (Vec<u8>, Vec<u8>);
 
-/// Attributes that belong to users, and are copied; what has other names says something about the place that it lies in.
+/// Attributes that belong to users, and are copied; what has other names says something about the place that
+/// it lies in.
 pub(crate) const USER_ATTRIBUTES: &[u8] = b"user.";
 
 /// An open file.
@@ -76,12 +77,14 @@ pub(crate) trait Open: Send + Sync {
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
     /// Writes all of it at an offset.
     fn write(&self, offset: u64, from: &[u8]) -> io::Result<()>;
-    /// The first stretch of data in a range; `None` where all of it is a hole. What is called data may be zeros.
+    /// The first stretch of data in a range; `None` where all of it is a hole. What is called data may be
+    /// zeros.
     fn next_data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>>;
     /// Sets the length; what appears is a hole.
     fn set_len(&self, len: u64) -> io::Result<()>;
     fn set_attribute(&self, name: &[u8], value: &[u8]) -> io::Result<()>;
-    /// Makes it the file that it was created for, with these attributes. Without it, nothing of a new file stays.
+    /// Makes it the file that it was created for, with these attributes. Without it, nothing of a new file
+    /// stays.
     fn finish(&self, meta: &Meta) -> io::Result<()>;
 }
 

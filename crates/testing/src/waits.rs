@@ -1,8 +1,9 @@
 //! Waiting for what other threads and processes do.
 //!
-//! A test waits for a state and not for a time: the machine may be busy, or stand still for seconds. What must happen at some
-//! time is waited for with [`eventually`]. That something is quick is shown by what else is not over yet when it ends (a
-//! handler that the test holds), or by a limit far below what it would take otherwise.
+//! A test waits for a state and not for a time: the machine may be busy, or stand still for seconds. What
+//! must happen at some time is waited for with [`eventually`]. That something is quick is shown by what else
+//! is not over yet when it ends (a handler that the test holds), or by a limit far below what it would take
+//! otherwise.
 
 use std::time::{Duration, Instant};
 
@@ -20,8 +21,8 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     begin.elapsed()
 }
 
-/// Whether something takes less than `limit` in one of three tries, each of which says what it took. What always waits that
-/// long is found out; a machine that was busy for a moment is not blamed.
+/// Whether something takes less than `limit` in one of three tries, each of which says what it took. What
+/// always waits that long is found out; a machine that was busy for a moment is not blamed.
 pub fn is_quick(limit: Duration, attempt: impl FnMut() -> Duration) -> bool {
     std::iter::repeat_with(attempt).take(3).any(|took| took < limit)
 }

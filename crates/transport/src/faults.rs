@@ -1,11 +1,13 @@
-//! A bad network, for tests: a proxy that stands between a client and a server and delays, falls silent and cuts.
+//! A bad network, for tests: a proxy that stands between a client and a server and delays, falls silent and
+//! cuts.
 //!
-//! Chance is seeded: each direction of each connection draws from its own generator, made of the seed and the connection's
-//! number, so that a failure can be looked for again with the same seed (the kernel still chooses how a stream falls into
-//! pieces). Bytes are never changed or reordered within a connection, as TCP never does; between connections delays reorder
-//! at will. Descriptors are not passed on.
+//! Chance is seeded: each direction of each connection draws from its own generator, made of the seed and the
+//! connection's number, so that a failure can be looked for again with the same seed (the kernel still
+//! chooses how a stream falls into pieces). Bytes are never changed or reordered within a connection, as TCP
+//! never does; between connections delays reorder at will. Descriptors are not passed on.
 //!
-//! It has a thread for each direction of each connection: it is for tests only, and nothing else here uses it.
+//! It has a thread for each direction of each connection: it is for tests only, and nothing else here uses
+//! it.
 
 use crate::endpoint::Endpoint;
 use crate::error::TransportError;
@@ -29,8 +31,8 @@ pub struct Faults {
     pub cut_one_in: u32,
     /// A connection ends after so many bytes, both directions together, counted from its beginning.
     pub cut_after: Option<u64>,
-    /// Nothing passes, in either direction, and nobody is told; when it is over all goes on. New connections are accepted and
-    /// are silent, too.
+    /// Nothing passes, in either direction, and nobody is told; when it is over all goes on. New connections
+    /// are accepted and are silent, too.
     pub silent: bool,
 }
 
@@ -163,7 +165,8 @@ impl Shared {
         state.links.push(link);
     }
 
-    /// Passes one direction on until an end or a fault. Afterwards that direction is shut, so that the other end learns of it.
+    /// Passes one direction on until an end or a fault. Afterwards that direction is shut, so that the other
+    /// end learns of it.
     fn pump(&self, link: &Arc<Link>, back: bool, mut chance: Chance) {
         let (from, to) = if back { (&link.server, &link.client) } else { (&link.client, &link.server) };
         let mut piece = [0; 16 << 10];

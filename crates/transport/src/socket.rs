@@ -14,8 +14,8 @@ use std::time::Duration;
 const USER_TIMEOUT_MS: u32 = 20_000;
 /// A TCP connection without traffic is probed after this, and then this often.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-/// Unix sockets: what the kernel may hold for a reader, bytes. (TCP grows its buffers by itself, and further than a fixed size
-/// would allow it to.)
+/// Unix sockets: what the kernel may hold for a reader, bytes. (TCP grows its buffers by itself, and further
+/// than a fixed size would allow it to.)
 const UNIX_BUFFER: usize = 4 << 20;
 /// Connections that wait for being accepted. The kernel lowers it to its own limit.
 const BACKLOG: i32 = 4096;
@@ -77,8 +77,8 @@ pub(crate) fn connect(endpoint: &Endpoint, deadline: Duration) -> Result<Fd, Tra
     }
 }
 
-/// The first of several names at which this user's daemon listens. A stranger may have taken one, and take no connections there:
-/// names that let one wait are tried again when no other has answered.
+/// The first of several names at which this user's daemon listens. A stranger may have taken one, and take no
+/// connections there: names that let one wait are tried again when no other has answered.
 fn connect_node(names: &[String], deadline: Duration) -> Result<Fd, TransportError> {
     let mut slow = Vec::new();
     for name in names {
@@ -135,7 +135,8 @@ fn connect_tcp(address: &SocketAddr, deadline: Duration) -> Result<Fd, Transport
     if address.ip().is_loopback()
         && rustix::net::getsockname(&fd)?.eq(&rustix::net::SocketAddrAny::from(*address))
     {
-        // A port of the ephemeral range where nobody listens can be given to the very socket that connects to it.
+        // A port of the ephemeral range where nobody listens can be given to the very socket that connects to
+        // it.
         return Err(TransportError::Refused);
     }
     Ok(fd)
@@ -185,7 +186,8 @@ fn listen_unix(name: &str) -> Result<(Fd, Endpoint), Errno> {
     Ok((fd, Endpoint::Unix(name.to_owned())))
 }
 
-/// The first name that is free. One at which this user listens is not passed over: there are no two daemons of one kind.
+/// The first name that is free. One at which this user listens is not passed over: there are no two daemons
+/// of one kind.
 fn listen_node(names: &[String]) -> Result<(Fd, Endpoint), Errno> {
     for name in names {
         match listen_unix(name) {

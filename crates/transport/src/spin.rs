@@ -1,19 +1,21 @@
 //! Waiting awake, for a moment, before waiting asleep.
 //!
-//! A peer that answers within some microseconds is worth waiting for awake: waking a sleeper on an idle core takes ten times as
-//! long as the answer itself (58 to 70 µs against 4 on virtual machines, where an idle core belongs to somebody else). But a
-//! core that waits awake is missed by whoever could use it. So a waiter
-//! - gives its core away between two looks, and goes to sleep when somebody took it: then the core is not idle;
+//! A peer that answers within some microseconds is worth waiting for awake: waking a sleeper on an idle core
+//! takes ten times as long as the answer itself (58 to 70 µs against 4 on virtual machines, where an idle
+//! core belongs to somebody else). But a core that waits awake is missed by whoever could use it. So a waiter
+//! - gives its core away between two looks, and goes to sleep when somebody took it: then the core is not
+//!   idle;
 //! - waits awake only where that has paid lately, and tries again now and then elsewhere;
-//! - sleeps where much is transferred ([`BULK`]): there the cores have work, and wake-ups are few for the bytes.
+//! - sleeps where much is transferred ([`BULK`]): there the cores have work, and wake-ups are few for the
+//!   bytes.
 //!
 //! [`Spin`] is what a connection (or a thread of a mount) remembers of that; a [`Vigil`] is one wait.
 
 use crate::socket::now;
 use std::time::Duration;
 
-/// Longest wait awake: about what waking a sleeper costs. Who waits longer could as well have slept; who gives up sooner sleeps
-/// through what takes another hop.
+/// Longest wait awake: about what waking a sleeper costs. Who waits longer could as well have slept; who
+/// gives up sooner sleeps through what takes another hop.
 const LIMIT: Duration = Duration::from_micros(80);
 /// A core that comes back later than this was used by somebody else.
 const TAKEN: Duration = Duration::from_micros(4);

@@ -222,7 +222,8 @@ fn are_closed_and_hold_no_thread(greeting: Duration) -> bool {
     eventually("all are accepted, or were", || server.connections() > 90 || begun.elapsed() > greeting);
     eventually("no thread is held", || server.workers() < 10);
     let seen = server.connections() > 90;
-    // One that trickles gets no more time than the silent ones: had it until its message is whole, it would be answered.
+    // One that trickles gets no more time than the silent ones: had it until its message is whole, it would
+    // be answered.
     let pause = 2 * greeting / message.len() as u32;
     for byte in &message {
         std::thread::sleep(pause);
@@ -263,7 +264,8 @@ fn a_client_that_stalls_within_a_request_is_closed() {
     eventually("it is gone", || server.connections() == 0);
 }
 
-/// A server that waits for the rest of a message for longer than a test does: who is done with writing is closed for that.
+/// A server that waits for the rest of a message for longer than a test does: who is done with writing is
+/// closed for that.
 static LIVE: LazyLock<Server> = LazyLock::new(|| {
     let options = ServerOptions { greeting: 10 * HANG, stall: 10 * HANG, ..ServerOptions::default() };
     Server::start(Toy::new(), vec![unix_endpoint(), loopback()], options).unwrap()

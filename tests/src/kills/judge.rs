@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Longest time that an operation may take, nanoseconds: `docs/semantics.md` says about two seconds.
 const LIMIT: u64 = 3_000_000_000;
 
-/// The same where a server is there but does not answer: it is waited for, for ten seconds, and then all have to hear of it.
+/// The same where a server is there but does not answer: it is waited for, for ten seconds, and then all have
+/// to hear of it.
 const LIMIT_STOPPED: u64 = 14_000_000_000;
 
 /// For so long after everything is up again operations may still fail.
@@ -97,7 +98,8 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// Replays a journal on what there was, and compares what comes of it with what there is below the program's directory.
+    /// Replays a journal on what there was, and compares what comes of it with what there is below the
+    /// program's directory.
     pub fn of(tree: Tree, journal: &[Entry], look: &Look, times: &Times) -> Judged {
         let mut judged = Judged { tree, ..Judged::default() };
         judged.replay(journal, times);

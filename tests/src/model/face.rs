@@ -193,8 +193,8 @@ fn interruptible() {
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// The program `model_client`: carries out what standard input says, until it ends. Arguments: a user and a group, if it
-/// is to be another one.
+/// The program `model_client`: carries out what standard input says, until it ends. Arguments: a user and a
+/// group, if it is to be another one.
 pub fn serve() {
     let ids: Vec<u32> = std::env::args().skip(1).map(|id| id.parse().expect("a number")).collect();
     if let [uid, gid] = ids[..] {

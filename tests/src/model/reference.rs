@@ -1,9 +1,10 @@
 //! The reference: what each call has to answer, for all clients, from a file system in memory.
 //!
-//! [`Reference::settle`] makes a call of a random program one that can be judged; [`Reference::expect`] carries it out and says what
-//! must come of it; [`Reference::judge`] compares. Errors are Linux's, in the order in which Linux finds them: the same programs
-//! are run on a local file system to show that. It takes the liberties of the semantics page and no others: a
-//! directory's size is its number of entries, and reading leaves access times alone.
+//! [`Reference::settle`] makes a call of a random program one that can be judged; [`Reference::expect`]
+//! carries it out and says what must come of it; [`Reference::judge`] compares. Errors are Linux's, in the
+//! order in which Linux finds them: the same programs are run on a local file system to show that. It takes
+//! the liberties of the semantics page and no others: a directory's size is its number of entries, and
+//! reading leaves access times alone.
 
 mod files;
 mod locking;
@@ -55,7 +56,8 @@ struct Description {
     node: u64,
     flags: i32,
     offset: u64,
-    /// Where the offset is, the kernel alone knows: after an append through a mount it counts from what the kernel takes for the end.
+    /// Where the offset is, the kernel alone knows: after an append through a mount it counts from what the
+    /// kernel takes for the end.
     strayed: bool,
     holders: u32,
 }
@@ -94,8 +96,8 @@ fn count(count: u64) -> Outcome {
 }
 
 impl Reference {
-    /// An empty one. `mounts`: which of the clients work in a kernel mount; `users`: who they are (the first one owns the
-    /// directory); `begin`: the present, nanoseconds since 1970.
+    /// An empty one. `mounts`: which of the clients work in a kernel mount; `users`: who they are (the first
+    /// one owns the directory); `begin`: the present, nanoseconds since 1970.
     pub fn new(mounts: Vec<bool>, users: Vec<(u32, u32)>, rules: Rules, begin: i64) -> Reference {
         Reference {
             rules,
@@ -113,7 +115,8 @@ impl Reference {
         }
     }
 
-    /// The call as it can be made: slots are ones that are open (or, to open, free). `None`: there is nothing it could do.
+    /// The call as it can be made: slots are ones that are open (or, to open, free). `None`: there is nothing
+    /// it could do.
     pub fn settle(&self, client: usize, mut call: Call) -> Option<Call> {
         let open = |slot: &mut u8| {
             let found =
@@ -242,12 +245,14 @@ impl Reference {
         })
     }
 
-    /// Carries the call out, and says what it must answer. `None`: it is not to be made, and nothing has changed.
+    /// Carries the call out, and says what it must answer. `None`: it is not to be made, and nothing has
+    /// changed.
     pub fn expect(&mut self, client: usize, call: &Call) -> Option<Expected> {
         if let Call::At { slot, enter, call } = call {
             let node = self.description(client, *slot).node;
             self.tree.caller = self.users[client];
-            // Where a directory that another client has moved lies, the kernel of a mount hears when it looks up its name.
+            // Where a directory that another client has moved lies, the kernel of a mount hears when it looks
+            // up its name.
             if self.directories_moved && self.mounts[client] && format!("{call:?}").contains("\"..") {
                 return None;
             }

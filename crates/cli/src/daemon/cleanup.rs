@@ -1,8 +1,8 @@
 //! Cleaning one host of a deployment: processes, mounts, storage, run directory, logs.
 //!
-//! Works from two sources, the order (what `up` wrote down) and the traces on the host itself, so that it also finds
-//! daemons of an `up` that was killed before it could write. Nothing is removed that these do not name, and nothing
-//! of another deployment with the same name. May be repeated, and finds nothing then.
+//! Works from two sources, the order (what `up` wrote down) and the traces on the host itself, so that it
+//! also finds daemons of an `up` that was killed before it could write. Nothing is removed that these do not
+//! name, and nothing of another deployment with the same name. May be repeated, and finds nothing then.
 
 use super::traces;
 use crate::error::Error;
@@ -85,7 +85,8 @@ fn remove_storage(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes the node directories, the key, the marks of warnings and then the run directory; storage that is kept stays in it.
+/// Removes the node directories, the key, the marks of warnings and then the run directory; storage that is
+/// kept stays in it.
 fn remove_run_dir(run_dir: &Path) {
     let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
     for entry in entries {

@@ -1,7 +1,8 @@
 //! The journal of an inventory: a header with the boot, then notes of 16 bytes in the order of events.
 //!
-//! A note is written with one system call, which a killed process has made or not made. A loss of power may leave notes
-//! without content; they say nothing. Space is allocated ahead, so that removals can be noted on a full storage.
+//! A note is written with one system call, which a killed process has made or not made. A loss of power may
+//! leave notes without content; they say nothing. Space is allocated ahead, so that removals can be noted on
+//! a full storage.
 
 use crate::error::DataError;
 use crate::place;
@@ -82,8 +83,8 @@ impl Journal {
         Ok(Journal { root: duplicate(root)?, file: None, end, allocated: end, notes })
     }
 
-    /// Goes on with the journal that is there, on a storage where none can be written. (If it is of an earlier boot, it stays
-    /// so, and excuses more than it should.)
+    /// Goes on with the journal that is there, on a storage where none can be written. (If it is of an
+    /// earlier boot, it stays so, and excuses more than it should.)
     pub(super) fn resume(root: BorrowedFd<'_>) -> Result<Journal, Errno> {
         let length = u64::try_from(fs::statat(root, NAME, AtFlags::SYMLINK_NOFOLLOW)?.st_size).unwrap_or(0);
         let notes = length.checked_sub(HEADER as u64).ok_or(Errno::NOSPC)? / NOTE as u64;
@@ -131,7 +132,8 @@ fn duplicate(root: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(root, 0)
 }
 
-/// What is noted: which sub-files there should be, whether each was synced, and in which boot the journal was kept.
+/// What is noted: which sub-files there should be, whether each was synced, and in which boot the journal was
+/// kept.
 pub(super) fn read(root: &OwnedFd) -> Result<(HashMap<Ino, bool>, Option<Boot>), DataError> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let mut bytes = Vec::new();

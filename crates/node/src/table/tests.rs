@@ -5,7 +5,8 @@ use crate::slot::NAME_ROOM;
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 
-/// Runs `body` in a forked child and returns its exit status (0 to 255). The child must not panic or take locks.
+/// Runs `body` in a forked child and returns its exit status (0 to 255). The child must not panic or take
+/// locks.
 pub(crate) fn in_child(body: impl FnOnce() -> i32) -> i32 {
     let child = fork_child(body);
     wait_for(child)
@@ -30,7 +31,8 @@ fn wait_for(child: i32) -> i32 {
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 1000 + libc::WTERMSIG(status) }
 }
 
-/// A child forked by one test inherits the descriptors of all: tests that fork, or that ask who holds one, run one by one.
+/// A child forked by one test inherits the descriptors of all: tests that fork, or that ask who holds one,
+/// run one by one.
 pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())

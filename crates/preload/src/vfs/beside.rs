@@ -1,23 +1,26 @@
 //! Data past a kernel mount.
 //!
-//! Where the deployment is mounted, programs hold the kernel's own descriptors, and all that is done with paths and descriptors
-//! is the kernel's and its mount's business. Only reading and writing is taken a shorter way: a description of the mount's is one
-//! of this node's table, so that its file can be read and written through the client core as if this library had opened
-//! it ([`bivouac_client::Shared`]). What cannot go that way goes through the kernel at once.
+//! Where the deployment is mounted, programs hold the kernel's own descriptors, and all that is done with
+//! paths and descriptors is the kernel's and its mount's business. Only reading and writing is taken a
+//! shorter way: a description of the mount's is one of this node's table, so that its file can be read and
+//! written through the client core as if this library had opened it ([`bivouac_client::Shared`]). What cannot
+//! go that way goes through the kernel at once.
 //!
-//! **The offset is the kernel's.** A call without an offset of its own first moves it by what it wants to transfer, which the
-//! kernel does in one step among all threads and processes, and so owns the range that it has moved over; what it did not
-//! transfer it moves back. So nobody reads or writes the same range twice, whether he goes past the mount or through it.
+//! **The offset is the kernel's.** A call without an offset of its own first moves it by what it wants to
+//! transfer, which the kernel does in one step among all threads and processes, and so owns the range that it
+//! has moved over; what it did not transfer it moves back. So nobody reads or writes the same range twice,
+//! whether he goes past the mount or through it.
 //!
 //! **Appending** is ordered by the inode's server. The offset follows.
 //!
-//! **The kernel's page cache** is used by mappings only, and the mount sees to it that nobody goes past it while there are any.
-//! **Its idea of a file's size** counts for mappings, `copy_file_range`, `RWF_APPEND` and `FIONREAD`: before these it is made to
-//! look ([`refresh_size`]).
+//! **The kernel's page cache** is used by mappings only, and the mount sees to it that nobody goes past it
+//! while there are any. **Its idea of a file's size** counts for mappings, `copy_file_range`, `RWF_APPEND`
+//! and `FIONREAD`: before these it is made to look ([`refresh_size`]).
 //!
 //! Attributes of paths go past the mount too, where the answer is the same: [`attrs`].
 //!
-//! A directory that somebody else has moved confuses the kernel for a moment, which programs do not see: [`stale`].
+//! A directory that somebody else has moved confuses the kernel for a moment, which programs do not see:
+//! [`stale`].
 
 pub mod attrs;
 mod stale;
@@ -74,7 +77,8 @@ pub fn is_in_mount(fd: i32) -> bool {
     state::beside() && fd >= 0 && device_of(fd, c"") == Some(DEVICE.load(Ordering::Relaxed))
 }
 
-/// The description behind a descriptor of the mount, to go past the mount. `None`: it has to be used through the mount.
+/// The description behind a descriptor of the mount, to go past the mount. `None`: it has to be used through
+/// the mount.
 pub fn describe(fd: i32) -> Option<Arc<Handle>> {
     let mut bytes = [0u8; Shared::LEN];
     sys!(SYS_ioctl, fd, DESCRIBE, bytes.as_mut_ptr()).ok()?;
@@ -171,7 +175,8 @@ pub fn refresh_size(fd: i32) {
     }
 }
 
-/// A descriptor is about to be mapped: data goes through the mount from here on, and the kernel learns how long the file is.
+/// A descriptor is about to be mapped: data goes through the mount from here on, and the kernel learns how
+/// long the file is.
 pub fn before_mapping(fd: i32) {
     if is_in_mount(fd) {
         let _ = sys!(SYS_ioctl, fd, MAPS, 0);
@@ -179,8 +184,8 @@ pub fn before_mapping(fd: i32) {
     }
 }
 
-/// `F_SETFL`; `kernel` does it. Who goes past the mount does not see whether a description appends from then on, so nobody does
-/// any more.
+/// `F_SETFL`; `kernel` does it. Who goes past the mount does not see whether a description appends from then
+/// on, so nobody does any more.
 pub fn set_flags(fd: i32, flags: i32, kernel: impl Fn() -> Result<i32, Errno>) -> Result<i32, Errno> {
     let changes =
         sys!(SYS_fcntl, fd, libc::F_GETFL).is_ok_and(|old| (old as i32 ^ flags) & libc::O_APPEND != 0);

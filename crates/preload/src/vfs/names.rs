@@ -108,8 +108,8 @@ fn may_be_seen_through(said: &[u8]) -> bool {
     state::active() && (alike(super::cwd::MIRRORS) || alike(crate::faces::exec::PROGRAM_LINK))
 }
 
-/// What links in `/proc` show of ours, in the mount's own words: `/proc/self/cwd` (the mirror) and `/proc/self/exe`
-/// (the copy of a program that is stored in the mount).
+/// What links in `/proc` show of ours, in the mount's own words: `/proc/self/cwd` (the mirror) and
+/// `/proc/self/exe` (the copy of a program that is stored in the mount).
 fn seen_through(dirfd: i32, path: &CStr) -> Option<Vec<u8>> {
     let mut scratch = Scratch::take()?;
     let [mut target, ..] = scratch.texts();
@@ -120,7 +120,8 @@ fn seen_through(dirfd: i32, path: &CStr) -> Option<Vec<u8>> {
     super::cwd::mirrored_path(target.bytes()).map(|inside| [state::mount(), &inside].concat())
 }
 
-/// What `/proc/self/fd/N` shows for one of ours: its path, or else what the kernel shows for things without a name.
+/// What `/proc/self/fd/N` shows for one of ours: its path, or else what the kernel shows for things without a
+/// name.
 fn descriptor_target(fd: i32) -> Result<Vec<u8>, Errno> {
     let file = fds::get(fd)?.ok_or(Errno::NOENT)?;
     let path = state::apart(|| file.path())?;
@@ -222,7 +223,8 @@ fn two_paths(
     }
 }
 
-/// The canonical path of what a path names, all of which exists. `None`: it is not in the mount, ask the kernel.
+/// The canonical path of what a path names, all of which exists. `None`: it is not in the mount, ask the
+/// kernel.
 pub fn real_path(dirfd: i32, path: &CStr) -> Result<Option<Vec<u8>>, Errno> {
     if state::active()
         && let Ok(Place::Descriptor(fd)) = place(dirfd, path)

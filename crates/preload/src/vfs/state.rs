@@ -1,10 +1,10 @@
 //! Whether a deployment is configured, and the process's one client.
 //!
-//! Where there is no kernel mount, the library takes paths and descriptors over: it is [`active`]. Beside a mount
-//! ([`beside`]) it leaves them to the kernel, and only knows which descriptors are the mount's.
+//! Where there is no kernel mount, the library takes paths and descriptors over: it is [`active`]. Beside a
+//! mount ([`beside`]) it leaves them to the kernel, and only knows which descriptors are the mount's.
 //!
-//! The client is attached at the first call that needs it, by one thread while others wait. If nothing answers, the
-//! process is told once on stderr, and every call on the mount fails with EIO from then on.
+//! The client is attached at the first call that needs it, by one thread while others wait. If nothing
+//! answers, the process is told once on stderr, and every call on the mount fails with EIO from then on.
 
 use crate::boundary;
 use crate::raw;
@@ -28,7 +28,8 @@ const FAILED: u64 = u64::MAX;
 /// The process's umask; kept by the `umask` face.
 static UMASK: AtomicU32 = AtomicU32::new(0o022);
 
-/// Whether paths and descriptors of a deployment are taken over. When not, the faces of most calls go straight to the kernel.
+/// Whether paths and descriptors of a deployment are taken over. When not, the faces of most calls go
+/// straight to the kernel.
 #[inline]
 pub fn active() -> bool {
     match MODE.load(Ordering::Relaxed) {
@@ -38,7 +39,8 @@ pub fn active() -> bool {
     }
 }
 
-/// Whether anything is known of descriptors: active, or beside a mount. When not, every face goes straight to the kernel.
+/// Whether anything is known of descriptors: active, or beside a mount. When not, every face goes straight to
+/// the kernel.
 #[inline]
 pub fn tracking() -> bool {
     match MODE.load(Ordering::Relaxed) {
@@ -61,8 +63,8 @@ fn decide_late() -> u8 {
     decide(Environment::from_env())
 }
 
-/// Decides at the start of the process, from the environment as the kernel passed it: libc may not know it yet. Whether the
-/// library is [`active`].
+/// Decides at the start of the process, from the environment as the kernel passed it: libc may not know it
+/// yet. Whether the library is [`active`].
 pub fn begin(envp: *const *const c_char) -> bool {
     decide(Environment::from_lookup(|name| variable(envp, name))) == ON
 }
@@ -166,8 +168,8 @@ pub fn mount() -> &'static [u8] {
     environment().map_or(b"", |environment| environment.mount.as_bytes())
 }
 
-/// Whether this is a `vfork` child (or another process that shares this memory): descriptors, working directory and
-/// umask are its own, so what it changes must not be written down here.
+/// Whether this is a `vfork` child (or another process that shares this memory): descriptors, working
+/// directory and umask are its own, so what it changes must not be written down here.
 pub fn borrowed() -> bool {
     process::real_pid() != process::pid()
 }
@@ -186,8 +188,8 @@ pub fn tell_closes() {
 
 /// The client. EIO when no daemon answers.
 ///
-/// A `vfork` child gets one of its own ([`super::borrow`]): connections that it makes are descriptors of its own, which
-/// must not come into its parent's pools.
+/// A `vfork` child gets one of its own ([`super::borrow`]): connections that it makes are descriptors of its
+/// own, which must not come into its parent's pools.
 pub fn client() -> Result<&'static Client, Errno> {
     if borrowed() {
         return super::borrow::client();
@@ -212,7 +214,8 @@ fn attach() -> Result<&'static Client, Errno> {
         }
         match ATTACHING.load(Ordering::Acquire) {
             FAILED => return Err(Errno::IO),
-            // This thread is at it, and was interrupted by a signal whose handler uses the mount: waiting would be for ever.
+            // This thread is at it, and was interrupted by a signal whose handler uses the mount: waiting
+            // would be for ever.
             thread if thread == me => return Err(Errno::IO),
             // Another thread is.
             thread if thread >> 32 == process >> 32 => {
@@ -254,7 +257,8 @@ pub fn quiet_panics() {
     std::panic::set_hook(Box::new(|_| {}));
 }
 
-/// Runs what enters the client. Not inlined: what it needs on the stack is not to be there in calls that do not come here.
+/// Runs what enters the client. Not inlined: what it needs on the stack is not to be there in calls that do
+/// not come here.
 #[inline(never)]
 pub fn apart<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     body()

@@ -1,7 +1,8 @@
 //! Copying the contents of files.
 //!
-//! Each piece is written, read back from the destination and compared. A file with holes keeps them: its length is set
-//! first, and only its data is copied. Large files are cut into stretches, so that several threads copy one.
+//! Each piece is written, read back from the destination and compared. A file with holes keeps them: its
+//! length is set first, and only its data is copied. Large files are cut into stretches, so that several
+//! threads copy one.
 
 use super::{Copy, Work, lock};
 use crate::tree::{Meta, Open};

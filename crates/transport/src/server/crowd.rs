@@ -1,8 +1,8 @@
 //! Whether threads wait for a core anywhere on this machine.
 //!
-//! A worker that waits awake does not see who waits for another core: the kernel moves threads to idle cores only, and its
-//! own does not look idle. So it asks how many threads could run, at most every [`FRESH`]; when they are more than there are
-//! cores, workers sleep.
+//! A worker that waits awake does not see who waits for another core: the kernel moves threads to idle cores
+//! only, and its own does not look idle. So it asks how many threads could run, at most every [`FRESH`]; when
+//! they are more than there are cores, workers sleep.
 
 use crate::socket::now;
 use bivouac_node::Fd;

@@ -1,14 +1,15 @@
-//! Connections that have not authenticated yet: how many there may be, and which one goes when there are too many.
+//! Connections that have not authenticated yet: how many there may be, and which one goes when there are too
+//! many.
 //!
-//! Anybody on the network may connect and say nothing. What such a peer may use up is bounded: each listener has room for
-//! so many unauthenticated connections, each of them is closed after [`ServerOptions::greeting`](super::ServerOptions),
-//! and when the room is full, the oldest one goes, provided that it has had a fair time to prove itself. Until then new
-//! connections wait in the listener's backlog. A genuine client proves itself within milliseconds, so that even a burst
-//! of thousands of them is never cut; a stranger who keeps connections open without a word only delays others by the
-//! fair time.
+//! Anybody on the network may connect and say nothing. What such a peer may use up is bounded: each listener
+//! has room for so many unauthenticated connections, each of them is closed after
+//! [`ServerOptions::greeting`](super::ServerOptions), and when the room is full, the oldest one goes,
+//! provided that it has had a fair time to prove itself. Until then new connections wait in the listener's
+//! backlog. A genuine client proves itself within milliseconds, so that even a burst of thousands of them is
+//! never cut; a stranger who keeps connections open without a word only delays others by the fair time.
 //!
-//! The acceptor's thread alone owns this list. It learns without a lock that a connection is no guest any more: the connection's
-//! [`Ticket`] is gone then.
+//! The acceptor's thread alone owns this list. It learns without a lock that a connection is no guest any
+//! more: the connection's [`Ticket`] is gone then.
 
 use super::Service;
 use super::pool::Pool;

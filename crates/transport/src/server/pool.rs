@@ -1,8 +1,8 @@
 //! Parked connections and the workers that serve them.
 //!
-//! A connection is owned by exactly one party: the table of parked connections, or the worker that took it out. Whoever removes it
-//! from the table has it; an event for a connection that is not there any more is ignored. One-shot events make sure that a
-//! parked connection wakes one worker once.
+//! A connection is owned by exactly one party: the table of parked connections, or the worker that took it
+//! out. Whoever removes it from the table has it; an event for a connection that is not there any more is
+//! ignored. One-shot events make sure that a parked connection wakes one worker once.
 //!
 //! Of the locks here, none is held while another is taken, and none while a service runs.
 
@@ -57,8 +57,8 @@ struct Client<T> {
     state: State<T>,
 }
 
-/// How often a connection has something: a worker that lingers for one that sends a heartbeat now and then only wakes up once more for
-/// nothing.
+/// How often a connection has something: a worker that lingers for one that sends a heartbeat now and then
+/// only wakes up once more for nothing.
 #[derive(Default)]
 struct Visits {
     /// When the last visit ended, if it was for one request alone.
@@ -160,8 +160,8 @@ impl<S: Service> Pool<S> {
         Ok(pool)
     }
 
-    /// Takes a new connection, which has the time of a greeting from `now` on to authenticate. Its token, and the
-    /// ticket that is gone once it has authenticated or ended.
+    /// Takes a new connection, which has the time of a greeting from `now` on to authenticate. Its token, and
+    /// the ticket that is gone once it has authenticated or ended.
     pub(super) fn admit(&self, line: Connected, now: Duration) -> (u64, Ticket) {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let ticket = Ticket::default();
@@ -178,8 +178,8 @@ impl<S: Service> Pool<S> {
         (token, ticket)
     }
 
-    /// Closes a parked connection that has not authenticated. Whether there was one: it may have authenticated or ended, or
-    /// a worker may be attending it.
+    /// Closes a parked connection that has not authenticated. Whether there was one: it may have
+    /// authenticated or ended, or a worker may be attending it.
     pub(super) fn close_unless_authenticated(&self, token: u64) -> bool {
         let mut parked = lock(&self.parked);
         if !parked.get(&token).is_some_and(|c| matches!(c.state, State::Greeting(_))) {
@@ -198,8 +198,8 @@ impl<S: Service> Pool<S> {
             State::Open(_) => None,
         };
         let (data, flags) = (EventData::new_u64(token), EventFlags::IN | EventFlags::ONESHOT);
-        // Armed under the lock, so that the worker that it wakes finds it in the table; and the table is emptied under
-        // the lock after stopping was said, so that nothing is left in it.
+        // Armed under the lock, so that the worker that it wakes finds it in the table; and the table is
+        // emptied under the lock after stopping was said, so that nothing is left in it.
         let mut parked = lock(&self.parked);
         let armed = if self.halt.is_stopping() {
             Err(Sys::CANCELED)
@@ -262,7 +262,8 @@ impl<S: Service> Pool<S> {
     fn work(self: Arc<Self>, number: u64) {
         let mut desk = Desk { inbox: Inbox::new(), body: Vec::new(), payload: Vec::new() };
         while let Some(client) = self.next_client(&mut desk) {
-            // Only a panic in the service's accept or closed gets here: it costs that connection, not the worker.
+            // Only a panic in the service's accept or closed gets here: it costs that connection, not the
+            // worker.
             if catch_unwind(AssertUnwindSafe(|| self.attend(client, &mut desk))).is_err() {
                 tracing::error!("the service panicked over a connection, which is closed");
             }

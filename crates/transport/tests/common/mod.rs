@@ -36,8 +36,8 @@ pub fn patterned(offset: u64, len: usize) -> Vec<u8> {
 
 /// What the data requests mean here:
 /// `Read`: the pattern from memory; `Seek`: the pattern from a file by `ok_file`, `offset` bytes of it;
-/// `Write`: checks the pattern; `Space`: the payload comes back; `Extent`: sleeps `ino` ms, or for [`HELD`] until [`Toy::let_go`];
-/// `Pass`: a descriptor of the file; `Sync`: panics; `Remove`: forgets to answer.
+/// `Write`: checks the pattern; `Space`: the payload comes back; `Extent`: sleeps `ino` ms, or for [`HELD`]
+/// until [`Toy::let_go`]; `Pass`: a descriptor of the file; `Sync`: panics; `Remove`: forgets to answer.
 pub struct Toy {
     pub key: Key,
     pub file: std::fs::File,

@@ -120,7 +120,8 @@ pub unsafe fn routed(number: c_long, args: Args) -> Option<Result<usize, Errno>>
     }
 }
 
-/// Whether a call may be the mount's by what it is given. (Links from outside into the mount show only in an error.)
+/// Whether a call may be the mount's by what it is given. (Links from outside into the mount show only in an
+/// error.)
 ///
 /// # Safety
 /// `path` is NULL or a C string.

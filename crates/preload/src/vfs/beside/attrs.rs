@@ -1,13 +1,15 @@
 //! Attributes past a kernel mount.
 //!
-//! Looking at a path costs the kernel two requests to the mount for each name on it; the client core answers from what it knows and
-//! can still believe, or with one request. That answer is given where it is the kernel's: for a path whose text leads
-//! into the mount, in a process that asks for the user that the client acts for, of something that belongs to that user (others'
-//! numbers may look different in a user namespace), with no other file system mounted below. Anything else, and every error but
-//! ENOENT, is asked of the kernel.
+//! Looking at a path costs the kernel two requests to the mount for each name on it; the client core answers
+//! from what it knows and can still believe, or with one request. That answer is given where it is the
+//! kernel's: for a path whose text leads into the mount, in a process that asks for the user that the client
+//! acts for, of something that belongs to that user (others' numbers may look different in a user namespace),
+//! with no other file system mounted below. Anything else, and every error but ENOENT, is asked of the
+//! kernel.
 //!
-//! A path that starts from a directory (the working directory, or a descriptor's) is looked at from that directory's inode, which the
-//! kernel tells without asking the mount: what it calls the directory may be long out of date.
+//! A path that starts from a directory (the working directory, or a descriptor's) is looked at from that
+//! directory's inode, which the kernel tells without asking the mount: what it calls the directory may be
+//! long out of date.
 
 use crate::vfs::place::{Lexical, lexical};
 use crate::vfs::state;
@@ -19,7 +21,8 @@ use rustix::fs::{Mode, OFlags};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Looks through the kernel before the client is asked: most processes look at a few paths only, and need no client for that.
+/// Looks through the kernel before the client is asked: most processes look at a few paths only, and need no
+/// client for that.
 const FIRST: u32 = 3;
 const USABLE: u32 = 100;
 const UNUSABLE: u32 = 101;
@@ -28,8 +31,8 @@ static LOOKS: AtomicU32 = AtomicU32::new(0);
 
 /// Descriptors up to this number can start paths here.
 const DIRECTORIES: usize = 1024;
-/// Which of them, and behind them the working directory, were seen to be outside of the mount. Nobody hears of all changes: who is in the
-/// mount since is asked of the kernel, as before.
+/// Which of them, and behind them the working directory, were seen to be outside of the mount. Nobody hears
+/// of all changes: who is in the mount since is asked of the kernel, as before.
 static OUTSIDE: [AtomicU64; DIRECTORIES / 64 + 1] = [const { AtomicU64::new(0) }; DIRECTORIES / 64 + 1];
 
 fn outside(dirfd: i32) -> Option<(&'static AtomicU64, u64)> {
@@ -101,8 +104,8 @@ fn is_alone() -> Option<bool> {
     Some(places == 1 && !lines().any(|line| is_below(state::mount(), line)))
 }
 
-/// Whether a line of the mount table speaks of a place below `mount`. (Odd bytes are written as numbers there: then every place
-/// that begins alike counts.)
+/// Whether a line of the mount table speaks of a place below `mount`. (Odd bytes are written as numbers
+/// there: then every place that begins alike counts.)
 fn is_below(mount: &[u8], line: &[u8]) -> bool {
     let Some(place) = line.split(|b| *b == b' ').nth(4) else { return false };
     let plain = mount.iter().take_while(|b| !b" \t\n\\".contains(b)).count();
