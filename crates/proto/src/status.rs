@@ -71,12 +71,12 @@ impl From<Errno> for Status {
     }
 }
 
-/// Not done, and why. Nothing was changed; the client adapts and asks again.
+/// Why the server did not do what was asked. It has changed nothing; the client adapts and asks again.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub enum Refusal {
     /// The sender's map is older than the server's, which is here.
     StaleMap(Box<Map>),
-    /// The sender's map is newer than the server's, which has asked for it: try again shortly.
+    /// The sender's map is newer than the server's. The server is getting the newer one: try again shortly.
     OldServer,
     /// Directories were renamed, or lost search permission, since the namespace version that the request carries: forget
     /// cached paths through them and walk again.
@@ -86,13 +86,13 @@ pub enum Refusal {
         /// The directories; `None`: too many, or the server does not know which. Then forget all cached paths.
         moved: Option<Vec<Ino>>,
     },
-    /// The directory is unknown here: it was removed. Forget the cached path and walk again.
+    /// The server does not know the directory, because it was removed. Drop the cached path and walk again.
     UnknownDirectory,
     /// The directory is split: send the request to the shard of the name's part.
     DirectorySplit,
-    /// The file's data is not in its record any more (or not yet in blocks): use the other way.
+    /// The sender is wrong about where the file's data is: it is no longer inline data (or not yet in blocks).
     NotInline,
-    /// Somebody holds what this needs (an intent under way, a split): try again shortly.
+    /// What this needs is locked by something else (an intent, a split): try again shortly.
     Busy,
 }
 
