@@ -10,7 +10,7 @@
 //! - [`endpoint`]: where a daemon listens.
 //! - [`connection`]: one request, one answer; [`exchange()`]: several at once, on several connections.
 //! - [`server`]: accepting, authenticating, serving.
-//! - [`faults`]: a proxy for tests that delays, cuts and swallows.
+//! - [`faults`]: a proxy for tests that delays and withholds data, and breaks connections.
 //!
 //! Both halves prove to each other that they know the deployment's key ([`bivouac_proto::auth`]) before anything else.
 //! What requests mean is left to the callers, and so is repeating one that failed.
