@@ -39,7 +39,7 @@ impl Boot {
         Boot::numbered(u128::from_le_bytes(bytes))
     }
 
-    /// Whether the machine has run all the time since `then`. What is unknown may have been anything.
+    /// Whether the machine has run without interruption since `then`. False if either boot is not known.
     pub fn is_since(now: Option<Boot>, then: Option<Boot>) -> bool {
         now.is_some() && now == then
     }
