@@ -1,7 +1,7 @@
 //! Each operation, as a program would do it: paths and descriptors through the standard library, which calls libc.
 //!
-//! Files carry a mark that says who wrote which, so that a file that is another's, empty or cut shows. Nothing is
-//! allocated in a timed loop but what the standard library needs itself.
+//! The content of each file says which process wrote which file, so that a file that is another's, empty or truncated is noticed.
+//! Nothing is allocated in a timed loop but what the standard library needs itself.
 
 use crate::plan::{Op, Plan};
 use std::fmt::Write as _;
