@@ -22,10 +22,11 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Reply, Time};
 use std::time::{Duration, Instant};
 
-/// For so long a description that was given up is remembered: longer than a request can be on its way.
+/// How long the server remembers that a description was given up: longer than a request can be on its way.
 pub(crate) const STRAGGLERS: Duration = Duration::from_secs(120);
 
-/// Registers an open file description; again is fine. Pipes, sockets and devices are not: only a node's kernel can open those.
+/// Registers an open file description, if it is not registered already. Pipes, sockets and devices are not registered, because only
+/// a node's kernel can open those.
 pub(crate) fn register(locked: &mut LockedShard<'_>, now: Time, ino: Ino, opened: Opened) -> Op<()> {
     locked.shard.is_wanted(opened.id)?;
     let inode = locked.shard.inode(ino)?;
@@ -50,7 +51,7 @@ pub(crate) fn register(locked: &mut LockedShard<'_>, now: Time, ino: Ino, opened
     if writes_blocks && settled {
         live.written = Written { append_end: opened.append.then_some(size), ..Written::default() };
     } else if writes_blocks && !live.has_writer() && !live.busy {
-        // Somebody wrote before a restart, and what he would have reported is lost.
+        // Somebody wrote to it before this server was restarted, and will not report it.
         live.written = Written { unsure: true, ..live.written };
     }
     match live.opens.iter_mut().find(|o| o.id == opened.id) {
@@ -75,7 +76,7 @@ pub(crate) fn stamp(inode: &Inode) -> Stamp {
     }
 }
 
-/// What the servers of a file in blocks know of it together.
+/// What the data servers of a file know of it, taken together.
 #[derive(Clone, Copy)]
 pub(crate) struct Extent {
     /// The file's length, bytes.
@@ -86,7 +87,7 @@ pub(crate) struct Extent {
     pub written: WriteTime,
 }
 
-/// What an inode notes of the storage that its file takes: nothing where it follows from the size.
+/// What an inode notes of its file's storage: nothing if it follows from the size.
 pub(crate) fn noted(allocated: u64, size: u64) -> Option<u64> {
     (allocated != dense(size)).then_some(allocated)
 }
@@ -96,7 +97,7 @@ fn settled_stamp(inode: &Inode, size: u64, last: WriteTime, now: Time) -> Stamp 
     let mut stamp = Stamp { size, settled: true, ..stamp(inode) };
     let mtime_set = inode.as_blocks().map_or(Time::MIN, |b| b.mtime_set);
     if last.earliest > mtime_set.max(0) {
-        // A time in the future was set before that write, which ends it.
+        // An mtime in the future was set before that write, so the write's time replaces it.
         stamp.mtime = if stamp.mtime > now { last.shown } else { stamp.mtime.max(last.shown) };
         stamp.ctime = stamp.ctime.max(last.shown);
     }
@@ -104,10 +105,10 @@ fn settled_stamp(inode: &Inode, size: u64, last: WriteTime, now: Time) -> Stamp 
 }
 
 impl Shard {
-    /// Notes that nobody holds a description any more, and nobody will.
+    /// Notes that nobody holds a description any more, and that nobody will.
     fn give_up(&mut self, open: OpenId) {
         let now = Instant::now();
-        // Amortized: a sweep is paid for by as many descriptions as it leaves.
+        // Amortized: the next sweep comes only after as many new descriptions as this one leaves.
         if self.abandoned.len() >= self.abandoned.capacity().max(64) {
             self.abandoned.retain(|_, since| now - *since < STRAGGLERS);
         }
@@ -122,7 +123,8 @@ impl Shard {
 }
 
 impl<O: Outside> Core<O> {
-    /// The agent's word that nobody holds a description any more. Without `ino` nobody knows what it opened, if anything.
+    /// The agent says that nobody holds a description any more. Without `ino` it does not know what the description opened, if
+    /// anything.
     pub(crate) fn abandon(
         &self,
         shard: ShardId,
@@ -257,7 +259,7 @@ impl<O: Outside> Core<O> {
 /// Takes in what a closing description says about its writes.
 fn note(written: &mut Written, wrote: Option<Wrote>, size_version: u32, now: Time) {
     match wrote {
-        // A writer that does not say: it died, or its agent speaks for it.
+        // The writer itself cannot report its writes: it died, and its agent sends the release.
         None => written.unsure = true,
         Some(wrote) => {
             written.unsure |= wrote.unsure;
@@ -266,7 +268,7 @@ fn note(written: &mut Written, wrote: Option<Wrote>, size_version: u32, now: Tim
                 if wrote.size_version == size_version {
                     written.end = written.end.max(wrote.end);
                 } else {
-                    // It was truncated meanwhile; what was written since then, the servers know.
+                    // The file was truncated meanwhile; only the data servers know what was written since then.
                     written.unsure = true;
                 }
             }
@@ -281,7 +283,7 @@ fn settle_by_reports(locked: &mut LockedShard<'_>, ino: Ino, now: Time) -> Op<bo
         return Ok(true);
     };
     if inode.as_blocks().is_some_and(|blocks| blocks.truncating.is_some()) {
-        // Who finishes the truncation sees to it.
+        // Finishing the truncation will settle it.
         return Ok(true);
     }
     let written = locked.shard.live.get(&ino).map(|l| l.written).unwrap_or_default();

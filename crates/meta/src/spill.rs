@@ -1,4 +1,4 @@
-//! Small data moves out of its inode into blocks, once, when the file grows.
+//! Spilling: a file's inline data moves into blocks, once, when the file grows.
 
 use crate::draft::Draft;
 use crate::error::{Op, Stop};
@@ -15,7 +15,7 @@ use bivouac_proto::meta::MetaReply;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, Errno, Reply, Time};
 
-/// Data on its way out.
+/// Inline data that is being moved.
 struct Moving {
     data: Box<[u8]>,
     layout: FileLayout,
@@ -38,7 +38,7 @@ impl<O: Outside> Core<O> {
                 let layout = inode.layout(ino, &map);
                 match &inode.body {
                     Body::Blocks(_) => Ok(Begun::Done(inode.attr(ino))),
-                    // What a crash in an earlier try left at the server is to go first.
+                    // First remove what an earlier attempt, which a crash has interrupted, may have left at the server.
                     Body::Inline(_) if locked.shard.purges.contains_key(&ino) => Err(Stop::Wait),
                     Body::Inline(data) if data.is_empty() => {
                         Ok(Begun::Done(move_out(locked, ino, &layout, now, false)?))
