@@ -53,7 +53,7 @@ impl Handle {
             Err(fail) => return Err(fail.errno()),
         }
         match self.attr() {
-            // What was opened by its path alone does not keep it.
+            // A description opened with O_PATH does not keep its inode.
             Ok(attr) if attr.nlink > 0 => Ok(None),
             Ok(_) | Err(Errno::NOENT) => Ok(Some((path, false))),
             Err(errno) => Err(errno),
