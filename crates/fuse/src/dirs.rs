@@ -1,7 +1,7 @@
 //! Listing directories.
 //!
-//! Positions are the cookies of the client core, which stay good whatever happens to the directory, so that a listing needs no
-//! state. What is kept of one is only what came from the servers and did not fit into the kernel's buffer.
+//! Positions are the cookies of the client core, which stay valid whatever happens to the directory, so that a listing needs no
+//! state. The mount only keeps entries that came from the servers and did not fit into the kernel's buffer.
 //!
 //! Entries are listed without attributes (no READDIRPLUS): the kernel may keep neither names nor attributes, so that it would
 //! ask again for each of them all the same.
@@ -27,7 +27,7 @@ pub(crate) struct OpenDirectory {
     listed: Mutex<Listed>,
 }
 
-/// What came from the servers and was not asked for yet.
+/// Entries that came from the servers and that the kernel has not asked for yet.
 #[derive(Default)]
 struct Listed {
     /// Position before the first of them.
@@ -80,7 +80,7 @@ impl Call<'_> {
             *listed = Listed { after, ..Listed::default() };
         }
         if listed.after != after {
-            // Somebody sought.
+            // The program has moved the position (`seekdir`).
             *listed = Listed { after, ..Listed::default() };
         }
         loop {
@@ -94,7 +94,7 @@ impl Call<'_> {
             }
             listed.after = entry.cookie;
             listed.entries.pop_front();
-            // The kernel's buffer is small beside a batch: what does not fit waits for the next request.
+            // The kernel's buffer is smaller than a batch: what does not fit is kept for the next request.
         }
         Ok(Answer::Told(reply))
     }
