@@ -41,7 +41,7 @@ pub fn main(args: &DaemonArgs) -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// One line for the launcher. If it is gone, nobody wants to know.
+/// Writes a line for the launcher. If the launcher is gone, nobody needs it.
 fn say(report: &Report) {
     if let Ok(mut line) = serde_json::to_vec(report) {
         line.push(b'\n');
@@ -74,7 +74,7 @@ fn report(error: &Error) -> Report {
     Report::Error { cause: error.to_string(), remedy: error.remedy().unwrap_or_default(), refused }
 }
 
-/// The daemon did not get as far as saying why.
+/// The error for a daemon that ended without saying why.
 fn dead(cause: String) -> Report {
     Report::Error { cause, remedy: String::new(), refused: false }
 }
@@ -95,7 +95,7 @@ fn detach() -> Report {
         });
     }
     match launch::converse(command, &order, launch::START_LIMIT) {
-        // It lives on as nobody's child.
+        // It goes on without a parent.
         Ok((report, _)) => report,
         Err(Talk::Silent { status, stderr, .. }) => {
             dead(format!("the daemon ended at once ({status}) {stderr}").trim_end().to_owned())
@@ -215,7 +215,7 @@ fn reached() -> Option<IpAddr> {
     connection.split(' ').nth(2)?.parse().ok()
 }
 
-/// Closes whatever else the launcher had open: a daemon must hold neither somebody's lock nor somebody's pipe.
+/// Closes all other descriptors that it inherited from the launcher: a daemon must not hold locks or pipes of others.
 fn close_inherited() {
     let open: Vec<i32> = std::fs::read_dir("/proc/self/fd")
         .into_iter()

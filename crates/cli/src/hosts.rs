@@ -55,7 +55,7 @@ pub fn resolve(args: &ServerArgs) -> Result<Vec<Host>, Error> {
             "name it once; --servers N starts several servers on each host",
         ));
     }
-    // What is local listens on loopback, unless there are others who have to reach it.
+    // Local servers listen on loopback, unless other hosts have to reach them.
     let remote = found.iter().find(|h| !h.here).map(|h| h.reach);
     if let Some(remote) = remote {
         for host in found.iter_mut().filter(|h| h.here) {

@@ -1,7 +1,7 @@
-//! The kernel mounts of deployments that this process sees, from the kernel's table of mounts, and how they are taken away.
+//! The kernel mounts of deployments that this process sees, from the kernel's table of mounts, and unmounting them.
 //!
-//! A mount whose server was killed stays in the table: whoever looks at it gets ENOTCONN, and so does who wants to mount there
-//! again. Nothing but an unmount ends it, so the next command of the same user that comes across it does that ([`sweep`]).
+//! A mount whose server was killed stays in the table: looking at it is ENOTCONN, and so is mounting there
+//! again. It only ends when somebody unmounts it, so the next command of the same user that finds it does that ([`sweep`]).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

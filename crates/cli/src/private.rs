@@ -1,7 +1,7 @@
-//! A mount that only one command and its children see.
+//! A mount that only one command and its children see (`exec --fuse`).
 //!
-//! The process that is about to become the command enters a mount namespace of its own, without root in a user namespace in
-//! which it is root for so long, and mounts there. The server is another process, outside: so the last process that leaves the
+//! The process that is about to become the command enters a mount namespace of its own (without root, together with a user namespace
+//! in which it is root for the time being), and mounts there. The server is another process, outside: so the last process that leaves the
 //! namespace takes the mount along, the server sees that and ends, and nothing is left, whoever was killed. It gets the
 //! descriptors of `/dev/fuse` through a socket, and says when it serves.
 

@@ -1,10 +1,10 @@
 //! `run`: a deployment for the time of one command.
 //!
 //! The main thread goes through the phases: up, preload, command, flush, down. Another one takes signals and knows the
-//! phase: while the command runs they are the command's; before that they end everything; during the flush the first one is
-//! answered with a warning, for the results are at stake, and the second gives them up; during `down` they are too late.
-//! Connections to all daemons, the *lifelines*, make them clean up by themselves when this process is killed: the controller tells
-//! the others; where it has died before, they end alone.
+//! phase: while the command runs, it passes them on to the command; before that, they end everything; during the flush it answers the
+//! first one with a warning, because results would be lost, and the second one gives the results up; during `down` they have no effect.
+//! Connections to all daemons, the *lifelines*, make the daemons clean up by themselves when this process is killed: the controller tells
+//! the others; if it has died before, each daemon ends by itself.
 //!
 //! The command stays in this process's group: what the terminal sends to the foreground group reaches it without us,
 //! and only what was sent to this process alone is passed on.

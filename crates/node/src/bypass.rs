@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_is_cut_or_points_anywhere_is_no_reason_to_warn() {
+    fn a_header_that_is_truncated_or_points_anywhere_is_no_reason_to_warn() {
         let whole = program(1);
         for end in 0..whole.len() {
             assert!(!is_static(&whole[..end]) || end >= 68, "{end}");

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_cut_or_has_another_length_is_not_mapped() {
+    fn what_could_be_truncated_or_has_another_length_is_not_mapped() {
         let (_memory, fd) = Memory::make(c"test", 8192, Writers::All).expect("made");
         assert!(matches!(Memory::attach(fd.as_fd(), 4096, true), Err(NodeError::Format)));
         let file = tempfile::tempfile_in("/dev/shm").expect("a file");
