@@ -198,10 +198,10 @@ fn start_remedy(error: &bivouac_daemon::DaemonError, log: &Path) -> String {
     let log = format!("log: {}", log.display());
     match error {
         bivouac_daemon::DaemonError::Transport(TransportError::Listen { errno, .. }) => match *errno {
-            Errno(98) => format!(
+            Errno::ADDRINUSE => format!(
                 "something else uses it: give another --port, or none to take any that is free\n{log}"
             ),
-            Errno(99) => format!("the host does not have this address\n{log}"),
+            Errno::ADDRNOTAVAIL => format!("the host does not have this address\n{log}"),
             _ => log,
         },
         _ => log,
