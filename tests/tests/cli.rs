@@ -302,7 +302,7 @@ fn the_same_name_from_another_home_is_refused_and_left_alone() {
     assert_eq!(site.sh(&name, "echo alive").ok(), "alive\n");
 }
 
-// --- signals ------------------------------------------------------------------------------------------------
+// --- signals ----------------------------------------------------------------------------------------------
 
 /// Starts `run` with a command that says "ready" first.
 fn start_run(site: &Site, name: &str, script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
