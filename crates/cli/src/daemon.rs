@@ -5,8 +5,8 @@
 //! [found its storage](place), [left its traces](traces) for `down`, and started to serve; from then on it has no ties to
 //! whoever launched it: no terminal, no descriptors, no working directory, no environment of a surrounding deployment.
 //!
-//! Whoever ends, cleans: a daemon that is told to stop removes what it made; what a killed one left is removed by
-//! [`cleanup`], on the same host, from the traces.
+//! A daemon that is told to stop removes what it made. What a killed daemon has left is removed by [`cleanup`], on the same
+//! host, according to the traces.
 
 pub mod cleanup;
 pub mod place;

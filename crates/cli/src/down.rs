@@ -48,7 +48,7 @@ pub fn down(home: &Home, name: &str, keep: bool, force: bool) -> Result<(), Erro
     }
 }
 
-/// Ends everything that the record names. The lock shows that nobody else is at it.
+/// Ends everything that the record names. The caller holds the lock, so no other command does the same.
 pub fn take_down(directory: &Directory, record: &Record, keep: bool, _lock: &Lock) -> Result<(), Error> {
     // A signal that interrupted `up` must not prevent the hosts from being cleaned.
     signals::heeded();

@@ -71,7 +71,7 @@ pub fn resolve(args: &ServerArgs) -> Result<Vec<Host>, Error> {
     Ok(found)
 }
 
-/// A file of host names, or what a shell's `<(command)` writes. A FIFO that nobody writes to is empty, and not waited for.
+/// A file of host names, or what a shell's `<(command)` writes. A FIFO without a writer counts as empty; opening it does not wait.
 fn read_list(path: &Path) -> std::io::Result<String> {
     let mut options = std::fs::File::options();
     let mut file = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;

@@ -95,7 +95,7 @@ fn existing_above(path: &Path) -> &Path {
     path.ancestors().skip(1).find(|above| is_directory(above)).unwrap_or(Path::new("/"))
 }
 
-/// What somebody wrote into a tmpfs of ours would be lost: better that he cannot.
+/// Makes a tmpfs read-only: what programs wrote into it would be lost.
 fn protect(place: &Path) -> Result<(), Error> {
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
     rustix::mount::mount_remount(place, flags, c"").map_err(system("cannot protect the mount point"))

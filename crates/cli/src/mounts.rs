@@ -60,7 +60,7 @@ pub fn take_away_of(deployment: &str, owner: u32) {
     }
 }
 
-/// What cannot be taken away is in nobody's way but its own: it is said, and stays.
+/// If a dead mount cannot be unmounted, this is only printed: it does no harm elsewhere.
 fn take_away(listed: &Listed) {
     if let Err(error) = bivouac_fuse::take_away(&listed.path)
         && all().contains(listed)
@@ -90,7 +90,7 @@ impl Listed {
         })
     }
 
-    /// Whether nobody serves it any more.
+    /// Whether its server is gone.
     pub fn is_dead(&self) -> bool {
         let (tell, told) = mpsc::channel();
         let path = self.path.clone();

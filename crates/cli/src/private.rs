@@ -44,7 +44,7 @@ pub fn enter(name: &str, mount: &str) -> Result<(), Error> {
     let mut server = Command::new(own);
     server.args(["serve", name]).stdin(Stdio::from(theirs)).stdout(Stdio::null());
     own_session(&mut server);
-    // It ends at once, and leaves behind a process that is nobody's child: a command that waits for all its children does not wait
+    // It ends at once, and leaves a process that is no child of the command: a command that waits for all its children does not wait
     // for that one.
     server.status().map_err(|cause| Error::System { what: "cannot start the server".into(), cause })?;
     // Its command line, and with it our end of the socket, is all that it keeps of us.
@@ -89,7 +89,7 @@ pub fn serve(home: &Home, name: &str) -> Result<(), Error> {
     let socket = rustix::stdio::stdin();
     let descriptors = receive(socket);
     if descriptors.is_empty() {
-        // Whoever wanted the mount could not make it, and has said so.
+        // The process that wanted the mount could not make it, and has reported that.
         return Ok(());
     }
     watch(name, || std::process::exit(0))?;

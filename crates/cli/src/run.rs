@@ -30,14 +30,14 @@ const LIFELINE_LIMIT: Duration = Duration::from_secs(10);
 enum Phase {
     /// `up` looks at the interruption itself, and cleans up.
     Up,
-    /// Copying cannot be stopped: whoever interrupts it ends the process, and the lifeline does the rest.
+    /// Copying in cannot be stopped: an interruption ends this process, and the end of the lifeline makes the daemons clean up.
     Copying(Ending),
     /// The command runs.
     Command(i32),
-    /// Results are copied out. Who interrupts that loses them, so he is asked to do it twice.
+    /// Results are copied out. An interruption would lose them, so it takes two.
     Flushing {
         ending: Ending,
-        /// He has done it once.
+        /// There was one interruption already.
         warned: bool,
     },
     /// Nothing can be stopped any more.
@@ -151,7 +151,7 @@ fn wait(child: i32) -> Result<u8, Error> {
             // An explicit SIGSTOP concerns the command alone.
             if matches!(libc::WSTOPSIG(status), libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
                 send(std::process::id() as i32, libc::SIGSTOP);
-                // Here we are again: whoever continued us means the command.
+                // This process was continued, so continue the command.
                 send(child, libc::SIGCONT);
             }
         } else if libc::WIFEXITED(status) {

@@ -412,7 +412,7 @@ fn ask(server: &Server, record: &Record, key: &Key) -> Option<Counters> {
     }
 }
 
-/// What was written down, when nobody can be asked.
+/// What the record says, if no daemon answers.
 fn recorded_servers(record: &Record) -> Vec<ServerStatus> {
     let mut servers: Vec<ServerStatus> = record
         .daemons

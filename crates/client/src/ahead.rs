@@ -47,7 +47,7 @@ struct State {
     many: usize,
 }
 
-/// The entries of a listed directory that nobody has asked about, in the listing's order.
+/// The entries of a listed directory that the program has not asked about, in the listing's order.
 #[derive(Default)]
 struct Row {
     entries: Vec<Expected>,
@@ -163,7 +163,7 @@ impl State {
 
 impl Client {
     /// Entries of a directory were listed: they may be asked about. `begins`: they are its first. (Of a listing without
-    /// attributes only subdirectories: nobody has asked about files.)
+    /// attributes only subdirectories: the program has not asked about files.)
     pub(crate) fn expect(&self, dir: Ino, begins: bool, entries: (&[DirEntry], bool)) {
         if let Ok(mut state) = self.listing.ahead.0.try_lock() {
             state.add(dir, begins, entries);

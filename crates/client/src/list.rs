@@ -66,7 +66,7 @@ pub struct Entries {
     pub end: bool,
 }
 
-/// Most entries asked for at the beginning of a listing, while nobody is known to want attributes.
+/// Most entries asked for at the beginning of a listing, while it is not known whether the program wants attributes.
 const FIRST: u32 = 256;
 
 /// Entries that each server is asked for at least.

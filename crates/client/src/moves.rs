@@ -3,8 +3,8 @@
 //! Paths are cached ([`crate::paths`]), and every server numbers the moves that it notes (its *namespace version*). A request
 //! along a cached path carries the version up to which this process has heard of its server's moves. A
 //! server that has noted later ones refuses, and says which directories moved; what is known of the way to those is forgotten,
-//! and the path is walked again. Servers of this node show their latest moves in their version pages, so that nobody has to be
-//! refused to hear of them.
+//! and the path is walked again. Servers of this node show their latest moves in their version pages, so that a process
+//! hears of them without being refused.
 //!
 //! Each time something was forgotten a new *era* begins. A walk notes its era when it begins: what it took from the cache counts
 //! only as long as the era lasts.

@@ -42,7 +42,7 @@ pub enum DataError {
         path: PathBuf,
         /// Its owner.
         owner: u32,
-        /// Who asks.
+        /// The user who asks.
         user: u32,
     },
     /// No permission.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 /// Numbers writes; 0 is none.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// Who writes a sub-file through this server.
+/// The writes to a sub-file through this server.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
     /// Writes under way.

@@ -95,7 +95,7 @@ impl Channel {
         header[4..8].copy_from_slice(&error.to_ne_bytes());
         header[8..].copy_from_slice(&unique.to_ne_bytes());
         match rustix::io::writev(&*self.0, &[IoSlice::new(&header), IoSlice::new(body)]) {
-            // ENOENT: nobody waits for it any more.
+            // ENOENT: the request was interrupted, and its caller does not wait any more.
             Ok(_) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => {}
             Err(error) => tracing::error!(%error, unique, "the kernel does not take an answer"),
         }

@@ -1,4 +1,4 @@
-//! Who may do what: the permission bits of POSIX, with user 0 above them.
+//! Permission checks: the mode bits of POSIX, and user 0, who is not subject to them.
 
 use bivouac_proto::Errno;
 use bivouac_proto::auth::Credentials;

@@ -94,7 +94,7 @@ impl Shard {
             Step::RemoveDirectory { ino } => {
                 let inode = self.inodes.get(*ino).filter(|i| i.nlink > 0).ok_or(Refusal::Busy)?;
                 let directory = inode.as_directory().ok_or(Errno::NOTDIR)?;
-                // Who knows that it is split says so with a step for its parts here.
+                // A coordinator that knows of the split adds a step for the parts here.
                 let knows = all.contains(&Step::RemoveParts { dir: *ino, shard: id });
                 match directory.state {
                     _ if *ino == Ino::ROOT => return Err(Errno::BUSY.into()),

@@ -7,7 +7,7 @@
 //!
 //! The attributes are `user.bivouac.layout`, the text form of the whole, and one for each field, as
 //! `user.bivouac.width`. Of a directory they show what is set; of a file, what its layout comes to. Only a
-//! directory's are listed: whoever copies a file with its attributes does not mean to copy where it lies.
+//! directory's are listed: a tool that copies a file with its attributes should not copy on which servers the file is.
 
 use crate::announce::concerns_others;
 use crate::draft::Draft;

@@ -203,13 +203,13 @@ impl Revision {
             let _ = std::fs::remove_file(&temporary);
             return Err(error);
         }
-        // From here on it is the log, whatever fails: who reads the directory finds it.
+        // From here on it is the log, even if something fails below: a restart would find it by its name.
         match path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all()) {
             Ok(()) => {
                 made.name_synced = true;
                 mark.replaced();
             }
-            // Whoever syncs the log tries again, and hears of it.
+            // The next sync of the log tries again, and returns the error.
             Err(error) => tracing::warn!(%error, path = %path.display(), "a log's name is not synced"),
         }
         Ok(made)

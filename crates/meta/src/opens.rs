@@ -1,4 +1,4 @@
-//! Who has what open, and the sizes of files that are written.
+//! Open file descriptions, and the sizes of files that are being written.
 //!
 //! While somebody has a file in blocks open for writing, its record is *unsettled*: the data servers know its size better.
 //! Closing descriptions report how far they wrote; the last one settles the record. Where a report is missing or of another size

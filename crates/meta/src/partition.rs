@@ -2,8 +2,8 @@
 //!
 //! Shard `s` belongs to partition `s % PARTITIONS`. A partition is one mutex over its shards, and one log. Work runs under
 //! the lock ([`Partitions::with`]), never blocks on anything but the log while it holds it, and starts over when it had to wait
-//! for somebody. No two partitions are ever locked at once. When a change leaves blocks of removed files behind, the keeper hears of it as
-//! soon as the lock is free: whoever makes the change need not think of it.
+//! for somebody. No two partitions are ever locked at once. If a change leaves blocks of removed files behind, the partition
+//! tells the keeper as soon as the lock is free: operations need not do that.
 
 use crate::draft::Draft;
 use crate::error::{LogError, Op, OpenError, Stop};
@@ -319,7 +319,7 @@ impl Partitions {
         Ok(())
     }
 
-    /// Forgets the answers to requests that nobody repeats any more.
+    /// Drops the answers to requests that are too old to be repeated.
     pub(crate) fn forget_answers(&self, now: Time) {
         for number in 0..PARTITIONS {
             self.lock(number).shards.values_mut().for_each(|shard| shard.forget_answers(now - ANSWER_AGE));

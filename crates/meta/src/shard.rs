@@ -264,7 +264,7 @@ impl Shard {
         self.in_use(ino) || self.grace.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Who has an inode open.
+    /// The descriptions that have an inode open.
     pub(crate) fn holders(&self, ino: Ino) -> Vec<OpenId> {
         self.live.get(&ino).map(|l| l.opens.iter().map(|o| o.id).collect()).unwrap_or_default()
     }

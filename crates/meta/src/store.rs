@@ -105,7 +105,7 @@ pub struct Options {
     pub background: bool,
     /// Compact a log at this length, bytes, rather than at the default (for tests).
     pub compact_at: Option<u64>,
-    /// Who is to hear of changes.
+    /// Is told of changes.
     pub observer: Option<Arc<dyn Observer>>,
 }
 

@@ -1,7 +1,7 @@
 //! What a server has to be told when an open description is gone.
 //!
-//! Whoever finds out that nobody holds a description any more (the process that closed it, or the agent when a process
-//! died) retires its slot, tells the inode's server with this request, and frees the slot.
+//! When no process holds a description any more, the process that closed it, or the agent if a process
+//! died, retires its slot, sends this request to the inode's server, and frees the slot.
 
 use crate::slot::Slot;
 use crate::table::{OpenTable, SlotId};

@@ -5,8 +5,8 @@ use crate::owner::OWNER_BITS;
 use crate::release::monotonic;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A slot of the table. Its fields are what the client core keeps about an open file; who may change which, and
-/// when, is the client core's business. All of them start at 0 when the slot is allocated.
+/// A slot of the table. Its fields are what the client core keeps about an open file; the client core decides when
+/// they change. All of them start at 0 when the slot is allocated.
 #[repr(C, align(128))]
 pub struct Slot {
     pub(crate) word: AtomicU64,

@@ -58,7 +58,7 @@ pub struct Stats {
     pub connections: u64,
     /// Open file descriptions registered.
     pub opens: u64,
-    /// Sub-files that are gone although nobody removed them.
+    /// Sub-files that are gone although Bivouac has not removed them.
     pub damaged: u64,
     /// Bytes read by processes of the server's node directly, without it.
     pub direct_read: u64,

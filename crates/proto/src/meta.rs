@@ -398,7 +398,7 @@ pub enum MetaRequest<'a> {
     TestLock {
         /// The inode.
         ino: Ino,
-        /// Who asks.
+        /// The owner that asks.
         owner: LockOwner,
         /// What it would set.
         range: LockRange,
@@ -418,9 +418,9 @@ pub enum MetaRequest<'a> {
     CancelLock {
         /// The inode.
         ino: Ino,
-        /// Who waits.
+        /// The owner that waits.
         owner: LockOwner,
-        /// For what.
+        /// The lock that it waits for.
         range: LockRange,
     },
     /// Attributes of several inodes, and of those that are directories the beginning of their listings, in one round trip

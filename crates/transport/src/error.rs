@@ -29,7 +29,7 @@ pub enum TransportError {
         /// The peer's version.
         theirs: u16,
     },
-    /// The peer did not prove that it knows the key, or did not believe us.
+    /// The peer did not prove that it knows the key, or did not accept our proof.
     #[error("authentication failed: wrong key, another deployment, or a role that the daemon does not serve")]
     Authentication,
     /// The peer sent what it must not send.

@@ -2,7 +2,7 @@
 //!
 //! The client half ([`Connection`], [`exchange`]) lives inside other people's processes. It has no threads, makes
 //! raw system calls only (never through a symbol of libc, which the preload library may have replaced), prints nothing,
-//! raises no SIGPIPE, and leaves a connection unusable rather than with half a message in it.
+//! raises no SIGPIPE. A call that ends early leaves a connection unusable rather than with half a message in it.
 //!
 //! The server half ([`Server`], [`Service`], [`Responder`]) gives a thread to each connection that is busy, and parks
 //! those that are idle in one epoll, where they cost neither a thread nor a buffer.

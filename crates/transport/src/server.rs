@@ -3,7 +3,7 @@
 //! A connection that is busy has a thread (a *worker*) that blocks in `recv`: the lowest latency there is. One that has been
 //! idle for [`ServerOptions::linger`], or sends single requests further apart than that, is parked in the one epoll, where it
 //! costs neither a thread nor a buffer. Idle workers wait in that same epoll, so that a request on a parked connection wakes the
-//! thread that serves it, with no hop between. Whoever leaves the epoll last starts another worker first: a handler may block
+//! thread that serves it, with no hop between. The last worker that leaves the epoll first starts another one: a handler may block
 //! (for a lock, for another server)
 //! and there is still somebody to serve the request that ends the wait.
 //!
@@ -15,7 +15,7 @@
 //! - [`accept`]: the acceptor thread; [`guests`]: how many connections may be there that do not authenticate, and for how long.
 //! - [`greeting`]: the server's side of the authentication.
 //! - [`pool`]: parked connections and the workers.
-//! - [`crowd`]: whether waiting awake takes a core from others.
+//! - [`crowd`]: whether busy-waiting takes a core from others.
 //! - [`inbox`]: receiving requests; [`responder`]: sending answers.
 
 mod accept;
@@ -87,7 +87,7 @@ pub enum Parting {
     Lost,
 }
 
-/// Who is at the other end.
+/// The process at the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PeerInfo {
     /// A process of the same node.

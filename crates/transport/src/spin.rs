@@ -1,6 +1,6 @@
-//! Busy-waiting for a moment before sleeping ("waiting awake" in this code).
+//! Busy-waiting for a moment before sleeping.
 //!
-//! A peer that answers within some microseconds is worth waiting for awake: waking a sleeper on an idle core takes ten times as
+//! If a peer answers within some microseconds, it is better to busy-wait: waking a sleeper on an idle core takes ten times as
 //! long as the answer itself (58 to 70 µs against 4 on virtual machines, whose idle cores the host uses for others). But
 //! while a thread busy-waits, no other thread can use its core. So a waiter
 //! - yields its core between two looks, and goes to sleep if another thread ran there: then the core is not idle;
@@ -61,7 +61,7 @@ impl Spin {
     }
 }
 
-/// One wait.
+/// One busy wait.
 pub struct Vigil {
     until: Duration,
     seen: Duration,

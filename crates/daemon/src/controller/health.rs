@@ -1,4 +1,4 @@
-//! Who is alive: one watcher thread for each daemon.
+//! Watching whether daemons are alive: one watcher thread for each.
 //!
 //! A watcher keeps one control connection, on which it pings twice a second and hands over newer maps. Threads of
 //! their own keep a daemon that hangs from delaying the others' pings; they sleep all the time, so that a hundred of them

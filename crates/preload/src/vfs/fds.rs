@@ -7,8 +7,8 @@
 //!
 //! # Other threads
 //! The kernel's table and ours cannot change in one step. So a number that is about to be closed or replaced is
-//! *changing* until that is done ([`begin`], [`end`]): whoever comes meanwhile asks the kernel each time and
-//! writes nothing down. Each change also counts up the word's *turn*, so that what was found out under an earlier turn
+//! *changing* until that is done ([`begin`], [`end`]): calls that come meanwhile ask the kernel each time and
+//! store nothing. Each change also counts up the word's *turn*, so that what was found out under an earlier turn
 //! is not written down under a later one, when the number is something else. Two changes of one number at once leave it
 //! not known.
 //!

@@ -333,7 +333,7 @@ impl Model {
         Model { fd, file, seen: fds::sight(fd) }
     }
 
-    /// What the duplicate stands for: nobody knows beside a mount, or if the descriptor itself has become another one meanwhile.
+    /// What the duplicate stands for. Unknown beside a mount, or if the descriptor itself has become another one meanwhile.
     fn standing(self) -> Standing {
         match self.file {
             _ if state::beside() || fds::sight(self.fd) != self.seen => Standing::Unknown,
