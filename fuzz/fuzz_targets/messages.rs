@@ -1,5 +1,5 @@
-//! Whatever a peer sends as a message, decoding it neither panics nor runs out of memory, and what was understood
-//! survives another trip.
+//! Whatever a peer sends as a message, decoding it neither panics nor runs out of memory, and what was
+//! understood survives another trip.
 #![no_main]
 
 use bivouac_proto::auth::{Challenge, Hello, Proof, Welcome};

@@ -357,8 +357,8 @@ fn an_interrupt_at_the_terminal_reaches_the_command_once() {
         "trap 'echo int >> {0}' INT; echo ready >> {0}; for i in 1 2 3 4 5 6; do sleep 0.2; done; exit 6",
         log.display()
     );
-    // `script` gives it a terminal of its own, to which the test types. The shell between them makes way: the interrupt
-    // would end it, and `script` reports the shell's status.
+    // `script` gives it a terminal of its own, to which the test types. The shell between them makes way: the
+    // interrupt would end it, and `script` reports the shell's status.
     let run = format!("exec {} run --name {name} -- bash -c {}", bivouac().display(), quote(&inner));
     let mut script = Command::new("script");
     script.args(["-qec", &run, "/dev/null"]).env("BIVOUAC_HOME", site.home());
@@ -392,7 +392,8 @@ fn job_control_stops_and_continues_the_command() {
         stat.rsplit(')').next().unwrap_or("").trim().chars().next()
     };
     Site::kill(pid, Signal::TSTP);
-    // The test's process group may be an orphan, which the kernel does not let stop: then nothing stops, and all goes on.
+    // The test's process group may be an orphan, which the kernel does not let stop: then nothing stops, and
+    // all goes on.
     let until = Instant::now() + Duration::from_millis(500);
     while state() != Some('T') && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(10));

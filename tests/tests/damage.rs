@@ -1,4 +1,5 @@
-//! Storage that lost something: what is missing is an error that says so, and never a file that looks empty or never was.
+//! Storage that lost something: what is missing is an error that says so, and never a file that looks empty
+//! or never was.
 
 use bivouac_tests::{Site, eventually, run_dir};
 use rustix::process::Signal;

@@ -1,5 +1,6 @@
-//! The cross-check: written through one face, read, renamed, truncated, appended to, locked and removed through another one,
-//! for every pair of the preload library, a kernel mount, both together, and the client core.
+//! The cross-check: written through one face, read, renamed, truncated, appended to, locked and removed
+//! through another one, for every pair of the preload library, a kernel mount, both together, and the client
+//! core.
 
 use bivouac_node::Environment;
 use bivouac_tests::model::{Answer, Call, Domain, Face, Hold, Library, Order, Target, pattern};

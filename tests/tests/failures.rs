@@ -176,7 +176,8 @@ fn an_append_that_its_killed_server_left_without_an_answer_is_there_at_most_twic
     let site = Site::new("append-killed");
     let name = site.up(2);
     site.sh(&name, "mkdir /bivouac/d; for i in 1 2 3 4; do touch /bivouac/d/$i; done").ok();
-    // Each process appends numbered lines to a file of its own and says what was acknowledged. Large lines, in blocks.
+    // Each process appends numbered lines to a file of its own and says what was acknowledged. Large lines,
+    // in blocks.
     let script = "import os, sys
 f = os.open('/bivouac/d/' + sys.argv[1], os.O_WRONLY | os.O_APPEND)
 for i in range(1000000):

@@ -1,7 +1,8 @@
-//! The kernel mount: suites of others, sharing between mounts and the preload library, and how mounts come and go.
+//! The kernel mount: suites of others, sharing between mounts and the preload library, and how mounts come
+//! and go.
 //!
-//! Each test is skipped, and says so, where this process cannot mount. Programs and transcripts run through a mount in their own
-//! tests.
+//! Each test is skipped, and says so, where this process cannot mount. Programs and transcripts run through a
+//! mount in their own tests.
 
 use bivouac_tests::{Finished, Site, bivouac, can_mount, eventually, finish, tool};
 use std::path::{Path, PathBuf};
@@ -126,7 +127,8 @@ fn locks_exclude_wait_and_are_cut_short() {
 fn two_mounts_and_the_library_see_each_other_at_once() {
     let Some(mounted) = Mounted::new("fuse-shared", &["--block-size", "16K"]) else { return };
     mounted.mount(&mounted.site.path("other"));
-    // Everything through one mount is looked at through the other and through the library, while files stay open.
+    // Everything through one mount is looked at through the other and through the library, while files stay
+    // open.
     let script = r#"
 import mmap, os, subprocess, sys
 a, b, tool, name = sys.argv[1:5]

@@ -28,7 +28,8 @@ fn network_namespaces_are_nodes() {
         on_node(node, &site, &name, &script).ok();
     }
     assert_eq!(site.sh(&name, "cat /bivouac/bvt*").ok(), format!("{}\n{}\n", net.names[0], net.names[1]));
-    // What a node makes in a directory for that begins on its own server, and by default nowhere in particular.
+    // What a node makes in a directory for that begins on its own server, and by default nowhere in
+    // particular.
     site.sh(&name, "mkdir /bivouac/own").ok();
     site.bivouac(["layout", "-d", &name, "--first", "local", "--width", "1", "/own"]).ok();
     for node in &net.names {

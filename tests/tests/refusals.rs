@@ -1,5 +1,5 @@
-//! What the command line refuses, and how it says so: storage, mount paths, hosts, ports, keys, sources that vanish, and peers
-//! that send garbage.
+//! What the command line refuses, and how it says so: storage, mount paths, hosts, ports, keys, sources that
+//! vanish, and peers that send garbage.
 
 use bivouac_tests::{Site, bivouac, eventually, finish, run_dir};
 use std::io::{Read, Write};
@@ -276,8 +276,9 @@ fn a_source_that_vanishes_while_it_is_copied_is_reported_and_the_rest_is_copied(
     site.bivouac(["flush", &name, "/nosuch", &gone]).fails(68, &["nosuch"]);
 }
 
-/// A program named `ssh` that runs the command here if the host is `localhost`, hangs if it is to start a daemon on a
-/// host named `hangs`, and knows no host named `mistyped`. It notes down how it was called. Answers the `PATH` that finds it.
+/// A program named `ssh` that runs the command here if the host is `localhost`, hangs if it is to start a
+/// daemon on a host named `hangs`, and knows no host named `mistyped`. It notes down how it was called.
+/// Answers the `PATH` that finds it.
 fn fake_ssh(site: &Site) -> String {
     let bin = site.path("bin");
     std::fs::create_dir(&bin).expect("makes it");

@@ -1,5 +1,5 @@
-//! What the semantics page says is relaxed, or is Bivouac's own choice, each in every way of access: the tests bear the names of
-//! its lines. What is as on a local file system is compared with one elsewhere.
+//! What the semantics page says is relaxed, or is Bivouac's own choice, each in every way of access: the
+//! tests bear the names of its lines. What is as on a local file system is compared with one elsewhere.
 
 use bivouac_layout::Ino;
 use bivouac_layout::namespace::directory_shard;

@@ -79,7 +79,8 @@ fn a_server_that_hangs_is_down_and_comes_back_with_its_files() {
     let name = with_files(&site);
     let victim = dispensable(&site, &name);
     let pid = site.server_pid(&name, victim as u64);
-    // A program that knows the way into every directory, and goes there by the old names once the server is back.
+    // A program that knows the way into every directory, and goes there by the old names once the server is
+    // back.
     let knows = r#"
 import fcntl, os, time
 paths = [f'{k}/m{i}/in' for k in range(8) for i in range(8)]

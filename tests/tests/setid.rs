@@ -1,5 +1,6 @@
-//! Set-user-ID and set-group-ID bits go exactly when Linux takes them off: every operation on every kind of inode is compared with
-//! a local tmpfs, by the superuser and by an ordinary user, with the preload library and in a mount.
+//! Set-user-ID and set-group-ID bits go exactly when Linux takes them off: every operation on every kind of
+//! inode is compared with a local tmpfs, by the superuser and by an ordinary user, with the preload library
+//! and in a mount.
 
 use bivouac_tests::{Site, bivouac};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -41,7 +42,8 @@ fn shell(script: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Fails with the lines that differ. tmpfs has no ZERO_RANGE; here, it does to a mode what the other allocations do.
+/// Fails with the lines that differ. tmpfs has no ZERO_RANGE; here, it does to a mode what the other
+/// allocations do.
 fn compare(who: &str, expected: &str, found: &str) {
     let lines = |text: &str| -> Vec<String> {
         let plain = text.lines().map(str::to_owned);

@@ -1,4 +1,5 @@
-//! Processes that die in the middle of a request: what they had begun is ended, and what of it comes late is not carried out.
+//! Processes that die in the middle of a request: what they had begun is ended, and what of it comes late is
+//! not carried out.
 
 use bivouac_tests::{Site, eventually};
 use std::time::Duration;
@@ -41,7 +42,8 @@ fn a_lock_is_not_granted_to_a_process_that_died_while_its_request_was_in_the_ser
     let site = Site::new("straggling-locks");
     let name = site.up(2);
     let server = site.server_pid(&name, 1);
-    // Of the files about half have their inodes at this server; the other one, with the agent, sees the deaths.
+    // Of the files about half have their inodes at this server; the other one, with the agent, sees the
+    // deaths.
     let script = format!(
         r#"python3 -B - <<'END'
 import fcntl, os, signal, struct, subprocess, time

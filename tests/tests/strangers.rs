@@ -1,4 +1,5 @@
-//! Others on the same machine, and what they may have put where we look: neither keeps a deployment from working.
+//! Others on the same machine, and what they may have put where we look: neither keeps a deployment from
+//! working.
 
 use bivouac_tests::{Finished, Site, bivouac, eventually, finish, run_dir};
 use rustix::process::Signal;

@@ -4,8 +4,8 @@ use bivouac_tests::{Site, finish};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Does many operations on 16 directories after it has killed a process; prints what the slowest took, seconds, and what failed
-/// otherwise than with EIO.
+/// Does many operations on 16 directories after it has killed a process; prints what the slowest took,
+/// seconds, and what failed otherwise than with EIO.
 const OPERATIONS: &str = r#"
 import errno, os, signal, sys, time
 worst, wrong = (0, ''), []

@@ -1,7 +1,7 @@
 //! Starts the workers, makes them begin each phase at the same time, and collects their results.
 //!
-//! A phase begins when every worker has said that it is ready, and its time is that of the first to begin and the last to
-//! end. Between machines, whose clocks cannot be compared, it is the time that passed here.
+//! A phase begins when every worker has said that it is ready, and its time is that of the first to begin and
+//! the last to end. Between machines, whose clocks cannot be compared, it is the time that passed here.
 
 use crate::cpu;
 use crate::error::BenchError;
@@ -20,7 +20,8 @@ pub struct Start {
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Commands to put before the worker's own, in the shell's syntax, used in turns: `ssh node1 bivouac exec job --`.
+    /// Commands to put before the worker's own, in the shell's syntax, used in turns: `ssh node1 bivouac exec
+    /// job --`.
     pub via: Vec<String>,
     /// Processes whose processor time is shown, too: those of the servers.
     pub servers: Vec<u32>,

@@ -1,5 +1,6 @@
-//! Round trips of empty requests, over the same transport that file system requests use: the least that a request can cost
-//! on this machine. Each client is a thread with a connection of its own; the servers are processes, as real ones are.
+//! Round trips of empty requests, over the same transport that file system requests use: the least that a
+//! request can cost on this machine. Each client is a thread with a connection of its own; the servers are
+//! processes, as real ones are.
 
 use crate::cpu;
 use crate::error::BenchError;

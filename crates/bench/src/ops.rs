@@ -1,7 +1,8 @@
-//! Each operation, as a program would do it: paths and descriptors through the standard library, which calls libc.
+//! Each operation, as a program would do it: paths and descriptors through the standard library, which calls
+//! libc.
 //!
-//! The content of each file says which process wrote which file, so that a file that is another's, empty or truncated is noticed.
-//! Nothing is allocated in a timed loop but what the standard library needs itself.
+//! The content of each file says which process wrote which file, so that a file that is another's, empty or
+//! truncated is noticed. Nothing is allocated in a timed loop but what the standard library needs itself.
 
 use crate::plan::{Op, Plan};
 use std::fmt::Write as _;
@@ -44,7 +45,8 @@ pub struct Load {
     letter: char,
     /// Whether all files must be there: a listing is checked against it.
     has_files: bool,
-    /// What this worker made itself and has not removed: files, directories, the file of `pwrite`, the plan's directory.
+    /// What this worker made itself and has not removed: files, directories, the file of `pwrite`, the plan's
+    /// directory.
     made: Vec<bool>,
     made_dirs: Vec<bool>,
     made_data: bool,

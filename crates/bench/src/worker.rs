@@ -1,8 +1,8 @@
 //! One process of the load: carries out the coordinator's orders, and reports the results.
 //!
-//! Orders come on standard input and answers go to standard output, each a line of JSON. When the input ends, the
-//! coordinator is gone: the worker removes what it made and ends too. SIGINT, SIGTERM and SIGHUP only end the phase under way,
-//! so that the coordinator can still have everything removed.
+//! Orders come on standard input and answers go to standard output, each a line of JSON. When the input ends,
+//! the coordinator is gone: the worker removes what it made and ends too. SIGINT, SIGTERM and SIGHUP only end
+//! the phase under way, so that the coordinator can still have everything removed.
 
 use crate::cpu;
 use crate::error::BenchError;
@@ -30,7 +30,8 @@ pub enum Order {
 /// What a worker says.
 #[derive(Serialize, Deserialize, Debug)]
 pub enum Answer {
-    /// To `Begin`, `Prepare`, `End`: done. Which boot of which machine this is: clocks can be compared within one.
+    /// To `Begin`, `Prepare`, `End`: done. Which boot of which machine this is: clocks can be compared within
+    /// one.
     Ready {
         /// The kernel's name for it; empty if it has none.
         boot: String,
@@ -71,8 +72,8 @@ extern "C" fn interrupt(_: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// Makes the signals that ask for an end (SIGINT and the like) end the phase. The coordinator may have blocked them, which its children
-/// inherit.
+/// Makes the signals that ask for an end (SIGINT and the like) end the phase. The coordinator may have
+/// blocked them, which its children inherit.
 fn take_signals() {
     // SAFETY: an all-zero set is a valid value of a plain C structure; it is initialised before it is used.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };

@@ -1,7 +1,8 @@
 //! How a command sees the deployment if the user does not say it.
 //!
-//! The default is the preload library, which is the fastest and needs nothing. (Why not a mount: `docs/fuse.md`.) A program into which
-//! no library can be loaded gets a mount instead, if one can be made on this machine.
+//! The default is the preload library, which is the fastest and needs nothing. (Why not a mount:
+//! `docs/fuse.md`.) A program into which no library can be loaded gets a mount instead, if one can be made on
+//! this machine.
 
 use crate::args::{Access, AccessArgs};
 use crate::error::Error;
@@ -14,7 +15,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Chooses the way of access for a command, and prints it if that is asked for. `mounted`: there is a mount that the command can use.
+/// Chooses the way of access for a command, and prints it if that is asked for. `mounted`: there is a mount
+/// that the command can use.
 pub fn chosen(args: AccessArgs, words: &[OsString], mounted: impl FnOnce() -> bool) -> Result<Access, Error> {
     if args.catch_syscalls && matches!(args.access, Access::Fuse | Access::Both) {
         return Err(Error::refused(

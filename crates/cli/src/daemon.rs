@@ -1,12 +1,13 @@
 //! `bivouac daemon`: this program as a daemon, and what happens on a host before and after its service.
 //!
-//! The program that a launcher starts reads its [`Order`], starts itself once more in a session of its own, and passes on
-//! the one line that this second process writes when it is ready (or why it is not). The second process has by then
-//! [found its storage](place), [left its traces](traces) for `down`, and started to serve; from then on it has no ties to
-//! whoever launched it: no terminal, no descriptors, no working directory, no environment of a surrounding deployment.
+//! The program that a launcher starts reads its [`Order`], starts itself once more in a session of its own,
+//! and passes on the one line that this second process writes when it is ready (or why it is not). The second
+//! process has by then [found its storage](place), [left its traces](traces) for `down`, and started to
+//! serve; from then on it has no ties to whoever launched it: no terminal, no descriptors, no working
+//! directory, no environment of a surrounding deployment.
 //!
-//! A daemon that is told to stop removes what it made. What a killed daemon has left is removed by [`cleanup`], on the same
-//! host, according to the traces.
+//! A daemon that is told to stop removes what it made. What a killed daemon has left is removed by
+//! [`cleanup`], on the same host, according to the traces.
 
 pub mod cleanup;
 pub mod place;
@@ -215,7 +216,8 @@ fn reached() -> Option<IpAddr> {
     connection.split(' ').nth(2)?.parse().ok()
 }
 
-/// Closes all other descriptors that it inherited from the launcher: a daemon must not hold locks or pipes of others.
+/// Closes all other descriptors that it inherited from the launcher: a daemon must not hold locks or pipes of
+/// others.
 fn close_inherited() {
     let open: Vec<i32> = std::fs::read_dir("/proc/self/fd")
         .into_iter()
@@ -224,8 +226,9 @@ fn close_inherited() {
         .filter(|fd| *fd > 2)
         .collect();
     for fd in open {
-        // SAFETY: this is the first thing that the process does: nothing in it has opened a descriptor yet but the
-        // listing above, which is closed again, so that every number is an inherited one, or closed (an error that is ignored).
+        // SAFETY: this is the first thing that the process does: nothing in it has opened a descriptor yet
+        // but the listing above, which is closed again, so that every number is an inherited one, or closed
+        // (an error that is ignored).
         unsafe { libc::close(fd) };
     }
 }

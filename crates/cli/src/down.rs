@@ -1,9 +1,10 @@
 //! Taking a deployment down: ask, wait, make sure, remove.
 //!
-//! Daemons that live are asked, through the controller or, when that is gone, one by one; they remove what they made.
-//! Then every host is [cleaned](crate::daemon::cleanup): daemons that have not ended by then are killed (by number and start time), and
-//! what is left is removed. A deployment whose daemons are all gone is taken down the same way. The deployment's directory
-//! goes last, so that `down` can be repeated when a host could not be reached.
+//! Daemons that live are asked, through the controller or, when that is gone, one by one; they remove what
+//! they made. Then every host is [cleaned](crate::daemon::cleanup): daemons that have not ended by then are
+//! killed (by number and start time), and what is left is removed. A deployment whose daemons are all gone is
+//! taken down the same way. The deployment's directory goes last, so that `down` can be repeated when a host
+//! could not be reached.
 
 use crate::daemon::cleanup;
 use crate::error::Error;
@@ -86,7 +87,8 @@ fn ask(record: &Record, key: &Key, keep: bool) -> bool {
     })
 }
 
-/// Cleans every host. Tries all; prints all failures but the last, which it returns. With `logs`, also removes the logs on remote hosts.
+/// Cleans every host. Tries all; prints all failures but the last, which it returns. With `logs`, also
+/// removes the logs on remote hosts.
 pub fn clean_hosts(record: &Record, keep: bool, grace: Duration, logs: bool) -> Result<(), Error> {
     let mut hosts: Vec<(&str, LauncherKind)> =
         record.daemons.iter().map(|d| (d.host.as_str(), d.launcher)).collect();
@@ -143,8 +145,9 @@ fn not_clean(host: &str, name: &str, error: Error) -> Error {
     Error::Unanswered { cause: format!("not everything could be removed on {host}: {error}"), remedy }
 }
 
-/// What a daemon does after it has ended although nobody took the deployment down: if the `run` that made it is gone, nobody
-/// else cleans up. `false`: the deployment was not started from this machine (or is removed already).
+/// What a daemon does after it has ended although nobody took the deployment down: if the `run` that made it
+/// is gone, nobody else cleans up. `false`: the deployment was not started from this machine (or is removed
+/// already).
 pub fn after_lifeline(config: &DaemonConfig) -> bool {
     let Some(name) = config.deployment_dir.file_name().and_then(|n| n.to_str()) else {
         return false;
@@ -154,7 +157,8 @@ pub fn after_lifeline(config: &DaemonConfig) -> bool {
     if !record.ephemeral || record.deployment != config.deployment {
         return false;
     }
-    // Home directories may be shared: only where `run` was are the record's local processes and paths those of this machine.
+    // Home directories may be shared: only where `run` was are the record's local processes and paths those
+    // of this machine.
     let own = record.daemons.iter().find(|daemon| daemon.node == config.node);
     if own.is_none_or(|daemon| daemon.launcher == LauncherKind::Ssh) {
         return false;
@@ -167,8 +171,8 @@ pub fn after_lifeline(config: &DaemonConfig) -> bool {
     true
 }
 
-/// What a deserted daemon does on a host that the deployment was not started from: the other daemons here are deserted, too, and it
-/// removes what daemons have left that were killed before.
+/// What a deserted daemon does on a host that the deployment was not started from: the other daemons here are
+/// deserted, too, and it removes what daemons have left that were killed before.
 pub fn after_desertion(config: &DaemonConfig) {
     // Logs in a shared home go with the deployment's directory.
     let shared = config.deployment_dir.join(RECORD).exists();

@@ -138,8 +138,8 @@ fn device(mount: &Path) -> Result<(u32, u32), Error> {
     Ok((rustix::fs::major(found.st_dev), rustix::fs::minor(found.st_dev)))
 }
 
-/// The command that `run` starts: the given one, or where that is to have a mount, this program, which makes the mount and becomes
-/// the given one.
+/// The command that `run` starts: the given one, or where that is to have a mount, this program, which makes
+/// the mount and becomes the given one.
 pub fn command(home: &Home, name: &str, given: AccessArgs, words: &[OsString]) -> Result<Command, Error> {
     let access = match access::chosen(given, words, || false)? {
         Access::Fuse => "fuse",

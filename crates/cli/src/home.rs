@@ -28,7 +28,8 @@ const KEY: &str = "key";
 const LOCK: &str = "lock";
 const LOGS: &str = "logs";
 
-/// Longest file that Bivouac reads of those that it wrote, bytes: the record of thousands of servers has some megabytes.
+/// Longest file that Bivouac reads of those that it wrote, bytes: the record of thousands of servers has some
+/// megabytes.
 const LONGEST: usize = 64 << 20;
 
 /// Version of the record's form.
@@ -239,7 +240,8 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<(), Error> {
     let write = || -> std::io::Result<()> {
         let mut options = OpenOptions::new();
         options.create(true).truncate(true).write(true).mode(0o600);
-        // Overwrites what a killed command has left. If it is not an ordinary file, does not wait for it, nor follow a link.
+        // Overwrites what a killed command has left. If it is not an ordinary file, does not wait for it, nor
+        // follow a link.
         let mut file = options.custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(&fresh)?;
         file.write_all(content)?;
         file.sync_all()?;

@@ -1,7 +1,7 @@
 //! Which machines, and how others reach them.
 //!
-//! Names are compared whole, never by prefix or substring: `node1` must not take `node10` for itself. Whether a name
-//! means this machine is asked of the machine: its own names, or an address that can be bound here.
+//! Names are compared whole, never by prefix or substring: `node1` must not take `node10` for itself. Whether
+//! a name means this machine is asked of the machine: its own names, or an address that can be bound here.
 
 use crate::args::{LauncherChoice, ServerArgs};
 use crate::error::Error;
@@ -71,7 +71,8 @@ pub fn resolve(args: &ServerArgs) -> Result<Vec<Host>, Error> {
     Ok(found)
 }
 
-/// A file of host names, or what a shell's `<(command)` writes. A FIFO without a writer counts as empty; opening it does not wait.
+/// A file of host names, or what a shell's `<(command)` writes. A FIFO without a writer counts as empty;
+/// opening it does not wait.
 fn read_list(path: &Path) -> std::io::Result<String> {
     let mut options = std::fs::File::options();
     let mut file = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;

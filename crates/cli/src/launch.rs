@@ -1,8 +1,8 @@
 //! Starting daemons on hosts.
 //!
-//! A [`Launcher`] knows one thing: the command that runs this very program on a host. What the program is to do
-//! travels over its standard input as one line of JSON, with the key in it, so that no secret stands on a command line;
-//! one line of JSON comes back. The same way leads to a host for cleaning up.
+//! A [`Launcher`] knows one thing: the command that runs this very program on a host. What the program is to
+//! do travels over its standard input as one line of JSON, with the key in it, so that no secret stands on a
+//! command line; one line of JSON comes back. The same way leads to a host for cleaning up.
 
 pub mod netns;
 mod ssh;
@@ -109,7 +109,8 @@ pub trait Launcher: Sync {
     /// What to look at when the command fails without an answer of the program.
     fn hint(&self, host: &str) -> String;
 
-    /// Whether a command that ended without an answer of the program, with this exit code and these words, never got to the host.
+    /// Whether a command that ended without an answer of the program, with this exit code and these words,
+    /// never got to the host.
     fn never_arrived(&self, _code: Option<i32>, _said: &str) -> bool {
         false
     }
@@ -139,7 +140,8 @@ impl Launcher for Local {
     }
 }
 
-/// This program, also if its file was replaced meanwhile, without what a surrounding deployment put into the environment.
+/// This program, also if its file was replaced meanwhile, without what a surrounding deployment put into the
+/// environment.
 pub fn own_command() -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("bivouac");
@@ -204,7 +206,8 @@ fn run<O: Serialize>(
         refused: false,
     };
     let mut command = launcher.command(host, arguments)?;
-    // In a process group of its own: an interruption at the terminal goes to this process only, which decides what to do.
+    // In a process group of its own: an interruption at the terminal goes to this process only, which decides
+    // what to do.
     command.process_group(0);
     let program = command.get_program().to_string_lossy().into_owned();
     match converse(command, order, limit) {

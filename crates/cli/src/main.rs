@@ -1,11 +1,13 @@
 //! The `bivouac` command: what users and batch scripts see.
 //!
-//! It starts and ends deployments, and runs commands inside them. Daemons are processes of the same program. It contains no
-//! file system operations: `preload` and `flush` go through the client core like every other program.
+//! It starts and ends deployments, and runs commands inside them. Daemons are processes of the same program.
+//! It contains no file system operations: `preload` and `flush` go through the client core like every other
+//! program.
 //!
 //! - [`args`]: the command line. [`error`]: causes, remedies, exit codes.
 //! - [`home`]: a deployment's directory. [`hosts`]: which machines. [`launch`]: starting daemons there.
-//! - [`up`], [`down`], [`exec`], [`run`], [`mount`] (with [`mounts`]), [`copy`], [`layout`], [`status`]: the subcommands.
+//! - [`up`], [`down`], [`exec`], [`run`], [`mount`] (with [`mounts`]), [`copy`], [`layout`], [`status`]: the
+//!   subcommands.
 //! - [`bench`]: the load generator.
 //! - [`daemon`]: the hidden subcommand that launchers call.
 

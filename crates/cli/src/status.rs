@@ -302,8 +302,8 @@ fn damage(servers: &[ServerStatus]) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// The sums over the servers that answer. Servers of one host whose storage lies beside each other share a file system: its
-/// space counts once.
+/// The sums over the servers that answer. Servers of one host whose storage lies beside each other share a
+/// file system: its space counts once.
 fn sum(servers: &[ServerStatus]) -> Counters {
     let mut total = Counters::default();
     let mut counted: Vec<(&str, Vec<Option<&Path>>)> = Vec::new();

@@ -1,11 +1,13 @@
-//! Looking ahead. A program that goes through a tree asks about one entry after the other, and lists one directory after the other.
+//! Looking ahead. A program that goes through a tree asks about one entry after the other, and lists one
+//! directory after the other.
 //!
-//! A listing shows what its entries are, but attributes and listings of most subdirectories lie on other servers, and
-//! each would cost a round trip of its own. So when a process asks about one entry of a directory that it has listed, the
-//! client also asks about the next ones, with one request to each server. It keeps the answers as facts ([`crate::facts`]), and the
-//! beginnings of listings here, until the program asks for them. Both are valid only as long as nothing has changed in their
-//! shards, so that programs see no difference. The client asks about few entries at first, then about more, and only asks servers
-//! of this node, because it can keep only their answers.
+//! A listing shows what its entries are, but attributes and listings of most subdirectories lie on other
+//! servers, and each would cost a round trip of its own. So when a process asks about one entry of a
+//! directory that it has listed, the client also asks about the next ones, with one request to each server.
+//! It keeps the answers as facts ([`crate::facts`]), and the beginnings of listings here, until the program
+//! asks for them. Both are valid only as long as nothing has changed in their shards, so that programs see no
+//! difference. The client asks about few entries at first, then about more, and only asks servers of this
+//! node, because it can keep only their answers.
 
 use crate::facts::Before;
 use crate::list::Entries;
@@ -32,7 +34,8 @@ const ENTRIES: usize = 1 << 17;
 /// Listings that are kept.
 const LISTINGS: usize = 512;
 
-/// What a process may ask about next. The lock is held only for moments; a thread that does not get it does without.
+/// What a process may ask about next. The lock is held only for moments; a thread that does not get it does
+/// without.
 #[derive(Default)]
 pub(crate) struct Ahead(Mutex<State>);
 
@@ -162,8 +165,8 @@ impl State {
 }
 
 impl Client {
-    /// Entries of a directory were listed: they may be asked about. `begins`: they are its first. (Of a listing without
-    /// attributes only subdirectories: the program has not asked about files.)
+    /// Entries of a directory were listed: they may be asked about. `begins`: they are its first. (Of a
+    /// listing without attributes only subdirectories: the program has not asked about files.)
     pub(crate) fn expect(&self, dir: Ino, begins: bool, entries: (&[DirEntry], bool)) {
         if let Ok(mut state) = self.listing.ahead.0.try_lock() {
             state.add(dir, begins, entries);

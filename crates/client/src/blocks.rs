@@ -1,11 +1,12 @@
 //! Reading and writing files that live in blocks.
 //!
-//! The layout divides a range into pieces. Pieces on this node are read and written directly in their sub-files;
-//! the others go out in one exchange with all servers concerned. No write touches the inode: a file's size is the
-//! greatest length of its sub-files while somebody writes it.
+//! The layout divides a range into pieces. Pieces on this node are read and written directly in their
+//! sub-files; the others go out in one exchange with all servers concerned. No write touches the inode: a
+//! file's size is the greatest length of its sub-files while somebody writes it.
 //!
-//! A read that comes back short finds out how long the file is, and reads again what lies before that end and was
-//! missing: what was written meanwhile is there now, and only what is still missing is a hole, which reads as zeros.
+//! A read that comes back short finds out how long the file is, and reads again what lies before that end and
+//! was missing: what was written meanwhile is there now, and only what is still missing is a hole, which
+//! reads as zeros.
 
 use crate::local::{SubFiles, errno};
 use crate::rpc::DataJob;
@@ -55,7 +56,8 @@ struct Change<'b> {
     landed: Result<usize, Errno>,
     /// Its server was asked to write it.
     tried: bool,
-    /// For a piece that its server wrote: the length of the sub-file before, and the write's number, for undoing it.
+    /// For a piece that its server wrote: the length of the sub-file before, and the write's number, for
+    /// undoing it.
     before: u64,
     undo: u64,
 }
@@ -155,8 +157,9 @@ impl Blocks<'_> {
         Ok(parts.iter().map(Part::end).fold(known_end, u64::max))
     }
 
-    /// Writes at `offset`. Returns how much was written from there on without a gap, and an error only if that
-    /// is nothing. What was written behind a gap is undone, so that the file is not longer than the count says.
+    /// Writes at `offset`. Returns how much was written from there on without a gap, and an error only if
+    /// that is nothing. What was written behind a gap is undone, so that the file is not longer than the
+    /// count says.
     pub(crate) fn write(&self, offset: u64, data: &[u8], sync: bool) -> Result<usize, Errno> {
         let map = self.client.map();
         let end = end_of(offset, data.len())?;
@@ -187,8 +190,8 @@ impl Blocks<'_> {
         if !rest.is_empty() {
             return Err(Errno::IO);
         }
-        // What is written behind a gap has to be undone, which only a server can do. So pieces of other servers go first, and
-        // direct writes on this node follow as far as there is no gap.
+        // What is written behind a gap has to be undone, which only a server can do. So pieces of other
+        // servers go first, and direct writes on this node follow as far as there is no gap.
         let is_local =
             |change: &Change<'_>| self.local.get(self.client, change.piece.server, self.ino, true).is_some();
         let remote: Vec<&mut Change<'_>> = changes.iter_mut().filter(|change| !is_local(change)).collect();
@@ -278,8 +281,8 @@ impl Blocks<'_> {
         Ok(count)
     }
 
-    /// Undoes what was written behind a gap, where it made a sub-file longer. What was there before stays, and so does what
-    /// others have written since.
+    /// Undoes what was written behind a gap, where it made a sub-file longer. What was there before stays,
+    /// and so does what others have written since.
     fn take_back(&self, changes: &[Change<'_>]) {
         for change in changes {
             let Ok(landed @ 1..) = change.landed else { continue };
@@ -292,8 +295,8 @@ impl Blocks<'_> {
         }
     }
 
-    /// The file's size. Sub-files that are all at hand tell it; then the inode's server, if nobody writes the file; then
-    /// the servers of the file.
+    /// The file's size. Sub-files that are all at hand tell it; then the inode's server, if nobody writes the
+    /// file; then the servers of the file.
     fn length(&self) -> Result<u64, Errno> {
         let servers = self.servers();
         let mut length = Some(0);

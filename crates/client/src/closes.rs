@@ -1,13 +1,15 @@
 //! Closes that are sent with the next request.
 //!
-//! No program waits until a server knows of a close, and a message of its own would cost a system call and, worse, wake the server
-//! once more. So the client keeps the release of a description, and sends it ahead of the next request to the same server, in the
-//! same system call. After [`MOST`] of them, or when the process ends or executes another program, it sends them alone. Until then the slot
-//! of the description stays in the node's table as *retiring*: if the process dies, or makes no request for a while, the node's
-//! agent releases it ([`bivouac_node::OpenTable::sweep`]).
+//! No program waits until a server knows of a close, and a message of its own would cost a system call and,
+//! worse, wake the server once more. So the client keeps the release of a description, and sends it ahead of
+//! the next request to the same server, in the same system call. After [`MOST`] of them, or when the process
+//! ends or executes another program, it sends them alone. Until then the slot of the description stays in the
+//! node's table as *retiring*: if the process dies, or makes no request for a while, the node's agent
+//! releases it ([`bivouac_node::OpenTable::sweep`]).
 //!
-//! The client keeps only closes that may be late without anybody noticing. It does not keep those of descriptions with locks, nor
-//! of files in blocks, because somebody may wait for their space or look at their size.
+//! The client keeps only closes that may be late without anybody noticing. It does not keep those of
+//! descriptions with locks, nor of files in blocks, because somebody may wait for their space or look at
+//! their size.
 
 use crate::session::Client;
 use bivouac_layout::ServerId;
@@ -56,7 +58,8 @@ impl<T> Spare<T> {
             return None;
         }
         let taken = self.0.swap(std::ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: pointers here come from Box::into_raw, and the swap made this thread the only one that has it.
+        // SAFETY: pointers here come from Box::into_raw, and the swap made this thread the only one that has
+        // it.
         (!taken.is_null()).then(|| unsafe { Box::from_raw(taken) })
     }
 

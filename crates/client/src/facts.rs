@@ -1,16 +1,18 @@
 //! Facts: what this process has read of the metadata and what is still true.
 //!
-//! An answer about a name or an inode is kept with the count that its shard had before the question was asked; as long as the
-//! version page of the shard's server shows the same count, the answer is as good as a fresh one, and costs no
-//! round trip (see [`bivouac_node::versions`]). So this process never uses an outdated answer, and no server has to
-//! send invalidations. Only servers of this node have version pages; answers of others are not kept.
+//! An answer about a name or an inode is kept with the count that its shard had before the question was
+//! asked; as long as the version page of the shard's server shows the same count, the answer is as good as a
+//! fresh one, and costs no round trip (see [`bivouac_node::versions`]). So this process never uses an
+//! outdated answer, and no server has to send invalidations. Only servers of this node have version pages;
+//! answers of others are not kept.
 //!
-//! Kept are: what a name leads to, or that it is not there; the attributes of an inode (but not of a file that is being
-//! written to, whose size the data servers know better, nor of a split directory, whose times lie in several shards), with a symbolic
-//! link's target; and the parent of a directory and its name there.
+//! Kept are: what a name leads to, or that it is not there; the attributes of an inode (but not of a file
+//! that is being written to, whose size the data servers know better, nor of a split directory, whose times
+//! lie in several shards), with a symbolic link's target; and the parent of a directory and its name there.
 //!
-//! Names were read with this process's permission to search the directory: they are dropped when the directory loses search
-//! permission ([`crate::moves`]). A thread that finds the lock of this cache taken goes on as if nothing were known.
+//! Names were read with this process's permission to search the directory: they are dropped when the
+//! directory loses search permission ([`crate::moves`]). A thread that finds the lock of this cache taken
+//! goes on as if nothing were known.
 
 use crate::moves::Reached;
 use crate::session::Client;
@@ -29,14 +31,16 @@ const KEPT: usize = 1 << 17;
 /// The permission to look names up.
 const SEARCH: u32 = 1;
 
-/// What this node's servers share with its processes, by server number: the version pages to read, and the counters of direct accesses.
+/// What this node's servers share with its processes, by server number: the version pages to read, and the
+/// counters of direct accesses.
 pub(crate) struct Pages {
     versions: Box<[Shared<VersionPage>]>,
     traffic: Box<[Shared<TrafficPage>]>,
 }
 
-/// A server's page as far as it is known: null before it was asked for, [`Shared::ABSENT`] where there is none, or from `Box::into_raw`. (Not a
-/// `OnceLock`: a child that is forked while another thread fills that in would wait for ever.)
+/// A server's page as far as it is known: null before it was asked for, [`Shared::ABSENT`] where there is
+/// none, or from `Box::into_raw`. (Not a `OnceLock`: a child that is forked while another thread fills that
+/// in would wait for ever.)
 struct Shared<T>(AtomicPtr<T>);
 
 /// The facts.
@@ -57,8 +61,9 @@ struct Known {
 #[derive(Clone, Copy)]
 struct Name {
     to: Option<(Ino, FileKind)>,
-    /// Which shard's count this is: that of the entry, or that of the directory that it leads to. (The entry moves to another
-    /// shard when its directory is split, and the counts of two shards may happen to be equal.)
+    /// Which shard's count this is: that of the entry, or that of the directory that it leads to. (The entry
+    /// moves to another shard when its directory is split, and the counts of two shards may happen to be
+    /// equal.)
     shard: ShardId,
     seen: u64,
 }
@@ -153,8 +158,9 @@ impl Facts {
         Facts(RwLock::new(Known { era, ..Known::default() }))
     }
 
-    /// A new era begins: drops the names in directories that moved or lost search permission, or with `None` all names. (The
-    /// name of a moved directory itself need not be dropped, because the count of its shard has changed.)
+    /// A new era begins: drops the names in directories that moved or lost search permission, or with `None`
+    /// all names. (The name of a moved directory itself need not be dropped, because the count of its shard
+    /// has changed.)
     pub(crate) fn forget_names(&self, era: u64, moved: Option<&[Ino]>) {
         // No thread holds the lock during a request, so the wait is short.
         let Ok(mut known) = self.0.write() else { return };
@@ -223,7 +229,8 @@ impl Client {
         Some(Before { era: self.era(), shard, server, total: page.total(), seen: page.shard(shard) })
     }
 
-    /// The count to keep with an answer about `shard`, which came with the answer to the question after `before`.
+    /// The count to keep with an answer about `shard`, which came with the answer to the question after
+    /// `before`.
     fn count_of(&self, before: Before, shard: ShardId) -> Option<u64> {
         if shard == before.shard {
             return Some(before.seen);
@@ -305,8 +312,9 @@ impl Client {
         (self.seen(contents.shard)? == contents.seen).then_some(&contents.bytes[..])
     }
 
-    /// Keeps a directory's parent and name, as its own inode says; and thereby what that name leads to, if this process may look
-    /// names up there. (A directory has only one name, and its shard's count changes before its name does.)
+    /// Keeps a directory's parent and name, as its own inode says; and thereby what that name leads to, if
+    /// this process may look names up there. (A directory has only one name, and its shard's count changes
+    /// before its name does.)
     pub(crate) fn learn_place(&self, before: Option<Before>, ino: Ino, dir: Ino, name: &[u8]) {
         self.learn_parent(before, ino, dir, name);
         if let Some(before) = before.filter(|before| before.shard == ino.shard())
@@ -345,8 +353,8 @@ impl Client {
 }
 
 impl Client {
-    /// Keeps what a listing says, if this process may look its names up. (Of names without attributes only those of
-    /// directories, which are likely to be gone into.)
+    /// Keeps what a listing says, if this process may look its names up. (Of names without attributes only
+    /// those of directories, which are likely to be gone into.)
     pub(crate) fn learn_listing(
         &self,
         before: Option<Before>,

@@ -1,8 +1,9 @@
 //! Noticing a fork.
 //!
-//! A page of memory is marked MADV_WIPEONFORK: the kernel hands the child a page of zeros instead of a copy. Reading
-//! one word therefore tells a child from its parent, whatever way it was forked, without interposing anything.
-//! (A vfork child shares the parent's memory and sees the parent's word: it is the parent, for as long as it lives.)
+//! A page of memory is marked MADV_WIPEONFORK: the kernel hands the child a page of zeros instead of a copy.
+//! Reading one word therefore tells a child from its parent, whatever way it was forked, without interposing
+//! anything. (A vfork child shares the parent's memory and sees the parent's word: it is the parent, for as
+//! long as it lives.)
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,8 +19,8 @@ pub(crate) struct ForkMark {
 impl ForkMark {
     pub(crate) fn new() -> Result<ForkMark, rustix::io::Errno> {
         let len = 4096;
-        // SAFETY: a fresh anonymous mapping, at an address that the kernel chooses, never unmapped: references to it
-        // are valid for the rest of the process's life.
+        // SAFETY: a fresh anonymous mapping, at an address that the kernel chooses, never unmapped:
+        // references to it are valid for the rest of the process's life.
         let word = unsafe {
             let page = mmap_anonymous(
                 std::ptr::null_mut(),

@@ -1,7 +1,8 @@
-//! A process's view of an open file description: reading, writing, seeking, and what else works on descriptors.
+//! A process's view of an open file description: reading, writing, seeking, and what else works on
+//! descriptors.
 //!
-//! What all holders of the description share (offset, flags, how far it wrote) is in its [`Slot`] in the node's
-//! table; what only speeds this process up (the layout, descriptors of sub-files) is here.
+//! What all holders of the description share (offset, flags, how far it wrote) is in its [`Slot`] in the
+//! node's table; what only speeds this process up (the layout, descriptors of sub-files) is here.
 
 use crate::blocks::Blocks;
 use crate::facts::Contents;
@@ -46,12 +47,13 @@ pub struct Handle {
     uneven: AtomicBool,
     /// The inline data as of the open; used as long as its shard has not changed.
     pub(crate) contents: Option<Contents>,
-    /// Whether the file has set-user-ID or set-group-ID bits, as far as is known: a write to its blocks clears them.
+    /// Whether the file has set-user-ID or set-group-ID bits, as far as is known: a write to its blocks
+    /// clears them.
     privileged: AtomicBool,
 }
 
-/// Counts a write as under way for as long as it lives. So if the process dies during the write, the agent knows that the end of
-/// the writes is not known.
+/// Counts a write as under way for as long as it lives. So if the process dies during the write, the agent
+/// knows that the end of the writes is not known.
 struct Writing<'a>(&'a AtomicU32);
 
 impl<'a> Writing<'a> {
@@ -60,7 +62,8 @@ impl<'a> Writing<'a> {
         Writing(&slot.writing)
     }
 
-    /// The write failed, and parts of it may have been written: at its close the description reports that it does not know how far.
+    /// The write failed, and parts of it may have been written: at its close the description reports that it
+    /// does not know how far.
     fn failed(self) {
         std::mem::forget(self);
     }
@@ -123,8 +126,8 @@ impl Handle {
         self.directory
     }
 
-    /// How long the file was when this process was last told, or wrote through this description. Others may have changed
-    /// it since: good for choosing the size of a buffer, and for nothing that has to be right.
+    /// How long the file was when this process was last told, or wrote through this description. Others may
+    /// have changed it since: good for choosing the size of a buffer, and for nothing that has to be right.
     pub fn size_seen(&self) -> u64 {
         let written = self.slot().map_or(0, |slot| slot.end.load(Ordering::Relaxed));
         self.size_seen.load(Ordering::Relaxed).max(written)
@@ -169,8 +172,8 @@ impl Handle {
         }
     }
 
-    /// To be called before a description that has only appended writes in another way: its server relies on knowing the file's end
-    /// as long as all writers append.
+    /// To be called before a description that has only appended writes in another way: its server relies on
+    /// knowing the file's end as long as all writers append.
     fn no_more_appending(&self, slot: &Slot) -> Result<(), Errno> {
         if slot.flags.load(Ordering::Relaxed) as i32 & libc::O_APPEND == 0 {
             return Ok(());
@@ -337,15 +340,17 @@ impl Handle {
         }
     }
 
-    /// The file's storage will not follow from how far it was written, so at the close its data servers have to be asked.
-    /// (This counts a write that never ends, so that the report at the close says that it is incomplete.)
+    /// The file's storage will not follow from how far it was written, so at the close its data servers have
+    /// to be asked. (This counts a write that never ends, so that the report at the close says that it is
+    /// incomplete.)
     fn leaves_holes(&self, slot: &Slot) {
         if !self.uneven.swap(true, Ordering::Relaxed) {
             Writing::begin(slot).failed();
         }
     }
 
-    /// Appends, whatever the description's flags say (`RWF_APPEND`); with `follow` the shared offset goes along.
+    /// Appends, whatever the description's flags say (`RWF_APPEND`); with `follow` the shared offset goes
+    /// along.
     pub fn append_once(&self, from: &[IoSlice<'_>], follow: bool) -> Result<usize, Errno> {
         let slot = self.writable()?;
         let _guard = self.lock_offset(slot)?;
@@ -442,7 +447,8 @@ impl Handle {
         self.client.set_attr_of(self.ino, set)
     }
 
-    /// Writes through this description until now do not count for mtime any more, because it is about to be set explicitly.
+    /// Writes through this description until now do not count for mtime any more, because it is about to be
+    /// set explicitly.
     pub fn forget_write_time(&self) {
         if let Ok(slot) = self.slot() {
             slot.wrote_at.store(0, Ordering::Relaxed);
@@ -459,8 +465,9 @@ impl Handle {
         Ok(())
     }
 
-    /// To be called before blocks change: clears set-user-ID and set-group-ID bits, unless the superuser writes. (In a mount, the
-    /// kernel knows who writes and says when to clear them.) For a write to inline data the server does this.
+    /// To be called before blocks change: clears set-user-ID and set-group-ID bits, unless the superuser
+    /// writes. (In a mount, the kernel knows who writes and says when to clear them.) For a write to inline
+    /// data the server does this.
     fn take_privileges(&self) -> Result<(), Errno> {
         if self.privileged.load(Ordering::Relaxed) && self.client.credentials().uid != 0 {
             match self.client.set_attr_of(self.ino, CHOWN_AS_IT_IS) {
@@ -525,8 +532,9 @@ impl Handle {
         jobs.iter_mut().try_for_each(|job| job.take().map(|_| ()))
     }
 
-    /// Puts data and attributes on stable storage, on all servers that hold any. (This also serves `fdatasync`: the times, which
-    /// it need not write, are in the same log as the size and the layout, which it must.)
+    /// Puts data and attributes on stable storage, on all servers that hold any. (This also serves
+    /// `fdatasync`: the times, which it need not write, are in the same log as the size and the layout, which
+    /// it must.)
     pub fn sync(&self) -> Result<(), Errno> {
         self.usable()?;
         if !self.directory {
@@ -565,8 +573,8 @@ impl Handle {
         self.client.remove_xattr_of(self.ino, name)
     }
 
-    /// A descriptor of the local sub-file, when all of a range lies in it: for mapping it into memory. With `write`
-    /// the sub-file is made if need be.
+    /// A descriptor of the local sub-file, when all of a range lies in it: for mapping it into memory. With
+    /// `write` the sub-file is made if need be.
     pub fn local_descriptor(&self, offset: u64, len: u64, write: bool) -> Option<Fd> {
         let blocks = self.in_blocks()?;
         let end = offset.checked_add(len)?;

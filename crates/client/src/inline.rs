@@ -1,7 +1,7 @@
 //! Reading and writing inline data: one request each, to the inode's server.
 //!
-//! A file's data moves to blocks once, when the file grows beyond [`INLINE_MAX`]. A client that has not noticed it is refused with
-//! `NotInline`, learns the layout, and goes on with blocks.
+//! A file's data moves to blocks once, when the file grows beyond [`INLINE_MAX`]. A client that has not
+//! noticed it is refused with `NotInline`, learns the layout, and goes on with blocks.
 
 use crate::handle::Handle;
 use bivouac_layout::FileLayout;

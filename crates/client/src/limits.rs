@@ -1,8 +1,10 @@
-//! The process's limit on the size of files (RLIMIT_FSIZE), as the kernel applies it to local ones: a write that reaches it
-//! is shortened; one that begins beyond it, or a truncation beyond it, fails with EFBIG after SIGXFSZ.
+//! The process's limit on the size of files (RLIMIT_FSIZE), as the kernel applies it to local ones: a write
+//! that reaches it is shortened; one that begins beyond it, or a truncation beyond it, fails with EFBIG after
+//! SIGXFSZ.
 //!
-//! The preload library, which stands in for the kernel, sets the limit here. Other faces set none: in a mount the kernel has
-//! checked the limit already, and the command line has none. It belongs to the process, and is read at every write: one load.
+//! The preload library, which stands in for the kernel, sets the limit here. Other faces set none: in a mount
+//! the kernel has checked the limit already, and the command line has none. It belongs to the process, and is
+//! read at every write: one load.
 
 use bivouac_proto::Errno;
 use rustix::process::Signal;

@@ -1,8 +1,9 @@
 //! Connections to servers, in pools without locks.
 //!
-//! A thread takes a connection out of its server's pool, uses it alone, and puts it back; so requests of different
-//! threads never wait for each other, and a fork never happens while a lock is held. Every connection carries a request slot of
-//! the session: it has one request under way at most, which is what gives requests their identity.
+//! A thread takes a connection out of its server's pool, uses it alone, and puts it back; so requests of
+//! different threads never wait for each other, and a fork never happens while a lock is held. Every
+//! connection carries a request slot of the session: it has one request under way at most, which is what
+//! gives requests their identity.
 
 use crate::hidden::Claim;
 use bivouac_node::process;
@@ -71,8 +72,8 @@ impl Pool {
             if taken.is_null() {
                 continue;
             }
-            // SAFETY: pointers in the pool come from Box::into_raw in `give`, and the swap made this thread the only
-            // one that has it.
+            // SAFETY: pointers in the pool come from Box::into_raw in `give`, and the swap made this thread
+            // the only one that has it.
             let link = unsafe { Box::from_raw(taken) };
             if link.usable(fork_count) {
                 return Some(link);

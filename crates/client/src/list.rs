@@ -1,8 +1,8 @@
 //! Listing directories.
 //!
-//! Entries come in the order of their cookies, from one server for a packed directory, merged from all servers for a
-//! split one. Positions are the cookies themselves: 1 after `.`, 2 after `..`, then hashes, so that they stay good
-//! while the directory changes or splits.
+//! Entries come in the order of their cookies, from one server for a packed directory, merged from all
+//! servers for a split one. Positions are the cookies themselves: 1 after `.`, 2 after `..`, then hashes, so
+//! that they stay good while the directory changes or splits.
 
 use crate::ahead::Ahead;
 use crate::handle::Handle;
@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Most entries asked of a server at once.
 const BATCH: u32 = 2048;
 
-/// Whether the process that lists directories also wants to know what its entries are: then listings bring their
-/// attributes along. Hints only: threads that list at the same time may confuse them.
+/// Whether the process that lists directories also wants to know what its entries are: then listings bring
+/// their attributes along. Hints only: threads that list at the same time may confuse them.
 #[derive(Default)]
 pub(crate) struct Listing {
     directory: AtomicU64,
@@ -66,15 +66,16 @@ pub struct Entries {
     pub end: bool,
 }
 
-/// Most entries asked for at the beginning of a listing, while it is not known whether the program wants attributes.
+/// Most entries asked for at the beginning of a listing, while it is not known whether the program wants
+/// attributes.
 const FIRST: u32 = 256;
 
 /// Entries that each server is asked for at least.
 const FEW: u32 = 64;
 
 impl Handle {
-    /// The next entries from the shared position, about `max` of them, and moves it behind them. `.` and `..` come
-    /// first; nothing at the end.
+    /// The next entries from the shared position, about `max` of them, and moves it behind them. `.` and `..`
+    /// come first; nothing at the end.
     pub fn list(&self, max: usize) -> Result<Entries, Errno> {
         let slot = self.usable()?;
         if !self.is_directory() {
@@ -122,7 +123,8 @@ impl Handle {
         Ok(Entries { entries, end })
     }
 
-    /// The first entries, if they were looked up ahead, or can be now, together with those of other directories.
+    /// The first entries, if they were looked up ahead, or can be now, together with those of other
+    /// directories.
     fn already_listed(&self, above: Ino, most: usize) -> Option<Entries> {
         let (client, dir) = (self.client(), self.ino());
         if client.paths().is_split(dir) {
@@ -136,8 +138,8 @@ impl Handle {
 }
 
 impl Client {
-    /// Entries of a directory with cookies greater than `after`, in their order: about `limit`, none at the end. A
-    /// directory that was removed has none.
+    /// Entries of a directory with cookies greater than `after`, in their order: about `limit`, none at the
+    /// end. A directory that was removed has none.
     pub fn list_after(&self, dir: Ino, after: u64, limit: u32, attrs: bool) -> Result<Entries, Errno> {
         loop {
             let split = self.paths().is_split(dir);

@@ -1,12 +1,12 @@
 //! Byte-range and whole-file locks.
 //!
-//! They are kept by the inode's server. Waiting is done in turns of half a second at the server, so that a dead client
-//! leaves no waiter behind. When a signal comes, the client asks the server to end a turn early, and the server says whether the lock
-//! was granted after all.
+//! They are kept by the inode's server. Waiting is done in turns of half a second at the server, so that a
+//! dead client leaves no waiter behind. When a signal comes, the client asks the server to end a turn early,
+//! and the server says whether the lock was granted after all.
 //!
-//! Locks of the process belong to its first session, so that a program that it executes has them, too. Such a program does not
-//! know which files they are on. So for a server where the program before it had locks, it releases the process's locks on each
-//! file of that server at its first close.
+//! Locks of the process belong to its first session, so that a program that it executes has them, too. Such a
+//! program does not know which files they are on. So for a server where the program before it had locks, it
+//! releases the process's locks on each file of that server at its first close.
 
 use crate::handle::Handle;
 use crate::session::Client;
@@ -31,8 +31,8 @@ pub enum LockKind {
     Description,
     /// Of the open file description, on the whole file (`flock`).
     Flock,
-    /// Of one of the processes that this one acts for (in a mount), by a number that it has assigned. Released by [`Handle::unlock`],
-    /// and when this process ends.
+    /// Of one of the processes that this one acts for (in a mount), by a number that it has assigned.
+    /// Released by [`Handle::unlock`], and when this process ends.
     Member(u32),
 }
 
@@ -83,8 +83,8 @@ impl Handle {
         })
     }
 
-    /// Sets or converts a lock on bytes `start..end` (`u64::MAX` for the end of the file wherever it is). EAGAIN if another
-    /// lock conflicts.
+    /// Sets or converts a lock on bytes `start..end` (`u64::MAX` for the end of the file wherever it is).
+    /// EAGAIN if another lock conflicts.
     pub fn lock(&self, kind: LockKind, exclusive: bool, start: u64, end: u64) -> Result<(), Errno> {
         let owner = self.announced(kind)?;
         let range = LockRange { start, end, exclusive };
@@ -94,8 +94,8 @@ impl Handle {
 
     /// The same, waiting for one turn. EAGAIN: the turn is over, ask again. EINTR: it was interrupted.
     ///
-    /// `watch` waits for the server's answer to become readable, and returns true if the wait has to end early.
-    /// However it ends, no request is under way when this returns.
+    /// `watch` waits for the server's answer to become readable, and returns true if the wait has to end
+    /// early. However it ends, no request is under way when this returns.
     pub fn lock_waiting(
         &self,
         kind: LockKind,
@@ -116,7 +116,8 @@ impl Handle {
         self.client().meta_watched(ino, &request, &watch).map(|_| ())
     }
 
-    /// The owner of a lock that is about to be set. Notes everything that is needed for the lock to be released in time.
+    /// The owner of a lock that is about to be set. Notes everything that is needed for the lock to be
+    /// released in time.
     fn announced(&self, kind: LockKind) -> Result<LockOwner, Errno> {
         let owner = self.owner(kind)?;
         if let LockOwner::Process { session, .. } = owner {
@@ -159,8 +160,8 @@ impl Client {
         }
     }
 
-    /// Before the first process lock on a file: this process must give it up at close, and its agent must know which
-    /// server to tell when it dies.
+    /// Before the first process lock on a file: this process must give it up at close, and its agent must
+    /// know which server to tell when it dies.
     fn note_process_lock(&self, owner: u64, ino: Ino) -> Result<(), Errno> {
         let server = self.map().primary(ino.shard());
         let known = self.held().servers.lock().map_err(|_| Errno::NOLCK)?.contains(&server);

@@ -36,7 +36,8 @@ pub struct StatFs {
 }
 
 impl StatFs {
-    /// Inodes that can still be made. Nothing limits them but room: one for each page of storage that is free.
+    /// Inodes that can still be made. Nothing limits them but room: one for each page of storage that is
+    /// free.
     pub fn free_inodes(&self) -> u64 {
         self.available / 4096
     }
@@ -68,8 +69,9 @@ pub(crate) fn names_itself(path: &[u8]) -> bool {
     path.split(|b| *b == b'/').all(|name| matches!(name, b"" | b"."))
 }
 
-/// The attributes shown for a directory that was removed while it was a program's working directory, or open: its server does not
-/// know it any more, but on a local file system it would still exist, empty and without a name.
+/// The attributes shown for a directory that was removed while it was a program's working directory, or open:
+/// its server does not know it any more, but on a local file system it would still exist, empty and without a
+/// name.
 pub(crate) fn removed(dir: Ino) -> Box<Attr> {
     Box::new(Attr {
         ino: dir,
@@ -99,8 +101,8 @@ impl Client {
         self.on_found(start, path, follow, |attr| Ok(self.exact(attr)?))
     }
 
-    /// Does something with the inode that a path names. If that inode is gone by then, because its name was replaced or removed, uses
-    /// the inode that the path names now.
+    /// Does something with the inode that a path names. If that inode is gone by then, because its name was
+    /// replaced or removed, uses the inode that the path names now.
     fn on_found<T>(
         &self,
         start: Ino,
@@ -120,7 +122,8 @@ impl Client {
         }
     }
 
-    /// Whether this process may access what a path names; `mask` as for `access(2)` (4 read, 2 write, 1 execute).
+    /// Whether this process may access what a path names; `mask` as for `access(2)` (4 read, 2 write, 1
+    /// execute).
     pub fn access(&self, start: Ino, path: &[u8], mask: u32, follow: bool) -> Result<(), Fail> {
         let attr = self.find(start, path, follow)?;
         let directory = attr.kind == FileKind::Directory;
@@ -288,7 +291,8 @@ impl Client {
                         self.paths().forget_directory(from);
                         self.paths().forget_directory(to);
                     }
-                    // The refusal does not say which of the two is unknown. If walking again finds the same two, it was removed.
+                    // The refusal does not say which of the two is unknown. If walking again finds the same
+                    // two, it was removed.
                     again.after(failing, Ino(from.0 ^ to.0.rotate_left(32)), false)?;
                 }
             }
@@ -308,7 +312,8 @@ impl Client {
         let from = last_of(from)?;
         let to = match (last_of(to), &from) {
             (Err(fail), Last::Name(place)) => {
-                // An error about the first path comes first, even if only this request finds out that the path is out of date.
+                // An error about the first path comes first, even if only this request finds out that the
+                // path is out of date.
                 self.confirm(place)?;
                 return Err(fail.into());
             }
@@ -397,7 +402,8 @@ impl Client {
         Ok(true)
     }
 
-    /// Checks what the server cannot: a name with a slash after it must be a directory's, and names have a greatest length.
+    /// Checks what the server cannot: a name with a slash after it must be a directory's, and names have a
+    /// greatest length.
     fn check_rename(&self, from: &Place, to: &Place, mode: RenameMode) -> Result<(), Failing> {
         let short = |place: &Place| place.name.len() <= NAME_MAX;
         if !from.slash && !to.slash && short(from) && short(to) {
@@ -586,7 +592,8 @@ impl Client {
         })
     }
 
-    /// The path of a directory, from its number: absolute, beginning with the mount. ENOENT if it was removed.
+    /// The path of a directory, from its number: absolute, beginning with the mount. ENOENT if it was
+    /// removed.
     pub fn path_of(&self, dir: Ino) -> Result<Vec<u8>, Errno> {
         let mut names = Vec::new();
         let mut at = dir;
@@ -609,8 +616,8 @@ impl Client {
     }
 }
 
-/// The answer, without asking the server, about an extended attribute of an inode that has none. (Not for names that stand for what
-/// the file system knows of the file, nor for names that are not valid.)
+/// The answer, without asking the server, about an extended attribute of an inode that has none. (Not for
+/// names that stand for what the file system knows of the file, nor for names that are not valid.)
 fn none_of(attr: &Attr, name: &[u8]) -> Result<(), Errno> {
     const ASKED: &[u8] = b"user.bivouac.";
     if attr.xattrs || name.len() > NAME_MAX || name.starts_with(ASKED) {

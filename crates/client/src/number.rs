@@ -1,8 +1,8 @@
 //! Calls on inodes by their numbers, for the kernel mount: the kernel has walked the path itself, and
 //! names a directory and one name in it, or an inode.
 //!
-//! Nothing here follows a symbolic link. The kernel has checked the permissions of the caller; the servers check those of this
-//! process.
+//! Nothing here follows a symbolic link. The kernel has checked the permissions of the caller; the servers
+//! check those of this process.
 
 use crate::error::Fail;
 use crate::handle::Handle;
@@ -98,8 +98,8 @@ impl Client {
         })
     }
 
-    /// Makes a file and opens it; if there is one and O_EXCL is not among the flags, opens that. A symbolic link is
-    /// ELOOP. `mode` with the umask applied.
+    /// Makes a file and opens it; if there is one and O_EXCL is not among the flags, opens that. A symbolic
+    /// link is ELOOP. `mode` with the umask applied.
     pub fn create_name(
         &'static self,
         dir: Ino,
@@ -190,7 +190,8 @@ impl Client {
         Ok(handle)
     }
 
-    /// Closes a description that only this process holds, without a placeholder. When this returns, its server knows.
+    /// Closes a description that only this process holds, without a placeholder. When this returns, its
+    /// server knows.
     pub fn close_number(&self, id: SlotId) {
         if self.table().retire(id) {
             let release = release(self.table(), self.agent_number(), id);

@@ -1,7 +1,7 @@
 //! The known directories of paths: (directory, name) to directory, and which directories are split.
 //!
-//! Threads hardly ever wait here: one that finds the lock taken does without the cache. What was found in an earlier
-//! era is not added ([`crate::moves`]).
+//! Threads hardly ever wait here: one that finds the lock taken does without the cache. What was found in an
+//! earlier era is not added ([`crate::moves`]).
 
 use bivouac_layout::Ino;
 use std::collections::{HashMap, HashSet};
@@ -14,7 +14,8 @@ const CACHED: usize = 100_000;
 #[derive(Clone, Copy)]
 pub(crate) struct Known {
     pub(crate) ino: Ino,
-    /// Permission bits, owner and group, for checking search permission; not kept for the superuser, who needs none.
+    /// Permission bits, owner and group, for checking search permission; not kept for the superuser, who
+    /// needs none.
     pub(crate) owner: Option<(u16, u32, u32)>,
 }
 
@@ -79,8 +80,9 @@ impl Paths {
         tree.places.insert(known.ino, (dir, name.into()));
     }
 
-    /// Drops the paths to directories, or with `None` all paths (but not which directories are split: that never changes back).
-    /// Returns the era that begins with this; `None` if a panic has left the cache unusable.
+    /// Drops the paths to directories, or with `None` all paths (but not which directories are split: that
+    /// never changes back). Returns the era that begins with this; `None` if a panic has left the cache
+    /// unusable.
     pub(crate) fn forget(&self, moved: Option<&[Ino]>) -> Option<u64> {
         // No thread holds the lock during a request, so the wait is short.
         let mut tree = self.known.write().ok()?;

@@ -1,8 +1,8 @@
 //! The [`Client`]: how it begins, and what it keeps for the life of its process.
 //!
-//! Everything that threads share is either immutable, atomic, or replaced as a whole; no lock is waited for that
-//! another thread might have held at a fork. After a fork the child begins a session of its own (request identities
-//! and process locks belong to a session), with connections of its own, at its first call.
+//! Everything that threads share is either immutable, atomic, or replaced as a whole; no lock is waited for
+//! that another thread might have held at a fork. After a fork the child begins a session of its own (request
+//! identities and process locks belong to a session), with connections of its own, at its first call.
 
 use crate::closes::{Kept, Spare};
 use crate::error::ClientError;
@@ -27,8 +27,8 @@ use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How many descriptors are kept for asking the kernel whether a description is held. Programs that open and close one file after the
-/// other use only a few slots.
+/// How many descriptors are kept for asking the kernel whether a description is held. Programs that open and
+/// close one file after the other use only a few slots.
 const ASKERS: usize = 8;
 /// How long making a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -173,7 +173,8 @@ impl Client {
     /// Another process takes over, with memory, but no descriptors, of the one before it: as after a fork.
     ///
     /// # Safety
-    /// Nobody else uses this client now, and nobody will but the caller, until it is passed on in the same way.
+    /// Nobody else uses this client now, and nobody will but the caller, until it is passed on in the same
+    /// way.
     pub unsafe fn begin_again(&self) {
         self.sole.store(true, Ordering::Relaxed);
         self.fork.advance();
@@ -303,7 +304,8 @@ impl Client {
             let me = fork_count << 32 | u64::from(bivouac_node::process::tid());
             let renewing = self.renewing.load(Ordering::Relaxed);
             if renewing == me {
-                // This is a signal handler that has interrupted it in the same thread: waiting would never end.
+                // This is a signal handler that has interrupted it in the same thread: waiting would never
+                // end.
                 return Err(Errno::IO);
             }
             if renewing >> 32 != fork_count
@@ -405,7 +407,8 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // SAFETY: all came from Box::into_raw, and nobody else has the client any more. (Replaced ones are leaked.)
+        // SAFETY: all came from Box::into_raw, and nobody else has the client any more. (Replaced ones are
+        // leaked.)
         unsafe {
             drop(Box::from_raw(*self.map.get_mut()));
             drop(Box::from_raw(*self.paths.get_mut()));
@@ -456,7 +459,8 @@ fn ask_agent(link: &mut Link, request: &AgentRequest) -> Result<Option<AgentRepl
     }
 }
 
-/// One question on a connection to the agent: the answer, and the descriptor that came with it. `None` for a refusal.
+/// One question on a connection to the agent: the answer, and the descriptor that came with it. `None` for a
+/// refusal.
 fn ask(link: &mut Link, request: &Request<'_>) -> Result<(Option<Reply>, Option<Fd>), TransportError> {
     let mut body = Vec::with_capacity(64);
     bivouac_proto::encode(request, &mut body);
@@ -466,8 +470,8 @@ fn ask(link: &mut Link, request: &Request<'_>) -> Result<(Option<Reply>, Option<
     Ok((reply.filter(|_| answer.header.status == bivouac_proto::Status::OK), answer.fd))
 }
 
-/// The key, from the file that the environment names. The environment may come from another node, where the deployment's
-/// directory has another name: where there is nothing of ours at the path, it is looked for.
+/// The key, from the file that the environment names. The environment may come from another node, where the
+/// deployment's directory has another name: where there is nothing of ours at the path, it is looked for.
 fn find_key(environment: &Environment, uid: u32) -> Result<Key, ClientError> {
     let named = read_key(&environment.key_path);
     if named.is_ok() {
@@ -501,9 +505,11 @@ fn read_key(path: &str) -> Result<Key, ClientError> {
     Ok(Key(key))
 }
 
-/// Direct access to blocks on this node can be switched off (`BIVOUAC_LOCAL=0`), to measure the way over the wire.
+/// Direct access to blocks on this node can be switched off (`BIVOUAC_LOCAL=0`), to measure the way over the
+/// wire.
 fn local_access() -> bool {
-    // SAFETY: getenv with a constant name; the value is looked at before anything else can change the environment.
+    // SAFETY: getenv with a constant name; the value is looked at before anything else can change the
+    // environment.
     let value = unsafe { libc::getenv(c"BIVOUAC_LOCAL".as_ptr()) };
     // SAFETY: getenv returns null or a NUL-terminated string: its first byte can be read.
     value.is_null() || unsafe { *value } != b'0' as libc::c_char

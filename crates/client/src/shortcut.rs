@@ -1,15 +1,17 @@
 //! Reading and writing data past a kernel mount (`--access both`).
 //!
-//! If a program has a file open through a kernel mount, the mount's server has an open file description for it, in a slot of the
-//! node's table like every other. Another process of the node that holds a descriptor of the file can learn which slot that is
-//! ([`DESCRIBE`], an `ioctl` that the mount answers), [join](Client::join) it, and read and write the file's data without the mount.
-//! It records in the slot what its writes change (how far, when, under which size version), and the mount reports that when it
-//! closes the description.
+//! If a program has a file open through a kernel mount, the mount's server has an open file description for
+//! it, in a slot of the node's table like every other. Another process of the node that holds a descriptor of
+//! the file can learn which slot that is ([`DESCRIBE`], an `ioctl` that the mount answers),
+//! [join](Client::join) it, and read and write the file's data without the mount. It records in the slot what
+//! its writes change (how far, when, under which size version), and the mount reports that when it closes the
+//! description.
 //!
-//! The kernel does not learn of such writes: neither its page cache (which only mappings use), nor the size that it has for the file.
-//! So as soon as a file is mapped anywhere in the mount, the mount *detours* all descriptions of it: data goes through the kernel
-//! again, which keeps its cache coherent. Each change is [entered](Handle::enter) first, so that the mount can wait for changes
-//! that are under way before it gives the kernel the first page.
+//! The kernel does not learn of such writes: neither its page cache (which only mappings use), nor the size
+//! that it has for the file. So as soon as a file is mapped anywhere in the mount, the mount *detours* all
+//! descriptions of it: data goes through the kernel again, which keeps its cache coherent. Each change is
+//! [entered](Handle::enter) first, so that the mount can wait for changes that are under way before it gives
+//! the kernel the first page.
 
 use crate::handle::Handle;
 use crate::session::Client;
@@ -24,7 +26,8 @@ use std::sync::atomic::Ordering;
 
 /// The group of our `ioctl` numbers.
 const GROUP: u32 = 0xB1;
-/// `ioctl`: which description a descriptor stands for, as [`Shared`] bytes. ENOTTY if it has to be used through the mount.
+/// `ioctl`: which description a descriptor stands for, as [`Shared`] bytes. ENOTTY if it has to be used
+/// through the mount.
 pub const DESCRIBE: u32 = 2 << 30 | (Shared::LEN as u32) << 16 | GROUP << 8 | 1;
 /// `ioctl`: the file is about to be mapped, so that its data has to go through the mount from here on.
 pub const MAPS: u32 = GROUP << 8 | 2;
@@ -63,7 +66,8 @@ impl Shared {
 }
 
 impl Client {
-    /// A process's view of a mount's description, of which it holds a descriptor. ESTALE if it is not one of this node's.
+    /// A process's view of a mount's description, of which it holds a descriptor. ESTALE if it is not one of
+    /// this node's.
     pub fn join(&'static self, shared: Shared) -> Result<Arc<Handle>, Errno> {
         let slot = self.table().slot(shared.slot).ok_or(Errno::STALE)?;
         let same = slot.ino.load(Ordering::Relaxed) == shared.ino.0
@@ -79,9 +83,9 @@ impl Handle {
         Shared { agent: self.client().agent_number(), ino: self.ino(), slot: self.id() }
     }
 
-    /// The sub-file that contains all of this file's data, if the file is in blocks and all of them are on one server of this node.
-    /// `create`: makes the sub-file if there is none yet. The file keeps this sub-file until it is removed; what is done to the sub-file
-    /// is done to the file.
+    /// The sub-file that contains all of this file's data, if the file is in blocks and all of them are on
+    /// one server of this node. `create`: makes the sub-file if there is none yet. The file keeps this
+    /// sub-file until it is removed; what is done to the sub-file is done to the file.
     pub fn whole_file(&self, create: bool) -> Option<BorrowedFd<'_>> {
         let blocks = self.in_blocks()?;
         let [server] = blocks.servers()[..] else { return None };
@@ -92,8 +96,9 @@ impl Handle {
         blocks.local.get(self.client(), server, self.ino(), create)
     }
 
-    /// Says whether the file may be written through this description without its noticing (by the kernel). Then its close reports that
-    /// it does not know how far and when it wrote. At first, a description counts as noticing all of its writes.
+    /// Says whether the file may be written through this description without its noticing (by the kernel).
+    /// Then its close reports that it does not know how far and when it wrote. At first, a description counts
+    /// as noticing all of its writes.
     pub fn writes_unseen(&self, unseen: bool) {
         match self.slot() {
             Ok(slot) if unseen => drop(slot.writing.fetch_add(1, Ordering::AcqRel)),
@@ -107,7 +112,8 @@ impl Handle {
         self.client().table().enter(self.slot().ok()?)
     }
 
-    /// Whether data has to go through the mount. Once it has to, that never changes back for this description.
+    /// Whether data has to go through the mount. Once it has to, that never changes back for this
+    /// description.
     pub fn is_detoured(&self) -> bool {
         self.slot().map_or(true, Slot::is_detoured)
     }
@@ -119,7 +125,8 @@ impl Handle {
         }
     }
 
-    /// Whether no change is under way past the mount. Changes of processes that have died meanwhile do not count.
+    /// Whether no change is under way past the mount. Changes of processes that have died meanwhile do not
+    /// count.
     pub fn has_left(&self) -> bool {
         self.slot().map_or(true, |slot| self.client().table().has_left(slot))
     }

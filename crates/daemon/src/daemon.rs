@@ -1,7 +1,8 @@
 //! The service behind all of a daemon's sockets.
 //!
-//! Each request passes the same gates before its module sees it: the connection's role may ask it; the deployment has
-//! begun; the sender's map is this daemon's; and, for requests about paths, its namespace version is not older.
+//! Each request passes the same gates before its module sees it: the connection's role may ask it; the
+//! deployment has begun; the sender's map is this daemon's; and, for requests about paths, its namespace
+//! version is not older.
 
 use crate::agent::Agent;
 use crate::config::DaemonConfig;
@@ -79,8 +80,8 @@ pub enum End {
         /// The storage stays.
         keep: bool,
     },
-    /// The `run` that made the deployment has ended, and so has the controller, so that nobody could tell this daemon. Its storage is
-    /// removed.
+    /// The `run` that made the deployment has ended, and so has the controller, so that nobody could tell
+    /// this daemon. Its storage is removed.
     Deserted,
 }
 
@@ -200,10 +201,11 @@ impl Daemon {
             },
             false => None,
         };
-        // A request that was carried out already is answered again, whatever has changed since: a refusal would say that it was
-        // not carried out.
+        // A request that was carried out already is answered again, whatever has changed since: a refusal
+        // would say that it was not carried out.
         let done = header.attempt > 0 && store.has_answered(header.shard, &header.id);
-        // A close is accepted even with an old map: nobody waits for its answer, and so would notice a refusal.
+        // A close is accepted even with an old map: nobody waits for its answer, and so would notice a
+        // refusal.
         if !done && !matches!(request, MetaRequest::Release { .. } | MetaRequest::Abandon { .. }) {
             self.check_epoch(header)?;
         }
@@ -293,8 +295,8 @@ impl Daemon {
         if self.comes_back(map)
             && let Some(store) = self.meta.get()
         {
-            // Before clients use this server: directories have moved while it was away. Since it was joining, it has heard of all
-            // moves.
+            // Before clients use this server: directories have moved while it was away. Since it was joining,
+            // it has heard of all moves.
             store.forget_moves();
         }
         // Install the map first: then the agent also tells servers that are back.
@@ -447,7 +449,8 @@ impl Service for Daemon {
             (Request::Meta(request), Role::Client { credentials, node }) => {
                 self.meta((credentials.clone(), *node), header, request, payload, reply)
             }
-            // Daemons do not act for a user: releases and the like are carried out with the superuser's rights.
+            // Daemons do not act for a user: releases and the like are carried out with the superuser's
+            // rights.
             (Request::Meta(request), Role::Agent(_) | Role::Server(_)) => {
                 self.meta((Credentials::default(), NodeId::NONE), header, request, payload, reply)
             }

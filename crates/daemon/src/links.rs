@@ -1,8 +1,9 @@
 //! Connections to other daemons, and what the metadata store needs from outside itself.
 //!
-//! If a connection breaks, the daemon connects again and repeats the request under the same identity. It gives up when the map says that
-//! the server is down, when the server has refused connections for [`GONE_AFTER`], or after [`PATIENCE`]. When this daemon stops, the
-//! others most likely stop as well: then it repeats nothing ([`Links::close`]).
+//! If a connection breaks, the daemon connects again and repeats the request under the same identity. It
+//! gives up when the map says that the server is down, when the server has refused connections for
+//! [`GONE_AFTER`], or after [`PATIENCE`]. When this daemon stops, the others most likely stop as well: then
+//! it repeats nothing ([`Links::close`]).
 
 use bivouac_data::DataStore;
 use bivouac_layout::map::ServerState;
@@ -238,9 +239,9 @@ impl Links {
         serves(&self.map(), server) && !self.closing.load(Ordering::Relaxed)
     }
 
-    /// Whether to give up a server that has refused a connection: because it has done so since `begun` for long enough, or was found
-    /// gone a moment ago. (A living server always accepts connections. The map may never say that a server is gone, because the
-    /// controller may have been on the same machine.)
+    /// Whether to give up a server that has refused a connection: because it has done so since `begun` for
+    /// long enough, or was found gone a moment ago. (A living server always accepts connections. The map may
+    /// never say that a server is gone, because the controller may have been on the same machine.)
     fn is_gone(&self, server: ServerId, begun: Instant) -> bool {
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         let known = gone.get(&server).is_some_and(|found| found.elapsed() < GONE_FOR);
@@ -250,8 +251,9 @@ impl Links {
         known || begun.elapsed() >= GONE_AFTER
     }
 
-    /// Sends encoded requests to several servers at once and waits for all answers, which come in the requests' order. What a
-    /// broken connection leaves open is sent again, one by one, under the same identity.
+    /// Sends encoded requests to several servers at once and waits for all answers, which come in the
+    /// requests' order. What a broken connection leaves open is sent again, one by one, under the same
+    /// identity.
     fn ask_each(&self, requests: &[(ServerId, Vec<u8>)]) -> Vec<Result<Reply, Failure>> {
         let map = self.map();
         let mut under_way: Vec<(usize, Link, Header)> = Vec::with_capacity(requests.len());

@@ -1,6 +1,7 @@
 //! What a node's processes share on disk: the run directory with the key, and the node's own directory in it.
 //!
-//! In tests several nodes share a machine, and then a run directory: it is removed together with the last node's directory.
+//! In tests several nodes share a machine, and then a run directory: it is removed together with the last
+//! node's directory.
 
 use crate::config::{DaemonConfig, hex_key};
 use crate::error::DaemonError;
@@ -50,7 +51,8 @@ impl RunDir {
         });
         if !shared {
             let _ = fs::remove_file(bivouac_node::key_path(&self.run.to_string_lossy()));
-            // It may contain storage, which its server removes. The last one to remove something removes the directory.
+            // It may contain storage, which its server removes. The last one to remove something removes the
+            // directory.
             let _ = fs::remove_dir(&self.run);
             if let Some(parent) = self.run.parent() {
                 let _ = fs::remove_dir(parent);

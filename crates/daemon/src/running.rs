@@ -60,8 +60,9 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
     Ok(Running { address, daemon, server })
 }
 
-/// Opens a server's stores. In a new storage, the metadata's directory is made before the data store's identity file. So a storage
-/// with an identity file always had that directory; if it is missing, all metadata is lost, and the error says so.
+/// Opens a server's stores. In a new storage, the metadata's directory is made before the data store's
+/// identity file. So a storage with an identity file always had that directory; if it is missing, all
+/// metadata is lost, and the error says so.
 fn open_stores(deployment: u64, server: &ServerConfig) -> Result<(Arc<DataStore>, Replayed), DaemonError> {
     let first = server.storage.first().ok_or(DataError::NoDirectory)?;
     let metadata = metadata_directory(first);
@@ -105,8 +106,8 @@ impl Running {
         self.daemon.ending.tell(End::Told { keep });
     }
 
-    /// Serves until told to stop; then ends requests under way, and removes what the daemon made (not its storage, if
-    /// it is to be kept). Why it has ended.
+    /// Serves until told to stop; then ends requests under way, and removes what the daemon made (not its
+    /// storage, if it is to be kept). Why it has ended.
     pub fn wait(self) -> End {
         let end = self.daemon.ending.wait();
         let keep = end == End::Told { keep: true };

@@ -220,8 +220,8 @@ pub(crate) fn changes(request: &MetaRequest<'_>) -> bool {
     )
 }
 
-/// Checks that a request came to the right server: that the shard in its header is the one that its subject is in, and is one of this
-/// server's. EINVAL if a client computes this differently.
+/// Checks that a request came to the right server: that the shard in its header is the one that its subject
+/// is in, and is one of this server's. EINVAL if a client computes this differently.
 pub(crate) fn check_place(
     map: &Map,
     me: ServerId,

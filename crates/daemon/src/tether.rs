@@ -1,17 +1,18 @@
 //! Whether anybody is left who could end this daemon.
 //!
-//! A deployment that `bivouac run` made ends with it. `run` holds a connection to every daemon, a *lifeline*. When `run` is killed,
-//! the controller sees its own lifeline end and stops all other daemons; but the controller may have died before. So a
-//! daemon that has no lifeline any more, and has not heard from the controller for some time, is *deserted*: it ends by
-//! itself, and cleans up.
+//! A deployment that `bivouac run` made ends with it. `run` holds a connection to every daemon, a *lifeline*.
+//! When `run` is killed, the controller sees its own lifeline end and stops all other daemons; but the
+//! controller may have died before. So a daemon that has no lifeline any more, and has not heard from the
+//! controller for some time, is *deserted*: it ends by itself, and cleans up.
 //!
-//! How long is "some time"? If a lifeline was closed, `run` has ended for certain. Then the daemon only waits whether the controller, which
-//! pings twice a second, tells it to stop: [`AFTER_LEFT`]. If a lifeline broke because `run` could not be reached, nothing is certain: there
-//! may be a fault in the network, and what is stored here is lost when this daemon ends: [`AFTER_LOST`]. A daemon that never had
-//! a lifeline waits as long as a start can take: [`BEFORE_FIRST`].
+//! How long is "some time"? If a lifeline was closed, `run` has ended for certain. Then the daemon only waits
+//! whether the controller, which pings twice a second, tells it to stop: [`AFTER_LEFT`]. If a lifeline broke
+//! because `run` could not be reached, nothing is certain: there may be a fault in the network, and what is
+//! stored here is lost when this daemon ends: [`AFTER_LOST`]. A daemon that never had a lifeline waits as
+//! long as a start can take: [`BEFORE_FIRST`].
 //!
-//! A controller that is only slow changes nothing for the worse: the deployment ends in any case. A deployment that was made by `up`, or
-//! that `run` has released, has no tether.
+//! A controller that is only slow changes nothing for the worse: the deployment ends in any case. A
+//! deployment that was made by `up`, or that `run` has released, has no tether.
 
 use crate::daemon::{End, Ending};
 use bivouac_transport::Parting;

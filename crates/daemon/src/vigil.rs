@@ -1,13 +1,14 @@
 //! A word in shared memory that the kernel itself changes when this process dies.
 //!
-//! Processes of the node rely on a server's version page as long as the page is valid. A server that is killed cannot invalidate it
-//! any more, and other daemons that could do so may be killed at the same time. But the kernel can: when a thread dies, in whatever
-//! way, the kernel sets a bit in the word of each *robust futex* that the thread owns. So a thread that does nothing else owns the
-//! page's word ([`VersionPage::life`]) as long as the server serves.
+//! Processes of the node rely on a server's version page as long as the page is valid. A server that is
+//! killed cannot invalidate it any more, and other daemons that could do so may be killed at the same time.
+//! But the kernel can: when a thread dies, in whatever way, the kernel sets a bit in the word of each *robust
+//! futex* that the thread owns. So a thread that does nothing else owns the page's word
+//! ([`VersionPage::life`]) as long as the server serves.
 //!
-//! The kernel finds these words by a list that each thread registers. libc has registered one for each thread, for its own robust
-//! mutexes. This thread uses none of those: while it runs it registers a list with the one word, and at its end it registers libc's
-//! list again.
+//! The kernel finds these words by a list that each thread registers. libc has registered one for each
+//! thread, for its own robust mutexes. This thread uses none of those: while it runs it registers a list with
+//! the one word, and at its end it registers libc's list again.
 
 use bivouac_node::VersionPage;
 use std::ptr;

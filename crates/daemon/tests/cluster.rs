@@ -1,4 +1,5 @@
-//! Four daemons in one process, and the client core against them: the way of every operation through all layers.
+//! Four daemons in one process, and the client core against them: the way of every operation through all
+//! layers.
 
 mod common;
 

@@ -303,8 +303,8 @@ fn a_dead_server_is_an_error_for_what_it_held_only() {
 #[test]
 fn a_name_that_was_missing_is_found_after_its_directory_has_split() {
     let c = cluster("r-missing", 4);
-    // What was not there yet is known by the count of the directory's shard; after the split, of another shard, whose
-    // count comes by every value that the first one had.
+    // What was not there yet is known by the count of the directory's shard; after the split, of another
+    // shard, whose count comes by every value that the first one had.
     for round in 0..2 {
         let dir = format!("d{round}");
         c.client.mkdir(Ino::ROOT, dir.as_bytes(), 0o755).expect("made");
@@ -317,8 +317,8 @@ fn a_name_that_was_missing_is_found_after_its_directory_has_split() {
         let split = || c.client.stat(Ino::ROOT, dir.as_bytes(), true).is_ok_and(|a| a.split);
         eventually("the directory split", split);
         let ino = c.client.stat(Ino::ROOT, dir.as_bytes(), true).expect("there").ino;
-        // In the order of listings (without attributes, which would teach the client the names), so that one shard after the
-        // other goes through its counts.
+        // In the order of listings (without attributes, which would teach the client the names), so that one
+        // shard after the other goes through its counts.
         let listed = c.client.list_after(ino, 0, 4000, false).expect("listed").entries;
         assert_eq!(listed.len(), 3000);
         for entry in listed {

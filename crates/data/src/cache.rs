@@ -1,13 +1,13 @@
 //! The open descriptors of sub-files: a bounded map, in shards so that threads seldom meet.
 //!
-//! (The shards of this map have nothing to do with the shards of the metadata.) A hit is one short lock and no allocation.
-//! When a shard is full, it drops roughly the least recently used entry (the clock algorithm); a thread that still uses the
-//! descriptor keeps it through its `Arc`.
+//! (The shards of this map have nothing to do with the shards of the metadata.) A hit is one short lock and
+//! no allocation. When a shard is full, it drops roughly the least recently used entry (the clock algorithm);
+//! a thread that still uses the descriptor keeps it through its `Arc`.
 //!
 //! The cache and the directories must not disagree for longer than a removal takes: a descriptor of a removed
-//! sub-file that stayed here would swallow writes. So each shard counts removals. After a miss, the caller notes the count
-//! before it opens the file. [`Cache::insert`] refuses if the count has changed since, and the caller checks
-//! whether it was its own file that was removed.
+//! sub-file that stayed here would swallow writes. So each shard counts removals. After a miss, the caller
+//! notes the count before it opens the file. [`Cache::insert`] refuses if the count has changed since, and
+//! the caller checks whether it was its own file that was removed.
 
 use crate::file::SubFile;
 use std::collections::HashMap;
@@ -68,8 +68,9 @@ impl Cache {
         }
     }
 
-    /// Keeps an opened sub-file, unless there have been removals since `seen`: then returns the number of removals, for the
-    /// caller's next attempt. If another thread has inserted the sub-file first, returns that one.
+    /// Keeps an opened sub-file, unless there have been removals since `seen`: then returns the number of
+    /// removals, for the caller's next attempt. If another thread has inserted the sub-file first, returns
+    /// that one.
     pub(crate) fn insert(&self, mixed: u64, file: &Arc<SubFile>, seen: u64) -> Result<Arc<SubFile>, u64> {
         let mut shard = self.shard(mixed);
         if let Some(theirs) = shard.find(mixed) {

@@ -1,8 +1,9 @@
 //! One storage directory: opening, identity, tree, removal.
 //!
-//! A new store is made in three steps, so that a crash in between leaves something that the next start recognises: in every
-//! directory a draft of the identity file and the tree; then every draft is renamed to its final name. A
-//! directory with a draft only has never held data. The identity file is locked (`flock`) while the store is open.
+//! A new store is made in three steps, so that a crash in between leaves something that the next start
+//! recognises: in every directory a draft of the identity file and the tree; then every draft is renamed to
+//! its final name. A directory with a draft only has never held data. The identity file is locked (`flock`)
+//! while the store is open.
 
 use crate::error::{DataError, to_errno};
 use crate::identity::{self, Identity};
@@ -39,8 +40,8 @@ pub(crate) struct Disk {
     pub(crate) inventory: Inventory,
 }
 
-/// Opens, or makes, the directories of one store; the result is in the order of their positions. A failure leaves
-/// nothing that was not there before.
+/// Opens, or makes, the directories of one store; the result is in the order of their positions. A failure
+/// leaves nothing that was not there before.
 pub(crate) fn open_all(dirs: &[PathBuf], deployment: u64, server: ServerId) -> Result<Vec<Disk>, DataError> {
     let mut found = Vec::new();
     match open_found(dirs, deployment, server, &mut found) {
@@ -117,7 +118,8 @@ fn open_found(
     Ok(())
 }
 
-/// Checks that all directories of an existing store were named, each once. `other` is one that has the store's identity.
+/// Checks that all directories of an existing store were named, each once. `other` is one that has the
+/// store's identity.
 fn check_positions(found: &[Found], count: u16, other: &Path) -> Result<(), DataError> {
     let mut seen: Vec<(u16, &Path)> = Vec::new();
     for dir in found {
@@ -203,7 +205,8 @@ impl Found {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = fs::openat(&self.root, DRAFT, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
         lock(&file, &self.path)?;
-        // If another process has made a store here between our look and our lock, it has renamed the draft that it locked.
+        // If another process has made a store here between our look and our lock, it has renamed the draft
+        // that it locked.
         match fs::statat(&self.root, IDENTITY, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => {}
             _ => {
@@ -289,9 +292,9 @@ pub(crate) fn is_ready(directory: &Path) -> bool {
 }
 
 impl Disk {
-    /// Removes sub-files, tree and identity file, and the directory if it was made for the store and is empty then.
-    /// Everything else stays. After an error it still tries the rest, but keeps the identity file, so that the removal can be
-    /// repeated.
+    /// Removes sub-files, tree and identity file, and the directory if it was made for the store and is empty
+    /// then. Everything else stays. After an error it still tries the rest, but keeps the identity file, so
+    /// that the removal can be repeated.
     pub(crate) fn destroy(&self) -> Result<(), DataError> {
         let (index, count) = (usize::from(self.identity.index), usize::from(self.identity.count));
         remove_tree(&self.root, &self.path, |subdirectory, name| {
@@ -405,8 +408,8 @@ fn make_tree(root: &OwnedFd, path: &Path) -> Result<(), DataError> {
     fs::fsync(&sub).map_err(|errno| setup("sync", &path.join(TREE), errno))
 }
 
-/// Removes the tree with those of its files for which `ours` (subdirectory, name) is true. Directories that contain anything else stay.
-/// After an error it tries the rest, and then returns the first error.
+/// Removes the tree with those of its files for which `ours` (subdirectory, name) is true. Directories that
+/// contain anything else stay. After an error it tries the rest, and then returns the first error.
 fn remove_tree(root: &OwnedFd, path: &Path, ours: impl Fn(u8, &[u8]) -> bool) -> Result<(), DataError> {
     let failed = |errno| setup("remove files in", &path.join(TREE), errno);
     let sub = match fs::openat(root, TREE, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {

@@ -1,5 +1,5 @@
-//! The identity file of a storage directory: which server of which deployment the directory belongs to, and its position among
-//! the store's directories.
+//! The identity file of a storage directory: which server of which deployment the directory belongs to, and
+//! its position among the store's directories.
 //!
 //! Five lines of text, so that a person who finds a directory left behind can see what it is:
 //! ```text

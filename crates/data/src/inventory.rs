@@ -1,21 +1,23 @@
 //! Which sub-files should exist in a storage directory.
 //!
-//! If a file has no sub-file here, that usually means that nothing was written to this part of the file: it is a hole. But if a
-//! sub-file was made here and is gone although Bivouac did not remove it, data is lost, and must not read as zeros. So the store
-//! notes the making and the removal of each sub-file in a journal, the file `bivouac-made` in the storage directory, and in memory
-//! (some 30 bytes for each). When the store finds no sub-file, it asks the inventory whether there should be one.
+//! If a file has no sub-file here, that usually means that nothing was written to this part of the file: it
+//! is a hole. But if a sub-file was made here and is gone although Bivouac did not remove it, data is lost,
+//! and must not read as zeros. So the store notes the making and the removal of each sub-file in a journal,
+//! the file `bivouac-made` in the storage directory, and in memory (some 30 bytes for each). When the store
+//! finds no sub-file, it asks the inventory whether there should be one.
 //!
-//! - A sub-file is noted after it was made and before anybody can write to it. It is noted as removed after its removal. A part
-//!   of the map is locked meanwhile, so that no thread sees one without the other. If the process is killed in between, either
-//!   a sub-file exists that is not noted, or there is a note of a removed one, which nobody will ever ask for. Each note takes
-//!   one system call of 0.3 µs.
-//! - After a start of the machine only what was synced must be there: a loss of power may have taken the others.
-//! - When the store is opened, it compares journal and directory: it counts the sub-files that are missing, notes those that
-//!   were not noted (all of them, if somebody has removed the journal so as to go on with what is there, or if it is of an
-//!   earlier version), and writes the journal anew.
+//! - A sub-file is noted after it was made and before anybody can write to it. It is noted as removed after
+//!   its removal. A part of the map is locked meanwhile, so that no thread sees one without the other. If the
+//!   process is killed in between, either a sub-file exists that is not noted, or there is a note of a
+//!   removed one, which nobody will ever ask for. Each note takes one system call of 0.3 µs.
+//! - After a start of the machine only what was synced must be there: a loss of power may have taken the
+//!   others.
+//! - When the store is opened, it compares journal and directory: it counts the sub-files that are missing,
+//!   notes those that were not noted (all of them, if somebody has removed the journal so as to go on with
+//!   what is there, or if it is of an earlier version), and writes the journal anew.
 //!
-//! The inventory does not know the *length* of a sub-file. Programs of the server's node write to it directly, so the server
-//! does not know how long it should be.
+//! The inventory does not know the *length* of a sub-file. Programs of the server's node write to it
+//! directly, so the server does not know how long it should be.
 
 mod journal;
 
@@ -121,8 +123,8 @@ impl Inventory {
         }
     }
 
-    /// To be called when no sub-file was found. `None`: there should be none. If there should be one, it may have been made a
-    /// moment ago: so this calls `look` again, while nobody can make or remove it.
+    /// To be called when no sub-file was found. `None`: there should be none. If there should be one, it may
+    /// have been made a moment ago: so this calls `look` again, while nobody can make or remove it.
     pub(crate) fn look_again<T>(
         &self,
         ino: Ino,

@@ -1,11 +1,11 @@
 //! Looking for data and holes in those blocks of a file that are on this server.
 //!
-//! A sub-file has holes where other servers' blocks are, and they say nothing about the file. So the search goes through
-//! the server's own blocks only, one after the other, and asks the local file system within each. Behind the
-//! sub-file's end everything is a hole, up to the bound that the client gives.
+//! A sub-file has holes where other servers' blocks are, and they say nothing about the file. So the search
+//! goes through the server's own blocks only, one after the other, and asks the local file system within
+//! each. Behind the sub-file's end everything is a hole, up to the bound that the client gives.
 //!
-//! A hole that is reported is one. Data that is reported may be zeros: the local file system knows holes only in units of its own
-//! blocks, and a search that would take too long reports data.
+//! A hole that is reported is one. Data that is reported may be zeros: the local file system knows holes only
+//! in units of its own blocks, and a search that would take too long reports data.
 
 use crate::error::DataError;
 use crate::store::DataStore;
@@ -18,8 +18,8 @@ use std::ops::Range;
 const STEPS: u32 = 1 << 16;
 
 impl DataStore {
-    /// The first byte of `range` that is in this server's `share`, and is data (or, with `hole`, in a hole). ENXIO if there is none,
-    /// EINVAL if the share makes no sense.
+    /// The first byte of `range` that is in this server's `share`, and is data (or, with `hole`, in a hole).
+    /// ENXIO if there is none, EINVAL if the share makes no sense.
     pub fn seek_share(
         &self,
         ino: Ino,

@@ -1,9 +1,9 @@
 //! Sub-files that the storage has failed to read a moment ago.
 //!
-//! The server sends the header of an answer, which says how many bytes follow, and then the bytes by `sendfile`. If the storage
-//! fails to read them then, the server cannot change the answer any more: it ends the connection, and the client asks again. A
-//! sub-file to which this happened is *suspect* for a while: the server reads from it before it sends a header, so that the
-//! repeated request gets the error.
+//! The server sends the header of an answer, which says how many bytes follow, and then the bytes by
+//! `sendfile`. If the storage fails to read them then, the server cannot change the answer any more: it ends
+//! the connection, and the client asks again. A sub-file to which this happened is *suspect* for a while: the
+//! server reads from it before it sends a header, so that the repeated request gets the error.
 
 use bivouac_layout::Ino;
 use std::collections::HashMap;

@@ -1,10 +1,12 @@
 //! Undoing a write.
 //!
-//! If a client writes to several servers and one of them is full, the write counts only up to there. What the other servers have
-//! stored behind that point has to be removed, because it made their sub-files longer than the returned count says. But somebody
-//! else may have written there meanwhile, and that must stay. So each write through the server leaves its number with the sub-file,
-//! and the server undoes a write only if its number is the latest, no other write ran at the same time, and the sub-file still ends
-//! where the write ended. Direct writes of programs on the server's node have no number; they are noticed only by that length.
+//! If a client writes to several servers and one of them is full, the write counts only up to there. What the
+//! other servers have stored behind that point has to be removed, because it made their sub-files longer than
+//! the returned count says. But somebody else may have written there meanwhile, and that must stay. So each
+//! write through the server leaves its number with the sub-file, and the server undoes a write only if its
+//! number is the latest, no other write ran at the same time, and the sub-file still ends where the write
+//! ended. Direct writes of programs on the server's node have no number; they are noticed only by that
+//! length.
 
 use crate::error::DataError;
 use crate::file::SubFile;
@@ -92,8 +94,8 @@ impl SubFile {
         Ok(Wrote { count, before, undo: if alone { number } else { 0 } })
     }
 
-    /// Undoes the write with this number, which ended at `end`: makes the sub-file `size` bytes long. Does nothing, and says so, if
-    /// anybody else may have written since.
+    /// Undoes the write with this number, which ended at `end`: makes the sub-file `size` bytes long. Does
+    /// nothing, and says so, if anybody else may have written since.
     pub fn take_back(&self, undo: u64, end: u64, size: u64) -> Result<bool, DataError> {
         let Some(_alone) = self.writers().keep_out() else { return Ok(false) };
         let latest = self.writers().latest.load(Ordering::SeqCst);

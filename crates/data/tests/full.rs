@@ -137,7 +137,8 @@ fn storage_that_turns_read_only_fails_writes_and_serves_reads() {
     let store = common::store(mount.path());
     store.write(Ino(1), 0, b"abc", false).unwrap();
     drop(store.read_file(Ino(1)));
-    // Descriptors open for writing would keep it from being remounted: forget them by opening again and only looking.
+    // Descriptors open for writing would keep it from being remounted: forget them by opening again and only
+    // looking.
     drop(store);
     let store = common::store(mount.path());
     let remount = ["-o", "remount,ro"];

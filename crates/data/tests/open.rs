@@ -274,7 +274,8 @@ fn destroy_leaves_what_is_not_the_stores() {
         store.write(Ino(n), 0, b"abc", false).unwrap();
     }
     let mut foreign = vec![given.join("log"), given.join("sub/notes"), given.join("sub/00/notes.txt")];
-    // The name of a sub-file, but one that would lie elsewhere; and a directory with such a name where it would lie.
+    // The name of a sub-file, but one that would lie elsewhere; and a directory with such a name where it
+    // would lie.
     foreign.push(given.join("sub/00/0000000000000001"));
     for path in &foreign {
         fs::write(path, "mine").unwrap();

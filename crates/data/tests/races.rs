@@ -22,7 +22,8 @@ fn random(seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// What the store reads through its descriptors is what is in the directory: no descriptor of a removed sub-file is left.
+/// What the store reads through its descriptors is what is in the directory: no descriptor of a removed
+/// sub-file is left.
 fn check_agreement(store: &DataStore, files: u64) {
     for n in 0..files {
         let mut through = [0; 4096];

@@ -1,7 +1,8 @@
 //! The kernel's side of FUSE: numbers, and where fields lie in its messages.
 //!
 //! Every message begins with a header; what follows depends on the operation, in the machine's byte order.
-//! [`Fields`] takes a message apart with bounds checked, [`Reply`] puts one together. Nothing else knows the layout.
+//! [`Fields`] takes a message apart with bounds checked, [`Reply`] puts one together. Nothing else knows the
+//! layout.
 
 /// The protocol version that this crate speaks. The kernel accepts an older minor version than its own.
 pub(crate) const MAJOR: u32 = 7;

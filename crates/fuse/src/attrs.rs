@@ -140,8 +140,8 @@ impl Call<'_> {
             atime: time(set::ATIME, set::ATIME_NOW, atime, atime_nsec),
             mtime: time(set::MTIME, set::MTIME_NOW, mtime, mtime_nsec),
         };
-        // The kernel sends a request without anything to set when the owner is set to what it was, and when the content
-        // is changed by a user whose changes clear set-id bits.
+        // The kernel sends a request without anything to set when the owner is set to what it was, and when
+        // the content is changed by a user whose changes clear set-id bits.
         let nothing = valid & !(set::FH | set::LOCKOWNER) == 0;
         let wanted = if nothing { CHOWN_AS_IT_IS } else { wanted };
         // A truncation sets mtime by itself.

@@ -1,8 +1,9 @@
 //! Busy-waiting for the next request, for a moment, before sleeping.
 //!
-//! A program that makes one call after the other has its next request ready some microseconds after the answer: sooner than
-//! a sleeping thread is woken ([`bivouac_transport::Spin`] has the figures). So a thread that has served a request busy-waits for
-//! the next one for a while, if that has paid lately. Only one thread of a mount does so at a time; more would only compete.
+//! A program that makes one call after the other has its next request ready some microseconds after the
+//! answer: sooner than a sleeping thread is woken ([`bivouac_transport::Spin`] has the figures). So a thread
+//! that has served a request busy-waits for the next one for a while, if that has paid lately. Only one
+//! thread of a mount does so at a time; more would only compete.
 
 use bivouac_transport::Spin;
 use rustix::fd::BorrowedFd;
@@ -25,8 +26,8 @@ impl<'m> Watcher<'m> {
         Watcher { post, spin: Spin::default() }
     }
 
-    /// Busy-waits for a request; returns its length. `None`: there was none, or another thread busy-waits, or there was an error,
-    /// which the next blocking read will return again.
+    /// Busy-waits for a request; returns its length. `None`: there was none, or another thread busy-waits, or
+    /// there was an error, which the next blocking read will return again.
     pub(crate) fn receive(&mut self, device: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
         if self.post.0.swap(true, Ordering::Acquire) {
             return None;

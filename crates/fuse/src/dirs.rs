@@ -1,10 +1,11 @@
 //! Listing directories.
 //!
-//! Positions are the cookies of the client core, which stay valid whatever happens to the directory, so that a listing needs no
-//! state. The mount only keeps entries that came from the servers and did not fit into the kernel's buffer.
+//! Positions are the cookies of the client core, which stay valid whatever happens to the directory, so that
+//! a listing needs no state. The mount only keeps entries that came from the servers and did not fit into the
+//! kernel's buffer.
 //!
-//! Entries are listed without attributes (no READDIRPLUS): the kernel may keep neither names nor attributes, so that it would
-//! ask again for each of them all the same.
+//! Entries are listed without attributes (no READDIRPLUS): the kernel may keep neither names nor attributes,
+//! so that it would ask again for each of them all the same.
 
 use crate::abi::Reply;
 use crate::face::{Answer, Call, lock};

@@ -102,8 +102,8 @@ impl Face {
                 channel.answer(asked.unique, Ok(call.scratch.get(..length).unwrap_or_default()));
             }
             Ok(Answer::None) => {}
-            // The inode was removed. If its name has been replaced since the kernel looked it up, the name leads to another inode
-            // now. With ESTALE the kernel walks the path once more.
+            // The inode was removed. If its name has been replaced since the kernel looked it up, the name
+            // leads to another inode now. With ESTALE the kernel walks the path once more.
             Err(Errno::STALE | Errno::NOENT) if by_number(asked.operation) => {
                 channel.answer(asked.unique, Err(Errno::STALE));
             }
@@ -221,8 +221,8 @@ impl<T> Handles<T> {
     }
 }
 
-/// Directories that were removed through this mount, with the attributes that they had, for processes whose working directory they
-/// are or that have them open. They are kept until the kernel forgets them.
+/// Directories that were removed through this mount, with the attributes that they had, for processes whose
+/// working directory they are or that have them open. They are kept until the kernel forgets them.
 #[derive(Default)]
 pub(crate) struct Removed(Mutex<HashMap<Ino, Attr>>);
 

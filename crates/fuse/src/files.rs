@@ -66,7 +66,8 @@ impl Call<'_> {
         let file = Arc::new(OpenFile { handle, opened, pages });
         self.face.writers.opened(&file);
         let number = self.face.files.add(file);
-        // Without direct I/O: drop cached pages of an earlier open, and later those that size and time show to be outdated.
+        // Without direct I/O: drop cached pages of an earlier open, and later those that size and time show
+        // to be outdated.
         let direct = if self.face.direct { OPENED_DIRECT_IO | OPENED_PARALLEL_WRITES } else { 0 };
         let (flags, backing) = match opened {
             Opened::Uncounted | Opened::Plain => (direct, 0),
@@ -91,8 +92,8 @@ impl Call<'_> {
         self.fields.skip(8)?;
         let name = self.fields.name()?;
         let client = self.face.client;
-        // The kernel found no such name, and so has checked no permission on a file. If the name exists now, a caller without
-        // privilege has to look again.
+        // The kernel found no such name, and so has checked no permission on a file. If the name exists now,
+        // a caller without privilege has to look again.
         let strict = self.asked.uid != 0 && self.asked.uid != self.face.user.0;
         let wanted = if strict { flags | libc::O_EXCL } else { flags };
         let opened = match client.create_name(self.ino(), name, wanted, mode) {
@@ -159,7 +160,8 @@ impl Call<'_> {
         // A page that is written back goes to its own offset, even if the description appends.
         let append = flags & libc::O_APPEND != 0 && how & WRITE_CACHE == 0;
         if (flags ^ known) & libc::O_APPEND != 0 && how & WRITE_CACHE == 0 {
-            // A program without the library has switched O_APPEND. Processes that go past the mount would not know it.
+            // A program without the library has switched O_APPEND. Processes that go past the mount would not
+            // know it.
             handle.detour();
         }
         let count = if append {
@@ -254,8 +256,9 @@ impl Call<'_> {
         let length = self.fields.u64()?.min(LARGEST_COPY);
         let (source, target) = (self.file(fh_in)?, self.file(fh_out)?);
         if self.face.shortcuts.is_detoured(target.handle.ino()) {
-            // After the copy, the kernel would drop the first and the last page, and lose what a mapping has changed in them outside the
-            // copied range. With this error it copies by reading and writing, which is coherent with mappings.
+            // After the copy, the kernel would drop the first and the last page, and lose what a mapping has
+            // changed in them outside the copied range. With this error it copies by reading and writing,
+            // which is coherent with mappings.
             return Err(Errno::OPNOTSUPP);
         }
         let mut done = 0;

@@ -1,9 +1,9 @@
 //! The owners of byte-range locks in a mount, and the numbers under which servers know them.
 //!
-//! The kernel identifies a process, or an open file description that has its own locks, by an address in kernel memory. When an
-//! owner is gone, its address may be another owner's at once, before the mount has heard of the first one's end. So the mount notes
-//! for each lock the description through which it was taken, and gives a number to another owner only when nothing is locked under
-//! it.
+//! The kernel identifies a process, or an open file description that has its own locks, by an address in
+//! kernel memory. When an owner is gone, its address may be another owner's at once, before the mount has
+//! heard of the first one's end. So the mount notes for each lock the description through which it was taken,
+//! and gives a number to another owner only when nothing is locked under it.
 
 use crate::face::lock;
 use bivouac_layout::Ino;
@@ -40,8 +40,8 @@ pub(crate) struct Leaving {
     pub(crate) number: u32,
     /// The ranges.
     pub(crate) ranges: Vec<Range>,
-    /// The owner has no other locks. When these are released, its number has to be [freed](Lockers::free); not before, or they would
-    /// count as locks of the number's next owner.
+    /// The owner has no other locks. When these are released, its number has to be [freed](Lockers::free);
+    /// not before, or they would count as locks of the number's next owner.
     pub(crate) for_good: bool,
 }
 
@@ -107,8 +107,9 @@ impl Lockers {
         Some(Leaving { number, ranges: vec![ALL], for_good: table.drop_idle(owner) })
     }
 
-    /// A description is gone, and so are the locks that were taken through it. (Processes have released theirs by [`Self::forget`]. The
-    /// description's address may already belong to another one, which has locks of its own.)
+    /// A description is gone, and so are the locks that were taken through it. (Processes have released
+    /// theirs by [`Self::forget`]. The description's address may already belong to another one, which has
+    /// locks of its own.)
     pub(crate) fn closed(&self, fh: u64, ino: Ino) -> Vec<Leaving> {
         let mut table = lock(&self.0);
         let mut gone = Vec::new();

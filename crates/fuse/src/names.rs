@@ -13,7 +13,8 @@ const SET_GID: u16 = 0o2000;
 const TYPE: u32 = 0o170_000;
 
 impl Call<'_> {
-    /// The answer that shows an entry. Neither name nor attributes may be kept: somebody else may change both at any moment.
+    /// The answer that shows an entry. Neither name nor attributes may be kept: somebody else may change both
+    /// at any moment.
     pub(crate) fn entry(&self, attr: &Attr) -> Reply {
         let mut reply = Reply::new();
         // Number, generation (numbers are not reused), and time-outs, all zero.
@@ -26,8 +27,8 @@ impl Call<'_> {
         let name = self.fields.name()?;
         let client = self.face.client;
         let attr = match name {
-            // Walking a path never needs these two. They are for file handles, which the kernel makes from inode numbers
-            // (`open_by_handle_at`).
+            // Walking a path never needs these two. They are for file handles, which the kernel makes from
+            // inode numbers (`open_by_handle_at`).
             b"." => client.stat_number(self.ino())?,
             b".." => client.stat_number(client.parent_number(self.ino())?)?,
             name => client.stat_name(self.ino(), name)?,
@@ -91,7 +92,8 @@ impl Call<'_> {
         Ok(Answer::Empty)
     }
 
-    /// The kernel has forgotten an inode. Numbers are never reused, and nothing is kept for any but those that are gone.
+    /// The kernel has forgotten an inode. Numbers are never reused, and nothing is kept for any but those
+    /// that are gone.
     pub(crate) fn forget(&mut self) -> Result<Answer, Errno> {
         self.face.removed.forget(self.ino());
         Ok(Answer::None)
@@ -124,8 +126,8 @@ impl Call<'_> {
         Ok(Answer::Told(Reply(target)))
     }
 
-    /// What was made belongs to the caller, or its group to the directory's. The server made it for this process, which
-    /// is somebody else when several users share the mount.
+    /// What was made belongs to the caller, or its group to the directory's. The server made it for this
+    /// process, which is somebody else when several users share the mount.
     pub(crate) fn give_to_caller(&self, made: Attr) -> Result<Attr, Errno> {
         let (uid, gid) = (self.asked.uid, self.asked.gid);
         if (uid, gid) == self.face.user {

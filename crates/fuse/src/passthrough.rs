@@ -1,23 +1,26 @@
 //! Files that the kernel reads and writes itself (`FUSE_PASSTHROUGH`, Linux 6.9).
 //!
-//! A file in blocks whose blocks all lie on one server of this node is one sparse local file, its sub-file. Where the kernel allows it
-//! (the mount's process has CAP_SYS_ADMIN, and is not in a user namespace of its own), the mount hands it that sub-file when the file
-//! is opened, and the kernel reads, writes and maps it without asking anybody. What others do to the file (writes of other nodes, truncation, removal) happens
-//! to the same sub-file, whose page cache is the only one: there is nothing that could be stale.
+//! A file in blocks whose blocks all lie on one server of this node is one sparse local file, its sub-file.
+//! Where the kernel allows it (the mount's process has CAP_SYS_ADMIN, and is not in a user namespace of its
+//! own), the mount hands it that sub-file when the file is opened, and the kernel reads, writes and maps it
+//! without asking anybody. What others do to the file (writes of other nodes, truncation, removal) happens to
+//! the same sub-file, whose page cache is the only one: there is nothing that could be stale.
 //!
-//! **One file, one way.** As long as a file is open in this way, the kernel wants all its opens to name the same backing file, and it
-//! does not map a file that was opened otherwise before. So the first open decides: a file that is open without a backing file
-//! stays so until all have closed it (this applies to a new file, whose data is inline at first). Opens whose data the
-//! servers have to see (O_APPEND, whose end the inode's server orders; O_SYNC; O_DIRECT, which would be bound to the local file system's
-//! alignment; files with set-user-ID or set-group-ID bits, which go at a write) name the backing file too, but ask for each read and
-//! write; only their mappings are the sub-file's.
+//! **One file, one way.** As long as a file is open in this way, the kernel wants all its opens to name the
+//! same backing file, and it does not map a file that was opened otherwise before. So the first open decides:
+//! a file that is open without a backing file stays so until all have closed it (this applies to a new file,
+//! whose data is inline at first). Opens whose data the servers have to see (O_APPEND, whose end the inode's
+//! server orders; O_SYNC; O_DIRECT, which would be bound to the local file system's alignment; files with
+//! set-user-ID or set-group-ID bits, which go at a write) name the backing file too, but ask for each read
+//! and write; only their mappings are the sub-file's.
 //!
-//! **Size and time.** Nobody notes what the kernel writes. So such a description counts as one that does not know what it wrote
-//! ([`bivouac_client::Handle::writes_unseen`]): while it is open the sub-file is asked, and at its close, unless the sub-file is what it was, the
-//! inode's server asks once more.
+//! **Size and time.** Nobody notes what the kernel writes. So such a description counts as one that does not
+//! know what it wrote ([`bivouac_client::Handle::writes_unseen`]): while it is open the sub-file is asked,
+//! and at its close, unless the sub-file is what it was, the inode's server asks once more.
 //!
-//! **No revocation.** The mount cannot make the kernel give up a backing file before the description is closed. A sub-file therefore
-//! has to stay what it is for as long: truncation, removal and restarts of its server leave it the same local file.
+//! **No revocation.** The mount cannot make the kernel give up a backing file before the description is
+//! closed. A sub-file therefore has to stay what it is for as long: truncation, removal and restarts of its
+//! server leave it the same local file.
 
 use crate::face::lock;
 use crate::session::Channel;
@@ -90,8 +93,8 @@ pub(crate) enum Opened {
     Uncounted,
     /// Without a backing file.
     Plain,
-    /// With this backing file. `seen`: the kernel still asks the mount for reads and writes. `before`: the sub-file's state at the open,
-    /// if it may be written.
+    /// With this backing file. `seen`: the kernel still asks the mount for reads and writes. `before`: the
+    /// sub-file's state at the open, if it may be written.
     Backed { id: BackingId, seen: bool, before: Option<Mark> },
 }
 

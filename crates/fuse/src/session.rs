@@ -1,7 +1,7 @@
 //! The conversation with the kernel: how it begins, who serves it, how it ends.
 //!
-//! It begins with INIT, in which both sides say what they can. It ends when the mount is gone: every read of the device then
-//! fails with ENODEV.
+//! It begins with INIT, in which both sides say what they can. It ends when the mount is gone: every read of
+//! the device then fails with ENODEV.
 
 use crate::abi::{self, Asked, Fields, REPLY_HEADER, Reply, Short, init, op};
 use crate::awake::{Post, Watcher};
@@ -18,13 +18,13 @@ use std::sync::Arc;
 /// Largest read or write in one request, bytes: the kernel's limit by default (256 pages).
 pub(crate) const LARGEST: usize = 1 << 20;
 const PAGE: usize = 4096;
-/// How many requests the kernel may have under way that no call waits for (read-ahead, asynchronous I/O), and from which number on
-/// it throttles them.
+/// How many requests the kernel may have under way that no call waits for (read-ahead, asynchronous I/O), and
+/// from which number on it throttles them.
 const BACKGROUND: u16 = 64;
 const CONGESTED: u16 = 48;
 
-/// Serves a mount until it is gone. Each descriptor of the device gets a thread. With `passthrough` the kernel reads and writes
-/// files itself where it can.
+/// Serves a mount until it is gone. Each descriptor of the device gets a thread. With `passthrough` the
+/// kernel reads and writes files itself where it can.
 pub fn serve(client: &'static Client, device: Device, passthrough: bool) -> Result<(), FuseError> {
     let channels: Vec<Channel> = device.into_descriptors().into_iter().map(Channel::new).collect();
     let Some(first) = channels.first() else { return Ok(()) };

@@ -1,13 +1,14 @@
 //! Files whose data goes past the mount (`both`).
 //!
-//! A process of this node that uses the preload library asks for the open file description behind a descriptor, and then reads and
-//! writes the file's data without the kernel ([`bivouac_client::DESCRIBE`]). The kernel's page cache, which only mappings use, does
-//! not see that. So when the kernel wants a page of a file, or a process says that it is about to map the file, the mount first sends
-//! all processes that use the file's descriptions back to the mount, and waits until their current reads and writes have ended. This
+//! A process of this node that uses the preload library asks for the open file description behind a
+//! descriptor, and then reads and writes the file's data without the kernel ([`bivouac_client::DESCRIBE`]).
+//! The kernel's page cache, which only mappings use, does not see that. So when the kernel wants a page of a
+//! file, or a process says that it is about to map the file, the mount first sends all processes that use the
+//! file's descriptions back to the mount, and waits until their current reads and writes have ended. This
 //! lasts until nobody has the file open here any more: a mapping keeps its file open.
 //!
-//! The mount also does this for a file with a set-user-ID or set-group-ID bit that the next write clears, because only the kernel
-//! can say which writes do that.
+//! The mount also does this for a file with a set-user-ID or set-group-ID bit that the next write clears,
+//! because only the kernel can say which writes do that.
 
 use crate::abi::Reply;
 use crate::face::{Answer, Call, lock};
@@ -20,9 +21,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long to wait for changes that are under way. There is no wait for those of a process that died in the middle of one, unless its
-/// death cannot be noticed: because it is in another PID namespace, or because more than twelve threads wrote through the description
-/// at once.
+/// How long to wait for changes that are under way. There is no wait for those of a process that died in the
+/// middle of one, unless its death cannot be noticed: because it is in another PID namespace, or because more
+/// than twelve threads wrote through the description at once.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to wait before looking again, at first; then twice as long each time, up to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(2));
@@ -84,7 +85,8 @@ impl Shortcuts {
         lock(&self.0).get(&ino).is_some_and(|entry| entry.detoured)
     }
 
-    /// From now on, data of a file has to go through the mount. When this returns, no change is under way past it.
+    /// From now on, data of a file has to go through the mount. When this returns, no change is under way
+    /// past it.
     pub(crate) fn detour(&self, ino: Ino) {
         let told = {
             let mut files = lock(&self.0);

@@ -1,9 +1,9 @@
 //! Which descriptions have a file open for writing.
 //!
-//! When a description is closed, it reports when it wrote last, as an age. The kernel sends RELEASE at some later time and does not wait
-//! for it, and a report that takes long makes the write look more recent than it was: perhaps more recent than an explicit setting of
-//! mtime after it. So before an mtime is set, the file's descriptions forget when they wrote, and the mount waits for reports that are
-//! under way.
+//! When a description is closed, it reports when it wrote last, as an age. The kernel sends RELEASE at some
+//! later time and does not wait for it, and a report that takes long makes the write look more recent than it
+//! was: perhaps more recent than an explicit setting of mtime after it. So before an mtime is set, the file's
+//! descriptions forget when they wrote, and the mount waits for reports that are under way.
 
 use crate::face::lock;
 use crate::files::OpenFile;

@@ -1,10 +1,11 @@
 //! Changes of a directory of which the server still has to tell other servers (*announcements*).
 //!
-//! The parts of a split directory carry its owner, mode and layout, and clients cache which directories may be searched.
-//! So after some changes of a directory's inode, its server has to tell other servers. It logs the change together with a
-//! note that an announcement is due, tells the others, and only then answers its client. If that fails, or the server dies in
-//! between, the keeper tells the others later, or the server does when a client repeats the request. (A repeated request need not
-//! change the inode any more; the note says all the same that others have not been told.)
+//! The parts of a split directory carry its owner, mode and layout, and clients cache which directories may
+//! be searched. So after some changes of a directory's inode, its server has to tell other servers. It logs
+//! the change together with a note that an announcement is due, tells the others, and only then answers its
+//! client. If that fails, or the server dies in between, the keeper tells the others later, or the server
+//! does when a client repeats the request. (A repeated request need not change the inode any more; the note
+//! says all the same that others have not been told.)
 
 use crate::access::Owner;
 use crate::draft::Draft;
@@ -40,7 +41,8 @@ impl Draft {
 }
 
 impl<O: Outside> Core<O> {
-    /// Makes the announcement that is due about a directory, if one is. If not all servers can be told, the keeper goes on.
+    /// Makes the announcement that is due about a directory, if one is. If not all servers can be told, the
+    /// keeper goes on.
     pub(crate) fn announce(&self, dir: Ino) -> Result<(), Failure> {
         let given = self.try_announce(dir);
         if given.is_err() {

@@ -73,7 +73,8 @@ impl<O: Outside> Core<O> {
             Ok((reply, owed(locked.shard), mtime_set))
         })?;
         if owed {
-            // After the change and before the answer: a client that drops its cached paths now sees the new bits.
+            // After the change and before the answer: a client that drops its cached paths now sees the new
+            // bits.
             self.announce(ino)?;
         }
         match reply {
@@ -230,8 +231,8 @@ fn may_set(inode: &Inode, set: &SetAttr, who: &Credentials) -> Op<()> {
         owner.check_owner(who)?;
     }
     if *set == CHOWN_AS_IT_IS {
-        // Also allowed to those who may write to the file. If there are no such bits, nothing changes, and anybody may ask for
-        // that.
+        // Also allowed to those who may write to the file. If there are no such bits, nothing changes, and
+        // anybody may ask for that.
         let mode = mode_after_chown(owner, who);
         let takes = inode.kind() != FileKind::Directory && mode != inode.mode;
         return if takes { Ok(owner.check_owner_or(who, WRITE).map_err(|_| Errno::PERM)?) } else { Ok(()) };

@@ -1,9 +1,9 @@
-//! The coordinator's side of intents, and the operations mkdir, rmdir, link, and unlink of an inode in another shard, which may be
-//! intents.
+//! The coordinator's side of intents, and the operations mkdir, rmdir, link, and unlink of an inode in
+//! another shard, which may be intents.
 //!
-//! When all steps are in the shard that is addressed, they are one plain change. Otherwise they are an intent, as described
-//! in [`bivouac_proto::peer`]. The decision is one record in the coordinating shard's log, together with its own steps and the
-//! answer to the request.
+//! When all steps are in the shard that is addressed, they are one plain change. Otherwise they are an
+//! intent, as described in [`bivouac_proto::peer`]. The decision is one record in the coordinating shard's
+//! log, together with its own steps and the answer to the request.
 
 use crate::access::{Owner, READ, SET_GID, SET_UID, WRITE};
 use crate::attrs::CHANGE_DIRECTORY;
@@ -72,7 +72,8 @@ impl<O: Outside> Core<O> {
         Ok(Active { core: self, id: IntentId { shard, number } })
     }
 
-    /// Carries a plan out, coordinated by the shard `home`. The reply may depend on the number of the directory made.
+    /// Carries a plan out, coordinated by the shard `home`. The reply may depend on the number of the
+    /// directory made.
     pub(crate) fn carry_out(
         &self,
         caller: &Caller,
@@ -117,7 +118,8 @@ impl<O: Outside> Core<O> {
         Ok(reply)
     }
 
-    /// Carries out a plan as an intent. `before` runs when all participants have prepared it; if it fails, the intent is given up.
+    /// Carries out a plan as an intent. `before` runs when all participants have prepared it; if it fails,
+    /// the intent is given up.
     pub(crate) fn carry_out_as(
         &self,
         caller: &Caller,
@@ -393,8 +395,8 @@ impl<O: Outside> Core<O> {
     }
 }
 
-/// Checks who may give a file another name: its owner; others only if the name gives them no rights that they do not have already,
-/// as is Linux's default (`fs.protected_hardlinks`). EPERM if not.
+/// Checks who may give a file another name: its owner; others only if the name gives them no rights that they
+/// do not have already, as is Linux's default (`fs.protected_hardlinks`). EPERM if not.
 fn may_link(attr: &Attr, who: &Credentials) -> Result<(), Errno> {
     let owner = Owner { mode: attr.mode, uid: attr.uid, gid: attr.gid };
     if owner.check_owner(who).is_ok() {
@@ -405,8 +407,8 @@ fn may_link(attr: &Attr, who: &Credentials) -> Result<(), Errno> {
     if usable { Ok(()) } else { Err(Errno::PERM) }
 }
 
-/// Steps that remove the parts of a split directory, wherever they are. One step is always for the directory's own shard: by it
-/// that shard's server sees that the coordinator knows of the split.
+/// Steps that remove the parts of a split directory, wherever they are. One step is always for the
+/// directory's own shard: by it that shard's server sees that the coordinator knows of the split.
 pub(crate) fn remove_parts(dir: Ino) -> Vec<(ShardId, Step)> {
     let mut shards: Vec<ShardId> =
         (0..PARTS).map(|part| part_shard(dir, part)).chain([dir.shard()]).collect();

@@ -1,7 +1,7 @@
 //! A change in the making: an operation's steps on one shard, gathered into one [`Batch`].
 //!
-//! To a look-up, a draft answers with its own changed inodes, and otherwise with those of the shard. Changes of a directory's
-//! counts add up. Nothing changes in the shard until the batch is committed.
+//! To a look-up, a draft answers with its own changed inodes, and otherwise with those of the shard. Changes
+//! of a directory's counts add up. Nothing changes in the shard until the batch is committed.
 
 use crate::inode::{Body, Inode, Spread};
 use crate::mutation::{Batch, Mutation, Stamp};
@@ -84,7 +84,8 @@ impl Draft {
         change.subdirectories -= is_directory(kind);
     }
 
-    /// An inode loses a link (a directory: all links). Without links and users it is removed, and its blocks, too.
+    /// An inode loses a link (a directory: all links). Without links and users it is removed, and its blocks,
+    /// too.
     pub(crate) fn drop_link(&mut self, shard: &Shard, map: &Map, ino: Ino) {
         let now = self.now;
         self.frees = true;

@@ -1,7 +1,7 @@
 //! Inodes and parts of directories, as they are in memory and in the log.
 //!
-//! They are compact, because a server may hold hundreds of millions: fields that few inodes have are behind a pointer, and
-//! byte strings are boxed slices.
+//! They are compact, because a server may hold hundreds of millions: fields that few inodes have are behind a
+//! pointer, and byte strings are boxed slices.
 
 use crate::access::Owner;
 use bivouac_layout::{FileLayout, Ino, Template};
@@ -57,7 +57,8 @@ pub(crate) struct Blocks {
     pub truncating: Option<u64>,
     /// When mtime was last set explicitly; writes before that do not change it.
     pub mtime_set: Time,
-    /// Storage that it takes on all servers, bytes, as of when it was last settled; `None`: what follows from its size.
+    /// Storage that it takes on all servers, bytes, as of when it was last settled; `None`: what follows from
+    /// its size.
     pub allocated: Option<u64>,
 }
 

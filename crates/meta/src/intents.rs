@@ -1,9 +1,10 @@
 //! The participant's side of an intent: check, hold, log; then do or undo.
 //!
-//! In each shard, the server checks all steps and takes the keys that they need at once. An intent goes through its shards in
-//! ascending order, so that intents never wait for each other in a circle. A prepared intent is in the log with everything that
-//! is needed to carry it out. Its changes are computed when it is committed, from the state at that time. The keys have
-//! prevented changes that would make the steps impossible.
+//! In each shard, the server checks all steps and takes the keys that they need at once. An intent goes
+//! through its shards in ascending order, so that intents never wait for each other in a circle. A prepared
+//! intent is in the log with everything that is needed to carry it out. Its changes are computed when it is
+//! committed, from the state at that time. The keys have prevented changes that would make the steps
+//! impossible.
 
 use crate::access::Owner;
 use crate::draft::Draft;
@@ -129,8 +130,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Drafts what steps do that were checked. `made`: the numbers of new directories that are not there yet. A step that cannot be
-    /// done is an error: the intent stays as it is, and is tried again.
+    /// Drafts what steps do that were checked. `made`: the numbers of new directories that are not there yet.
+    /// A step that cannot be done is an error: the intent stays as it is, and is tried again.
     pub(crate) fn perform(&self, draft: &mut Draft, map: &Map, steps: &[Step], made: &[Ino]) -> Op<()> {
         let now = draft.now;
         make_directories(draft, steps, made);
@@ -166,7 +167,8 @@ impl Shard {
                     let inode = draft.inode(self, *ino).ok_or(Errno::IO)?;
                     let nameless = inode.nlink == 0;
                     if nameless {
-                        // It was made without a name. From its first name on, it is removed with its last one.
+                        // It was made without a name. From its first name on, it is removed with its last
+                        // one.
                         inode.change_extra(|extra| extra.linkable = false);
                     }
                     inode.nlink += 1;
@@ -211,8 +213,8 @@ fn make_directories(draft: &mut Draft, steps: &[Step], made: &[Ino]) {
     }
 }
 
-/// Prepares an intent in one shard: checks the steps, takes their keys and, unless this is the coordinator's `own` part, logs them.
-/// Returns the numbers of the directories that it will make.
+/// Prepares an intent in one shard: checks the steps, takes their keys and, unless this is the coordinator's
+/// `own` part, logs them. Returns the numbers of the directories that it will make.
 pub(crate) fn promise(
     locked: &mut LockedShard<'_>,
     draft: Draft,
@@ -267,7 +269,8 @@ impl<O: Outside> Core<O> {
     ) -> Result<Vec<Ino>, Failure> {
         let now = self.outside.now();
         let made = self.partitions.with(shard, |locked| {
-            // Space is reserved for finishing changes that free space. Only such steps may be promised with it.
+            // Space is reserved for finishing changes that free space. Only such steps may be promised with
+            // it.
             promise(locked, Draft::new(now), intent, steps, own)
         })?;
         if !own {

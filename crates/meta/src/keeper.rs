@@ -1,8 +1,8 @@
-//! The keeper: work in the background. It removes the blocks of removed files, splits directories, and finishes what a crash or a
-//! server that did not answer has left unfinished.
+//! The keeper: work in the background. It removes the blocks of removed files, splits directories, and
+//! finishes what a crash or a server that did not answer has left unfinished.
 //!
-//! Everything in its queues also follows from the log: after a restart the queues are filled from it again. The thread
-//! sleeps without a time limit when there is nothing to do.
+//! Everything in its queues also follows from the log: after a restart the queues are filled from it again.
+//! The thread sleeps without a time limit when there is nothing to do.
 
 use crate::draft::{Draft, wants_split};
 use crate::inode::Spread;
@@ -27,8 +27,8 @@ struct Work {
     settles: BTreeSet<Ino>,
     truncations: BTreeSet<Ino>,
     announcements: BTreeSet<Ino>,
-    /// When the grace time is over, files without links that nobody has open have to be looked for. Files that are unlinked during
-    /// the grace time stay until then, too.
+    /// When the grace time is over, files without links that nobody has open have to be looked for. Files
+    /// that are unlinked during the grace time stay until then, too.
     orphans_unknown: bool,
     /// There may be unfinished intents.
     intents: bool,
@@ -148,7 +148,8 @@ impl<O: Outside> Core<O> {
         let mut rest = true;
         loop {
             let mut work = lock(&self.keeper.work);
-            // After a failure, new tasks wait, too, so that tasks for a server that is down are tried only now and then.
+            // After a failure, new tasks wait, too, so that tasks for a server that is down are tried only
+            // now and then.
             let until = Instant::now() + RETRY;
             while rest && !work.stop {
                 let Some(left) = until.checked_duration_since(Instant::now()) else {
@@ -204,8 +205,8 @@ impl<O: Outside> Core<O> {
             failed.orphans_unknown = !self.reap_orphans();
         }
         if work.memory {
-            // Answers that are kept for repeated requests lie scattered over the pages, and each would keep its page from being
-            // given back.
+            // Answers that are kept for repeated requests lie scattered over the pages, and each would keep
+            // its page from being given back.
             self.partitions.forget_answers(self.outside.now());
             give_memory_back();
         }
@@ -222,7 +223,8 @@ impl<O: Outside> Core<O> {
         well
     }
 
-    /// Removes inodes without links whose opens no agent has registered again. Says whether all of them are removed.
+    /// Removes inodes without links whose opens no agent has registered again. Says whether all of them are
+    /// removed.
     fn reap_orphans(&self) -> bool {
         let mut found = Vec::new();
         self.partitions.each(|_, shard| {
@@ -269,7 +271,8 @@ impl<O: Outside> Core<O> {
         done.is_ok() && left.is_empty()
     }
 
-    /// Tells participants of decisions again, and asks coordinators for the outcome of old promises. Says whether none is left.
+    /// Tells participants of decisions again, and asks coordinators for the outcome of old promises. Says
+    /// whether none is left.
     fn resolve_intents(&self) -> bool {
         let mut decided: Vec<(IntentId, Vec<ServerId>)> = Vec::new();
         let mut promised: Vec<IntentId> = Vec::new();

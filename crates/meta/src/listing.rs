@@ -17,7 +17,8 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, DirEntry, Errno, Refusal, Reply};
 use serde_bytes::ByteBuf;
 
-/// Most bytes of a listing's encoding, far enough below the longest body that a run of equal cookies fits on top.
+/// Most bytes of a listing's encoding, far enough below the longest body that a run of equal cookies fits on
+/// top.
 const MAX_BYTES: usize = 512 << 10;
 
 /// A listing in the making.
@@ -31,8 +32,9 @@ struct Listing {
 }
 
 impl<O: Outside> Core<O> {
-    /// Permissions are not checked here: whoever lists a directory has opened it. The client core (or the kernel, in a mount) has
-    /// checked read permission then, and the listing may go on if that is taken away later.
+    /// Permissions are not checked here: whoever lists a directory has opened it. The client core (or the
+    /// kernel, in a mount) has checked read permission then, and the listing may go on if that is taken away
+    /// later.
     pub(crate) fn read_dir(
         &self,
         dir: Ino,

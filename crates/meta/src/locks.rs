@@ -1,7 +1,7 @@
 //! Locks on the bytes of one file: `fcntl` locks of processes and descriptions, and `flock`.
 //!
-//! The table is pure: it says what conflicts, and how an owner's locks split and merge. Waiting, and finding out that
-//! waiting would never end, is the caller's ([`crate::locking`]).
+//! The table is pure: it says what conflicts, and how an owner's locks split and merge. Waiting, and finding
+//! out that waiting would never end, is the caller's ([`crate::locking`]).
 
 use bivouac_proto::header::OpenId;
 use bivouac_proto::meta::{LockOwner, LockRange};

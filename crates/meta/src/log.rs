@@ -1,13 +1,14 @@
 //! The log file of one partition.
 //!
-//! A log is a header and then records, each a length, a checksum and a body. A record is written with one call and
-//! counts completely or not at all. The checksum covers the file's revision and the record's offset in it, so that remains of
-//! earlier, failed writes are never taken for records. A snapshot is a file of the same format, written anew and renamed over the
-//! old log.
+//! A log is a header and then records, each a length, a checksum and a body. A record is written with one
+//! call and counts completely or not at all. The checksum covers the file's revision and the record's offset
+//! in it, so that remains of earlier, failed writes are never taken for records. A snapshot is a file of the
+//! same format, written anew and renamed over the old log.
 //!
 //! The log survives the death of its process after every append, and the loss of power after [`Log::to_sync`]
-//! was synced. Space is allocated ahead, so that changes that free something go through on a full storage. Beside it lies its
-//! [mark](crate::mark), by which a log that has lost its end, or is gone, is distinguished from a complete one.
+//! was synced. Space is allocated ahead, so that changes that free something go through on a full storage.
+//! Beside it lies its [mark](crate::mark), by which a log that has lost its end, or is gone, is distinguished
+//! from a complete one.
 
 use crate::error::{LogError, OpenError};
 use crate::mark::{Mark, Owed};
@@ -82,7 +83,8 @@ impl ToSync {
 }
 
 impl Log {
-    /// Opens the log at `path`, or makes it, and hands every record to `replay`, which says whether it understood it.
+    /// Opens the log at `path`, or makes it, and hands every record to `replay`, which says whether it
+    /// understood it.
     pub(crate) fn open(
         path: &Path,
         identity: Identity,
@@ -147,8 +149,8 @@ impl Log {
         buffer.extend_from_slice(&[0; PREFIX]);
     }
 
-    /// Writes a started record. `frees`: the change frees space, and may use what is reserved for such changes. If this fails, the
-    /// log is as before.
+    /// Writes a started record. `frees`: the change frees space, and may use what is reserved for such
+    /// changes. If this fails, the log is as before.
     pub(crate) fn append(&mut self, record: &mut [u8], frees: bool) -> Result<(), LogError> {
         self.file.append(record, frees)?;
         self.mark.committed(self.file.number, self.file.end);
@@ -182,8 +184,8 @@ impl Log {
 }
 
 impl Revision {
-    /// Writes a new log next to `path` and renames it there. The result is synced. On failure the log that had the name
-    /// before still has it.
+    /// Writes a new log next to `path` and renames it there. The result is synced. On failure the log that
+    /// had the name before still has it.
     fn create<B: AsRef<[u8]>>(
         path: &Path,
         identity: Identity,
@@ -290,7 +292,8 @@ fn replay_all(
     while at < bytes.len() {
         match body_at(bytes, at, revision) {
             Some(body) if replay(body) => at += PREFIX + body.len(),
-            // A whole record that makes no sense, or damage with records behind it: stop rather than lose them.
+            // A whole record that makes no sense, or damage with records behind it: stop rather than lose
+            // them.
             Some(_) => return Err(damaged(path, at, bytes.len())),
             None if has_record_after(bytes, at, revision) => return Err(damaged(path, at, bytes.len())),
             None => {
@@ -365,8 +368,8 @@ fn body_at(bytes: &[u8], at: usize, revision: u64) -> Option<&[u8]> {
     (checksum(body, revision, at as u64) == sum).then_some(body)
 }
 
-/// Whether there is anything valid behind damage at `at`. An unfinished record is the last and is shorter than the
-/// longest; damage in the middle has records behind it.
+/// Whether there is anything valid behind damage at `at`. An unfinished record is the last and is shorter
+/// than the longest; damage in the middle has records behind it.
 fn has_record_after(bytes: &[u8], at: usize, revision: u64) -> bool {
     if bytes.len() - at > PREFIX + MAX_RECORD {
         return true;

@@ -1,17 +1,20 @@
 //! The high-water mark of one log: how long the log is known to have been.
 //!
-//! A log that is truncated between two records looks like a complete shorter log, and a log that is gone looks like one that was
-//! never made. So each log has a small file beside it, `partition-NN.mark`, that says how many bytes of it were acknowledged
-//! (*committed*), how many of these were put on stable storage (*synced*), and in which boot of the machine that was.
-//! While the machine has not been started anew, a log must have all committed bytes; afterwards, all synced ones, because a
-//! loss of power may have taken the others.
+//! A log that is truncated between two records looks like a complete shorter log, and a log that is gone
+//! looks like one that was never made. So each log has a small file beside it, `partition-NN.mark`, that says
+//! how many bytes of it were acknowledged (*committed*), how many of these were put on stable storage
+//! (*synced*), and in which boot of the machine that was. While the machine has not been started anew, a log
+//! must have all committed bytes; afterwards, all synced ones, because a loss of power may have taken the
+//! others.
 //!
-//! The mark is written after the record that it counts, with one system call that a killed process has either made or
-//! not made (0.3 µs; its block is allocated from the start, so that this also works on a full storage). So it never claims more
-//! than the log has. If a mark cannot be written, it claims less than it could: the check is weaker then, but never wrong.
+//! The mark is written after the record that it counts, with one system call that a killed process has either
+//! made or not made (0.3 µs; its block is allocated from the start, so that this also works on a full
+//! storage). So it never claims more than the log has. If a mark cannot be written, it claims less than it
+//! could: the check is weaker then, but never wrong.
 //!
-//! A snapshot is another file with another *revision* ([`crate::log`]). Before the snapshot is renamed over the old log, and until
-//! its name is on stable storage, the mark describes both files, because a crash may leave either.
+//! A snapshot is another file with another *revision* ([`crate::log`]). Before the snapshot is renamed over
+//! the old log, and until its name is on stable storage, the mark describes both files, because a crash may
+//! leave either.
 //!
 //! An administrator who removes the mark decides to go on with the log as it is.
 
@@ -167,7 +170,8 @@ impl Mark {
     pub(crate) fn announce(&mut self, revision: u64, length: u64) -> io::Result<()> {
         self.next = Height { revision, committed: length, synced: length };
         self.write()?;
-        // After a loss of power the snapshot may have the name: then it must be known. Nothing is lost with a first log.
+        // After a loss of power the snapshot may have the name: then it must be known. Nothing is lost with a
+        // first log.
         if self.current.revision > 0 { self.file.sync_data() } else { Ok(()) }
     }
 
@@ -211,9 +215,11 @@ impl Mark {
         }
     }
 
-    /// Lets the kernel bring the mark to the storage soon. Waiting for it would make every `fsync` take twice as long.
+    /// Lets the kernel bring the mark to the storage soon. Waiting for it would make every `fsync` take twice
+    /// as long.
     fn start_write_back(&self) {
-        // SAFETY: the descriptor is open for as long as `self`, and the call touches no memory of this process.
+        // SAFETY: the descriptor is open for as long as `self`, and the call touches no memory of this
+        // process.
         let _ = unsafe { libc::sync_file_range(self.file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
     }
 }

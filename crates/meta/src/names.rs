@@ -44,7 +44,8 @@ enum Look {
 impl<O: Outside> Core<O> {
     pub(crate) fn lookup(&self, caller: &Caller, at: At<'_>) -> Result<Reply, Failure> {
         check_name(at.name)?;
-        // Both may change between the look-up of the name and that of the inode in another shard: then look again.
+        // Both may change between the look-up of the name and that of the inode in another shard: then look
+        // again.
         for _ in 0..8 {
             let (named, here) = self.partitions.with(shard_of(&at), |locked| {
                 let (_, owner) = locked.shard.home(at.dir, at.split, at.name)?;
@@ -306,7 +307,8 @@ impl<O: Outside> Core<O> {
         })
     }
 
-    /// What an entry names and who owns its directory, from this server's shards. Waits while an intent holds it.
+    /// What an entry names and who owns its directory, from this server's shards. Waits while an intent holds
+    /// it.
     pub(crate) fn entry_here(
         &self,
         dir: Ino,
@@ -362,8 +364,8 @@ pub(crate) fn may_make(locked: &LockedShard<'_>, caller: &Caller, at: &At<'_>) -
     Ok(home)
 }
 
-/// Makes an inode and its entry in one shard; a file (`map` is given) takes its directory's layout over. Says also whether
-/// the directory should be split now.
+/// Makes an inode and its entry in one shard; a file (`map` is given) takes its directory's layout over. Says
+/// also whether the directory should be split now.
 fn make(
     locked: &mut LockedShard<'_>,
     caller: &Caller,

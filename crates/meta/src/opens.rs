@@ -1,9 +1,10 @@
 //! Open file descriptions, and the sizes of files that are being written.
 //!
-//! While somebody has a file in blocks open for writing, its record is *unsettled*: the data servers know its size better.
-//! Closing descriptions report how far they wrote; the last one settles the record. Where a report is missing or of another size
-//! version, or where a writer may have left holes, the data servers are asked. An inode without links stays as long as it is open, also over a restart:
-//! its holders are in the log.
+//! While somebody has a file in blocks open for writing, its record is *unsettled*: the data servers know its
+//! size better. Closing descriptions report how far they wrote; the last one settles the record. Where a
+//! report is missing or of another size version, or where a writer may have left holes, the data servers are
+//! asked. An inode without links stays as long as it is open, also over a restart: its holders are in the
+//! log.
 
 use crate::draft::Draft;
 use crate::error::Op;
@@ -25,8 +26,8 @@ use std::time::{Duration, Instant};
 /// How long the server remembers that a description was given up: longer than a request can be on its way.
 pub(crate) const STRAGGLERS: Duration = Duration::from_secs(120);
 
-/// Registers an open file description, if it is not registered already. Pipes, sockets and devices are not registered, because only
-/// a node's kernel can open those.
+/// Registers an open file description, if it is not registered already. Pipes, sockets and devices are not
+/// registered, because only a node's kernel can open those.
 pub(crate) fn register(locked: &mut LockedShard<'_>, now: Time, ino: Ino, opened: Opened) -> Op<()> {
     locked.shard.is_wanted(opened.id)?;
     let inode = locked.shard.inode(ino)?;
@@ -92,7 +93,8 @@ pub(crate) fn noted(allocated: u64, size: u64) -> Option<u64> {
     (allocated != dense(size)).then_some(allocated)
 }
 
-/// The stamp of a file that is settled now, at `size`, last written at `last` (0 or earlier: not since it was settled before).
+/// The stamp of a file that is settled now, at `size`, last written at `last` (0 or earlier: not since it was
+/// settled before).
 fn settled_stamp(inode: &Inode, size: u64, last: WriteTime, now: Time) -> Stamp {
     let mut stamp = Stamp { size, settled: true, ..stamp(inode) };
     let mtime_set = inode.as_blocks().map_or(Time::MIN, |b| b.mtime_set);
@@ -123,8 +125,8 @@ impl Shard {
 }
 
 impl<O: Outside> Core<O> {
-    /// The agent says that nobody holds a description any more. Without `ino` it does not know what the description opened, if
-    /// anything.
+    /// The agent says that nobody holds a description any more. Without `ino` it does not know what the
+    /// description opened, if anything.
     pub(crate) fn abandon(
         &self,
         shard: ShardId,
@@ -196,7 +198,8 @@ impl<O: Outside> Core<O> {
         Ok(Reply::Done)
     }
 
-    /// Settles a file that nobody writes, by asking the data servers: what its writers would have reported may be lost.
+    /// Settles a file that nobody writes, by asking the data servers: what its writers would have reported
+    /// may be lost.
     pub(crate) fn settle(&self, ino: Ino) -> Result<(), Failure> {
         let settled = self.in_steps(
             ino,
@@ -268,7 +271,8 @@ fn note(written: &mut Written, wrote: Option<Wrote>, size_version: u32, now: Tim
                 if wrote.size_version == size_version {
                     written.end = written.end.max(wrote.end);
                 } else {
-                    // The file was truncated meanwhile; only the data servers know what was written since then.
+                    // The file was truncated meanwhile; only the data servers know what was written since
+                    // then.
                     written.unsure = true;
                 }
             }
@@ -276,7 +280,8 @@ fn note(written: &mut Written, wrote: Option<Wrote>, size_version: u32, now: Tim
     }
 }
 
-/// Settles a file that its last writer has closed, if the reports tell enough. Says whether there is nothing left to be done.
+/// Settles a file that its last writer has closed, if the reports tell enough. Says whether there is nothing
+/// left to be done.
 fn settle_by_reports(locked: &mut LockedShard<'_>, ino: Ino, now: Time) -> Op<bool> {
     let inode = locked.shard.inodes.get(ino);
     let Some(inode) = inode.filter(|inode| inode.as_blocks().is_some_and(|blocks| !blocks.settled)) else {

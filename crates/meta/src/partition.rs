@@ -1,9 +1,10 @@
 //! Log partitions: the units of locking and logging.
 //!
-//! Shard `s` belongs to partition `s % PARTITIONS`. A partition is one mutex over its shards, and one log. Work runs under
-//! the lock ([`Partitions::with`]), never blocks on anything but the log while it holds it, and starts over when it had to wait
-//! for somebody. No two partitions are ever locked at once. If a change leaves blocks of removed files behind, the partition
-//! tells the keeper as soon as the lock is free: operations need not do that.
+//! Shard `s` belongs to partition `s % PARTITIONS`. A partition is one mutex over its shards, and one log.
+//! Work runs under the lock ([`Partitions::with`]), never blocks on anything but the log while it holds it,
+//! and starts over when it had to wait for somebody. No two partitions are ever locked at once. If a change
+//! leaves blocks of removed files behind, the partition tells the keeper as soon as the lock is free:
+//! operations need not do that.
 
 use crate::draft::Draft;
 use crate::error::{LogError, Op, OpenError, Stop};
@@ -29,7 +30,8 @@ pub(crate) const PARTITIONS: usize = 64;
 /// A log is compacted when it is longer than this, bytes, and than twice what the last snapshot took.
 const COMPACT_AT: u64 = 1 << 20;
 
-/// On a full storage a log is compacted early when it is longer than this, bytes, and than twice what the last snapshot took.
+/// On a full storage a log is compacted early when it is longer than this, bytes, and than twice what the
+/// last snapshot took.
 const WORTHWHILE: u64 = 16 << 10;
 
 /// After so many removed inodes, memory is given back to the system.
@@ -199,8 +201,8 @@ impl Partitions {
         self.partitions[number % PARTITIONS].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `work` on a shard that this server holds. When it has to wait it is run again after every change, and given
-    /// up with [`Refusal::Busy`] after a while.
+    /// Runs `work` on a shard that this server holds. When it has to wait it is run again after every change,
+    /// and given up with [`Refusal::Busy`] after a while.
     pub(crate) fn with<T>(
         &self,
         id: ShardId,

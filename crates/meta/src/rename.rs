@@ -1,8 +1,8 @@
 //! Rename, and what else is necessary to move a directory.
 //!
-//! A directory's move makes cached paths wrong: every server notes it ([`crate::moves`]) while the entries are held, before
-//! anybody can see the move. A move to another parent could close a circle: such moves happen one at a time, under
-//! a lock that shard 0's server keeps, and walk up from the new parent first.
+//! A directory's move makes cached paths wrong: every server notes it ([`crate::moves`]) while the entries
+//! are held, before anybody can see the move. A move to another parent could close a circle: such moves
+//! happen one at a time, under a lock that shard 0's server keeps, and walk up from the new parent first.
 
 use crate::access::{Owner, WRITE};
 use crate::attrs::CHANGE_DIRECTORY;
@@ -101,8 +101,8 @@ impl<O: Outside> Core<O> {
         result
     }
 
-    /// The target's entry. (A refusal would say something about the source's directory, so the client's error about that of the target
-    /// is corrected here.)
+    /// The target's entry. (A refusal would say something about the source's directory, so the client's error
+    /// about that of the target is corrected here.)
     fn target(&self, to: &At<'_>) -> Result<(Option<Named>, Owner), Failure> {
         self.entry_anywhere(to)
     }
@@ -173,7 +173,8 @@ impl<O: Outside> Core<O> {
         Ok(steps)
     }
 
-    /// Refuses to move a directory into itself. The lock of directory moves is held, so no other move can close a circle.
+    /// Refuses to move a directory into itself. The lock of directory moves is held, so no other move can
+    /// close a circle.
     fn check_circles(&self, rename: &Rename<'_>) -> Result<(), Failure> {
         let upwards = |start: Ino, moved: Named| -> Result<(), Failure> {
             let mut at = start;

@@ -1,12 +1,12 @@
 //! Many small records in order, in little memory: what a shard has most of.
 //!
-//! Records lie behind one another in *runs* of some hundred bytes, and a tree leads to the runs. So a record costs its own
-//! bytes, ten more, and the share of its run that is empty: not an allocation and a place in a tree of its own. To find
-//! one is to find its run and to pass over a few others in it.
+//! Records lie behind one another in *runs* of some hundred bytes, and a tree leads to the runs. So a record
+//! costs its own bytes, ten more, and the share of its run that is empty: not an allocation and a place in a
+//! tree of its own. To find one is to find its run and to pass over a few others in it.
 //!
-//! A record has a key of two numbers. Several may share a key; they are never in different runs. The first number is the
-//! run's: runs do not mix records that differ in it. What the bytes mean is the users' business ([`crate::entries`],
-//! [`crate::inodes`]).
+//! A record has a key of two numbers. Several may share a key; they are never in different runs. The first
+//! number is the run's: runs do not mix records that differ in it. What the bytes mean is the users' business
+//! ([`crate::entries`], [`crate::inodes`]).
 
 use std::collections::BTreeMap;
 
@@ -99,8 +99,8 @@ impl Runs {
             .skip_while(move |record| record.key < key)
     }
 
-    /// Puts a record, of less than 64 KiB, in the place of the first with this key that is `it`, or without one behind
-    /// those with the key. Says whether there was one.
+    /// Puts a record, of less than 64 KiB, in the place of the first with this key that is `it`, or without
+    /// one behind those with the key. Says whether there was one.
     pub(crate) fn put(&mut self, key: Key, it: impl Fn(&[u8]) -> bool, bytes: &[u8]) -> bool {
         debug_assert!(u16::try_from(bytes.len()).is_ok());
         if self.run_of(key).is_none() {

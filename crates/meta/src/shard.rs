@@ -1,7 +1,7 @@
 //! One shard's state in memory: what its log says, and what lives only as long as the process.
 //!
-//! The durable part is changed by [`crate::mutation`] alone, after the change is in the log. Everything here is read and
-//! written under the lock of the shard's partition.
+//! The durable part is changed by [`crate::mutation`] alone, after the change is in the log. Everything here
+//! is read and written under the lock of the shard's partition.
 
 use crate::access::Owner;
 use crate::entries::Entries;
@@ -61,13 +61,13 @@ pub(crate) struct Answer {
 pub(crate) enum Key {
     /// An entry: exclusive.
     Entry(Ino, Box<[u8]>),
-    /// The existence of a directory's entries here: shared by intents that change entries, exclusive for one that removes the
-    /// directory.
+    /// The existence of a directory's entries here: shared by intents that change entries, exclusive for one
+    /// that removes the directory.
     Content(Ino),
     /// The link count of a file, or the parent and name of a directory: exclusive.
     Inode(Ino),
-    /// The attributes of an inode that is about to lose a link: exclusive. The client that asked for the removal may have its answer
-    /// already.
+    /// The attributes of an inode that is about to lose a link: exclusive. The client that asked for the
+    /// removal may have its answer already.
     Leaving(Ino),
 }
 
@@ -184,8 +184,9 @@ impl Shard {
         self.inodes.get(ino).ok_or(Errno::NOENT)
     }
 
-    /// Where a directory's entry `name` is counted here. `split`: whether the sender believes that the directory is split. Waits while
-    /// the directory is being removed, because its path may name another directory afterwards.
+    /// Where a directory's entry `name` is counted here. `split`: whether the sender believes that the
+    /// directory is split. Waits while the directory is being removed, because its path may name another
+    /// directory afterwards.
     pub(crate) fn home(&self, dir: Ino, split: bool, name: &[u8]) -> Op<(Home, Owner)> {
         self.content_stays(dir)?;
         if split {
@@ -210,7 +211,8 @@ impl Shard {
         }
     }
 
-    /// Waits while a directory's entries are on the move. (That it is not being removed, [`Shard::home`] has seen to.)
+    /// Waits while a directory's entries are on the move. (That it is not being removed, [`Shard::home`] has
+    /// seen to.)
     pub(crate) fn may_change(&self, home: Home) -> Op<()> {
         let splitting = match home {
             Home::Packed(dir) => {

@@ -38,7 +38,8 @@ impl<O: Outside> Core<O> {
                 let layout = inode.layout(ino, &map);
                 match &inode.body {
                     Body::Blocks(_) => Ok(Begun::Done(inode.attr(ino))),
-                    // First remove what an earlier attempt, which a crash has interrupted, may have left at the server.
+                    // First remove what an earlier attempt, which a crash has interrupted, may have left at
+                    // the server.
                     Body::Inline(_) if locked.shard.purges.contains_key(&ino) => Err(Stop::Wait),
                     Body::Inline(data) if data.is_empty() => {
                         Ok(Begun::Done(move_out(locked, ino, &layout, now, false)?))

@@ -31,8 +31,8 @@ pub trait Outside: Send + Sync + 'static {
     /// The server that the store belongs to.
     fn me(&self) -> ServerId;
 
-    /// Asks another server; the answer is what [`MetaStore::peer`] gave there, or EIO if there was none. (Never called
-    /// for the store's own server.)
+    /// Asks another server; the answer is what [`MetaStore::peer`] gave there, or EIO if there was none.
+    /// (Never called for the store's own server.)
     fn peer(&self, server: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure>;
 
     /// Asks several others the same, if possible in parallel; the answers in their order.
@@ -40,7 +40,8 @@ pub trait Outside: Send + Sync + 'static {
         servers.iter().map(|server| self.peer(*server, request)).collect()
     }
 
-    /// A data operation on any server, the own one included. `payload` is what a write sends, `into` what a read fills.
+    /// A data operation on any server, the own one included. `payload` is what a write sends, `into` what a
+    /// read fills.
     fn data(
         &self,
         server: ServerId,
@@ -82,7 +83,8 @@ pub struct Caller {
     pub credentials: Credentials,
     /// The machine that it asks from; [`NodeId::NONE`] where that is unknown.
     pub node: NodeId,
-    /// Identity of the request: with a session other than 0, a repeated request is answered and not done again.
+    /// Identity of the request: with a session other than 0, a repeated request is answered and not done
+    /// again.
     pub id: RequestId,
     /// The shard that the request's header names.
     pub shard: ShardId,
@@ -95,13 +97,13 @@ pub struct Options {
     pub deployment: u64,
     /// How long an operation waits for another that holds what it needs, before it is refused with `Busy`.
     pub patience: Duration,
-    /// For how long after the opening of a store with files in it agents may register their opens again, before
-    /// unlinked files are removed and sizes are settled.
+    /// For how long after the opening of a store with files in it agents may register their opens again,
+    /// before unlinked files are removed and sizes are settled.
     pub grace: Duration,
     /// How long an intent may be prepared before its coordinator is asked what became of it.
     pub intent_age: Duration,
-    /// Run the background threads: the keeper (see [`MetaStore::keep`]) and the teller. Without them, participants of a
-    /// removal are told before the client is answered.
+    /// Run the background threads: the keeper (see [`MetaStore::keep`]) and the teller. Without them,
+    /// participants of a removal are told before the client is answered.
     pub background: bool,
     /// Compact a log at this length, bytes, rather than at the default (for tests).
     pub compact_at: Option<u64>,
@@ -137,8 +139,8 @@ pub struct Counts {
 
 /// The metadata of one server: its shards, with everything that they own.
 ///
-/// All methods may be called from many threads at once. A change that was acknowledged survives the death of the
-/// process at any moment.
+/// All methods may be called from many threads at once. A change that was acknowledged survives the death of
+/// the process at any moment.
 pub struct MetaStore<O: Outside> {
     pub(crate) core: Arc<Core<O>>,
     threads: Vec<JoinHandle<()>>,
@@ -155,15 +157,17 @@ pub(crate) struct Core<O> {
     /// Whether the teller's thread runs.
     pub tells_later: bool,
     pub locking: Locking,
-    /// In which shards the intents are that were prepared here. Locked only for moments, alone or while a partition is locked.
+    /// In which shards the intents are that were prepared here. Locked only for moments, alone or while a
+    /// partition is locked.
     pub prepared: Mutex<HashMap<IntentId, Vec<ShardId>>>,
     pub moves: Moves,
     /// Held as long as the store is open, so that no second server opens it.
     _exclusive: File,
 }
 
-/// Makes the directory for a new store; an existing one stays as it is. To be called once, when a server's storage is made:
-/// if the directory is missing later, that is a loss, and [`Replayed::open`] does not make it anew.
+/// Makes the directory for a new store; an existing one stays as it is. To be called once, when a server's
+/// storage is made: if the directory is missing later, that is a loss, and [`Replayed::open`] does not make
+/// it anew.
 pub fn make_directory(dir: &Path) -> Result<(), OpenError> {
     std::fs::create_dir_all(dir).map_err(OpenError::io(dir))
 }
@@ -177,8 +181,8 @@ pub struct Replayed {
 }
 
 impl Replayed {
-    /// Reads the logs in `dir`, which [`make_directory`] made. Logs that never were are made; what was there and is gone or
-    /// shorter is an error.
+    /// Reads the logs in `dir`, which [`make_directory`] made. Logs that never were are made; what was there
+    /// and is gone or shorter is an error.
     pub fn open(dir: &Path, deployment: u64) -> Result<Replayed, OpenError> {
         let exclusive = File::open(dir).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => OpenError::NoDirectory(dir.into()),
@@ -240,8 +244,8 @@ impl<O: Outside> MetaStore<O> {
         Ok(())
     }
 
-    /// Takes charge of shards that are empty, at a deployment's first start; what is held already stays as it is. In shard
-    /// 0 the root directory is made, with the process's user and group and mode 0755.
+    /// Takes charge of shards that are empty, at a deployment's first start; what is held already stays as it
+    /// is. In shard 0 the root directory is made, with the process's user and group and mode 0755.
     pub fn adopt(&self, shards: impl IntoIterator<Item = ShardId>) -> Result<(), Errno> {
         for shard in shards {
             self.core.partitions.adopt(shard).map_err(|e| e.errno())?;
@@ -252,19 +256,22 @@ impl<O: Outside> MetaStore<O> {
         Ok(())
     }
 
-    /// Finishes what a crash has left: intents, splits, truncations, and (when the grace time is over) sizes and files that nobody
-    /// has open. What cannot be done now, because a server does not answer, the keeper tries again.
+    /// Finishes what a crash has left: intents, splits, truncations, and (when the grace time is over) sizes
+    /// and files that nobody has open. What cannot be done now, because a server does not answer, the keeper
+    /// tries again.
     pub fn recover(&self) {
         self.core.keep();
     }
 
-    /// Does what is due in the background, once: removes the blocks of removed files, splits directories that have grown
-    /// large, and tries again what failed. The keeper's thread does it whenever there is something.
+    /// Does what is due in the background, once: removes the blocks of removed files, splits directories that
+    /// have grown large, and tries again what failed. The keeper's thread does it whenever there is
+    /// something.
     pub fn keep(&self) {
         self.core.keep();
     }
 
-    /// Serves a request to the metadata. `payload` came with it; what is to go with the reply is appended to `out`.
+    /// Serves a request to the metadata. `payload` came with it; what is to go with the reply is appended to
+    /// `out`.
     pub fn meta(
         &self,
         caller: &Caller,
@@ -291,7 +298,8 @@ impl<O: Outside> MetaStore<O> {
         self.core.moves.version()
     }
 
-    /// To be called when this server was away while others changed the namespace: from now on it refuses all cached paths.
+    /// To be called when this server was away while others changed the namespace: from now on it refuses all
+    /// cached paths.
     pub fn forget_moves(&self) {
         self.core.forget_moves();
     }
@@ -499,7 +507,8 @@ pub(crate) fn repeated(shard: &crate::shard::Shard, id: &RequestId) -> crate::er
     }
     match shard.answers.get(&slot) {
         Some(answer) if answer.sequence == id.sequence => Ok(Some(answer.reply()?)),
-        // The client has gone on to a later request: nobody waits for this answer, and the request must not be carried out.
+        // The client has gone on to a later request: nobody waits for this answer, and the request must not
+        // be carried out.
         Some(answer) if answer.sequence > id.sequence => Err(Refusal::Busy.into()),
         _ => Ok(None),
     }

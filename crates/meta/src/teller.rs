@@ -1,11 +1,14 @@
 //! Telling participants of decisions a moment later.
 //!
-//! A request that removes a name can be answered as soon as the decision is logged. The participants only have to drop the inode that
-//! the name led to. Until they hear of the decision they keep it locked ([`crate::shard::Key::Leaving`]), and requests that look at it
-//! wait. A new directory exists at its participant, without a name, from when it was prepared. So removals and mkdir need not wait
-//! until the participants have heard. Their decisions are collected for [`LINGER`] and sent in one message to each participant.
+//! A request that removes a name can be answered as soon as the decision is logged. The participants only
+//! have to drop the inode that the name led to. Until they hear of the decision they keep it locked
+//! ([`crate::shard::Key::Leaving`]), and requests that look at it wait. A new directory exists at its
+//! participant, without a name, from when it was prepared. So removals and mkdir need not wait until the
+//! participants have heard. Their decisions are collected for [`LINGER`] and sent in one message to each
+//! participant.
 //!
-//! Nothing depends on this queue: decisions are in the log, and the keeper tells participants again that have not heard.
+//! Nothing depends on this queue: decisions are in the log, and the keeper tells participants again that have
+//! not heard.
 
 use crate::shard::Shard;
 use crate::store::{Core, Outside, lock};
@@ -15,10 +18,12 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long decisions are collected. A request that looks at something that was just removed may have to wait so long.
+/// How long decisions are collected. A request that looks at something that was just removed may have to wait
+/// so long.
 const LINGER: Duration = Duration::from_millis(1);
 
-/// What participants have to be told. Its mutex is held only for moments, and never taken while another lock is held.
+/// What participants have to be told. Its mutex is held only for moments, and never taken while another lock
+/// is held.
 #[derive(Debug, Default)]
 pub(crate) struct Teller {
     news: Mutex<News>,
@@ -99,7 +104,8 @@ impl<O: Outside> Core<O> {
         }
     }
 
-    /// Tells one participant of decisions of this server. Says whether it heard them; if not, the keeper goes on.
+    /// Tells one participant of decisions of this server. Says whether it heard them; if not, the keeper goes
+    /// on.
     pub(crate) fn tell(&self, server: ServerId, intents: &[IntentId]) -> bool {
         let heard = self.ask(server, &PeerRequest::Commit { intents: intents.to_vec() }).is_ok();
         if heard {

@@ -1,10 +1,11 @@
 //! Setting a file's size.
 //!
-//! A truncation of a file in blocks is noted in the log before it begins. Each data server truncates its sub-file to the end of its own
-//! blocks below the new size, so that no sub-file is longer than its data can be. A crash, or a server that fails in between, leaves the
-//! truncation *unfinished*: data is gone on some servers and not on others. Until it is finished, at the new size, the server
-//! shows neither a size nor zeros in place of what is gone: requests for the file get EIO. The keeper finishes it, or the
-//! next truncation of the file does.
+//! A truncation of a file in blocks is noted in the log before it begins. Each data server truncates its
+//! sub-file to the end of its own blocks below the new size, so that no sub-file is longer than its data can
+//! be. A crash, or a server that fails in between, leaves the truncation *unfinished*: data is gone on some
+//! servers and not on others. Until it is finished, at the new size, the server shows neither a size nor
+//! zeros in place of what is gone: requests for the file get EIO. The keeper finishes it, or the next
+//! truncation of the file does.
 
 use crate::access::WRITE;
 use crate::draft::Draft;
@@ -64,8 +65,8 @@ impl<O: Outside> Core<O> {
             return Err(Errno::FBIG.into());
         }
         self.partitions.with(ino.shard(), |locked| {
-            // A description that is open for writing may truncate whatever the mode says, and only the owner can have
-            // one against the mode; the client checks what a path asks for.
+            // A description that is open for writing may truncate whatever the mode says, and only the owner
+            // can have one against the mode; the client checks what a path asks for.
             let owner = locked.shard.inode(ino)?.owner();
             Ok(owner.check_owner_or(&caller.credentials, WRITE)?)
         })?;
@@ -146,8 +147,8 @@ impl<O: Outside> Core<O> {
         Ok(Truncated { size: truncation.size, allocated })
     }
 
-    /// What the inode of a truncated file notes of its storage. Of a file that is being written the servers are asked when it is settled;
-    /// of others only if what is left of their holes cannot be known.
+    /// What the inode of a truncated file notes of its storage. Of a file that is being written the servers
+    /// are asked when it is settled; of others only if what is left of their holes cannot be known.
     fn left_allocated(&self, ino: Ino, truncation: &Truncation) -> Result<Option<u64>, Errno> {
         let Truncation { size, old, blocks, .. } = truncation;
         let old = old.unwrap_or(u64::MAX);
@@ -224,8 +225,8 @@ impl<O: Outside> Core<O> {
     }
 }
 
-/// What each server has to do so that a file has a size. `old`: its size, if that is exact and no sub-file reaches further than the
-/// inode says.
+/// What each server has to do so that a file has a size. `old`: its size, if that is exact and no sub-file
+/// reaches further than the inode says.
 fn requests(
     map: &Map,
     ino: Ino,

@@ -1,4 +1,5 @@
-//! A storage that is full: a small memory file system, where the test may mount one (as root; elsewhere it says so).
+//! A storage that is full: a small memory file system, where the test may mount one (as root; elsewhere it
+//! says so).
 
 mod common;
 

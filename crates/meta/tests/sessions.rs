@@ -325,7 +325,8 @@ fn extended_attributes_keep_their_values_modes_and_limits() {
     assert_eq!(get(b"user.a"), Err(Errno::NODATA));
 }
 
-/// A log is cut at every byte of its last records: what is left is the state after some operation, never a mixture.
+/// A log is cut at every byte of its last records: what is left is the state after some operation, never a
+/// mixture.
 #[test]
 fn a_log_torn_at_any_byte_gives_the_state_after_a_whole_operation() {
     let cluster = Cluster::new(1);

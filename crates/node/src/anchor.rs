@@ -18,8 +18,9 @@ pub const ANCHORS: usize = 256;
 /// The file offset of the placeholder of slot 0.
 pub const MAGIC_BASE: u64 = 0xB1B0_0000;
 
-/// The anchor of a slot. This is not simply the low byte of its number: a program without the library may move a placeholder's
-/// offset by a round number of bytes, and the placeholder must not become another slot's.
+/// The anchor of a slot. This is not simply the low byte of its number: a program without the library may
+/// move a placeholder's offset by a round number of bytes, and the placeholder must not become another
+/// slot's.
 pub(crate) fn of(index: u32) -> usize {
     ((index ^ (index >> 8)) & 0xff) as usize
 }

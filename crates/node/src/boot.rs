@@ -1,7 +1,8 @@
 //! Which start of the machine this is.
 //!
-//! What a process wrote to a file is there until the machine stops, whatever becomes of the process; only what was synced is
-//! sure to be there after that. So to check whether a file is whole, one has to know whether the machine ran without interruption.
+//! What a process wrote to a file is there until the machine stops, whatever becomes of the process; only
+//! what was synced is sure to be there after that. So to check whether a file is whole, one has to know
+//! whether the machine ran without interruption.
 
 use rustix::fs::{Mode, OFlags};
 

@@ -1,12 +1,14 @@
 //! Recognising, before a program starts, that the preload library will not be loaded into it.
 //!
-//! A program that is linked statically has no loader, and so loads no library. Where a program gets rights that its caller does not have
-//! (set-user-ID, set-group-ID, file capabilities), the loader leaves out libraries that the caller names. Both then see the
-//! kernel's files only: below the mount path nothing, or files that do not belong to the deployment. That is no error, so the user would
-//! not notice it. Therefore the library and the command line look at what they are about to execute ([`of`]), and warn of each
-//! program once in a deployment ([`is_first`]).
+//! A program that is linked statically has no loader, and so loads no library. Where a program gets rights
+//! that its caller does not have (set-user-ID, set-group-ID, file capabilities), the loader leaves out
+//! libraries that the caller names. Both then see the kernel's files only: below the mount path nothing, or
+//! files that do not belong to the deployment. That is no error, so the user would not notice it. Therefore
+//! the library and the command line look at what they are about to execute ([`of`]), and warn of each program
+//! once in a deployment ([`is_first`]).
 //!
-//! What a program does by its own system calls although it is linked with libc (Go's runtime with cgo) cannot be seen from here.
+//! What a program does by its own system calls although it is linked with libc (Go's runtime with cgo) cannot
+//! be seen from here.
 
 use crate::fd::Fd;
 use crate::names::Environment;
@@ -51,8 +53,8 @@ impl Bypass {
     }
 }
 
-/// Whether the library will not be loaded into what `execve` would execute, and why. A file that cannot be opened or executed is no
-/// reason to warn.
+/// Whether the library will not be loaded into what `execve` would execute, and why. A file that cannot be
+/// opened or executed is no reason to warn.
 pub fn of(directory: BorrowedFd<'_>, path: &CStr) -> Option<Bypass> {
     let mut program = open(directory, path)?;
     let mut name = path.to_owned();
@@ -125,7 +127,8 @@ fn is_static(head: &[u8]) -> bool {
     head.starts_with(b"\x7fELF\x02\x01") && names_loader() == Some(false)
 }
 
-/// Whether the kernel gives a program rights that this process does not have (and tells the loader, by AT_SECURE).
+/// Whether the kernel gives a program rights that this process does not have (and tells the loader, by
+/// AT_SECURE).
 fn gives_rights(program: BorrowedFd<'_>, stat: &rustix::fs::Stat) -> bool {
     let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
     let sets_user = stat.st_mode & libc::S_ISUID != 0 && stat.st_uid != user.as_raw();

@@ -1,9 +1,10 @@
 //! Which threads are changing a file's data without the kernel mount that has the file open (`both`).
 //!
-//! A mount's open file description counts the changes that processes have under way past the mount. So the mount can make all processes go
-//! through itself, and wait until no change is under way any more. A process may be killed in the middle of a change. So a thread that
-//! begins a change also writes its number into one of a few cells, and the mount, while it waits, no longer counts threads that are
-//! dead. If all cells are in use, or a thread dies between counting itself and writing its number, the death is not noticed, and the
+//! A mount's open file description counts the changes that processes have under way past the mount. So the
+//! mount can make all processes go through itself, and wait until no change is under way any more. A process
+//! may be killed in the middle of a change. So a thread that begins a change also writes its number into one
+//! of a few cells, and the mount, while it waits, no longer counts threads that are dead. If all cells are in
+//! use, or a thread dies between counting itself and writing its number, the death is not noticed, and the
 //! mount waits until its time limit.
 
 use crate::owner::{Fate, NOBODY};
@@ -36,8 +37,8 @@ impl Drop for Entered<'_> {
 }
 
 impl OpenTable {
-    /// Begins a change of data past the mount whose description this is. Any process may do this. `None`: all data has to go through the
-    /// mount ([`Slot::detour`]), and no change has begun.
+    /// Begins a change of data past the mount whose description this is. Any process may do this. `None`: all
+    /// data has to go through the mount ([`Slot::detour`]), and no change has begun.
     pub fn enter<'s>(&self, slot: &'s Slot) -> Option<Entered<'s>> {
         self.enter_as(slot, self.owner(process::tid()))
     }
@@ -76,7 +77,8 @@ impl OpenTable {
 }
 
 impl Slot {
-    /// From now on all data has to go through the mount. Changes that are under way have ended once [`OpenTable::has_left`] says so.
+    /// From now on all data has to go through the mount. Changes that are under way have ended once
+    /// [`OpenTable::has_left`] says so.
     pub fn detour(&self) {
         self.entered().fetch_or(DETOUR, Ordering::SeqCst);
     }

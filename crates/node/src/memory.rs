@@ -1,13 +1,14 @@
 //! Memory that the processes of a node share, and that none of them can make unusable for the others.
 //!
-//! A process that may write to a file may also truncate it, and then the kernel kills every process that touches the missing part of
-//! its mapping (SIGBUS). So shared data is not in a file with a name, but in a *sealed memfd*: nobody can change its length, even with
-//! its descriptor, and it exists as long as any process has it mapped. Its maker passes the descriptor to the others over
-//! a Unix socket; they map it and close the descriptor at once. The maker allocates all of it before anybody else sees it, so that a
-//! lack of memory is an error there, and not a signal later.
+//! A process that may write to a file may also truncate it, and then the kernel kills every process that
+//! touches the missing part of its mapping (SIGBUS). So shared data is not in a file with a name, but in a
+//! *sealed memfd*: nobody can change its length, even with its descriptor, and it exists as long as any
+//! process has it mapped. Its maker passes the descriptor to the others over a Unix socket; they map it and
+//! close the descriptor at once. The maker allocates all of it before anybody else sees it, so that a lack of
+//! memory is an error there, and not a signal later.
 //!
-//! Its content can still be anything, because a program that writes past its own buffers may overwrite it. Its users check what they
-//! read.
+//! Its content can still be anything, because a program that writes past its own buffers may overwrite it.
+//! Its users check what they read.
 
 use crate::error::{NodeError, doing};
 use crate::fd::Fd;
@@ -41,8 +42,8 @@ pub(crate) enum Writers {
 }
 
 impl Memory {
-    /// Makes memory of this length, all zeros, and a descriptor to pass to other processes. The name is for people who
-    /// look into `/proc`.
+    /// Makes memory of this length, all zeros, and a descriptor to pass to other processes. The name is for
+    /// people who look into `/proc`.
     pub fn make(name: &CStr, length: usize, writers: Writers) -> Result<(Memory, Fd), NodeError> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map(Fd::from)
@@ -69,7 +70,8 @@ impl Memory {
 
     fn mapped(fd: impl rustix::fd::AsFd, length: usize, write: bool) -> Result<Memory, NodeError> {
         let access = if write { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a new mapping at an address of the kernel's choice; what it is of is `length` bytes long and stays so.
+        // SAFETY: a new mapping at an address of the kernel's choice; what it is of is `length` bytes long
+        // and stays so.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, fd, 0) };
         Ok(Memory { base: base.map_err(doing("mapping shared memory"))?.cast(), length })
     }

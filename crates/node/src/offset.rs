@@ -1,14 +1,15 @@
 //! The lock on a slot's offset.
 //!
-//! It lies in memory that processes share, into which any of them may write by mistake, and its owner may be killed, or leave by `siglongjmp`, at any
-//! instruction. So the lock's word contains its owner (the thread's number), waiting is bounded, and a waiter looks whether the
-//! owner is still alive. If not, the waiter takes the lock over (from an owner of another PID namespace only after a long time). A thread
-//! that finds itself as the owner (because it left by `siglongjmp`, or because a signal handler reads what the interrupted code
+//! It lies in memory that processes share, into which any of them may write by mistake, and its owner may be
+//! killed, or leave by `siglongjmp`, at any instruction. So the lock's word contains its owner (the thread's
+//! number), waiting is bounded, and a waiter looks whether the owner is still alive. If not, the waiter takes
+//! the lock over (from an owner of another PID namespace only after a long time). A thread that finds itself
+//! as the owner (because it left by `siglongjmp`, or because a signal handler reads what the interrupted code
 //! reads) goes on. The lock protects one number, which is valid at any moment, so nothing has to be repaired.
 //!
-//! For an owner that is alive, others wait, as the kernel makes them wait at a shared offset: a stopped process may
-//! hold the lock for long. But a word that was written by mistake may name a living thread that never held the lock. So after
-//! [`LONGEST`] the waiter gets an error.
+//! For an owner that is alive, others wait, as the kernel makes them wait at a shared offset: a stopped
+//! process may hold the lock for long. But a word that was written by mistake may name a living thread that
+//! never held the lock. So after [`LONGEST`] the waiter gets an error.
 
 use crate::error::NodeError;
 use crate::owner::{Fate, OWNER_BITS, Since};

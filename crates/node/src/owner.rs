@@ -1,10 +1,11 @@
 //! Which process or thread owns something in shared memory, and whether it is alive.
 //!
-//! A process's number means something only in its PID namespace, and the processes of a node may be in several
-//! (containers). So the table lists all namespaces that were ever seen, and an owner is a number together with
-//! the index of its namespace in that list. Whether an owner in one's own namespace is alive, the kernel tells. For an owner in
-//! another namespace it cannot be known ([`Fate::Unknown`]): others assume that it is alive for as long as any operation can take
-//! ([`PATIENCE`]), and no longer, because what a killed process owned must not be lost for good.
+//! A process's number means something only in its PID namespace, and the processes of a node may be in
+//! several (containers). So the table lists all namespaces that were ever seen, and an owner is a number
+//! together with the index of its namespace in that list. Whether an owner in one's own namespace is alive,
+//! the kernel tells. For an owner in another namespace it cannot be known ([`Fate::Unknown`]): others assume
+//! that it is alive for as long as any operation can take ([`PATIENCE`]), and no longer, because what a
+//! killed process owned must not be lost for good.
 
 use crate::process;
 use crate::release::monotonic;
@@ -17,13 +18,15 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// How many namespaces the list has room for. The fate of processes of further namespaces is always unknown.
 pub(crate) const NAMESPACES: usize = 63;
 
-/// Stands in the list for the namespace of a process that cannot find out its own (because there is no `/proc`).
+/// Stands in the list for the namespace of a process that cannot find out its own (because there is no
+/// `/proc`).
 const UNTOLD: u64 = u64::MAX;
 
 /// Bits of a process's or thread's number (the kernel's are at most 2^22).
 const NUMBER_BITS: u32 = 22;
 const NUMBER: u32 = (1 << NUMBER_BITS) - 1;
-/// Bits of an owner: a number, and above it the index of its namespace, from 1; 0 is a namespace that is not listed.
+/// Bits of an owner: a number, and above it the index of its namespace, from 1; 0 is a namespace that is not
+/// listed.
 pub(crate) const OWNER_BITS: u32 = NUMBER_BITS + 6;
 
 /// An owner who is dead.
@@ -40,7 +43,8 @@ pub(crate) enum Fate {
 /// One process's index in the list of namespaces.
 #[derive(Default)]
 pub(crate) struct Here {
-    /// The number of the process that looked, and above it the index that it found. A forked child may be in another namespace.
+    /// The number of the process that looked, and above it the index that it found. A forked child may be in
+    /// another namespace.
     known: AtomicU64,
 }
 

@@ -1,10 +1,12 @@
-//! Where a user's deployments have their run directories on a machine, even if another user has taken the usual name.
+//! Where a user's deployments have their run directories on a machine, even if another user has taken the
+//! usual name.
 //!
-//! A deployment's *run directory* is `/dev/shm/bivouac-UID/NAME`. Anybody may make files in `/dev/shm`, and so anybody can
-//! make `/dev/shm/bivouac-UID` beforehand: as a directory, a file, or a link. Bivouac never uses such a thing. The
-//! deployment's directory is then made in `/dev/shm/bivouac-UID.SECRET`, whose name follows from the deployment's key: all daemons
-//! of the machine compute the same name, and nobody else knows it in time to take it. Commands that have no key yet ([`find`]: `exec` on any
-//! node of the job, and clean-up) look through all directories with such names that belong to the user.
+//! A deployment's *run directory* is `/dev/shm/bivouac-UID/NAME`. Anybody may make files in `/dev/shm`, and
+//! so anybody can make `/dev/shm/bivouac-UID` beforehand: as a directory, a file, or a link. Bivouac never
+//! uses such a thing. The deployment's directory is then made in `/dev/shm/bivouac-UID.SECRET`, whose name
+//! follows from the deployment's key: all daemons of the machine compute the same name, and nobody else knows
+//! it in time to take it. Commands that have no key yet ([`find`]: `exec` on any node of the job, and
+//! clean-up) look through all directories with such names that belong to the user.
 //!
 //! It runs inside other people's programs, too: system calls only.
 

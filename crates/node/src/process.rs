@@ -1,9 +1,10 @@
-//! The number of this process and thread without a system call each time, and whether another process is still alive.
+//! The number of this process and thread without a system call each time, and whether another process is
+//! still alive.
 //!
-//! The process and thread numbers are cached, and `fork` must not leave the parent's in the child: the process's is
-//! kept in a page that the kernel wipes on fork (MADV_WIPEONFORK), the thread's beside the process's that it
-//! was learnt under. A `vfork` child, which shares its parent's memory, sees the parent's numbers: that is as good, since
-//! the parent's thread waits for it.
+//! The process and thread numbers are cached, and `fork` must not leave the parent's in the child: the
+//! process's is kept in a page that the kernel wipes on fork (MADV_WIPEONFORK), the thread's beside the
+//! process's that it was learnt under. A `vfork` child, which shares its parent's memory, sees the parent's
+//! numbers: that is as good, since the parent's thread waits for it.
 
 use crate::fd::Fd;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -29,15 +30,15 @@ pub fn pid() -> u32 {
     }
 }
 
-/// Finds out the number of this process now, and of each `fork` child when it begins. Otherwise a `vfork` child might be the
-/// first to ask, and its number would be taken for its parent's.
+/// Finds out the number of this process now, and of each `fork` child when it begins. Otherwise a `vfork`
+/// child might be the first to ask, and its number would be taken for its parent's.
 pub fn know_from_the_start() {
     extern "C" fn learn() {
         pid();
     }
     pid();
-    // SAFETY: the function may run at any time in a fork's child: it makes system calls only. (libc's list of such
-    // functions is all that is touched, and where it has no room, all is as without this.)
+    // SAFETY: the function may run at any time in a fork's child: it makes system calls only. (libc's list of
+    // such functions is all that is touched, and where it has no room, all is as without this.)
     unsafe { libc::pthread_atfork(None, None, Some(learn)) };
 }
 

@@ -16,8 +16,8 @@ pub const KIND_FILE: u32 = 0;
 pub const KIND_DIRECTORY: u32 = 1;
 /// `Slot::kind` of a description that no server has registered (O_PATH).
 pub const KIND_PATH: u32 = 2;
-/// `Slot::kind` while a server is being asked to open something: the server may have registered the description, but the client
-/// does not know the inode yet. `Slot::ino` names only the shard that was asked.
+/// `Slot::kind` while a server is being asked to open something: the server may have registered the
+/// description, but the client does not know the inode yet. `Slot::ino` names only the shard that was asked.
 pub const KIND_OPENING: u32 = 3;
 
 /// Mask of the access mode in a slot's flags, and the mode that cannot write.
@@ -30,14 +30,16 @@ pub struct Release {
     pub shard: ShardId,
     /// The request.
     pub request: MetaRequest<'static>,
-    /// The description held locks. Another process may ask for them as soon as it learns of the close, so the client waits for the
-    /// server's answer.
+    /// The description held locks. Another process may ask for them as soon as it learns of the close, so the
+    /// client waits for the server's answer.
     pub wait: bool,
-    /// The request may be sent a little later without anybody noticing, because nothing was written into blocks.
+    /// The request may be sent a little later without anybody noticing, because nothing was written into
+    /// blocks.
     pub may_be_late: bool,
 }
 
-/// What a process tells a server about a slot whose last descriptor it has closed; `None` for a description that no server knows.
+/// What a process tells a server about a slot whose last descriptor it has closed; `None` for a description
+/// that no server knows.
 pub fn release(table: &OpenTable, agent: u64, id: SlotId) -> Option<Release> {
     let (ino, open, wrote, slot) = known(table, agent, id)?;
     let ino = ino?;
@@ -48,7 +50,8 @@ pub fn release(table: &OpenTable, agent: u64, id: SlotId) -> Option<Release> {
     Some(Release { shard: ino.shard(), request, wait, may_be_late })
 }
 
-/// What the agent tells a server about a slot that no process holds any more, also if a process died while it was opening it.
+/// What the agent tells a server about a slot that no process holds any more, also if a process died while it
+/// was opening it.
 pub fn abandon(table: &OpenTable, agent: u64, id: SlotId) -> Option<Release> {
     let (ino, open, wrote, slot) = known(table, agent, id)?;
     let shard = Ino(slot.ino.load(Ordering::Relaxed)).shard();
@@ -88,7 +91,8 @@ pub fn begin_opening(slot: &Slot, shard: ShardId) {
     slot.kind.store(KIND_OPENING, Ordering::Release);
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC, which all processes of a node share: the clock of [`crate::Slot::wrote_at`].
+/// Nanoseconds of CLOCK_MONOTONIC, which all processes of a node share: the clock of
+/// [`crate::Slot::wrote_at`].
 pub fn monotonic() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)

@@ -1,19 +1,24 @@
-//! The version page of a server, by which processes of its node see whether what they know of its metadata is still true.
+//! The version page of a server, by which processes of its node see whether what they know of its metadata is
+//! still true.
 //!
-//! A server counts the changes of each of its shards in a page that every process of the node maps. It raises the count under the
-//! shard's lock, before anybody can see the change. So if a process has read something of a shard, and the shard's count is still
-//! what it was before, what it has read is still true. To find that out takes one load from memory, where asking the server takes
-//! a round trip. The page also contains the namespace version, which the server raises before a directory's move is visible, and
-//! the latest of those moves; the sum of all changes, for requests whose answer may come from a shard that the client cannot know
-//! in advance; and whether the page is still valid. Processes of other nodes have no page, and ask the server each time.
+//! A server counts the changes of each of its shards in a page that every process of the node maps. It raises
+//! the count under the shard's lock, before anybody can see the change. So if a process has read something of
+//! a shard, and the shard's count is still what it was before, what it has read is still true. To find that
+//! out takes one load from memory, where asking the server takes a round trip. The page also contains the
+//! namespace version, which the server raises before a directory's move is visible, and the latest of those
+//! moves; the sum of all changes, for requests whose answer may come from a shard that the client cannot know
+//! in advance; and whether the page is still valid. Processes of other nodes have no page, and ask the server
+//! each time.
 //!
-//! A page is sealed memory (the module `memory`), which the server passes to processes of its node. Once the server has ended, nobody
-//! may rely on the page any more. The server cannot say so itself if it is killed by SIGKILL. So the page contains a *robust futex*:
-//! a word with the number of one of the server's threads, in which the kernel notes that thread's death ([`VersionPage::life`]).
+//! A page is sealed memory (the module `memory`), which the server passes to processes of its node. Once the
+//! server has ended, nobody may rely on the page any more. The server cannot say so itself if it is killed by
+//! SIGKILL. So the page contains a *robust futex*: a word with the number of one of the server's threads, in
+//! which the kernel notes that thread's death ([`VersionPage::life`]).
 //!
-//! A process first reads the count, then asks the server, and then keeps the answer together with the count ([`VersionPage::shard`]).
-//! If it did not know before from which shard the answer would come, it may keep the answer only if [`VersionPage::total`] did not
-//! change between the time before the request and the time when it read that shard's count.
+//! A process first reads the count, then asks the server, and then keeps the answer together with the count
+//! ([`VersionPage::shard`]). If it did not know before from which shard the answer would come, it may keep
+//! the answer only if [`VersionPage::total`] did not change between the time before the request and the time
+//! when it read that shard's count.
 
 use crate::error::NodeError;
 use crate::fd::Fd;
@@ -51,7 +56,8 @@ const OWNER_DIED: u32 = 0x4000_0000;
 /// A server's page: written by the server, read by everybody else on its node.
 pub struct VersionPage {
     memory: Memory,
-    /// Only at the server: the descriptor by which others map the page. The page is retired when this is dropped.
+    /// Only at the server: the descriptor by which others map the page. The page is retired when this is
+    /// dropped.
     own: Option<Fd>,
 }
 
@@ -80,7 +86,8 @@ impl VersionPage {
         self.own.as_ref().map(AsFd::as_fd)
     }
 
-    /// For the server: the word of a robust futex, which is to hold the number of a thread that lives as long as the server.
+    /// For the server: the word of a robust futex, which is to hold the number of a thread that lives as long
+    /// as the server.
     pub fn life(&self) -> &AtomicU32 {
         &self.header().life
     }
@@ -107,8 +114,8 @@ impl VersionPage {
         self.header().namespace.0.fetch_max(version, Ordering::SeqCst);
     }
 
-    /// A directory moves, and with that the namespace has this version, one more than before. By the server, one move after
-    /// the other, before the move is visible.
+    /// A directory moves, and with that the namespace has this version, one more than before. By the server,
+    /// one move after the other, before the move is visible.
     pub fn moved(&self, directory: Ino, version: u64) {
         self.moved_at(version).store(directory.0, Ordering::SeqCst);
         self.raise_namespace(version);
@@ -120,8 +127,8 @@ impl VersionPage {
         unsafe { &*self.memory.base().add(MOVES).cast::<AtomicU64>().add(index) }
     }
 
-    /// The directories that moved after the namespace had the version `after` and until it had `until`. `None`: so many that
-    /// it is not known any more.
+    /// The directories that moved after the namespace had the version `after` and until it had `until`.
+    /// `None`: so many that it is not known any more.
     pub fn moves(&self, after: u64, until: u64) -> Option<Vec<Ino>> {
         if until.checked_sub(after)? >= MOVES_REMEMBERED {
             return None;

@@ -1,7 +1,7 @@
 //! What is not in the mount must not notice the library: real programs, with and without it, print the same.
 //!
-//! Once with no deployment in the environment (the library sleeps), once with one whose daemon does not exist (the
-//! library is awake, decides for every path and descriptor, and nothing ever reaches a client).
+//! Once with no deployment in the environment (the library sleeps), once with one whose daemon does not exist
+//! (the library is awake, decides for every path and descriptor, and nothing ever reaches a client).
 
 mod common;
 

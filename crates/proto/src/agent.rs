@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum AgentRequest {
     /// A process begins (`Attached`). The agent watches it and ends its session when it dies.
     ///
-    /// If the process was attached before and has executed another program since, it gets a new session, but it stays the
-    /// same owner of process locks.
+    /// If the process was attached before and has executed another program since, it gets a new session, but
+    /// it stays the same owner of process locks.
     Attach {
         /// The process.
         pid: u32,

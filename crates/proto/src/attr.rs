@@ -63,8 +63,8 @@ impl FileKind {
 pub enum Store {
     /// Inline data, in the inode, at its server. [`Attr::size`] is exact.
     Inline,
-    /// In blocks. `settled`: nobody has the file open for writing, and [`Attr::size`], [`Attr::mtime`] are exact;
-    /// otherwise the servers of the layout know better: see [`crate::data::DataReply::Extent`].
+    /// In blocks. `settled`: nobody has the file open for writing, and [`Attr::size`], [`Attr::mtime`] are
+    /// exact; otherwise the servers of the layout know better: see [`crate::data::DataReply::Extent`].
     Blocks {
         /// Whether the inode's size and mtime are exact.
         settled: bool,
@@ -86,8 +86,8 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Bytes; see [`Store`] for when it is exact. Symbolic links: length of the target. Directories: entries. Devices:
-    /// the number, see [`Attr::device`].
+    /// Bytes; see [`Store`] for when it is exact. Symbolic links: length of the target. Directories: entries.
+    /// Devices: the number, see [`Attr::device`].
     pub size: u64,
     /// Last access: when it was made, or last set. Reading leaves it as it is; see the semantics page.
     pub atime: Time,
@@ -107,10 +107,12 @@ pub struct Attr {
     pub xattrs: bool,
     /// How the blocks are spread; `None` where there are none (not `Store::Blocks`).
     pub layout: Option<Box<FileLayout>>,
-    /// When mtime was last set explicitly: writes before that do not change mtime. `None`: never, or it does not matter.
+    /// When mtime was last set explicitly: writes before that do not change mtime. `None`: never, or it does
+    /// not matter.
     pub mtime_set: Option<Time>,
-    /// For a file in blocks: the storage that it takes on all servers, bytes. Given only if it does not follow from the size,
-    /// because the file has holes, or more storage than its size needs. As exact as [`Attr::size`] is.
+    /// For a file in blocks: the storage that it takes on all servers, bytes. Given only if it does not
+    /// follow from the size, because the file has holes, or more storage than its size needs. As exact as
+    /// [`Attr::size`] is.
     pub allocated: Option<u64>,
 }
 

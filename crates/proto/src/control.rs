@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 /// Requests that run a deployment.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub enum ControlRequest {
-    /// Are you there (`Pong`). The controller sends this twice a second. A daemon that has not got one for long knows that it has
-    /// lost the connection to the controller.
+    /// Are you there (`Pong`). The controller sends this twice a second. A daemon that has not got one for
+    /// long knows that it has lost the connection to the controller.
     Ping {
         /// The controller's epoch.
         epoch: Epoch,
@@ -28,8 +28,8 @@ pub enum ControlRequest {
     },
     /// The deployment ends with this connection (`bivouac run` holds it). To the controller.
     Lifeline,
-    /// Revokes an earlier [`ControlRequest::Lifeline`] of the same connection: the deployment goes on when this connection
-    /// ends. To the controller.
+    /// Revokes an earlier [`ControlRequest::Lifeline`] of the same connection: the deployment goes on when
+    /// this connection ends. To the controller.
     Release,
 }
 

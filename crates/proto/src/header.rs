@@ -41,8 +41,8 @@ pub enum Kind {
     Request = 0,
     /// Answers the oldest unanswered request of the connection.
     Reply = 1,
-    /// From a server to an agent, unasked (invalidate, revoke). Reserved: nobody sends one yet, and who receives one
-    /// drops the connection.
+    /// From a server to an agent, unasked (invalidate, revoke). Reserved: nobody sends one yet, and who
+    /// receives one drops the connection.
     Callback = 2,
     /// A message of the authentication. Nothing else is accepted before it has succeeded.
     Auth = 3,
@@ -51,8 +51,8 @@ pub enum Kind {
 /// Flag: the sender expects no reply, and none is sent.
 pub const NO_REPLY: u8 = 1;
 
-/// The identity of a request. If a request is repeated under the same identity, the server repeats the answer and does not
-/// carry the request out again.
+/// The identity of a request. If a request is repeated under the same identity, the server repeats the answer
+/// and does not carry the request out again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Debug, Default)]
 pub struct RequestId {
     /// The client's session, unique in the deployment; 0 for requests that need no identity.
@@ -163,7 +163,8 @@ impl Header {
         out
     }
 
-    /// Reads the wire form and checks it. The version is checked before anything that a later version may change.
+    /// Reads the wire form and checks it. The version is checked before anything that a later version may
+    /// change.
     pub fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Result<Header, HeaderError> {
         let u16_at = |i: usize| u16::from_le_bytes([bytes[i], bytes[i + 1]]);
         let u32_at = |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);

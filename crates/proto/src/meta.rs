@@ -1,8 +1,8 @@
 //! Requests to the metadata.
 //!
-//! The header's shard says which shard is addressed. A request about an *entry* goes to the shard of the entry
-//! ([`bivouac_layout::namespace::entry_shard`]); one about an *inode* goes to the inode's shard. Requests that
-//! change something carry an identity, and are answered again (not done again) when repeated.
+//! The header's shard says which shard is addressed. A request about an *entry* goes to the shard of the
+//! entry ([`bivouac_layout::namespace::entry_shard`]); one about an *inode* goes to the inode's shard.
+//! Requests that change something carry an identity, and are answered again (not done again) when repeated.
 //!
 //! Permissions are checked with the credentials that the connection stated when it authenticated.
 
@@ -76,7 +76,8 @@ pub struct SetAttr {
 /// In [`SetAttr::uid`]: the owner stays. Set-user-ID and set-group-ID bits are cleared as if it had changed.
 pub const AS_IT_IS: u32 = u32::MAX;
 
-/// Takes set-user-ID and set-group-ID bits off, as `chown(path, -1, -1)` does, and a write to a file's blocks.
+/// Takes set-user-ID and set-group-ID bits off, as `chown(path, -1, -1)` does, and a write to a file's
+/// blocks.
 pub const CHOWN_AS_IT_IS: SetAttr =
     SetAttr { mode: None, uid: Some(AS_IT_IS), gid: None, atime: None, mtime: None };
 
@@ -89,7 +90,8 @@ pub struct Wrote {
     pub size_version: u32,
     /// Nanoseconds between its last write and the sending of this; a later explicit change of mtime stays.
     pub age: u64,
-    /// `end` may be too low, because the process died in a write: the inode's server has to ask the data servers.
+    /// `end` may be too low, because the process died in a write: the inode's server has to ask the data
+    /// servers.
     pub unsure: bool,
 }
 
@@ -142,7 +144,8 @@ pub struct LockRange {
     pub exclusive: bool,
 }
 
-/// Requests to the metadata. The reply follows each in parentheses; [`crate::Reply::Done`] where none is named.
+/// Requests to the metadata. The reply follows each in parentheses; [`crate::Reply::Done`] where none is
+/// named.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub enum MetaRequest<'a> {
     /// The attributes of an entry (`Entry`). ENOENT if there is no such name.
@@ -163,10 +166,10 @@ pub enum MetaRequest<'a> {
         /// What to set.
         set: SetAttr,
     },
-    /// Opens, and with `how.create` makes, an entry, and registers the open (`Opened`). A symbolic link is not
-    /// followed: the reply shows it, nothing is registered, and the client goes on from there. If the inode is in
-    /// another shard, or a directory, the reply is `Elsewhere`, and the client sends `OpenInode` there. Nobody opens pipes, sockets and
-    /// devices: their attributes are told, and nothing is registered.
+    /// Opens, and with `how.create` makes, an entry, and registers the open (`Opened`). A symbolic link is
+    /// not followed: the reply shows it, nothing is registered, and the client goes on from there. If the
+    /// inode is in another shard, or a directory, the reply is `Elsewhere`, and the client sends `OpenInode`
+    /// there. Nobody opens pipes, sockets and devices: their attributes are told, and nothing is registered.
     Open {
         /// The entry.
         #[serde(borrow)]
@@ -185,9 +188,9 @@ pub enum MetaRequest<'a> {
         /// The description to register.
         open: OpenId,
     },
-    /// Makes a file without a name in a directory, and opens it (`Opened`; O_TMPFILE). It goes with its last open, unless
-    /// [`MetaRequest::Link`] gives it a name before; with `how.create.exclusive` it can have none. Addressed to the
-    /// directory's shard, whether or not it is split.
+    /// Makes a file without a name in a directory, and opens it (`Opened`; O_TMPFILE). It goes with its last
+    /// open, unless [`MetaRequest::Link`] gives it a name before; with `how.create.exclusive` it can have
+    /// none. Addressed to the directory's shard, whether or not it is split.
     MakeTemporary {
         /// The directory.
         dir: Ino,
@@ -196,8 +199,8 @@ pub enum MetaRequest<'a> {
         /// The description to register.
         open: OpenId,
     },
-    /// The last holder of an open description is gone. The server releases the description's locks, too. Usually sent with
-    /// [`crate::header::NO_REPLY`].
+    /// The last holder of an open description is gone. The server releases the description's locks, too.
+    /// Usually sent with [`crate::header::NO_REPLY`].
     Release {
         /// The inode.
         ino: Ino,
@@ -206,11 +209,12 @@ pub enum MetaRequest<'a> {
         /// What it wrote to blocks, if it was open for writing.
         wrote: Option<Wrote>,
     },
-    /// The same, from the agent, which knows that nobody will hold this description any more. Requests for it that a process sent before
-    /// it died may still arrive: the server then refuses to open or lock anything under this number.
+    /// The same, from the agent, which knows that nobody will hold this description any more. Requests for it
+    /// that a process sent before it died may still arrive: the server then refuses to open or lock anything
+    /// under this number.
     Abandon {
-        /// The file. `None`: the process died while it was opening something, so the agent knows only the shard (in the header)
-        /// of what it may have opened.
+        /// The file. `None`: the process died while it was opening something, so the agent knows only the
+        /// shard (in the header) of what it may have opened.
         ino: Option<Ino>,
         /// The description.
         open: OpenId,
@@ -243,8 +247,9 @@ pub enum MetaRequest<'a> {
         /// Most bytes to return.
         len: u32,
     },
-    /// Writes the payload into a file's inline data. Refused with `NotInline` once the file is in blocks, or when
-    /// the write would end beyond [`crate::attr::INLINE_MAX`]: then the client sends `Spill` and writes blocks.
+    /// Writes the payload into a file's inline data. Refused with `NotInline` once the file is in blocks, or
+    /// when the write would end beyond [`crate::attr::INLINE_MAX`]: then the client sends `Spill` and writes
+    /// blocks.
     WriteInline {
         /// The inode.
         ino: Ino,
@@ -274,12 +279,13 @@ pub enum MetaRequest<'a> {
         /// The new entry.
         #[serde(borrow)]
         at: At<'a>,
-        /// What it is: `Symlink`, `Fifo`, `Socket`, a device (user 0 only), or `File`: an empty file, not opened.
+        /// What it is: `Symlink`, `Fifo`, `Socket`, a device (user 0 only), or `File`: an empty file, not
+        /// opened.
         kind: crate::attr::FileKind,
         /// Permission bits, the umask already applied.
         mode: u16,
-        /// The target of a symbolic link, 1 to 4,095 bytes; the number of a device, 4 bytes, little-endian; empty
-        /// otherwise.
+        /// The target of a symbolic link, 1 to 4,095 bytes; the number of a device, 4 bytes, little-endian;
+        /// empty otherwise.
         #[serde(with = "serde_bytes")]
         target: &'a [u8],
     },
@@ -314,9 +320,10 @@ pub enum MetaRequest<'a> {
         /// What happens to an existing target.
         mode: RenameMode,
     },
-    /// Lists a directory from after a cookie, in cookie order (`Listing`). Permission to read was checked when the directory was
-    /// opened. For a packed directory, the request goes to the directory's shard. For a split one, the client sends it to every
-    /// server (the header names any shard of that server), each lists all parts that it holds, and the client merges the lists.
+    /// Lists a directory from after a cookie, in cookie order (`Listing`). Permission to read was checked
+    /// when the directory was opened. For a packed directory, the request goes to the directory's shard. For
+    /// a split one, the client sends it to every server (the header names any shard of that server), each
+    /// lists all parts that it holds, and the client merges the lists.
     ReadDir {
         /// The directory.
         dir: Ino,
@@ -329,7 +336,8 @@ pub enum MetaRequest<'a> {
         /// Send attributes along where the server holds them.
         attrs: bool,
     },
-    /// A directory's parent and its own name in it (`Parent`). The root is its own parent, with an empty name.
+    /// A directory's parent and its own name in it (`Parent`). The root is its own parent, with an empty
+    /// name.
     Parent {
         /// The directory.
         ino: Ino,
@@ -370,9 +378,10 @@ pub enum MetaRequest<'a> {
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
-    /// Sets or converts a lock. If another lock conflicts, the answer is EAGAIN; with `wait_ms` only after the server has waited so
-    /// long (at most 1,000) for the conflict to end, and then the client asks again. Without `wait_ms`, a conflict also releases a
-    /// `flock` that was to be converted; so a client that means to wait first asks without waiting. EDEADLK if waiting would never end.
+    /// Sets or converts a lock. If another lock conflicts, the answer is EAGAIN; with `wait_ms` only after
+    /// the server has waited so long (at most 1,000) for the conflict to end, and then the client asks again.
+    /// Without `wait_ms`, a conflict also releases a `flock` that was to be converted; so a client that means
+    /// to wait first asks without waiting. EDEADLK if waiting would never end.
     Lock {
         /// The inode.
         ino: Ino,
@@ -413,8 +422,9 @@ pub enum MetaRequest<'a> {
         /// The inode.
         ino: Ino,
     },
-    /// Ends the wait of a request for a lock, also of one that has not arrived yet: unless it gets its lock at once, the server
-    /// answers it with EINTR. (This may also end another request of the same owner for the same lock, which then asks again.)
+    /// Ends the wait of a request for a lock, also of one that has not arrived yet: unless it gets its lock
+    /// at once, the server answers it with EINTR. (This may also end another request of the same owner for
+    /// the same lock, which then asks again.)
     CancelLock {
         /// The inode.
         ino: Ino,
@@ -423,8 +433,9 @@ pub enum MetaRequest<'a> {
         /// The lock that it waits for.
         range: LockRange,
     },
-    /// Attributes of several inodes, and of those that are directories the beginning of their listings, in one round trip
-    /// (`Looked`): for processes that go through a tree. The header names any shard of the server.
+    /// Attributes of several inodes, and of those that are directories the beginning of their listings, in
+    /// one round trip (`Looked`): for processes that go through a tree. The header names any shard of the
+    /// server.
     Look {
         /// The inodes, at most [`LOOK_MAX`].
         inos: Vec<Ino>,
@@ -459,7 +470,8 @@ pub enum MetaReply {
     Attr(Box<Attr>),
     /// An entry's attributes, and for a symbolic link its target.
     Entry {
-        /// The inode that the entry names. When it is in a shard of another server, `Elsewhere` comes instead.
+        /// The inode that the entry names. When it is in a shard of another server, `Elsewhere` comes
+        /// instead.
         attr: Box<Attr>,
         /// The target of a symbolic link; empty otherwise.
         #[serde(with = "serde_bytes")]
@@ -508,8 +520,8 @@ pub enum MetaReply {
     },
     /// A lock that conflicts.
     Conflict(Option<(LockOwner, LockRange)>),
-    /// One answer for each inode of the request, in its order; `None` for those that the server does not have, or would have to ask
-    /// other servers about.
+    /// One answer for each inode of the request, in its order; `None` for those that the server does not
+    /// have, or would have to ask other servers about.
     Looked(Vec<Option<Looked>>),
     /// It is done, and there is nothing to tell.
     Done,

@@ -1,7 +1,8 @@
 //! How a request ends.
 //!
-//! A reply's [`Status`] is 0, an errno (what the program gets), or a refusal (what the client core has to change
-//! before it tries again; the program never sees one). A refusal's body is a [`Refusal`] with the details.
+//! A reply's [`Status`] is 0, an errno (what the program gets), or a refusal (what the client core has to
+//! change before it tries again; the program never sees one). A refusal's body is a [`Refusal`] with the
+//! details.
 
 use bivouac_layout::{Ino, Map};
 use serde::{Deserialize, Serialize};
@@ -78,19 +79,21 @@ pub enum Refusal {
     StaleMap(Box<Map>),
     /// The sender's map is newer than the server's. The server is getting the newer one: try again shortly.
     OldServer,
-    /// Directories were renamed, or lost search permission, since the namespace version that the request carries: forget
-    /// cached paths through them and walk again.
+    /// Directories were renamed, or lost search permission, since the namespace version that the request
+    /// carries: forget cached paths through them and walk again.
     StaleNamespace {
         /// The server's namespace version now.
         version: u64,
-        /// The directories; `None`: too many, or the server does not know which. Then forget all cached paths.
+        /// The directories; `None`: too many, or the server does not know which. Then forget all cached
+        /// paths.
         moved: Option<Vec<Ino>>,
     },
     /// The server does not know the directory, because it was removed. Drop the cached path and walk again.
     UnknownDirectory,
     /// The directory is split: send the request to the shard of the name's part.
     DirectorySplit,
-    /// The sender is wrong about where the file's data is: it is no longer inline data (or not yet in blocks).
+    /// The sender is wrong about where the file's data is: it is no longer inline data (or not yet in
+    /// blocks).
     NotInline,
     /// What this needs is locked by something else (an intent, a split): try again shortly.
     Busy,

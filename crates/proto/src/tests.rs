@@ -1,5 +1,5 @@
-//! Tests of the bodies: every message comes back as it went out, whatever is decoded never panics, and the format
-//! does not change unseen.
+//! Tests of the bodies: every message comes back as it went out, whatever is decoded never panics, and the
+//! format does not change unseen.
 
 mod golden;
 mod samples;

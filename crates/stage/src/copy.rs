@@ -1,14 +1,15 @@
 //! The copying engine.
 //!
-//! Threads take work from one queue: a directory (list it, make it, queue what is in it), a file, or a section of a
-//! large file ([`file`] copies both). Directories get their modes and times at the end, deepest first, when nothing
-//! changes them any more. They get their extended attributes at once, because one of these is the layout of new files.
+//! Threads take work from one queue: a directory (list it, make it, queue what is in it), a file, or a
+//! section of a large file ([`file`] copies both). Directories get their modes and times at the end, deepest
+//! first, when nothing changes them any more. They get their extended attributes at once, because one of
+//! these is the layout of new files.
 //!
-//! A failure concerns one entry: it is noted and the rest is copied. What the destination cannot hold although nothing is
-//! wrong (a device, say) is noted as left out, and is no failure.
+//! A failure concerns one entry: it is noted and the rest is copied. What the destination cannot hold
+//! although nothing is wrong (a device, say) is noted as left out, and is no failure.
 //!
-//! Where a progress bar is shown, one more thread goes through the source ahead of the others and counts what there is
-//! ([`count`]).
+//! Where a progress bar is shown, one more thread goes through the source ahead of the others and counts what
+//! there is ([`count`]).
 
 mod count;
 mod file;

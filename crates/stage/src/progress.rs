@@ -1,6 +1,7 @@
 //! The progress bar: files, bytes, rate, time left. Nothing is shown where standard error is not a terminal.
 //!
-//! What there is to copy is counted ahead of the copying. As long as that goes on, the number of files has a `+` behind it.
+//! What there is to copy is counted ahead of the copying. As long as that goes on, the number of files has a
+//! `+` behind it.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -76,7 +76,8 @@ pub(crate) trait Open: Send + Sync {
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
     /// Writes all of it at an offset.
     fn write(&self, offset: u64, from: &[u8]) -> io::Result<()>;
-    /// The first contiguous data in a range; `None` if all of it is a hole. What is reported as data may be zeros.
+    /// The first contiguous data in a range; `None` if all of it is a hole. What is reported as data may be
+    /// zeros.
     fn next_data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>>;
     /// Sets the length; what appears is a hole.
     fn set_len(&self, len: u64) -> io::Result<()>;

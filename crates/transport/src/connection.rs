@@ -1,9 +1,10 @@
 //! The client's end of a connection: authenticated, blocking, one request at a time.
 //!
-//! A call is one system call to send and, for answers with little payload, one to receive. Nothing is allocated on the way.
-//! A connection is marked broken when a request begins and sound again when its answer is complete: whatever ends
-//! a call early (an error, a signal handler that jumps out of it) leaves a connection that refuses to be used, never one with half a
-//! message in it. After a fork only one of the two processes may use it; dropping it in the other disturbs nobody.
+//! A call is one system call to send and, for answers with little payload, one to receive. Nothing is
+//! allocated on the way. A connection is marked broken when a request begins and sound again when its answer
+//! is complete: whatever ends a call early (an error, a signal handler that jumps out of it) leaves a
+//! connection that refuses to be used, never one with half a message in it. After a fork only one of the two
+//! processes may use it; dropping it in the other disturbs nobody.
 
 use crate::endpoint::Endpoint;
 use crate::error::TransportError;
@@ -42,8 +43,8 @@ impl Default for ConnectOptions {
 /// A request on its way out.
 #[derive(Clone, Copy)]
 pub struct Outgoing<'a> {
-    /// Whole messages that expect no answer, to be sent ahead of this one. So they cost no system call of their own, and do
-    /// not wake the server an extra time.
+    /// Whole messages that expect no answer, to be sent ahead of this one. So they cost no system call of
+    /// their own, and do not wake the server an extra time.
     pub before: &'a [u8],
     /// Kind, shard, epoch, namespace, identity. Lengths and flags are filled in.
     pub header: Header,
@@ -150,15 +151,16 @@ impl Connection {
         Ok(Answer { header, body: self.body(), payload_len, fd })
     }
 
-    /// Sends a request whose answer is not awaited yet: [`Connection::as_fd`] becomes readable when it comes, and
-    /// [`Connection::go_on`] takes it, with the same request.
+    /// Sends a request whose answer is not awaited yet: [`Connection::as_fd`] becomes readable when it comes,
+    /// and [`Connection::go_on`] takes it, with the same request.
     pub fn start(&mut self, request: &Outgoing<'_>) -> Result<(), TransportError> {
         self.begin(request, false)?;
         // `go_on` sends what cannot be sent now.
         self.send(request, SendFlags::empty()).map(|_| ())
     }
 
-    /// Goes on with a call that was started, or ended with [`TransportError::TimedOut`]: the same request, the same slices.
+    /// Goes on with a call that was started, or ended with [`TransportError::TimedOut`]: the same request,
+    /// the same slices.
     pub fn go_on(
         &mut self,
         request: &Outgoing<'_>,

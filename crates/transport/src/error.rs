@@ -5,8 +5,8 @@ use bivouac_proto::Errno;
 use bivouac_proto::header::{HeaderError, VERSION};
 use rustix::io::Errno as Sys;
 
-/// Why a connection could not be made or used. After any of them but [`TransportError::TooLong`] the connection is broken:
-/// make a new one.
+/// Why a connection could not be made or used. After any of them but [`TransportError::TooLong`] the
+/// connection is broken: make a new one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TransportError {
     /// Nobody listens there.

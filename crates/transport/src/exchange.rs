@@ -1,9 +1,10 @@
 //! Several calls at once, each on a connection of its own.
 //!
-//! All requests go out before any answer is awaited: sends never block, and a socket that is full is left for later while the others go
-//! on, so a slow link holds up nobody. Then all answers come in with one wait, in whatever order and interleaving they
-//! arrive. Each call ends for itself; one dead server costs the others nothing. The last call that is still open is finished
-//! with blocking system calls, which are cheaper than waiting and looking.
+//! All requests go out before any answer is awaited: sends never block, and a socket that is full is left for
+//! later while the others go on, so a slow link holds up nobody. Then all answers come in with one wait, in
+//! whatever order and interleaving they arrive. Each call ends for itself; one dead server costs the others
+//! nothing. The last call that is still open is finished with blocking system calls, which are cheaper than
+//! waiting and looking.
 
 use crate::connection::{Connection, Outgoing};
 use crate::error::TransportError;

@@ -1,8 +1,8 @@
 //! One request and its answer on their way through a socket, in any number of steps.
 //!
-//! [`Progress`] knows how many bytes went out and came in; [`Progress::send`] and [`Progress::receive`] move as many as the socket
-//! takes. With a blocking socket that is one step each; with `DONTWAIT` the caller polls and calls again. The body is
-//! received into the connection's buffer, the payload into the caller's.
+//! [`Progress`] knows how many bytes went out and came in; [`Progress::send`] and [`Progress::receive`] move
+//! as many as the socket takes. With a blocking socket that is one step each; with `DONTWAIT` the caller
+//! polls and calls again. The body is received into the connection's buffer, the payload into the caller's.
 
 use crate::connection::Outgoing;
 use crate::error::TransportError;
@@ -17,13 +17,13 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::io::IoSliceMut;
 use std::time::Duration;
 
-/// The first receive of an answer takes up to this: header, body and a small payload come with one system call, and are
-/// copied out.
+/// The first receive of an answer takes up to this: header, body and a small payload come with one system
+/// call, and are copied out.
 pub(crate) const INBOX: usize = 20 << 10;
 /// Payloads up to this come with the first receive.
 const SMALL_PAYLOAD: usize = 16 << 10;
-/// If a larger payload may follow a body of unknown length, the first receive takes only so much, so that hardly any of the
-/// payload has to be copied.
+/// If a larger payload may follow a body of unknown length, the first receive takes only so much, so that
+/// hardly any of the payload has to be copied.
 const GLIMPSE: usize = 64;
 
 /// An answer, whose body is in the connection ([`crate::Connection::body`]).
@@ -190,8 +190,8 @@ impl Progress {
         Some(Received { header, payload_len: header.payload_len as usize, fd: self.fd.take() })
     }
 
-    /// Receives the front of an answer into the inbox. If much payload may follow, takes only as much as header and body are
-    /// expected to have, so that the payload can be received straight to its place.
+    /// Receives the front of an answer into the inbox. If much payload may follow, takes only as much as
+    /// header and body are expected to have, so that the payload can be received straight to its place.
     fn receive_head(
         &mut self,
         line: Line<'_>,
@@ -288,7 +288,8 @@ impl Progress {
         }
     }
 
-    /// The stream ended within the answer. A peer of another version may have said so in a header that is shorter than ours.
+    /// The stream ended within the answer. A peer of another version may have said so in a header that is
+    /// shorter than ours.
     fn closed_early(&self, inbox: &[u8]) -> TransportError {
         let mut head = [0; HEADER_LEN];
         if self.answer.is_none() && self.filled >= 6 {
@@ -302,7 +303,8 @@ impl Progress {
     }
 }
 
-/// Receives into `into` from `from` up to `to`, not a byte beyond: the caller's slices may be longer than the payload.
+/// Receives into `into` from `from` up to `to`, not a byte beyond: the caller's slices may be longer than the
+/// payload.
 fn receive_payload(
     fd: BorrowedFd<'_>,
     into: &mut [IoSliceMut<'_>],

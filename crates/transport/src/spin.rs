@@ -1,19 +1,21 @@
 //! Busy-waiting for a moment before sleeping.
 //!
-//! If a peer answers within some microseconds, it is better to busy-wait: waking a sleeper on an idle core takes ten times as
-//! long as the answer itself (58 to 70 µs against 4 on virtual machines, whose idle cores the host uses for others). But
-//! while a thread busy-waits, no other thread can use its core. So a waiter
-//! - yields its core between two looks, and goes to sleep if another thread ran there: then the core is not idle;
+//! If a peer answers within some microseconds, it is better to busy-wait: waking a sleeper on an idle core
+//! takes ten times as long as the answer itself (58 to 70 µs against 4 on virtual machines, whose idle cores
+//! the host uses for others). But while a thread busy-waits, no other thread can use its core. So a waiter
+//! - yields its core between two looks, and goes to sleep if another thread ran there: then the core is not
+//!   idle;
 //! - busy-waits only where that has paid lately; elsewhere it tries it again now and then;
-//! - sleeps if much data is transferred ([`BULK`]): then the cores have work, and there are few wake-ups for each byte.
+//! - sleeps if much data is transferred ([`BULK`]): then the cores have work, and there are few wake-ups for
+//!   each byte.
 //!
 //! A [`Spin`] is what a connection (or a thread of a mount) remembers of its waits; a [`Vigil`] is one wait.
 
 use crate::socket::now;
 use std::time::Duration;
 
-/// Longest busy wait: about as long as waking a sleeper takes. A longer wait gains nothing over sleeping; a shorter one would miss
-/// answers for which the peer has to ask a third process.
+/// Longest busy wait: about as long as waking a sleeper takes. A longer wait gains nothing over sleeping; a
+/// shorter one would miss answers for which the peer has to ask a third process.
 const LIMIT: Duration = Duration::from_micros(80);
 /// If yielding the core took longer than this, another thread has used it.
 const TAKEN: Duration = Duration::from_micros(4);

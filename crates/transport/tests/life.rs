@@ -1,4 +1,5 @@
-//! A server's life: starting, idling, growing, stopping. One test at a time: they count threads and CPU time of the process.
+//! A server's life: starting, idling, growing, stopping. One test at a time: they count threads and CPU time
+//! of the process.
 
 mod common;
 

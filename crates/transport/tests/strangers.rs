@@ -1,5 +1,5 @@
-//! Peers that connect and never prove anything: they cost little, and keep nobody out. One test at a time: they count
-//! descriptors of the process.
+//! Peers that connect and never prove anything: they cost little, and keep nobody out. One test at a time:
+//! they count descriptors of the process.
 
 mod common;
 

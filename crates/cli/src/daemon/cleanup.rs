@@ -1,8 +1,9 @@
 //! Cleaning one host of a deployment: processes, mounts, storage, run directory, logs.
 //!
-//! It has two sources: the order (what `up` has recorded), and the traces on the host itself, so that it also finds
-//! daemons of an `up` that was killed before it could record them. It removes nothing that these do not name, and nothing
-//! of another deployment with the same name. It may be repeated, and then finds nothing more.
+//! It has two sources: the order (what `up` has recorded), and the traces on the host itself, so that it also
+//! finds daemons of an `up` that was killed before it could record them. It removes nothing that these do not
+//! name, and nothing of another deployment with the same name. It may be repeated, and then finds nothing
+//! more.
 
 use super::traces;
 use crate::error::Error;
@@ -85,7 +86,8 @@ fn remove_storage(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes the node directories, the key, the marks of warnings and then the run directory; storage that is kept stays in it.
+/// Removes the node directories, the key, the marks of warnings and then the run directory; storage that is
+/// kept stays in it.
 fn remove_run_dir(run_dir: &Path) {
     let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
     for entry in entries {

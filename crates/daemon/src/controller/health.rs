@@ -1,18 +1,20 @@
 //! Watching whether daemons are alive: one watcher thread for each.
 //!
-//! A watcher keeps one control connection, on which it pings twice a second and hands over newer maps. Threads of
-//! their own keep a daemon that hangs from delaying the others' pings; they sleep all the time, so that a hundred of them
-//! cost next to nothing.
+//! A watcher keeps one control connection, on which it pings twice a second and hands over newer maps.
+//! Threads of their own keep a daemon that hangs from delaying the others' pings; they sleep all the time, so
+//! that a hundred of them cost next to nothing.
 //!
-//! A server is *down* when its connection is refused or reset and cannot be remade at once (its process is gone), when
-//! it has not answered for [`SILENCE`] and its machine takes no connection for it either (the machine or its link is
-//! gone), or when it has not answered for [`HANG`] although it is there (it hangs). The last is much longer: a job may
-//! load its nodes so that a daemon waits seconds for a processor, and files must not fail for that.
+//! A server is *down* when its connection is refused or reset and cannot be remade at once (its process is
+//! gone), when it has not answered for [`SILENCE`] and its machine takes no connection for it either (the
+//! machine or its link is gone), or when it has not answered for [`HANG`] although it is there (it hangs).
+//! The last is much longer: a job may load its nodes so that a daemon waits seconds for a processor, and
+//! files must not fail for that.
 //!
-//! A server that was down and answers again still has its data, because a daemon refuses to start on a storage that is not its own. But
-//! it has missed what happened meanwhile. So it is *joining* at first: from then on servers tell it what they tell each other. Once
-//! every daemon has a map in which it is joining, nobody leaves it out any more, and the controller declares it up
-//! ([`crate::daemon`] says what it does then).
+//! A server that was down and answers again still has its data, because a daemon refuses to start on a
+//! storage that is not its own. But it has missed what happened meanwhile. So it is *joining* at first: from
+//! then on servers tell it what they tell each other. Once every daemon has a map in which it is joining,
+//! nobody leaves it out any more, and the controller declares it up ([`crate::daemon`] says what it does
+//! then).
 
 use super::link::{ControlLink, LinkError};
 use super::{Member, Shared};

@@ -72,7 +72,8 @@ impl ControlLink {
         Ok(())
     }
 
-    /// One request, one answer. After [`LinkError::is_silence`] the link can be used again: [`ControlLink::finish`].
+    /// One request, one answer. After [`LinkError::is_silence`] the link can be used again:
+    /// [`ControlLink::finish`].
     pub fn request(&mut self, request: ControlRequest) -> Result<Option<ControlReply>, LinkError> {
         self.finish()?;
         let mut header = Header::new(Kind::Request);

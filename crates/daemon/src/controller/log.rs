@@ -1,11 +1,11 @@
 //! The map as a log of changes: what is proposed, in one order, and never lost.
 //!
 //! A change is *committed* once its line stands in `changes.log` on stable storage; then it is applied, which
-//! raises the epoch by one, and `map.json` is replaced by a snapshot. Whoever recovers takes the snapshot and applies
-//! the lines that are newer; a line that a crash tore off was never committed and is forgotten.
+//! raises the epoch by one, and `map.json` is replaced by a snapshot. Whoever recovers takes the snapshot and
+//! applies the lines that are newer; a line that a crash tore off was never committed and is forgotten.
 //!
-//! Today there is one controller. Several replicas of it could keep this interface ([`MapLog::propose`], [`MapLog::map`]) and
-//! commit a change when a majority of them has the line.
+//! Today there is one controller. Several replicas of it could keep this interface ([`MapLog::propose`],
+//! [`MapLog::map`]) and commit a change when a majority of them has the line.
 
 use super::ControllerError;
 use bivouac_layout::map::ServerState;

@@ -17,8 +17,8 @@ pub fn places() -> Vec<TempDir> {
     std::iter::once(tempfile::tempdir().unwrap()).chain(memory).collect()
 }
 
-/// A store over one directory. One that was just closed may be held for a moment yet: between its fork and its exec, a
-/// child that another test starts has all of this process's descriptors.
+/// A store over one directory. One that was just closed may be held for a moment yet: between its fork and
+/// its exec, a child that another test starts has all of this process's descriptors.
 pub fn store(dir: impl AsRef<Path>) -> DataStore {
     let open = || DataStore::open(&[dir.as_ref().to_owned()], DEPLOYMENT, ServerId(1));
     let patient = (0..100)

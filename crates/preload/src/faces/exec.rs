@@ -1,9 +1,9 @@
 //! Starting programs: the `exec` family, `posix_spawn`.
 //!
-//! What a process hands on needs nothing from us: descriptors of ours are kernel descriptors, and the working directory
-//! is the kernel's as well. What the kernel can't do is read a program from the mount, so such a program is
-//! copied into memory that has a descriptor, and that is executed ([`program`]). Scripts are read here, as
-//! their interpreter gets the script's path and opens it through this library.
+//! What a process hands on needs nothing from us: descriptors of ours are kernel descriptors, and the working
+//! directory is the kernel's as well. What the kernel can't do is read a program from the mount, so such a
+//! program is copied into memory that has a descriptor, and that is executed ([`program`]). Scripts are read
+//! here, as their interpreter gets the script's path and opens it through this library.
 //!
 //! - [`program`]: from a path to what the kernel is to execute.
 //! - [`script`]: the `#!` line, read as the kernel does.
@@ -13,8 +13,8 @@
 //!
 //! `system` and `popen` run `/bin/sh` and are the C library's.
 //!
-//! These functions are called in `vfork` children, which borrow their parent's memory: what is allocated here is freed
-//! here, or lent ([`lend`]) where a call may not return, and no lock is held across such a call.
+//! These functions are called in `vfork` children, which borrow their parent's memory: what is allocated here
+//! is freed here, or lent ([`lend`]) where a call may not return, and no lock is held across such a call.
 
 pub mod program;
 pub mod script;

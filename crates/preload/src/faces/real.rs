@@ -1,4 +1,5 @@
-//! Small helpers of the faces: errno, strings from the program, and whether libc may be left alone with a path.
+//! Small helpers of the faces: errno, strings from the program, and whether libc may be left alone with a
+//! path.
 
 use crate::raw::set_errno;
 use crate::vfs::{self, Errno};
@@ -15,7 +16,8 @@ pub fn saved_errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
-/// Puts `errno` back to what it was: calls that succeed leave it alone, also when something failed on the way.
+/// Puts `errno` back to what it was: calls that succeed leave it alone, also when something failed on the
+/// way.
 #[inline]
 pub fn restore_errno(value: c_int) {
     // SAFETY: as above.
@@ -54,11 +56,12 @@ pub unsafe fn text<'a>(string: *const c_char) -> Result<&'a CStr, Errno> {
     Ok(unsafe { CStr::from_ptr(string) })
 }
 
-/// Whether the C library must not handle this path itself: because it is in the mount, or is relative to a working
-/// directory in the mount (for which the kernel has another directory), or names a descriptor of ours.
+/// Whether the C library must not handle this path itself: because it is in the mount, or is relative to a
+/// working directory in the mount (for which the kernel has another directory), or names a descriptor of
+/// ours.
 ///
-/// Symbolic links that lead from outside into the mount are not seen here. The kernel answers ENOENT or ENOTDIR for
-/// them, and `vfs` looks again.
+/// Symbolic links that lead from outside into the mount are not seen here. The kernel answers ENOENT or
+/// ENOTDIR for them, and `vfs` looks again.
 #[inline]
 pub fn handles(dirfd: c_int, path: &CStr) -> bool {
     if !vfs::active() {

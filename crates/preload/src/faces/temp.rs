@@ -1,6 +1,7 @@
 //! Temporary files: the `mkstemp` family, `mkdtemp`, `mktemp`, `tempnam`.
 //!
-//! The C library makes them by system calls of its own. `tmpfile` and `tmpnam` are always in `/tmp`, and left to it.
+//! The C library makes them by system calls of its own. `tmpfile` and `tmpnam` are always in `/tmp`, and left
+//! to it.
 
 use super::real::{handles, pointer, text};
 use crate::raw::{result, set_errno};

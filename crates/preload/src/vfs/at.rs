@@ -1,7 +1,7 @@
 //! The one way of every operation on a path.
 //!
-//! [`at`] takes what the kernel does and what the client does, and goes from one to the other as links lead: from the
-//! kernel when it does not find the path and a walk ends in the mount, from the client when it says
+//! [`at`] takes what the kernel does and what the client does, and goes from one to the other as links lead:
+//! from the kernel when it does not find the path and a walk ends in the mount, from the client when it says
 //! [`Fail::Outside`]. Operations on two paths settle first where each one lies ([`settle`]).
 
 use super::beside::persistent;
@@ -39,8 +39,8 @@ pub fn at<T>(
     }
 }
 
-/// As above, if the path is not simply the kernel's. `found`: the path's links have been walked, and lead to this path in the
-/// mount.
+/// As above, if the path is not simply the kernel's. `found`: the path's links have been walked, and lead to
+/// this path in the mount.
 #[inline(never)]
 pub(super) fn turns<T>(
     dirfd: i32,
@@ -99,8 +99,8 @@ pub(super) fn turns<T>(
     Err(Errno::LOOP)
 }
 
-/// Whether the mount would serve a path, by its text and the working directory. (Links from outside into the mount are
-/// found only by doing something.)
+/// Whether the mount would serve a path, by its text and the working directory. (Links from outside into the
+/// mount are found only by doing something.)
 pub fn in_mount(dirfd: i32, path: &CStr) -> bool {
     if !state::active() {
         return false;
@@ -112,7 +112,8 @@ pub fn in_mount(dirfd: i32, path: &CStr) -> bool {
     }
 }
 
-/// Where a path finally is: in the mount or outside, with no more links on its way that lead to the other one.
+/// Where a path finally is: in the mount or outside, with no more links on its way that lead to the other
+/// one.
 pub enum Settled {
     /// The kernel's, from a descriptor or AT_FDCWD.
     Kernel(i32, CString),

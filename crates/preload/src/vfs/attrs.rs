@@ -10,9 +10,11 @@ use bivouac_proto::meta::{CHOWN_AS_IT_IS, SetAttr, SetTime};
 use bivouac_proto::{Attr, Errno};
 use std::ffi::CStr;
 
-/// The device number that files of the mount show: no driver's (major 0xB1), so that it is never a real device's.
+/// The device number that files of the mount show: no driver's (major 0xB1), so that it is never a real
+/// device's.
 const DEVICE_MAJOR: u32 = 0xB1;
-/// What `st_blksize` recommends: large enough to keep servers busy, small enough for a buffer in each open file.
+/// What `st_blksize` recommends: large enough to keep servers busy, small enough for a buffer in each open
+/// file.
 const BLOCK_SIZE: i64 = 128 << 10;
 /// `statfs`'s type: "BIVO".
 const FS_TYPE: u32 = 0x4249_564F;
@@ -113,14 +115,14 @@ fn names_descriptor(path: &CStr, flags: i32) -> bool {
     flags & libc::AT_EMPTY_PATH != 0 && path.is_empty()
 }
 
-/// The path that a call means: an empty path with AT_FDCWD means the working directory. (For the kernel that may be a
-/// mirror.)
+/// The path that a call means: an empty path with AT_FDCWD means the working directory. (For the kernel that
+/// may be a mirror.)
 fn meant(dirfd: i32, path: &CStr, flags: i32) -> &CStr {
     if dirfd == libc::AT_FDCWD && names_descriptor(path, flags) { c"." } else { path }
 }
 
-/// The open file of ours that a call means by its descriptor alone, or (`follow`) by the descriptor's path in `/proc` or
-/// `/dev`.
+/// The open file of ours that a call means by its descriptor alone, or (`follow`) by the descriptor's path in
+/// `/proc` or `/dev`.
 #[inline(never)]
 pub(super) fn described(
     dirfd: i32,
@@ -169,7 +171,8 @@ pub fn fstatat(dirfd: i32, path: &CStr, flags: i32) -> Result<libc::stat, Errno>
     Ok(stat)
 }
 
-/// `fstatat(2)` beside a mount. `None`: it is the kernel's. (Not inlined, so that calls which are not take no stack for it.)
+/// `fstatat(2)` beside a mount. `None`: it is the kernel's. (Not inlined, so that calls which are not take no
+/// stack for it.)
 ///
 /// # Safety
 /// `into` points to a `struct stat`, or is NULL.
@@ -188,7 +191,8 @@ unsafe fn stat_beside(
     Some(attr.and_then(|attr| unsafe { put(into, to_stat(&attr)) }))
 }
 
-/// `statx(2)` beside a kernel mount, of what the client knows as the kernel does. `None`: the kernel is to be asked. (Not inlined, as above.)
+/// `statx(2)` beside a kernel mount, of what the client knows as the kernel does. `None`: the kernel is to be
+/// asked. (Not inlined, as above.)
 ///
 /// # Safety
 /// `into` points to a `struct statx`, or is NULL.

@@ -1,23 +1,27 @@
 //! Reading and writing data past a kernel mount (`--access both`).
 //!
-//! Where the deployment is mounted, programs hold the kernel's own descriptors, and the kernel and the mount handle all calls on paths
-//! and descriptors. Only reading and writing takes a shorter way: an open file description of the mount is in a slot of this node's
-//! table, so that its file can be read and written through the client core as if this library had opened
-//! it ([`bivouac_client::Shared`]). What cannot go that way goes through the kernel.
+//! Where the deployment is mounted, programs hold the kernel's own descriptors, and the kernel and the mount
+//! handle all calls on paths and descriptors. Only reading and writing takes a shorter way: an open file
+//! description of the mount is in a slot of this node's table, so that its file can be read and written
+//! through the client core as if this library had opened it ([`bivouac_client::Shared`]). What cannot go that
+//! way goes through the kernel.
 //!
-//! **The offset is the kernel's.** A call without an offset of its own first moves it by what it wants to transfer, which the
-//! kernel does in one step among all threads and processes, and so owns the range that it has moved over; what it did not
-//! transfer it moves back. So no two calls read or write the same range, whether they go past the mount or through it.
+//! **The offset is the kernel's.** A call without an offset of its own first moves it by what it wants to
+//! transfer, which the kernel does in one step among all threads and processes, and so owns the range that it
+//! has moved over; what it did not transfer it moves back. So no two calls read or write the same range,
+//! whether they go past the mount or through it.
 //!
 //! **Appending** is ordered by the inode's server. The offset follows.
 //!
-//! **The kernel's page cache** is used by mappings only, and while there are any, the mount makes all data go through the kernel.
-//! **The size that the kernel has for a file** matters for mappings, `copy_file_range`, `RWF_APPEND` and `FIONREAD`: before these the
-//! library makes the kernel ask the mount for the size ([`refresh_size`]).
+//! **The kernel's page cache** is used by mappings only, and while there are any, the mount makes all data go
+//! through the kernel. **The size that the kernel has for a file** matters for mappings, `copy_file_range`,
+//! `RWF_APPEND` and `FIONREAD`: before these the library makes the kernel ask the mount for the size
+//! ([`refresh_size`]).
 //!
 //! Attributes of paths are looked up past the mount, too, if the answer is the same: [`attrs`].
 //!
-//! If another client has moved a directory, the kernel answers ESTALE for a moment, which this library hides: [`stale`].
+//! If another client has moved a directory, the kernel answers ESTALE for a moment, which this library hides:
+//! [`stale`].
 
 pub mod attrs;
 mod stale;
@@ -74,7 +78,8 @@ pub fn is_in_mount(fd: i32) -> bool {
     state::beside() && fd >= 0 && device_of(fd, c"") == Some(DEVICE.load(Ordering::Relaxed))
 }
 
-/// The description behind a descriptor of the mount, to go past the mount. `None`: it has to be used through the mount.
+/// The description behind a descriptor of the mount, to go past the mount. `None`: it has to be used through
+/// the mount.
 pub fn describe(fd: i32) -> Option<Arc<Handle>> {
     let mut bytes = [0u8; Shared::LEN];
     sys!(SYS_ioctl, fd, DESCRIBE, bytes.as_mut_ptr()).ok()?;
@@ -171,7 +176,8 @@ pub fn refresh_size(fd: i32) {
     }
 }
 
-/// To be called before a descriptor is mapped: from now on data goes through the mount, and the kernel learns the file's size.
+/// To be called before a descriptor is mapped: from now on data goes through the mount, and the kernel learns
+/// the file's size.
 pub fn before_mapping(fd: i32) {
     if is_in_mount(fd) {
         let _ = sys!(SYS_ioctl, fd, MAPS, 0);
@@ -179,8 +185,8 @@ pub fn before_mapping(fd: i32) {
     }
 }
 
-/// `F_SETFL`; `kernel` does it. Processes that go past the mount do not see whether a description begins or stops to append. So if that
-/// changes, no process goes past the mount with it any more.
+/// `F_SETFL`; `kernel` does it. Processes that go past the mount do not see whether a description begins or
+/// stops to append. So if that changes, no process goes past the mount with it any more.
 pub fn set_flags(fd: i32, flags: i32, kernel: impl Fn() -> Result<i32, Errno>) -> Result<i32, Errno> {
     let changes =
         sys!(SYS_fcntl, fd, libc::F_GETFL).is_ok_and(|old| (old as i32 ^ flags) & libc::O_APPEND != 0);

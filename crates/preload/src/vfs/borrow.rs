@@ -1,10 +1,10 @@
 //! What `vfork` children use, and leave behind.
 //!
-//! Such a child works in its parent's memory while the parent's thread waits, with descriptors of its own. It needs a
-//! client of its own (connections are descriptors), and what it has allocated when it executes a program stays
-//! allocated. A shell makes thousands of them, so both are kept for the next child of the same thread: that one comes
-//! only after the one before has gone. Which thread it is, is told by where its thread-local memory lies, which the
-//! child shares.
+//! Such a child works in its parent's memory while the parent's thread waits, with descriptors of its own. It
+//! needs a client of its own (connections are descriptors), and what it has allocated when it executes a
+//! program stays allocated. A shell makes thousands of them, so both are kept for the next child of the same
+//! thread: that one comes only after the one before has gone. Which thread it is, is told by where its
+//! thread-local memory lies, which the child shares.
 
 use super::state::make_client;
 use bivouac_client::Client;
@@ -95,8 +95,8 @@ pub fn client() -> Result<&'static Client, Errno> {
     Ok(client)
 }
 
-/// Runs `body`, which may not return because it executes a program: then the value is freed later, if this is a `vfork`
-/// child. (In any other process it goes with the process.)
+/// Runs `body`, which may not return because it executes a program: then the value is freed later, if this is
+/// a `vfork` child. (In any other process it goes with the process.)
 pub fn lend<T, R>(value: T, body: impl FnOnce(&T) -> R) -> R {
     let kept = if super::state::borrowed() { mine() } else { None };
     let Some(kept) = kept else { return body(&value) };

@@ -1,10 +1,11 @@
 //! Mapping files into memory.
 //!
-//! The kernel can map only its own files. A range that lies in one block on this node is mapped from the sub-file
-//! itself: such a mapping is the file, writable and shared too, also when the file grows into it. Any other range is *filled in*:
-//! anonymous memory with the file's bytes as they are now, which is what a private mapping promises, and what a shared read-only
-//! one is used for (later writes do not show in it). A shared mapping that cannot be the file is refused with ENODEV, never faked, if it is
-//! writable, or reaches so far behind the end of the file that it must be meant to show how that grows.
+//! The kernel can map only its own files. A range that lies in one block on this node is mapped from the
+//! sub-file itself: such a mapping is the file, writable and shared too, also when the file grows into it.
+//! Any other range is *filled in*: anonymous memory with the file's bytes as they are now, which is what a
+//! private mapping promises, and what a shared read-only one is used for (later writes do not show in it). A
+//! shared mapping that cannot be the file is refused with ENODEV, never faked, if it is writable, or reaches
+//! so far behind the end of the file that it must be meant to show how that grows.
 
 use super::{fds, state};
 use bivouac_client::Handle;
@@ -104,7 +105,8 @@ fn map_ours(wanted: Wanted, file: &fds::File, offset: i64) -> Result<usize, Errn
     copy.map_or_else(|| fill_in(wanted, file, start, end), Ok)
 }
 
-/// Maps the local sub-file, if all of the range lies in one of the file's blocks here; also what the file (`size` bytes) does not have yet.
+/// Maps the local sub-file, if all of the range lies in one of the file's blocks here; also what the file
+/// (`size` bytes) does not have yet.
 fn map_block(
     wanted: Wanted,
     file: &Handle,
@@ -127,8 +129,8 @@ fn map_block(
     wanted.map(wanted.flags, wanted.protection, fd, offset).map(Some)
 }
 
-/// A mapping that is filled in, and that the program cannot make writable, because what it wrote would be lost. `None`: such memory is
-/// not available here.
+/// A mapping that is filled in, and that the program cannot make writable, because what it wrote would be
+/// lost. `None`: such memory is not available here.
 fn read_only(wanted: Wanted, file: &Handle, start: u64, end: u64) -> Result<Option<usize>, Errno> {
     // For the kernel it is a file mapping.
     if bivouac_client::limits::file_size_limit().is_some_and(|limit| limit < wanted.len as u64) {

@@ -22,8 +22,9 @@ fn kernel_open(dirfd: i32, path: &CStr, flags: i32, mode: u32) -> Result<i32, Er
     sys!(SYS_openat, dirfd, path.as_ptr(), flags, mode).map(|fd| fd as i32)
 }
 
-/// As above; `kernel` opens what is not in the mount, as far as the path's text tells. (When that finds nothing, and links
-/// have to be followed, the kernel is called by a system call: there, something is to be dropped afterwards.)
+/// As above; `kernel` opens what is not in the mount, as far as the path's text tells. (When that finds
+/// nothing, and links have to be followed, the kernel is called by a system call: there, something is to be
+/// dropped afterwards.)
 #[inline(always)]
 pub fn openat_by(
     dirfd: i32,
@@ -57,7 +58,8 @@ fn follows(flags: i32) -> bool {
     flags & libc::O_NOFOLLOW == 0 && flags & creates != creates
 }
 
-/// Opens what is not simply the kernel's; `found` is where the path's links lead in the mount, if they have been walked.
+/// Opens what is not simply the kernel's; `found` is where the path's links lead in the mount, if they have
+/// been walked.
 #[inline(never)]
 fn open_elsewhere(
     dirfd: i32,
@@ -104,7 +106,8 @@ fn open_inside(client: &'static Client, start: Ino, path: &[u8], flags: i32, mod
     Ok(placed(client, opened, flags)?)
 }
 
-/// Before something is made or truncated, a descriptor number is reserved, so that a lack of numbers (EMFILE) has no effect on files.
+/// Before something is made or truncated, a descriptor number is reserved, so that a lack of numbers (EMFILE)
+/// has no effect on files.
 fn early(client: &Client, id: SlotId, flags: i32) -> Result<Option<Fd>, Errno> {
     if flags & (libc::O_CREAT | libc::O_TRUNC) == 0 {
         return Ok(None);
@@ -193,8 +196,8 @@ fn close_ours(fd: i32, change: fds::Change, file: File) -> Result<(), Errno> {
     closed
 }
 
-/// Runs a function of the C library that closes `fd` by a system call of its own, and lets go of what the number stood
-/// for. A number below 0 is none. If the thread is cancelled in `call`, nothing is dropped.
+/// Runs a function of the C library that closes `fd` by a system call of its own, and lets go of what the
+/// number stood for. A number below 0 is none. If the thread is cancelled in `call`, nothing is dropped.
 pub fn closed_by<T>(fd: i32, call: impl FnOnce() -> T) -> T {
     if !state::tracking() {
         return call();
@@ -214,8 +217,8 @@ pub fn closed_by<T>(fd: i32, call: impl FnOnce() -> T) -> T {
     done
 }
 
-/// A process that closes any descriptor of a file loses its process locks on it, as POSIX has it; what was opened with
-/// O_PATH is none.
+/// A process that closes any descriptor of a file loses its process locks on it, as POSIX has it; what was
+/// opened with O_PATH is none.
 fn release_locks(file: &File) {
     // Beside a mount the kernel has them.
     if state::beside() || file.is_path_only() {
@@ -333,7 +336,8 @@ impl Model {
         Model { fd, file, seen: fds::sight(fd) }
     }
 
-    /// What the duplicate stands for. Unknown beside a mount, or if the descriptor itself has become another one meanwhile.
+    /// What the duplicate stands for. Unknown beside a mount, or if the descriptor itself has become another
+    /// one meanwhile.
     fn standing(self) -> Standing {
         match self.file {
             _ if state::beside() || fds::sight(self.fd) != self.seen => Standing::Unknown,

@@ -1,11 +1,11 @@
-//! Signals during a call that waits: handlers run at once, and then the call ends with EINTR or goes on, as the kernel
-//! decides it by `SA_RESTART`.
+//! Signals during a call that waits: handlers run at once, and then the call ends with EINTR or goes on, as
+//! the kernel decides it by `SA_RESTART`.
 //!
-//! While the program waits for something that is not a system call of its own, signals that have a handler are held back
-//! ([`Held`]). One that comes is noticed through a signalfd, together with what is waited for
+//! While the program waits for something that is not a system call of its own, signals that have a handler
+//! are held back ([`Held`]). One that comes is noticed through a signalfd, together with what is waited for
 //! ([`Held::comes_before`]). The caller then brings what is under way to an end, and lets the handler run
-//! ([`Held::let_in`]); so a handler may do anything there, also leave by `siglongjmp`. Signals without a handler
-//! (which end or stop the process, or are ignored) are not held back.
+//! ([`Held::let_in`]); so a handler may do anything there, also leave by `siglongjmp`. Signals without a
+//! handler (which end or stop the process, or are ignored) are not held back.
 
 use bivouac_client::hidden::Hidden;
 use bivouac_proto::Errno;
@@ -110,7 +110,8 @@ impl Held {
         pending & self.held
     }
 
-    /// Lets those in that have come: their handlers run. Then the call ends, if one of them is not to restart calls.
+    /// Lets those in that have come: their handlers run. Then the call ends, if one of them is not to restart
+    /// calls.
     pub fn let_in(&self) -> Next {
         let pending = self.pending();
         let restarts = (1..=SIGNALS)

@@ -1,8 +1,8 @@
 //! Counting what there is to copy, ahead of the copying.
 //!
-//! The threads that copy find files as they go, so that what they have found so far says nothing about how many there are.
-//! This walk only lists directories and reads attributes, and is soon far ahead. It leaves out what it cannot look at: the
-//! copying threads will report that.
+//! The threads that copy find files as they go, so that what they have found so far says nothing about how
+//! many there are. This walk only lists directories and reads attributes, and is soon far ahead. It leaves
+//! out what it cannot look at: the copying threads will report that.
 
 use crate::progress::Progress;
 use crate::tree::{Kind, Meta, Tree, join};

@@ -1,7 +1,8 @@
 //! Copying the contents of files.
 //!
-//! Each piece is written, read back from the destination and compared. A file with holes keeps them: its length is set
-//! first, and only its data is copied. Large files are divided into sections, so that several threads copy one file.
+//! Each piece is written, read back from the destination and compared. A file with holes keeps them: its
+//! length is set first, and only its data is copied. Large files are divided into sections, so that several
+//! threads copy one file.
 
 use super::{Copy, Work, lock};
 use crate::tree::{Meta, Open};
@@ -15,7 +16,8 @@ const PIECE: usize = 4 << 20;
 /// Files longer than this are copied by several threads, in sections of this length.
 const STRETCH: u64 = 64 << 20;
 
-/// A thread's buffers: for what it has read, and for what it reads back. They are as long as the longest piece so far.
+/// A thread's buffers: for what it has read, and for what it reads back. They are as long as the longest
+/// piece so far.
 #[derive(Default)]
 pub(super) struct Buffers(Vec<u8>, Vec<u8>);
 

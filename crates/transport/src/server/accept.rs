@@ -1,10 +1,12 @@
 //! The acceptor: one thread for all endpoints.
 //!
-//! It accepts, tunes and parks; everything else is the workers'. It also keeps strangers from using up what genuine clients
-//! need. On a Unix socket the kernel tells which user's process has connected; a connection of another user is closed at once, before
-//! anything is allocated for it. Connections that have not authenticated are bounded in number and time ([`guests`](super::guests)). The last
-//! descriptors of the process are never given to connections: the daemon needs them for its own files. Running out
-//! of descriptors stops neither the server nor the connections that it has: it is logged, and after a pause accepting goes on.
+//! It accepts, tunes and parks; everything else is the workers'. It also keeps strangers from using up what
+//! genuine clients need. On a Unix socket the kernel tells which user's process has connected; a connection
+//! of another user is closed at once, before anything is allocated for it. Connections that have not
+//! authenticated are bounded in number and time ([`guests`](super::guests)). The last descriptors of the
+//! process are never given to connections: the daemon needs them for its own files. Running out of
+//! descriptors stops neither the server nor the connections that it has: it is logged, and after a pause
+//! accepting goes on.
 //!
 //! The thread sleeps without a time limit exactly when no connection can become overdue.
 

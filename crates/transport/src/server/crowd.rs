@@ -1,8 +1,8 @@
 //! Whether threads wait for a core anywhere on this machine.
 //!
-//! A worker that busy-waits does not notice that a thread waits for another core: the kernel moves threads to idle cores only, and
-//! the worker's core does not look idle. So the worker asks how many threads could run, at most once in [`FRESH`]. If these are more
-//! than there are cores, workers sleep.
+//! A worker that busy-waits does not notice that a thread waits for another core: the kernel moves threads to
+//! idle cores only, and the worker's core does not look idle. So the worker asks how many threads could run,
+//! at most once in [`FRESH`]. If these are more than there are cores, workers sleep.
 
 use crate::socket::now;
 use bivouac_node::Fd;

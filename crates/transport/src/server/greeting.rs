@@ -1,7 +1,8 @@
 //! The server's side of the authentication, piece by piece: nothing here waits.
 //!
-//! Only a peer that has proven the key learns why it is declined; all others see their connection close. The one
-//! exception is a peer of another protocol version: it gets a header of ours, which tells it both versions.
+//! Only a peer that has proven the key learns why it is declined; all others see their connection close. The
+//! one exception is a peer of another protocol version: it gets a header of ours, which tells it both
+//! versions.
 
 use super::guests::Ticket;
 use super::{Parting, PeerInfo, Service};
@@ -157,7 +158,8 @@ impl Greeting {
     }
 }
 
-/// Declines the peer. Reads what the peer still sends, because closing a socket with unread bytes would destroy the answer.
+/// Declines the peer. Reads what the peer still sends, because closing a socket with unread bytes would
+/// destroy the answer.
 fn refuse(fd: BorrowedFd<'_>, errno: Errno) {
     if send(fd, errno.into(), &[]).is_ok() {
         let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);

@@ -1,15 +1,15 @@
-//! Connections that have not authenticated yet (*guests*): how many there may be, and which one is closed when there are too
-//! many.
+//! Connections that have not authenticated yet (*guests*): how many there may be, and which one is closed
+//! when there are too many.
 //!
-//! Anybody on the network may connect and say nothing. What such a peer may use up is bounded: each listener has room for
-//! a number of unauthenticated connections. Each of them is closed after [`ServerOptions::greeting`](super::ServerOptions).
-//! When there is no room, the oldest one is closed, provided that it has had a fair time to prove itself. Until then new
-//! connections wait in the listener's backlog. A genuine client proves itself within milliseconds, so that even of a
-//! burst of thousands none is closed; somebody without the key who keeps silent connections open only delays others by
-//! the fair time.
+//! Anybody on the network may connect and say nothing. What such a peer may use up is bounded: each listener
+//! has room for a number of unauthenticated connections. Each of them is closed after
+//! [`ServerOptions::greeting`](super::ServerOptions). When there is no room, the oldest one is closed,
+//! provided that it has had a fair time to prove itself. Until then new connections wait in the listener's
+//! backlog. A genuine client proves itself within milliseconds, so that even of a burst of thousands none is
+//! closed; somebody without the key who keeps silent connections open only delays others by the fair time.
 //!
-//! The acceptor's thread alone owns this list. It learns without a lock that a connection is no guest any more: the connection's
-//! [`Ticket`] is gone then.
+//! The acceptor's thread alone owns this list. It learns without a lock that a connection is no guest any
+//! more: the connection's [`Ticket`] is gone then.
 
 use super::Service;
 use super::pool::Pool;

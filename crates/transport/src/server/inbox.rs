@@ -1,8 +1,8 @@
 //! Receiving requests into a worker's buffer.
 //!
-//! One receive takes whatever is there: usually a whole request, sometimes several (clients may send without waiting for
-//! answers). A request that is larger is then received straight to its place in the same buffer, so that nothing is copied, and
-//! only after its lengths were checked.
+//! One receive takes whatever is there: usually a whole request, sometimes several (clients may send without
+//! waiting for answers). A request that is larger is then received straight to its place in the same buffer,
+//! so that nothing is copied, and only after its lengths were checked.
 
 use super::Halt;
 use super::crowd::Crowd;
@@ -69,8 +69,8 @@ impl Inbox {
         self.held.is_empty()
     }
 
-    /// The next request. The socket's receive timeout is how long an idle peer is waited for; in the middle of a request it may
-    /// pause for `stall`.
+    /// The next request. The socket's receive timeout is how long an idle peer is waited for; in the middle
+    /// of a request it may pause for `stall`.
     pub(super) fn next(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -121,7 +121,8 @@ impl Inbox {
         }
         let end = needed.unwrap_or(ROOM);
         if self.bytes.len() < end {
-            // Bounded: the header was checked. A buffer that cannot be had costs the connection, not the process.
+            // Bounded: the header was checked. A buffer that cannot be had costs the connection, not the
+            // process.
             let more = end.max(ROOM) - self.bytes.len();
             self.bytes.try_reserve_exact(more).map_err(|_| Errno::NOMEM)?;
             self.bytes.resize(end.max(ROOM), 0);

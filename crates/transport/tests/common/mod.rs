@@ -34,7 +34,8 @@ pub fn patterned(offset: u64, len: usize) -> Vec<u8> {
 
 /// What the data requests mean here:
 /// `Read`: the pattern from memory; `Seek`: the pattern from a file by `ok_file`, `offset` bytes of it;
-/// `Write`: checks the pattern; `Space`: the payload comes back; `Extent`: sleeps `ino` ms; `Pass`: a descriptor of the file; `Sync`: panics; `Remove`: forgets to answer.
+/// `Write`: checks the pattern; `Space`: the payload comes back; `Extent`: sleeps `ino` ms; `Pass`: a
+/// descriptor of the file; `Sync`: panics; `Remove`: forgets to answer.
 pub struct Toy {
     pub key: Key,
     pub file: std::fs::File,

@@ -120,7 +120,8 @@ pub unsafe fn routed(number: c_long, args: Args) -> Option<Result<usize, Errno>>
     }
 }
 
-/// Whether a call may concern the mount, judged by its arguments. (Links from outside into the mount are noticed only by an error.)
+/// Whether a call may concern the mount, judged by its arguments. (Links from outside into the mount are
+/// noticed only by an error.)
 ///
 /// # Safety
 /// `path` is NULL or a C string.

@@ -1,9 +1,9 @@
 //! `ftw` and `nftw` for trees in the mount.
 //!
-//! A walk as glibc does it: the same order of calls, the same flags for each object, the same return values, including
-//! those of FTW_ACTIONRETVAL. A directory's entries are read before any of them is reported, so that a function which
-//! removes what it is shown does not disturb the listing. Each level holds one descriptor; the limit that the caller
-//! names is not kept, as the levels of a tree are few.
+//! A walk as glibc does it: the same order of calls, the same flags for each object, the same return values,
+//! including those of FTW_ACTIONRETVAL. A directory's entries are read before any of them is reported, so
+//! that a function which removes what it is shown does not disturb the listing. Each level holds one
+//! descriptor; the limit that the caller names is not kept, as the levels of a tree are few.
 
 use crate::faces::dir;
 use crate::faces::real::{handles, last_error, set_no_error, text};
