@@ -25,8 +25,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 use reference::Expected;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long a lock may still be in the way after its description was closed in a kernel mount: the kernel does not
-/// wait for that.
+/// How long a lock may still conflict after its description was closed in a kernel mount: the kernel does not
+/// wait for the release.
 const LATE_RELEASE: Duration = Duration::from_secs(5);
 
 /// Writes are stamped with a clock that ticks so often; one within the tick in which mtime was set does not show.
@@ -69,7 +69,7 @@ pub struct Play {
     base: String,
     rules: Rules,
     played: u32,
-    /// Locks that came to who waited, and waits that a signal ended.
+    /// How many waits for locks ended with the lock, and how many by a signal.
     waits: (u32, u32),
 }
 
@@ -215,7 +215,7 @@ impl Play {
                     std::thread::sleep(Duration::from_millis(1));
                     continue;
                 }
-                // The kernel cannot rename across directories what it knows under a name that is gone: it has to look first.
+                // The kernel cannot rename a directory across directories if it knows it under an old name: look it up first.
                 if let (true, Call::Rename { from, to, .. }) = (self.faces[client].mount, inner)
                     && answer == Answer::Failed(libc::ESTALE)
                     && attempts < 3
