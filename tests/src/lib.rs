@@ -1,5 +1,6 @@
-//! What whole-system tests share: binaries that are built once, deployments that go away whatever happens,
-//! and comparisons of what a program does inside a deployment with what it does on a local directory.
+//! What whole-system tests share: binaries that are built once, deployments that are taken down even if a
+//! test fails, and comparisons of what a program does inside a deployment with what it does on a local
+//! directory.
 //!
 //! Every test has a [`Site`]: a `BIVOUAC_HOME` of its own in a scratch directory. When it is dropped, also by
 //! a panic, every deployment in it is taken down and the directory removed.

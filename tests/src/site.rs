@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The `bivouac` program, release build, with the preload library beside it. Built by the first who asks.
+/// The `bivouac` program, release build, with the preload library beside it. The first call builds it.
 pub fn bivouac() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
@@ -67,7 +67,7 @@ pub fn default_signals(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(defaults) }
 }
 
-/// A program that has ended.
+/// The result of a program that has ended.
 #[derive(Debug)]
 pub struct Finished {
     /// Its exit code, or 128 + the signal that ended it.

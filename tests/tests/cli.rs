@@ -153,7 +153,7 @@ fn a_crash_is_told_by_status_and_cleaned_by_down_or_survived_by_up() {
 }
 
 #[test]
-fn a_record_cut_short_is_an_error_with_a_remedy() {
+fn a_truncated_record_is_an_error_with_a_remedy() {
     let site = Site::new("record");
     std::fs::create_dir_all(site.home().join("broken")).expect("makes it");
     std::fs::write(site.home().join("broken/daemons.json"), "{\"version\": 1, \"na").expect("writes");
@@ -302,7 +302,7 @@ fn the_same_name_from_another_home_is_refused_and_left_alone() {
     assert_eq!(site.sh(&name, "echo alive").ok(), "alive\n");
 }
 
-// --- signals ------------------------------------------------------------------------------------------------
+// --- signals ----------------------------------------------------------------------------------------------
 
 /// Starts `run` with a command that says "ready" first.
 fn start_run(site: &Site, name: &str, script: &str) -> (Child, BufReader<std::process::ChildStdout>) {

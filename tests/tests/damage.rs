@@ -38,7 +38,7 @@ fn refused(site: &Site, name: &str, words: &[&str]) {
 }
 
 #[test]
-fn a_metadata_log_that_was_cut_or_removed_is_told_at_the_start_and_never_taken_for_all_there_was() {
+fn a_metadata_log_that_was_truncated_or_removed_is_told_at_the_start_and_never_taken_for_all_there_was() {
     let site = Site::new("cut-log");
     let (name, storage) = killed(&site);
     let log = longest(&storage.join("meta"));

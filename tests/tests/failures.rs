@@ -142,13 +142,13 @@ fn a_close_reaches_the_server_also_when_the_program_then_does_nothing() {
 fn a_program_that_outlives_its_deployment_gets_errors_at_once_and_ends() {
     let site = Site::new("outlives");
     let name = site.up(2);
-    let program = "import os, time
+    let program = "import errno, os, time
 f = open('/bivouac/held', 'w'); f.write('x' * 100000); f.flush()
 print('ready', flush=True)
 while os.path.exists('%s'): time.sleep(0.02)
 def fails(call):
     try: call()
-    except OSError as e: return e.errno == 5
+    except OSError as e: return e.errno == errno.EIO
 def all_fail():
     return all([fails(lambda: os.stat('/bivouac/a')), fails(lambda: os.mkdir('/bivouac/d')), fails(lambda: open('/bivouac/f')),
                 fails(lambda: os.rename('/bivouac/held', '/bivouac/r')), fails(lambda: os.listdir('/bivouac'))])

@@ -45,7 +45,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         for at in [self.site.path("other"), self.at.clone()] {
-            // Also where its server is dead, and nothing can be looked at.
+            // This also works if its server is dead and the path cannot be looked at.
             if is_mounted(&at) {
                 let _ = Command::new("umount").args(["-l"]).arg(at).output();
             }
@@ -253,7 +253,7 @@ fn a_command_s_mount_is_seen_by_it_alone_and_goes_with_it() {
     assert_eq!(inside.out, format!("x\n{}\n", here.display()));
     assert!(!Path::new("/bivouac-test").exists(), "the mount point is left");
     eventually("its server ends", || servers(&name) == 0);
-    // What the command has left running still has the mount.
+    // A process that the command has left running still has the mount.
     let file = site.path("late");
     let late = format!("(sleep 1; cat /bivouac-test/below/here/f) > {} 2>&1 < /dev/null &", file.display());
     run(&late).ok();
@@ -394,7 +394,7 @@ fn what_is_mounted_already_is_not_mounted_over() {
     for name in [&mounted.name, &other] {
         mounted.site.bivouac(["mount", name, &at, "--daemon"]).fails(65, &[&mounted.name, &at, "umount"]);
     }
-    // Also of many at once one mounts.
+    // Of many that mount at once, exactly one succeeds.
     let mut command = Command::new("umount");
     command.arg(&at);
     finish(command).ok();

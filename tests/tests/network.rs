@@ -85,7 +85,8 @@ fn what_a_call_returned_is_seen_on_every_node() {
     let hosts = net.names.join(",");
     site.bivouac(["up", &name, "--hosts", &hosts, "--launcher", "netns", "--block-size", "16K"]).ok();
     let turns = format!("{}/programs/turns.py", env!("CARGO_MANIFEST_DIR"));
-    // One file, written, cut and read by turns on two nodes; a worker in each way of access on each.
+    // One file, written, truncated and read in turns on two nodes; on each node a worker in each way of
+    // access.
     let mut command = Command::new("python3");
     command.args([&turns, "600", "3", "no"]).env("BIVOUAC_HOME", site.home());
     for node in &net.names {

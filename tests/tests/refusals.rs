@@ -82,7 +82,7 @@ fn storage_is_made_inside_the_given_directory_and_the_rest_of_it_stays() {
             std::fs::read_dir(disk).expect("is there").flatten().map(|e| e.file_name()).collect();
         assert_eq!(left, ["precious"]);
     }
-    // What stands where storage would be made is not touched either.
+    // What exists at the path of the new storage is not touched either.
     let taken = disks[0].join(format!("bivouac-{}-0", other.name("x")));
     std::fs::create_dir(&taken).expect("makes it");
     other.bivouac(["up", &other.name("x"), "--storage", &first]).fails(65, &["exists already"]);
@@ -263,7 +263,7 @@ fn a_source_that_vanishes_while_it_is_copied_is_reported_and_the_rest_is_copied(
     std::fs::remove_dir_all(source.join("go")).expect("vanishes");
     let output = child.wait_with_output().expect("ends");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    // All was copied before it vanished, or what was not is told.
+    // Either everything was copied before it vanished, or the failures are named.
     assert!(matches!(output.status.code(), Some(0 | 68)), "{:?} {said}", output.status);
     assert_eq!(output.status.code() == Some(68), said.contains("were not preloaded"), "{said}");
     assert_eq!(
@@ -315,7 +315,7 @@ fn ssh_starts_the_same_deployment_without_a_secret_on_its_command_line() {
     };
     run(&["up", &name, "--hosts", "elsewhere", "--launcher", "ssh"])
         .fails(66, &["elsewhere", "no route to elsewhere", "without a password"]);
-    // Whether something was begun there nobody knows.
+    // It is not known whether anything was started there.
     run(&["down", &name]).fails(67, &["elsewhere", "--force"]);
     run(&["down", &name, "--force"]).ok();
     let up = run(&["up", &name, "--hosts", "mistyped", "--launcher", "ssh"]);

@@ -128,7 +128,7 @@ os.mkdir(os.environ['NAME'])
     let directory = (0..).map(|i| format!("d{i}")).find(here).expect("one of many");
     let out = site.sh(&name, &format!("NAME={directory} python3 -B - <<'END'{script}END")).ok();
     assert_eq!(out, "No such device or address\n".repeat(6));
-    // By another one, who does not know it.
+    // By another process, which does not know of the bits.
     site.sh(&name, &format!("exec 3< $BIVOUAC_MOUNT/{directory}; exec 3<&-")).ok();
     site.sh(&name, "rm -r $BIVOUAC_MOUNT/*").ok();
     eventually("all is released", || held() == before);

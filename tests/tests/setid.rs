@@ -94,7 +94,8 @@ fn set_id_bits_go_as_locally_with_the_library_of_an_ordinary_user() {
     compare("ordinary user", &local(&place, true), &found);
 }
 
-/// What is relaxed: who had a file in blocks open already does not know of bits that somebody else gave it.
+/// A relaxation: a process that had a file in blocks open already does not notice set-id bits that another
+/// one sets.
 #[test]
 fn set_id_bits_that_come_after_the_opening_stay_until_the_next_one() {
     if skipped_without_root("being another user") {

@@ -305,24 +305,24 @@ fn noise_in_what_a_nodes_processes_share_ends_no_program_and_makes_none_wait() {
 }
 
 #[test]
-fn nothing_that_a_nodes_processes_have_mapped_can_be_cut() {
+fn nothing_that_a_nodes_processes_have_mapped_can_be_truncated() {
     let site = Site::new("cut");
     let name = site.up(2);
     let script = r#"
 import os, subprocess, sys
 held = open('/bivouac/f', 'w+'); held.write('here'); held.flush(); os.stat('/bivouac/f')
 tried = 0
-def cut(path):
+def truncate(path):
     global tried
     tried += 1
     try: os.truncate(path, 0)
     except OSError: pass
 for pid in sys.argv[2:]:
     for fd in os.listdir('/proc/%s/fd' % pid):
-        if 'memfd:bivouac-' in os.readlink('/proc/%s/fd/%s' % (pid, fd)): cut('/proc/%s/fd/%s' % (pid, fd))
+        if 'memfd:bivouac-' in os.readlink('/proc/%s/fd/%s' % (pid, fd)): truncate('/proc/%s/fd/%s' % (pid, fd))
 for directory, _, files in os.walk(sys.argv[1]):
     for name in files:
-        if 'node-' in directory: cut(os.path.join(directory, name))
+        if 'node-' in directory: truncate(os.path.join(directory, name))
 print(tried, os.pread(held.fileno(), 9, 0), os.stat('/bivouac/f').st_size, len(os.listdir('/bivouac')))
 print(subprocess.run(['cat', '/bivouac/f'], capture_output=True).stdout)
 "#;

@@ -108,7 +108,7 @@ impl Disk {
         run("sync", &["--file-system"], &[&self.at]);
         forget(&self.at);
         let image = std::fs::File::options().write(true).open(&self.image).expect("opens");
-        image.set_len(32 << 20).expect("cut");
+        image.set_len(32 << 20).expect("truncated");
     }
 }
 

@@ -1,7 +1,7 @@
 //! `bench`: the load generator on the command line.
 //!
-//! What is measured is the `bivouac-bench` crate's business; here are the options, the servers whose
-//! processor time is shown beside, and how figures and failures reach the user.
+//! The crate `bivouac-bench` measures; this module has the options, finds the servers whose processor time is
+//! shown, and prints figures and failures.
 
 use crate::daemon::traces;
 use crate::error::Error;

@@ -1,5 +1,5 @@
-//! `preload` and `flush`: what is copied where, and what is told about it. The copying itself is
-//! `bivouac-stage`'s.
+//! `preload` and `flush`: what is copied where, and what is printed about it. The crate `bivouac-stage` does
+//! the copying.
 
 use crate::args::Copy;
 use crate::error::Error;
@@ -59,8 +59,8 @@ pub fn copy(
     judge(verb, &copy.src, result)
 }
 
-/// Copies several trees into the deployment `name`, or out of it. All are tried, whatever becomes of the
-/// others; all failures are told, the last one by whoever gets it from here.
+/// Copies several trees into the deployment `name`, or out of it. Tries all of them, even if others fail.
+/// Prints all failures but the last, which it returns.
 pub fn copy_all(
     home: &Home,
     name: &str,

@@ -1,4 +1,4 @@
-//! A mount of a deployment that is there already, made by `bivouac mount`.
+//! Finding an existing mount of a deployment, made by `bivouac mount`.
 //!
 //! A command that is to see a mount at the deployment's mount path uses one that is there, instead of making
 //! its own: everybody on the machine then works in the same one. The kernel's table of mounts tells whose it

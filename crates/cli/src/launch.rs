@@ -206,12 +206,13 @@ fn run<O: Serialize>(
         refused: false,
     };
     let mut command = launcher.command(host, arguments)?;
-    // A group of its own: an interruption at the terminal is for us, and we decide what becomes of it.
+    // In a process group of its own: an interruption at the terminal goes to this process only, which decides
+    // what to do.
     command.process_group(0);
     let program = command.get_program().to_string_lossy().into_owned();
     match converse(command, order, limit) {
         Ok((report, mut child)) => {
-            // It has said what it had to say. A launcher that lingers must not hold us up.
+            // The answer has come. Do not wait for a launcher that does not end.
             if !ended_within(&mut child, Duration::from_secs(2)) {
                 kill(&mut child);
             }
@@ -265,7 +266,7 @@ pub fn converse<O: Serialize, R: DeserializeOwned>(
     let mut line = serde_json::to_vec(order).map_err(|e| Talk::Spawn(e.into()))?;
     line.push(b'\n');
     if let Some(mut stdin) = child.stdin.take() {
-        // It may have ended already; what it said tells more than this error.
+        // It may have ended already; its own output says more than this error.
         let _ = stdin.write_all(&line);
     }
     let (send, answers) = mpsc::channel();

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How often it is looked whether the node's agent still runs.
+/// How often the mount checks whether the node's agent is still running.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
 
 /// How many threads serve a mount: enough for as many requests under way to servers.
@@ -42,7 +42,7 @@ pub fn mount(home: &Home, args: &MountArgs) -> Result<(), Error> {
     if args.daemon {
         return in_background(args, &path);
     }
-    // Before there are threads.
+    // Before any thread is started.
     let at = std::sync::Arc::new(std::sync::Mutex::new(None));
     let for_signals = at.clone();
     signals::take(move |taken| {

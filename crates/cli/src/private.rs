@@ -1,10 +1,10 @@
-//! A mount that only one command and its children see.
+//! A mount that only one command and its children see (`exec --fuse`).
 //!
-//! The process that is about to become the command enters a mount namespace of its own, without root in a
-//! user namespace in which it is root for so long, and mounts there. The server is another process, outside:
-//! so the last process that leaves the namespace takes the mount along, the server sees that and ends, and
-//! nothing is left, whoever was killed. It gets the descriptors of `/dev/fuse` through a socket, and says
-//! when it serves.
+//! The process that is about to become the command enters a mount namespace of its own (without root,
+//! together with a user namespace in which it is root for the time being), and mounts there. The server is
+//! another process, outside: so the last process that leaves the namespace takes the mount along, the server
+//! sees that and ends, and nothing is left, whoever was killed. It gets the descriptors of `/dev/fuse`
+//! through a socket, and says when it serves.
 
 use crate::copy::client;
 use crate::error::Error;
@@ -46,7 +46,7 @@ pub fn enter(name: &str, mount: &str) -> Result<(), Error> {
     let mut server = Command::new(own);
     server.args(["serve", name]).stdin(Stdio::from(theirs)).stdout(Stdio::null());
     own_session(&mut server);
-    // It ends at once, and leaves behind a process that is nobody's child: a command that waits for all its
+    // It ends at once, and leaves a process that is no child of the command: a command that waits for all its
     // children does not wait for that one.
     server.status().map_err(|cause| Error::System { what: "cannot start the server".into(), cause })?;
     // Its command line, and with it our end of the socket, is all that it keeps of us.
@@ -91,7 +91,7 @@ pub fn serve(home: &Home, name: &str) -> Result<(), Error> {
     let socket = rustix::stdio::stdin();
     let descriptors = receive(socket);
     if descriptors.is_empty() {
-        // Whoever wanted the mount could not make it, and has said so.
+        // The process that wanted the mount could not make it, and has reported that.
         return Ok(());
     }
     watch(name, || std::process::exit(0))?;

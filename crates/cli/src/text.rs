@@ -1,4 +1,4 @@
-//! Numbers for people.
+//! Formatting numbers for people.
 
 /// A number of bytes with a binary unit and at most three digits before it: `512 KiB`, `1.5 GiB`.
 pub fn size(bytes: u64) -> String {

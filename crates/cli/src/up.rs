@@ -216,7 +216,7 @@ fn launch_all(record: &mut Record, key: &Key, directory: &Directory, existing: b
         match answer.and_then(|ready| fill_in(&mut daemon, ready)) {
             Ok(()) => begun.push(daemon),
             Err(error) => {
-                // Where nobody got to and nothing was before, nothing is to be cleaned.
+                // A host that could not be reached, and had nothing before, need not be cleaned.
                 if existing || !matches!(error, Error::Unreached { .. }) {
                     begun.push(daemon);
                 }

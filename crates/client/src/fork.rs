@@ -8,7 +8,7 @@
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Tells how many forks lie between the process that made this and the current one.
+/// Counts the forks between the process that made this and the current one.
 pub(crate) struct ForkMark {
     /// The word in the wiped page: the fork count, or 0 in a fresh child.
     word: &'static AtomicU64,
@@ -28,7 +28,7 @@ impl ForkMark {
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::PRIVATE,
             )?;
-            // Kernels before 4.14 do not know it; then `Client::after_fork` is the only notice.
+            // Kernels before 4.14 do not have it; then a fork is noticed only by `Client::after_fork`.
             let _ = madvise(page, len, Advice::LinuxWipeOnFork);
             &*page.cast::<AtomicU64>()
         };
@@ -47,7 +47,7 @@ impl ForkMark {
     /// A child begins. (Called by itself when the wiped word is seen.)
     #[cold]
     pub(crate) fn advance(&self) -> u64 {
-        // Right after a fork the child has one thread, so nobody races here.
+        // Right after a fork the child has only one thread, so there is no race here.
         let fork_count = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         self.word.store(fork_count, Ordering::Relaxed);
         fork_count

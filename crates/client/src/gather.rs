@@ -1,5 +1,5 @@
-//! Reads into several buffers, and writes from several, with as few requests as one buffer takes: by way of
-//! one buffer.
+//! Reads into several buffers, and writes from several, by way of one buffer, so that they take no more
+//! requests than for one buffer.
 
 use crate::handle::Handle;
 use bivouac_proto::Errno;

@@ -2,9 +2,9 @@
 //!
 //! Each server knows about its own blocks only, and is asked only about them: all servers of a stretch at
 //! once, and the nearest answer counts. Behind the end of a sub-file everything is a hole, and the file's
-//! size, which is asked for first, is the bound of all. What is called a hole is one. What is called data may
-//! be zeros: a local file system of a server tells holes apart by its own blocks, and a file in its inode's
-//! record counts as data up to its end.
+//! size, which is asked for first, is the bound of all. What is reported as a hole is one. What is reported
+//! as data may be zeros: the servers' local file systems know holes only in units of their own blocks, and
+//! inline data counts as data up to its end.
 
 use crate::blocks::Blocks;
 use crate::handle::Handle;

@@ -1,10 +1,10 @@
 //! Requests: where they go, what happens when they fail.
 //!
 //! A request keeps its identity (session, slot, sequence) for as long as it is repeated, so that a server
-//! that has done it already answers again instead of doing it twice. Connections that break are remade and
-//! the request repeated until the server is declared down (the program gets EIO) or [`PATIENCE`] is over.
-//! Refusals that are this module's business (newer map, server behind, somebody busy) are handled here; those
-//! that concern paths go to the caller.
+//! that has done it already answers again instead of doing it twice. If a connection breaks, the client
+//! connects again and repeats the request until the server is declared down (the program gets EIO) or
+//! [`PATIENCE`] has passed. Refusals that are this module's business (newer map, server behind, somebody
+//! busy) are handled here; those that concern paths go to the caller.
 
 use crate::links::Link;
 use crate::moves::Reached;

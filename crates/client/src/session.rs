@@ -29,13 +29,13 @@ use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Descriptors that are kept for asking whether a description is held: programs that open and close one file
-/// after the other use a few slots again and again.
+/// How many descriptors are kept for asking the kernel whether a description is held. Programs that open and
+/// close one file after the other use only a few slots.
 const ASKERS: usize = 8;
 /// How long making a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long a silent server is waited for before the agent is asked whether it is up.
+/// How long to wait for a silent server before asking the agent whether the server is up.
 const SILENCE: Duration = Duration::from_secs(1);
 /// Longest key file: its digits, and what an editor may have put behind them.
 const KEY_FILE_MAX: usize = 2 * KEY_LEN + 64;
@@ -64,9 +64,9 @@ pub struct Client {
     session_forks: AtomicU64,
     /// Who owns this process's locks: its first session, which an exec does not change.
     owner: AtomicU64,
-    /// Nobody but the caller has this client: what is replaced can be freed.
+    /// Only the caller uses this client, so that what is replaced can be freed.
     sole: AtomicBool,
-    /// The fork count (upper half) whose session a thread is about to begin, and the thread.
+    /// While a thread begins a session: the fork count (upper half) that the session is for, and the thread.
     renewing: AtomicU64,
     slots: AtomicU32,
     pools: Box<[Pool]>,
@@ -161,7 +161,7 @@ impl Client {
         hidden::is_hidden(fd)
     }
 
-    /// The program wants this descriptor number for itself.
+    /// The program takes this descriptor number for itself.
     pub fn make_way(&self, fd: i32) {
         hidden::make_way(fd);
     }
@@ -239,7 +239,7 @@ impl Client {
         answer.map(|_| ())
     }
 
-    /// Tells the agent something for which no answer is needed but its having been heard.
+    /// Tells the agent something, and waits only until the agent has heard it.
     pub(crate) fn tell_agent(&self, request: &AgentRequest) -> Result<(), Errno> {
         let fork_count = self.fork.count();
         let mut link = self.agent_link().map_err(|e| e.errno())?;
@@ -305,7 +305,8 @@ impl Client {
             let me = fork_count << 32 | u64::from(bivouac_node::process::tid());
             let renewing = self.renewing.load(Ordering::Relaxed);
             if renewing == me {
-                // A signal handler has interrupted it, in this very thread: waiting would be for ever.
+                // This is a signal handler that has interrupted it in the same thread: waiting would never
+                // end.
                 return Err(Errno::IO);
             }
             if renewing >> 32 != fork_count
@@ -317,7 +318,7 @@ impl Client {
                 }
                 renewed?;
             } else {
-                // Another thread of this process is at it.
+                // Another thread of this process is beginning the session.
                 let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000 });
             }
         }
@@ -335,7 +336,7 @@ impl Client {
 
     /// Begins the session of a fork's child.
     fn renew(&self, fork_count: u64) -> Result<(), Errno> {
-        // Locks of the parent's may have been held by threads that this process does not have.
+        // Locks may have been held by threads of the parent that do not exist in this process.
         let paths = Box::into_raw(Box::new(Paths::new(self.era())));
         self.let_go(self.paths.swap(paths, Ordering::AcqRel));
         let facts = Box::into_raw(Box::new(Facts::new(self.era())));

@@ -1,10 +1,10 @@
 //! The agent role: sessions of the node's processes.
 //!
-//! A process that attaches gets a session, and is watched through a pidfd; nothing else ends a session: a
-//! broken connection is not a death. When a process dies, or now and then while any live (an exec closes
-//! descriptors without a word), one thread sweeps the node's table of open descriptions: those that nobody
-//! holds any more are released at their servers, and the locks of dead processes are given up. While no
-//! process is attached the thread sleeps.
+//! A process that attaches gets a session, and the agent watches it through a pidfd. Only the process's death
+//! ends the session; a broken connection does not. When a process dies, and also now and then while any is
+//! alive (because an exec closes descriptors without telling anybody), one thread sweeps the node's table of
+//! open descriptions. It releases those that no process holds any more at their servers, and releases the
+//! locks of dead processes. While no process is attached, the thread sleeps.
 
 use crate::error::DaemonError;
 use crate::links::Links;

@@ -92,7 +92,7 @@ pub mod hex_key {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Key, D::Error> {
         let text = String::deserialize(from)?;
-        // The message must not show what was there instead of a key.
+        // The message must not show the invalid text, which may be most of a key.
         from_hex(&text).ok_or_else(|| D::Error::custom("the key is not 64 hexadecimal digits"))
     }
 }

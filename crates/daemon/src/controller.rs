@@ -51,7 +51,7 @@ pub enum ControllerError {
     Damaged {
         /// Which file.
         path: PathBuf,
-        /// How.
+        /// What is wrong with it.
         what: String,
     },
     /// The first map breaks the map's rules.
@@ -101,7 +101,7 @@ pub struct ControllerConfig {
     pub stop: Box<dyn FnOnce(bool) + Send>,
 }
 
-/// One daemon that is watched.
+/// A daemon that the controller watches.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) endpoint: Endpoint,
@@ -178,7 +178,7 @@ impl Controller {
                 Ok(None)
             }
             ControlRequest::Shutdown { keep } => {
-                // The lifeline's holder that takes the deployment down itself has its way with `keep`.
+                // If the holder of the lifeline itself takes the deployment down, its `keep` counts.
                 session.lifeline = false;
                 self.shut_down(*keep)?;
                 Ok(None)
@@ -271,7 +271,8 @@ impl Shared {
     /// Waits until `next`, or until there is a map newer than `known`. `None`: the controller stops.
     pub(crate) fn wait(&self, next: Instant, known: Epoch) -> Option<Arc<Map>> {
         let mut view = lock(&self.view);
-        // A daemon that has no map yet is unreachable, or gets one with this very ping: no reason to hurry.
+        // A daemon that has no map yet is unreachable, or gets one with this ping: there is no reason to
+        // hurry.
         let started_at = view.map.epoch;
         loop {
             if view.stopping {
@@ -308,7 +309,7 @@ impl Shared {
         lock(&self.view).epochs.insert(server, epoch);
     }
 
-    /// Whether all servers that serve, or are about to, have this map, or a newer one.
+    /// Whether all servers that are up or joining have this map or a newer one.
     pub(crate) fn all_have(&self, map: &Map) -> bool {
         let view = lock(&self.view);
         let serving = map.servers.iter().filter(|server| server.state != ServerState::Down);
@@ -340,7 +341,7 @@ impl Shared {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing is left half changed where a panic could strike.
+    // Ignores poisoning: no change is left half done where a panic could happen.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

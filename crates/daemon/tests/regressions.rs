@@ -61,7 +61,7 @@ fn an_appender_after_a_foreign_truncate_leaves_the_right_size() {
     let c = cluster("r-append", 2);
     let log = c.open("f", libc::O_CREAT | libc::O_WRONLY | libc::O_APPEND).expect("opened");
     log.write(&[IoSlice::new(&pattern(1_000_000))]).expect("written");
-    c.client.truncate(Ino::ROOT, b"f", 0).expect("cut");
+    c.client.truncate(Ino::ROOT, b"f", 0).expect("truncated");
     log.write(&[IoSlice::new(b"x")]).expect("written");
     c.client.closed(log.id());
     eventually("released", || sum(&c, |s| s.opens) == 0);
@@ -99,7 +99,7 @@ fn ftruncate_beside_a_write_leaves_the_size_that_is_there() {
         let handle = c.open(&name, CREATE).expect("opened");
         handle.pwrite(0, &[IoSlice::new(&[1; 200_000])]).expect("written");
         std::thread::scope(|scope| {
-            scope.spawn(|| handle.truncate(10).expect("cut"));
+            scope.spawn(|| handle.truncate(10).expect("truncated"));
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_micros(i * 9 % 400));
                 handle.pwrite(0, &[IoSlice::new(&[2; 200_000])]).expect("written");

@@ -24,7 +24,7 @@ impl AsFd for SubFile {
 }
 
 impl SubFile {
-    /// Of a descriptor that is open for reading and writing.
+    /// From a descriptor that is open for reading and writing.
     pub(crate) fn new(fd: OwnedFd) -> SubFile {
         SubFile { fd, entry_synced: AtomicBool::new(false), writers: Writers::default() }
     }
@@ -75,7 +75,7 @@ impl SubFile {
         Ok(done)
     }
 
-    /// Who writes it through this server.
+    /// Keeps track of the writes through this server, so that they can be undone.
     pub(crate) fn writers(&self) -> &Writers {
         &self.writers
     }

@@ -139,7 +139,7 @@ impl DataStore {
         Ok(wrote)
     }
 
-    /// Takes a write back: see [`SubFile::take_back`].
+    /// Undoes a write: see [`SubFile::take_back`].
     pub fn take_back(&self, ino: Ino, undo: u64, end: u64, size: u64) -> Result<(), DataError> {
         if let Some(file) = self.existing(ino)? {
             let _alone = self.lock_truncations(ino);
@@ -160,8 +160,8 @@ impl DataStore {
         }
     }
 
-    /// Cuts the sub-file to `size` bytes if it is longer; with `extend` also lengthens it, by a hole. Nothing
-    /// is left to miss of a sub-file that is gone when it is cut to 0.
+    /// Truncates the sub-file to `size` bytes if it is longer; with `extend` also lengthens it, by a hole. A
+    /// sub-file that is gone can be truncated to 0, after which it does not count as missing any more.
     pub fn truncate(&self, ino: Ino, size: u64, extend: bool) -> Result<(), DataError> {
         if size > FILE_MAX {
             return Err(DataError::TooFar);
@@ -171,7 +171,8 @@ impl DataStore {
             file => file?,
         };
         let Some(file) = file else { return Ok(()) };
-        // Two at once could each see the length before the other and so lengthen what is to be cut.
+        // Two truncations at once could each see the length before the other one, and so lengthen a sub-file
+        // that is to become shorter.
         let _alone = self.lock_truncations(ino);
         let length = file.length()?;
         if length > size || (extend && length < size) {
@@ -277,7 +278,7 @@ impl DataStore {
         Ok(space)
     }
 
-    /// How many sub-files are known to be gone although nobody removed them.
+    /// How many sub-files are known to be gone although Bivouac has not removed them.
     pub fn missing(&self) -> u64 {
         self.disks.iter().map(|disk| disk.inventory.missing()).sum()
     }
@@ -287,9 +288,9 @@ impl DataStore {
         disk::is_ready(directory)
     }
 
-    /// Bytes allocated to all sub-files. Found by looking at every one (about a second for a million) and
-    /// remembered for ten times as long as that took: a report asked for often costs a tenth of a processor
-    /// at most. What an earlier look found, or 0, if the storage fails.
+    /// Bytes allocated to all sub-files. This looks at every one (about a second for a million), and
+    /// remembers the result for ten times as long as that took, so that frequent calls take a tenth of a
+    /// processor at most. If the storage fails, the result is that of an earlier look, or 0.
     pub fn stored(&self) -> u64 {
         let mut stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
         let begin = Instant::now();
@@ -311,8 +312,8 @@ impl DataStore {
     }
 
     /// Removes everything that the store made: sub-files, trees, identity files, and the directories that it
-    /// made if they are empty then; never anything else. To be called when nothing else uses the store: what
-    /// is asked of it later fails. All directories are tried; the first error is returned.
+    /// made if they are empty then; never anything else. To be called when nothing else uses the store: later
+    /// operations fail. It tries all directories, and returns the first error.
     pub fn destroy(&self) -> Result<(), DataError> {
         self.cache.clear();
         let mut first = Ok(());
@@ -365,7 +366,7 @@ impl DataStore {
         }
     }
 
-    /// Opens a sub-file past the cache; `None` if there is none and none is to be made. One that is gone is
+    /// Opens a sub-file without the cache. `None`: there is none, and none is to be made. One that is gone is
     /// an error.
     fn open_descriptor(
         &self,

@@ -31,7 +31,7 @@ const HELPER: &str = "fusermount3";
 #[derive(Debug)]
 pub struct Device(Vec<OwnedFd>);
 
-/// How a mount was made, and so how it is taken away.
+/// How a mount was made, and so how it has to be unmounted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mounted {
     /// By this process.
@@ -42,8 +42,8 @@ pub enum Mounted {
 
 impl Device {
     /// Mounts a deployment at `path` (a directory) for `threads` threads. In a mount of root's, or in a user
-    /// namespace of one's own, other users are let in, as far as permissions go. `read_only`: nobody changes
-    /// anything through it.
+    /// namespace of the process's own, other users have access, subject to permissions. `read_only`: nothing
+    /// can be changed through it.
     pub fn mount(
         deployment: &str,
         path: &Path,
@@ -113,7 +113,7 @@ fn clone_of(first: BorrowedFd<'_>) -> Result<OwnedFd, FuseError> {
     Ok(fresh)
 }
 
-/// Takes a mount away, at once for names, and when the last file in use is closed for the rest.
+/// Unmounts: the path is free at once, and the mount itself ends when the last file in use is closed.
 pub fn unmount(path: &Path, mounted: Mounted) -> Result<(), FuseError> {
     match mounted {
         Mounted::Directly => rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
@@ -129,7 +129,7 @@ pub fn unmount(path: &Path, mounted: Mounted) -> Result<(), FuseError> {
     }
 }
 
-/// Takes away a mount of this user, whoever made it: see [`unmount`].
+/// Unmounts a mount of this user, whichever process made it: see [`unmount`].
 pub fn take_away(path: &Path) -> Result<(), FuseError> {
     match unmount(path, Mounted::Directly) {
         Err(FuseError::System { cause: Errno::PERM, .. }) => unmount(path, Mounted::ByHelper),

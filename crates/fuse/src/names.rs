@@ -27,8 +27,8 @@ impl Call<'_> {
         let name = self.fields.name()?;
         let client = self.face.client;
         let attr = match name {
-            // A path never asks for these two: they are for file handles, which the kernel makes of numbers
-            // (`open_by_handle_at`).
+            // Walking a path never needs these two. They are for file handles, which the kernel makes from
+            // inode numbers (`open_by_handle_at`).
             b"." => client.stat_number(self.ino())?,
             b".." => client.stat_number(client.parent_number(self.ino())?)?,
             name => client.stat_name(self.ino(), name)?,
@@ -138,7 +138,7 @@ impl Call<'_> {
         if (made.uid, made.gid) == (uid, gid) || self.face.user.0 != 0 {
             return Ok(made);
         }
-        // The mode again, because a change of owner takes bits off.
+        // Set the mode again, because a change of owner clears bits.
         let set = SetAttr { uid: Some(uid), gid: Some(gid), mode: Some(made.mode), ..SetAttr::default() };
         self.face.client.set_attr_number(made.ino, set)
     }

@@ -32,13 +32,13 @@ const PAGE: u64 = 4096;
 #[derive(Default)]
 pub(crate) struct Pages {
     state: Mutex<State>,
-    /// Some change has been done.
+    /// Signalled when a change has ended.
     done: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// Pages that the kernel has fetched, and may have still.
+    /// Pages that the kernel has fetched, and may still have.
     fetched: Ranges,
     /// Bytes that were written since their page was fetched.
     newer: Ranges,
@@ -78,7 +78,7 @@ impl Pages {
     }
 }
 
-/// A change that is under way until this value goes.
+/// A change that is under way until this value is dropped.
 pub(crate) struct Change<'a> {
     pages: &'a Pages,
     source: Source,

@@ -1,4 +1,4 @@
-//! Dealing shards to servers.
+//! Assigning shards to servers.
 //!
 //! Each of `n` servers holds `SHARDS / n` shards, or one more. When the list of servers changes, shards move
 //! only from servers that left or hold too many to servers that hold too few: the fewest that balance asks

@@ -1,8 +1,9 @@
 //! When a random deal counts as fair, for the tests of placement.
 
-/// The fewest and the most of `n` things that one of `bins` bins, each taking a thing with probability `p`,
-/// gets in all but 0.1 % of fair deals: in so few deals is any bin outside. (Exact binomial quantiles, shared
-/// out over both tails of all bins.)
+/// Bounds for a fair distribution: `n` things are dealt at random to `bins` bins, each of which gets a thing
+/// with probability `p`. In all but 0.1 % of such deals, every bin has at least the first and at most the
+/// second number of things. (These are exact binomial quantiles; the 0.1 % are divided among both tails of
+/// all bins.)
 pub(crate) fn bounds(n: u32, p: f64, bins: usize) -> (u32, u32) {
     let tail = 0.001 / (2.0 * bins as f64);
     if p >= 1.0 {

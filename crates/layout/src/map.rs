@@ -1,7 +1,7 @@
 //! The table of nodes, servers, shards and generations, with its epoch.
 //!
-//! The controller alone changes it; everybody else holds a copy, states its epoch in every request, and is
-//! given the newer one when its own is stale. It is on no operation's path.
+//! Only the controller changes it. Everybody else holds a copy, states its epoch in every request, and gets
+//! the newer map when its own is out of date. So the controller is on no operation's path.
 
 use crate::ids::{Epoch, GenerationId, NodeId, SERVERS_MAX, SHARDS, ServerId, ShardId};
 use crate::placement::is_block_size;
@@ -92,7 +92,7 @@ impl Map {
         (0..SHARDS).map(ShardId).filter(move |s| self.primary(*s) == server)
     }
 
-    /// The entry of a server.
+    /// What the map says of a server.
     pub fn server(&self, id: ServerId) -> Option<&Server> {
         self.servers.binary_search_by_key(&id, |s| s.id).ok().map(|i| &self.servers[i])
     }

@@ -1,4 +1,5 @@
-//! The entries of a shard's directories, in the order of listings, so that a listing is a stretch of them.
+//! The entries of a shard's directories, in the order of listings, so that a listing is a contiguous range of
+//! them.
 
 use crate::runs::{Record, Runs};
 use crate::shard::Named;

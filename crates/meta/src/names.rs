@@ -32,10 +32,10 @@ pub(crate) fn shard_of(at: &At<'_>) -> ShardId {
     namespace::entry_shard(at.dir, at.split, at.name)
 }
 
-/// What a first look at an entry to be opened came to.
+/// The result of the first attempt to open an entry.
 enum Look {
     Answered(Reply),
-    /// It is a file in blocks, open by now, which still has to be truncated to nothing.
+    /// It is a file in blocks. It is open now, and still has to be truncated to 0.
     Truncate(Ino),
     /// It was made in a directory that has become too large to be packed.
     Grown(Reply),
@@ -44,7 +44,8 @@ enum Look {
 impl<O: Outside> Core<O> {
     pub(crate) fn lookup(&self, caller: &Caller, at: At<'_>) -> Result<Reply, Failure> {
         check_name(at.name)?;
-        // Between finding a name and reading its inode in another shard both may change: then look again.
+        // Both may change between the look-up of the name and that of the inode in another shard: then look
+        // again.
         for _ in 0..8 {
             let (named, here) = self.partitions.with(shard_of(&at), |locked| {
                 let (_, owner) = locked.shard.home(at.dir, at.split, at.name)?;
@@ -433,7 +434,7 @@ fn open_existing(
     let inode = locked.shard.inode(ino)?;
     match &inode.body {
         Body::Blocks(_) if truncate => return Ok(Look::Truncate(ino)),
-        // One that is empty gets a new time.
+        // A file that is empty already still gets a new time.
         Body::Inline(_) if truncate => {
             let mut draft = Draft::freeing(now);
             if let Some(inode) = draft.inode(locked.shard, ino) {

@@ -22,15 +22,15 @@ const STEP: usize = 128;
 /// The second number of the key, and the length of the bytes.
 const HEAD: usize = 8 + 2;
 
-/// See the module's description.
+/// Records in order: see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
-    /// By a key that is not above the first in the run, and above the last in the run before.
+    /// Each under a key that is at most the first in the run, and greater than the last in the run before.
     runs: BTreeMap<u128, Vec<u8>>,
     records: usize,
 }
 
-/// A record where it lies.
+/// A record in its run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'a> {
     pub key: Key,
@@ -124,7 +124,7 @@ impl Runs {
         }
         self.records += 1;
         let full = run.len() + HEAD + bytes.len() > RUN;
-        // What comes in order fills runs to the end.
+        // Records that come in ascending order fill runs completely.
         let in_order = at == run.len() && last < Some(key.1);
         let cut = if !full || run.is_empty() {
             0
@@ -220,7 +220,7 @@ impl Runs {
     }
 }
 
-/// A key as the tree compares it, at one blow.
+/// A key as one number, so that the tree compares it with one operation.
 fn joined((high, low): Key) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }

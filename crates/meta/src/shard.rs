@@ -46,7 +46,7 @@ pub(crate) struct Prepared {
     pub own: bool,
 }
 
-/// How a request ended, to be told again.
+/// The answer to a request, for when it is repeated.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub(crate) struct Answer {
     pub sequence: u64,
@@ -56,18 +56,18 @@ pub(crate) struct Answer {
     pub reply: Box<[u8]>,
 }
 
-/// What intents hold.
+/// What intents lock.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) enum Key {
     /// An entry: exclusive.
     Entry(Ino, Box<[u8]>),
-    /// The life of a directory's content here: shared by those who change entries, exclusive for who removes
-    /// it.
+    /// The existence of a directory's entries here: shared by intents that change entries, exclusive for one
+    /// that removes the directory.
     Content(Ino),
-    /// The link count of a file, or the place of a directory: exclusive.
+    /// The link count of a file, or the parent and name of a directory: exclusive.
     Inode(Ino),
-    /// What an inode shows, while it is about to lose a link: exclusive. The removal may be over already for
-    /// who asked for it.
+    /// The attributes of an inode that is about to lose a link: exclusive. The client that asked for the
+    /// removal may have its answer already.
     Leaving(Ino),
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Opened {
     pub append: bool,
 }
 
-/// What goes on with an inode that is in use.
+/// The volatile state of an inode that is in use.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     pub opens: Vec<Opened>,
@@ -146,19 +146,19 @@ pub(crate) struct Shard {
     /// Numbers of intents below this were, or may have been, given out.
     pub intent_limit: u64,
     pub intents: BTreeMap<IntentId, Prepared>,
-    /// Intents of this shard that were decided, with the servers that may not have heard it.
+    /// Decided intents of this shard, with the servers that may not have heard of the decision.
     pub decisions: BTreeMap<u64, Vec<ServerId>>,
     pub answers: HashMap<(u64, u32), Answer>,
     /// Inodes without links, with those who have them open.
     pub orphans: BTreeMap<Ino, Vec<OpenId>>,
-    /// Files that are gone, with the servers whose blocks are not.
+    /// Removed files, with the servers that may still have blocks of them.
     pub purges: BTreeMap<Ino, Vec<ServerId>>,
-    /// Who may move directories (in shard 0).
+    /// The intent that holds the lock of directory moves (in shard 0).
     pub mover: Option<IntentId>,
-    /// Directories whose latest change others still have to hear of, with its number.
+    /// Directories about whose latest change an announcement is due, with the change's number.
     pub announcements: BTreeMap<Ino, u64>,
 
-    // As long as the process.
+    // Volatile.
     pub live: HashMap<Ino, Live>,
     pub keys: BTreeMap<Key, Holders>,
     pub next_intent: u64,
@@ -166,11 +166,11 @@ pub(crate) struct Shard {
     pub active: HashSet<u64>,
     /// Requests under way that let go of the partition in between.
     pub running: HashSet<(u64, u32)>,
-    /// Decisions that everybody has heard; the log is told with the next change.
+    /// Decisions that all participants have heard; the next change logs that.
     pub concluded: Vec<u64>,
-    /// Open descriptions that their agents have given up, and when: nothing is done for them any more.
+    /// Open descriptions that their agents have given up, and when: requests for them are refused.
     pub abandoned: HashMap<OpenId, Instant>,
-    /// Until then, opens from before a restart may be registered again.
+    /// The end of the grace time, in which opens from before a restart may be registered again.
     pub grace: Option<Instant>,
     /// Answers that were put since old ones were last dropped.
     pub answers_put: usize,
@@ -187,8 +187,9 @@ impl Shard {
         self.inodes.get(ino).ok_or(Errno::NOENT)
     }
 
-    /// Where a directory's entry `name` belongs here, when the sender takes it for `split` or not. Waits
-    /// while the directory is being removed: its path may name another by now.
+    /// Where a directory's entry `name` is counted here. `split`: whether the sender believes that the
+    /// directory is split. Waits while the directory is being removed, because its path may name another
+    /// directory afterwards.
     pub(crate) fn home(&self, dir: Ino, split: bool, name: &[u8]) -> Op<(Home, Owner)> {
         self.content_stays(dir)?;
         if split {
@@ -205,7 +206,7 @@ impl Shard {
         }
     }
 
-    /// Like [`Shard::home`], found out from what is here.
+    /// Like [`Shard::home`], but finds out itself whether the directory is split.
     pub(crate) fn home_of(&self, dir: Ino, name: &[u8]) -> Op<(Home, Owner)> {
         match self.home(dir, false, name) {
             Ok(home) => Ok(home),
@@ -258,7 +259,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Whether somebody still needs the inode without links.
+    /// Whether an inode without links is still in use.
     pub(crate) fn in_use(&self, ino: Ino) -> bool {
         self.live.get(&ino).is_some_and(|l| l.busy || !l.opens.is_empty())
     }
@@ -268,7 +269,7 @@ impl Shard {
         self.in_use(ino) || self.grace.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Who has an inode open.
+    /// The descriptions that have an inode open.
     pub(crate) fn holders(&self, ino: Ino) -> Vec<OpenId> {
         self.live.get(&ino).map(|l| l.opens.iter().map(|o| o.id).collect()).unwrap_or_default()
     }
@@ -280,7 +281,7 @@ impl Shard {
         self.answers_put = 0;
     }
 
-    /// Forgets about an inode's use when there is none.
+    /// Drops an inode's volatile state if it is not in use.
     pub(crate) fn rest(&mut self, ino: Ino) {
         if self.live.get(&ino).is_some_and(Live::is_idle) {
             self.live.remove(&ino);

@@ -1,4 +1,5 @@
-//! Work on a file's data that takes more than one step.
+//! Work on a file's data that asks other servers in between. (It has nothing to do with the steps of
+//! intents.)
 //!
 //! Truncating, appending, moving out of the inode and finding out the size of a file have one shape: look and
 //! begin under the partition's lock, ask data servers without it, and end under it again. In between the file
@@ -14,15 +15,15 @@ use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use bivouac_proto::status::Failure;
 
-/// How work begins.
+/// The result of `begin`.
 pub(crate) enum Begun<T, W> {
-    /// It is over already.
+    /// The work is finished already.
     Done(T),
-    /// Others have to be asked: for this.
+    /// Other servers have to be asked for this.
     Work(W),
 }
 
-/// Keeps others off a file.
+/// Keeps a file busy until it is dropped.
 struct Busy<'c, O: Outside> {
     core: &'c Core<O>,
     ino: Ino,
@@ -39,7 +40,7 @@ impl<O: Outside> Drop for Busy<'_, O> {
 }
 
 impl LockedShard<'_> {
-    /// What kept others off a file is over.
+    /// Ends a file's being busy.
     fn end_busy(&mut self, ino: Ino) {
         if let Some(live) = self.shard.live.get_mut(&ino) {
             live.busy = false;

@@ -1,4 +1,4 @@
-//! The store's face: opening, serving, closing.
+//! The store's interface: opening, serving, closing.
 
 use crate::error::{LogError, OpenError};
 use crate::inode::Inode;
@@ -65,7 +65,7 @@ pub trait Outside: Send + Sync + 'static {
     fn now(&self) -> Time;
 }
 
-/// Hears of changes, to let others know at once that what they have read may be true no more.
+/// Is told of changes, so that it can tell clients at once that what they have read may no longer be true.
 pub trait Observer: Send + Sync + 'static {
     /// A shard is about to change. Called under its lock, before anybody can see the change. How many changes
     /// it has had then.
@@ -74,11 +74,11 @@ pub trait Observer: Send + Sync + 'static {
     /// A directory moves, with this namespace version. Called before the move can be seen.
     fn moved(&self, directory: Ino, version: u64);
 
-    /// The namespace has this version from now on, and nothing from before it is to be believed.
+    /// The namespace has this version from now on; nothing that clients know from before is valid.
     fn namespace(&self, version: u64);
 }
 
-/// Who asks.
+/// The sender of a request.
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// For permission checks.
@@ -99,19 +99,19 @@ pub struct Caller {
 pub struct Options {
     /// The deployment; logs of others are refused.
     pub deployment: u64,
-    /// How long an operation waits for another that holds what it needs before it is refused with `Busy`.
+    /// How long an operation waits for another that holds what it needs, before it is refused with `Busy`.
     pub patience: Duration,
     /// For how long after the opening of a store with files in it agents may register their opens again,
     /// before unlinked files are removed and sizes are settled.
     pub grace: Duration,
     /// How long an intent may be prepared before its coordinator is asked what became of it.
     pub intent_age: Duration,
-    /// Run the threads behind the requests: the keeper (see [`MetaStore::keep`]) and the teller. Without,
-    /// participants of a removal hear of it before it is answered.
+    /// Run the background threads: the keeper (see [`MetaStore::keep`]) and the teller. Without them,
+    /// participants of a removal are told before the client is answered.
     pub background: bool,
     /// Compact a log at this length, bytes, rather than at the default (for tests).
     pub compact_at: Option<u64>,
-    /// Who is to hear of changes.
+    /// Is told of changes.
     pub observer: Option<Arc<dyn Observer>>,
 }
 
@@ -161,21 +161,22 @@ pub(crate) struct Core<O> {
     /// Whether the teller's thread runs.
     pub tells_later: bool,
     pub locking: Locking,
-    /// Where the intents lie that were prepared here. Taken for moments, under no other lock or under a
-    /// partition's.
+    /// In which shards the intents are that were prepared here. Locked only for moments, alone or while a
+    /// partition is locked.
     pub prepared: Mutex<HashMap<IntentId, Vec<ShardId>>>,
     pub moves: Moves,
     /// Held as long as the store is open, so that no second server opens it.
     _exclusive: File,
 }
 
-/// Makes the directory for a new store; one that is there stays as it is. Whoever makes a server's storage
-/// calls it, once: a directory that is missing later is a loss, and [`Replayed::open`] does not make it anew.
+/// Makes the directory for a new store; an existing one stays as it is. To be called once, when a server's
+/// storage is made: if the directory is missing later, that is a loss, and [`Replayed::open`] does not make
+/// it anew.
 pub fn make_directory(dir: &Path) -> Result<(), OpenError> {
     std::fs::create_dir_all(dir).map_err(OpenError::io(dir))
 }
 
-/// A store whose logs were read: what was lost is known before the rest of the deployment is there.
+/// A store whose logs were read, so that losses are known before the rest of the deployment has started.
 #[derive(Debug)]
 pub struct Replayed {
     dir: PathBuf,
@@ -308,8 +309,8 @@ impl<O: Outside> MetaStore<O> {
         self.core.moves.version()
     }
 
-    /// This server was away while others changed the namespace: nobody's cached paths are to be believed any
-    /// more.
+    /// To be called when this server was away while others changed the namespace: from now on it refuses all
+    /// cached paths.
     pub fn forget_moves(&self) {
         self.core.forget_moves();
     }
@@ -517,13 +518,14 @@ pub(crate) fn repeated(shard: &crate::shard::Shard, id: &RequestId) -> crate::er
     }
     match shard.answers.get(&slot) {
         Some(answer) if answer.sequence == id.sequence => Ok(Some(answer.reply()?)),
-        // The client has gone on to a later request: nobody awaits an answer, and nothing may be done.
+        // The client has gone on to a later request: nobody waits for this answer, and the request must not
+        // be carried out.
         Some(answer) if answer.sequence > id.sequence => Err(Refusal::Busy.into()),
         _ => Ok(None),
     }
 }
 
-/// The errno that a failure comes to where refusals cannot be.
+/// The errno of a failure, where there can be no refusals.
 pub(crate) fn errno(failure: Failure) -> Errno {
     match failure {
         Failure::Errno(errno) => errno,
@@ -531,7 +533,7 @@ pub(crate) fn errno(failure: Failure) -> Errno {
     }
 }
 
-/// Takes a mutex whose data is valid whatever a panicking holder did.
+/// Locks a mutex, ignoring poisoning: its data is valid whatever a panicking holder did.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

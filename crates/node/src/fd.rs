@@ -13,8 +13,8 @@ pub struct Fd(RawFd);
 
 impl Fd {
     /// Moves the descriptor to the first free number that is at least `floor` (close-on-exec). Where that is
-    /// impossible (the descriptor limit is lower) it stays where it is: out of the way is a courtesy, working
-    /// is not.
+    /// impossible (the descriptor limit is lower) it stays where it is: a high number is only a courtesy to
+    /// the program.
     pub fn above(self, floor: RawFd) -> Fd {
         if self.0 >= floor {
             return self;

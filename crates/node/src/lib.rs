@@ -18,8 +18,8 @@
 //!   counts forks.
 //!
 //! Anchors are directories so that a program that does not know Bivouac gets EISDIR or EBADF from a
-//! placeholder: nothing that it writes there is lost silently. There are 256 of them, so that each one's list
-//! of locks stays short.
+//! placeholder: what it tries to write fails rather than disappears. There are 256 of them, so that each
+//! one's list of locks stays short.
 //!
 //! # Parts
 //! - [`names`]: directories, socket names, environment variables.
@@ -27,17 +27,17 @@
 //! - [`file`]: reading files that somebody else may have named.
 //! - [`table`]: [`OpenTable`], slots being allocated, retired and freed.
 //! - [`slot`]: [`Slot`], one open file description.
-//! - `entered`: who changes data past a kernel mount.
+//! - `entered`: which threads change data past a kernel mount.
 //! - [`anchor`]: placeholders and the questions that the kernel answers about them.
 //! - [`offset`]: the lock on a slot's offset, which survives the death of its owner.
-//! - `owner`: a process as others of the node can tell it, whatever PID namespace it is in.
+//! - `owner`: how a process of the node is named in shared memory, whatever PID namespace it is in.
 //! - `boot`: which start of the machine this is.
 //! - [`process`]: who we are (cached, safe across fork) and whether another process is alive.
-//! - [`release`]: what a server is told when a description is gone.
+//! - [`release`]: what a client or the agent tells a server when a description is gone.
 //! - `memory`: shared memory whose length nobody can change.
 //! - [`fd`]: descriptors that are closed without libc.
-//! - [`versions`]: [`VersionPage`], which tells what a process knows of a server of its node whether it still
-//!   is so.
+//! - [`versions`]: [`VersionPage`], by which a process sees whether what it knows of a server's metadata is
+//!   still true.
 //! - [`traffic`]: [`TrafficPage`], what processes read and write directly.
 //! - [`bypass`]: programs that the preload library does not reach.
 //! - [`raw`]: system calls that do not go through libc.

@@ -40,7 +40,7 @@ pub fn node_dir(run_dir: &str, node: NodeId) -> String {
     format!("{run_dir}/node-{node}")
 }
 
-/// Under how many names a daemon's socket may be found: each one that a stranger has taken is passed over.
+/// How many names a daemon's socket can have: names that another user has taken are skipped.
 const SOCKET_NAMES: u32 = 8;
 
 /// The abstract sockets, without the leading NUL, on the first free one of which the node's agent listens.
@@ -54,7 +54,7 @@ pub fn server_sockets(uid: u32, name: &str, key: &Key, server: ServerId) -> Vec<
 }
 
 /// Nobody without the key knows these names before they are in use, and so nobody can take them beforehand.
-/// Once a daemon has ended, its name is known and free: then the next one serves.
+/// When a daemon has ended, others may know its name and take it: then the next daemon uses the next name.
 fn sockets(uid: u32, name: &str, key: &Key, role: &str) -> Vec<String> {
     (0..SOCKET_NAMES)
         .map(|i| {

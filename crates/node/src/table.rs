@@ -2,8 +2,8 @@
 //!
 //! Memory of a fixed size (the module `memory`), mapped by the agent, which makes it, and by every client,
 //! which gets its descriptor from the agent. Every program that uses the file system can write to it, also by
-//! mistake. So nothing in it is believed without a look: indices are checked, states that make no sense are
-//! free slots, and nobody waits without a bound for what it says.
+//! mistake. So this code checks everything that it reads there: indices must be in range, slots in impossible
+//! states count as free, and no wait for a change of it is unbounded.
 //!
 //! A slot goes free → allocated → live → retiring → free. Each step is one compare-and-swap on a word that
 //! holds state, owner and incarnation, so of several processes that want the same step one wins, and an old
@@ -28,7 +28,7 @@ use std::sync::{Mutex, PoisonError};
 /// How many descriptions a node can have open.
 pub const SLOTS: u32 = 65_536;
 
-/// A slot that has been retiring for longer than this, in ticks (2 s), may be released by others.
+/// If a slot has been retiring for longer than this (in ticks; 2 s), others may release it.
 const RETIRED_LONG: u32 = 2_000;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"BVWKOPEN");
@@ -55,7 +55,7 @@ struct Header {
     slots: AtomicU32,
     device: AtomicU64,
     anchors: [AtomicU64; ANCHORS],
-    /// PID namespaces of the processes that were here: see the module `owner`.
+    /// PID namespaces of the processes that have used the table: see the module `owner`.
     namespaces: [AtomicU64; NAMESPACES],
     /// No slot from here on was ever used.
     used: AtomicU32,
@@ -67,13 +67,13 @@ struct Header {
 pub struct OpenTable {
     /// A `Header`, then from [`HEADER`] the slots.
     pub(crate) memory: Memory,
-    /// What others map it by. Only who made it keeps that.
+    /// The descriptor by which others map it. Only the maker keeps it.
     descriptor: Option<Fd>,
     anchors: Anchors,
     /// Where this process looks for a free slot first.
     hint: AtomicU32,
     here: Here,
-    /// Slots whose owners are in other PID namespaces, as a sweep found them.
+    /// Slots whose owners are in other PID namespaces, as the last sweep found them.
     doubtful: Mutex<HashMap<SlotId, Since>>,
 }
 
@@ -102,8 +102,8 @@ impl OpenTable {
         Ok(table)
     }
 
-    /// Maps the table that the agent made, by the descriptor that it handed over, which is not needed any
-    /// more then.
+    /// Maps the table that the agent made, by the descriptor that the agent passed. The descriptor is not
+    /// needed afterwards.
     pub fn attach(node_dir: &[u8], descriptor: BorrowedFd<'_>) -> Result<OpenTable, NodeError> {
         let memory = Memory::attach(descriptor, LENGTH, true)?;
         let table = OpenTable::new(memory, None, Anchors::new(node_dir));
@@ -121,12 +121,12 @@ impl OpenTable {
         }
     }
 
-    /// For who made the table: what others map it by.
+    /// For the maker: the descriptor by which others map it.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.descriptor.as_ref().map(AsFd::as_fd)
     }
 
-    /// Whether it is a table at all: its beginning tells whether something was written over it.
+    /// Whether the header is intact; if not, a program has written over the table.
     fn is_sound(&self) -> bool {
         let header = self.header();
         header.magic.load(Ordering::Acquire) == MAGIC
@@ -169,7 +169,7 @@ impl OpenTable {
         Some(unsafe { &*self.memory.base().add(HEADER).cast::<Slot>().add(index as usize) })
     }
 
-    /// The slot's word, if `id` is its current use and somebody has it.
+    /// The slot's word, if `id` is its current use and it is not free.
     fn current(&self, id: SlotId) -> Option<(&Slot, Word)> {
         let slot = self.at(id.index)?;
         let word = slot.word();
@@ -226,8 +226,8 @@ impl OpenTable {
         Ok(fd)
     }
 
-    /// The first half of [`OpenTable::placeholder`]: a descriptor that holds nothing yet, nor does a copy of
-    /// it that a fork's child gets before [`OpenTable::fill_in`].
+    /// The first half of [`OpenTable::placeholder`]: a descriptor that does not keep the slot in use yet. Nor
+    /// does a copy that a forked child gets before [`OpenTable::fill_in`].
     pub fn blank(&self, id: SlotId, cloexec: bool) -> Result<Fd, NodeError> {
         self.current(id).ok_or(NodeError::Stale)?;
         self.anchors.blank(id.index, cloexec)
@@ -294,9 +294,9 @@ impl OpenTable {
         Some(self.current(id).is_some() && anchor::is_locked(asker, id.index).unwrap_or(true))
     }
 
-    /// Begins the end of a slot. True for exactly one caller, who then releases the description at its server
-    /// and calls [`OpenTable::free`]. When that caller dies before, the slot counts as abandoned and can be
-    /// retired again.
+    /// Begins to free a slot. Returns true for exactly one caller, which then releases the description at its
+    /// server and calls [`OpenTable::free`]. If that caller dies before, the slot counts as abandoned and can
+    /// be retired again.
     pub fn retire(&self, id: SlotId) -> bool {
         let Some((slot, word)) = self.current(id) else {
             return false;
@@ -312,7 +312,7 @@ impl OpenTable {
         changed
     }
 
-    /// Gives a retiring slot back, its fields all zero.
+    /// Makes a retiring slot free, with all fields zero.
     pub fn free(&self, id: SlotId) {
         let Some((slot, word)) = self.current(id) else {
             return;
@@ -336,8 +336,8 @@ impl OpenTable {
         })
     }
 
-    /// Whether a slot is nobody's any more: live and held by no process, or allocated or retiring by a
-    /// process that is dead.
+    /// Whether no process uses a slot any more: it is live and held by no process, or allocated or retiring
+    /// by a dead process.
     pub fn abandoned(&self, id: SlotId) -> bool {
         match self.current(id) {
             Some((_, word)) if word.state == State::Live => !self.held(id),
@@ -358,8 +358,8 @@ impl OpenTable {
         let mut probes: Vec<Option<Probe>> = Vec::new();
         probes.resize_with(ANCHORS, || None);
         let mut found = Vec::new();
-        // A kernel mount owns a slot for each of its open files: whether it lives is not asked for each of
-        // them.
+        // A kernel mount owns a slot for each of its open files: ask only once whether the mount's process is
+        // alive.
         let mut living = None;
         for id in self.in_use() {
             let Some((slot, word)) = self.current(id) else {
@@ -394,16 +394,16 @@ impl OpenTable {
     }
 }
 
-/// Whether a retiring slot's owner did not get round to its release for so long that somebody else may do it.
-/// (It is then done twice, which does no harm.)
+/// Whether a retiring slot's owner has not released it for so long that the agent may do it. (The server may
+/// then get the release twice, which does no harm.)
 fn overdue(slot: &Slot) -> bool {
     let since = slot.retired_at.load(Ordering::Relaxed);
     since != 0 && ticks().wrapping_sub(since) > RETIRED_LONG
 }
 
 impl OpenTable {
-    /// For a sweep: whether a slot's owner is dead, or has been doubtful for so long that it is taken from
-    /// him.
+    /// For a sweep: whether a slot's owner is dead, or its fate has been unknown for so long that the slot is
+    /// taken from it.
     fn is_ownerless(&self, id: SlotId, slot: &Slot, word: Word, fate: Fate) -> bool {
         let mut doubtful = self.doubtful.lock().unwrap_or_else(PoisonError::into_inner);
         match fate {

@@ -23,19 +23,20 @@
 //!   goes on behind it, with the result.
 //!
 //! # What it relies on
-//! A `syscall` changes rax, rcx and r11 (and, for compilers, the flags), so these are free before it. 128
-//! bytes below the stack pointer may be in use. All other registers, vectors included, are kept. What is
-//! served does not come back to be served again: the library's own calls are its own instructions, and of
-//! libc it calls only what then passes, or what is done in another way there (a descriptor that is the
-//! kernel's, an `open` that a face has looked at).
+//! A `syscall` instruction changes rax, rcx and r11 (and, for compilers, the flags), so code may use these
+//! before it. 128 bytes below the stack pointer may be in use. All other registers, vectors included, are
+//! kept. What is served does not come back to be served again: the library's own calls are its own
+//! instructions, and of libc it calls only what then passes, or what is done in another way there (a
+//! descriptor that is the kernel's, an `open` that a face has looked at).
 //!
 //! A thread may be cancelled at any time in a call that passes, as ever. (In the few instructions of a
 //! trampoline it would be ended without unwinding: only `pthread_cleanup_push` of C counts then.) In a call
 //! that is served, it is not cancelled.
 //!
 //! # Where it cannot be done
-//! On other machines, or where the kernel does not let code be changed (some SELinux policies), one line says
-//! so, and all goes on as without the option. What is found out for each library is done or left as a whole.
+//! On other machines, or where the kernel does not allow code to be changed (some SELinux policies), the
+//! library prints one line about it, and the program runs as without the option. In each library of libc's
+//! family, either all sites that were found are changed, or none.
 
 #[cfg(target_arch = "x86_64")]
 mod door;
@@ -61,14 +62,14 @@ const LOOKED_AT_BIT: u32 = 30;
 
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// What a face adds to the flags of an `open` that it hands to libc.
+/// The flag that a face adds to an `open` that it passes to libc.
 #[inline(always)]
 pub fn open_mark() -> i32 {
     if ON.load(Ordering::Relaxed) { LOOKED_AT } else { 0 }
 }
 
-/// Begins, if the variable asks for it. To be called once, while there is one thread, by a library that is
-/// active.
+/// Changes libc's code, if the environment variable asks for it. To be called once, while there is only one
+/// thread, if a deployment is configured.
 #[cold]
 pub fn begin(variable: Option<&CStr>) {
     let value = variable.map_or(&b""[..], CStr::to_bytes);

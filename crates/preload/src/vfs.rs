@@ -1,4 +1,4 @@
-//! Between the faces and what serves them: for each path and each descriptor, the mount or the kernel.
+//! The layer below the faces: decides for each path and each descriptor between the mount and the kernel.
 //!
 //! Every call comes down to one of two questions. *Which path is this?* ([`place`]): one below the mount goes
 //! to the client, any other to the kernel, and where the kernel does not find it, its symbolic links are
@@ -17,8 +17,9 @@
 //! - [`open`], [`data`], [`names`], [`attrs`], [`xattr`], [`locks`], [`map`], [`copy`], [`control`]: the
 //!   operations.
 //!
-//! A `vfork` child shares this memory with its parent, but has its own descriptors and working directory.
-//! Calls that change those make the kernel's part only, there: see [`state::borrowed`].
+//! A `vfork` child shares this memory with its parent, but has its own descriptors and working directory. In
+//! such a child, calls that change those only make the kernel's system call, and leave the tables here alone:
+//! see [`state::borrowed`].
 
 pub mod at;
 pub mod attrs;

@@ -21,8 +21,8 @@ pub const KEY_LEN: usize = 32;
 /// Bytes of a random number.
 pub const NONCE_LEN: usize = 32;
 
-/// In a [`Hello`]: whichever deployment has the key. A process that attaches has the key before it knows the
-/// number.
+/// In a [`Hello`]: any deployment that has the key. (A process that attaches knows the key, but not yet the
+/// number.)
 pub const ANY_DEPLOYMENT: u64 = 0;
 
 /// A deployment's key. It is never shown, not even by `Debug`.
@@ -115,7 +115,7 @@ pub fn prove(key: &Key, side: Side, hello: &Hello, server_nonce: &[u8; NONCE_LEN
     mac(key, side, hello, server_nonce).finalize().into_bytes().into()
 }
 
-/// Whether a proof holds; takes the same time whatever is wrong with it.
+/// Whether a proof is valid. Takes the same time in all cases.
 pub fn verify(
     key: &Key,
     side: Side,
@@ -139,8 +139,8 @@ fn mac(key: &Key, side: Side, hello: &Hello, server_nonce: &[u8; NONCE_LEN]) -> 
     mac
 }
 
-/// A number for `purpose` that only who has the key can compute: for names that nobody else is to take
-/// beforehand.
+/// A number for `purpose` that nobody can compute without the key: for names that others must not be able to
+/// take beforehand.
 pub fn derive(key: &Key, purpose: &[u8]) -> u64 {
     let mut mac = Hmac::<Sha256>::new_from_slice(&key.0).expect("HMAC takes keys of any length");
     mac.update(b"bivouac name");

@@ -58,8 +58,8 @@ pub enum DataRequest {
         /// The file.
         ino: Ino,
     },
-    /// Cuts the sub-file to `size` if it is longer; with `extend` also lengthens it (the server of the last
-    /// byte).
+    /// Truncates the sub-file to `size` if it is longer. With `extend` also lengthens it: for the server of
+    /// the last byte.
     Truncate {
         /// The file.
         ino: Ino,
@@ -113,8 +113,9 @@ pub enum DataRequest {
     },
     /// How full the server's storage is (`Space`).
     Space,
-    /// Takes back a write that landed behind a gap: makes the sub-file as short as it was before, unless
-    /// somebody else has written to it meanwhile.
+    /// Undoes a write that the client does not count, because an earlier part of the same write found another
+    /// server full. Makes the sub-file as short as it was before, unless somebody else has written to it
+    /// meanwhile.
     TakeBack {
         /// The file.
         ino: Ino,
@@ -128,7 +129,7 @@ pub enum DataRequest {
 }
 
 impl DataRequest {
-    /// Whether it changes a sub-file, so that it matters in which order it comes.
+    /// Whether it changes a sub-file, so that the server has to keep such requests in order.
     pub fn changes(&self) -> bool {
         match self {
             DataRequest::Write { .. }
@@ -158,9 +159,9 @@ pub enum DataReply {
     Written {
         /// Bytes.
         count: u32,
-        /// Length of the sub-file before, bytes: what a writer that takes its write back must leave.
+        /// Length of the sub-file before, bytes: a writer that undoes its write must leave that much.
         before: u64,
-        /// For taking it back; 0 if that cannot be done.
+        /// The number of the write, for undoing it; 0 if it cannot be undone.
         undo: u64,
     },
     /// What the server knows of the file.
@@ -210,7 +211,8 @@ pub struct LastWrite {
 }
 
 impl LastWrite {
-    /// The time of the write for one who asked at `asked` and had the answer at `answered`, by his own clock.
+    /// The time of the write, for a client that sent its question at `asked` and got the answer at
+    /// `answered`, by its own clock.
     pub fn time(self, asked: Time, answered: Time) -> WriteTime {
         let age = Time::try_from(self.age).unwrap_or(Time::MAX);
         let earliest = asked.saturating_sub(age);
@@ -225,8 +227,9 @@ impl LastWrite {
 pub struct WriteTime {
     /// Not before this, and not after the write: what decides which of two events was later.
     pub earliest: Time,
-    /// What to show. The server's own time where its clock agrees with the asker's as far as he can tell:
-    /// then it is the same at each look, however long the answer took. Otherwise [`WriteTime::earliest`].
+    /// What to show. This is the server's own time if, as far as the client can tell, its clock agrees with
+    /// the client's: then it is the same at each look, however long the answer took. Otherwise it is
+    /// [`WriteTime::earliest`].
     pub shown: Time,
 }
 

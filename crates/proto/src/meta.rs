@@ -32,7 +32,7 @@ pub struct OpenHow {
     pub write: bool,
     /// All writes append.
     pub append: bool,
-    /// Cut to 0 bytes (with `write`).
+    /// Truncate it to 0 bytes (with `write`).
     pub truncate: bool,
     /// It has to be a directory.
     pub directory: bool,
@@ -73,7 +73,7 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
 }
 
-/// In [`SetAttr::uid`]: it stays. Set-user-ID and set-group-ID bits go as if it had changed.
+/// In [`SetAttr::uid`]: the owner stays. Set-user-ID and set-group-ID bits are cleared as if it had changed.
 pub const AS_IT_IS: u32 = u32::MAX;
 
 /// Takes set-user-ID and set-group-ID bits off, as `chown(path, -1, -1)` does, and a write to a file's
@@ -90,7 +90,8 @@ pub struct Wrote {
     pub size_version: u32,
     /// Nanoseconds between its last write and the sending of this; a later explicit change of mtime stays.
     pub age: u64,
-    /// It cannot vouch for `end` (the process died in a write): the servers of the layout are to be asked.
+    /// `end` may be too low, because the process died in a write: the inode's server has to ask the data
+    /// servers.
     pub unsure: bool,
 }
 
@@ -198,8 +199,8 @@ pub enum MetaRequest<'a> {
         /// The description to register.
         open: OpenId,
     },
-    /// The last holder of an open description is gone. Locks of the description go with it. Usually sent with
-    /// [`crate::header::NO_REPLY`].
+    /// The last holder of an open description is gone. The server releases the description's locks, too.
+    /// Usually sent with [`crate::header::NO_REPLY`].
     Release {
         /// The inode.
         ino: Ino,
@@ -208,12 +209,12 @@ pub enum MetaRequest<'a> {
         /// What it wrote to blocks, if it was open for writing.
         wrote: Option<Wrote>,
     },
-    /// The same, from the agent: nobody holds the description any more, and nobody will. What may still be on
-    /// its way from a process that died is not carried out: neither an open under this number, nor a lock of
-    /// it.
+    /// The same, from the agent, which knows that nobody will hold this description any more. Requests for it
+    /// that a process sent before it died may still arrive: the server then refuses to open or lock anything
+    /// under this number.
     Abandon {
-        /// The file; `None`: some inode of the shard that the header names, or none. (The process died while
-        /// it opened it.)
+        /// The file. `None`: the process died while it was opening something, so the agent knows only the
+        /// shard (in the header) of what it may have opened.
         ino: Option<Ino>,
         /// The description.
         open: OpenId,
@@ -236,7 +237,7 @@ pub enum MetaRequest<'a> {
         /// New size, bytes, at most [`crate::attr::FILE_MAX`].
         size: u64,
     },
-    /// Reads a file's record: `Attr` with up to `len` bytes from `offset` as payload. Refused with
+    /// Reads a file's inline data: `Attr` with up to `len` bytes from `offset` as payload. Refused with
     /// `NotInline` once the file is in blocks.
     ReadInline {
         /// The inode.
@@ -246,8 +247,8 @@ pub enum MetaRequest<'a> {
         /// Most bytes to return.
         len: u32,
     },
-    /// Writes the payload into a file's record. Refused with `NotInline` once the file is in blocks, or when
-    /// the write would end beyond [`crate::attr::INLINE_MAX`]: then the client sends `Spill` and writes
+    /// Writes the payload into a file's inline data. Refused with `NotInline` once the file is in blocks, or
+    /// when the write would end beyond [`crate::attr::INLINE_MAX`]: then the client sends `Spill` and writes
     /// blocks.
     WriteInline {
         /// The inode.
@@ -255,7 +256,7 @@ pub enum MetaRequest<'a> {
         /// Where in the file.
         offset: u64,
     },
-    /// Moves a file's data out of its record into blocks, once (`Attr`). Done already: just answers.
+    /// Moves a file's inline data into blocks (`Attr`). If that was done before, only answers.
     Spill {
         /// The inode.
         ino: Ino,
@@ -319,9 +320,10 @@ pub enum MetaRequest<'a> {
         /// What happens to an existing target.
         mode: RenameMode,
     },
-    /// Lists a directory from after a cookie, in cookie order (`Listing`). The right to read it is for who
-    /// opened it to have asked for. Packed: addressed to the directory's shard. Split: sent to every server
-    /// (header's shard: any of its own), each of which lists all the parts that it holds; the client merges.
+    /// Lists a directory from after a cookie, in cookie order (`Listing`). Permission to read was checked
+    /// when the directory was opened. For a packed directory, the request goes to the directory's shard. For
+    /// a split one, the client sends it to every server (the header names any shard of that server), each
+    /// lists all parts that it holds, and the client merges the lists.
     ReadDir {
         /// The directory.
         dir: Ino,
@@ -376,9 +378,10 @@ pub enum MetaRequest<'a> {
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
-    /// Sets or converts a lock. A conflict is EAGAIN; with `wait_ms` only after waiting so long (at most
-    /// 1,000) for it to go, and the client asks again. Without, it is also the end of a `flock` that was to
-    /// be converted: who means to wait asks without waiting first. EDEADLK when waiting would never end.
+    /// Sets or converts a lock. If another lock conflicts, the answer is EAGAIN; with `wait_ms` only after
+    /// the server has waited so long (at most 1,000) for the conflict to end, and then the client asks again.
+    /// Without `wait_ms`, a conflict also releases a `flock` that was to be converted; so a client that means
+    /// to wait first asks without waiting. EDEADLK if waiting would never end.
     Lock {
         /// The inode.
         ino: Ino,
@@ -404,7 +407,7 @@ pub enum MetaRequest<'a> {
     TestLock {
         /// The inode.
         ino: Ino,
-        /// Who asks.
+        /// The owner that asks.
         owner: LockOwner,
         /// What it would set.
         range: LockRange,
@@ -419,19 +422,20 @@ pub enum MetaRequest<'a> {
         /// The inode.
         ino: Ino,
     },
-    /// A request for a lock that waits, or is on its way, is to wait no longer: unless it gets its lock at
-    /// once, it is answered with EINTR. (That may also meet another request of the owner for the same lock,
-    /// which then asks again.)
+    /// Ends the wait of a request for a lock, also of one that has not arrived yet: unless it gets its lock
+    /// at once, the server answers it with EINTR. (This may also end another request of the same owner for
+    /// the same lock, which then asks again.)
     CancelLock {
         /// The inode.
         ino: Ino,
-        /// Who waits.
+        /// The owner that waits.
         owner: LockOwner,
-        /// For what.
+        /// The lock that it waits for.
         range: LockRange,
     },
     /// Attributes of several inodes, and of those that are directories the beginning of their listings, in
-    /// one round trip (`Looked`): for who goes through a tree. The shard is any of the server's own.
+    /// one round trip (`Looked`): for processes that go through a tree. The header names any shard of the
+    /// server.
     Look {
         /// The inodes, at most [`LOOK_MAX`].
         inos: Vec<Ino>,
@@ -445,7 +449,7 @@ pub enum MetaRequest<'a> {
 /// Most inodes in a [`MetaRequest::Look`].
 pub const LOOK_MAX: usize = 64;
 
-/// What is told of one inode of several.
+/// What a [`MetaRequest::Look`] returns for one inode.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub struct Looked {
     /// Its attributes.
@@ -493,7 +497,7 @@ pub enum MetaReply {
         /// What it is.
         kind: crate::attr::FileKind,
     },
-    /// An entry was opened; its data, if it lives in the record and reading was asked for, is the payload.
+    /// An entry was opened. If reading was asked for, its inline data, if it has any, is the payload.
     Opened {
         /// Its attributes.
         attr: Box<Attr>,
@@ -519,7 +523,7 @@ pub enum MetaReply {
         /// Nothing comes after these.
         end: bool,
     },
-    /// A directory's place.
+    /// Where a directory is in the tree.
     Parent {
         /// The directory above.
         parent: Ino,
@@ -527,10 +531,10 @@ pub enum MetaReply {
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
-    /// A lock that stands in the way.
+    /// A lock that conflicts.
     Conflict(Option<(LockOwner, LockRange)>),
-    /// What was asked for, in the order of the question; nothing for what the server does not have, or has to
-    /// ask others about.
+    /// One answer for each inode of the request, in its order; `None` for those that the server does not
+    /// have, or would have to ask other servers about.
     Looked(Vec<Option<Looked>>),
     /// It is done, and there is nothing to tell.
     Done,

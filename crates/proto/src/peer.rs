@@ -23,8 +23,8 @@ pub struct IntentId {
 /// One participant's step of an intent, checked when prepared, done when committed.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub enum Step {
-    /// An entry appears. `replace` is what it must replace: ENOENT/EEXIST-class disagreement is `Busy`, and
-    /// the coordinator looks again.
+    /// An entry appears. `replace` is what it must replace. If that is not what is there, the participant
+    /// answers `Busy`, and the coordinator looks again.
     PutEntry {
         /// Its directory.
         dir: Ino,
@@ -78,7 +78,7 @@ pub enum Step {
         /// One of the shards that hold parts.
         shard: ShardId,
     },
-    /// A directory's place changes.
+    /// A directory gets another parent or another name there.
     SetParent {
         /// The directory.
         ino: Ino,
@@ -120,20 +120,22 @@ pub struct MovedEntry {
 /// Requests from server to server.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub enum PeerRequest<'a> {
-    /// Check, lock and log these steps (`Prepared`). Repeated: answers again. The locks that it waits for are
-    /// greater than all that the intent holds.
+    /// Check, lock and log these steps (`Prepared`). If it is repeated, the participant answers again. An
+    /// intent takes its locks in ascending order, so that it only ever waits for locks greater than those
+    /// that it holds.
     Prepare {
         /// The intent.
         intent: IntentId,
         /// The steps on this server's shards.
         steps: Vec<Step>,
     },
-    /// They were decided: do the prepared steps. Unknown: done before.
+    /// They were decided: do the prepared steps. An intent that the participant does not know was committed
+    /// before.
     Commit {
         /// The intents.
         intents: Vec<IntentId>,
     },
-    /// It was given up: undo. Unknown: fine.
+    /// It was given up: undo what was prepared. It is no error if the participant does not know the intent.
     Abort {
         /// The intent.
         intent: IntentId,

@@ -2,8 +2,8 @@
 //!
 //! A copy walks the source and fills the destination with several threads. Every piece that is written is
 //! read back and compared; modes, times, the users' extended attributes, holes, symbolic and hard links,
-//! named pipes and sockets are kept. What fails is reported and does not stop the rest, and the [`Report`]
-//! counts everything, so that nobody has to believe that all is there.
+//! named pipes and sockets are kept. What fails is reported and does not stop the rest. The [`Report`] counts
+//! everything, so that the user can check that the copy is complete.
 //!
 //! [`copy`] is the engine; it sees both sides as a [`tree::Tree`]: [`local`] is the site's file system,
 //! [`mount`] the deployment's, through the client core (no library has to be preloaded for it).
@@ -39,8 +39,8 @@ pub fn copy_in(
     copy::copy(&Local, source.as_os_str().as_bytes(), &Mount::new(client), &destination, options)
 }
 
-/// Copies `source` below the mount to `destination` on the site's file system, likewise. A file there is
-/// replaced only once its successor is complete.
+/// Copies `source` below the mount to `destination` on the site's file system, in the same way. An existing
+/// file there is replaced only when the new one is complete.
 pub fn copy_out(
     client: &'static Client,
     source: &[u8],

@@ -31,7 +31,7 @@ impl Progress {
         Progress { bar, shown, counting: AtomicBool::new(true), files, found }
     }
 
-    /// Whether anybody looks at it, so that counting is worth it.
+    /// Whether the bar is shown, so that files have to be counted.
     pub(crate) fn is_shown(&self) -> bool {
         self.shown && !self.bar.is_hidden()
     }
@@ -41,7 +41,7 @@ impl Progress {
         self.counting.load(Ordering::Relaxed)
     }
 
-    /// All is counted, or nobody wants to know any more.
+    /// Everything is counted, or the copy has ended.
     pub(crate) fn stop_counting(&self) {
         self.counting.store(false, Ordering::Relaxed);
     }
@@ -52,7 +52,7 @@ impl Progress {
         self.bar.inc_length(bytes);
     }
 
-    /// So much of a file is at the destination.
+    /// So many bytes of a file were copied.
     pub(crate) fn moved(&self, bytes: u64) {
         self.bar.inc(bytes);
     }

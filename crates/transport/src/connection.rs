@@ -29,7 +29,7 @@ pub struct ConnectOptions {
     pub timeout: Duration,
     /// Longest silence of the peer within a call, before it ends with [`TransportError::TimedOut`].
     pub silence: Duration,
-    /// The connection's descriptor, and those that it receives, get numbers of at least this. 0: any.
+    /// Lowest number for the connection's descriptor and for descriptors that it receives. 0: any.
     pub fd_floor: RawFd,
 }
 
@@ -43,8 +43,8 @@ impl Default for ConnectOptions {
 /// A request on its way out.
 #[derive(Clone, Copy)]
 pub struct Outgoing<'a> {
-    /// Whole messages for which no answer is awaited, to be sent ahead of this one: they cost neither a
-    /// system call nor a wake-up of the server of their own.
+    /// Whole messages that expect no answer, to be sent ahead of this one. So they cost no system call of
+    /// their own, and do not wake the server an extra time.
     pub before: &'a [u8],
     /// Kind, shard, epoch, namespace, identity. Lengths and flags are filled in.
     pub header: Header,
@@ -107,7 +107,7 @@ impl Connection {
         Ok((connection, welcome))
     }
 
-    /// Its descriptor: to be hidden, never to be used.
+    /// Its descriptor: so that the caller can hide it from the program, not for use.
     pub fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
@@ -117,12 +117,12 @@ impl Connection {
         &self.role
     }
 
-    /// Whether it is of no use any more.
+    /// Whether it cannot be used any more.
     pub fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Frees all but the descriptor, whose number is somebody else's.
+    /// Frees everything but the descriptor, whose number now belongs to the program.
     pub fn forget_descriptor(self) {
         std::mem::forget(self.fd);
     }
@@ -155,7 +155,7 @@ impl Connection {
     /// and [`Connection::go_on`] takes it, with the same request.
     pub fn start(&mut self, request: &Outgoing<'_>) -> Result<(), TransportError> {
         self.begin(request, false)?;
-        // What could not be sent now, `go_on` will.
+        // `go_on` sends what cannot be sent now.
         self.send(request, SendFlags::empty()).map(|_| ())
     }
 

@@ -3,8 +3,8 @@
 //! A connection that is busy has a thread (a *worker*) that blocks in `recv`: the lowest latency there is.
 //! One that has been idle for [`ServerOptions::linger`], or sends single requests further apart than that, is
 //! parked in the one epoll, where it costs neither a thread nor a buffer. Idle workers wait in that same
-//! epoll, so that a request on a parked connection wakes the thread that serves it, with no hop between.
-//! Whoever leaves the epoll last starts another worker first: a handler may block (for a lock, for another
+//! epoll, so that a request on a parked connection wakes the thread that serves it, with no hop between. The
+//! last worker that leaves the epoll first starts another one: a handler may block (for a lock, for another
 //! server) and there is still somebody to serve the request that ends the wait.
 //!
 //! An unauthenticated connection never holds a thread: its messages are collected piece by piece, and it is
@@ -17,7 +17,7 @@
 //!   and for how long.
 //! - [`greeting`]: the server's side of the authentication.
 //! - [`pool`]: parked connections and the workers.
-//! - [`crowd`]: whether waiting awake takes a core from others.
+//! - [`crowd`]: whether busy-waiting takes a core from others.
 //! - [`inbox`]: receiving requests; [`responder`]: sending answers.
 
 mod accept;
@@ -62,8 +62,8 @@ pub trait Service: Send + Sync + 'static {
     /// The map epoch and namespace version that answers carry; read when an answer is sent.
     fn versions(&self) -> (Epoch, u64);
 
-    /// A peer has proven that it knows the key. `None` declines it: it is told that it is not welcome, and
-    /// closed.
+    /// Called when a peer has proven that it knows the key. `None` declines the peer: the server tells it so
+    /// and closes the connection.
     fn accept(&self, hello: &Hello, peer: PeerInfo) -> Option<(Self::Session, Welcome)>;
 
     /// Serves one request: `payload` is all of its payload, in a buffer that is reused after. May block.
@@ -84,13 +84,13 @@ pub trait Service: Send + Sync + 'static {
 /// How a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parting {
-    /// The peer closed it, or its process has ended.
+    /// The peer has closed it, or its process has ended.
     Left,
-    /// Nobody knows of the peer: it cannot be reached, has broken the protocol, or this server stops.
+    /// The peer may still be alive: it cannot be reached, it has broken the protocol, or this server stops.
     Lost,
 }
 
-/// Who is at the other end.
+/// The process at the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PeerInfo {
     /// A process of the same node.
@@ -111,8 +111,8 @@ pub enum PeerInfo {
 pub struct ServerOptions {
     /// Name of its threads (the kernel shows 15 bytes).
     pub name: String,
-    /// Most workers at once. More only when requests block: far above the number of requests that wait for
-    /// each other.
+    /// Most workers at once. There are more than a few only while requests block; the limit must be far above
+    /// the number of requests that wait for each other.
     pub max_workers: usize,
     /// How long a connection keeps its worker after a request, unless it sends single requests further apart
     /// than this; also how long stopping may wait for such a worker. The kernel rounds it up to its tick (1
@@ -124,11 +124,12 @@ pub struct ServerOptions {
     pub greeting: Duration,
     /// Most connections of each listener that have not authenticated.
     pub guests: usize,
-    /// When there are that many, how long each of them may stay before it makes room for the next.
+    /// How long each of them may at least stay; if there are that many, the oldest is closed after this time
+    /// to make room.
     pub fair: Duration,
     /// Most connections of other users' processes to a Unix socket that have not authenticated. (The
-    /// superuser's count as one's own.) None is right unless this process is the superuser's: a process that
-    /// root has started may become somebody else, and still have the key.
+    /// superuser's count as one's own.) 0 is right unless this process runs as the superuser: a process that
+    /// root has started may have changed its user, and still have the key.
     pub strangers: usize,
     /// Connections get descriptors below this number only; what is above is for the service's own files.
     pub ceiling: RawFd,
@@ -139,8 +140,9 @@ pub struct ServerOptions {
 }
 
 impl Default for ServerOptions {
-    /// 1,024 workers, lingering 20 ms, living 10 s; 5 s to authenticate for 1,024 at a time, of whom each has
-    /// at least 200 ms; 30 s stall, 5 s grace; a third of the descriptors for other things than connections.
+    /// 1,024 workers, which linger 20 ms at a connection and end after 10 s without work; 1,024
+    /// unauthenticated connections, each for 5 s at most and 200 ms at least; 30 s stall, 5 s grace; a third
+    /// of the descriptors is kept from connections.
     fn default() -> ServerOptions {
         ServerOptions {
             name: "bivouac".to_owned(),
@@ -184,7 +186,7 @@ impl Halt {
 
     fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        // It can only fail when the counter is full, and then it is readable, too.
+        // This fails only if the counter is full, and then the descriptor is readable, too.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 }

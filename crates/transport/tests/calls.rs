@@ -114,7 +114,7 @@ fn payloads_arrive_whole_whatever_body_comes_before_them() {
 }
 
 #[test]
-fn file_ranges_are_sent_and_a_cut_file_reads_as_zeros() {
+fn file_ranges_are_sent_and_a_truncated_file_reads_as_zeros() {
     let server = start(Toy::new());
     for address in server.local_addrs() {
         let mut connection = connect(address);

@@ -188,7 +188,7 @@ fn a_taken_port_or_name_is_named_in_the_error() {
     for taken in server.local_addrs() {
         let result = Server::start(Toy::new(), vec![taken.clone()], ServerOptions::default());
         let Err(TransportError::Listen { endpoint, errno }) = result.map(|_| ()) else { panic!() };
-        assert_eq!((&endpoint, errno), (taken, Errno(98)));
+        assert_eq!((&endpoint, errno), (taken, Errno::ADDRINUSE));
     }
 }
 

@@ -1,5 +1,5 @@
-//! Random programs: a few names, sizes around those where something changes (a record's 4 KiB, a block's 16
-//! KiB), and everything that can be done with them.
+//! Random programs: a few names, sizes around those where something changes (the 4 KiB of inline data, a
+//! block's 16 KiB), and everything that can be done with them.
 
 use super::call::{Call, Domain, Hold, SLOTS, SOMEBODY, Stamp, Target};
 use proptest::prelude::*;

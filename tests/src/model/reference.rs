@@ -25,9 +25,10 @@ pub enum Expected {
     Exactly(Answer),
     /// The attributes of an inode.
     Attributes(u64),
-    /// Where data (or a hole) begins at or after an offset: file systems may differ, but must not lie.
+    /// Where data (or a hole) begins at or after an offset: file systems may differ, but a reported hole must
+    /// be one.
     Begin { node: u64, description: u64, offset: u64, hole: bool },
-    /// The attributes of an inode that is gone, or that it is.
+    /// The attributes of an inode that was removed, or the error that says so.
     Gone(u64),
     /// One of these locks, in part or whole.
     OneOf(Vec<Held>),
@@ -56,8 +57,8 @@ struct Description {
     node: u64,
     flags: i32,
     offset: u64,
-    /// Where the offset is, the kernel alone knows: after an append through a mount it counts from what the
-    /// kernel takes for the end.
+    /// Only the kernel knows the offset: after an append through a mount it counts from the end of the file
+    /// as the kernel knows it.
     strayed: bool,
     holders: u32,
 }
@@ -115,8 +116,8 @@ impl Reference {
         }
     }
 
-    /// The call as it can be made: slots are ones that are open (or, to open, free). `None`: there is nothing
-    /// it could do.
+    /// Makes the call one that can be made: its slots are open (or, for an open, free). `None`: that is not
+    /// possible.
     pub fn settle(&self, client: usize, mut call: Call) -> Option<Call> {
         let open = |slot: &mut u8| {
             let found =
@@ -403,7 +404,7 @@ impl Reference {
         if right { Ok(()) } else { Err(format!("expected {}", short(&format!("{expected:?}")))) }
     }
 
-    /// What is called a hole has no data in it, and no data is passed over.
+    /// Checks that a reported hole contains no data, and that no data was skipped.
     fn judge_begin(&self, node: u64, offset: u64, hole: bool, answer: &Answer) -> bool {
         let data = self.tree.data(node).expect("a file");
         let size = data.len() as u64;

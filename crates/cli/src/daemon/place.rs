@@ -79,7 +79,8 @@ pub fn make_private(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Storage directories that were made and are removed again unless the daemon starts.
+/// Storage directories that were made. They are removed again when this is dropped, unless the daemon has
+/// started.
 #[derive(Default)]
 pub struct Made(Vec<PathBuf>);
 
@@ -195,8 +196,8 @@ fn check_parent(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether it is the user's own, or one that its owner has opened: to everybody (as /tmp is), or to the
-/// user's group. The superuser could write anywhere, and does not want to by mistake.
+/// Whether a directory is the user's own, or its owner has made it writable for everybody (as /tmp) or for
+/// the user's group. The superuser could write anywhere, but should not do so by mistake.
 fn may_use(path: &Path, meta: &Metadata) -> bool {
     let sticky = meta.permissions().mode() & 0o1000 != 0;
     let opened =
@@ -204,7 +205,7 @@ fn may_use(path: &Path, meta: &Metadata) -> bool {
     home::is_own(meta) || sticky || opened || is_read_only(path)
 }
 
-/// Whether nobody can write there anyway, which is the better thing to say.
+/// Whether nobody can write there, which makes a better error message.
 fn is_read_only(path: &Path) -> bool {
     rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS) == Err(rustix::io::Errno::ROFS)
 }

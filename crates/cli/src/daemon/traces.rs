@@ -1,4 +1,4 @@
-//! What daemons note down on their own host, so that they can be found there.
+//! Traces: notes that daemons leave on their own host, so that they can be found there.
 //!
 //! Each leaves a file in the deployment's run directory before it serves: who it is, and what it made. `exec`
 //! and `env` learn from it what the deployment is on any node of the job, also where home directories are not

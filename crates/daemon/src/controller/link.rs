@@ -25,7 +25,7 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    /// Whether it says that nobody is there, rather than that somebody is slow.
+    /// Whether it means that no daemon is there, rather than that the daemon is slow.
     pub fn is_death(&self) -> bool {
         matches!(self, LinkError::Transport(TransportError::Refused | TransportError::Closed))
     }

@@ -19,7 +19,7 @@ use std::ffi::{c_char, c_long};
 /// The signal by which glibc cancels a thread, as a set.
 static CANCEL_SET: u64 = 1 << 31;
 
-/// Calls on the descriptor that comes first.
+/// Calls whose first argument is a descriptor.
 const DESCRIPTORS: [c_long; 37] = [
     libc::SYS_read,
     libc::SYS_write,
@@ -163,7 +163,7 @@ pub unsafe fn answer(number: usize, args: [usize; 6]) -> Option<Result<usize, Er
     let held = if is_cancellable(number) { hold_cancellation() } else { None };
     // SAFETY: promised by the caller.
     let answer = unsafe { if passes(number, args) { None } else { syscall::routed(number, args) } };
-    // A thread that is to be cancelled may end here: nothing is left to be dropped.
+    // A thread that is to be cancelled may end here: there is nothing that would have to be dropped.
     if let Some(before) = held {
         set_mask(before);
     }
@@ -221,7 +221,8 @@ unsafe fn passes(number: c_long, args: [usize; 6]) -> bool {
 unsafe fn opens_outside(dirfd: i32, path: *const c_char, flags: i32) -> bool {
     // SAFETY: promised by the caller.
     let Some(path) = (unsafe { path_of(path) }) else { return true };
-    // Nothing there is a link into a mount. `malloc` looks there, and must not be come back to.
+    // Nothing there is a link into a mount. `malloc` opens files there, and it must not be called again from
+    // here.
     if flags & LOOKED_AT != 0 || path.to_bytes().starts_with(b"/sys/") {
         return true;
     }

@@ -173,7 +173,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_table_that_is_cut_off_or_written_otherwise_has_no_functions() {
+    fn a_table_that_is_truncated_or_written_otherwise_has_no_functions() {
         let bytes = table(0x9000, &[0x1000..0x1010, 0x1020..0x1030]);
         let mut image = Image::default();
         image.add(0x9000, &bytes[..HEAD + ENTRY]);

@@ -19,21 +19,21 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 pub enum Kind {
     /// The kernel's.
     Pass = 0,
-    /// The kernel's if the descriptor that comes first is.
+    /// The kernel's if the descriptor in the first argument is.
     Descriptor = 1,
-    /// Whoever closes a descriptor through a face has marked it as changing, and knows.
+    /// `close`: a face that closes a descriptor has marked it as changing already, so such a call passes.
     Close = 2,
     /// The kernel's without a file.
     Map = 3,
-    /// The kernel's if a face has looked; the flags are the second argument.
+    /// The kernel's if a face has checked the path; the flags are the second argument.
     Open = 4,
-    /// Likewise, but the third.
+    /// The same, with the flags in the third argument.
     OpenAt = 5,
     /// For the door.
     Ask = 6,
 }
 
-/// Numbers beyond are the kernel's.
+/// Calls with greater numbers are the kernel's.
 pub const NUMBERS: usize = 512;
 
 static KINDS: [Kind; NUMBERS] = door::kinds();

@@ -13,7 +13,7 @@ use std::ops::Range;
 pub enum Failed {
     /// No library of libc's family is loaded that looks as expected.
     NoLibc,
-    /// The processor can't save its vector registers at one stroke.
+    /// The processor has no instruction that saves all vector registers (XSAVE).
     Processor,
     /// There is no free memory within reach of the library.
     NoRoom,
@@ -145,7 +145,7 @@ fn jumps(site: &Site, trampoline: usize) -> Vec<(usize, Vec<u8>)> {
             (vec![0xeb, near], Some((at, long(at))))
         }
     };
-    // What is left of the instruction is never reached; it is to look well in a debugger.
+    // The rest of the instruction is never executed; this is for debuggers.
     jump.resize(site.moved.len(), 0x90);
     padding.into_iter().chain([(start, jump)]).collect()
 }

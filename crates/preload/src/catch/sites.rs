@@ -38,12 +38,12 @@ impl Site {
 pub struct Found {
     /// What can be caught.
     pub sites: Vec<Site>,
-    /// How many others should be, or may have to be.
+    /// How many others should be caught, or may have to be.
     pub left: usize,
 }
 
-/// Finds them. `concerns`: whether calls of this number are to be caught; those whose number the code does
-/// not show are.
+/// Finds the sites. `concerns`: whether calls of this number are to be caught. Calls whose number the code
+/// does not show are caught.
 pub fn find(
     image: &Image<'_>,
     code: &Range<usize>,
@@ -176,7 +176,8 @@ fn site(
     Some(Site { moved, bytes, padding })
 }
 
-/// Room where nothing is done: padding behind functions, and in them before what jumps lead to.
+/// Padding: bytes behind functions that are never executed, and bytes within functions before the targets of
+/// jumps.
 struct Padding<'a> {
     image: &'a Image<'a>,
     functions: &'a Functions<'a>,
@@ -217,7 +218,7 @@ fn is_nothing(one: &Instruction) -> bool {
     matches!(one.mnemonic(), Mnemonic::Nop | Mnemonic::Int3)
 }
 
-/// Whether what follows an instruction is not done after it.
+/// Whether execution never goes on behind an instruction.
 fn leaves(one: &Instruction) -> bool {
     matches!(
         one.flow_control(),
@@ -225,7 +226,8 @@ fn leaves(one: &Instruction) -> bool {
     )
 }
 
-/// Padding between the instructions of a function: behind one that leaves, and no jump leads there.
+/// Padding between the instructions of a function: behind one after which execution does not go on, where no
+/// jump leads.
 fn within(list: &[Instruction]) -> Vec<Range<usize>> {
     let mut gaps = Vec::new();
     let mut rest = list;

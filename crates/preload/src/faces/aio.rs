@@ -115,7 +115,7 @@ unsafe fn run(block: *mut Block, operation: Operation) -> Result<bool, Errno> {
         let outcome = if accepted { perform(block, operation) } else { Err(Errno::INVAL) };
         let event = block.event;
         block.returned = outcome.map_or(-1, |count| count as isize);
-        // Other threads may be polling: what they find behind this is complete.
+        // Other threads may be polling: what they see after this store is complete.
         block.error.store(outcome.err().map_or(0, |errno| c_int::from(errno.0)), Ordering::Release);
         if !accepted {
             return Err(Errno::INVAL);
@@ -143,8 +143,8 @@ unsafe fn sync(kind: c_int, block: *mut Block) -> Result<(), Errno> {
     unsafe { run(block, Operation::Sync { data_only: kind == libc::O_DSYNC }) }.map(|_| ())
 }
 
-/// Does those of a list that are ours, then leaves the others and the list's own notification to the C
-/// library.
+/// Carries out those operations of a list that are ours, then leaves the others and the list's own
+/// notification to the C library.
 ///
 /// # Safety
 /// As for `lio_listio`.
@@ -190,7 +190,7 @@ unsafe fn list_io(
         // SAFETY: promised by the caller.
         match unsafe { run(block, operation) } {
             Ok(true) => {}
-            // Who does not wait learns of it from the control block.
+            // A program that does not wait learns of the error from the control block.
             Ok(false) if mode == libc::LIO_NOWAIT => {}
             Err(errno) if mode == libc::LIO_NOWAIT => failure = Some(errno),
             Ok(false) | Err(_) => failure = Some(Errno::IO),

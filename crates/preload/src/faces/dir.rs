@@ -50,9 +50,9 @@ struct Stream {
 }
 
 struct State {
-    /// Listed and not returned yet.
+    /// Entries that were listed and not returned yet.
     ahead: VecDeque<DirEntry>,
-    /// Nothing comes after those.
+    /// There are no entries after those.
     ended: bool,
     /// The cookie behind the entry returned last.
     place: u64,
@@ -219,7 +219,7 @@ faces! {
             let dir = real_opendir(path);
             if dir.is_null() { Err(crate::raw::errno()) } else { Ok(dir) }
         };
-        // Where it fails, the last attempt has said why.
+        // If it fails, the last attempt has set errno.
         let dir = vfs::beside::persistent(&[], open).unwrap_or(std::ptr::null_mut());
         if dir.is_null() && may_be_link_into_mount() {
             return pointer(open_at(libc::AT_FDCWD, name));
@@ -291,7 +291,7 @@ faces! {
             if dir.is_null() {
                 return result(Err::<(), _>(Errno::INVAL));
             }
-            // Its number may have become ours since.
+            // The number of its descriptor may have become ours since.
             return vfs::open::closed_by(real_dirfd(dir), || real_closedir(dir));
         }
         let mut stream = Box::from_raw(dir.cast::<Stream>());
@@ -339,8 +339,8 @@ faces! {
         select: Filter,
         compare: Compare,
     ) -> c_int {
-        // The C library's would open the directory by itself, so when a deployment is configured, this is
-        // ours for all: what is below it sorts out whose the directory is.
+        // The C library's function would open the directory by itself. So if a deployment is configured, this
+        // one is used for all directories; it calls faces, which decide between the mount and the kernel.
         result(text(path).and_then(|path| scan(dirfd, path, out, select, compare)))
     }
 

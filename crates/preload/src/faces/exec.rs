@@ -39,7 +39,7 @@ unsafe extern "C" {
     static environ: Strings;
 }
 
-/// Executes what `program` says; returns only why it did not work.
+/// Executes a program. Returns only if that fails, with the error.
 ///
 /// # Safety
 /// The lists are valid lists of C strings, or null.
@@ -55,7 +55,7 @@ unsafe fn run(program: Program, argv: Strings, envp: Strings) -> Errno {
     })
 }
 
-/// Executes what the kernel can; returns only why it did not work.
+/// Executes something that the kernel can execute. Returns only if that fails, with the error.
 ///
 /// # Safety
 /// The list of the environment is valid, or null; the rest is the kernel's to check.
@@ -66,7 +66,7 @@ unsafe fn kernel(path: &CStr, argv: Strings, envp: Strings) -> Errno {
     unsafe { with_locks(envp, execute) }
 }
 
-/// Executes with an environment that says what becomes of process locks, if there are any.
+/// Executes with an environment that tells the new program which process locks to release, if there are any.
 ///
 /// # Safety
 /// The list is valid, or null.
@@ -83,7 +83,7 @@ unsafe fn with_locks(envp: Strings, execute: impl Fn(Strings) -> Result<usize, E
     failed.err().unwrap_or(Errno::IO)
 }
 
-/// `execve`; returns only why it did not work.
+/// `execve`. Returns only if that fails, with the error.
 ///
 /// # Safety
 /// As for [`run`].
@@ -108,7 +108,7 @@ unsafe fn execute(path: &CStr, argv: Strings, envp: Strings) -> Errno {
     }
 }
 
-/// `execvpe`; returns only why it did not work.
+/// `execvpe`. Returns only if that fails, with the error.
 ///
 /// # Safety
 /// As for [`run`].

@@ -17,8 +17,8 @@
 //! library that is there already under the name that is needed ([`needed`]).
 //!
 //! # Limits
-//! A program finds no library of the mount when it starts: then the loader is at work before us. Only for
-//! x86_64.
+//! A program finds no library of the mount when it starts, because then the loader works before this library
+//! runs. Only for x86_64.
 
 pub mod needed;
 
@@ -49,8 +49,7 @@ struct Copy {
 /// The lock is held while one is copied, and not while the loader runs.
 static COPIES: Mutex<Vec<&'static Copy>> = Mutex::new(Vec::new());
 
-/// The name of descriptor `fd` that nobody has used before: `number` is written with `./` and `/` for its
-/// bits.
+/// A path of descriptor `fd` that was not used before: it contains `number`, with `./` and `/` for its bits.
 fn unique_name(fd: c_int, number: usize) -> String {
     let mut name = String::from("/proc/self/fd/");
     let mut rest = number;
@@ -116,7 +115,7 @@ fn searched(name: &CStr) -> Option<CString> {
     None
 }
 
-/// How many libraries one may need, all in all.
+/// How many libraries one library may need in all.
 const MAX_NEEDED: usize = 1000;
 
 /// Loads what a library needs and has in the mount. The handles are kept: what is needed stays.
@@ -144,6 +143,8 @@ fn load_needed(copy: &Copy, done: &mut Vec<CString>) {
     }
 }
 
+/// The name to give to the loader instead of the program's. After any failure it is the program's own: the
+/// loader will then return an error.
 fn exchanged(name: *const c_char, needs: bool) -> *const c_char {
     if !vfs::active() {
         return name;

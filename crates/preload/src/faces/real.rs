@@ -6,7 +6,7 @@ use crate::vfs::{self, Errno};
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
-/// A null pointer where a string is due.
+/// An error for a null pointer in place of a string.
 pub const FAULT: Errno = Errno(libc::EFAULT as u16);
 
 /// The calling thread's `errno`, as C has it.
@@ -34,7 +34,7 @@ pub fn last_error() -> Errno {
     Errno(saved_errno() as u16)
 }
 
-/// What a C function that returns a pointer gives back: null with `errno` set where it fails.
+/// The return value of a C function that returns a pointer: null, with `errno` set, if it fails.
 #[inline]
 pub fn pointer<T>(result: Result<*mut T, Errno>) -> *mut T {
     result.unwrap_or_else(|errno| {
@@ -56,8 +56,9 @@ pub unsafe fn text<'a>(string: *const c_char) -> Result<&'a CStr, Errno> {
     Ok(unsafe { CStr::from_ptr(string) })
 }
 
-/// Whether the C library must not be left alone with this path: it is in the mount, or it starts from a
-/// working directory in the mount (which the kernel sees elsewhere), or it names a descriptor of ours.
+/// Whether the C library must not handle this path itself: because it is in the mount, or is relative to a
+/// working directory in the mount (for which the kernel has another directory), or names a descriptor of
+/// ours.
 ///
 /// Symbolic links that lead from outside into the mount are not seen here. The kernel answers ENOENT or
 /// ENOTDIR for them, and `vfs` looks again.

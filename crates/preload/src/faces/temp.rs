@@ -148,7 +148,7 @@ faces! {
         }
     }
 
-    /// A name that nothing has at the moment; an empty one if there is none.
+    /// A name that does not exist at the moment; an empty one if there is none.
     fn mktemp(template: *mut c_char) -> *mut c_char {
         match text(template) {
             Ok(name) if handles(libc::AT_FDCWD, name) => {
@@ -167,7 +167,7 @@ faces! {
         }
     }
 
-    /// A name that nothing has, in `TMPDIR` or the directory given, in fresh memory.
+    /// A name that does not exist, in `TMPDIR` or the directory given, in fresh memory.
     fn tempnam(directory: *const c_char, prefix: *const c_char) -> *mut c_char {
         if !vfs::active() {
             return real_tempnam(directory, prefix);

@@ -25,7 +25,7 @@ fn device() -> u64 {
         return super::beside::device();
     }
     let name = state::environment().map_or(&b""[..], |environment| environment.name.as_bytes());
-    // Two deployments seen by one program should differ; nothing hangs on it.
+    // Two deployments that one program sees should differ, but nothing depends on it.
     let minor = name.iter().fold(5381u32, |hash, byte| hash.wrapping_mul(33) ^ u32::from(*byte)) & 0xff;
     libc::makedev(DEVICE_MAJOR, minor)
 }
@@ -110,19 +110,19 @@ fn check_flags(flags: i32, known: i32) -> Result<(), Errno> {
 const SETTING: i32 = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
 const LOOKING: i32 = SETTING | libc::AT_NO_AUTOMOUNT;
 
-/// Whether a call speaks of the descriptor itself.
+/// Whether a call is about the descriptor itself.
 fn names_descriptor(path: &CStr, flags: i32) -> bool {
     flags & libc::AT_EMPTY_PATH != 0 && path.is_empty()
 }
 
-/// The path that a call means: without one, on AT_FDCWD, it speaks of the working directory. (The kernel's
+/// The path that a call means: an empty path with AT_FDCWD means the working directory. (For the kernel that
 /// may be a mirror.)
 fn meant(dirfd: i32, path: &CStr, flags: i32) -> &CStr {
     if dirfd == libc::AT_FDCWD && names_descriptor(path, flags) { c"." } else { path }
 }
 
-/// The open file of ours that a call speaks of without naming it: by its descriptor alone, or (`follow`) by
-/// the descriptor's name in `/proc` or `/dev`.
+/// The open file of ours that a call means by its descriptor alone, or (`follow`) by the descriptor's path in
+/// `/proc` or `/dev`.
 #[inline(never)]
 pub(super) fn described(
     dirfd: i32,
@@ -208,7 +208,7 @@ unsafe fn statx_beside(
         return None;
     }
     match super::beside::attrs::stat(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0)? {
-        // Of the root of a mount the kernel says that it is one.
+        // For the root of a mount, the kernel sets the attribute STATX_ATTR_MOUNT_ROOT.
         Ok(attr) if attr.ino == Ino::ROOT => None,
         // SAFETY: promised by the caller.
         attr => Some(attr.and_then(|attr| unsafe { put(into, to_statx(&attr)) })),

@@ -20,11 +20,11 @@ const NAME: &[u8] = b"BIVOUAC_LOCKS=";
 /// Most files that fit into one variable (the kernel takes 128 KiB). The locks on more are given up before
 /// the exec.
 const MOST: usize = 7_000;
-/// A program that inherits locks may not have looked at its descriptors yet: so many are looked at.
+/// A program that has inherited locks may not know its descriptors yet: so many are looked at before an exec.
 const LOOKED_AT: i32 = 1_024;
 
-/// What the program about to be executed in this process has to be told; `None` for most, which have no such
-/// locks.
+/// What the program that is about to be executed has to be told; `None` if there are no such locks, as in
+/// most cases.
 pub fn variable() -> Option<CString> {
     if !state::has_client() || state::borrowed() {
         return None;
@@ -75,8 +75,8 @@ pub unsafe fn with(envp: *const *const c_char, variable: &CStr) -> Vec<*const c_
     all
 }
 
-/// Takes the variable out of the environment that the process was started with. What its forerunner left to
-/// be done, if it was this very process that executed it.
+/// Takes the variable out of the environment that the process was started with. Returns the files on which to
+/// release locks, if the variable was set in this same process.
 ///
 /// # Safety
 /// `envp` is null or the environment as the kernel made it, which nobody else reads now.

@@ -9,7 +9,7 @@ use std::io::{IoSlice, IoSliceMut};
 const MOST: usize = 32 << 20;
 /// Bytes in memory at once.
 const PIECE: usize = 4 << 20;
-/// Bytes to read at once of what does not tell how long it is.
+/// Bytes to read at once from a file whose size is not known.
 const UNKNOWN: usize = 16 << 10;
 
 /// One end of a copy.
@@ -36,7 +36,7 @@ impl<'a> End<'a> {
         self.file.as_deref()
     }
 
-    /// Where it stands.
+    /// The current offset.
     fn position(&self) -> Result<i64, Errno> {
         match &self.offset {
             Some(offset) => Ok(**offset),
@@ -52,7 +52,7 @@ impl<'a> End<'a> {
         let left = |size: u64| usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX);
         let Some(file) = self.ours().filter(|file| !file.is_directory()) else {
             let size = super::fstat(self.fd).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
-            // Files of /proc and devices do not tell; reading them does.
+            // Files of /proc and devices do not show their sizes: only reading finds their end.
             return Ok(if left(size) == 0 { UNKNOWN } else { left(size) });
         };
         match left(file.size_seen()) {
@@ -198,7 +198,7 @@ fn move_bytes(mut from: End<'_>, mut to: End<'_>, len: usize) -> Result<usize, E
             Ok((wanted, read, written)) => {
                 moved += written;
                 at += written as i64;
-                // The end of the file, or the other end is full for now: the caller's next call will tell.
+                // The end of the file, or the target is full for now: the program's next call will tell.
                 if read == 0 || written < read || read < wanted {
                     break;
                 }

@@ -11,7 +11,7 @@
 //!
 //! What is known is kept until the next change. Other threads and signal handlers may ask while it changes,
 //! so changes are counted, when they begin and when they end: what was found out while none was under way
-//! holds as long as the count is the same, and nothing else is kept.
+//! holds as long as the count is the same; anything else is not kept.
 
 use super::scratch::{Scratch, Text};
 use super::{fds, state};
@@ -47,7 +47,8 @@ static KNOWN: AtomicU64 = AtomicU64::new(OUTSIDE);
 static KNOWN_AT: AtomicU64 = AtomicU64::new(NEVER);
 const OUTSIDE: u64 = u64::MAX;
 const NEVER: u64 = u64::MAX;
-/// The process of which a thread is writing the two, or 0. Whoever finds it taken does not write.
+/// The process of which a thread is writing the two, or 0. A thread that finds another one writing does not
+/// write.
 static LEARNING: AtomicU32 = AtomicU32::new(0);
 
 /// Where mirrors lie: what their paths begin with.
@@ -56,8 +57,8 @@ pub const MIRRORS: &[u8] = b"/dev/shm/bivouac-";
 const MIRROR_MAX: usize = 160;
 const _: () = assert!(bivouac_node::names::NAME_MAX + 100 <= MIRROR_MAX);
 
-/// Where the process is. Asks the kernel once after each change; in a vfork child, whose word this is not,
-/// always.
+/// Where the process is. Asks the kernel once after each change; in a `vfork` child, for which these
+/// variables are not valid, always.
 #[inline(never)]
 pub fn current() -> Current {
     let changes = CHANGES.load(Ordering::Acquire);
@@ -95,7 +96,7 @@ fn look(changes: u64) -> Current {
     Current::from_word(word)
 }
 
-/// Writes down what was found, unless something has changed since `changes` was read.
+/// Stores what was found, unless something has changed since `changes` was read.
 fn learn(changes: u64, word: u64) {
     let me = process::pid();
     let taken = LEARNING.load(Ordering::Relaxed);

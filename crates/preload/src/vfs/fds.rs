@@ -7,8 +7,8 @@
 //!
 //! # Other threads
 //! The kernel's table and ours cannot change in one step. So a number that is about to be closed or replaced
-//! is *changing* until that is done ([`begin`], [`end`]): whoever comes meanwhile asks the kernel each time
-//! and writes nothing down. Each change also counts up the word's *turn*, so that what was found out under an
+//! is *changing* until that is done ([`begin`], [`end`]): calls that come meanwhile ask the kernel each time
+//! and store nothing. Each change also counts up the word's *turn*, so that what was found out under an
 //! earlier turn is not written down under a later one, when the number is something else. Two changes of one
 //! number at once leave it not known.
 //!
@@ -53,7 +53,7 @@ const FIRST_ENTRY: u32 = 5;
 const _: () = assert!(file::ENTRIES as u32 + FIRST_ENTRY < DOUBTED);
 
 pub static WORDS: [AtomicU32; NUMBERS] = [const { AtomicU32::new(UNKNOWN) }; NUMBERS];
-/// No number above this one was ever anything but unknown.
+/// All numbers above this one have always been unknown.
 static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 
 fn word(fd: i32) -> Option<&'static AtomicU32> {
@@ -162,7 +162,7 @@ pub fn doubt(fd: i32) {
     }
 }
 
-/// What the kernel says of a number, not to be written down.
+/// What the kernel says of a number; the caller must not store it in the table.
 fn asked(fd: i32) -> Result<Option<File>, Errno> {
     Ok(match look(fd)? {
         Look::Ours(file) => Some(file),
@@ -187,7 +187,8 @@ fn look(fd: i32) -> Result<Look, Errno> {
         Ok(offset) if bivouac_node::anchor::is_marked(offset) => {}
         _ => return Ok(Look::Foreign),
     }
-    // A file that happens to stand at such an offset is nobody's placeholder, also when no daemon answers.
+    // A file that happens to have such an offset is no placeholder; this must be known even if no daemon
+    // answers.
     let kind = rustix::fs::fstat(borrowed_fd).map_or(0, |stat| stat.st_mode & libc::S_IFMT);
     if kind != libc::S_IFDIR {
         return Ok(Look::Foreign);
@@ -199,7 +200,7 @@ fn look(fd: i32) -> Result<Look, Errno> {
     Ok(Look::Ours(File::new(handle).ok_or(Errno::MFILE)?))
 }
 
-/// Finds out what a number is that was not known, and writes it down.
+/// Finds out what an unknown number is, and stores it in the table.
 #[cold]
 fn resolve(fd: i32, word: &AtomicU32, seen: u32) -> Result<Option<File>, Errno> {
     let found = look(fd)?;
@@ -266,8 +267,8 @@ fn shows_placeholder(errno: Errno) -> bool {
         || [libc::ENOTTY, libc::ESPIPE, libc::ENOTSOCK].contains(&i32::from(errno.0))
 }
 
-/// A call has failed on a number that was taken for the kernel's: whether that was wrong, or may have been.
-/// True again and again only while somebody changes it again and again.
+/// To be called when a call has failed on a number that was taken for the kernel's. Returns whether that was
+/// wrong, or may have been. Returns true repeatedly only while the number is changed repeatedly.
 #[cold]
 #[inline(never)]
 pub fn refused(fd: i32, seen: Sight, errno: Errno) -> bool {
@@ -289,7 +290,7 @@ fn mistaken(fd: i32, seen: Sight) -> bool {
         return sight(fd) != seen;
     }
     if seen.is_foreign() {
-        // It became ours in a way that nobody told us.
+        // It became ours without this library noticing.
         let _ = word.compare_exchange(seen.0, next(seen.0, UNKNOWN), Ordering::AcqRel, Ordering::Relaxed);
     }
     true
@@ -302,7 +303,7 @@ pub fn is_ours(fd: i32) -> bool {
 
 /// What a number is to stand for.
 pub enum Standing {
-    /// Nothing known: closed, or got in a way that says nothing.
+    /// Unknown: closed, or obtained in a way that does not tell.
     Unknown,
     /// The kernel's.
     Foreign,
@@ -320,7 +321,7 @@ impl Standing {
         }
     }
 
-    /// What a word has said, whose number no longer is a user.
+    /// What a word said whose number is no user any more.
     fn from_word(word: u32) -> Standing {
         match meaning(word) {
             UNKNOWN | CHANGING | NEW | USED => Standing::Unknown,
@@ -371,8 +372,8 @@ pub fn begin(fd: i32) -> (Change, Standing) {
     (Change { fd, mark: next(old, CHANGING), was_ours }, Standing::from_word(old))
 }
 
-/// The kernel has done its part. If another change came in between nobody knows which was the later one for
-/// the kernel, so the number is asked about when it is used next.
+/// To be called after the kernel's call. If another change came in between, it is not known in which order
+/// the kernel made the two; then the number becomes unknown, and the kernel is asked when it is used next.
 pub fn end(change: Change, standing: Standing) {
     let Some(word) = word(change.fd) else { return };
     let state = standing.into_state();
@@ -408,9 +409,10 @@ pub fn is_known(fd: i32) -> bool {
     word(fd).is_some_and(|word| word.load(Ordering::Relaxed) & STATE != UNKNOWN)
 }
 
-/// The process ends: locks are given up now, not when the agent has noticed. (The kernel too is done with
-/// them before anybody who waits for the process goes on.) Other descriptors need no hurry. `flush` runs
-/// before anything is given up, as what a stream still holds is to be written under the lock.
+/// To be called when the process ends: releases locks now rather than when the agent notices. (The kernel
+/// also releases its locks before anybody who waits for the process goes on.) Other descriptors need not be
+/// closed now. `flush` runs before any lock is released, because what a stream still holds has to be written
+/// while the locks are held.
 pub fn leave(flush: impl Fn()) {
     if !state::has_client() || state::borrowed() {
         return;

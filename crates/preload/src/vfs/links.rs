@@ -40,7 +40,7 @@ fn is_plainly_missing(dirfd: i32, path: &[u8], follow: bool, text: &mut Text<'_>
     if parent > 0 && sys!(SYS_faccessat, dirfd, text.as_ptr(), libc::F_OK).is_err() {
         return Some(false);
     }
-    // With a slash behind it a link is followed always.
+    // A link with a slash behind it is always followed.
     if !follow && trimmed == path.len() {
         return Some(true);
     }
@@ -102,7 +102,7 @@ fn walk_from(
         match component {
             b"." => {}
             b".." => {
-                // What is not there leads nowhere; but the way to a mount point that need not exist is there.
+                // A missing name leads nowhere, except on the way to the mount point, which need not exist.
                 if !is_above(resolved.bytes(), mount) && !directory(resolved) {
                     return None;
                 }

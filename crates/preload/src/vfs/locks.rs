@@ -23,7 +23,7 @@ fn take(
     if !wait {
         return attempt();
     }
-    // From here on no signal slips by: one that comes before the wait ends it all the same.
+    // From here on no signal is missed: one that comes before the wait also ends it.
     let mut signals = Held::all();
     let first = attempt();
     if first != Err(Errno::AGAIN) {

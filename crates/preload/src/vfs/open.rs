@@ -107,7 +107,8 @@ fn open_inside(client: &'static Client, start: Ino, path: &[u8], flags: i32, mod
     Ok(placed(client, opened, flags)?)
 }
 
-/// What may make or truncate something has its number first: where there is none left, it does neither.
+/// Before something is made or truncated, a descriptor number is reserved, so that a lack of numbers (EMFILE)
+/// has no effect on files.
 fn early(client: &Client, id: SlotId, flags: i32) -> Result<Option<Fd>, Errno> {
     if flags & (libc::O_CREAT | libc::O_TRUNC) == 0 {
         return Ok(None);
@@ -134,7 +135,7 @@ fn failed(error: NodeError) -> Errno {
 
 fn installed(fd: i32, file: File) -> i32 {
     if state::borrowed() {
-        // The kernel's descriptor holds the description; this process will find out by itself.
+        // The kernel's descriptor holds the description; this process will recognise it at its next use.
         drop(file);
     } else {
         fds::set(fd, Standing::Ours(file));
@@ -150,7 +151,7 @@ pub fn note_foreign(fd: i32) {
     }
 }
 
-/// The kernel gave the program this descriptor, for something of which nothing is known.
+/// The kernel gave the program this descriptor, and it is not known for what.
 pub fn note_unknown(fd: i32) {
     if state::tracking() && !state::borrowed() {
         fds::set(fd, Standing::Unknown);
@@ -175,7 +176,7 @@ pub fn close_by(fd: i32, kernel: impl Fn() -> Result<(), Errno>) -> Result<(), E
         fds::doubt(fd);
         return kernel();
     }
-    // Also one that nobody has looked at yet may be the last of its description.
+    // A descriptor that was not looked at yet may also be the last of its description.
     let _ = fds::get(fd);
     match fds::begin(fd) {
         (change, Standing::Ours(file)) if state::active() => close_ours(fd, change, file),
@@ -299,7 +300,7 @@ pub fn dup3(old: i32, new: i32, flags: i32, same: bool) -> Result<i32, Errno> {
         fds::doubt(new);
         return duplicate();
     }
-    // What is replaced may be the last of its description, and is closed in every sense.
+    // The replaced descriptor may be the last of its description, and is closed like by `close`.
     let _ = fds::get(new);
     if hidden::is_hidden(new) {
         hidden::make_way(new);
@@ -334,8 +335,8 @@ impl Model {
         Model { fd, file, seen: fds::sight(fd) }
     }
 
-    /// What the duplicate stands for: nobody knows beside a mount, or if the descriptor itself has become
-    /// another one meanwhile.
+    /// What the duplicate stands for. Unknown beside a mount, or if the descriptor itself has become another
+    /// one meanwhile.
     fn standing(self) -> Standing {
         match self.file {
             _ if state::beside() || fds::sight(self.fd) != self.seen => Standing::Unknown,

@@ -10,7 +10,7 @@ use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use std::ffi::CStr;
 
-/// Who serves a path.
+/// Where a path leads: who serves it.
 pub enum Place<'p> {
     /// The kernel (as far as the text tells: a symbolic link may still lead into the mount).
     Kernel,
@@ -23,7 +23,7 @@ pub enum Place<'p> {
     },
     /// An open descriptor of ours, named through `/proc/self/fd` or `/dev/fd`.
     Descriptor(i32),
-    /// It has to be walked.
+    /// The text does not tell: the path has to be walked.
     Unsure,
 }
 

@@ -22,7 +22,8 @@ const BESIDE: u8 = 3;
 static MODE: AtomicU8 = AtomicU8::new(UNDECIDED);
 static CONFIG: AtomicPtr<Environment> = AtomicPtr::new(std::ptr::null_mut());
 static CLIENT: AtomicPtr<Client> = AtomicPtr::new(std::ptr::null_mut());
-/// Who attaches: 0 nobody, [`FAILED`], else a process's number (upper half) and its thread's.
+/// The state of attaching: 0 for none, [`FAILED`], or the process (upper half) and the thread that attaches
+/// now.
 static ATTACHING: AtomicU64 = AtomicU64::new(0);
 const FAILED: u64 = u64::MAX;
 /// The process's umask; kept by the `umask` face.
@@ -63,8 +64,8 @@ fn decide_late() -> u8 {
     decide(Environment::from_env())
 }
 
-/// Decides at the start of the process, from the environment as the kernel passed it: libc may not know it
-/// yet. Whether the library is [`active`].
+/// Decides at the start of the process, by the environment as the kernel passed it (libc may not have it
+/// yet), whether the library is [`active`].
 pub fn begin(envp: *const *const c_char) -> bool {
     decide(Environment::from_lookup(|name| variable(envp, name))) == ON
 }
@@ -179,7 +180,7 @@ pub fn has_client() -> bool {
     active() && !CLIENT.load(Ordering::Acquire).is_null()
 }
 
-/// Tells servers of closes that were kept back: this program is about to end.
+/// Sends servers the closes that were kept, because this program is about to end.
 pub fn tell_closes() {
     if has_client() && !borrowed() {
         let _ = boundary::attempt(|| client().map(Client::tell_closes));
@@ -214,15 +215,15 @@ fn attach() -> Result<&'static Client, Errno> {
         }
         match ATTACHING.load(Ordering::Acquire) {
             FAILED => return Err(Errno::IO),
-            // This thread is at it, and was interrupted by a signal whose handler uses the mount: waiting
-            // would be for ever.
+            // This same thread is attaching, and was interrupted by a signal whose handler uses the mount:
+            // waiting would never end.
             thread if thread == me => return Err(Errno::IO),
-            // Another thread is.
+            // Another thread is attaching.
             thread if thread >> 32 == process >> 32 => {
                 let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 100_000 };
                 let _ = rustix::thread::nanosleep(&pause);
             }
-            // Nobody, or a thread of the process that this one was forked from.
+            // No thread is attaching, or only one of the process that this one was forked from.
             other => {
                 if ATTACHING.compare_exchange(other, me, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                     let made = make_client();

@@ -40,9 +40,9 @@ pub(super) enum Incoming<'a> {
         /// Its payload.
         payload: &'a mut [u8],
     },
-    /// Nothing, for the socket's receive timeout; nothing is held either.
+    /// Nothing came within the socket's receive timeout, and the buffer holds nothing.
     Idle,
-    /// The peer is done, between two requests; or the server stops.
+    /// The peer has closed the connection between two requests, or the server stops.
     End,
 }
 
@@ -154,16 +154,16 @@ impl Inbox {
     }
 }
 
-/// Waiting awake for the next request, while that takes no core from others.
+/// Busy-waiting for the next request, while no other thread needs the core.
 pub(super) struct Awake<'a> {
     /// What the connection remembers.
     pub(super) spin: &'a mut Spin,
-    /// What is known of the machine; asked only when a wait awake would begin.
+    /// Whether threads wait for a core; asked only before a busy wait.
     pub(super) crowd: &'a Crowd,
 }
 
 impl Awake<'_> {
-    /// Looks for bytes until they are there or it is time to sleep, which is EAGAIN. `None`: asleep at once.
+    /// Looks for bytes until they are there, or until it is time to sleep (EAGAIN). `None`: sleep at once.
     fn wait(&mut self, fd: BorrowedFd<'_>, free: &mut [u8]) -> Option<Result<usize, Errno>> {
         let mut vigil = self.spin.begin()?;
         if self.crowd.is_crowded() {

@@ -57,8 +57,8 @@ struct Client<T> {
     state: State<T>,
 }
 
-/// How often a connection has something: a worker that lingers for one that sends a heartbeat now and then
-/// only wakes up once more for nothing.
+/// How often a connection has requests. A worker that lingers at a connection which sends a heartbeat now and
+/// then only wakes up once more for nothing.
 #[derive(Default)]
 struct Visits {
     /// When the last visit ended, if it was for one request alone.
@@ -66,7 +66,7 @@ struct Visits {
 }
 
 impl Visits {
-    /// A visit begins. Whether lingering after its first request is hopeless.
+    /// A worker's visit begins. Whether lingering after the first request would be in vain.
     fn begin(&self, now: Duration, linger: Duration) -> bool {
         self.alone.is_some_and(|ended| now.saturating_sub(ended) > linger)
     }
@@ -124,13 +124,13 @@ struct Workers {
     complained: bool,
 }
 
-/// How the standard library's error about a thread looks here.
+/// Turns the standard library's error about a thread into one of ours.
 pub(super) fn spawn_error(error: &std::io::Error) -> TransportError {
     let errno = error.raw_os_error().and_then(|e| u16::try_from(e).ok());
     TransportError::System(errno.map_or(Errno::AGAIN, Errno))
 }
 
-/// A panic while a lock was held leaves plain data here, which stays usable.
+/// Ignores poisoning: the locks here protect plain data, which is usable even after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -218,7 +218,8 @@ impl<S: Service> Pool<S> {
         client.registered = true;
         parked.insert(token, client);
         drop(parked);
-        // The acceptor looks once, at the deadline; if that was while a worker had it, this is who closes it.
+        // The acceptor looks only once, at the deadline. If a worker had the connection then, the worker
+        // closes it here.
         if deadline.is_some_and(|d| d <= socket::now()) {
             self.close_unless_authenticated(token);
         }
@@ -290,7 +291,8 @@ impl<S: Service> Pool<S> {
             }
             match result {
                 Ok(0) => {
-                    // Others wait: leave. The last one stays, and is not woken again for nothing.
+                    // Other workers wait: leave. The last one stays, and from then on waits without a time
+                    // limit.
                     let others = |n: usize| n.checked_sub(1).filter(|left| *left > 0);
                     if self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, others).is_ok() {
                         return None;
@@ -387,7 +389,8 @@ impl<S: Service> Pool<S> {
                 self.service.serve(session, &header, body, payload, &mut reply);
             }));
             if served.is_err() {
-                // What the session is worth now nobody knows; other connections have their own.
+                // After a panic the session's state is unknown: end this connection. Others have sessions of
+                // their own.
                 tracing::error!("serving a request panicked; its connection is closed: {header:?}");
                 return Ok(Stay::Closed(Parting::Lost));
             }
@@ -411,7 +414,7 @@ enum Stay {
 }
 
 impl Desk {
-    /// Gives back what is not worth keeping while there is nothing to do.
+    /// Frees memory that is not worth keeping while there is nothing to do.
     fn rest(&mut self) {
         self.inbox.rest();
         for buffer in [&mut self.body, &mut self.payload] {

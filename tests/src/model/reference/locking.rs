@@ -20,13 +20,13 @@ impl Reference {
         self.waiting.contains_key(&client)
     }
 
-    /// Who waits.
+    /// The clients that wait.
     pub fn waiting(&self) -> Vec<usize> {
         self.waiting.keys().copied().collect()
     }
 
-    /// Who waits although nothing is in the way any more. Of those who are in each other's way one will be
-    /// first.
+    /// The clients that wait although nothing conflicts any more. Of those that conflict with each other, one
+    /// will be first.
     pub fn ready(&self) -> Vec<usize> {
         let free = |w: &Waiting| self.locks.conflicts(w.node, w.owner, w.held).next().is_none();
         self.waiting.iter().filter(|(_, waiting)| free(waiting)).map(|(client, _)| *client).collect()
@@ -124,7 +124,7 @@ impl Reference {
         }
         if self.locks.conflicts(node, owner, held).next().is_some() {
             if domain == Domain::Whole {
-                // Changing a lock gives the old one up first.
+                // Converting a lock releases the old one first.
                 self.locks.forget(node, owner);
             }
             if wait {

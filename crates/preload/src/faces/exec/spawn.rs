@@ -127,9 +127,9 @@ unsafe fn read<'a>(list: *const Actions) -> Option<Vec<Action<'a>>> {
 /// A list being rewritten.
 struct Rewritten {
     list: MaybeUninit<Actions>,
-    /// Opened here for the child, closed at the end.
+    /// Descriptors opened here for the child, and closed at the end.
     temporary: Vec<c_int>,
-    /// Open here for the child too, closed by others.
+    /// Descriptors that are open here for the child, too, and that others close.
     spared: Vec<c_int>,
     /// Where relative paths start for the child, as a descriptor here.
     directory: c_int,
@@ -194,7 +194,7 @@ impl Rewritten {
     fn enter(&mut self, path: &CStr) -> Result<(), Errno> {
         let mirror = vfs::cwd::kernel_directory(self.directory, path)?;
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        // A directory outside that may be entered, but not read, is the child's to complain about.
+        // For a directory outside that may be entered but not read, the child returns the error.
         if let Ok(fd) = vfs::openat(self.directory, path, flags, 0) {
             self.directory = self.keep(fd)?;
         }

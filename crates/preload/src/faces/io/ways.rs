@@ -29,8 +29,9 @@ real_variable!(PREAD, "pread64");
 real_variable!(WRITE, "write");
 real_variable!(PWRITE, "pwrite64");
 
-/// What a transfer needs to be made again. Kept in memory from before the call, not in registers whose
-/// contents would have to be saved first: the second time is rare, and the first is to cost next to nothing.
+/// What is needed to repeat a transfer. It is stored in memory before the call, and not kept in registers,
+/// whose contents would have to be saved first: a repetition is rare, and the first attempt should cost next
+/// to nothing.
 struct Kept {
     fd: c_int,
     seen: Sight,
@@ -115,7 +116,7 @@ macro_rules! way {
             unsafe { plain(kept.fd, kept.buffer as $pointer, kept.count, kept.offset) }
         }
 
-        /// A call on what was the kernel's has failed.
+        /// To be called when a call on a descriptor that was taken for the kernel's has failed.
         ///
         /// # Safety
         /// What is kept are the arguments of `at`.

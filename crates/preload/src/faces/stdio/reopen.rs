@@ -49,8 +49,8 @@ faces! {
     }
 }
 
-/// Whether a path outside leads to a file of the mount. Asked before, as a failed `freopen` has freed the
-/// stream.
+/// Whether a path outside leads to a file of the mount. This is checked beforehand, because a failed
+/// `freopen` frees the stream.
 fn leads_into_mount(path: &CStr) -> bool {
     match vfs::openat(libc::AT_FDCWD, path, libc::O_PATH | libc::O_CLOEXEC, 0) {
         Ok(fd) => {

@@ -34,8 +34,8 @@ struct Lock([u8; 16]);
 
 static mut LOCKS: [Lock; 3] = [const { Lock([0; 16]) }; 3];
 
-/// What the C library's own object of this kind holds at the beginning, but for the state for wide
-/// characters, which [`at_start`] takes from there, as its size is the library's secret.
+/// The initial contents of the C library's own object of this kind, without the state for wide characters:
+/// its size is not documented, so [`at_start`] copies it from the C library's object.
 const fn object(fileno: c_int, flags: c_int, chain: *mut FILE, lock: *mut Lock) -> Layout {
     const MAGIC: c_int = 0xfbad_0000_u32 as c_int;
     let flags = MAGIC | bits::LINKED | bits::FILE_BUFFER | flags;
@@ -64,7 +64,7 @@ static mut _IO_2_1_stderr_: Layout = object(
     (&raw mut LOCKS).cast::<Lock>().wrapping_add(2),
 );
 
-/// Streams that were oriented to bytes before they became cookie streams, which all are.
+/// Streams that were oriented to bytes before they became cookie streams. (All cookie streams are.)
 static OF_BYTES: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
 /// The object of a number below 3.
@@ -81,7 +81,8 @@ pub fn number_of(stream: *mut FILE) -> Option<usize> {
     (0..3).find(|&number| stream_of(number) == stream::layout(stream))
 }
 
-/// To be called when the library starts, asleep or not, before anybody uses the streams for wide characters.
+/// To be called when the library starts, even if no deployment is configured, before the program uses the
+/// streams for wide characters.
 pub fn begin() {
     real_variable!(STDIN, "_IO_2_1_stdin_");
     real_variable!(STDOUT, "_IO_2_1_stdout_");
@@ -113,7 +114,7 @@ pub fn std_descriptor_changed(fd: c_int) {
     };
     let object = stream_of(number);
     // SAFETY: members of a stream that lives for ever. A program may have closed it, or opened it on another
-    // descriptor: then it is none of this number's business.
+    // descriptor: then it does not belong to this number any more.
     unsafe {
         if (*object).fileno != fd {
             return;

@@ -19,7 +19,7 @@ pub use libc::FILE;
 
 /// Flag bits of a stream.
 pub mod bits {
-    /// The buffer is not the C library's to free.
+    /// The C library must not free the buffer.
     pub const USER_BUFFER: i32 = 0x0001;
     /// No buffer.
     pub const UNBUFFERED: i32 = 0x0002;
@@ -234,8 +234,9 @@ pub unsafe fn is_ours(stream: *mut FILE) -> bool {
     unsafe { (*layout).kind == kind && (*layout).functions[0] == SHAPE.functions[0].load(Ordering::Relaxed) }
 }
 
-/// Makes a stream as good as newly opened: forgets what it has buffered (also what was put back), how it
-/// buffers, and sets what it may do from now on. The stream must be locked or not be in use by other threads.
+/// Puts a stream into the state of a newly opened one: drops what it has buffered (also what was put back),
+/// how it buffers, and sets what it may do from now on. The stream must be locked or not be in use by other
+/// threads.
 ///
 /// # Safety
 /// `stream` is a live stream that is not oriented to wide characters.
@@ -306,8 +307,8 @@ callbacks! {
         }
     }
 
-    /// Writes all of it, as streams on files do. What it returns short of that makes the stream an erroneous
-    /// one.
+    /// Writes all of it, as streams on files do. If it returns less, the C library sets the stream's error
+    /// flag.
     fn write(cookie: *mut c_void, buffer: *const c_char, length: usize) -> isize {
         // SAFETY: the C library gives bytes of its own or of the program. The cookie is a stream.
         let (fd, buffer) = unsafe { (number(cookie), std::slice::from_raw_parts(buffer.cast::<u8>(), length)) };

@@ -65,7 +65,7 @@ struct Walk {
     device: u64,
     /// Directories visited, when links are followed.
     seen: HashSet<(u64, u64)>,
-    /// The path of the object at hand.
+    /// The path of the current object.
     path: Vec<u8>,
     position: Position,
 }
@@ -108,7 +108,7 @@ impl Walk {
         if answer == 0 { Ok(()) } else { Err(End::Answer(answer)) }
     }
 
-    /// The path to use in calls for the object at hand.
+    /// The path to use in calls for the current object.
     fn reachable(&self, name: &CStr) -> Result<CString, Errno> {
         if self.has(option::CHDIR) {
             Ok(name.to_owned())
@@ -129,7 +129,7 @@ impl Walk {
         }
     }
 
-    /// Walks the directory at hand. `above`: the descriptor of the one that it is in.
+    /// Walks the current directory. `above`: the descriptor of the one that it is in.
     fn directory(&mut self, stat: &libc::stat, above: Option<c_int>, name: &CStr) -> Result<(), End> {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let opened = match above {

@@ -7,7 +7,7 @@
 //! few times ([`NEW`], [`USED`]): most small files never come to that. From then on the number has an entry
 //! as one of ours has without a mount, and is told from others in the same way.
 //!
-//! Nothing is taken over: whoever does not ask here finds the number foreign.
+//! For all other calls the number stays foreign, so that the kernel handles them.
 
 use super::{
     CHANGING, DOUBTED, FIRST_ENTRY, FOREIGN, File, HIGHEST, NEW, STATE, UNKNOWN, USED, is_another_here,
@@ -75,7 +75,7 @@ fn approach(fd: i32, word: &'static AtomicU32, seen: u32) -> Option<File> {
     None
 }
 
-/// The number does not stand for the file any more that it stood for: nothing is known of it.
+/// The number does not stand for its file any more: makes it unknown.
 pub fn forget(fd: i32) {
     super::set(fd, super::Standing::Unknown);
 }

@@ -21,7 +21,7 @@ static CHUNKS: [AtomicPtr<[Entry; CHUNK]>; ENTRIES / CHUNK] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; 64];
 static HINT: AtomicU32 = AtomicU32::new(0);
 
-/// Being made or being taken apart.
+/// The entry is being set up or freed.
 const BUSY: u32 = 1 << 31;
 
 struct Entry {
@@ -60,8 +60,8 @@ impl std::ops::Deref for File {
 }
 
 impl File {
-    /// Whether paths may start from it. Of one that was opened with O_PATH by another program its server
-    /// knows.
+    /// Whether paths may start from it. (Whether a description that another program has opened with O_PATH is
+    /// a directory, only its server knows.)
     pub fn starts_paths(&self) -> Result<bool, Errno> {
         if self.is_directory() || !self.is_path_only() {
             return Ok(self.is_directory());
