@@ -95,7 +95,7 @@ pub fn pages(bytes: &[u8]) {
         match kind % 10 {
             0 => scribble(&server.memory, versions::LENGTH, steps.number(), steps.number()),
             1 => scribble(&server.memory, versions::LENGTH, steps.number() % 32, steps.number()),
-            2 => drop(server.changed(ShardId(steps.number() as u16))),
+            2 => _ = server.changed(ShardId(steps.number() as u16)),
             3 => server.moved(Ino(steps.number()), steps.number()),
             4 => server.raise_namespace(steps.number()),
             5 => {

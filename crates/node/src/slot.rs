@@ -1,5 +1,7 @@
 //! One open file description: what all its descriptors, in all processes of the node, share.
 
+pub(crate) mod steps;
+
 use crate::offset::OffsetLock;
 use crate::owner::OWNER_BITS;
 use crate::release::monotonic;
@@ -159,6 +161,6 @@ impl Slot {
     }
 
     pub(crate) fn change(&self, from: Word, to: Word) -> bool {
-        self.word.compare_exchange(from.bits(), to.bits(), Ordering::AcqRel, Ordering::Acquire).is_ok()
+        steps::change(&self.word, from, to)
     }
 }

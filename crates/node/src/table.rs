@@ -6,7 +6,7 @@
 //! states count as free, and no wait for a change of it is unbounded.
 //!
 //! A slot goes free → allocated → live → retiring → free. Each step is one compare-and-swap on a word that
-//! holds state, owner and incarnation, so of several processes that want the same step one wins, and an old
+//! holds state, owner and incarnation (the module `slot::steps`), so of several processes that want the same step one wins, and an old
 //! [`SlotId`] never reaches a slot's next user. A process that dies between two steps leaves a slot that
 //! [`OpenTable::abandoned`] recognises: the agent retires it.
 
@@ -17,7 +17,7 @@ use crate::memory::{Memory, Writers};
 use crate::offset::OffsetGuard;
 use crate::owner::{Fate, Here, NAMESPACES, NOBODY, Since};
 use crate::process;
-use crate::slot::{Slot, State, Word, ticks};
+use crate::slot::{Slot, State, Word, steps, ticks};
 use bivouac_layout::ServerId;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::Mode;
@@ -200,15 +200,12 @@ impl OpenTable {
         let start = self.hint.load(Ordering::Relaxed) % SLOTS;
         for index in (start..SLOTS).chain(0..start) {
             let Some(slot) = self.at(index) else { break };
-            let word = slot.word();
-            if word.state != State::Free
-                || !slot.change(word, Word { state: State::Allocated, owner, ..word })
-            {
+            let Some(incarnation) = steps::take(&slot.word, owner, || slot.clear()) else {
                 continue;
-            }
+            };
             self.header().used.fetch_max(index + 1, Ordering::AcqRel);
             self.hint.store(index + 1, Ordering::Relaxed);
-            return Ok(SlotId { index, incarnation: word.incarnation });
+            return Ok(SlotId { index, incarnation });
         }
         Err(NodeError::Full)
     }
@@ -236,13 +233,8 @@ impl OpenTable {
     /// The second half: makes such a descriptor the slot's placeholder, and marks the slot live.
     pub fn fill_in(&self, id: SlotId, blank: BorrowedFd<'_>) -> Result<(), NodeError> {
         anchor::mark(blank, id.index)?;
-        let (slot, word) = self.current(id).ok_or(NodeError::Stale)?;
-        let live = Word { state: State::Live, ..word };
-        match word.state {
-            State::Allocated if slot.change(word, live) => Ok(()),
-            State::Live => Ok(()),
-            _ => Err(NodeError::Stale),
-        }
+        let slot = self.slot(id).ok_or(NodeError::Stale)?;
+        if steps::make_live(&slot.word, id.incarnation) { Ok(()) } else { Err(NodeError::Stale) }
     }
 
     /// Whether a descriptor is a placeholder, and of which slot. Costs one system call for most others.
@@ -298,31 +290,20 @@ impl OpenTable {
     /// server and calls [`OpenTable::free`]. If that caller dies before, the slot counts as abandoned and can
     /// be retired again.
     pub fn retire(&self, id: SlotId) -> bool {
-        let Some((slot, word)) = self.current(id) else {
+        let Some(slot) = self.slot(id) else {
             return false;
         };
-        if word.state == State::Retiring && !overdue(slot) && self.fate(word.owner) != Fate::Dead {
-            return false;
-        }
-        let mine = Word { state: State::Retiring, owner: self.owner(process::pid()), ..word };
-        let changed = slot.change(word, mine);
+        let is_lost = |word: Word| overdue(slot) || self.fate(word.owner) == Fate::Dead;
+        let changed = steps::retire(&slot.word, id.incarnation, self.owner(process::pid()), is_lost);
         if changed {
             slot.retired_at.store(ticks(), Ordering::Relaxed);
         }
         changed
     }
 
-    /// Makes a retiring slot free, with all fields zero.
+    /// Makes a retiring slot free.
     pub fn free(&self, id: SlotId) {
-        let Some((slot, word)) = self.current(id) else {
-            return;
-        };
-        if word.state != State::Retiring {
-            return;
-        }
-        slot.clear();
-        let next = Word { state: State::Free, owner: 0, incarnation: word.incarnation.wrapping_add(1) };
-        if slot.change(word, next) {
+        if self.at(id.index).is_some_and(|slot| steps::free(&slot.word, id.incarnation)) {
             self.hint.fetch_min(id.index, Ordering::Relaxed);
         }
     }
