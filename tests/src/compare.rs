@@ -11,16 +11,16 @@ const SERVERS: usize = 4;
 /// things that are not compared (`$S`, local in both cases).
 const PROLOGUE: &str = "set -eu\nset -o pipefail\nexport LC_ALL=C TZ=UTC\numask 022\ncd \"$D\"\n";
 
-/// Prints all that there is to see of a tree: names, kinds, modes, link counts, sizes, times of files, targets of links,
-/// and the contents' sums.
+/// Prints all that there is to see of a tree: names, kinds, modes, link counts, sizes, times of files,
+/// targets of links, and the contents' sums.
 pub fn manifest() -> &'static str {
     r#"find . -mindepth 1 \( -type d -printf '%P d %m\n' -o -type l -printf '%P l -> %l\n' -o -printf '%P %y %m %n %s\n' \) | sort
 find . -type f -print0 | sort -z | xargs -0 -r sha256sum
 "#
 }
 
-/// Runs `script` in an empty directory of a deployment, in each way of access, and in a local one, and compares what all print
-/// and leave. Answers what was printed.
+/// Runs `script` in an empty directory of a deployment, in each way of access, and in a local one, and
+/// compares what all print and leave. Answers what was printed.
 #[track_caller]
 pub fn same_as_local(name: &str, script: &str) -> String {
     let site = Site::new(name);
@@ -103,7 +103,8 @@ fn difference(local: &str, inside: &str) -> String {
     }
 }
 
-/// A tree with some of everything: headers of the system, empty and large files, holes, links, odd names and modes.
+/// A tree with some of everything: headers of the system, empty and large files, holes, links, odd names and
+/// modes.
 fn prepare_input(input: &Path) {
     let script = r#"set -eu
 mkdir -p "$1" && cd "$1"

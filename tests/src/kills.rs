@@ -1,18 +1,20 @@
 //! Random kills under a load that remembers outside what it was told.
 //!
-//! Some programs work in a deployment, each in a directory of its own and all together at one file to which they append. Each
-//! writes to a [journal](Entry) on the local disk what it begins, before it does it, and what came of it, before it does the next
-//! thing. Meanwhile daemons are [killed or stopped](Fault), all are started again, and then everything that there is is [looked
-//! at](look) and compared with the journals ([`Judged`]):
+//! Some programs work in a deployment, each in a directory of its own and all together at one file to which
+//! they append. Each writes to a [journal](Entry) on the local disk what it begins, before it does it, and
+//! what came of it, before it does the next thing. Meanwhile daemons are [killed or stopped](Fault), all are
+//! started again, and then everything that there is is [looked at](look) and compared with the journals
+//! ([`Judged`]):
 //!
 //! - What was acknowledged is there, with exactly its content, and nothing else is.
 //! - What failed with EIO, or was never answered, because the program was killed, was done or was not done.
 //! - No answer was wrong, and none took longer than `docs/semantics.md` allows.
 //! - When all programs have ended nothing is open, locked or left without a name.
 //!
-//! [`Tree`] is the reference. The program that works keeps one to know what it can do next; the judge gets the same one by
-//! replaying the journal. A file or directory of which an operation was not answered is left alone until the judge has found out
-//! what came of it, so that everything that is not known can be found out by itself.
+//! [`Tree`] is the reference. The program that works keeps one to know what it can do next; the judge gets
+//! the same one by replaying the journal. A file or directory of which an operation was not answered is left
+//! alone until the judge has found out what came of it, so that everything that is not known can be found out
+//! by itself.
 
 mod attempt;
 mod choose;

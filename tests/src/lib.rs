@@ -1,8 +1,9 @@
-//! What whole-system tests share: binaries that are built once, deployments that go away whatever happens, and comparisons of
-//! what a program does inside a deployment with what it does on a local directory.
+//! What whole-system tests share: binaries that are built once, deployments that are taken down even if a
+//! test fails, and comparisons of what a program does inside a deployment with what it does on a local
+//! directory.
 //!
-//! Every test has a [`Site`]: a `BIVOUAC_HOME` of its own in a scratch directory. When it is dropped, also by a panic,
-//! every deployment in it is taken down and the directory removed.
+//! Every test has a [`Site`]: a `BIVOUAC_HOME` of its own in a scratch directory. When it is dropped, also by
+//! a panic, every deployment in it is taken down and the directory removed.
 
 mod access;
 mod compare;
@@ -14,10 +15,10 @@ mod site;
 
 pub use access::{accesses, tool};
 pub use bivouac_testing::{
-    can_mount, is_root, skip, skip_part, skip_part_unsupported, skip_unsupported, skipped_without_mount,
-    skipped_without_root,
+    HANG, can_mount, eventually, is_quick, is_root, skip, skip_part, skip_part_unsupported, skip_unsupported,
+    skipped_without_mount, skipped_without_root,
 };
 pub use compare::{manifest, same_as_local};
 pub use network::{Network, on_node, on_node_by};
 pub use script::{python_in_each_access, python_in_each_access_to, python_says};
-pub use site::{Finished, Site, bivouac, default_signals, eventually, finish, run_dir};
+pub use site::{Finished, Site, bivouac, default_signals, finish, run_dir};

@@ -1,9 +1,10 @@
-//! The model-based test: random programs of calls, made in turns by several clients of one file system, each through a way of
-//! its own (a process with the preload library, one in a kernel mount, the client core), and compared call by call with a
-//! [reference](Reference) in memory.
+//! The model-based test: random programs of calls, made in turns by several clients of one file system, each
+//! through a way of its own (a process with the preload library, one in a kernel mount, the client core), and
+//! compared call by call with a [reference](Reference) in memory.
 //!
-//! [`programs`] makes programs up, [`Play`] has them played by [faces](Face), [`Reference`] judges. A program that comes out wrong is
-//! shrunk to the shortest that still does. The reference itself is compared with a local file system in the same way.
+//! [`programs`] makes programs up, [`Play`] has them played by [faces](Face), [`Reference`] judges. A program
+//! that comes out wrong is shrunk to the shortest that still does. The reference itself is compared with a
+//! local file system in the same way.
 
 mod call;
 mod face;
@@ -27,11 +28,12 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 use reference::Expected;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long a lock may still be in the way after its description was closed in a kernel mount: the kernel does not
-/// wait for that.
-const LATE_RELEASE: Duration = Duration::from_secs(5);
+/// How long a lock may still conflict after its description was closed in a kernel mount: the kernel does not
+/// wait for the release.
+const LATE_RELEASE: Duration = bivouac_testing::HANG;
 
-/// Writes are stamped with a clock that ticks so often; one within the tick in which mtime was set does not show.
+/// Writes are stamped with a clock that ticks so often; one within the tick in which mtime was set does not
+/// show.
 const CLOCK_TICK: Duration = Duration::from_millis(10);
 
 /// One in so many programs has a directory to work in that has split.
@@ -71,7 +73,7 @@ pub struct Play {
     base: String,
     rules: Rules,
     played: u32,
-    /// Locks that came to who waited, and waits that a signal ended.
+    /// How many waits for locks ended with the lock, and how many by a signal.
     waits: (u32, u32),
 }
 
@@ -218,7 +220,8 @@ impl Play {
                     std::thread::sleep(Duration::from_millis(1));
                     continue;
                 }
-                // The kernel cannot rename across directories what it knows under a name that is gone: it has to look first.
+                // The kernel cannot rename a directory across directories if it knows it under an old name:
+                // look it up first.
                 if let (true, Call::Rename { from, to, .. }) = (self.faces[client].mount, inner)
                     && answer == Answer::Failed(libc::ESTALE)
                     && attempts < 3

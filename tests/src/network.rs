@@ -15,7 +15,8 @@ impl Network {
     /// Two namespaces.
     pub fn pair() -> Network {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // Of a process's eight tests, no two have the same; nor those of processes that run at once, most likely.
+        // Of a process's eight tests, no two have the same; nor those of processes that run at once, most
+        // likely.
         let id = (8 * std::process::id() + COUNT.fetch_add(1, Ordering::Relaxed) % 8) % 16_000;
         let subnet = format!("10.{}.{}", 64 + id / 250 % 64, id % 250);
         let network =

@@ -29,8 +29,8 @@ def join(*pids):
     return all([os.waitpid(pid, 0)[1] == 0 for pid in pids])
 ";
 
-/// Runs a Python script in the mount of a fresh deployment of four servers with blocks of 16 KiB, once in each way of access; what it
-/// prints.
+/// Runs a Python script in the mount of a fresh deployment of four servers with blocks of 16 KiB, once in
+/// each way of access; what it prints.
 pub fn python_in_each_access(test: &str, script: &str) -> Vec<(&'static str, String)> {
     let site = Site::new(test);
     let deployment = site.up_with(4, &["--block-size", "16K"]);

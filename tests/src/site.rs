@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
-/// The `bivouac` program, release build, with the preload library beside it. Built by the first who asks.
+/// The `bivouac` program, release build, with the preload library beside it. The first call builds it.
 pub fn bivouac() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
@@ -35,16 +34,6 @@ pub fn run_dir(name: &str) -> PathBuf {
     PathBuf::from(format!("/dev/shm/bivouac-{}/{name}", rustix::process::geteuid().as_raw()))
 }
 
-/// Waits until something holds; panics with `what` if it does not within `limit`. How long it took.
-pub fn eventually(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) -> Duration {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    start.elapsed()
-}
-
 /// Longest time for one command of a test, seconds. What hangs is ended, and the test fails with code 124.
 const LIMIT: &str = "300";
 
@@ -64,8 +53,8 @@ pub fn finish(command: Command) -> Finished {
     Finished::of(limited.stdin(Stdio::null()).output().expect("timeout starts"))
 }
 
-/// Gives a program the signals' default dispositions: tests that run in the background of a script have some of
-/// them ignored, and would hand that on.
+/// Gives a program the signals' default dispositions: tests that run in the background of a script have some
+/// of them ignored, and would hand that on.
 pub fn default_signals(command: &mut Command) -> &mut Command {
     let defaults = || {
         for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
@@ -78,7 +67,7 @@ pub fn default_signals(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(defaults) }
 }
 
-/// A program that has ended.
+/// The result of a program that has ended.
 #[derive(Debug)]
 pub struct Finished {
     /// Its exit code, or 128 + the signal that ended it.

@@ -4,7 +4,6 @@ use bivouac_tests::{Finished, Site};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
 
 fn bench(site: &Site, dir: &Path, options: &[&str]) -> Finished {
     let dir = dir.to_str().expect("text");
@@ -102,9 +101,7 @@ fn an_interrupted_measurement_removes_what_it_made() {
         .stderr(Stdio::null())
         .spawn()
         .expect("starts");
-    bivouac_tests::eventually(Duration::from_secs(10), "files are made", || {
-        dir.join("bench.1/f1.10").exists()
-    });
+    bivouac_tests::eventually("files are made", || dir.join("bench.1/f1.10").exists());
     Site::kill(child.id() as i32, rustix::process::Signal::TERM);
     let status = child.wait().expect("ends");
     assert_eq!(status.code(), Some(130));

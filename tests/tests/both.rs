@@ -171,7 +171,8 @@ fn other_users_and_a_dead_server_are_the_kernel_s_business() {
     }
     let site = Site::new("both-users");
     let name = site.up(2);
-    // Another user cannot read the deployment's key: his data goes through the mount, and nothing is said of it.
+    // Another user cannot read the deployment's key: his data goes through the mount, and nothing is said of
+    // it.
     let script = r#"set -eu; chmod 1777 /bivouac
 setpriv --reuid nobody --regid nogroup --clear-groups bash -c 'for i in 1 2 3 4 5 6; do echo $i; done > /bivouac/n; cat /bivouac/n | wc -l; stat -c %U /bivouac/n'
 touch /bivouac/s; chmod 6777 /bivouac/s
@@ -250,7 +251,8 @@ fn a_process_killed_in_a_write_does_not_delay_the_first_mapping() {
     }
     let site = Site::new("both-killed");
     let name = site.up(2);
-    // The description outlives the writer, who is killed in one of his writes: there is next to nothing in between.
+    // The description outlives the writer, who is killed in one of his writes: there is next to nothing in
+    // between.
     let script = r#"
 import mmap, os, signal, time
 f = os.open('/bivouac/f', os.O_RDWR | os.O_CREAT)

@@ -1,11 +1,13 @@
-//! Programs that the preload library does not reach: they are warned of, and land nothing beside the file system.
+//! Programs that the preload library does not reach: they are warned of, and land nothing beside the file
+//! system.
 
 use bivouac_tests::{Finished, Site, bivouac, finish, skipped_without_root};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// A program without a loader that writes `1` to each file that it is given, and makes each name that ends with a slash.
+/// A program without a loader that writes `1` to each file that it is given, and makes each name that ends
+/// with a slash.
 fn writer(site: &Site) -> String {
     let (source, program) = (site.path("writer.c"), site.path("writer"));
     let text = r#"

@@ -4,8 +4,8 @@ use bivouac_tests::{Site, bivouac, finish};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Most stack that a call may take more than without the library, bytes. The smallest alternate stack for signal handlers
-/// (`MINSIGSTKSZ`) leaves little more.
+/// Most stack that a call may take more than without the library, bytes. The smallest alternate stack for
+/// signal handlers (`MINSIGSTKSZ`) leaves little more.
 const MOST: i64 = 640;
 
 fn built(site: &Site, name: &str) -> PathBuf {

@@ -113,7 +113,8 @@ find . -name '[5-6]' -path './tree/*' | sort
 #[test]
 fn where_code_cannot_be_changed_it_is_said_and_all_goes_on() {
     let site = Site::new("catch-denied");
-    // PR_SET_MDWE (Linux 6.3): memory that was writable never becomes code, for what is executed from here on.
+    // PR_SET_MDWE (Linux 6.3): memory that was writable never becomes code, for what is executed from here
+    // on.
     let script = "
 import ctypes, os
 denied = ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0

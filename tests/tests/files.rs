@@ -190,9 +190,7 @@ print(join(other))
             let servers = status["servers"].as_array().expect("servers").iter();
             servers.map(|server| server["stored"].as_u64().expect("bytes")).sum::<u64>()
         };
-        bivouac_tests::eventually(std::time::Duration::from_secs(15), "its storage is free", || {
-            stored() == 0
-        });
+        bivouac_tests::eventually("its storage is free", || stored() == 0);
     }
 }
 

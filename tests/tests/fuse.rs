@@ -1,12 +1,12 @@
-//! The kernel mount: suites of others, sharing between mounts and the preload library, and how mounts come and go.
+//! The kernel mount: suites of others, sharing between mounts and the preload library, and how mounts come
+//! and go.
 //!
-//! Each test is skipped, and says so, where this process cannot mount. Programs and transcripts run through a mount in their own
-//! tests.
+//! Each test is skipped, and says so, where this process cannot mount. Programs and transcripts run through a
+//! mount in their own tests.
 
 use bivouac_tests::{Finished, Site, bivouac, eventually, finish, skipped_without_mount, tool};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 /// A deployment that is mounted.
 struct Mounted {
@@ -45,7 +45,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         for at in [self.site.path("other"), self.at.clone()] {
-            // Also where its server is dead, and nothing can be looked at.
+            // This also works if its server is dead and the path cannot be looked at.
             if is_mounted(&at) {
                 let _ = Command::new("umount").args(["-l"]).arg(at).output();
             }
@@ -126,7 +126,8 @@ fn locks_exclude_wait_and_are_cut_short() {
 fn two_mounts_and_the_library_see_each_other_at_once() {
     let Some(mounted) = Mounted::new("fuse-shared", &["--block-size", "16K"]) else { return };
     mounted.mount(&mounted.site.path("other"));
-    // Everything through one mount is looked at through the other and through the library, while files stay open.
+    // Everything through one mount is looked at through the other and through the library, while files stay
+    // open.
     let script = r#"
 import mmap, os, subprocess, sys
 a, b, tool, name = sys.argv[1:5]
@@ -251,15 +252,13 @@ fn a_command_s_mount_is_seen_by_it_alone_and_goes_with_it() {
     let here = std::env::current_dir().expect("a directory");
     assert_eq!(inside.out, format!("x\n{}\n", here.display()));
     assert!(!Path::new("/bivouac-test").exists(), "the mount point is left");
-    eventually(Duration::from_secs(5), "its server ends", || servers(&name) == 0);
-    // What the command has left running still has the mount.
+    eventually("its server ends", || servers(&name) == 0);
+    // A process that the command has left running still has the mount.
     let file = site.path("late");
     let late = format!("(sleep 1; cat /bivouac-test/below/here/f) > {} 2>&1 < /dev/null &", file.display());
     run(&late).ok();
-    eventually(Duration::from_secs(10), "the late reader reads", || {
-        std::fs::read_to_string(&file).is_ok_and(|text| text == "x\n")
-    });
-    eventually(Duration::from_secs(5), "its server ends", || servers(&name) == 0);
+    eventually("the late reader reads", || std::fs::read_to_string(&file).is_ok_and(|text| text == "x\n"));
+    eventually("its server ends", || servers(&name) == 0);
     run("nosuchprogram").fails(127, &["nosuchprogram"]);
 }
 
@@ -284,7 +283,7 @@ fn run_with_a_mount_leaves_nothing() {
     ]);
     assert_eq!(ran.code, 3, "{ran:?}");
     site.assert_nothing_left(&name, &[]);
-    eventually(Duration::from_secs(5), "its server ends", || servers(&name) == 0);
+    eventually("its server ends", || servers(&name) == 0);
 }
 
 #[test]
@@ -311,8 +310,7 @@ exec setpriv --reuid daemon --regid daemon --clear-groups "$2" run --servers 2 -
 fn a_mount_ends_by_umount_by_a_signal_and_with_the_deployment() {
     let Some(mounted) = Mounted::new("fuse-ends", &[]) else { return };
     let ended = |how: &str| {
-        let limit = Duration::from_secs(5);
-        eventually(limit, how, || !is_mounted(&mounted.at) && servers(&mounted.name) == 0);
+        eventually(how, || !is_mounted(&mounted.at) && servers(&mounted.name) == 0);
         std::fs::remove_dir(&mounted.at).expect("the mount point is free again");
     };
     let mut command = Command::new("umount");
@@ -326,7 +324,7 @@ fn a_mount_ends_by_umount_by_a_signal_and_with_the_deployment() {
         .command(["mount", &mounted.name, &mounted.at.to_string_lossy()])
         .spawn()
         .expect("starts");
-    eventually(Duration::from_secs(10), "it is mounted", || is_mounted(&mounted.at));
+    eventually("it is mounted", || is_mounted(&mounted.at));
     let open = std::fs::File::create(mounted.at.join("open")).expect("made");
     Site::kill(server.id() as i32, rustix::process::Signal::TERM);
     assert!(server.wait().expect("ends").success());
@@ -346,18 +344,16 @@ fn a_killed_server_s_open_files_are_released() {
     std::fs::create_dir(&other).expect("a mount point");
     let mut server =
         mounted.site.command(["mount", &mounted.name, &other.to_string_lossy()]).spawn().expect("starts");
-    eventually(Duration::from_secs(10), "it is mounted", || is_mounted(&other));
+    eventually("it is mounted", || is_mounted(&other));
     let script = "exec 9> \"$OTHER\"/locked; flock 9; printf %060000d 7 >&9; touch ready; sleep 60";
     let mut holder = Command::new("bash");
     holder.args(["-c", &format!("cd {}; {script}", mounted.at.display())]).env("OTHER", &other);
     let mut holder = holder.spawn().expect("starts");
-    eventually(Duration::from_secs(10), "it is locked", || mounted.at.join("ready").exists());
+    eventually("it is locked", || mounted.at.join("ready").exists());
     mounted.sh("! flock -n locked true").ok();
     server.kill().expect("killed");
     server.wait().expect("ended");
-    eventually(Duration::from_secs(10), "the lock is given up", || {
-        mounted.sh("flock -n locked true").code == 0
-    });
+    eventually("the lock is given up", || mounted.sh("flock -n locked true").code == 0);
     assert_eq!(mounted.sh("stat -c %s locked").ok(), "60000\n");
     let _ = holder.kill();
     let _ = holder.wait();
@@ -385,7 +381,7 @@ fn kill_server(at: &Path) {
             Site::kill(pid, rustix::process::Signal::KILL);
         }
     }
-    eventually(Duration::from_secs(5), "it is dead", || {
+    eventually("it is dead", || {
         std::fs::metadata(at).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
     });
 }
@@ -398,7 +394,7 @@ fn what_is_mounted_already_is_not_mounted_over() {
     for name in [&mounted.name, &other] {
         mounted.site.bivouac(["mount", name, &at, "--daemon"]).fails(65, &[&mounted.name, &at, "umount"]);
     }
-    // Also of many at once one mounts.
+    // Of many that mount at once, exactly one succeeds.
     let mut command = Command::new("umount");
     command.arg(&at);
     finish(command).ok();

@@ -1,7 +1,8 @@
 //! Daemons are killed and stopped at random while programs work, and nothing that was acknowledged is lost.
 //!
-//! `BIVOUAC_KILL_ROUNDS=200 BIVOUAC_KILL_SEED=7 cargo test -p bivouac-tests --test kills -- --nocapture` takes half an hour. `BIVOUAC_KILL_EVIDENCE` names a directory for the
-//! journals of rounds in which something was wrong.
+//! `BIVOUAC_KILL_ROUNDS=200 BIVOUAC_KILL_SEED=7 cargo test -p bivouac-tests --test kills -- --nocapture`
+//! takes half an hour. `BIVOUAC_KILL_EVIDENCE` names a directory for the journals of rounds in which
+//! something was wrong.
 
 use bivouac_tests::Site;
 use bivouac_tests::kills::Siege;

@@ -1,4 +1,5 @@
-//! `bivouac layout`, the deployment's defaults, and the extended attributes: what users see of how files are spread.
+//! `bivouac layout`, the deployment's defaults, and the extended attributes: what users see of how files are
+//! spread.
 
 use bivouac_tests::Site;
 

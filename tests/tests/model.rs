@@ -1,8 +1,8 @@
-//! Random programs against a reference in memory: through all faces at once, and, so that the reference can be believed, on
-//! a local file system.
+//! Random programs against a reference in memory: through all faces at once, and, so that the reference can
+//! be believed, on a local file system.
 //!
-//! A long run: `BIVOUAC_MODEL_SECONDS=600 BIVOUAC_MODEL_CASES=1000000 BIVOUAC_MODEL_SEED=7 cargo test -p bivouac-tests
-//! --test model`. `BIVOUAC_MODEL_CALLS` is the length of the longest program.
+//! A long run: `BIVOUAC_MODEL_SECONDS=600 BIVOUAC_MODEL_CASES=1000000 BIVOUAC_MODEL_SEED=7 cargo test -p
+//! bivouac-tests --test model`. `BIVOUAC_MODEL_CALLS` is the length of the longest program.
 
 use bivouac_node::Environment;
 use bivouac_tests::model::{Face, Library, Mover, Plan, Play, Rules};

@@ -1,4 +1,5 @@
-//! What the semantics page promises of names and of who may change them, each in every way of access where it can be.
+//! What the semantics page promises of names and of who may change them, each in every way of access where it
+//! can be.
 
 use bivouac_tests::{Site, accesses, python_says, same_as_local};
 
@@ -30,7 +31,8 @@ print(join(*lookers), open('d/swap').read(), os.listdir('d') and sorted(os.listd
 
 #[test]
 fn noreplace_and_exchange_work_between_servers() {
-    // Directories of their own, which lie on all servers: files, links and directories full and empty, each way round.
+    // Directories of their own, which lie on all servers: files, links and directories full and empty, each
+    // way round.
     let script = r#"python3 -B - <<'END'
 import ctypes, errno, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -123,7 +125,8 @@ print(bad, join(*others))
     python_says("listed-once", script, "0 True\n");
 }
 
-/// Runs a shell script as root in a mount of its own, with `as USER SCRIPT` to be somebody else; what it prints.
+/// Runs a shell script as root in a mount of its own, with `as USER SCRIPT` to be somebody else; what it
+/// prints.
 fn several_users(test: &str, script: &str, expected: &str) {
     let site = Site::new(test);
     let name = site.up(4);

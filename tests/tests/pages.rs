@@ -1,4 +1,4 @@
-//! The semantics page and the tests that it names: nothing is promised without one.
+//! Checks that every promise of the semantics page names tests, and that these tests exist.
 
 use std::collections::HashSet;
 use std::path::Path;

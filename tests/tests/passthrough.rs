@@ -15,7 +15,8 @@ enum Storage {
     Disk,
 }
 
-/// A deployment of one server, where every file in blocks is one local file, mounted by a process of this one.
+/// A deployment of one server, where every file in blocks is one local file, mounted by a process of this
+/// one.
 struct Mounted {
     site: Site,
     name: String,
@@ -41,7 +42,7 @@ impl Mounted {
         let mut command = site.command(["mount", &name, &at.to_string_lossy()]);
         let server = command.env("BIVOUAC_PASSTHROUGH", passthrough).spawn().expect("starts");
         let mounted = Mounted { site, name, at, server };
-        eventually(Duration::from_secs(30), "it is mounted", || {
+        eventually("it is mounted", || {
             let table = std::fs::read_to_string("/proc/self/mountinfo").expect("a mount table");
             table.contains(&*mounted.at.to_string_lossy())
         });
@@ -92,7 +93,8 @@ fn files_that_the_kernel_reads_and_writes_are_as_all_others_see_them() {
         let mut command = Command::new("python3");
         command.arg(script).arg(&mounted.at).env("BIVOUAC_HOME", mounted.site.home());
         command.arg(bivouac()).args(["exec", &mounted.name, "--access", "preload", "--", "bash", "-c"]);
-        // Where the mount has a page cache of its own, a mapping sees writes past the mount when the file is opened anew.
+        // Where the mount has a page cache of its own, a mapping sees writes past the mount when the file is
+        // opened anew.
         let different = "a mapping: (b'mapped', b'......'), not (b'mapped', b'others')\n";
         let different = if passthrough == "on" && can_pass_through(storage) { "" } else { different };
         assert_eq!(finish(command).ok(), format!("{different}the same\n"), "{passthrough} {storage:?}");
@@ -127,7 +129,8 @@ fn the_kernel_reads_and_writes_files_of_one_local_server_itself_unless_told_othe
         }
         let Some(mounted) = Mounted::new("passthrough-used", passthrough, storage) else { return };
         std::fs::write(mounted.at.join("f"), vec![7; 100_000]).expect("written");
-        // The kernel does not wait for the server to hear of a close, before which the file is open in another way.
+        // The kernel does not wait for the server to hear of a close, before which the file is open in
+        // another way.
         let mut attempts = (0..5).map(|_| {
             std::thread::sleep(Duration::from_millis(200));
             read_without_the_server(&mounted)

@@ -1,10 +1,9 @@
-//! What the semantics page says is relaxed, or is Bivouac's own choice, each in every way of access: the tests bear the names of
-//! its lines. What is as on a local file system is compared with one elsewhere.
+//! What the semantics page says is relaxed, or is Bivouac's own choice, each in every way of access: the
+//! tests bear the names of its lines. What is as on a local file system is compared with one elsewhere.
 
 use bivouac_layout::Ino;
 use bivouac_layout::namespace::directory_shard;
 use bivouac_tests::{Site, eventually, python_in_each_access, python_says};
-use std::time::Duration;
 
 #[test]
 fn atime_changes_only_when_it_is_set() {
@@ -129,10 +128,10 @@ os.mkdir(os.environ['NAME'])
     let directory = (0..).map(|i| format!("d{i}")).find(here).expect("one of many");
     let out = site.sh(&name, &format!("NAME={directory} python3 -B - <<'END'{script}END")).ok();
     assert_eq!(out, "No such device or address\n".repeat(6));
-    // By another one, who does not know it.
+    // By another process, which does not know of the bits.
     site.sh(&name, &format!("exec 3< $BIVOUAC_MOUNT/{directory}; exec 3<&-")).ok();
     site.sh(&name, "rm -r $BIVOUAC_MOUNT/*").ok();
-    eventually(Duration::from_secs(20), "all is released", || held() == before);
+    eventually("all is released", || held() == before);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Servers that die in the middle of a write, hang and come back, or take the controller along.
 
-use bivouac_tests::{Site, eventually};
+use bivouac_tests::{HANG, Site, eventually};
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
@@ -39,7 +39,7 @@ fn a_writer_at_work_when_a_server_dies_gets_eio_and_no_signal() {
     let script = "import errno, time
 f = open('/bivouac/big', 'wb', buffering=0)
 print('ready', flush=True)
-end = time.time() + 10
+end = time.time() + 60
 try:
     n = 0
     while time.time() < end:
@@ -70,7 +70,7 @@ except OSError as e:
     line.clear();
     out.read_to_string(&mut line).expect("reads");
     assert_eq!((line.as_str(), child.wait().expect("ends").code()), ("EIO\n", Some(0)));
-    assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
+    assert!(killed.elapsed() < HANG / 2, "{:?}", killed.elapsed());
 }
 
 #[test]
@@ -79,7 +79,8 @@ fn a_server_that_hangs_is_down_and_comes_back_with_its_files() {
     let name = with_files(&site);
     let victim = dispensable(&site, &name);
     let pid = site.server_pid(&name, victim as u64);
-    // A program that knows the way into every directory, and goes there by the old names once the server is back.
+    // A program that knows the way into every directory, and goes there by the old names once the server is
+    // back.
     let knows = r#"
 import fcntl, os, time
 paths = [f'{k}/m{i}/in' for k in range(8) for i in range(8)]
@@ -107,7 +108,7 @@ for p in moved:
         try: call(f'/bivouac/old{p}'); reached.append(p)
         except FileNotFoundError: pass
 print('reached', reached, flush=True)
-end = time.time() + 10
+end = time.time() + 60
 locked = set(moved)
 while locked and time.time() < end:
     for p in list(locked):
@@ -127,27 +128,27 @@ print('locked', sorted(locked), flush=True)
     let mut said = BufReader::new(program.stdout.take().expect("a pipe")).lines();
     let mut says = || said.next().expect("it goes on").expect("text");
     assert_eq!(says(), "ready");
+    let stopped = Instant::now();
     Site::kill(pid, Signal::STOP);
-    let took =
-        eventually(Duration::from_secs(20), "shown as down", || server_is(&site, &name, victim, "down"));
+    eventually("shown as down", || server_is(&site, &name, victim, "down"));
     // Its process is there, and its machine answers for it: it may just be waiting for a processor.
-    assert!(took > Duration::from_secs(8), "{took:?}");
+    assert!(stopped.elapsed() > Duration::from_secs(8), "{:?}", stopped.elapsed());
     let start = Instant::now();
     let read = site.sh(&name, READ_ALL).ok();
     assert!(!read.starts_with("40") && read.lines().count() == 1, "{read}");
-    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    assert!(start.elapsed() < HANG / 2, "{:?}", start.elapsed());
     // Those whose own inodes are at the server stay where they are.
     site.sh(&name, "cd /bivouac; for k in $(seq 0 7); do mv old$k new$k; done 2> /dev/null; true").ok();
     input.write_all(b"\n").expect("told");
     assert_eq!(says(), "killed");
     Site::kill(pid, Signal::CONT);
-    eventually(Duration::from_secs(5), "up again", || server_is(&site, &name, victim, "up"));
+    eventually("up again", || server_is(&site, &name, victim, "up"));
     input.write_all(b"\n").expect("told");
     assert_eq!(says(), "reached []", "old paths lead nowhere");
     assert_eq!(says(), "locked []", "locks of the dead are gone");
     assert!(program.wait().expect("it ends").success());
-    eventually(Duration::from_secs(10), "nothing is open", || site.total(&name, "opens") == 0);
-    eventually(Duration::from_secs(5), "all files are back", || site.sh(&name, READ_ALL).ok() == "40 0\n");
+    eventually("nothing is open", || site.total(&name, "opens") == 0);
+    eventually("all files are back", || site.sh(&name, READ_ALL).ok() == "40 0\n");
 }
 
 #[test]
@@ -162,6 +163,6 @@ fn nothing_hangs_when_the_controller_is_gone() {
     site.bivouac(["exec", &name, "--", "true"]).fails(64, &["died"]);
     let start = Instant::now();
     site.bivouac(["down", &name]).ok();
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(start.elapsed() < HANG / 2, "{:?}", start.elapsed());
     site.assert_nothing_left(&name, &[]);
 }

@@ -1,5 +1,6 @@
-//! Set-user-ID and set-group-ID bits go exactly when Linux takes them off: every operation on every kind of inode is compared with
-//! a local tmpfs, by the superuser and by an ordinary user, with the preload library and in a mount.
+//! Set-user-ID and set-group-ID bits go exactly when Linux takes them off: every operation on every kind of
+//! inode is compared with a local tmpfs, by the superuser and by an ordinary user, with the preload library
+//! and in a mount.
 
 use bivouac_tests::{Site, bivouac, skipped_without_mount, skipped_without_root};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -37,7 +38,8 @@ fn shell(script: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Fails with the lines that differ. tmpfs has no ZERO_RANGE; here, it does to a mode what the other allocations do.
+/// Fails with the lines that differ. tmpfs has no ZERO_RANGE; here, it does to a mode what the other
+/// allocations do.
 fn compare(who: &str, expected: &str, found: &str) {
     let lines = |text: &str| -> Vec<String> {
         let plain = text.lines().map(str::to_owned);
@@ -92,7 +94,8 @@ fn set_id_bits_go_as_locally_with_the_library_of_an_ordinary_user() {
     compare("ordinary user", &local(&place, true), &found);
 }
 
-/// What is relaxed: who had a file in blocks open already does not know of bits that somebody else gave it.
+/// A relaxation: a process that had a file in blocks open already does not notice set-id bits that another
+/// one sets.
 #[test]
 fn set_id_bits_that_come_after_the_opening_stay_until_the_next_one() {
     if skipped_without_root("being another user") {

@@ -122,7 +122,7 @@ fn flushing(site: &Site, name: &str) -> std::process::Child {
         .stderr(Stdio::piped())
         .spawn()
         .expect("starts");
-    eventually(Duration::from_secs(60), "results are copied out", || out.exists());
+    eventually("results are copied out", || out.exists());
     child
 }
 

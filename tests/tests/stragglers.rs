@@ -1,7 +1,7 @@
-//! Processes that die in the middle of a request: what they had begun is ended, and what of it comes late is not carried out.
+//! Processes that die in the middle of a request: what they had begun is ended, and what of it comes late is
+//! not carried out.
 
 use bivouac_tests::{Site, eventually};
-use std::time::Duration;
 
 #[test]
 fn what_killed_programs_had_begun_to_open_does_not_stay_open() {
@@ -33,7 +33,7 @@ END
 rm -r /bivouac/*"#;
     site.sh(&name, script).ok();
     let left = || (site.total(&name, "opens"), site.total(&name, "inodes"));
-    eventually(Duration::from_secs(20), "nothing is open, and nothing is left", || left() == (0, before));
+    eventually("nothing is open, and nothing is left", || left() == (0, before));
 }
 
 #[test]
@@ -41,7 +41,8 @@ fn a_lock_is_not_granted_to_a_process_that_died_while_its_request_was_in_the_ser
     let site = Site::new("straggling-locks");
     let name = site.up(2);
     let server = site.server_pid(&name, 1);
-    // Of the files about half have their inodes at this server; the other one, with the agent, sees the deaths.
+    // Of the files about half have their inodes at this server; the other one, with the agent, sees the
+    // deaths.
     let script = format!(
         r#"python3 -B - <<'END'
 import fcntl, os, signal, struct, subprocess, time

@@ -1,6 +1,9 @@
-//! Others on the same machine, and what they may have put where we look: neither keeps a deployment from working.
+//! Others on the same machine, and what they may have put where we look: neither keeps a deployment from
+//! working.
 
-use bivouac_tests::{Finished, Site, bivouac, eventually, finish, run_dir, skipped_without_root};
+use bivouac_tests::{
+    Finished, HANG, Site, bivouac, eventually, finish, is_quick, run_dir, skipped_without_root,
+};
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -73,11 +76,10 @@ for i in range(1500):
         try: kept.append(make())
         except OSError: pass
 print(len(kept), flush=True)
-time.sleep(60)";
+time.sleep(600)";
     let names = sockets(&name);
     assert_eq!(names.len(), 2, "{names:?}");
     let _crowd = Stranger::new(script, &[vec![address], names].concat());
-    let begun = Instant::now();
     for round in 0..3 {
         let script = format!(
             "cd /bivouac; for i in $(seq 50); do dd if=/dev/zero of=f{round}-$i bs=20000 count=1 status=none || exit 1; done; ls | wc -l"
@@ -85,7 +87,6 @@ time.sleep(60)";
         assert_eq!(site.sh(&name, &script).ok(), format!("{}\n", 50 * (round + 1)));
     }
     assert_eq!(site.status(&name)["state"], "running");
-    assert!(begun.elapsed() < Duration::from_secs(50), "the crowd may have left: {:?}", begun.elapsed());
 }
 
 /// A deployment's owner who is neither root nor anybody whose directories other tests use.
@@ -143,7 +144,7 @@ fn a_stranger_on_a_dead_daemons_socket_is_not_taken_for_it_and_does_not_keep_it_
     for (_, pid) in &pids {
         Site::kill(*pid, Signal::KILL);
     }
-    eventually(Duration::from_secs(5), "the names are free", || sockets(&name).is_empty());
+    eventually("the names are free", || sockets(&name).is_empty());
     let script = "
 import socket, sys, time
 kept = []
@@ -156,9 +157,12 @@ while True: time.sleep(1)";
     assert_eq!(status["state"], "crashed", "{status}");
     assert_ne!(site.sh(&name, "true").code, 0);
     site.bivouac(["up", &name]).ok();
-    let begun = Instant::now();
-    assert_eq!(site.sh(&name, "cat /bivouac/f").ok(), "here\n");
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    // No wait for an answer of the stranger's, which takes five seconds.
+    assert!(is_quick(Duration::from_secs(4), || {
+        let begun = Instant::now();
+        assert_eq!(site.sh(&name, "cat /bivouac/f").ok(), "here\n");
+        begun.elapsed()
+    }));
     assert_eq!(site.status(&name)["state"], "running");
 }
 
@@ -182,7 +186,7 @@ fn a_fifo_where_a_file_should_be_is_not_waited_for() {
     assert_ne!(site.sh(&name, &unknown).code, 0);
     site.bivouac(["up", "never", "--hosts", fifo]).fails(65, &["names no host"]);
     assert_ne!(site.bivouac(["exec", &name, "--", fifo]).code, 0);
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < HANG, "{:?}", begun.elapsed());
     // A shell's list of hosts is one that somebody writes to, only later.
     let command = format!(
         "{} up {name}-h --hosts <(sleep 1; echo localhost) && {} down {name}-h",
@@ -202,7 +206,7 @@ fn no_daemon_outlives_a_run_that_was_killed_after_its_controller() {
     let script = format!("echo $$ > {}; exec sleep 200", started.display());
     let mut run = site.command(["run", "--name", &name, "--servers", "3", "--", "sh", "-c", &script]);
     let mut run = run.stderr(Stdio::null()).spawn().expect("starts");
-    eventually(Duration::from_secs(60), "the command runs", || {
+    eventually("the command runs", || {
         std::fs::read_to_string(&started).is_ok_and(|text| text.ends_with('\n'))
     });
     let daemons = site.daemons(&name);
@@ -217,12 +221,10 @@ fn no_daemon_outlives_a_run_that_was_killed_after_its_controller() {
     Site::kill(run.id() as i32, Signal::KILL);
     run.wait().expect("killed");
     let command = std::fs::read_to_string(&started).expect("reads").trim().parse().expect("a number");
-    let took = eventually(Duration::from_secs(90), "all daemons end", || !pids.iter().any(|pid| lives(*pid)));
+    let took = eventually("all daemons end", || !pids.iter().any(|pid| lives(*pid)));
     eprintln!("the daemons ended {took:?} after `run`");
     Site::kill(command, Signal::KILL);
-    eventually(Duration::from_secs(10), "all is removed", || {
-        !site.home().join(&name).exists() && !run_dir(&name).exists()
-    });
+    eventually("all is removed", || !site.home().join(&name).exists() && !run_dir(&name).exists());
     site.assert_nothing_left(&name, &pids);
 }
 
@@ -293,36 +295,34 @@ fn noise_in_what_a_nodes_processes_share_ends_no_program_and_makes_none_wait() {
             timeout -s KILL 100 python3 -B spoiler.py {begin}; for p in $pids; do wait $p; echo $?; done",
             site.path("").display()
         );
-        let begun = Instant::now();
         let out = site.sh(&name, &script).ok();
         let mut lines: Vec<&str> = out.lines().collect();
         lines.sort_unstable();
         assert_eq!(lines, ["0", "0", "0", "done", "done", "done", "spoilt"], "{out}");
-        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
         assert_eq!(site.status(&name)["state"], "running");
         site.bivouac(["down", &name]).ok();
     }
 }
 
 #[test]
-fn nothing_that_a_nodes_processes_have_mapped_can_be_cut() {
+fn nothing_that_a_nodes_processes_have_mapped_can_be_truncated() {
     let site = Site::new("cut");
     let name = site.up(2);
     let script = r#"
 import os, subprocess, sys
 held = open('/bivouac/f', 'w+'); held.write('here'); held.flush(); os.stat('/bivouac/f')
 tried = 0
-def cut(path):
+def truncate(path):
     global tried
     tried += 1
     try: os.truncate(path, 0)
     except OSError: pass
 for pid in sys.argv[2:]:
     for fd in os.listdir('/proc/%s/fd' % pid):
-        if 'memfd:bivouac-' in os.readlink('/proc/%s/fd/%s' % (pid, fd)): cut('/proc/%s/fd/%s' % (pid, fd))
+        if 'memfd:bivouac-' in os.readlink('/proc/%s/fd/%s' % (pid, fd)): truncate('/proc/%s/fd/%s' % (pid, fd))
 for directory, _, files in os.walk(sys.argv[1]):
     for name in files:
-        if 'node-' in directory: cut(os.path.join(directory, name))
+        if 'node-' in directory: truncate(os.path.join(directory, name))
 print(tried, os.pread(held.fileno(), 9, 0), os.stat('/bivouac/f').st_size, len(os.listdir('/bivouac')))
 print(subprocess.run(['cat', '/bivouac/f'], capture_output=True).stdout)
 "#;

@@ -1,5 +1,5 @@
-//! Programs that exercise whole families of libc's calls and print what comes of them: inside a deployment they print
-//! what they print on a local directory.
+//! Programs that exercise whole families of libc's calls and print what comes of them: inside a deployment
+//! they print what they print on a local directory.
 
 use bivouac_tests::{Site, accesses, finish};
 use std::path::{Path, PathBuf};

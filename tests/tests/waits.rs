@@ -4,8 +4,8 @@ use bivouac_tests::{Site, finish, skipped_without_root};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Does many operations on 16 directories after it has killed a process; prints what the slowest took, seconds, and what failed
-/// otherwise than with EIO.
+/// Does many operations on 16 directories after it has killed a process; prints what the slowest took,
+/// seconds, and what failed otherwise than with EIO.
 const OPERATIONS: &str = r#"
 import errno, os, signal, sys, time
 worst, wrong = (0, ''), []
@@ -108,7 +108,7 @@ impl Disk {
         run("sync", &["--file-system"], &[&self.at]);
         forget(&self.at);
         let image = std::fs::File::options().write(true).open(&self.image).expect("opens");
-        image.set_len(32 << 20).expect("cut");
+        image.set_len(32 << 20).expect("truncated");
     }
 }
 

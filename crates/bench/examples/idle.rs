@@ -1,6 +1,6 @@
-//! Holds connections to the servers of the deployment that it runs in, each of which has had one request: what an idle
-//! client costs them. Usage: `bivouac exec NAME -- idle CONNECTIONS ADDRESS...`; the connections are dealt to the addresses. Prints
-//! `ready`, then waits for the end of its input.
+//! Holds connections to the servers of the deployment that it runs in, each of which has had one request:
+//! what an idle client costs them. Usage: `bivouac exec NAME -- idle CONNECTIONS ADDRESS...`; the connections
+//! are dealt to the addresses. Prints `ready`, then waits for the end of its input.
 
 use bivouac_layout::NodeId;
 use bivouac_node::Environment;

@@ -1,7 +1,7 @@
-//! Starts the workers, has them go at once, and gathers what came of it.
+//! Starts the workers, makes them begin each phase at the same time, and collects their results.
 //!
-//! A phase begins when every worker has said that it is ready, and its time is that of the first to begin and the last to
-//! end. Between machines, whose clocks cannot be compared, it is the time that passed here.
+//! A phase begins when every worker has said that it is ready, and its time is that of the first to begin and
+//! the last to end. Between machines, whose clocks cannot be compared, it is the time that passed here.
 
 use crate::cpu;
 use crate::error::BenchError;
@@ -20,9 +20,10 @@ pub struct Start {
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// What is put before, in the shell's words, in turns: `ssh node1 bivouac exec job --`.
+    /// Commands to put before the worker's own, in the shell's syntax, used in turns: `ssh node1 bivouac exec
+    /// job --`.
     pub via: Vec<String>,
-    /// Processes whose processor time is shown beside: those of the servers.
+    /// Processes whose processor time is shown, too: those of the servers.
     pub servers: Vec<u32>,
 }
 
@@ -73,7 +74,7 @@ impl Worker {
         }
     }
 
-    /// Waits until the worker has done what it was told; which boot of a machine it runs in.
+    /// Waits until the worker has done what it was told. Returns in which boot of a machine it runs.
     fn ready(&mut self, what: &str) -> Result<String, BenchError> {
         match self.answer()? {
             Answer::Ready { boot } => Ok(boot),
@@ -96,7 +97,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // With its input it ends, too.
+        // It ends when its input ends.
         self.orders = None;
         let _ = self.child.wait();
     }

@@ -1,5 +1,5 @@
-//! What processes have cost so far: the processor time of all their threads, also of those that have ended, in
-//! nanoseconds. Of all figures it is the one that other work on the machine disturbs least.
+//! What processes have cost so far: the processor time of all their threads, also of those that have ended,
+//! in nanoseconds. Of all figures it is the one that other work on the machine disturbs least.
 
 /// The kernel has no process with this number or a higher one.
 const PID_MAX: i32 = 1 << 22;
@@ -13,7 +13,8 @@ pub fn own() -> u64 {
 /// The processor time of a process of this machine, nanoseconds; `None` if there is none with that number.
 pub fn of(pid: u32) -> Option<u64> {
     let pid = i32::try_from(pid).ok().filter(|pid| (1..PID_MAX).contains(pid))?;
-    // The kernel's number for the clock of a whole process: the process's number inverted, and 2 for scheduled time.
+    // The kernel's number for the clock of a whole process: the process's number inverted, and 2 for
+    // scheduled time.
     let clock: libc::clockid_t = (!pid << 3) | 2;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid place for the answer; an unknown clock is an error.

@@ -1,4 +1,5 @@
-//! What can go wrong before, between and after the phases. Operations that fail are no error here: they are counted.
+//! What can go wrong before, between and after the phases. Operations that fail are no error here: they are
+//! counted.
 
 /// A measurement could not be made.
 #[derive(Debug, thiserror::Error)]

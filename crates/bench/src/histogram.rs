@@ -1,5 +1,5 @@
-//! How long operations took: an HDR histogram, so that a million operations need no more room than ten, and those of several
-//! processes can be added up.
+//! How long operations took: an HDR histogram, so that a million operations need no more room than ten, and
+//! those of several processes can be added up.
 //!
 //! Percentiles are exact to 1 %; sum and longest time are kept beside them, exactly.
 

@@ -1,5 +1,6 @@
-//! Round trips with nothing in them, over the same transport that file system requests use: what a request costs at least
-//! on this machine. Each client is a thread with a connection of its own; the servers are processes, as real ones are.
+//! Round trips of empty requests, over the same transport that file system requests use: the least that a
+//! request can cost on this machine. Each client is a thread with a connection of its own; the servers are
+//! processes, as real ones are.
 
 use crate::cpu;
 use crate::error::BenchError;
@@ -77,12 +78,12 @@ impl NullReport {
     }
 }
 
-/// Who asks whom.
+/// Which client asks which servers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dealing {
     /// Each client has one server.
     One,
-    /// Each client asks all servers in no order, as for names in a directory that is split over them.
+    /// Each client asks all servers in random order, as for names in a directory that is split over them.
     Spread,
 }
 
@@ -163,7 +164,7 @@ fn trips(connections: &mut [Connection], count: u64) -> Result<Histogram, BenchE
     let request = Outgoing { before: &[], header: Header::new(Kind::Request), body: &[], payload: &[] };
     let mut last = cpu::now();
     for _ in 0..count {
-        // No order that anything could learn.
+        // An order that no branch predictor could learn.
         place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let which = (place >> 33) as usize % connections.len().max(1);
         if let Some(connection) = connections.get_mut(which) {

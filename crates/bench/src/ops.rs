@@ -1,7 +1,8 @@
-//! Each operation, as a program would do it: paths and descriptors through the standard library, which calls libc.
+//! Each operation, as a program would do it: paths and descriptors through the standard library, which calls
+//! libc.
 //!
-//! Files carry a mark that says who wrote which, so that a file that is another's, empty or cut shows. Nothing is
-//! allocated in a timed loop but what the standard library needs itself.
+//! The content of each file says which process wrote which file, so that a file that is another's, empty or
+//! truncated is noticed. Nothing is allocated in a timed loop but what the standard library needs itself.
 
 use crate::plan::{Op, Plan};
 use std::fmt::Write as _;
@@ -44,7 +45,8 @@ pub struct Load {
     letter: char,
     /// Whether all files must be there: a listing is checked against it.
     has_files: bool,
-    /// What this worker made itself and has not removed: files, directories, the file of `pwrite`, the plan's directory.
+    /// What this worker made itself and has not removed: files, directories, the file of `pwrite`, the plan's
+    /// directory.
     made: Vec<bool>,
     made_dirs: Vec<bool>,
     made_data: bool,
@@ -89,7 +91,7 @@ impl Load {
         Ok(())
     }
 
-    /// What a phase needs and must not be measured. Returns how many operations it has.
+    /// Prepares what a phase needs and what must not be measured. Returns how many operations the phase has.
     pub fn prepare(&mut self, op: Op) -> io::Result<u64> {
         self.open = None;
         match op {
@@ -180,7 +182,7 @@ impl Load {
         Ok(Moved::default())
     }
 
-    /// Takes note that a phase is over, whatever came of it.
+    /// Notes that a phase is over, whether or not its operations succeeded.
     pub fn finished(&mut self, op: Op) {
         self.open = None;
         match op {
@@ -223,7 +225,7 @@ impl Load {
         Ok(())
     }
 
-    /// Whose files are read, asked for and removed.
+    /// The worker whose files are read, looked at and removed.
     fn source(&self) -> u32 {
         ((u64::from(self.rank) + u64::from(self.plan.shift)) % u64::from(self.plan.procs)) as u32
     }
@@ -280,7 +282,7 @@ impl Load {
                 return Err(Trouble::Wrong("a file is not what was written"));
             }
             seen += count as u64;
-            // A program that knows the size, as most do, does not ask for what comes behind it.
+            // A program that knows the size, as most do, does not read beyond it.
             if count == 0 || seen >= self.plan.size {
                 break;
             }
@@ -339,7 +341,7 @@ impl Load {
     }
 }
 
-/// Writes who and which into the first bytes, as many as there are.
+/// Writes the numbers of worker and file into the first bytes, as far as there are any.
 fn mark(buffer: &mut [u8], rank: u32, index: u64) {
     let mark = mark_of(rank, index);
     let count = buffer.len().min(mark.len());
@@ -395,7 +397,7 @@ fn made(made: &[bool]) -> Vec<u64> {
     (0u64..).zip(made).filter(|(_, made)| **made).map(|(index, _)| index).collect()
 }
 
-/// Removes a directory; one in which there is something of somebody else's stays.
+/// Removes a directory, unless it contains something that this load did not make.
 fn remove_if_empty(path: &str) -> io::Result<()> {
     match fs::remove_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),

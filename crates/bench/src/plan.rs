@@ -25,7 +25,8 @@ pub struct Plan {
     pub random: bool,
     /// Times that each worker of `pwrite` and `pread` goes through its file.
     pub passes: u32,
-    /// `stat`, `open`, `read`, `pread`, `rename` and `unlink` are about what the worker this much further on made.
+    /// `stat`, `open`, `read`, `pread`, `rename` and `unlink` are about what the worker this much further on
+    /// made.
     pub shift: u32,
     /// The phases.
     pub ops: Vec<Op>,

@@ -170,7 +170,7 @@ impl Report {
         rows
     }
 
-    /// What went wrong, a line for each phase in which something did.
+    /// The failures, one line for each phase that had any.
     pub fn complaints(&self) -> Vec<String> {
         let failed = self.phases.iter().filter(|p| p.errors.count > 0);
         failed
@@ -191,7 +191,7 @@ impl Report {
 }
 
 impl Phase {
-    /// Of what came of it in each worker, the time that passed, and the servers' processor time, nanoseconds.
+    /// From each worker's results, the time that passed, and the servers' processor time, nanoseconds.
     pub fn new(op: Op, outcomes: &[Outcome], passed: u64, servers: Option<u64>) -> Phase {
         let mut latency = Histogram::default();
         let mut kinds: BTreeMap<String, u64> = BTreeMap::new();

@@ -1,8 +1,8 @@
-//! One process of the load: does what the coordinator orders, and tells what came of it.
+//! One process of the load: carries out the coordinator's orders, and reports the results.
 //!
-//! Orders come on standard input and answers go to standard output, each a line of JSON. When the input ends, the
-//! coordinator is gone: the worker removes what it made and ends too. SIGINT, SIGTERM and SIGHUP only end the phase under way,
-//! so that the coordinator can still have everything removed.
+//! Orders come on standard input and answers go to standard output, each a line of JSON. When the input ends,
+//! the coordinator is gone: the worker removes what it made and ends too. SIGINT, SIGTERM and SIGHUP only end
+//! the phase under way, so that the coordinator can still have everything removed.
 
 use crate::cpu;
 use crate::error::BenchError;
@@ -30,7 +30,8 @@ pub enum Order {
 /// What a worker says.
 #[derive(Serialize, Deserialize, Debug)]
 pub enum Answer {
-    /// To `Begin`, `Prepare`, `End`: done. Which boot of which machine this is: clocks can be compared within one.
+    /// To `Begin`, `Prepare`, `End`: done. Which boot of which machine this is: clocks can be compared within
+    /// one.
     Ready {
         /// The kernel's name for it; empty if it has none.
         boot: String,
@@ -41,7 +42,7 @@ pub enum Answer {
     Done(Box<Outcome>),
 }
 
-/// What came of a phase in one worker.
+/// The results of a phase in one worker.
 #[derive(Serialize, Deserialize, Debug, Default)]
 pub struct Outcome {
     /// When it began and ended, on the machine's clock, nanoseconds.
@@ -71,7 +72,8 @@ extern "C" fn interrupt(_: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// Has the signals that ask for an end end the phase. The coordinator may have them blocked, which its children inherit.
+/// Makes the signals that ask for an end (SIGINT and the like) end the phase. The coordinator may have
+/// blocked them, which its children inherit.
 fn take_signals() {
     // SAFETY: an all-zero set is a valid value of a plain C structure; it is initialised before it is used.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -174,7 +176,7 @@ fn ready(result: std::io::Result<()>) -> Answer {
     }
 }
 
-/// Says something. The coordinator's having gone is seen at the next order.
+/// Sends a line. If the coordinator is gone, that is noticed when the next order is read.
 fn answer(answer: &Answer) -> Result<(), BenchError> {
     let mut text = serde_json::to_vec(answer).map_err(|e| BenchError::Plan(e.to_string()))?;
     text.push(b'\n');

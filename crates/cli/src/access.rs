@@ -1,7 +1,8 @@
-//! How a command is to see the deployment, where nobody says it.
+//! How a command sees the deployment if the user does not say it.
 //!
-//! That is the preload library: it is the fastest, and needs nothing. (Why not a mount: `docs/fuse.md`.) Only for a program into which
-//! no library can be loaded it would do nothing, so that one gets a mount, if this machine lets us make one.
+//! The default is the preload library, which is the fastest and needs nothing. (Why not a mount:
+//! `docs/fuse.md`.) A program into which no library can be loaded gets a mount instead, if one can be made on
+//! this machine.
 
 use crate::args::{Access, AccessArgs};
 use crate::error::Error;
@@ -14,7 +15,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// What is chosen for a command; says it, if that is wanted. `mounted`: there is a mount that it can use.
+/// Chooses the way of access for a command, and prints it if that is asked for. `mounted`: there is a mount
+/// that the command can use.
 pub fn chosen(args: AccessArgs, words: &[OsString], mounted: impl FnOnce() -> bool) -> Result<Access, Error> {
     if args.catch_syscalls && matches!(args.access, Access::Fuse | Access::Both) {
         return Err(Error::refused(
@@ -51,7 +53,7 @@ fn bypass(program: &OsStr) -> Option<Bypass> {
     bypass::of(rustix::fs::CWD, &path)
 }
 
-/// Warns, once in a deployment, of a command that is to have the library, and into which that cannot be loaded.
+/// Warns, once in a deployment, if a command gets the library and that cannot be loaded into it.
 pub fn warn(environment: &Environment, words: &[OsString]) {
     let Some(program) = words.first() else { return };
     if let Some(bypass) = bypass(program)

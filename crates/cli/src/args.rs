@@ -1,6 +1,7 @@
 //! The command line: what can be given, and how help describes it.
 //!
-//! Shell completion and man pages are generated from these definitions, so every text here is read in three places.
+//! Shell completion and man pages are generated from these definitions, so every text here is read in three
+//! places.
 
 use bivouac_layout::First;
 use bivouac_layout::placement::DEFAULT_BLOCK;
@@ -188,11 +189,12 @@ pub struct ServerArgs {
     /// Server processes on each host.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub servers: Option<u16>,
-    /// Hosts to use: a file with one on each line, or a list separated by commas. Default: this machine alone.
+    /// Hosts to use: a file with one on each line, or a list separated by commas. Default: this machine
+    /// alone.
     #[arg(long, value_name = "FILE|h1,h2,...")]
     pub hosts: Option<String>,
-    /// Directory (one for each disk) to make storage in, on every host. Default: memory (/dev/shm), or $TMPDIR if that is
-    /// small.
+    /// Directory (one for each disk) to make storage in, on every host. Default: memory (/dev/shm), or
+    /// $TMPDIR if that is small.
     #[arg(long, value_name = "DIR")]
     pub storage: Vec<PathBuf>,
     /// Where programs see the file system; it need not exist.
@@ -201,7 +203,8 @@ pub struct ServerArgs {
     /// Unit of striping, for example 512K or 4M.
     #[arg(long, value_name = "SIZE", default_value_t = BlockSize(DEFAULT_BLOCK), value_parser = parse_block_size)]
     pub block_size: BlockSize,
-    /// Number of servers that a new file is striped over. Default: all. Directories can have their own (`bivouac layout`).
+    /// Number of servers that a new file is striped over. Default: all. Directories can have their own
+    /// (`bivouac layout`).
     #[arg(long, value_name = "N", value_parser = parse_width)]
     pub width: Option<Width>,
     /// Which server new files begin on. Default: hashed. Directories can have their own (`bivouac layout`).
@@ -253,15 +256,16 @@ pub enum LauncherChoice {
 /// How a command sees the deployment.
 #[derive(Args, Debug, Clone, Copy)]
 pub struct AccessArgs {
-    /// How the command sees the files: a library that is loaded into each program, or a mount that only the command and its
-    /// children see.
+    /// How the command sees the files: a library that is loaded into each program, or a mount that only the
+    /// command and its children see.
     #[arg(long, value_enum, default_value_t = Access::Auto)]
     pub access: Access,
     /// Short for --access fuse.
     #[arg(long, conflicts_with = "access")]
     pub fuse: bool,
-    /// With the library: catch also the files that libc opens inside itself (locales, time zones, message catalogues, libraries
-    /// that others need, what ctypes calls). On x86_64; takes a moment longer to start each program.
+    /// With the library: catch also the files that libc opens inside itself (locales, time zones, message
+    /// catalogues, libraries that others need, what ctypes calls). On x86_64; takes a moment longer to start
+    /// each program.
     #[arg(long, conflicts_with = "fuse")]
     pub catch_syscalls: bool,
     /// Say which access was chosen.
@@ -278,7 +282,8 @@ pub enum Access {
     Preload,
     /// A mount: for every program.
     Fuse,
-    /// A mount, past which the library reads and writes: for every program, and as fast with data as the library.
+    /// A mount, past which the library reads and writes: for every program, and as fast with data as the
+    /// library.
     Both,
 }
 
@@ -291,8 +296,8 @@ pub struct RunArgs {
     /// Name of the deployment. Default: made up.
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     pub name: Option<String>,
-    /// Copy SRC in before the command starts; DST is the copy's name in the mount (default: SRC's last component).
-    /// Colons in names are written `\:`.
+    /// Copy SRC in before the command starts; DST is the copy's name in the mount (default: SRC's last
+    /// component). Colons in names are written `\:`.
     #[arg(long, value_name = "SRC[:DST]", value_parser = parse_preload)]
     pub preload: Vec<Copy>,
     /// Copy SRC (in the mount) out to DST when the command has ended.
@@ -414,8 +419,8 @@ pub struct LayoutArgs {
     /// Number of servers to stripe over, or `all`; `default` for the deployment's.
     #[arg(long, value_name = "N")]
     pub width: Option<String>,
-    /// Which server the first block goes to: `hashed`, `local` (the node of the process that makes the file), or a server's
-    /// number; `default` for the deployment's.
+    /// Which server the first block goes to: `hashed`, `local` (the node of the process that makes the file),
+    /// or a server's number; `default` for the deployment's.
     #[arg(long, value_name = "WHERE")]
     pub first: Option<String>,
     /// Forget what is set (before setting what else is given).

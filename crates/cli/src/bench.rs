@@ -1,7 +1,7 @@
 //! `bench`: the load generator on the command line.
 //!
-//! What is measured is the `bivouac-bench` crate's business; here are the options, the servers whose processor time is shown
-//! beside, and how figures and failures reach the user.
+//! The crate `bivouac-bench` measures; this module has the options, finds the servers whose processor time is
+//! shown, and prints figures and failures.
 
 use crate::daemon::traces;
 use crate::error::Error;
@@ -64,15 +64,16 @@ pub struct BenchArgs {
     /// Put this command before each process's own (repeat it: in turns), to start processes elsewhere.
     #[arg(long, value_name = "COMMAND")]
     via: Vec<String>,
-    /// Show the processor time of this deployment's servers on this machine. Default: that of the deployment that this
-    /// runs in, if it does.
+    /// Show the processor time of this deployment's servers on this machine. Default: that of the deployment
+    /// that this runs in, if it does.
     #[arg(long, value_name = "NAME")]
     deployment: Option<String>,
     /// For programs: stable, documented JSON.
     #[arg(long)]
     json: bool,
-    /// Instead, measure round trips with nothing in them over the transport that Bivouac uses, on this machine: unix (within a
-    /// node) or tcp (between nodes). --procs are the clients, --files the round trips of each.
+    /// Instead, measure round trips with nothing in them over the transport that Bivouac uses, on this
+    /// machine: unix (within a node) or tcp (between nodes). --procs are the clients, --files the round trips
+    /// of each.
     #[arg(long, value_name = "SOCKETS")]
     null: Option<Sockets>,
     /// --null: server processes that the clients are dealt to.

@@ -1,4 +1,5 @@
-//! `preload` and `flush`: what is copied where, and what is told about it. The copying itself is `bivouac-stage`'s.
+//! `preload` and `flush`: what is copied where, and what is printed about it. The crate `bivouac-stage` does
+//! the copying.
 
 use crate::args::Copy;
 use crate::error::Error;
@@ -58,8 +59,8 @@ pub fn copy(
     judge(verb, &copy.src, result)
 }
 
-/// Copies several trees into the deployment `name`, or out of it. All are tried, whatever becomes of the others; all
-/// failures are told, the last one by whoever gets it from here.
+/// Copies several trees into the deployment `name`, or out of it. Tries all of them, even if others fail.
+/// Prints all failures but the last, which it returns.
 pub fn copy_all(
     home: &Home,
     name: &str,
@@ -89,7 +90,8 @@ fn options(threads: Option<u16>) -> Options {
     Options { threads, progress: std::io::stderr().is_terminal() }
 }
 
-/// A path in the mount, from its root: with or without the mount point before it, and with or without a slash.
+/// A path in the mount, from its root: with or without the mount point before it, and with or without a
+/// slash.
 pub fn inside(path: &Path, mount: &str) -> Vec<u8> {
     let below = path.strip_prefix(mount).unwrap_or(path);
     let bytes = below.as_os_str().as_bytes();

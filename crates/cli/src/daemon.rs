@@ -1,12 +1,13 @@
 //! `bivouac daemon`: this program as a daemon, and what happens on a host before and after its service.
 //!
-//! The program that a launcher starts reads its [`Order`], starts itself once more in a session of its own, and passes on
-//! the one line that this second process writes when it is ready (or why it is not). The second process has by then
-//! [found its storage](place), [left its traces](traces) for `down`, and started to serve; from then on it has no ties to
-//! whoever launched it: no terminal, no descriptors, no working directory, no environment of a surrounding deployment.
+//! The program that a launcher starts reads its [`Order`], starts itself once more in a session of its own,
+//! and passes on the one line that this second process writes when it is ready (or why it is not). The second
+//! process has by then [found its storage](place), [left its traces](traces) for `down`, and started to
+//! serve; from then on it has no ties to whoever launched it: no terminal, no descriptors, no working
+//! directory, no environment of a surrounding deployment.
 //!
-//! Whoever ends, cleans: a daemon that is told to stop removes what it made; what a killed one left is removed by
-//! [`cleanup`], on the same host, from the traces.
+//! A daemon that is told to stop removes what it made. What a killed daemon has left is removed by
+//! [`cleanup`], on the same host, according to the traces.
 
 pub mod cleanup;
 pub mod place;
@@ -41,7 +42,7 @@ pub fn main(args: &DaemonArgs) -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// One line for the launcher. If it is gone, nobody wants to know.
+/// Writes a line for the launcher. If the launcher is gone, nobody needs it.
 fn say(report: &Report) {
     if let Ok(mut line) = serde_json::to_vec(report) {
         line.push(b'\n');
@@ -74,7 +75,7 @@ fn report(error: &Error) -> Report {
     Report::Error { cause: error.to_string(), remedy: error.remedy().unwrap_or_default(), refused }
 }
 
-/// The daemon did not get as far as saying why.
+/// The error for a daemon that ended without saying why.
 fn dead(cause: String) -> Report {
     Report::Error { cause, remedy: String::new(), refused: false }
 }
@@ -95,7 +96,7 @@ fn detach() -> Report {
         });
     }
     match launch::converse(command, &order, launch::START_LIMIT) {
-        // It lives on as nobody's child.
+        // It goes on without a parent.
         Ok((report, _)) => report,
         Err(Talk::Silent { status, stderr, .. }) => {
             dead(format!("the daemon ended at once ({status}) {stderr}").trim_end().to_owned())
@@ -198,10 +199,10 @@ fn start_remedy(error: &bivouac_daemon::DaemonError, log: &Path) -> String {
     let log = format!("log: {}", log.display());
     match error {
         bivouac_daemon::DaemonError::Transport(TransportError::Listen { errno, .. }) => match *errno {
-            Errno(98) => format!(
+            Errno::ADDRINUSE => format!(
                 "something else uses it: give another --port, or none to take any that is free\n{log}"
             ),
-            Errno(99) => format!("the host does not have this address\n{log}"),
+            Errno::ADDRNOTAVAIL => format!("the host does not have this address\n{log}"),
             _ => log,
         },
         _ => log,
@@ -215,7 +216,8 @@ fn reached() -> Option<IpAddr> {
     connection.split(' ').nth(2)?.parse().ok()
 }
 
-/// Closes whatever else the launcher had open: a daemon must hold neither somebody's lock nor somebody's pipe.
+/// Closes all other descriptors that it inherited from the launcher: a daemon must not hold locks or pipes of
+/// others.
 fn close_inherited() {
     let open: Vec<i32> = std::fs::read_dir("/proc/self/fd")
         .into_iter()
@@ -224,8 +226,9 @@ fn close_inherited() {
         .filter(|fd| *fd > 2)
         .collect();
     for fd in open {
-        // SAFETY: this is the first thing that the process does: nothing in it has opened a descriptor yet but the
-        // listing above, which is closed again, so that every number is an inherited one, or closed (an error that is ignored).
+        // SAFETY: this is the first thing that the process does: nothing in it has opened a descriptor yet
+        // but the listing above, which is closed again, so that every number is an inherited one, or closed
+        // (an error that is ignored).
         unsafe { libc::close(fd) };
     }
 }

@@ -1,9 +1,10 @@
 //! Taking a deployment down: ask, wait, make sure, remove.
 //!
-//! Daemons that live are asked, through the controller or, when that is gone, one by one; they remove what they made.
-//! Then every host is [cleaned](crate::daemon::cleanup): who has not ended by then is killed (by number and start time), and
-//! what is left is removed. A deployment whose daemons are all gone is taken down the same way. The deployment's directory
-//! goes last, so that `down` can be repeated when a host could not be reached.
+//! Daemons that live are asked, through the controller or, when that is gone, one by one; they remove what
+//! they made. Then every host is [cleaned](crate::daemon::cleanup): daemons that have not ended by then are
+//! killed (by number and start time), and what is left is removed. A deployment whose daemons are all gone is
+//! taken down the same way. The deployment's directory goes last, so that `down` can be repeated when a host
+//! could not be reached.
 
 use crate::daemon::cleanup;
 use crate::error::Error;
@@ -48,9 +49,9 @@ pub fn down(home: &Home, name: &str, keep: bool, force: bool) -> Result<(), Erro
     }
 }
 
-/// Ends everything that the record names. The lock shows that nobody else is at it.
+/// Ends everything that the record names. The caller holds the lock, so no other command does the same.
 pub fn take_down(directory: &Directory, record: &Record, keep: bool, _lock: &Lock) -> Result<(), Error> {
-    // What interrupted `up` must not keep hosts from being cleaned.
+    // A signal that interrupted `up` must not prevent the hosts from being cleaned.
     signals::heeded();
     let keep = keep && record.daemons.iter().any(|d| !d.storage.is_empty());
     let asked = directory.key().is_ok_and(|key| ask(record, &key, keep));
@@ -68,7 +69,7 @@ pub fn take_down(directory: &Directory, record: &Record, keep: bool, _lock: &Loc
     directory.save(&record)
 }
 
-/// Asks all daemons to stop; whether all that were started took it.
+/// Asks all daemons to stop. Returns whether all that were started have accepted.
 fn ask(record: &Record, key: &Key, keep: bool) -> bool {
     let tell = |endpoint: &Endpoint| {
         ControlLink::connect(endpoint, key, record.deployment, ASK_LIMIT)
@@ -133,8 +134,9 @@ fn not_clean(host: &str, name: &str, error: Error) -> Error {
     Error::Unanswered { cause: format!("not everything could be removed on {host}: {error}"), remedy }
 }
 
-/// What a daemon does that has ended although nobody took the deployment down: if the `run` that made it is gone, nobody
-/// else cleans up. `false`: the deployment was not started from this machine (or has gone already).
+/// What a daemon does after it has ended although nobody took the deployment down: if the `run` that made it
+/// is gone, nobody else cleans up. `false`: the deployment was not started from this machine (or is removed
+/// already).
 pub fn after_lifeline(config: &DaemonConfig) -> bool {
     let Some(name) = config.deployment_dir.file_name().and_then(|n| n.to_str()) else {
         return false;
@@ -144,7 +146,8 @@ pub fn after_lifeline(config: &DaemonConfig) -> bool {
     if !record.ephemeral || record.deployment != config.deployment {
         return false;
     }
-    // Home directories may be shared: only where `run` was are the record's local processes and paths those of this machine.
+    // Home directories may be shared: only where `run` was are the record's local processes and paths those
+    // of this machine.
     let own = record.daemons.iter().find(|daemon| daemon.node == config.node);
     if own.is_none_or(|daemon| daemon.launcher == LauncherKind::Ssh) {
         return false;
@@ -157,8 +160,8 @@ pub fn after_lifeline(config: &DaemonConfig) -> bool {
     true
 }
 
-/// What a daemon does on a host that the deployment was not started from, when it has found itself deserted: others here have, too,
-/// and what those left that were killed before is removed.
+/// What a deserted daemon does on a host that the deployment was not started from: the other daemons here are
+/// deserted, too, and it removes what daemons have left that were killed before.
 pub fn after_desertion(config: &DaemonConfig) {
     // Logs in a shared home go with the deployment's directory.
     let shared = config.deployment_dir.join(RECORD).exists();

@@ -1,7 +1,8 @@
 //! What can go wrong at the command line: a cause, a remedy, an exit code.
 //!
-//! Every error that a user can meet says what to do about it. Exit codes are a contract (`docs/operations.md`); they start
-//! at 64, so that they rarely meet those of the programs that `run` and `exec` stand for.
+//! Every error that a user can meet says what to do about it. Exit codes are a contract
+//! (`docs/operations.md`); they start at 64, so that they rarely meet those of the programs that `run` and
+//! `exec` stand for.
 
 use std::path::Path;
 
@@ -119,7 +120,8 @@ impl Error {
         Error::Refused { cause: cause.into(), remedy: remedy.into() }
     }
 
-    /// The outcome of several things that were all tried: every failure but the last is shown, and the last one returned.
+    /// The outcome of several things that were all tried: every failure but the last is shown, and the last
+    /// one returned.
     pub fn of_all(results: impl IntoIterator<Item = Result<(), Error>>) -> Result<(), Error> {
         let mut last = Ok(());
         for failed in results.into_iter().filter_map(Result::err) {

@@ -72,7 +72,7 @@ impl Inside {
 /// The command, ready to be started with the library and no mount.
 fn with_library_alone(inside: Inside, args: AccessArgs, words: &[OsString]) -> Result<Command, Error> {
     let mut command = inside.command(words)?;
-    // Whoever has set the variable wants to know more.
+    // If the variable is set already, it may ask for a report: leave it.
     let variable = bivouac_node::CATCH_VARIABLE.to_string_lossy().into_owned();
     if args.catch_syscalls && std::env::var_os(&variable).is_none() {
         command.env(variable, "1");
@@ -83,7 +83,7 @@ fn with_library_alone(inside: Inside, args: AccessArgs, words: &[OsString]) -> R
 /// `exec`: becomes the command.
 pub fn exec(home: &Home, args: &ExecArgs) -> Result<(), Error> {
     let words = &args.command;
-    // Only if it matters: looking at a mount that does not answer takes as long as that lasts.
+    // Only if it matters: looking at a mount that does not answer blocks until it answers.
     let found = OnceCell::new();
     let existing = || {
         found.get_or_init(|| {
@@ -95,7 +95,7 @@ pub fn exec(home: &Home, args: &ExecArgs) -> Result<(), Error> {
     let mut command = match access {
         Access::Fuse | Access::Both => {
             let mut environment = attachable(home, &args.name)?;
-            // Before there is a mount, so that what is missing is said in time.
+            // Before the mount is made, so that an error comes first.
             let library = (access == Access::Both).then(library).transpose()?;
             if args.access.verbose {
                 eprintln!("bivouac: mount: {}", existing().told(&environment.mount));
@@ -138,8 +138,8 @@ fn device(mount: &Path) -> Result<(u32, u32), Error> {
     Ok((rustix::fs::major(found.st_dev), rustix::fs::minor(found.st_dev)))
 }
 
-/// The command that `run` starts: the given one, or where that is to have a mount, this program, which makes the mount and becomes
-/// the given one.
+/// The command that `run` starts: the given one, or where that is to have a mount, this program, which makes
+/// the mount and becomes the given one.
 pub fn command(home: &Home, name: &str, given: AccessArgs, words: &[OsString]) -> Result<Command, Error> {
     let access = match access::chosen(given, words, || false)? {
         Access::Fuse => "fuse",
@@ -294,7 +294,7 @@ fn is_below(program: &OsStr, mount: &str) -> bool {
     program.as_bytes().strip_prefix(mount.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
-/// Whether an error of `spawn` or `exec` speaks of the program rather than of us.
+/// Whether an error of `spawn` or `exec` is about the program rather than about this process.
 pub fn is_about_program(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied | ErrorKind::IsADirectory)
         || error.raw_os_error() == Some(libc::ENOEXEC)

@@ -1,8 +1,8 @@
-//! A mount of a deployment that is there already, made by `bivouac mount`.
+//! Finding an existing mount of a deployment, made by `bivouac mount`.
 //!
-//! A command that is to see a mount at the deployment's mount path uses one that is there, instead of making its own: everybody on the
-//! machine then works in the same one. The kernel's table of mounts tells whose it is: it names the deployment, and the
-//! user who serves it.
+//! A command that is to see a mount at the deployment's mount path uses one that is there, instead of making
+//! its own: everybody on the machine then works in the same one. The kernel's table of mounts tells whose it
+//! is: it names the deployment, and the user who serves it.
 
 use crate::mounts;
 use std::path::PathBuf;
@@ -37,9 +37,9 @@ impl Existing {
 
 /// Finds the mounts of a deployment of user `uid`, whose programs look for it at `mount`.
 pub fn find(name: &str, uid: u32, mount: &str) -> Existing {
-    // What lies at the path counts, not what the table calls it: there may be a link, or another mount on top. Where nobody answers
-    // for a mount any more, nothing can be looked at, and it is none.
-    // (By a system call: this process may have the library, which would show it its own.)
+    // What lies at the path counts, not what the table calls it: there may be a link, or another mount on
+    // top. Where nobody answers for a mount any more, nothing can be looked at, and it is none. (By a system
+    // call: this process may have the library, which would show it its own.)
     let seen = rustix::fs::stat(mount).ok().filter(|seen| seen.st_ino == ROOT);
     let device = seen.map(|seen| (rustix::fs::major(seen.st_dev), rustix::fs::minor(seen.st_dev)));
     let mut existing = Existing::default();

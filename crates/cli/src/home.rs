@@ -28,7 +28,8 @@ const KEY: &str = "key";
 const LOCK: &str = "lock";
 const LOGS: &str = "logs";
 
-/// Longest file that Bivouac reads of those that it wrote, bytes: the record of thousands of servers has some megabytes.
+/// Longest file that Bivouac reads of those that it wrote, bytes: the record of thousands of servers has some
+/// megabytes.
 const LONGEST: usize = 64 << 20;
 
 /// Version of the record's form.
@@ -103,7 +104,7 @@ pub struct Directory {
     pub path: PathBuf,
 }
 
-/// Held while a command changes a deployment; ends with the process at the latest.
+/// The lock that a command holds while it changes a deployment; it ends with the process at the latest.
 #[derive(Debug)]
 pub struct Lock(#[allow(dead_code)] File);
 
@@ -205,7 +206,7 @@ impl Directory {
             }
         }
         let _ = std::fs::remove_dir(&logs);
-        // The record goes last but the lock: until then `down` can be repeated.
+        // The record is removed last, except for the lock: until then `down` can be repeated.
         for name in
             ["map.json.new", "map.json", "changes.log", KEY, "key.new", "daemons.json.new", RECORD, LOCK]
         {
@@ -239,7 +240,8 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<(), Error> {
     let write = || -> std::io::Result<()> {
         let mut options = OpenOptions::new();
         options.create(true).truncate(true).write(true).mode(0o600);
-        // What a killed command has left is written over; what is no file of ours is neither waited for nor followed.
+        // Overwrites what a killed command has left. If it is not an ordinary file, does not wait for it, nor
+        // follow a link.
         let mut file = options.custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(&fresh)?;
         file.write_all(content)?;
         file.sync_all()?;

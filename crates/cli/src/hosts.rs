@@ -1,7 +1,7 @@
 //! Which machines, and how others reach them.
 //!
-//! Names are compared whole, never by prefix or substring: `node1` must not take `node10` for itself. Whether a name
-//! means this machine is asked of the machine: its own names, or an address that can be bound here.
+//! Names are compared whole, never by prefix or substring: `node1` must not take `node10` for itself. Whether
+//! a name means this machine is asked of the machine: its own names, or an address that can be bound here.
 
 use crate::args::{LauncherChoice, ServerArgs};
 use crate::error::Error;
@@ -55,7 +55,7 @@ pub fn resolve(args: &ServerArgs) -> Result<Vec<Host>, Error> {
             "name it once; --servers N starts several servers on each host",
         ));
     }
-    // What is local listens on loopback, unless there are others who have to reach it.
+    // Local servers listen on loopback, unless other hosts have to reach them.
     let remote = found.iter().find(|h| !h.here).map(|h| h.reach);
     if let Some(remote) = remote {
         for host in found.iter_mut().filter(|h| h.here) {
@@ -71,7 +71,8 @@ pub fn resolve(args: &ServerArgs) -> Result<Vec<Host>, Error> {
     Ok(found)
 }
 
-/// A file of host names, or what a shell's `<(command)` writes. A FIFO that nobody writes to is empty, and not waited for.
+/// A file of host names, or what a shell's `<(command)` writes. A FIFO without a writer counts as empty;
+/// opening it does not wait.
 fn read_list(path: &Path) -> std::io::Result<String> {
     let mut options = std::fs::File::options();
     let mut file = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;

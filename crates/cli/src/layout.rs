@@ -1,5 +1,5 @@
-//! `layout`: how files are spread over the servers, shown and set, as Lustre users know it from `lfs getstripe` and
-//! `lfs setstripe`.
+//! `layout`: how files are spread over the servers, shown and set, as Lustre users know it from `lfs
+//! getstripe` and `lfs setstripe`.
 //!
 //! What directories say is set through the same extended attributes (`user.bivouac.*`) that programs can use.
 
@@ -47,7 +47,8 @@ pub fn layout(home: &Home, args: &LayoutArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// The path from the mount's root. Without the mount point before it, only who named the deployment can mean it.
+/// The path from the mount's root. A path without the mount path in front is accepted only if the deployment
+/// was named (`-d`).
 fn place(path: &Path, mount: &str, named: bool) -> Result<Vec<u8>, Error> {
     let whole = if named {
         path.to_owned()

@@ -1,13 +1,15 @@
 //! The `bivouac` command: what users and batch scripts see.
 //!
-//! It starts and ends deployments, and puts commands inside them; it is also the program that the daemons are. File
-//! system operations are none of its business: `preload` and `flush` go through the client core like every other program.
+//! It starts and ends deployments, and runs commands inside them. Daemons are processes of the same program.
+//! It contains no file system operations: `preload` and `flush` go through the client core like every other
+//! program.
 //!
 //! - [`args`]: the command line. [`error`]: causes, remedies, exit codes.
 //! - [`home`]: a deployment's directory. [`hosts`]: which machines. [`launch`]: starting daemons there.
-//! - [`up`], [`down`], [`exec`], [`run`], [`mount`] (with [`mounts`]), [`copy`], [`layout`], [`status`]: the subcommands.
+//! - [`up`], [`down`], [`exec`], [`run`], [`mount`] (with [`mounts`]), [`copy`], [`layout`], [`status`]: the
+//!   subcommands.
 //! - [`bench`]: the load generator.
-//! - [`daemon`]: the hidden one that launchers call.
+//! - [`daemon`]: the hidden subcommand that launchers call.
 
 mod access;
 mod args;

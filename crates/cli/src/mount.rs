@@ -1,7 +1,7 @@
 //! `mount`: the deployment as a file system of this machine.
 //!
-//! The process is the FUSE server. It ends, and the mount with it, when it is told to, when somebody unmounts, or when the node's
-//! agent is gone.
+//! The process is the FUSE server. It ends, and the mount with it, when it is told to, when somebody
+//! unmounts, or when the node's agent is gone.
 
 use crate::args::MountArgs;
 use crate::copy::client;
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How often it is looked whether the node's agent still runs.
+/// How often the mount checks whether the node's agent is still running.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
 
 /// How many threads serve a mount: enough for as many requests under way to servers.
@@ -45,7 +45,7 @@ pub fn mount(home: &Home, args: &MountArgs) -> Result<(), Error> {
     if args.daemon {
         return in_background(args, &path);
     }
-    // Before there are threads.
+    // Before any thread is started.
     let at = std::sync::Arc::new(std::sync::Mutex::new(None));
     let for_signals = at.clone();
     signals::take(move |taken| {
@@ -67,9 +67,11 @@ pub fn mount(home: &Home, args: &MountArgs) -> Result<(), Error> {
     bivouac_fuse::serve(client, device, passthrough()).map_err(|e| cannot_mount(&args.name, e))
 }
 
-/// Mounts where no deployment is mounted: a second mount would hide the first one, and who ends one of them would not know which.
+/// Mounts where no deployment is mounted: a second mount would hide the first one, and who ends one of them
+/// would not know which.
 fn mount_alone(args: &MountArgs, path: &Path) -> Result<(Device, Mounted), Error> {
-    // The directory below the mount stands for the place: of two who mount at once, the second one finds the first one's mount.
+    // The directory below the mount stands for the place: of two who mount at once, the second one finds the
+    // first one's mount.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let place =
         rustix::fs::open(path, flags, Mode::empty()).map_err(|cause| no_mount_point(path, &cause.into()))?;
@@ -114,8 +116,9 @@ fn end(at: &std::sync::Mutex<Option<(PathBuf, Mounted)>>) {
     std::process::exit(code);
 }
 
-/// Calls `gone` when the deployment is taken down: the node's directory goes with its agent. An agent that was killed leaves it, and
-/// the mount waits, as programs with the library do, for the deployment to be started again or taken down.
+/// Calls `gone` when the deployment is taken down: the node's directory goes with its agent. An agent that
+/// was killed leaves it, and the mount waits, as programs with the library do, for the deployment to be
+/// started again or taken down.
 pub fn watch(client: &'static Client, gone: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     let node_dir = Path::new(OsStr::from_bytes(client.node_dir()));
     let inode = move || std::fs::metadata(node_dir).map(|meta| meta.ino()).ok();

@@ -1,12 +1,13 @@
-//! The directory that a deployment is seen at, where it is seen by some processes only.
+//! The mount path in a mount namespace, where only some processes see the deployment.
 //!
-//! A mount point that does not exist is made in a tmpfs that covers the nearest directory that does, with everything that is in
-//! that directory bound into it ([`make`]): nothing is made on any real file system. Where there is no mount, because the library
-//! serves the path, the same keeps programs without the library from making it for themselves ([`shut`]).
+//! A mount point that does not exist is made in a tmpfs that covers the nearest directory that does, with
+//! everything that is in that directory bound into it ([`make`]): nothing is made on any real file system. If
+//! there is no mount, because the library serves the path, the same method prevents programs without the
+//! library from making files there ([`shut`]).
 //!
-//! All of this is done by a process that is in a mount namespace of its own. That process may be started inside of a deployment, with the
-//! library: then the standard library's functions show it the deployment at the path. So what the kernel has there is asked by
-//! system calls (`rustix`).
+//! All of this is done by a process that is in a mount namespace of its own. That process may be started
+//! inside of a deployment, with the library: then the standard library's functions show it the deployment at
+//! the path. So what the kernel has there is asked by system calls (`rustix`).
 
 use crate::error::Error;
 use crate::mounts;
@@ -42,11 +43,12 @@ pub fn make(path: &Path) -> Result<(), Error> {
     protect(existing)
 }
 
-/// Sees to it that programs of a namespace of their own, which do not have the library, make nothing at `path`: neither what does not
-/// exist, nor anything in what does. To be called by root. Where that is so already, or cannot be had (no namespace may be
-/// made, as in most containers; the directory is too large to be covered), nothing is changed.
+/// Enters a mount namespace in which programs without the library cannot make anything at `path`: they cannot
+/// make the path itself if it does not exist, nor anything in it if it does. To be called by root. Changes
+/// nothing if this is so already, or is not possible (because no namespace may be made, as in most
+/// containers, or because the directory is too large to be covered).
 ///
-/// The path is not made if it does not exist: the library, and links that lead there, go by that.
+/// Does not make the path if it does not exist: the library, and links that lead there, rely on that.
 pub fn shut(path: &Path) {
     let here = std::env::current_dir();
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -56,7 +58,8 @@ pub fn shut(path: &Path) {
         let read_only = |system: rustix::fs::StatVfs| system.f_flag.contains(StatVfsMountFlags::RDONLY);
         rustix::fs::statvfs(place).is_ok_and(read_only)
     };
-    // A mount of the deployment is there for those who do not have the library. Real files are not hidden from anybody.
+    // A mount of the deployment is there for those who do not have the library. Real files are not hidden
+    // from anybody.
     let is_used = || place == path && !is_empty(path);
     if mounts::at(path).is_some() || is_shut() || is_used() {
         return;
@@ -95,7 +98,7 @@ fn existing_above(path: &Path) -> &Path {
     path.ancestors().skip(1).find(|above| is_directory(above)).unwrap_or(Path::new("/"))
 }
 
-/// What somebody wrote into a tmpfs of ours would be lost: better that he cannot.
+/// Makes a tmpfs read-only: what programs wrote into it would be lost.
 fn protect(place: &Path) -> Result<(), Error> {
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
     rustix::mount::mount_remount(place, flags, c"").map_err(system("cannot protect the mount point"))
@@ -137,7 +140,8 @@ fn cover(directory: &Path) -> Result<(), Error> {
         }
     }
     let root = directory == Path::new("/");
-    // A tmpfs cannot be put over the root: it is built elsewhere and becomes the root then. The place is covered only meanwhile.
+    // A tmpfs cannot be put over the root: it is built elsewhere and becomes the root then. The place is
+    // covered only meanwhile.
     let place = if root { Path::new("/tmp") } else { directory };
     let doing = |what: &str| system(format!("cannot {what} for the mount point in {}", directory.display()));
     let options = c"mode=0755,size=1m";

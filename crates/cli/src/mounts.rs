@@ -1,7 +1,9 @@
-//! The kernel mounts of deployments that this process sees, from the kernel's table of mounts, and how they are taken away.
+//! The kernel mounts of deployments that this process sees, from the kernel's table of mounts, and unmounting
+//! them.
 //!
-//! A mount whose server was killed stays in the table: whoever looks at it gets ENOTCONN, and so does who wants to mount there
-//! again. Nothing but an unmount ends it, so the next command of the same user that comes across it does that ([`sweep`]).
+//! A mount whose server was killed stays in the table: looking at it is ENOTCONN, and so is mounting there
+//! again. It only ends when somebody unmounts it, so the next command of the same user that finds it does
+//! that ([`sweep`]).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -11,7 +13,8 @@ use std::time::Duration;
 
 /// The kernel's kind of a mount of ours, as mount tables show it.
 const KIND: &str = "fuse.bivouac";
-/// How long a mount may take to answer. One that takes longer is busy, or its server is stopped; it is not dead.
+/// How long a mount may take to answer. One that takes longer is busy, or its server is stopped; it is not
+/// dead.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A mount of a deployment.
@@ -60,7 +63,7 @@ pub fn take_away_of(deployment: &str, owner: u32) {
     }
 }
 
-/// What cannot be taken away is in nobody's way but its own: it is said, and stays.
+/// If a dead mount cannot be unmounted, this is only printed: it does no harm elsewhere.
 fn take_away(listed: &Listed) {
     if let Err(error) = bivouac_fuse::take_away(&listed.path)
         && all().contains(listed)
@@ -90,7 +93,7 @@ impl Listed {
         })
     }
 
-    /// Whether nobody serves it any more.
+    /// Whether its server is gone.
     pub fn is_dead(&self) -> bool {
         let (tell, told) = mpsc::channel();
         let path = self.path.clone();

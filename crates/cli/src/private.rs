@@ -1,9 +1,10 @@
-//! A mount that only one command and its children see.
+//! A mount that only one command and its children see (`exec --fuse`).
 //!
-//! The process that is about to become the command enters a mount namespace of its own, without root in a user namespace in
-//! which it is root for so long, and mounts there. The server is another process, outside: so the last process that leaves the
-//! namespace takes the mount along, the server sees that and ends, and nothing is left, whoever was killed. It gets the
-//! descriptors of `/dev/fuse` through a socket, and says when it serves.
+//! The process that is about to become the command enters a mount namespace of its own (without root,
+//! together with a user namespace in which it is root for the time being), and mounts there. The server is
+//! another process, outside: so the last process that leaves the namespace takes the mount along, the server
+//! sees that and ends, and nothing is left, whoever was killed. It gets the descriptors of `/dev/fuse`
+//! through a socket, and says when it serves.
 
 use crate::copy::client;
 use crate::error::Error;
@@ -33,7 +34,8 @@ pub fn system(what: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> Erro
     move |cause| Error::System { what, cause: cause.into() }
 }
 
-/// Puts this process, which must have no other threads, into a mount namespace where the deployment is mounted at `mount`.
+/// Puts this process, which must have no other threads, into a mount namespace where the deployment is
+/// mounted at `mount`.
 pub fn enter(name: &str, mount: &str) -> Result<(), Error> {
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
@@ -44,8 +46,8 @@ pub fn enter(name: &str, mount: &str) -> Result<(), Error> {
     let mut server = Command::new(own);
     server.args(["serve", name]).stdin(Stdio::from(theirs)).stdout(Stdio::null());
     own_session(&mut server);
-    // It ends at once, and leaves behind a process that is nobody's child: a command that waits for all its children does not wait
-    // for that one.
+    // It ends at once, and leaves a process that is no child of the command: a command that waits for all its
+    // children does not wait for that one.
     server.status().map_err(|cause| Error::System { what: "cannot start the server".into(), cause })?;
     // Its command line, and with it our end of the socket, is all that it keeps of us.
     drop(server);
@@ -89,7 +91,7 @@ pub fn serve(home: &Home, name: &str) -> Result<(), Error> {
     let socket = rustix::stdio::stdin();
     let descriptors = receive(socket);
     if descriptors.is_empty() {
-        // Whoever wanted the mount could not make it, and has said so.
+        // The process that wanted the mount could not make it, and has reported that.
         return Ok(());
     }
     watch(client, || std::process::exit(0))?;
@@ -99,7 +101,8 @@ pub fn serve(home: &Home, name: &str) -> Result<(), Error> {
         .map_err(|e| cannot_mount(name, e))
 }
 
-/// Leaves the mount namespace, and without root the user namespace too, in which every number stays what it is.
+/// Leaves the mount namespace, and without root the user namespace too, in which every number stays what it
+/// is.
 fn separate() -> Result<(), Error> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let refused = |errno: rustix::io::Errno| match errno {

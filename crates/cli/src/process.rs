@@ -51,7 +51,8 @@ impl ProcessId {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
             return;
         };
-        // The descriptor pins the process: if it is the right one once it is open, the signal goes to the right one.
+        // The descriptor pins the process: if it is the right one once it is open, the signal goes to the
+        // right one.
         let Ok(pinned) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else {
             return;
         };
@@ -70,8 +71,8 @@ impl ProcessId {
     }
 }
 
-/// State and start time from `/proc/PID/stat`. The second field, the program's name, may hold anything, also spaces
-/// and parentheses; what follows its last `)` is safe.
+/// State and start time from `/proc/PID/stat`. The second field, the program's name, may hold anything, also
+/// spaces and parentheses; what follows its last `)` is safe.
 fn parse_stat(stat: &[u8]) -> Option<(u8, u64)> {
     let name_end = stat.iter().rposition(|b| *b == b')')?;
     let rest = std::str::from_utf8(stat.get(name_end + 1..)?).ok()?;

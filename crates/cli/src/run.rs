@@ -1,13 +1,14 @@
 //! `run`: a deployment for the time of one command.
 //!
-//! The main thread goes through the phases: up, preload, command, flush, down. Another one takes signals and knows the
-//! phase: while the command runs they are the command's; before that they end everything; during the flush the first one is
-//! answered with a warning, for the results are at stake, and the second gives them up; during `down` they are too late.
-//! Connections to all daemons, the *lifelines*, make them clean up by themselves when this process is killed: the controller tells
-//! the others; where it has died before, they end alone.
+//! The main thread goes through the phases: up, preload, command, flush, down. Another one takes signals and
+//! knows the phase: while the command runs, it passes them on to the command; before that, they end
+//! everything; during the flush it answers the first one with a warning, because results would be lost, and
+//! the second one gives the results up; during `down` they have no effect. Connections to all daemons, the
+//! *lifelines*, make the daemons clean up by themselves when this process is killed: the controller tells the
+//! others; if it has died before, each daemon ends by itself.
 //!
-//! The command stays in this process's group: what the terminal sends to the foreground group reaches it without us,
-//! and only what was sent to this process alone is passed on.
+//! The command stays in this process's group: what the terminal sends to the foreground group reaches it
+//! without us, and only what was sent to this process alone is passed on.
 
 use crate::args::RunArgs;
 use crate::copy::{self, Direction};
@@ -30,14 +31,15 @@ const LIFELINE_LIMIT: Duration = Duration::from_secs(10);
 enum Phase {
     /// `up` looks at the interruption itself, and cleans up.
     Up,
-    /// Copying cannot be stopped: whoever interrupts it ends the process, and the lifeline does the rest.
+    /// Copying in cannot be stopped: an interruption ends this process, and the end of the lifeline makes the
+    /// daemons clean up.
     Copying(Ending),
     /// The command runs.
     Command(i32),
-    /// Results are copied out. Who interrupts that loses them, so he is asked to do it twice.
+    /// Results are copied out. An interruption would lose them, so it takes two.
     Flushing {
         ending: Ending,
-        /// He has done it once.
+        /// There was one interruption already.
         warned: bool,
     },
     /// Nothing can be stopped any more.
@@ -151,7 +153,7 @@ fn wait(child: i32) -> Result<u8, Error> {
             // An explicit SIGSTOP concerns the command alone.
             if matches!(libc::WSTOPSIG(status), libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
                 send(std::process::id() as i32, libc::SIGSTOP);
-                // Here we are again: whoever continued us means the command.
+                // This process was continued, so continue the command.
                 send(child, libc::SIGCONT);
             }
         } else if libc::WIFEXITED(status) {
@@ -200,7 +202,8 @@ fn give_up(ending: &Ending, signal: i32) -> ! {
     std::process::exit(128 + signal);
 }
 
-/// Opens the connections with which the deployment ends, the controller's last: once there is that one, there are all.
+/// Opens the connections with which the deployment ends, the controller's last: once there is that one, there
+/// are all.
 fn lifelines(started: &Started) -> Result<Vec<ControlLink>, Error> {
     let record = &started.record;
     let open = |daemon: &DaemonRecord| {
@@ -238,7 +241,8 @@ fn keep_running(started: &Started, lifelines: &mut [ControlLink]) {
     record.ephemeral = false;
     let saved = started.directory.save(&record);
     let told: Vec<bool> = lifelines.iter_mut().map(|l| l.tell(ControlRequest::Release).is_ok()).collect();
-    // The controller's is the last. Another daemon that does not hear it has died, or the controller speaks for it.
+    // The controller's is the last. Another daemon that does not hear it has died, or the controller speaks
+    // for it.
     if saved.is_err() || told.last() == Some(&false) {
         eprintln!("bivouac: the deployment cannot be kept, because its controller does not answer");
         return;

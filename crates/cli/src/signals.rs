@@ -1,7 +1,7 @@
 //! Signals: taken one at a time by a thread that waits for them, never in a handler.
 //!
-//! They are blocked in the whole process before any thread starts, so that they stay pending until the thread takes them.
-//! Children get the mask that this process began with.
+//! They are blocked in the whole process before any thread starts, so that they stay pending until the thread
+//! takes them. Children get the mask that this process began with.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -42,8 +42,8 @@ impl Taken {
     }
 }
 
-/// Blocks the signals that are taken; call before any thread starts. Then `on_signal` is called with each one that comes, by a
-/// thread of its own.
+/// Blocks the signals that are taken; call before any thread starts. Then `on_signal` is called with each one
+/// that comes, by a thread of its own.
 pub fn take(on_signal: impl Fn(Taken) + Send + 'static) -> std::io::Result<()> {
     let set = set_of(&TAKEN);
     let mut original = set_of(&[]);
@@ -90,7 +90,8 @@ pub fn unblock_in_child(command: &mut Command) {
     let Some(original) = ORIGINAL.get().copied() else {
         return;
     };
-    // SAFETY: between fork and exec only `sigprocmask` is called, which is async-signal-safe, on a copied set.
+    // SAFETY: between fork and exec only `sigprocmask` is called, which is async-signal-safe, on a copied
+    // set.
     unsafe {
         command.pre_exec(move || {
             match libc::sigprocmask(libc::SIG_SETMASK, &original, std::ptr::null_mut()) {

@@ -1,4 +1,4 @@
-//! What deployments there are and how they fare, for people and (stable) for programs.
+//! Shows deployments and the state of their servers, for people and (in a stable form) for programs.
 
 use crate::error::Error;
 use crate::home::{Directory, Home, LauncherKind, Record, State, uid};
@@ -285,7 +285,7 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
     deployment
 }
 
-/// What servers have lost, in words.
+/// The sub-files that servers have lost, in words.
 fn damage(servers: &[ServerStatus]) -> Option<String> {
     let lines = servers.iter().filter_map(|server| {
         let damaged = server.counters?.damaged;
@@ -302,8 +302,8 @@ fn damage(servers: &[ServerStatus]) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// The sums over the servers that answer. Servers of one host whose storage lies beside each other share a file system: its
-/// space counts once.
+/// The sums over the servers that answer. Servers of one host whose storage lies beside each other share a
+/// file system: its space counts once.
 fn sum(servers: &[ServerStatus]) -> Counters {
     let mut total = Counters::default();
     let mut counted: Vec<(&str, Vec<Option<&Path>>)> = Vec::new();
@@ -412,7 +412,7 @@ fn ask(server: &Server, record: &Record, key: &Key) -> Option<Counters> {
     }
 }
 
-/// What was written down, when nobody can be asked.
+/// What the record says, if no daemon answers.
 fn recorded_servers(record: &Record) -> Vec<ServerStatus> {
     let mut servers: Vec<ServerStatus> = record
         .daemons

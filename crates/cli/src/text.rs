@@ -1,4 +1,4 @@
-//! Numbers for people.
+//! Formatting numbers for people.
 
 /// A number of bytes with a binary unit and at most three digits before it: `512 KiB`, `1.5 GiB`.
 pub fn size(bytes: u64) -> String {
@@ -61,8 +61,8 @@ pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     out
 }
 
-/// How evenly something is spread over servers: the busiest's share, relative to a fair one (1.0: perfectly even). `None`
-/// when there is nothing to spread.
+/// How evenly something is spread over servers: the busiest's share, relative to a fair one (1.0: perfectly
+/// even). `None` when there is nothing to spread.
 pub fn imbalance(shares: &[u64]) -> Option<f64> {
     let total: u64 = shares.iter().sum();
     let most = *shares.iter().max()?;

@@ -1,8 +1,8 @@
 //! Starting a deployment: plan, launch, first map, wait.
 //!
-//! The record is saved before the first daemon starts, and whatever goes wrong, everything that was started is stopped
-//! and removed again. A deployment that is there already, but whose daemons are gone, is brought back on the storage that
-//! it had; if that fails, its storage stays as it was.
+//! The record is saved before the first daemon starts, and whatever goes wrong, everything that was started
+//! is stopped and removed again. A deployment that is there already, but whose daemons are gone, is brought
+//! back on the storage that it had; if that fails, its storage stays as it was.
 
 use crate::args::{FirstChoice, ServerArgs};
 use crate::down;
@@ -108,8 +108,8 @@ fn found(
     }
 }
 
-/// Which daemons on which hosts. Servers are numbered host by host and then round again, so that neighbours in the
-/// generation are on different hosts.
+/// Which daemons on which hosts. Servers are numbered host by host and then round again, so that neighbours
+/// in the generation are on different hosts.
 fn plan(
     hosts: &[Host],
     servers_per_host: u16,
@@ -193,7 +193,8 @@ fn record_of(
     record
 }
 
-/// Starts all daemons at once and fills in what they answer. The first failure is returned when all have ended.
+/// Starts all daemons at once and fills in what they answer. The first failure is returned when all have
+/// ended.
 fn launch_all(record: &mut Record, key: &Key, directory: &Directory, existing: bool) -> Result<(), Error> {
     let orders: Vec<Order> =
         record.daemons.iter().map(|d| order(record, d, key, directory, existing)).collect();
@@ -215,7 +216,7 @@ fn launch_all(record: &mut Record, key: &Key, directory: &Directory, existing: b
         match answer.and_then(|ready| fill_in(&mut daemon, ready)) {
             Ok(()) => begun.push(daemon),
             Err(error) => {
-                // Where nobody got to and nothing was before, nothing is to be cleaned.
+                // A host that could not be reached, and had nothing before, need not be cleaned.
                 if existing || !matches!(error, Error::Unreached { .. }) {
                     begun.push(daemon);
                 }

@@ -1,10 +1,13 @@
-//! Looking ahead: who goes through a tree asks about one entry after the other, and lists one directory after the other.
+//! Looking ahead. A program that goes through a tree asks about one entry after the other, and lists one
+//! directory after the other.
 //!
-//! A listing shows what its entries are, but attributes and listings of most subdirectories lie on other servers, and
-//! each would cost a round trip of its own. So when a process asks about one entry of a directory that it has listed, the
-//! next ones are asked about, too: one request for each server. What comes is kept as facts ([`crate::facts`]), and the
-//! beginnings of listings here until they are wanted; both count only as long as nothing has changed in their shards, so that
-//! nobody can tell that they came earlier. Few at first, then more; only from servers of this node, whose facts can be kept.
+//! A listing shows what its entries are, but attributes and listings of most subdirectories lie on other
+//! servers, and each would cost a round trip of its own. So when a process asks about one entry of a
+//! directory that it has listed, the client also asks about the next ones, with one request to each server.
+//! It keeps the answers as facts ([`crate::facts`]), and the beginnings of listings here, until the program
+//! asks for them. Both are valid only as long as nothing has changed in their shards, so that programs see no
+//! difference. The client asks about few entries at first, then about more, and only asks servers of this
+//! node, because it can keep only their answers.
 
 use crate::facts::Before;
 use crate::list::Entries;
@@ -31,7 +34,8 @@ const ENTRIES: usize = 1 << 17;
 /// Listings that are kept.
 const LISTINGS: usize = 512;
 
-/// What a process may ask about next. The lock is held for moments; who does not get it does without.
+/// What a process may ask about next. The lock is held only for moments; a thread that does not get it does
+/// without.
 #[derive(Default)]
 pub(crate) struct Ahead(Mutex<State>);
 
@@ -46,11 +50,11 @@ struct State {
     many: usize,
 }
 
-/// The entries of a listed directory that nobody has asked about, in the listing's order.
+/// The entries of a listed directory that the program has not asked about, in the listing's order.
 #[derive(Default)]
 struct Row {
     entries: Vec<Expected>,
-    /// All before are done with.
+    /// All entries before this index need not be asked about any more.
     start: usize,
 }
 
@@ -68,7 +72,7 @@ struct Kept {
     entries: Vec<DirEntry>,
     end: bool,
     count: u64,
-    /// Somebody has wanted it. He may want it again: some programs look first whether a directory is empty.
+    /// The program has asked for it. It may ask again: some programs first look whether a directory is empty.
     used: bool,
 }
 
@@ -81,7 +85,7 @@ impl Row {
         let Some(rest) = self.entries.get_mut(self.start..) else { return Vec::new() };
         let Some(at) = rest.iter().position(|e| e.ino == ino) else { return Vec::new() };
         let wanted = |e: &&mut Expected| !e.done && (!e.seen || listings && e.directory);
-        // They may be asked for in another order than the listing's.
+        // The program may ask for them in another order than the listing's.
         let (before, behind) = rest.split_at_mut(at);
         let next = behind.iter_mut().chain(before).filter(wanted).take(most);
         next.map(|e| {
@@ -135,7 +139,7 @@ impl State {
             self.listings.retain(|_, kept| !kept.used);
         }
         if self.listings.len() >= LISTINGS {
-            // Nobody wants them.
+            // The program has asked for none of them.
             self.listings.clear();
             self.descends = false;
         }
@@ -161,8 +165,8 @@ impl State {
 }
 
 impl Client {
-    /// Entries of a directory were listed: they may be asked about. `begins`: they are its first. (Of a listing without
-    /// attributes only subdirectories: nobody has asked about files.)
+    /// Entries of a directory were listed: they may be asked about. `begins`: they are its first. (Of a
+    /// listing without attributes only subdirectories: the program has not asked about files.)
     pub(crate) fn expect(&self, dir: Ino, begins: bool, entries: (&[DirEntry], bool)) {
         if let Ok(mut state) = self.listing.ahead.0.try_lock() {
             state.add(dir, begins, entries);
@@ -175,7 +179,7 @@ impl Client {
         let inos = state.take(dir, ino, listing);
         let limit = if state.descends { BEGINNING } else { 0 };
         drop(state);
-        // One alone is asked about in the plain way.
+        // A single one is asked about in the ordinary way.
         if inos.len() < 2 {
             return;
         }
@@ -200,7 +204,7 @@ impl Client {
         let attrs = self.listing.wants_attributes();
         let request = MetaRequest::Look { inos, limit, attrs };
         let Ok((MetaReply::Looked(found), _)) = self.meta(To::Shard(shard), &request, &[], &mut []) else {
-            // Whoever asks for one of them will hear why.
+            // If the program asks for one of them, it will get the error.
             return;
         };
         for (before, looked) in before.into_iter().zip(found) {

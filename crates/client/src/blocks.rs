@@ -1,11 +1,12 @@
 //! Reading and writing files that live in blocks.
 //!
-//! A range is cut into pieces by the layout. Pieces on this node are read and written directly in their sub-files;
-//! the others go out in one exchange with all servers concerned. No write touches the inode: a file's size is the
-//! greatest length of its sub-files while somebody writes it.
+//! The layout divides a range into pieces. Pieces on this node are read and written directly in their
+//! sub-files; the others go out in one exchange with all servers concerned. No write touches the inode: a
+//! file's size is the greatest length of its sub-files while somebody writes it.
 //!
-//! A read that comes back short finds out how long the file is, and reads again what lies before that end and was
-//! missing: what was written meanwhile is there now, and only what is still missing is a hole, which reads as zeros.
+//! A read that comes back short finds out how long the file is, and reads again what lies before that end and
+//! was missing: what was written meanwhile is there now, and only what is still missing is a hole, which
+//! reads as zeros.
 
 use crate::local::{SubFiles, errno};
 use crate::rpc::DataJob;
@@ -31,7 +32,7 @@ struct Part<'b> {
     piece: Piece,
     buffer: &'b mut [u8],
     filled: usize,
-    /// Its server did not say what it has. No matter for a piece behind the file's end.
+    /// Its server gave no answer. This does not matter for a piece behind the file's end.
     failed: Option<Errno>,
 }
 
@@ -55,7 +56,8 @@ struct Change<'b> {
     landed: Result<usize, Errno>,
     /// Its server was asked to write it.
     tried: bool,
-    /// Of a piece that its server wrote: how long the sub-file was before, and what to name to take it back.
+    /// For a piece that its server wrote: the length of the sub-file before, and the write's number, for
+    /// undoing it.
     before: u64,
     undo: u64,
 }
@@ -94,7 +96,7 @@ impl Blocks<'_> {
         let size = if known_end >= end { known_end } else { known_end.max(self.length()?) };
         let inside = size.min(end);
         if parts.iter().any(|p| p.lacks(inside)) {
-            // Nothing behind the end that was found is touched, in the program's buffer either.
+            // The program's buffer stays untouched behind the end that was found, too.
             for part in &mut parts {
                 let wanted = inside.saturating_sub(part.piece.offset).min(part.buffer.len() as u64) as usize;
                 let buffer = std::mem::take(&mut part.buffer);
@@ -112,7 +114,7 @@ impl Blocks<'_> {
         Ok(inside.saturating_sub(offset) as usize)
     }
 
-    /// Reads what the parts are missing; returns the greatest end that is known of the file.
+    /// Reads what is still missing in the parts; returns the file's greatest end that is known.
     fn fill(&self, parts: &mut [Part<'_>]) -> Result<u64, Errno> {
         let mut known_end = 0;
         let mut remote = Vec::new();
@@ -155,8 +157,9 @@ impl Blocks<'_> {
         Ok(parts.iter().map(Part::end).fold(known_end, u64::max))
     }
 
-    /// Writes at `offset`. Returns how much is in the file from there on without a gap, and an error only when that
-    /// is nothing; what landed behind a gap is taken back, so that the file is not longer than the count says.
+    /// Writes at `offset`. Returns how much was written from there on without a gap, and an error only if
+    /// that is nothing. What was written behind a gap is undone, so that the file is not longer than the
+    /// count says.
     pub(crate) fn write(&self, offset: u64, data: &[u8], sync: bool) -> Result<usize, Errno> {
         let map = self.client.map();
         let end = end_of(offset, data.len())?;
@@ -187,8 +190,8 @@ impl Blocks<'_> {
         if !rest.is_empty() {
             return Err(Errno::IO);
         }
-        // What lands behind a gap has to be taken back, which only a server can do: so these go first, and pieces of this
-        // node follow as far as there is no gap.
+        // What is written behind a gap has to be undone, which only a server can do. So pieces of other
+        // servers go first, and direct writes on this node follow as far as there is no gap.
         let is_local =
             |change: &Change<'_>| self.local.get(self.client, change.piece.server, self.ino, true).is_some();
         let remote: Vec<&mut Change<'_>> = changes.iter_mut().filter(|change| !is_local(change)).collect();
@@ -278,8 +281,8 @@ impl Blocks<'_> {
         Ok(count)
     }
 
-    /// Takes back what landed behind a gap where it made its sub-file longer. What was there before stays, and so does what
-    /// others have written since.
+    /// Undoes what was written behind a gap, where it made a sub-file longer. What was there before stays,
+    /// and so does what others have written since.
     fn take_back(&self, changes: &[Change<'_>]) {
         for change in changes {
             let Ok(landed @ 1..) = change.landed else { continue };
@@ -292,8 +295,8 @@ impl Blocks<'_> {
         }
     }
 
-    /// The file's size. Sub-files that are all at hand tell it; then the inode's server, if nobody writes the file; then
-    /// the servers of the file.
+    /// The file's size. Sub-files that are all at hand tell it; then the inode's server, if nobody writes the
+    /// file; then the servers of the file.
     fn length(&self) -> Result<u64, Errno> {
         let servers = self.servers();
         let mut length = Some(0);

@@ -1,13 +1,15 @@
-//! Closes that travel with the next request.
+//! Closes that are sent with the next request.
 //!
-//! Nobody waits for a close to be told, and a message of its own would cost a system call and, worse, wake the server up once
-//! more. So the release of a description is kept, and goes ahead of the next request to the same server in the same send; after
-//! [`MOST`] of them, or when the process ends or executes another program, they go by themselves. Until then the slot
-//! of the description stays in the node's table as *retiring*: if the process dies, or makes no request for a while, the node's
-//! agent releases it ([`bivouac_node::OpenTable::sweep`]).
+//! No program waits until a server knows of a close, and a message of its own would cost a system call and,
+//! worse, wake the server once more. So the client keeps the release of a description, and sends it ahead of
+//! the next request to the same server, in the same system call. After [`MOST`] of them, or when the process
+//! ends or executes another program, it sends them alone. Until then the slot of the description stays in the
+//! node's table as *retiring*: if the process dies, or makes no request for a while, the node's agent
+//! releases it ([`bivouac_node::OpenTable::sweep`]).
 //!
-//! Only closes that may be late without anybody noticing are kept: not those of descriptions with locks, nor of files
-//! in blocks, whose space or size somebody may wait for.
+//! The client keeps only closes that may be late without anybody noticing. It does not keep those of
+//! descriptions with locks, nor of files in blocks, because somebody may wait for their space or look at
+//! their size.
 
 use crate::session::Client;
 use bivouac_layout::ServerId;
@@ -21,10 +23,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// Most closes that are kept for a server.
 const MOST: usize = 32;
 
-/// Closes that a server has not been told.
+/// Closes that a server has not been told yet.
 #[derive(Default)]
 pub(crate) struct Closes {
-    /// The fork count that they belong to: a fork's child has nothing to tell.
+    /// The fork count that they belong to: in a forked child they are invalid.
     fork_count: u64,
     /// Whole messages.
     messages: Vec<u8>,
@@ -32,13 +34,13 @@ pub(crate) struct Closes {
 }
 
 impl Closes {
-    /// What goes ahead of the next request.
+    /// The messages to send ahead of the next request.
     pub(crate) fn messages(&self) -> &[u8] {
         &self.messages
     }
 }
 
-/// Room for one value: whoever takes it out has it alone, so that nobody waits.
+/// A cell for one value. A thread that takes the value out has it alone, so that no thread waits.
 pub(crate) struct Spare<T>(AtomicPtr<T>);
 
 /// What is kept for one server.
@@ -56,7 +58,8 @@ impl<T> Spare<T> {
             return None;
         }
         let taken = self.0.swap(std::ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: pointers here come from Box::into_raw, and the swap made this thread the only one that has it.
+        // SAFETY: pointers here come from Box::into_raw, and the swap made this thread the only one that has
+        // it.
         (!taken.is_null()).then(|| unsafe { Box::from_raw(taken) })
     }
 
@@ -77,7 +80,7 @@ impl<T> Spare<T> {
 }
 
 impl Spare<Closes> {
-    /// Puts closes back; when another thread has put some meanwhile, they come together.
+    /// Puts closes back. If another thread has put some in meanwhile, the two are merged.
     fn add(&self, mut closes: Box<Closes>) {
         while let Err(back) = self.try_put(closes) {
             closes = back;
@@ -122,7 +125,7 @@ impl Client {
         }
     }
 
-    /// What goes ahead of the next request to a server; to be given back with [`Client::told`] or
+    /// What to send ahead of the next request to a server; to be given back with [`Client::told`] or
     /// [`Client::not_told`].
     pub(crate) fn closes_for(&self, server: ServerId) -> Option<Box<Closes>> {
         let mut closes = self.kept_for(server)?.take()?;
@@ -130,7 +133,7 @@ impl Client {
         Some(closes)
     }
 
-    /// They are with their server.
+    /// The server has got them.
     pub(crate) fn told(&self, server: ServerId, mut closes: Box<Closes>) {
         for id in closes.slots.drain(..) {
             self.table().free(id);
@@ -141,14 +144,14 @@ impl Client {
         }
     }
 
-    /// Nobody knows whether they are: telling again does no harm.
+    /// It is not known whether the server has got them. To send them again does no harm.
     pub(crate) fn not_told(&self, server: ServerId, closes: Box<Closes>) {
         if let Some(kept) = self.kept_for(server) {
             kept.add(closes);
         }
     }
 
-    /// Tells all servers what was kept for them: the process ends, or becomes another program.
+    /// Sends all servers what was kept for them, because the process ends or executes another program.
     pub fn tell_closes(&self) {
         for server in &self.map().servers {
             if let Some(closes) = self.closes_for(server.id).filter(|c| !c.slots.is_empty()) {
@@ -157,7 +160,7 @@ impl Client {
         }
     }
 
-    /// Sends closes by themselves. If that is not possible, the agent does it.
+    /// Sends closes alone. If that is not possible, the agent sends them later.
     fn tell(&self, server: ServerId, closes: Box<Closes>) {
         let Some((before, header, body)) = closes.last() else { return };
         let Ok(mut link) = self.take_link(server) else { return };

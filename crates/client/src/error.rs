@@ -20,7 +20,7 @@ impl From<Errno> for Fail {
 }
 
 impl Fail {
-    /// The error, for callers to whom outside is out of reach.
+    /// The error for callers that cannot follow a path out of the mount.
     pub fn errno(self) -> Errno {
         match self {
             Fail::Errno(errno) => errno,

@@ -1,4 +1,4 @@
-//! What the servers of a file know of it while somebody writes it: size, time of the last write, space.
+//! What the data servers know of a file while somebody writes it: size, time of the last write, space.
 
 use crate::rpc::DataJob;
 use crate::session::Client;
@@ -7,7 +7,7 @@ use bivouac_proto::Errno;
 use bivouac_proto::attr::{Attr, FileKind, Store, Time};
 use bivouac_proto::data::{DataReply, DataRequest, WriteTime};
 
-/// What the servers of a file know of it together.
+/// What the data servers of a file know of it, taken together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extents {
     /// Greatest length of a sub-file: the file's size.
@@ -52,7 +52,7 @@ impl Client {
             attr.allocated = Some(extents.allocated);
             let WriteTime { earliest, shown } = extents.written;
             if earliest > attr.mtime_set.unwrap_or(Time::MIN) {
-                // A time in the future was set before that write, which ends it.
+                // An mtime in the future was set before that write, so the write replaces it.
                 attr.mtime = if attr.mtime > now() { shown } else { attr.mtime.max(shown) };
                 attr.ctime = attr.ctime.max(shown);
             }

@@ -1,18 +1,22 @@
-//! What this process has read of the metadata and can still believe.
+//! Facts: what this process has read of the metadata and what is still true.
 //!
-//! An answer about a name or an inode is kept with the count that its shard had before the question was asked; as long as the
-//! version page of the shard's server shows the same count, the answer is as good as a fresh one, and costs no
-//! round trip (see [`bivouac_node::versions`]). So nothing here is ever stale, and nothing has to be told to forget:
-//! the counts do. Only servers of this node have pages; what others say is not kept.
+//! An answer about a name or an inode is kept with the count that its shard had before the question was
+//! asked; as long as the version page of the shard's server shows the same count, the answer is as good as a
+//! fresh one, and costs no round trip (see [`bivouac_node::versions`]). So this process never uses an
+//! outdated answer, and no server has to send invalidations. Only servers of this node have version pages;
+//! answers of others are not kept.
 //!
-//! Kept are: what a name leads to, or that it is not there; the attributes of an inode as its server has them (of a file that is being
-//! written to, others know size and time better, and are asked: [`Client::exact`]; not those of a split directory, whose times lie
-//! in several shards), with a symbolic link's target; and where a directory hangs, which follows from its name.
+//! Kept are: what a name leads to, or that it is not there; the attributes of an inode as its server has them
+//! (the data servers know size and time of a file that is being written to better, and are asked:
+//! [`Client::exact`]; attributes of a split directory are not kept, because its times lie in several shards),
+//! with a symbolic link's target; and the parent of a directory and its name there.
 //!
-//! A change by this process itself, through a server of its node, leaves everything else as it was ([`crate::own`]).
+//! A change by this process itself, through a server of its node, leaves everything else as it was
+//! ([`crate::own`]).
 //!
-//! Names were read with this process's rights to search the directory: they are forgotten once that has lost search permission
-//! ([`crate::moves`]). A lock that is taken means not knowing.
+//! Names were read with this process's permission to search the directory: they are dropped when the
+//! directory loses search permission ([`crate::moves`]). A thread that finds the lock of this cache taken
+//! goes on as if nothing were known.
 
 use crate::moves::Reached;
 use crate::own::Runs;
@@ -28,7 +32,7 @@ use std::collections::HashMap;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Facts of each kind before they are all forgotten.
+/// When there are so many facts of a kind, all of them are dropped.
 const KEPT: usize = 1 << 17;
 
 /// A directory with more entries is not listed for the sake of what is not in it.
@@ -37,14 +41,16 @@ const WHOLE: u32 = 256;
 /// The permission to look names up.
 const SEARCH: u32 = 1;
 
-/// What this node's servers share with its processes, by server number: the version pages to read, and the counters of direct accesses.
+/// What this node's servers share with its processes, by server number: the version pages to read, and the
+/// counters of direct accesses.
 pub(crate) struct Pages {
     versions: Box<[Shared<VersionPage>]>,
     traffic: Box<[Shared<TrafficPage>]>,
 }
 
-/// A server's page as far as it is known: null before it was asked for, [`Shared::ABSENT`] where there is none, or from `Box::into_raw`. (Not a
-/// `OnceLock`: a child that is forked while another thread fills that in would wait for ever.)
+/// A server's page as far as it is known: null before it was asked for, [`Shared::ABSENT`] where there is
+/// none, or from `Box::into_raw`. (Not a `OnceLock`: a child that is forked while another thread fills that
+/// in would wait for ever.)
 struct Shared<T>(AtomicPtr<T>);
 
 /// The facts.
@@ -53,11 +59,12 @@ pub(crate) struct Facts(pub(crate) RwLock<Known>);
 
 #[derive(Default)]
 pub(crate) struct Known {
-    /// Names from earlier eras are not taken in.
+    /// Names from earlier eras are not added.
     pub(crate) era: u64,
     pub(crate) names: HashMap<Ino, HashMap<Box<[u8]>, Name>>,
     pub(crate) named: usize,
-    /// Directories all of whose names are known, with the count that their shard had: what is not among them is not there.
+    /// Directories all of whose names are known, with the count that their shard had: what is not among them
+    /// is not there.
     pub(crate) complete: HashMap<Ino, u64>,
     /// How many names were not found in a directory.
     absent: HashMap<Ino, u32>,
@@ -71,8 +78,9 @@ pub(crate) struct Known {
 #[derive(Clone, Copy)]
 pub(crate) struct Name {
     pub(crate) to: Option<(Ino, FileKind)>,
-    /// Whose count it is: that of the entry, or of the directory that it leads to. (The entry moves to another shard when
-    /// its directory splits, and counts of two shards may be alike.)
+    /// Which shard's count this is: that of the entry, or that of the directory that it leads to. (The entry
+    /// moves to another shard when its directory is split, and the counts of two shards may happen to be
+    /// equal.)
     pub(crate) shard: ShardId,
     pub(crate) seen: u64,
 }
@@ -83,7 +91,7 @@ pub(crate) struct Inode {
     pub(crate) seen: u64,
 }
 
-/// Where a directory hangs.
+/// The parent of a directory, and its name there.
 struct Parent {
     dir: Ino,
     name: Box<[u8]>,
@@ -162,15 +170,16 @@ impl<T> Drop for Shared<T> {
 }
 
 impl Facts {
-    /// Knows nothing, as of this era.
+    /// Empty, as of this era.
     pub(crate) fn new(era: u64) -> Facts {
         Facts(RwLock::new(Known { era, ..Known::default() }))
     }
 
-    /// A new era begins: forgets the names in directories that moved or lost search permission, or with `None` all names. (A
-    /// moved directory's own name needs no word: its shard has changed.)
+    /// A new era begins: drops the names in directories that moved or lost search permission, or with `None`
+    /// all names. (The name of a moved directory itself need not be dropped, because the count of its shard
+    /// has changed.)
     pub(crate) fn forget_names(&self, era: u64, moved: Option<&[Ino]>) {
-        // Nobody holds the lock across a request, so waiting is short.
+        // No thread holds the lock during a request, so the wait is short.
         let Ok(mut known) = self.0.write() else { return };
         known.era = known.era.max(era);
         match moved {
@@ -234,17 +243,18 @@ impl Client {
             self.fetch_page(server, page);
         }
         let page = self.page(server)?;
-        // What is forgotten for moves that were not heard of is forgotten now, and not what the answer brings.
+        // Learn of moves now: otherwise the answer itself would be dropped when this process learns of them.
         self.catch_up(server);
         Some(Before { era: self.era(), shard, server, total: page.total(), seen: page.shard(shard) })
     }
 
-    /// The count to keep with an answer about `shard`, which came with the answer to the question after `before`.
+    /// The count to keep with an answer about `shard`, which came with the answer to the question after
+    /// `before`.
     fn count_of(&self, before: Before, shard: ShardId) -> Option<u64> {
         if shard == before.shard {
             return Some(before.seen);
         }
-        // In this order: the count is from a moment at which nothing had changed since the question.
+        // In this order, the count is from a moment at which nothing had changed since the question.
         let page =
             (self.map().primary(shard) == before.server).then(|| self.page(before.server)).flatten()?;
         let seen = page.shard(shard);
@@ -280,8 +290,8 @@ impl Client {
         ((fact.shard == shard || of_itself) && page.shard(fact.shard) == fact.seen).then_some(fact.to)
     }
 
-    /// An inode's attributes, and the target of a symbolic link. (None of a file that was being written to when they came: by now
-    /// its server may have been told what only others knew.)
+    /// An inode's attributes, and the target of a symbolic link. (None of a file that was being written to
+    /// when they came: by now its server may have been told what only others knew.)
     pub(crate) fn known_inode(&self, ino: Ino) -> Option<(Box<Attr>, Vec<u8>)> {
         self.known_record(ino).filter(|(attr, _)| attr.store != Store::Blocks { settled: false })
     }
@@ -334,8 +344,9 @@ impl Client {
         (self.seen(contents.shard)? == contents.seen).then_some(&contents.bytes[..])
     }
 
-    /// Keeps where a directory hangs, as its own inode says; and so what the name there leads to, if this process may look
-    /// names up there. (It has no other name, and its shard changes before the name does.)
+    /// Keeps a directory's parent and name, as its own inode says; and thereby what that name leads to, if
+    /// this process may look names up there. (A directory has only one name, and its shard's count changes
+    /// before its name does.)
     pub(crate) fn learn_place(&self, before: Option<Before>, ino: Ino, dir: Ino, name: &[u8]) {
         self.learn_parent(before, ino, dir, name);
         if let Some(before) = before.filter(|before| before.shard == ino.shard())
@@ -353,7 +364,7 @@ impl Client {
             || self.known_inode(dir).is_some_and(|(a, _)| self.allowed(a.mode, a.uid, a.gid, SEARCH, true))
     }
 
-    /// Keeps where a directory hangs, as its own inode says.
+    /// Keeps a directory's parent and name, as its own inode says.
     pub(crate) fn learn_parent(&self, before: Option<Before>, ino: Ino, dir: Ino, name: &[u8]) {
         if let Some(Before { shard, seen, .. }) = before.filter(|before| before.shard == ino.shard())
             && let Ok(mut known) = self.facts().0.try_write()
@@ -374,8 +385,8 @@ impl Client {
 }
 
 impl Client {
-    /// Keeps what a listing says, if this process may look its names up. (Of names without attributes only those of
-    /// directories, which are likely to be gone into.)
+    /// Keeps what a listing says, if this process may look its names up. (Of names without attributes only
+    /// those of directories, which are likely to be gone into.)
     pub(crate) fn learn_listing(
         &self,
         before: Option<Before>,
@@ -407,8 +418,9 @@ impl Client {
 }
 
 impl Client {
-    /// A name was looked up in a directory and was not there. Who does so again and again mostly makes what he has not found: then it
-    /// costs less to know all names of the directory. (It is listed the less often, the more often that was no good.)
+    /// A name was looked up in a directory and was not there. Who does so again and again mostly makes what
+    /// he has not found: then it costs less to know all names of the directory. (It is listed the less often,
+    /// the more often that was no good.)
     pub(crate) fn was_absent(&self, dir: Ino) {
         let times = match self.facts().0.try_write() {
             Ok(mut known) => {

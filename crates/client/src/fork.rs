@@ -1,13 +1,14 @@
 //! Noticing a fork.
 //!
-//! A page of memory is marked MADV_WIPEONFORK: the kernel hands the child a page of zeros instead of a copy. Reading
-//! one word therefore tells a child from its parent, whatever way it was forked, without interposing anything.
-//! (A vfork child shares the parent's memory and sees the parent's word: it is the parent, for as long as it lives.)
+//! A page of memory is marked MADV_WIPEONFORK: the kernel hands the child a page of zeros instead of a copy.
+//! Reading one word therefore tells a child from its parent, whatever way it was forked, without interposing
+//! anything. (A vfork child shares the parent's memory and sees the parent's word: it is the parent, for as
+//! long as it lives.)
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Tells how many forks lie between the process that made this and the current one.
+/// Counts the forks between the process that made this and the current one.
 pub(crate) struct ForkMark {
     /// The word in the wiped page: the fork count, or 0 in a fresh child.
     word: &'static AtomicU64,
@@ -18,8 +19,8 @@ pub(crate) struct ForkMark {
 impl ForkMark {
     pub(crate) fn new() -> Result<ForkMark, rustix::io::Errno> {
         let len = 4096;
-        // SAFETY: a fresh anonymous mapping, at an address that the kernel chooses, never unmapped: references to it
-        // are valid for the rest of the process's life.
+        // SAFETY: a fresh anonymous mapping, at an address that the kernel chooses, never unmapped:
+        // references to it are valid for the rest of the process's life.
         let word = unsafe {
             let page = mmap_anonymous(
                 std::ptr::null_mut(),
@@ -27,7 +28,7 @@ impl ForkMark {
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::PRIVATE,
             )?;
-            // Kernels before 4.14 do not know it; then `Client::after_fork` is the only notice.
+            // Kernels before 4.14 do not have it; then a fork is noticed only by `Client::after_fork`.
             let _ = madvise(page, len, Advice::LinuxWipeOnFork);
             &*page.cast::<AtomicU64>()
         };
@@ -46,7 +47,7 @@ impl ForkMark {
     /// A child begins. (Called by itself when the wiped word is seen.)
     #[cold]
     pub(crate) fn advance(&self) -> u64 {
-        // Right after a fork the child has one thread, so nobody races here.
+        // Right after a fork the child has only one thread, so there is no race here.
         let fork_count = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         self.word.store(fork_count, Ordering::Relaxed);
         fork_count

@@ -1,4 +1,5 @@
-//! Reads into several buffers, and writes from several, with as few requests as one buffer takes: by way of one buffer.
+//! Reads into several buffers, and writes from several, by way of one buffer, so that they take no more
+//! requests than for one buffer.
 
 use crate::handle::Handle;
 use bivouac_proto::Errno;
@@ -9,8 +10,8 @@ use std::io::{IoSlice, IoSliceMut};
 const GATHERED_AT_LEAST: usize = 64 << 10;
 
 impl Handle {
-    /// Reads into several buffers with as few requests as one read takes: by way of a buffer for all of them, which is no
-    /// larger than what the file seems to have.
+    /// Reads into several buffers with as few requests as one read takes: by way of a buffer for all of them,
+    /// which is no larger than what the file seems to have.
     pub(crate) fn read_several(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         let wanted = into.iter().map(|b| b.len()).sum::<usize>().min(TRANSFER_MAX);
         let seen = usize::try_from(self.size_seen().saturating_sub(offset)).unwrap_or(usize::MAX);

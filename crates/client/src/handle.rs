@@ -1,7 +1,8 @@
-//! A process's view of an open file description: reading, writing, seeking, and what else works on descriptors.
+//! A process's view of an open file description: reading, writing, seeking, and what else works on
+//! descriptors.
 //!
-//! What all holders of the description share (offset, flags, how far it wrote) is in its [`Slot`] in the node's
-//! table; what only speeds this process up (the layout, descriptors of sub-files) is here.
+//! What all holders of the description share (offset, flags, how far it wrote) is in its [`Slot`] in the
+//! node's table; what only speeds this process up (the layout, descriptors of sub-files) is here.
 
 use crate::blocks::Blocks;
 use crate::facts::Contents;
@@ -42,15 +43,17 @@ pub struct Handle {
     blocks: OnceLock<(Box<FileLayout>, SubFiles)>,
     /// How long the file was when an answer last told; see [`Handle::size_seen`].
     size_seen: AtomicU64,
-    /// The close is to say that holes may have been left or filled.
+    /// At its close it has to report that holes may have been left or filled.
     uneven: AtomicBool,
-    /// What was in the record when it was opened, for as long as that is still so.
+    /// The inline data as of the open; used as long as its shard has not changed.
     pub(crate) contents: Option<Contents>,
-    /// The file has set-user-ID or set-group-ID bits, as far as is known: a write to its blocks takes them off.
+    /// Whether the file has set-user-ID or set-group-ID bits, as far as is known: a write to its blocks
+    /// clears them.
     privileged: AtomicBool,
 }
 
-/// Counts a write as under way for as long as it lives, so that a process that dies in it is known to be unsure.
+/// Counts a write as under way for as long as it lives. So if the process dies during the write, the agent
+/// knows that the end of the writes is not known.
 struct Writing<'a>(&'a AtomicU32);
 
 impl<'a> Writing<'a> {
@@ -59,7 +62,8 @@ impl<'a> Writing<'a> {
         Writing(&slot.writing)
     }
 
-    /// It failed, and may have landed in parts: the close is to say that it does not know.
+    /// The write failed, and parts of it may have been written: at its close the description reports that it
+    /// does not know how far.
     fn failed(self) {
         std::mem::forget(self);
     }
@@ -86,7 +90,7 @@ impl Handle {
         }
     }
 
-    /// What an attribute tells about where the data is.
+    /// Takes over what attributes say about where the data is.
     pub(crate) fn learn(&self, attr: &Attr) {
         self.size_seen.store(attr.size, Ordering::Relaxed);
         self.privileged.store(attr.mode & SET_ID != 0, Ordering::Relaxed);
@@ -122,8 +126,8 @@ impl Handle {
         self.directory
     }
 
-    /// How long the file was when this process was last told, or wrote through this description. Others may have changed
-    /// it since: good for choosing the size of a buffer, and for nothing that has to be right.
+    /// How long the file was when this process was last told, or wrote through this description. Others may
+    /// have changed it since: good for choosing the size of a buffer, and for nothing that has to be right.
     pub fn size_seen(&self) -> u64 {
         let written = self.slot().map_or(0, |slot| slot.end.load(Ordering::Relaxed));
         self.size_seen.load(Ordering::Relaxed).max(written)
@@ -168,7 +172,8 @@ impl Handle {
         }
     }
 
-    /// Before a description that appended writes in any other way: its server believes that all ends are known there.
+    /// To be called before a description that has only appended writes in another way: its server relies on
+    /// knowing the file's end as long as all writers append.
     fn no_more_appending(&self, slot: &Slot) -> Result<(), Errno> {
         if slot.flags.load(Ordering::Relaxed) as i32 & libc::O_APPEND == 0 {
             return Ok(());
@@ -242,7 +247,7 @@ impl Handle {
         }
     }
 
-    /// The file left its record, for this layout.
+    /// The file's data has moved to blocks, in this layout.
     fn moved(&self, layout: Box<FileLayout>) -> Result<(), Errno> {
         self.learn_blocks(layout);
         // A layout that makes no sense with the newest map cannot be used.
@@ -335,15 +340,17 @@ impl Handle {
         }
     }
 
-    /// What storage the file takes will not follow from how far it was written: at the close its servers are to be asked.
-    /// (A write that counts as under way for good makes the report one that cannot be relied on.)
+    /// The file's storage will not follow from how far it was written, so at the close its data servers have
+    /// to be asked. (This counts a write that never ends, so that the report at the close says that it is
+    /// incomplete.)
     fn leaves_holes(&self, slot: &Slot) {
         if !self.uneven.swap(true, Ordering::Relaxed) {
             Writing::begin(slot).failed();
         }
     }
 
-    /// Appends, whatever the description's flags say (`RWF_APPEND`); with `follow` the shared offset goes along.
+    /// Appends, whatever the description's flags say (`RWF_APPEND`); with `follow` the shared offset goes
+    /// along.
     pub fn append_once(&self, from: &[IoSlice<'_>], follow: bool) -> Result<usize, Errno> {
         let slot = self.writable()?;
         let _guard = self.lock_offset(slot)?;
@@ -434,7 +441,7 @@ impl Handle {
     /// Sets attributes.
     pub fn set_attr(&self, set: SetAttr) -> Result<(), Errno> {
         if set.mtime.is_some() {
-            // What was written before no longer counts; the close must not bring it up.
+            // Earlier writes no longer count for mtime, so the close must not report them.
             self.slot()?.wrote_at.store(0, Ordering::Relaxed);
         }
         if let Some(mode) = set.mode {
@@ -443,7 +450,8 @@ impl Handle {
         self.client.set_attr_of(self.ino, set)
     }
 
-    /// What was written through this description until now does not count for mtime: an explicit change is about to.
+    /// Writes through this description until now do not count for mtime any more, because it is about to be
+    /// set explicitly.
     pub fn forget_write_time(&self) {
         if let Ok(slot) = self.slot() {
             slot.wrote_at.store(0, Ordering::Relaxed);
@@ -460,8 +468,9 @@ impl Handle {
         Ok(())
     }
 
-    /// Before blocks change: takes set-user-ID and set-group-ID bits off, unless the superuser writes (for whom a
-    /// mount writes, the kernel knows, and says when they are to go). A write to a file's record needs no word of ours.
+    /// To be called before blocks change: clears set-user-ID and set-group-ID bits, unless the superuser
+    /// writes. (In a mount, the kernel knows who writes and says when to clear them.) For a write to inline
+    /// data the server does this.
     fn take_privileges(&self) -> Result<(), Errno> {
         if self.privileged.load(Ordering::Relaxed) && self.client.credentials().uid != 0 {
             match self.client.set_attr_of(self.ino, CHOWN_AS_IT_IS) {
@@ -526,13 +535,14 @@ impl Handle {
         jobs.iter_mut().try_for_each(|job| job.take().map(|_| ()))
     }
 
-    /// Puts data and attributes on stable storage, on all servers that hold any. (What `fdatasync` may leave out,
-    /// times, is in the same log as what it may not: the size, and where the data is.)
+    /// Puts data and attributes on stable storage, on all servers that hold any. (This also serves
+    /// `fdatasync`: the times, which it need not write, are in the same log as the size and the layout, which
+    /// it must.)
     pub fn sync(&self) -> Result<(), Errno> {
         self.usable()?;
         if !self.directory {
             if self.in_blocks().is_none() {
-                // It may have left its record without this process noticing.
+                // Its data may have moved to blocks without this process noticing.
                 self.learn(&*self.client.attr_of(self.ino)?);
             }
             if let Some(blocks) = self.in_blocks() {
@@ -566,8 +576,8 @@ impl Handle {
         self.client.remove_xattr_of(self.ino, name)
     }
 
-    /// A descriptor of the local sub-file, when all of a range lies in it: for mapping it into memory. With `write`
-    /// the sub-file is made if need be.
+    /// A descriptor of the local sub-file, when all of a range lies in it: for mapping it into memory. With
+    /// `write` the sub-file is made if need be.
     pub fn local_descriptor(&self, offset: u64, len: u64, write: bool) -> Option<Fd> {
         let blocks = self.in_blocks()?;
         let end = offset.checked_add(len)?;
@@ -589,7 +599,7 @@ fn check_range(offset: u64, len: usize) -> Result<(), Errno> {
     if end.is_some_and(|end| end <= FILE_MAX) { Ok(()) } else { Err(Errno::INVAL) }
 }
 
-/// Notes in the description how far it wrote, and when.
+/// Notes in the description's slot how far it wrote, and when.
 fn wrote(slot: &Slot, end: u64) {
     slot.end.fetch_max(end, Ordering::AcqRel);
     slot.wrote_at.store(monotonic(), Ordering::Relaxed);

@@ -1,9 +1,10 @@
 //! The library's own descriptors, kept out of the program's way.
 //!
-//! They live at high numbers, and a bitmap says which numbers are ours, so that the faces can answer EBADF to a
-//! program that closes what it never opened. A program may still take a number away (`dup2` onto it): [`make_way`]
-//! clears the bit. The number may then come back to the library for something else, so each owner has a *token* of its
-//! own, and checks before each use that the number still carries it: nobody writes into what is now another's file.
+//! They live at high numbers, and a bitmap says which numbers are ours, so that the faces can answer EBADF to
+//! a program that closes what it never opened. A program may still take a number away (`dup2` onto it):
+//! [`make_way`] clears the bit. The number may then come back to the library for something else, so each
+//! owner has a *token* of its own, and checks before each use that the number still carries it. So the
+//! library never writes into a file that now has the number.
 
 use bivouac_node::Fd;
 use rustix::fd::{BorrowedFd, IntoRawFd, RawFd};
@@ -13,9 +14,9 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 /// Numbers that the bitmap covers.
 const COVERED: usize = 1 << 20;
 static OURS: [AtomicU64; COVERED / 64] = [const { AtomicU64::new(0) }; COVERED / 64];
-/// Whose each number is: the owner's token, 0 if it is nobody's.
+/// The owner of each number: its token, or 0.
 static OWNERS: [AtomicU32; COVERED] = [const { AtomicU32::new(0) }; COVERED];
-/// Counts owners; one that begins with a token in use 2^32 owners ago is not expected to meet it.
+/// Counts owners. It may wrap: an owner of 2^32 owners ago is assumed to be gone.
 static TOKENS: AtomicU32 = AtomicU32::new(0);
 /// Own descriptors get numbers from here on; 0 until [`prepare`].
 static FLOOR: AtomicI32 = AtomicI32::new(0);
@@ -45,13 +46,15 @@ pub fn next_hidden(first: u32, last: u32) -> Option<u32> {
     None
 }
 
-/// The program wants this number for itself: whoever owned it finds it gone.
+/// The program takes this number for itself: closes the library's descriptor, whose owner will notice that it
+/// is gone.
 pub fn make_way(fd: RawFd) {
     if let Some(owner) = usize::try_from(fd).ok().and_then(|index| OWNERS.get(index))
         && owner.swap(0, Ordering::AcqRel) != 0
     {
         show(fd);
-        // SAFETY: the number had an owner, so it was the library's to close, and the owner will see that it is gone.
+        // SAFETY: the number had an owner, so it was the library's to close, and the owner will see that it
+        // is gone.
         unsafe { rustix::io::close(fd) };
     }
 }
@@ -80,12 +83,13 @@ impl Claim {
         Claim { fd, token }
     }
 
-    /// Whether the number still is the owner's. (Numbers beyond the table cannot be told, and are not hidden.)
+    /// Whether the number still is the owner's. (Numbers beyond the table cannot be told, and are not
+    /// hidden.)
     pub(crate) fn holds(&self) -> bool {
         bit(self.fd).is_none() || OWNERS[self.fd as usize].load(Ordering::Acquire) == self.token
     }
 
-    /// Gives the number up; true if it was the owner's until now, who then closes it.
+    /// Gives up the number. Returns true if it was still the owner's, who then has to close it.
     pub(crate) fn give_up(&self) -> bool {
         if bit(self.fd).is_none() {
             return true;
@@ -99,8 +103,8 @@ impl Claim {
     }
 }
 
-/// From which number on own descriptors are placed. Raises the soft limit once, so that they do not eat into what
-/// the program may open: half of 65,536 for each, where the hard limit allows.
+/// From which number on own descriptors are placed. Raises the soft limit once, so that they do not eat into
+/// what the program may open: half of 65,536 for each, where the hard limit allows.
 pub(crate) fn floor() -> RawFd {
     let known = FLOOR.load(Ordering::Relaxed);
     if known != 0 {
@@ -139,12 +143,13 @@ impl Hidden {
 
     /// The descriptor, while it is ours.
     pub fn get(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the claim holds, so nobody closed it through the faces; after a raw close by the program operations
-        // fail with EBADF, and `lost` is called.
+        // SAFETY: the claim holds, so nobody closed it through the faces; after a raw close by the program
+        // operations fail with EBADF, and `lost` is called.
         self.claim.holds().then(|| unsafe { BorrowedFd::borrow_raw(self.fd) })
     }
 
-    /// The kernel says that the number is nobody's: the program closed it behind the library's back.
+    /// To be called when the kernel answers EBADF: the program has closed the number without the library
+    /// noticing.
     pub(crate) fn lost(&self) {
         self.claim.give_up();
     }
@@ -153,7 +158,8 @@ impl Hidden {
 impl Drop for Hidden {
     fn drop(&mut self) {
         if self.claim.give_up() {
-            // SAFETY: ours until this moment, and nobody else's. (Not through libc's close, which may be a face of ours.)
+            // SAFETY: ours until this moment, and nobody else's. (Not through libc's close, which may be a
+            // face of ours.)
             unsafe { rustix::io::close(self.fd) };
         }
     }

@@ -1,9 +1,10 @@
 //! Where a file has data and where it has holes (SEEK_DATA, SEEK_HOLE).
 //!
-//! Each server knows about its own blocks only, and is asked only about them: all servers of a stretch at once, and the
-//! nearest answer counts. Behind the end of a sub-file everything is a hole, and the file's size, which is asked for first, is the
-//! bound of all. What is called a hole is one. What is called data may be zeros: a local file system of a server
-//! tells holes apart by its own blocks, and a file in its inode's record counts as data up to its end.
+//! Each server knows about its own blocks only, and is asked only about them: all servers of a stretch at
+//! once, and the nearest answer counts. Behind the end of a sub-file everything is a hole, and the file's
+//! size, which is asked for first, is the bound of all. What is reported as a hole is one. What is reported
+//! as data may be zeros: the servers' local file systems know holes only in units of their own blocks, and
+//! inline data counts as data up to its end.
 
 use crate::blocks::Blocks;
 use crate::handle::Handle;
@@ -15,7 +16,8 @@ use bivouac_proto::data::{DataReply, DataRequest, Share};
 const BLOCKS_AT_ONCE: u64 = 4096;
 
 impl Handle {
-    /// The first data (or `hole`) at or after `offset`; the end of the file is a hole. ENXIO where there is none.
+    /// The first data (or `hole`) at or after `offset`; the end of the file is a hole. ENXIO where there is
+    /// none.
     pub fn seek_data(&self, offset: i64, hole: bool) -> Result<u64, Errno> {
         let size = self.attr()?.size;
         let offset = u64::try_from(offset).ok().filter(|offset| *offset < size).ok_or(Errno::NXIO)?;

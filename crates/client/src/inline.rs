@@ -1,7 +1,7 @@
-//! Reading and writing files that live in their inode's record: one request each, to the inode's server.
+//! Reading and writing inline data: one request each, to the inode's server.
 //!
-//! A file leaves its record once, when it grows beyond [`INLINE_MAX`]. A client that did not see it is refused with
-//! `NotInline`, learns the layout, and goes on with blocks.
+//! A file's data moves to blocks once, when the file grows beyond [`INLINE_MAX`]. A client that has not
+//! noticed it is refused with `NotInline`, learns the layout, and goes on with blocks.
 
 use crate::handle::Handle;
 use bivouac_layout::FileLayout;
@@ -14,11 +14,11 @@ use std::io::IoSlice;
 use crate::blocks::one;
 use crate::rpc::To;
 
-/// What became of a request to a record.
+/// The result of reading or writing inline data.
 pub(crate) enum Outcome {
     /// So many bytes.
     Done(usize),
-    /// The file is not in its record any more, or must leave it.
+    /// The file's data is not inline any more, or must move to blocks first.
     Moved,
 }
 
@@ -52,12 +52,12 @@ impl Handle {
         }
     }
 
-    /// Learns the layout of a file that left its record.
+    /// Learns the layout of a file whose data has moved to blocks.
     pub(crate) fn learn_layout(&self) -> Result<Box<FileLayout>, Errno> {
         layout_in(*self.client().attr_of(self.ino())?)
     }
 
-    /// Moves the file out of its record.
+    /// Moves the file's inline data to blocks.
     pub(crate) fn spill(&self) -> Result<Box<FileLayout>, Errno> {
         match self.client().meta_on(self.ino(), &MetaRequest::Spill { ino: self.ino() })? {
             MetaReply::Attr(attr) => layout_in(*attr),

@@ -1,17 +1,17 @@
-//! The client core: the one set of semantics that all faces (preload library, command line, later FUSE, C, Python)
-//! share.
+//! The client core: the one implementation of file operations that all faces (preload library, kernel mount,
+//! command line) share.
 //!
-//! A [`Client`] lives inside somebody else's process. It has no threads and no runtime: every call does its own
-//! sending and waiting, over connections that are made lazily, kept in lock-free pools ([`links`]) and left behind
-//! after a fork. What has to outlive a call is held by the node's agent (sessions) and in the node's table of open
-//! descriptions.
+//! A [`Client`] lives inside somebody else's process. It has no threads and no runtime: every call does its
+//! own sending and waiting, over connections that are made lazily, kept in lock-free pools ([`links`]) and
+//! not used by the child after a fork. What has to outlive a call is held by the node's agent (sessions) and
+//! in the node's table of open descriptions.
 //!
-//! The way of a call: [`walk`] turns a path into a directory and a last name, with the directories on the way cached
-//! ([`paths`]); [`rpc`] sends a request to the server of its shard, adapts to refusals (newer map,
-//! renamed directory, split directory) and repeats under the same identity what a broken connection left open;
-//! [`handle`] reads and writes: small files in their inode's record ([`inline`]), larger ones block by block
-//! ([`blocks`]), directly in the local sub-file where the block lies on this node ([`local`]), and in one exchange
-//! with all servers concerned where it does not.
+//! The way of a call: [`walk`] turns a path into a directory and a last name, with the directories on the way
+//! cached ([`paths`]); [`rpc`] sends a request to the server of its shard, adapts to refusals (newer map,
+//! renamed directory, split directory) and repeats under the same identity what a broken connection left
+//! open; [`handle`] reads and writes: inline data of small files ([`inline`]), larger files block by block
+//! ([`blocks`]), directly in the local sub-file where the block lies on this node ([`local`]), and in one
+//! exchange with all servers concerned where it does not.
 //!
 //! Only raw system calls are made (rustix), never libc's file functions: inside the preload library those are
 //! the faces that call this crate.

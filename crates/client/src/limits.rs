@@ -1,8 +1,10 @@
-//! The process's limit on the size of files (RLIMIT_FSIZE), as the kernel applies it to local ones: a write may reach it
-//! and is cut short there; what would begin or grow beyond it fails with EFBIG, after SIGXFSZ.
+//! The process's limit on the size of files (RLIMIT_FSIZE), as the kernel applies it to local ones: a write
+//! that reaches it is shortened; one that begins beyond it, or a truncation beyond it, fails with EFBIG after
+//! SIGXFSZ.
 //!
-//! A face that stands in for the kernel says what the limit is; for others, whose callers the kernel has asked already
-//! or who act for nobody, there is none. It belongs to the process, and is read at every write: one load.
+//! The preload library, which stands in for the kernel, sets the limit here. Other faces set none: in a mount
+//! the kernel has checked the limit already, and the command line has none. It belongs to the process, and is
+//! read at every write: one load.
 
 use bivouac_proto::Errno;
 use rustix::process::Signal;
@@ -10,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static FILE_SIZE: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// No file may grow beyond so many bytes by this process's doing; `u64::MAX` is no limit.
+/// This process must not make a file longer than so many bytes; `u64::MAX`: no limit.
 pub fn set_file_size_limit(bytes: u64) {
     FILE_SIZE.store(bytes, Ordering::Relaxed);
 }
@@ -21,7 +23,7 @@ pub fn file_size_limit() -> Option<u64> {
     Some(FILE_SIZE.load(Ordering::Relaxed)).filter(|limit| *limit != u64::MAX)
 }
 
-/// What of a write at `offset` is within the limit; EFBIG when nothing of it is.
+/// How much of a write at `offset` is within the limit; EFBIG if nothing is.
 #[inline]
 pub(crate) fn clipped(offset: u64, data: &[u8]) -> Result<&[u8], Errno> {
     match file_size_limit() {

@@ -1,8 +1,9 @@
 //! Connections to servers, in pools without locks.
 //!
-//! A thread takes a connection out of its server's pool, uses it alone, and puts it back; so requests of different
-//! threads never wait for each other, and a fork can catch no lock held. Every connection carries a request slot of
-//! the session: it has one request under way at most, which is what gives requests their identity.
+//! A thread takes a connection out of its server's pool, uses it alone, and puts it back; so requests of
+//! different threads never wait for each other, and a fork never happens while a lock is held. Every
+//! connection carries a request slot of the session: it has one request under way at most, which is what
+//! gives requests their identity.
 
 use crate::hidden::Claim;
 use bivouac_node::process;
@@ -13,9 +14,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 pub(crate) struct Link {
     pub(crate) connection: Connection,
     claim: Claim,
-    /// Generation of the process that made it: not to be used after a fork.
+    /// Fork count of the process that made it: it must not be used after a fork.
     fork_count: u64,
-    /// The `vfork` child that made it, if it was one: its descriptor is only there. Otherwise 0.
+    /// The `vfork` child that made it, if it was one: the descriptor exists only in that child. Otherwise 0.
     borrower: u32,
     /// Request slot of the session.
     pub(crate) slot: u32,
@@ -71,8 +72,8 @@ impl Pool {
             if taken.is_null() {
                 continue;
             }
-            // SAFETY: pointers in the pool come from Box::into_raw in `give`, and the swap made this thread the only
-            // one that has it.
+            // SAFETY: pointers in the pool come from Box::into_raw in `give`, and the swap made this thread
+            // the only one that has it.
             let link = unsafe { Box::from_raw(taken) };
             if link.usable(fork_count) {
                 return Some(link);

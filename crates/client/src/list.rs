@@ -1,8 +1,8 @@
 //! Listing directories.
 //!
-//! Entries come in the order of their cookies, from one server for a packed directory, merged from all servers for a
-//! split one. Positions are the cookies themselves: 1 after `.`, 2 after `..`, then hashes, so that they stay good
-//! while the directory changes or splits.
+//! Entries come in the order of their cookies, from one server for a packed directory, merged from all
+//! servers for a split one. Positions are the cookies themselves: 1 after `.`, 2 after `..`, then hashes, so
+//! that they stay good while the directory changes or splits.
 
 use crate::ahead::Ahead;
 use crate::handle::Handle;
@@ -18,14 +18,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Most entries asked of a server at once.
 const BATCH: u32 = 2048;
 
-/// Whether the process that lists directories also wants to know what its entries are: then listings bring their
-/// attributes along. Hints only: threads that list at the same time may confuse them.
+/// Whether the process that lists directories also wants to know what its entries are: then listings bring
+/// their attributes along. Hints only: threads that list at the same time may confuse them.
 #[derive(Default)]
 pub(crate) struct Listing {
     directory: AtomicU64,
-    /// Attributes were asked for that no listing had brought.
+    /// The program asked for attributes that no listing had brought along.
     missed: AtomicBool,
-    /// Attributes that a listing had brought were asked for.
+    /// The program asked for attributes that a listing had brought along.
     used: AtomicBool,
     pub(crate) ahead: Ahead,
 }
@@ -66,15 +66,16 @@ pub struct Entries {
     pub end: bool,
 }
 
-/// Most entries asked for at the beginning of a listing, while nobody is known to want attributes.
+/// Most entries asked for at the beginning of a listing, while it is not known whether the program wants
+/// attributes.
 const FIRST: u32 = 256;
 
 /// Entries that each server is asked for at least.
 const FEW: u32 = 64;
 
 impl Handle {
-    /// The next entries from the shared position, about `max` of them, and moves it behind them. `.` and `..` come
-    /// first; nothing at the end.
+    /// The next entries from the shared position, about `max` of them, and moves it behind them. `.` and `..`
+    /// come first; nothing at the end.
     pub fn list(&self, max: usize) -> Result<Entries, Errno> {
         let slot = self.usable()?;
         if !self.is_directory() {
@@ -117,8 +118,9 @@ impl Handle {
 }
 
 impl Client {
-    /// Entries of a directory by its number, with cookies greater than `after`, in their order: as [`Handle::list`], but neither `.`
-    /// nor `..`. `begins`: they are its first, and the directory above is this one.
+    /// Entries of a directory by its number, with cookies greater than `after`, in their order: as
+    /// [`Handle::list`], but neither `.` nor `..`. `begins`: they are its first, and the directory above is
+    /// this one.
     pub fn list_number(
         &self,
         dir: Ino,
@@ -135,7 +137,7 @@ impl Client {
     /// The next entries of a directory, about `max`; with `above`, the directory above, its first.
     fn next_entries(&self, dir: Ino, above: Option<Ino>, after: u64, max: usize) -> Result<Entries, Errno> {
         let attrs = self.listing.wants_attributes();
-        // Few at first: who then asks for attributes gets them with the rest.
+        // Few at first: if the program then asks for attributes, it gets them with the rest.
         let most = if after == 2 && !attrs { FIRST } else { BATCH };
         let limit = max.min(most as usize);
         match above.and_then(|above| self.already_listed(above, dir, limit)) {
@@ -144,7 +146,8 @@ impl Client {
         }
     }
 
-    /// A directory's first entries, if they came before they were wanted, or come now together with those of other directories.
+    /// A directory's first entries, if they were looked up ahead, or can be now, together with those of other
+    /// directories.
     fn already_listed(&self, above: Ino, dir: Ino, most: usize) -> Option<Entries> {
         if self.paths().is_split(dir) {
             return None;
@@ -155,8 +158,8 @@ impl Client {
         })
     }
 
-    /// Entries of a directory with cookies greater than `after`, in their order: about `limit`, none at the end. A
-    /// directory that was removed has none.
+    /// Entries of a directory with cookies greater than `after`, in their order: about `limit`, none at the
+    /// end. A directory that was removed has none.
     pub fn list_after(&self, dir: Ino, after: u64, limit: u32, attrs: bool) -> Result<Entries, Errno> {
         loop {
             let split = self.paths().is_split(dir);
@@ -199,12 +202,12 @@ impl Client {
         let held = |part| map.primary(namespace::part_shard(dir, part));
         let up = |server| map.server(server).is_some_and(|s| s.state == ServerState::Up);
         if !(0..namespace::PARTS).all(|part| up(held(part))) {
-            // Better no listing than one that silently lacks what a dead server held.
+            // An error is better than a listing that silently lacks the entries of a dead server.
             return Err(Errno::IO.into());
         }
         let mut all = Vec::new();
         let servers = map.servers.iter().filter(|s| s.state == ServerState::Up);
-        // Each has about as many of the next entries as the others.
+        // Each server has about the same share of the next entries.
         let limit = limit.div_ceil(servers.clone().count().max(1) as u32).max(FEW);
         // Beyond this cookie some server may have entries that it did not list.
         let mut complete_to = u64::MAX;

@@ -1,8 +1,8 @@
 //! Direct access to sub-files on this node.
 //!
-//! A server on the client's node passes the descriptor of its sub-file of a file over its Unix socket; from then on
-//! blocks that lie there are read and written without the server. One descriptor for each server, taken at the first
-//! access that needs it, kept for as long as the open file.
+//! A server on the client's node passes the descriptor of its sub-file of a file over its Unix socket; from
+//! then on blocks that lie there are read and written without the server. One descriptor for each server,
+//! taken at the first access that needs it, kept for as long as the open file.
 
 use crate::hidden::Hidden;
 use crate::session::Client;
@@ -18,7 +18,7 @@ pub(crate) struct SubFiles(Box<[Place]>);
 #[derive(Default)]
 struct Place {
     passed: AtomicPtr<Hidden>,
-    /// There was no sub-file when it was asked for to read: the server is asked from then on.
+    /// There was no sub-file when one was needed for reading: from then on the server is asked.
     missing: AtomicBool,
 }
 
@@ -37,8 +37,8 @@ impl SubFiles {
         unsafe { &*known }.get()
     }
 
-    /// The sub-file on `server`, if it lies on this node and can be had. With `create` it is made when missing;
-    /// otherwise a missing one (a hole) is `None` too, and the server is asked each time.
+    /// The sub-file on `server`, if the server is on this node and passes it. With `create` a missing one is
+    /// made; otherwise a missing one (a hole) is `None`, too, and the server is asked each time.
     pub(crate) fn get(
         &self,
         client: &Client,
@@ -56,7 +56,8 @@ impl SubFiles {
         place.fetch(client, server, ino, create)
     }
 
-    /// The kernel answered EBADF: the program closed the number behind the library's back. The server serves from now on.
+    /// To be called when the kernel answers EBADF: the program has closed the descriptor without the library
+    /// noticing. From now on the server reads and writes.
     pub(crate) fn lost(&self, server: ServerId) {
         if let Some(place) = self.0.get(usize::from(server.0)) {
             let known = place.passed.load(Ordering::Acquire);

@@ -1,12 +1,12 @@
 //! Byte-range and whole-file locks.
 //!
-//! They are kept by the inode's server. Waiting is done in turns of half a second at the server, so that a dead client
-//! leaves no waiter behind. A turn can be cut short, for a signal: the server is told, and then says whether the lock was
-//! taken after all.
+//! They are kept by the inode's server. Waiting is done in turns of half a second at the server, so that a
+//! dead client leaves no waiter behind. When a signal comes, the client asks the server to end a turn early,
+//! and the server says whether the lock was granted after all.
 //!
-//! Locks of the process belong to its first session, so that a program it executes has them too. What such a program
-//! does not know is which files they are on: of files at a server where its forerunner had locks, it gives them up
-//! at the first close of each.
+//! Locks of the process belong to its first session, so that a program that it executes has them, too. Such a
+//! program does not know which files they are on. So for a server where the program before it had locks, it
+//! releases the process's locks on each file of that server at its first close.
 
 use crate::handle::Handle;
 use crate::session::Client;
@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 /// How long one turn of waiting takes at the server, milliseconds.
 const TURN_MS: u32 = 500;
 
-/// Which kind of lock, and so who owns it.
+/// The kind of a lock, which determines its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LockKind {
     /// Of the process (`fcntl(F_SETLK)`).
@@ -31,8 +31,8 @@ pub enum LockKind {
     Description,
     /// Of the open file description, on the whole file (`flock`).
     Flock,
-    /// Of one of the processes that this one speaks for, by a number that it gave it. Given up by [`Handle::unlock`],
-    /// and when this process ends.
+    /// Of one of the processes that this one acts for (in a mount), by a number that it has assigned.
+    /// Released by [`Handle::unlock`], and when this process ends.
     Member(u32),
 }
 
@@ -45,12 +45,13 @@ pub(crate) struct Held {
     servers: Mutex<HashMap<ServerId, u64>>,
     /// Servers where programs before this one, in this process, had locks.
     before: Vec<ServerId>,
-    /// Inodes at those servers that have no locks of theirs any more.
+    /// Inodes at those servers on which no locks of such programs are left.
     cleared: Mutex<HashSet<Ino>>,
 }
 
 impl Held {
-    /// For a process that the agent, restarted so often, has told that programs before it in this process had locks at `before`.
+    /// For a process that the agent, restarted so often, has told that programs before it in this process had
+    /// locks at `before`.
     pub(crate) fn new(before: Vec<ServerId>, restarts: u64) -> Held {
         let servers = before.iter().map(|server| (*server, restarts)).collect();
         Held { servers: Mutex::new(servers), before, ..Held::default() }
@@ -63,7 +64,7 @@ impl Held {
                 && self.cleared.lock().is_ok_and(|cleared| !cleared.contains(&ino))
     }
 
-    /// Notes that there are none any more; whether there may have been.
+    /// Notes that there are none any more. Returns whether there may have been some.
     fn clear(&self, ino: Ino, server: ServerId) -> bool {
         let had = self.files.lock().is_ok_and(|mut files| files.remove(&ino));
         let cleared = || self.cleared.lock().is_ok_and(|mut cleared| cleared.insert(ino));
@@ -85,8 +86,8 @@ impl Handle {
         })
     }
 
-    /// Sets or converts a lock on bytes `start..end` (`u64::MAX` for the end of the file wherever it is). EAGAIN when
-    /// another is in the way.
+    /// Sets or converts a lock on bytes `start..end` (`u64::MAX` for the end of the file wherever it is).
+    /// EAGAIN if another lock conflicts.
     pub fn lock(&self, kind: LockKind, exclusive: bool, start: u64, end: u64) -> Result<(), Errno> {
         let owner = self.announced(kind)?;
         let range = LockRange { start, end, exclusive };
@@ -95,10 +96,10 @@ impl Handle {
         self.announced_still(kind, start, end)
     }
 
-    /// Likewise, waiting for one turn. EAGAIN: the turn is over, ask again. EINTR: it was cut short.
+    /// The same, waiting for one turn. EAGAIN: the turn is over, ask again. EINTR: it was interrupted.
     ///
-    /// `watch` waits for the server's answer to become readable, and returns true when the wait is to be cut short.
-    /// However it ends, no request is under way when this returns.
+    /// `watch` waits for the server's answer to become readable, and returns true if the wait has to end
+    /// early. However it ends, no request is under way when this returns.
     pub fn lock_waiting(
         &self,
         kind: LockKind,
@@ -120,7 +121,8 @@ impl Handle {
         self.announced_still(kind, start, end)
     }
 
-    /// After a lock was set: if the agent was restarted while the request was on its way, the new one has to know, too.
+    /// After a lock was set: if the agent was restarted while the request was on its way, the new one has to
+    /// know, too.
     fn announced_still(&self, kind: LockKind, start: u64, end: u64) -> Result<(), Errno> {
         self.announced(kind).map(drop).inspect_err(|_| {
             // Nobody would give it up.
@@ -128,7 +130,8 @@ impl Handle {
         })
     }
 
-    /// The owner of a lock about to be set, with everything noted so that it is given up in time.
+    /// The owner of a lock that is about to be set. Notes everything that is needed for the lock to be
+    /// released in time.
     fn announced(&self, kind: LockKind) -> Result<LockOwner, Errno> {
         let owner = self.owner(kind)?;
         if let LockOwner::Process { session, .. } = owner {
@@ -139,13 +142,13 @@ impl Handle {
         Ok(owner)
     }
 
-    /// Takes the owner's locks off `start..end`.
+    /// Releases the owner's locks on `start..end`.
     pub fn unlock(&self, kind: LockKind, start: u64, end: u64) -> Result<(), Errno> {
         let request = MetaRequest::Unlock { ino: self.ino(), owner: self.owner(kind)?, start, end };
         self.client().meta_on(self.ino(), &request).map(|_| ())
     }
 
-    /// The first lock that would be in the way.
+    /// The first lock that would conflict.
     pub fn test_lock(
         &self,
         kind: LockKind,
@@ -171,8 +174,8 @@ impl Client {
         }
     }
 
-    /// Before the first process lock on a file: this process must give it up at close, and its agent must know which
-    /// server to tell when it dies.
+    /// Before the first process lock on a file: this process must give it up at close, and its agent must
+    /// know which server to tell when it dies.
     fn note_process_lock(&self, owner: u64, ino: Ino) -> Result<(), Errno> {
         let server = self.map().primary(ino.shard());
         // Read before the agent is told: if it changes meanwhile, the next one is told again.
@@ -203,7 +206,7 @@ impl Client {
             return;
         }
         let Ok(owner) = self.lock_owner() else { return };
-        // The answer is awaited: whoever is told of the close next may ask for the lock.
+        // Wait for the answer: another process may ask for the lock as soon as it learns of the close.
         let _ = self.meta_on(ino, &MetaRequest::Unlock { ino, owner, start: 0, end: u64::MAX });
     }
 }

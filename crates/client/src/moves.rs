@@ -1,13 +1,13 @@
 //! Which moves of directories this process has heard of.
 //!
-//! Paths are cached ([`crate::paths`]), and every server numbers the moves that it notes (its *namespace version*). A request
-//! along a cached path carries the version up to which this process has heard of its server's moves. A
-//! server that has noted later ones refuses, and says which directories moved; what is known of the way to those is forgotten,
-//! and the path is walked again. Servers of this node show their latest moves in their version pages, so that nobody has to be
-//! refused to hear of them.
+//! Paths are cached ([`crate::paths`]), and every server numbers the moves that it notes (its *namespace
+//! version*). A request along a cached path carries the version up to which this process has heard of its
+//! server's moves. A server that has noted later ones refuses, and says which directories moved; what is
+//! known of the way to those is forgotten, and the path is walked again. Servers of this node show their
+//! latest moves in their version pages, so that a process hears of them without being refused.
 //!
-//! Each time something was forgotten a new *era* begins. A walk notes its era when it begins: what it took from the cache counts
-//! only as long as the era lasts.
+//! Each time something was forgotten a new *era* begins. A walk notes its era when it begins: what it took
+//! from the cache counts only as long as the era lasts.
 
 use crate::session::Client;
 use bivouac_layout::{Ino, ServerId};
@@ -25,7 +25,8 @@ pub(crate) struct Heard {
 pub(crate) struct Reached {
     /// The era in which its walk began.
     pub(crate) era: u64,
-    /// Through at least one cached directory: the server is to refuse it if the process has not heard of all moves.
+    /// Through at least one cached directory: the server has to refuse the request if the process has not
+    /// heard of all moves.
     pub(crate) cached: bool,
 }
 
@@ -36,11 +37,11 @@ impl Reached {
     }
 }
 
-/// What a request carries whose path was not cached.
+/// What a request carries if its path did not come from the cache.
 const ALL: u64 = u64::MAX;
 
 impl Heard {
-    /// Of no moves of any of so many servers.
+    /// For so many servers, of whose moves none has been heard.
     pub(crate) fn new(servers: usize) -> Heard {
         Heard { era: AtomicU64::new(0), versions: (0..servers).map(|_| AtomicU64::new(0)).collect() }
     }
@@ -56,8 +57,8 @@ impl Client {
         self.heard().versions.get(usize::from(server.0)).map_or(0, |version| version.load(Ordering::Acquire))
     }
 
-    /// The namespace version that a request carries to `server`; a refusal when the path has to be walked again without
-    /// asking.
+    /// The namespace version that a request carries to `server`; a refusal when the path has to be walked
+    /// again without asking.
     pub(crate) fn namespace_for(&self, server: ServerId, reached: Reached) -> Result<u64, Refusal> {
         if !reached.cached {
             return Ok(ALL);
@@ -82,15 +83,15 @@ impl Client {
         version > known
     }
 
-    /// Takes in that a server has noted moves up to `version`: which ones since the last time, or `None` for not
-    /// knowing.
+    /// A server has noted moves up to `version`. `moved`: those since this process last heard of its moves,
+    /// or `None` if they are not known.
     pub(crate) fn hear(&self, server: ServerId, version: u64, moved: Option<&[Ino]>) {
         let heard = self.heard();
         let Some(known) = heard.versions.get(usize::from(server.0)) else { return };
         if known.load(Ordering::Acquire) >= version {
             return;
         }
-        // In this order: forget, begin the new era, and only then claim to have heard.
+        // In this order: drop paths, begin the new era, and only then claim to have heard of the moves.
         if let Some(era) = self.paths().forget(moved) {
             self.facts().forget_names(era, moved);
             heard.era.fetch_max(era, Ordering::AcqRel);

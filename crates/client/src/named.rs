@@ -1,8 +1,8 @@
 //! The path of an open file, as far as it can be known.
 //!
-//! An inode does not say where it is named (it may have many names, on other servers), so the description keeps the
-//! directory and the name that it was opened by. The directory's path is exact, wherever that was moved since. Whether the
-//! file still has the name is asked.
+//! An inode does not say where it is named (it may have many names, on other servers), so the description
+//! keeps the directory and the name that it was opened by. The directory's path is exact, wherever that was
+//! moved since. Whether the file still has the name is asked.
 
 use crate::error::Fail;
 use crate::handle::Handle;
@@ -13,9 +13,9 @@ use bivouac_proto::Errno;
 const DELETED: &[u8] = b" (deleted)";
 
 impl Handle {
-    /// What a link in `/proc` shows of it: its path, or the one that it was opened by with " (deleted)" when that is gone
-    /// together with all others. `None`: it has another name since, which nobody here knows, or its name is too long to be
-    /// kept.
+    /// What a link in `/proc` shows of it: its path, or the one that it was opened by with " (deleted)" when
+    /// that is gone together with all others. `None`: it has another name since, which is not known here, or
+    /// its name is too long to be kept.
     pub fn path(&self) -> Result<Option<Vec<u8>>, Errno> {
         Ok(self.path_now_or_then()?.map(|(mut path, there)| {
             if !there {
@@ -25,7 +25,7 @@ impl Handle {
         }))
     }
 
-    /// Its path. ENOENT when nobody here knows it: it has none, or another name since.
+    /// Its path. ENOENT if it is not known here: because it has none, or has another name since.
     pub fn real_path(&self) -> Result<Vec<u8>, Errno> {
         self.path_now_or_then()?.filter(|(_, there)| *there).map(|(path, _)| path).ok_or(Errno::NOENT)
     }
@@ -53,7 +53,7 @@ impl Handle {
             Err(fail) => return Err(fail.errno()),
         }
         match self.attr() {
-            // What was opened by its path alone does not keep it.
+            // A description opened with O_PATH does not keep its inode.
             Ok(attr) if attr.nlink > 0 => Ok(None),
             Ok(_) | Err(Errno::NOENT) => Ok(Some((path, false))),
             Err(errno) => Err(errno),

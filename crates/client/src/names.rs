@@ -36,13 +36,14 @@ pub struct StatFs {
 }
 
 impl StatFs {
-    /// Inodes that can still be made. Nothing limits them but room: one for each page of storage that is free.
+    /// Inodes that can still be made. Nothing limits them but room: one for each page of storage that is
+    /// free.
     pub fn free_inodes(&self) -> u64 {
         self.available / 4096
     }
 }
 
-/// What a new name is given to.
+/// What gets the new name.
 #[derive(Clone, Copy)]
 pub(crate) enum New<'a> {
     Directory { mode: u16 },
@@ -63,13 +64,14 @@ impl<'a> New<'a> {
     }
 }
 
-/// Whether a path leads nowhere but where it starts.
+/// Whether a path has no names, so that it leads to where it starts.
 pub(crate) fn names_itself(path: &[u8]) -> bool {
     path.split(|b| *b == b'/').all(|name| matches!(name, b"" | b"."))
 }
 
-/// What is shown of a directory that was removed while a program was in it, or had it open: its server knows it no
-/// more, but locally it would still be there, empty and without a name.
+/// The attributes shown for a directory that was removed while it was a program's working directory, or open:
+/// its server does not know it any more, but on a local file system it would still exist, empty and without a
+/// name.
 pub(crate) fn removed(dir: Ino) -> Box<Attr> {
     Box::new(Attr {
         ino: dir,
@@ -99,8 +101,8 @@ impl Client {
         self.on_found(start, path, follow, |attr| Ok(self.exact(attr)?))
     }
 
-    /// Does something with the inode that a path names. If that is gone by then, its name was replaced or removed: that which it
-    /// names now is taken.
+    /// Does something with the inode that a path names. If that inode is gone by then, because its name was
+    /// replaced or removed, uses the inode that the path names now.
     fn on_found<T>(
         &self,
         start: Ino,
@@ -111,7 +113,7 @@ impl Client {
         let mut gone = 0;
         loop {
             let attr = self.find(start, path, follow)?;
-            // A directory without a name is found again and again.
+            // A directory without a name would be found again and again.
             let named = attr.nlink > 0;
             match operation(*attr) {
                 Err(Fail::Errno(Errno::NOENT)) if named && gone < MAX_GONE => gone += 1,
@@ -120,7 +122,8 @@ impl Client {
         }
     }
 
-    /// Whether this process may access what a path names; `mask` as for `access(2)` (4 read, 2 write, 1 execute).
+    /// Whether this process may access what a path names; `mask` as for `access(2)` (4 read, 2 write, 1
+    /// execute).
     pub fn access(&self, start: Ino, path: &[u8], mask: u32, follow: bool) -> Result<(), Fail> {
         let attr = self.find(start, path, follow)?;
         let directory = attr.kind == FileKind::Directory;
@@ -214,7 +217,7 @@ impl Client {
         self.make(to, to_path, New::Link { ino: attr.ino })
     }
 
-    /// Makes a name for what is open. ENOENT if nothing but descriptors opened with O_PATH is left of it.
+    /// Gives an open file a name. ENOENT if only descriptors opened with O_PATH are left of it.
     pub fn link_open(&self, handle: &Handle, to: Ino, to_path: &[u8]) -> Result<(), Fail> {
         let ino = handle.ino();
         let directory =
@@ -226,7 +229,7 @@ impl Client {
         }
     }
 
-    /// Why a directory gets no other name: what is wrong with that name comes first.
+    /// The error for linking a directory; errors of the new name come first.
     fn refused_link(&self, to: Ino, to_path: &[u8]) -> Fail {
         let looked = self.at_last(to, to_path, |_, last| match last {
             Last::Directory(_) => Err(Errno::EXIST.into()),
@@ -288,7 +291,8 @@ impl Client {
                         self.paths().forget_directory(from);
                         self.paths().forget_directory(to);
                     }
-                    // It does not say which of the two is unknown: found anew, both stay the same if it is gone.
+                    // The refusal does not say which of the two is unknown. If walking again finds the same
+                    // two, it was removed.
                     again.after(failing, Ino(from.0 ^ to.0.rotate_left(32)), false)?;
                 }
             }
@@ -308,7 +312,8 @@ impl Client {
         let from = last_of(from)?;
         let to = match (last_of(to), &from) {
             (Err(fail), Last::Name(place)) => {
-                // An error about the first path comes first, also when only this request finds that it is out of date.
+                // An error about the first path comes first, even if only this request finds out that the
+                // path is out of date.
                 self.confirm(place)?;
                 return Err(fail.into());
             }
@@ -316,7 +321,7 @@ impl Client {
         };
         let Last::Name(from) = from else {
             if let Last::Name(to) = &to {
-                // No request follows that would find the other path out of date.
+                // No request follows that would find out whether the other path is out of date.
                 self.confirm(to)?;
             }
             return Err(Errno::BUSY.into());
@@ -347,7 +352,7 @@ impl Client {
                 Ok(())
             }
             Err(Failure::Refused(Refusal::DirectorySplit)) => {
-                // It does not say which of the two.
+                // The refusal does not say which of the two.
                 let mut learned = false;
                 for (dir, known) in [(from.dir, from_split), (to.dir, to_split)] {
                     if !known && self.attr_of(dir)?.split {
@@ -364,7 +369,7 @@ impl Client {
         }
     }
 
-    /// Fails when a server finds that what is known of the way to a name is out of date.
+    /// Fails if a server finds that the cached path to a name is out of date.
     fn confirm(&self, place: &Place) -> Result<(), Failing> {
         let name = place.name.get(..NAME_MAX).unwrap_or(&place.name);
         match self.lookup(place.reached, place.dir, name) {
@@ -397,7 +402,8 @@ impl Client {
         Ok(true)
     }
 
-    /// What the server cannot know: only directories may be named with a slash behind them, and names have a length.
+    /// Checks what the server cannot: a name with a slash after it must be a directory's, and names have a
+    /// greatest length.
     fn check_rename(&self, from: &Place, to: &Place, mode: RenameMode) -> Result<(), Failing> {
         let short = |place: &Place| place.name.len() <= NAME_MAX;
         if !from.slash && !to.slash && short(from) && short(to) {
@@ -586,7 +592,8 @@ impl Client {
         })
     }
 
-    /// The path of a directory, from its number: absolute, beginning with the mount. ENOENT if it was removed.
+    /// The path of a directory, from its number: absolute, beginning with the mount. ENOENT if it was
+    /// removed.
     pub fn path_of(&self, dir: Ino) -> Result<Vec<u8>, Errno> {
         let mut names = Vec::new();
         let mut at = dir;
@@ -609,8 +616,8 @@ impl Client {
     }
 }
 
-/// What is answered without asking about an attribute of an inode that has none. (Not about names that stand for what the
-/// file system knows of the file, nor about names that are not good.)
+/// The answer, without asking the server, about an extended attribute of an inode that has none. (Not for
+/// names that stand for what the file system knows of the file, nor for names that are not valid.)
 pub(crate) fn none_of(attr: &Attr, name: &[u8]) -> Result<(), Errno> {
     const ASKED: &[u8] = b"user.bivouac.";
     if attr.xattrs || name.len() > NAME_MAX || name.starts_with(ASKED) {

@@ -1,8 +1,8 @@
-//! Calls on inodes by their numbers, for a face that the kernel asks: the kernel has walked the path itself, and
+//! Calls on inodes by their numbers, for the kernel mount: the kernel has walked the path itself, and
 //! names a directory and one name in it, or an inode.
 //!
-//! Nothing here follows a symbolic link, and whether somebody may do something has been checked by the kernel, which knows
-//! the caller's credentials; the servers check those of this process.
+//! Nothing here follows a symbolic link. The kernel has checked the permissions of the caller; the servers
+//! check those of this process.
 
 use crate::error::Fail;
 use crate::facts::Contents;
@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 
 /// A file that was opened by number, or made.
 pub struct OpenedFile {
-    /// The description. Nobody but this process holds it: give it back with [`Client::close_number`].
+    /// The description. Only this process holds it; close it with [`Client::close_number`].
     pub handle: Arc<Handle>,
     /// The file's attributes, exact.
     pub attr: Attr,
@@ -52,7 +52,7 @@ impl Client {
         self.exact(*self.attr_of(ino)?)
     }
 
-    /// What can be said of a directory that is open, and was removed: it is empty, and has no name.
+    /// The attributes of an open directory that was removed: it is empty, and has no name.
     pub fn removed_number(&self, dir: Ino) -> Attr {
         *removed(dir)
     }
@@ -117,8 +117,8 @@ impl Client {
         })
     }
 
-    /// Makes a file and opens it; if there is one and O_EXCL is not among the flags, opens that. A symbolic link is
-    /// ELOOP. `mode` with the umask applied.
+    /// Makes a file and opens it; if there is one and O_EXCL is not among the flags, opens that. A symbolic
+    /// link is ELOOP. `mode` with the umask applied.
     pub fn create_name(
         &'static self,
         dir: Ino,
@@ -215,7 +215,8 @@ impl Client {
         Ok(handle)
     }
 
-    /// Closes a description that only this process holds, without a placeholder. When this returns, its server knows.
+    /// Closes a description that only this process holds, without a placeholder. When this returns, its
+    /// server knows.
     pub fn close_number(&self, id: SlotId) {
         if self.table().retire(id) {
             let release = release(self.table(), self.agent_number(), id);
@@ -225,8 +226,8 @@ impl Client {
         }
     }
 
-    /// Sets attributes; what they are then. Exact, but for the time and the storage of what an open description has written: for
-    /// who asks again before he shows these.
+    /// Sets attributes; what they are then. Exact, but for the time and the storage of what an open
+    /// description has written: for who asks again before he shows these.
     pub fn set_attr_number(&self, ino: Ino, set: SetAttr) -> Result<Attr, Errno> {
         let request = MetaRequest::SetAttr { ino, set };
         match self.meta_changing(To::Shard(ino.shard()), &request, &[], &mut []) {

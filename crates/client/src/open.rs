@@ -59,14 +59,14 @@ enum Found {
 }
 
 impl Client {
-    /// Opens; `flags` as for `open(2)`, `mode` with the umask applied. The description is held by nobody yet: make a
-    /// placeholder for it in the node's table, or give it back with [`Client::closed`].
+    /// Opens; `flags` as for `open(2)`, `mode` with the umask applied. The description has no placeholder
+    /// yet: make one in the node's table, or close the description with [`Client::closed`].
     pub fn open(&'static self, start: Ino, path: &[u8], flags: i32, mode: u32) -> Result<Arc<Handle>, Fail> {
         self.open_after(|_| Ok(()), start, path, flags, mode).map(|(handle, ())| handle)
     }
 
-    /// Opens, as [`Client::open`]. `before` is run as soon as the description has its place in the table; when that fails, nothing is
-    /// opened, made or truncated.
+    /// Opens, as [`Client::open`]. `before` runs as soon as the description has its slot in the table; if it
+    /// fails, nothing is opened, made or truncated.
     pub fn open_after<T>(
         &'static self,
         before: impl FnOnce(SlotId) -> Result<T, Errno>,
@@ -91,10 +91,11 @@ impl Client {
         })
     }
 
-    /// Opens what an open description stands for anew, as opening `/proc/self/fd/N` does: permissions are checked,
-    /// O_TRUNC truncates, and the new description has a position and flags of its own. The file needs no name any
-    /// more. ELOOP for a symbolic link and with O_NOFOLLOW, EEXIST with O_CREAT and O_EXCL, ENXIO for what is no file. `mode` is
-    /// that of a file that O_TMPFILE makes in a directory; `before` is as for [`Client::open_after`].
+    /// Opens the file of an open description anew, as opening `/proc/self/fd/N` does: permissions are
+    /// checked, O_TRUNC truncates, and the new description has its own position and flags. The file need not
+    /// have a name any more. ELOOP for a symbolic link and with O_NOFOLLOW, EEXIST with O_CREAT and O_EXCL,
+    /// ENXIO for what is no file. `mode` is that of a file that O_TMPFILE makes in a directory; `before` is
+    /// as for [`Client::open_after`].
     pub fn open_again<T>(
         &'static self,
         before: impl FnOnce(SlotId) -> Result<T, Errno>,
@@ -112,7 +113,8 @@ impl Client {
         })
     }
 
-    /// Makes a description of what `find` finds under its number, and the directory and name where it found it.
+    /// Makes a description of what `find` finds under its number, and the directory and name where it found
+    /// it.
     fn opened<T>(
         &'static self,
         flags: i32,
@@ -134,8 +136,8 @@ impl Client {
         }
     }
 
-    /// Gives a slot back whose open has failed. Where nobody knows whether the server has registered it, the agent tells the
-    /// server that it is not wanted.
+    /// Gives a slot back whose open has failed. If it is not known whether the server has registered the
+    /// open, the agent releases it at the server.
     pub(crate) fn give_up(&self, id: SlotId, fail: &Fail) {
         let unknown = matches!(fail, Fail::Errno(Errno::IO))
             && self.table().slot(id).is_some_and(|slot| slot.kind.load(Ordering::Acquire) == KIND_OPENING);
@@ -196,7 +198,8 @@ impl Client {
         };
         let (dir, slash) = (place.dir, place.slash);
         if create && slash {
-            // Whatever the name is; but only a request finds that the directory is not there any more.
+            // The error does not depend on the name; but only a request can find out that the directory was
+            // removed.
             let name = place.name.get(..NAME_MAX).unwrap_or(&place.name);
             return match self.lookup(place.reached, dir, name) {
                 Err(refused @ Failing::Refused(_)) => Err(refused),
@@ -267,7 +270,8 @@ impl Client {
         }
     }
 
-    /// What can be opened without a word to the server: a directory; and what can be refused, or followed.
+    /// Handles what needs no open at a server: a directory is opened, other kinds are refused or (symbolic
+    /// links) followed.
     fn open_known(
         &self,
         walk: &mut Walk<'_, '_>,
@@ -392,7 +396,7 @@ impl Client {
         }
     }
 
-    /// A process's view of a description that it got by fork, exec or through a socket.
+    /// A process's view of a description that it got by fork, by exec, or through a socket.
     pub fn adopt(&'static self, id: SlotId) -> Result<Arc<Handle>, Errno> {
         let slot = self.table().slot(id).ok_or(Errno::BADF)?;
         let ino = Ino(slot.ino.load(Ordering::Relaxed));
@@ -420,7 +424,8 @@ impl Client {
         }
     }
 
-    /// Whether any process holds a description. The descriptor to ask through is kept for the next time.
+    /// Whether any process holds a description. Keeps the descriptor through which it asks the kernel, for
+    /// the next time.
     fn is_held(&self, id: SlotId) -> bool {
         let asker = self.asker(id).take();
         let kept = asker.as_ref().and_then(|asker| self.table().held_through(asker.get()?, id));
@@ -439,8 +444,8 @@ impl Client {
         held
     }
 
-    /// Tells the server that a retired description is gone. Says whether that was possible; if not, the slot stays retired, and
-    /// the agent does it.
+    /// Tells the server that a retired description is gone. Says whether that was possible; if not, the slot
+    /// stays retired, and the agent does it.
     pub(crate) fn tell_release(&self, release: &Release) -> bool {
         if release.wait {
             let asked = self.meta(To::Shard(release.shard), &release.request, &[], &mut []);

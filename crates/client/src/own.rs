@@ -1,13 +1,14 @@
 //! What this process's own changes do to what it knows.
 //!
-//! A change raises its shard's count, and with that everything that is known of the shard is in doubt ([`crate::facts`]): also what the change has
-//! not touched, and what its answer has just told. So an answer says which count the change has made ([`Change`]). If everything was known as
-//! of the count before, nobody else has changed anything in between: what the change touched is brought up to date or
-//! forgotten, and all else goes on to hold under the new count. A *run* is such a row of counts of one shard.
+//! A change raises its shard's count, and with that everything that is known of the shard is in doubt
+//! ([`crate::facts`]): also what the change has not touched, and what its answer has just told. So an answer
+//! says which count the change has made ([`Change`]). If everything was known as of the count before, nobody
+//! else has changed anything in between: what the change touched is brought up to date or forgotten, and all
+//! else goes on to hold under the new count. A *run* is such a row of counts of one shard.
 //!
-//! An answer to a question that was asked before a change may come after it, and may or may not show it. It is not kept, because its
-//! count is within a run and not at its end. Where a fact is adjusted rather than replaced, it must not show the change yet:
-//! its ctime says so.
+//! An answer to a question that was asked before a change may come after it, and may or may not show it. It
+//! is not kept, because its count is within a run and not at its end. Where a fact is adjusted rather than
+//! replaced, it must not show the change yet: its ctime says so.
 
 use crate::facts::Known;
 use crate::session::Client;
@@ -60,7 +61,8 @@ impl Runs {
 }
 
 impl Client {
-    /// Takes in what a request has changed. `era`: that of before it was sent; `written`: how much a write has written, bytes.
+    /// Takes in what a request has changed. `era`: that of before it was sent; `written`: how much a write
+    /// has written, bytes.
     pub(crate) fn has_changed(
         &self,
         era: u64,
@@ -90,7 +92,8 @@ impl Known {
     ) {
         let Change { count, time, .. } = change;
         let before = count - 1;
-        // Each arm knows what its request has touched, and extends the run. Where none does, the new count ends what was known.
+        // Each arm knows what its request has touched, and extends the run. Where none does, the new count
+        // ends what was known.
         match (request, reply) {
             (MetaRequest::Open { at, .. }, MetaReply::Opened { attr, created: true, target })
             | (MetaRequest::MakeNode { at, .. }, MetaReply::Entry { attr, target })
@@ -225,7 +228,8 @@ mod tests {
         Attr { kind, mtime: changed, ctime: changed, nlink: 1, ..*crate::names::removed(ino) }
     }
 
-    /// A process that knows an empty directory and a file elsewhere in its shard, as of count 10 and time 100.
+    /// A process that knows an empty directory and a file elsewhere in its shard, as of count 10 and time
+    /// 100.
     fn known() -> Known {
         let mut known = Known::default();
         assert_eq!(DIR.shard(), SHARD);

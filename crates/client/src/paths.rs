@@ -1,20 +1,21 @@
 //! The known directories of paths: (directory, name) to directory, and which directories are split.
 //!
-//! Waiting is hardly ever needed: whoever finds the lock taken does without what is known. What was found in an earlier
-//! era is not taken in ([`crate::moves`]).
+//! Threads hardly ever wait here: one that finds the lock taken does without the cache. What was found in an
+//! earlier era is not added ([`crate::moves`]).
 
 use bivouac_layout::Ino;
 use std::collections::{HashMap, HashSet};
 use std::sync::RwLock;
 
-/// Cached directories before the cache starts afresh.
+/// When there are so many cached directories, the cache is emptied.
 const CACHED: usize = 100_000;
 
 /// A cached directory.
 #[derive(Clone, Copy)]
 pub(crate) struct Known {
     pub(crate) ino: Ino,
-    /// Permission bits, owner and group, for the x permission on the way; unknown for the superuser, who needs none.
+    /// Permission bits, owner and group, for checking search permission; not kept for the superuser, who
+    /// needs none.
     pub(crate) owner: Option<(u16, u32, u32)>,
 }
 
@@ -53,7 +54,7 @@ impl Tree {
 }
 
 impl Paths {
-    /// Knows nothing, as of this era.
+    /// Empty, as of this era.
     pub(crate) fn new(era: u64) -> Paths {
         Paths { known: RwLock::new(Tree { era, ..Tree::default() }), ..Paths::default() }
     }
@@ -79,10 +80,11 @@ impl Paths {
         tree.places.insert(known.ino, (dir, name.into()));
     }
 
-    /// Forgets the ways to directories, or with `None` all (but not which directories are split: that does not change back).
-    /// Returns the era that begins with this; `None` if a panic has left the cache unusable.
+    /// Drops the paths to directories, or with `None` all paths (but not which directories are split: that
+    /// never changes back). Returns the era that begins with this; `None` if a panic has left the cache
+    /// unusable.
     pub(crate) fn forget(&self, moved: Option<&[Ino]>) -> Option<u64> {
-        // Nobody holds the lock across a request, so waiting is short.
+        // No thread holds the lock during a request, so the wait is short.
         let mut tree = self.known.write().ok()?;
         tree.era += 1;
         match moved {
@@ -92,7 +94,7 @@ impl Paths {
         Some(tree.era)
     }
 
-    /// Forgets a directory that is not there any more, or not where this process knew it.
+    /// Drops a directory that was removed, or that is not where this process knew it.
     pub(crate) fn forget_directory(&self, ino: Ino) {
         if let Ok(mut tree) = self.known.write() {
             tree.forget_directory(ino);
@@ -139,7 +141,7 @@ mod tests {
         paths.learn(3, Ino(1), b"c", known(12));
         assert_eq!(paths.forget(Some(&[Ino(10)])), Some(4));
         assert_eq!(child(&paths, 1, b"a"), None);
-        // What lies below it hangs on its number.
+        // What is below it is found by its number.
         assert_eq!((child(&paths, 10, b"b"), child(&paths, 1, b"c")), (Some(11), Some(12)));
         assert_eq!(paths.forget(None), Some(5));
         assert_eq!((child(&paths, 10, b"b"), child(&paths, 1, b"c")), (None, None));

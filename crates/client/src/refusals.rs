@@ -1,9 +1,10 @@
 //! Servers that refuse connections, and since when.
 //!
-//! A server that lives always takes connections; one that refuses them is dead, or not back yet. The map says so soon, unless the
-//! controller has died, too. Until then a server that refuses is waited for, for [`PATIENCE`]: it may be starting again. That time is
-//! the failure's and not the request's: an operation that needs several dead servers, one after the other, does not wait for each of
-//! them. So a server that begins to refuse while another one has been refusing counts as refusing since then.
+//! A server that lives always takes connections; one that refuses them is dead, or not back yet. The map says
+//! so soon, unless the controller has died, too. Until then a server that refuses is waited for, for
+//! [`PATIENCE`]: it may be starting again. That time is the failure's and not the request's: an operation
+//! that needs several dead servers, one after the other, does not wait for each of them. So a server that
+//! begins to refuse while another one has been refusing counts as refusing since then.
 
 use bivouac_layout::ServerId;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,9 +1,10 @@
 //! Requests: where they go, what happens when they fail.
 //!
-//! A request keeps its identity (session, slot, sequence) for as long as it is repeated, so that a server that has
-//! done it already answers again instead of doing it twice. Connections that break are remade and the request repeated
-//! until the server is declared down (the program gets EIO) or [`PATIENCE`] is over. Refusals that are this module's
-//! business (newer map, server behind, somebody busy) are handled here; those that concern paths go to the caller.
+//! A request keeps its identity (session, slot, sequence) for as long as it is repeated, so that a server
+//! that has done it already answers again instead of doing it twice. If a connection breaks, the client
+//! connects again and repeats the request until the server is declared down (the program gets EIO) or
+//! [`PATIENCE`] has passed. Refusals that are this module's business (newer map, server behind, somebody
+//! busy) are handled here; those that concern paths go to the caller.
 
 use crate::links::Link;
 use crate::moves::Reached;
@@ -27,8 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Most requests under way together to one server: the next one is there when the server is done with one.
 const MAX_TO_ONE: usize = 2;
 
-/// Waits for an answer in place of this module: called with the connection once a request is out; returns when
-/// something came, or when whatever it did to hurry the server is done.
+/// Waits for an answer in place of this module: called with the connection once a request is out; returns
+/// when something came, or when whatever it did to hurry the server is done.
 pub(crate) type Watch<'w> = &'w dyn Fn(rustix::fd::BorrowedFd<'_>);
 
 /// A reply with what came along.
@@ -141,7 +142,8 @@ impl Client {
         }
     }
 
-    /// The same, with a payload to send or room for one to receive; also returns the received payload's length.
+    /// The same, with a payload to send or room for one to receive; also returns the received payload's
+    /// length.
     pub(crate) fn meta_with(
         &self,
         ino: Ino,
@@ -239,8 +241,8 @@ impl Client {
         self.call(To::Server(server, ShardId(0)), &body, &[], &mut [], None).ok()?.fd
     }
 
-    /// Sends a request to the metadata for which no answer is awaited; it may still be lost with a lost connection. Says whether it
-    /// was sent.
+    /// Sends a request to the metadata for which no answer is awaited; it may still be lost with a lost
+    /// connection. Says whether it was sent.
     pub(crate) fn post_meta(&self, shard: ShardId, request: &MetaRequest<'_>) -> bool {
         let server = self.map().primary(shard);
         let mut body = Vec::with_capacity(64);
@@ -288,8 +290,8 @@ impl Client {
         self.call_as(Identity::default(), to, body, payload, into, watch)
     }
 
-    /// Sends a request until it is answered. It keeps its identity through all refusals: a refusal of a repetition does not
-    /// say that an earlier attempt was refused, too.
+    /// Sends a request until it is answered. It keeps its identity through all refusals: a refusal of a
+    /// repetition does not say that an earlier attempt was refused, too.
     fn call_as(
         &self,
         mut identity: Identity,

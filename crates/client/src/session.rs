@@ -1,8 +1,8 @@
 //! The [`Client`]: how it begins, and what it keeps for the life of its process.
 //!
-//! Everything that threads share is either immutable, atomic, or replaced as a whole; no lock is waited for that
-//! another thread might have held at a fork. After a fork the child begins a session of its own (request identities
-//! and process locks belong to a session), with connections of its own, at its first call.
+//! Everything that threads share is either immutable, atomic, or replaced as a whole; no lock is waited for
+//! that another thread might have held at a fork. After a fork the child begins a session of its own (request
+//! identities and process locks belong to a session), with connections of its own, at its first call.
 
 use crate::closes::{Kept, Spare};
 use crate::error::ClientError;
@@ -29,13 +29,13 @@ use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Descriptors that are kept for asking whether a description is held: programs that open and close one file after the other
-/// use a few slots again and again.
+/// How many descriptors are kept for asking the kernel whether a description is held. Programs that open and
+/// close one file after the other use only a few slots.
 const ASKERS: usize = 8;
 /// How long making a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long a silent server is waited for before the agent is asked whether it is up.
+/// How long to wait for a silent server before asking the agent whether the server is up.
 const SILENCE: Duration = Duration::from_secs(1);
 /// Longest key file: its digits, and what an editor may have put behind them.
 const KEY_FILE_MAX: usize = 2 * KEY_LEN + 64;
@@ -50,7 +50,8 @@ pub struct Client {
     node: NodeId,
     node_dir: Vec<u8>,
     table: OpenTable,
-    /// What the table is mapped by, kept for an agent that follows when this one is killed: it looks for it in `/proc`.
+    /// What the table is mapped by, kept for an agent that follows when this one is killed: it looks for it
+    /// in `/proc`.
     _table_for_agent: Hidden,
     fork: ForkMark,
     /// The newest map. Old ones are never freed (they are few), so that readers need no lock and no count.
@@ -66,9 +67,9 @@ pub struct Client {
     session_forks: AtomicU64,
     /// Who owns this process's locks: its first session, which an exec does not change.
     owner: AtomicU64,
-    /// Nobody but the caller has this client: what is replaced can be freed.
+    /// Only the caller uses this client, so that what is replaced can be freed.
     sole: AtomicBool,
-    /// The fork count (upper half) whose session a thread is about to begin, and the thread.
+    /// While a thread begins a session: the fork count (upper half) that the session is for, and the thread.
     renewing: AtomicU64,
     slots: AtomicU32,
     pools: Box<[Pool]>,
@@ -168,7 +169,7 @@ impl Client {
         hidden::is_hidden(fd)
     }
 
-    /// The program wants this descriptor number for itself.
+    /// The program takes this descriptor number for itself.
     pub fn make_way(&self, fd: i32) {
         hidden::make_way(fd);
     }
@@ -181,7 +182,8 @@ impl Client {
     /// Another process takes over, with memory, but no descriptors, of the one before it: as after a fork.
     ///
     /// # Safety
-    /// Nobody else uses this client now, and nobody will but the caller, until it is passed on in the same way.
+    /// Nobody else uses this client now, and nobody will but the caller, until it is passed on in the same
+    /// way.
     pub unsafe fn begin_again(&self) {
         self.sole.store(true, Ordering::Relaxed);
         self.fork.advance();
@@ -241,7 +243,7 @@ impl Client {
         Ok(())
     }
 
-    /// Tells the agent something for which no answer is needed but its having been heard.
+    /// Tells the agent something, and waits only until the agent has heard it.
     pub(crate) fn tell_agent(&self, request: &AgentRequest) -> Result<(), Errno> {
         match self.ask_agent(request).map_err(|e| e.errno())? {
             Some(Reply::Done) => Ok(()),
@@ -249,7 +251,8 @@ impl Client {
         }
     }
 
-    /// Asks the node's agent, which may have been restarted since the connections to it were made. `None`: it refuses.
+    /// Asks the node's agent, which may have been restarted since the connections to it were made. `None`: it
+    /// refuses.
     fn ask_agent(&self, request: &AgentRequest) -> Result<Option<Reply>, TransportError> {
         let fork_count = self.fork.count();
         loop {
@@ -323,7 +326,8 @@ impl Client {
             let me = fork_count << 32 | u64::from(bivouac_node::process::tid());
             let renewing = self.renewing.load(Ordering::Relaxed);
             if renewing == me {
-                // A signal handler has interrupted it, in this very thread: waiting would be for ever.
+                // This is a signal handler that has interrupted it in the same thread: waiting would never
+                // end.
                 return Err(Errno::IO);
             }
             if renewing >> 32 != fork_count
@@ -335,7 +339,7 @@ impl Client {
                 }
                 renewed?;
             } else {
-                // Another thread of this process is at it.
+                // Another thread of this process is beginning the session.
                 let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000 });
             }
         }
@@ -353,7 +357,7 @@ impl Client {
 
     /// Begins the session of a fork's child.
     fn renew(&self, fork_count: u64) -> Result<(), Errno> {
-        // Locks of the parent's may have been held by threads that this process does not have.
+        // Locks may have been held by threads of the parent that do not exist in this process.
         let paths = Box::into_raw(Box::new(Paths::new(self.era())));
         self.let_go(self.paths.swap(paths, Ordering::AcqRel));
         let facts = Box::into_raw(Box::new(Facts::new(self.era())));
@@ -429,7 +433,8 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // SAFETY: all came from Box::into_raw, and nobody else has the client any more. (Replaced ones are leaked.)
+        // SAFETY: all came from Box::into_raw, and nobody else has the client any more. (Replaced ones are
+        // leaked.)
         unsafe {
             drop(Box::from_raw(*self.map.get_mut()));
             drop(Box::from_raw(*self.paths.get_mut()));
@@ -472,8 +477,8 @@ fn attach_request() -> AgentRequest {
     AgentRequest::Attach { pid: rustix::process::getpid().as_raw_nonzero().get() as u32 }
 }
 
-/// One question to the agent; `None` for an answer of another kind.
-/// One question on a connection to the agent: the answer, and the descriptor that came with it. `None` for a refusal.
+/// One question on a connection to the agent: the answer, and the descriptor that came with it. `None` for a
+/// refusal.
 fn ask(link: &mut Link, request: &Request<'_>) -> Result<(Option<Reply>, Option<Fd>), TransportError> {
     let mut body = Vec::with_capacity(64);
     bivouac_proto::encode(request, &mut body);
@@ -483,8 +488,8 @@ fn ask(link: &mut Link, request: &Request<'_>) -> Result<(Option<Reply>, Option<
     Ok((reply.filter(|_| answer.header.status == bivouac_proto::Status::OK), answer.fd))
 }
 
-/// The key, from the file that the environment names. The environment may come from another node, where the deployment's
-/// directory has another name: where there is nothing of ours at the path, it is looked for.
+/// The key, from the file that the environment names. The environment may come from another node, where the
+/// deployment's directory has another name: where there is nothing of ours at the path, it is looked for.
 fn find_key(environment: &Environment, uid: u32) -> Result<Key, ClientError> {
     let named = read_key(&environment.key_path);
     if named.is_ok() {
@@ -518,9 +523,11 @@ fn read_key(path: &str) -> Result<Key, ClientError> {
     Ok(Key(key))
 }
 
-/// Direct access to blocks on this node can be switched off (`BIVOUAC_LOCAL=0`), to measure the way over the wire.
+/// Direct access to blocks on this node can be switched off (`BIVOUAC_LOCAL=0`), to measure the way over the
+/// wire.
 fn local_access() -> bool {
-    // SAFETY: getenv with a constant name; the value is looked at before anything else can change the environment.
+    // SAFETY: getenv with a constant name; the value is looked at before anything else can change the
+    // environment.
     let value = unsafe { libc::getenv(c"BIVOUAC_LOCAL".as_ptr()) };
     // SAFETY: getenv returns null or a NUL-terminated string: its first byte can be read.
     value.is_null() || unsafe { *value } != b'0' as libc::c_char

@@ -22,14 +22,14 @@ pub struct Holding {
 pub struct Spread {
     /// Its attributes, exact.
     pub attr: Attr,
-    /// The server that holds its inode, and its data as long as that is in the inode's record.
+    /// The server that holds its inode, and its inline data if it has any.
     pub home: ServerId,
     /// The servers that its blocks are striped over, first block first; none for what has no blocks.
     pub blocks: Vec<Holding>,
 }
 
 impl Client {
-    /// Where that lies what a path names; links are followed.
+    /// Where the file is that a path names. Follows symbolic links.
     pub fn spread(&self, start: Ino, path: &[u8]) -> Result<Spread, Fail> {
         let attr = self.stat(start, path, true)?;
         let home = self.map().primary(attr.ino.shard());

@@ -1,10 +1,11 @@
 //! From a path to a directory and a last name.
 //!
-//! Directories on the way are cached ([`crate::paths`]). A request along a cached path says which moves of directories this
-//! process has heard of; a server that has noted later ones refuses, what they concern is forgotten, and the walk begins again
-//! ([`crate::moves`]). Removed directories are found out by the server that no longer knows them. A walk that was refused
-//! several times takes nothing from the cache: then nobody refuses it, however many directories move meanwhile.
-//! All other names, symbolic links among them, are looked up each time, unless what is known of them is still good
+//! Directories on the way are cached ([`crate::paths`]). A request along a cached path says which moves of
+//! directories this process has heard of; a server that has noted later ones refuses, what they concern is
+//! forgotten, and the walk begins again ([`crate::moves`]). If a cached directory was removed, its server
+//! says that it does not know the directory. A walk that was refused several times takes nothing from the
+//! cache any more: then no server refuses it, however many directories move meanwhile. All other names,
+//! including symbolic links, are looked up each time, unless a fact about them is still valid
 //! ([`crate::facts`]).
 
 use crate::error::Fail;
@@ -21,11 +22,11 @@ use std::borrow::Cow;
 
 /// Symbolic links followed before ELOOP.
 const MAX_LINKS: u32 = 40;
-/// How often a path is walked again because directories moved, before nothing is taken from the cache any more. (Then no
-/// server refuses.)
+/// After a path was walked so often because directories moved, nothing is taken from the cache any more.
+/// (Then no server refuses.)
 const STALE_WALKS: u32 = 8;
-/// How often a name is looked up again because what it led to was gone when that was asked for: it was replaced or
-/// removed in between. After so many times it is taken for removed.
+/// How often a name is looked up again because the inode that it led to was gone when asked for: the name was
+/// replaced or removed in between. After so many times it counts as removed.
 pub(crate) const MAX_GONE: u32 = 100;
 
 /// Where a walk arrived.
@@ -58,7 +59,7 @@ pub(crate) struct Place {
     pub(crate) reached: Reached,
 }
 
-/// A path on its way.
+/// A path that is being walked.
 pub(crate) struct Walk<'c, 'p> {
     client: &'c Client,
     start: Ino,
@@ -68,15 +69,17 @@ pub(crate) struct Walk<'c, 'p> {
     reached: Reached,
     /// Nothing is taken from the cache at all.
     always_asks: bool,
-    /// No name is taken from the cache: no request about an entry follows that would be refused if it is out of date.
+    /// No name is taken from the cache, because no request about an entry follows that would be refused if
+    /// the cache is out of date.
     fresh: bool,
-    /// The present directory is known to be one that this process may pass through. (Otherwise the server of its entries will say.)
+    /// The present directory is known to be one that this process may pass through. (Otherwise the server of
+    /// its entries will say.)
     entered: bool,
 }
 
 impl<'c, 'p> Walk<'c, 'p> {
-    /// Begins at `start`; leading slashes of `path` mean nothing. A path without names is `start` itself, whatever that is.
-    /// `always_asks`: nothing is taken from the cache.
+    /// Begins at `start`; leading slashes of `path` mean nothing. A path without names is `start` itself,
+    /// whatever that is. `always_asks`: nothing is taken from the cache.
     fn new(client: &'c Client, start: Ino, path: &'p [u8], always_asks: bool) -> Result<Walk<'c, 'p>, Fail> {
         if path.len() > PATH_MAX {
             return Err(Errno::NAMETOOLONG.into());
@@ -198,7 +201,8 @@ impl<'c, 'p> Walk<'c, 'p> {
         let client = self.client;
         if !self.fresh
             && let Some(known) = client.paths().child(dir, name)
-            // A refusal is for a server to confirm: no request would follow that finds out that the name leads elsewhere now.
+            // An EACCES has to come from a server: after it, no request follows that would find out that the
+            // name leads elsewhere now.
             && client.may_enter(known.owner).is_ok()
         {
             return Ok(Step::Known(known.ino));
@@ -240,8 +244,8 @@ impl Client {
         })
     }
 
-    /// The same for an operation that looks at the length of the name itself: it comes late in the order in which Linux
-    /// finds errors. `always_asks`: nothing on the way is taken from the cache.
+    /// The same for an operation that looks at the length of the name itself: it comes late in the order in
+    /// which Linux finds errors. `always_asks`: nothing on the way is taken from the cache.
     pub(crate) fn at_any_last<T>(
         &self,
         start: Ino,
@@ -308,7 +312,8 @@ impl Client {
                         self.listing.missed(dir);
                         return Ok(known);
                     }
-                    // The entry's server would only say where to ask. (What is not there any more is looked up.)
+                    // The entry's server would only say where to ask. (If the inode is gone, the name is
+                    // looked up again.)
                     if self.map().primary(ino.shard()) != self.map().primary(shard)
                         && let Ok(found) = self.inode(ino, kind)
                     {
@@ -329,7 +334,7 @@ impl Client {
                 }
                 Ok((MetaReply::Elsewhere { ino, kind }, _)) => {
                     match self.inode(ino, kind) {
-                        // Another one has taken its name since, or none: the entry's server knows.
+                        // Its name leads to another inode now, or to none: ask the entry's server.
                         Err(Errno::NOENT) => continue,
                         found => {
                             self.learn_name(before, dir, name, Some((ino, kind)));
@@ -447,7 +452,7 @@ impl Client {
     }
 }
 
-/// Whether a path is walked again after an attempt has failed, and how.
+/// Decides whether a path is walked again after an attempt has failed, and how.
 #[derive(Default)]
 pub(crate) struct Again {
     /// Nothing is taken from the cache any more.
@@ -459,12 +464,14 @@ pub(crate) struct Again {
 }
 
 impl Again {
-    /// After a failure at `dir`; the error, if it is final. `given`: the path was not what led there, it starts there.
+    /// After a failure at `dir`; the error, if it is final. `given`: the path was not what led there, it
+    /// starts there.
     pub(crate) fn after(&mut self, failing: Failing, dir: Ino, given: bool) -> Result<(), Fail> {
         match failing {
             Failing::Fail(fail) => return Err(fail),
             Failing::Refused(Refusal::UnknownDirectory) => {
-                // Numbers are never used again: it was removed. Asked for anew, its name may lead to another one.
+                // Inode numbers are never reused, so the directory was removed. Its name may lead to another
+                // one now.
                 let found_again = self.always_asks && self.unknown == Some(dir);
                 if given || found_again {
                     return Err(Errno::NOENT.into());
@@ -486,7 +493,8 @@ impl Again {
     }
 }
 
-/// Asked about a directory itself, its server has only this for one that it does not know.
+/// If the request is about a directory itself, its server gives this answer when it does not know the
+/// directory.
 fn unknown_if_stale(errno: Errno) -> Failing {
     if errno == Errno::STALE { Refusal::UnknownDirectory.into() } else { errno.into() }
 }
@@ -499,11 +507,12 @@ pub(crate) enum Failing {
     Follow,
     /// The server says what changed.
     Refused(Refusal),
-    /// What the name led to is gone: look where it leads now.
+    /// The inode that the name led to is gone: look where the name leads now.
     Gone,
 }
 
-/// An error of the inode that an entry led to: one that is gone had its name taken by another one, or removed, since.
+/// An error about the inode that an entry led to. If the inode is gone, its name was replaced or removed
+/// meanwhile.
 pub(crate) fn led_to(errno: Errno) -> Failing {
     if errno == Errno::NOENT { Failing::Gone } else { errno.into() }
 }
@@ -553,7 +562,8 @@ pub fn strip_mount<'p>(mount: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
     Some(&path[at..])
 }
 
-/// Whether a walk can end without a request about its last name: it ends in `.` or `..`, or a name is too long.
+/// Whether a walk can end without a request about its last name: it ends in `.` or `..`, or a name is too
+/// long.
 fn needs_no_request(path: &[u8]) -> bool {
     let mut names = path.rsplit(|b| *b == b'/').filter(|name| !name.is_empty());
     names.next().is_some_and(|name| matches!(name, b"." | b".."))

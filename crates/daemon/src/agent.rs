@@ -1,9 +1,10 @@
 //! The agent role: sessions of the node's processes.
 //!
-//! A process that attaches gets a session, and is watched through a pidfd; nothing else ends a session: a broken
-//! connection is not a death. When a process dies, or now and then while any live (an exec closes descriptors without
-//! a word), one thread sweeps the node's table of open descriptions: those that nobody holds any more are released at
-//! their servers, and the locks of dead processes are given up. While no process is attached the thread sleeps.
+//! A process that attaches gets a session, and the agent watches it through a pidfd. Only the process's death
+//! ends the session; a broken connection does not. When a process dies, and also now and then while any is
+//! alive (because an exec closes descriptors without telling anybody), one thread sweeps the node's table of
+//! open descriptions. It releases those that no process holds any more at their servers, and releases the
+//! locks of dead processes. While no process is attached, the thread sleeps.
 
 mod report;
 
@@ -50,7 +51,8 @@ pub(crate) struct Agent {
 struct Shared {
     /// Names this agent, and those that it follows on its node, among all.
     number: u64,
-    /// What its session numbers begin with: others than its forerunner's, whose sessions some processes still have.
+    /// What its session numbers begin with: others than its forerunner's, whose sessions some processes still
+    /// have.
     sessions_from: u64,
     node: NodeId,
     table: OpenTable,
@@ -71,7 +73,8 @@ struct Sessions {
 }
 
 impl Sessions {
-    /// The first session of a process that lives. (A number may have come to another process before its death is known.)
+    /// The first session of a process that lives. (A number may have come to another process before its death
+    /// is known.)
     fn owner(&self, pid: u32) -> Option<u64> {
         let owner = *self.owners.get(&pid)?;
         (!is_dead(&self.processes.get(&owner)?.pidfd)).then_some(owner)
@@ -176,8 +179,8 @@ impl Agent {
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
     }
 
-    /// Ends: the thread is joined, and the node's directories are removed. Where storage is kept and processes have files open on it, they
-    /// stay: the next agent goes on with them.
+    /// Ends: the thread is joined, and the node's directories are removed. Where storage is kept and
+    /// processes have files open on it, they stay: the next agent goes on with them.
     pub(crate) fn stop(mut self, keep: bool) {
         self.shared.stopping.store(true, Ordering::Release);
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());

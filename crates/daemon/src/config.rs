@@ -1,8 +1,9 @@
 //! What a daemon is told when it starts: one JSON line, written by whoever launches it.
 //!
-//! The configuration is complete: a daemon takes nothing from its environment, so that it behaves the same whether
-//! it was started by fork, by ssh or inside a network namespace. All paths are absolute and on the daemon's own
-//! machine. The line holds the deployment's key, so it travels over standard input and never over a command line.
+//! The configuration is complete: a daemon takes nothing from its environment, so that it behaves the same
+//! whether it was started by fork, by ssh or inside a network namespace. All paths are absolute and on the
+//! daemon's own machine. The line holds the deployment's key, so it travels over standard input and never
+//! over a command line.
 
 use bivouac_layout::{NodeId, ServerId};
 use bivouac_proto::auth::{KEY_LEN, Key};
@@ -52,8 +53,8 @@ pub struct DaemonConfig {
 pub struct ServerConfig {
     /// Its number.
     pub id: ServerId,
-    /// Where it stores, one directory for each disk. They exist, belong to this server alone, and are empty at
-    /// the server's first start.
+    /// Where it stores, one directory for each disk. They exist, belong to this server alone, and are empty
+    /// at the server's first start.
     pub storage: Vec<PathBuf>,
     /// Whether Bivouac made the storage directories (and so removes them); always true today.
     pub created_storage: bool,
@@ -91,7 +92,7 @@ pub mod hex_key {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Key, D::Error> {
         let text = String::deserialize(from)?;
-        // The message must not show what was there instead of a key.
+        // The message must not show the invalid text, which may be most of a key.
         from_hex(&text).ok_or_else(|| D::Error::custom("the key is not 64 hexadecimal digits"))
     }
 }

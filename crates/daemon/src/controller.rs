@@ -1,16 +1,17 @@
 //! The controller: keeps the map, watches the servers, ends the deployment.
 //!
-//! One daemon of a deployment has this role. It alone changes the map ([`log`]): every change is committed to stable
-//! storage before anybody hears of it. It pings every daemon twice a second ([`health`]); a server that dies is declared
-//! down within two seconds, at a new epoch, which goes to every daemon that lives, and so to every client that
-//! asks one of them. It is on no operation's path: while nothing changes, nobody needs it.
+//! One daemon of a deployment has this role. It alone changes the map ([`log`]): every change is committed to
+//! stable storage before anybody hears of it. It pings every daemon twice a second ([`health`]); a server
+//! that dies is declared down within two seconds, at a new epoch, which goes to every daemon that lives, and
+//! so to every client that asks one of them. It is on no operation's path: while nothing changes, nobody
+//! needs it.
 //!
-//! Three things end a deployment: a `Shutdown` request; the end of a *lifeline*, the connection that `bivouac run`
-//! holds, so that nothing stays behind when it is killed; and a daemon's own death, which ends that daemon only. The
-//! controller tells all others first and its own daemon last.
+//! Three things end a deployment: a `Shutdown` request; the end of a *lifeline*, the connection that `bivouac
+//! run` holds, so that nothing stays behind when it is killed; and a daemon's own death, which ends that
+//! daemon only. The controller tells all others first and its own daemon last.
 //!
-//! What it leaves to others: serving `Ping`, `Install` and `Stats` (every daemon does), and removing what is stored
-//! (every daemon removes what it made).
+//! What it leaves to others: serving `Ping`, `Install` and `Stats` (every daemon does), and removing what is
+//! stored (every daemon removes what it made).
 
 pub mod health;
 pub mod link;
@@ -50,7 +51,7 @@ pub enum ControllerError {
     Damaged {
         /// Which file.
         path: PathBuf,
-        /// How.
+        /// What is wrong with it.
         what: String,
     },
     /// The first map breaks the map's rules.
@@ -100,7 +101,7 @@ pub struct ControllerConfig {
     pub stop: Box<dyn FnOnce(bool) + Send>,
 }
 
-/// One daemon that is watched.
+/// A daemon that the controller watches.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) endpoint: Endpoint,
@@ -159,8 +160,8 @@ impl Controller {
         Ok(controller)
     }
 
-    /// Serves the requests that are the controller's: `Overview`, `Lifeline`, `Release`, `Shutdown`. `None` is
-    /// answered as done. A shutdown is answered at once and carried out in the background.
+    /// Serves the requests that are the controller's: `Overview`, `Lifeline`, `Release`, `Shutdown`. `None`
+    /// is answered as done. A shutdown is answered at once and carried out in the background.
     pub fn handle(
         &self,
         session: &mut ControlSession,
@@ -177,7 +178,7 @@ impl Controller {
                 Ok(None)
             }
             ControlRequest::Shutdown { keep } => {
-                // The lifeline's holder that takes the deployment down itself has its way with `keep`.
+                // If the holder of the lifeline itself takes the deployment down, its `keep` counts.
                 session.lifeline = false;
                 self.shut_down(*keep)?;
                 Ok(None)
@@ -270,7 +271,8 @@ impl Shared {
     /// Waits until `next`, or until there is a map newer than `known`. `None`: the controller stops.
     pub(crate) fn wait(&self, next: Instant, known: Epoch) -> Option<Arc<Map>> {
         let mut view = lock(&self.view);
-        // A daemon that has no map yet is unreachable, or gets one with this very ping: no reason to hurry.
+        // A daemon that has no map yet is unreachable, or gets one with this ping: there is no reason to
+        // hurry.
         let started_at = view.map.epoch;
         loop {
             if view.stopping {
@@ -307,7 +309,7 @@ impl Shared {
         lock(&self.view).epochs.insert(server, epoch);
     }
 
-    /// Whether all servers that serve, or are about to, have this map, or a newer one.
+    /// Whether all servers that are up or joining have this map or a newer one.
     pub(crate) fn all_have(&self, map: &Map) -> bool {
         let view = lock(&self.view);
         let serving = map.servers.iter().filter(|server| server.state != ServerState::Down);
@@ -339,7 +341,7 @@ impl Shared {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing is left half changed where a panic could strike.
+    // Ignores poisoning: no change is left half done where a panic could happen.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

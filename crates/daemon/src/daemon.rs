@@ -1,7 +1,8 @@
 //! The service behind all of a daemon's sockets.
 //!
-//! Each request passes the same gates before its module sees it: the connection's role may ask it; the deployment has
-//! begun; the sender's map is this daemon's; and, for requests about paths, its namespace version is not older.
+//! Each request passes the same gates before its module sees it: the connection's role may ask it; the
+//! deployment has begun; the sender's map is this daemon's; and, for requests about paths, its namespace
+//! version is not older.
 
 use crate::agent::Agent;
 use crate::config::DaemonConfig;
@@ -45,10 +46,10 @@ pub(crate) struct Daemon {
     boot: u64,
     counters: Counters,
     order: Order,
-    /// What the processes of this node do to this server's sub-files.
+    /// Counters of the direct accesses of this node's processes to this server's sub-files.
     traffic: OnceLock<TrafficPage>,
     pub(crate) ending: Arc<Ending>,
-    /// What the processes of the node map of this server, and what keeps it live.
+    /// The server's version page, and what keeps it valid.
     page: OnceLock<(Arc<VersionPage>, Vigil)>,
     /// Only where the deployment ends with a `run`.
     pub(crate) tether: Option<Tether>,
@@ -79,7 +80,8 @@ pub enum End {
         /// The storage stays.
         keep: bool,
     },
-    /// The `run` that made the deployment has gone, and nobody was there to tell it: its storage goes.
+    /// The `run` that made the deployment has ended, and so has the controller, so that nobody could tell
+    /// this daemon. Its storage is removed.
     Deserted,
 }
 
@@ -91,7 +93,7 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// Stop. The first word counts.
+    /// Tells the daemon to stop. The first reason counts.
     pub(crate) fn tell(&self, end: End) {
         self.told.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(end);
         self.changed.notify_all();
@@ -125,7 +127,7 @@ pub(crate) struct Session {
     /// Process at the other end, on a Unix socket.
     pid: Option<u32>,
     control: ControlSession,
-    /// It is the connection with which the daemon ends.
+    /// The connection is a lifeline: the daemon ends with it.
     lifeline: bool,
 }
 
@@ -199,9 +201,11 @@ impl Daemon {
             },
             false => None,
         };
-        // What was done already is answered again, whatever has changed since: a refusal would say that it was not done.
+        // A request that was carried out already is answered again, whatever has changed since: a refusal
+        // would say that it was not carried out.
         let done = header.attempt > 0 && store.has_answered(header.shard, &header.id);
-        // A close is taken from whoever holds an old map, too: nobody waits to be told that it was refused.
+        // A close is accepted even with an old map: nobody waits for its answer, and so would notice a
+        // refusal.
         if !done && !matches!(request, MetaRequest::Release { .. } | MetaRequest::Abandon { .. }) {
             self.check_epoch(header)?;
         }
@@ -239,11 +243,11 @@ impl Daemon {
         self.counters.written.fetch_add(served.written, Ordering::Relaxed);
     }
 
-    /// What a control request means for the end of this daemon.
+    /// What follows from a control request for the end of this daemon.
     fn note_control(&self, session: &mut Session, request: &ControlRequest) {
         let Some(tether) = &self.tether else { return };
         match request {
-            // Who only asks whether anybody is there has no map.
+            // A sender that only checks whether the daemon is alive has no map.
             ControlRequest::Ping { epoch } if *epoch != Epoch(0) => tether.heard(),
             ControlRequest::Lifeline if !std::mem::replace(&mut session.lifeline, true) => tether.hold(),
             ControlRequest::Release => tether.release(),
@@ -292,10 +296,11 @@ impl Daemon {
         if self.comes_back(map)
             && let Some(store) = self.meta.get()
         {
-            // Before anybody may use this server: directories have moved without it. From when it was joining, it has heard of all.
+            // Before clients use this server: directories have moved while it was away. Since it was joining,
+            // it has heard of all moves.
             store.forget_moves();
         }
-        // The map first: what the agent tells servers then goes to those that are back, too.
+        // Install the map first: then the agent also tells servers that are back.
         self.links.learn(map.clone());
         if let Some(agent) = &self.agent {
             agent.note_servers(map);
@@ -346,7 +351,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The page that tells the processes of this node what has changed. Without one they ask, each time.
+    /// Makes the version page. Without one, the processes of this node ask the server each time.
     fn version_page(&self) -> Option<Arc<dyn Observer>> {
         let made = VersionPage::create().map_err(std::io::Error::other).and_then(|page| {
             let page = Arc::new(page);
@@ -438,14 +443,15 @@ impl Service for Daemon {
             return reply.fail(&Errno::PROTO.into());
         };
         if !self.begun() && !matches!(request, Request::Control(_)) {
-            // The first map is on its way to all daemons, one after the other.
+            // The controller gives the first map to all daemons one after the other.
             return reply.fail(&Refusal::OldServer.into());
         }
         let outcome = match (&request, &session.role) {
             (Request::Meta(request), Role::Client { credentials, node }) => {
                 self.meta((credentials.clone(), *node), header, request, payload, reply)
             }
-            // Daemons act for nobody: the superuser's rights are right for releases and the like.
+            // Daemons do not act for a user: releases and the like are carried out with the superuser's
+            // rights.
             (Request::Meta(request), Role::Agent(_) | Role::Server(_)) => {
                 self.meta((Credentials::default(), NodeId::NONE), header, request, payload, reply)
             }

@@ -1,8 +1,10 @@
-//! What an agent takes over from the one before it on its node, which was killed: the table of open descriptions.
+//! What an agent takes over from the one before it on its node, which was killed: the table of open
+//! descriptions.
 //!
-//! The table is memory without a name, which lasts as long as anybody has it. Each process that uses the file system keeps its descriptor
-//! (the preload library out of the program's sight), and `/proc` shows an agent the descriptors of its user's processes. The agent's
-//! number goes with the table: servers know descriptions by it.
+//! The table is memory without a name, which lasts as long as anybody has it. Each process that uses the file
+//! system keeps its descriptor (the preload library out of the program's sight), and `/proc` shows an agent
+//! the descriptors of its user's processes. The agent's number goes with the table: servers know descriptions
+//! by it.
 
 use bivouac_node::{Fd, OpenTable, TableOf};
 use rustix::fs::{Mode, OFlags};

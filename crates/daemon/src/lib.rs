@@ -1,13 +1,16 @@
 //! The daemon: one process on each node of the job, in up to three roles.
 //!
-//! - *Agent* ([`agent`]): owns the sessions of the node's processes, sees them die, and releases what they held.
+//! - *Agent* ([`agent`]): owns the sessions of the node's processes, sees them die, and releases what they
+//!   held.
 //! - *Server* ([`serve`]): serves the metadata of its shards and the blocks in its storage.
-//! - *Controller* ([`controller`]): keeps the map, watches the servers, ends the deployment. One daemon has it.
+//! - *Controller* ([`controller`]): keeps the map, watches the servers, ends the deployment. One daemon has
+//!   it.
 //!
-//! [`start`] binds the sockets and answers; the deployment begins when the first map is installed. [`daemon`] is the
-//! service behind all sockets: it checks who asks, with which map and namespace version, and hands each request to its
-//! module. [`links`] are the connections to other daemons; [`run_dir`] is what the node's processes share on disk;
-//! [`tether`] sees to it that no daemon outlives the `run` that made it, [`vigil`] that nobody believes what a dead server has shared.
+//! [`start`] binds the sockets and answers; the deployment begins when the first map is installed. [`daemon`]
+//! is the service behind all sockets: it checks who asks, with which map and namespace version, and hands
+//! each request to its module. [`links`] are the connections to other daemons; [`run_dir`] is what the node's
+//! processes share on disk; [`tether`] makes a daemon end when the `run` that made it has ended; [`vigil`]
+//! makes the version page invalid when its server dies.
 
 pub mod agent;
 pub mod config;

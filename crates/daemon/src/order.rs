@@ -1,11 +1,13 @@
-//! The order of the requests of one slot.
+//! The order of the requests of one request slot.
 //!
-//! A sender has one request under way on each of its slots, and numbers the slot's requests and the attempts at each. When
-//! a connection breaks, the request that was on it may still be in a buffer of this server, or at work in one of its threads,
-//! while its sender repeats it over another connection, has its answer, and goes on. So what changes something takes its turn
-//! here first: an attempt that a later one has overtaken is not carried out any more, because nobody waits for its answer; a later
-//! attempt waits until the earlier one has ended; and a change of data that was made is answered again from memory. (Answers of
-//! the metadata are in its log, with the change.)
+//! A sender has at most one request under way on each of its request slots, and numbers the slot's requests
+//! and the attempts at each. When a connection breaks, its request may still be in a buffer of this server,
+//! or be carried out by one of its threads, while the sender repeats it over another connection, gets the
+//! answer, and goes on to other requests. So a request that changes something first takes a turn here. If a
+//! later attempt or request of the slot has arrived, the attempt is not carried out any more, because nobody
+//! waits for its answer. If an earlier attempt is being carried out, a later one waits until that has ended.
+//! If a change of data was made already, it is answered again from memory. (Answers to changes of metadata
+//! are in the log, with the change.)
 
 use bivouac_proto::data::DataReply;
 use bivouac_proto::header::RequestId;
@@ -16,7 +18,8 @@ use std::time::{Duration, Instant};
 
 /// The slots are divided among so many tables, each with a lock of its own.
 const TABLES: usize = 64;
-/// So long after its last request a slot is forgotten, at the earliest: longer than anybody repeats a request.
+/// A slot is forgotten so long after its last request, at the earliest: longer than any sender repeats a
+/// request.
 const FORGOTTEN: Duration = Duration::from_secs(120);
 /// A table is not swept while it has fewer slots than this.
 const FEW: usize = 256;
@@ -44,7 +47,7 @@ struct Latest {
     when: Instant,
 }
 
-/// What became of an attempt to take a turn.
+/// The result of taking a turn.
 pub(crate) enum Turn<'o> {
     /// The request is to be carried out; its turn ends when this is dropped.
     Begun(Running<'o>),
@@ -55,7 +58,7 @@ pub(crate) enum Turn<'o> {
 }
 
 impl Turn<'_> {
-    /// Of what changes nothing.
+    /// The turn of a request that changes nothing.
     pub(crate) const NONE: Turn<'static> = Turn::Begun(Running { place: None, answer: None });
 }
 
@@ -144,7 +147,8 @@ impl Order {
 }
 
 impl Table {
-    /// Forgets slots that have not been used for long; each sweep is paid for by as many new slots as it leaves.
+    /// Forgets slots that have not been used for long. The next sweep comes only after as many new slots as
+    /// this one leaves.
     fn sweep(&mut self, now: Instant) {
         if self.slots.len() >= self.sweep_at {
             self.slots.retain(|_, latest| latest.running || now - latest.when < FORGOTTEN);

@@ -1,6 +1,7 @@
 //! What a node's processes share on disk: the run directory with the key, and the node's own directory in it.
 //!
-//! Several nodes may share a machine (in tests), and then a run directory: it goes with the last node's directory.
+//! In tests several nodes share a machine, and then a run directory: it is removed together with the last
+//! node's directory.
 
 use crate::agent::random;
 use crate::config::{DaemonConfig, hex_key};
@@ -19,8 +20,9 @@ pub(crate) struct RunDir {
 }
 
 impl RunDir {
-    /// Makes the directories and the key file, and the table of open descriptions. Where processes live on that a dead agent of this
-    /// node served, their table and its anchors are taken over; what else such an agent left is replaced.
+    /// Makes the directories and the key file, and the table of open descriptions. Where processes live on
+    /// that a dead agent of this node served, their table and its anchors are taken over; what else such an
+    /// agent left is replaced.
     pub(crate) fn create(config: &DaemonConfig) -> Result<(RunDir, OpenTable), DaemonError> {
         let run = bivouac_node::place::make(config.uid, &config.name, &config.key)?;
         let node = bivouac_node::node_dir(&run, config.node);
@@ -57,7 +59,8 @@ impl RunDir {
         });
         if !shared {
             let _ = fs::remove_file(bivouac_node::key_path(&self.run.to_string_lossy()));
-            // Storage may lie in it, which its server removes; whoever is last removes the directory.
+            // It may contain storage, which its server removes. The last one to remove something removes the
+            // directory.
             let _ = fs::remove_dir(&self.run);
             if let Some(parent) = self.run.parent() {
                 let _ = fs::remove_dir(parent);
@@ -75,7 +78,7 @@ fn private_dir(path: &Path) -> Result<(), DaemonError> {
             return Err(DaemonError::Directory { path: path.into(), source });
         }
     }
-    // Anybody may make directories in /dev/shm: one that somebody else prepared is not used.
+    // Anybody may make directories in /dev/shm: one that another user has made is not used.
     let meta =
         fs::symlink_metadata(path).map_err(|source| DaemonError::Directory { path: path.into(), source })?;
     let me = rustix::process::geteuid().as_raw();

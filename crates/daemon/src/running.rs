@@ -60,8 +60,9 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
     Ok(Running { address, daemon, server })
 }
 
-/// Opens a server's stores. The metadata's directory is made in a storage that is new, before the data store's identity: a
-/// storage with an identity always had one, and where it is missing, all names are lost, and the error says so.
+/// Opens a server's stores. In a new storage, the metadata's directory is made before the data store's
+/// identity file. So a storage with an identity file always had that directory; if it is missing, all
+/// metadata is lost, and the error says so.
 fn open_stores(deployment: u64, server: &ServerConfig) -> Result<(Arc<DataStore>, Replayed), DaemonError> {
     let first = server.storage.first().ok_or(DataError::NoDirectory)?;
     let metadata = metadata_directory(first);
@@ -82,7 +83,7 @@ pub(crate) fn agent_endpoint(config: &DaemonConfig) -> Endpoint {
     Endpoint::Node(bivouac_node::agent_sockets(config.uid, &config.name, &config.key))
 }
 
-/// The map before the first map: epoch 0, nobody in it.
+/// The map before the first map: epoch 0, without nodes and servers.
 fn no_map(config: &DaemonConfig) -> Map {
     Map {
         epoch: Epoch(0),
@@ -105,8 +106,8 @@ impl Running {
         self.daemon.ending.tell(End::Told { keep });
     }
 
-    /// Serves until told to stop; then ends requests under way, and removes what the daemon made (not its storage, if
-    /// it is to be kept). Why it has ended.
+    /// Serves until told to stop; then ends requests under way, and removes what the daemon made (not its
+    /// storage, if it is to be kept). Why it has ended.
     pub fn wait(self) -> End {
         let end = self.daemon.ending.wait();
         let keep = end == End::Told { keep: true };
@@ -119,7 +120,7 @@ impl Running {
         }
         self.daemon.links.close();
         self.server.stop();
-        // The server is gone, and with it everybody else who had the daemon.
+        // The transport's server has stopped, and with it all other owners of the daemon are gone.
         let Some(daemon) = Arc::into_inner(self.daemon) else {
             tracing::error!("requests are still under way: the storage is left as it is");
             return end;

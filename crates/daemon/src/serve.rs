@@ -42,7 +42,7 @@ pub(crate) fn data(
             }
             match data_locally(store, request, payload, &mut []) {
                 Ok(done) => {
-                    // Before it is sent: a repetition finds it.
+                    // Kept before it is sent, so that a repetition finds it.
                     running.answered(done);
                     Ok(Some(done))
                 }
@@ -83,7 +83,7 @@ fn read(
     let count = length.saturating_sub(offset).min(u64::from(len.min(MAX_PAYLOAD)));
     let answer = Reply::Data(DataReply::Read { length });
     if store.is_suspect(ino) {
-        // Read first, and answer then: the storage's error comes through.
+        // Read first and answer then, so that the client gets the storage's error.
         let buffer = reply.buffer();
         buffer.resize(count as usize, 0);
         sub_file.read_at(offset, buffer)?;
@@ -147,7 +147,7 @@ pub(crate) fn data_locally(
     Ok(done)
 }
 
-/// What a request to the metadata is about, as far as its way is concerned.
+/// What a request to the metadata is about: this determines its shard.
 enum About<'a> {
     Entry(At<'a>),
     Inode(Ino),
@@ -222,8 +222,8 @@ pub(crate) fn changes(request: &MetaRequest<'_>) -> bool {
     )
 }
 
-/// Whether a request came to the right place: its shard is the one that its subject lies in, and this server's.
-/// EINVAL for a client that computes differently.
+/// Checks that a request came to the right server: that the shard in its header is the one that its subject
+/// is in, and is one of this server's. EINVAL if a client computes this differently.
 pub(crate) fn check_place(
     map: &Map,
     me: ServerId,

@@ -1,17 +1,18 @@
 //! Whether anybody is left who could end this daemon.
 //!
-//! A deployment that `bivouac run` made ends with it. `run` holds a connection to every daemon, a *lifeline*. When `run` is killed,
-//! the controller sees its own lifeline end and stops the others; but the controller may have died before. So a
-//! daemon that has no lifeline any more and has not heard of the controller for some time either is *deserted*: it ends by
-//! itself, and cleans up.
+//! A deployment that `bivouac run` made ends with it. `run` holds a connection to every daemon, a *lifeline*.
+//! When `run` is killed, the controller sees its own lifeline end and stops all other daemons; but the
+//! controller may have died before. So a daemon that has no lifeline any more, and has not heard from the
+//! controller for some time, is *deserted*: it ends by itself, and cleans up.
 //!
-//! How long is "some time"? A lifeline that was closed proves that `run` has ended, so that the only question is whether the controller,
-//! which pings twice a second, is about to say so: [`AFTER_LEFT`]. One that broke because nobody could be reached proves nothing: the
-//! network between may be cut, and what is stored here is lost when this daemon ends: [`AFTER_LOST`]. A daemon that never had
-//! one waits for as long as a start can take: [`BEFORE_FIRST`].
+//! How long is "some time"? If a lifeline was closed, `run` has ended for certain. Then the daemon only waits
+//! whether the controller, which pings twice a second, tells it to stop: [`AFTER_LEFT`]. If a lifeline broke
+//! because `run` could not be reached, nothing is certain: there may be a fault in the network, and what is
+//! stored here is lost when this daemon ends: [`AFTER_LOST`]. A daemon that never had a lifeline waits as
+//! long as a start can take: [`BEFORE_FIRST`].
 //!
-//! A controller that is only slow changes nothing for the worse: the deployment ends in any case. A deployment that was made by `up`, or
-//! that `run` has released, has no tether.
+//! A controller that is only slow changes nothing for the worse: the deployment ends in any case. A
+//! deployment that was made by `up`, or that `run` has released, has no tether.
 
 use crate::daemon::{End, Ending};
 use bivouac_transport::Parting;
@@ -41,7 +42,7 @@ struct Shared {
 struct State {
     /// Lifelines that are held now.
     held: u32,
-    /// The deployment shall outlive `run`, or the daemon ends already.
+    /// The deployment is to go on after `run` ends, or the daemon is ending already.
     released: bool,
     /// Since when there has been no lifeline, and how long that may last.
     without: (Instant, Duration),
@@ -92,7 +93,7 @@ impl Tether {
         self.shared.change(|state| state.let_go(Instant::now(), how));
     }
 
-    /// The deployment shall outlive its `run`.
+    /// The deployment is to go on after its `run` ends.
     pub(crate) fn release(&self) {
         self.shared.change(|state| state.released = true);
     }

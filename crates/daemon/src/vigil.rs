@@ -1,12 +1,14 @@
 //! A word in shared memory that the kernel itself changes when this process dies.
 //!
-//! Processes of the node believe a server's version page as long as it is live. A server that is killed cannot say that it is not
-//! any more, and whoever else could may be killed with it. The kernel can: of a *robust futex* that a dying thread
-//! owns, it sets a bit in its word, in whatever way the thread dies. So a thread that does nothing else owns the word of the
-//! page ([`VersionPage::life`]) for as long as the server serves.
+//! Processes of the node rely on a server's version page as long as the page is valid. A server that is
+//! killed cannot invalidate it any more, and other daemons that could do so may be killed at the same time.
+//! But the kernel can: when a thread dies, in whatever way, the kernel sets a bit in the word of each *robust
+//! futex* that the thread owns. So a thread that does nothing else owns the page's word
+//! ([`VersionPage::life`]) as long as the server serves.
 //!
-//! The kernel finds the words of a thread by a list that the thread registers. libc has registered one for each thread, for its own robust
-//! mutexes. This thread takes none of those: for its time it registers a list of one word, and gives libc's back at its end.
+//! The kernel finds these words by a list that each thread registers. libc has registered one for each
+//! thread, for its own robust mutexes. This thread uses none of those: while it runs it registers a list with
+//! the one word, and at its end it registers libc's list again.
 
 use bivouac_node::VersionPage;
 use std::ptr;
@@ -30,14 +32,14 @@ struct Link {
     next: *const Head,
 }
 
-/// Keeps a page live until it is dropped, or until the process dies.
+/// Keeps a page valid until it is dropped or the process dies.
 pub(crate) struct Vigil {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Vigil {
-    /// Begins. On return the page is live.
+    /// Begins. On return the page is valid.
     pub(crate) fn begin(page: Arc<VersionPage>) -> std::io::Result<Vigil> {
         let over = Arc::new(AtomicBool::new(false));
         let (until, (tell, told)) = (over.clone(), std::sync::mpsc::channel());
@@ -74,7 +76,7 @@ impl Drop for Vigil {
     }
 }
 
-/// The list of one word is registered for this thread; dropping gives libc's back.
+/// Registers the list of one word for this thread. When dropped, registers libc's list again.
 struct Registered {
     libcs: *const Head,
     head: *mut Head,
@@ -142,11 +144,7 @@ mod tests {
                     std::hint::black_box(&vigil);
                 }
             }
-            let begun = std::time::Instant::now();
-            while !reader.is_live() {
-                assert!(begun.elapsed().as_secs() < 10, "the child does not begin");
-                std::thread::yield_now();
-            }
+            bivouac_testing::eventually("the child begins", || reader.is_live());
             let mut status = 0;
             // SAFETY: our own child, which is waited for once.
             let ended =

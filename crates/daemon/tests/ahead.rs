@@ -9,9 +9,9 @@ use bivouac_proto::Errno;
 use bivouac_proto::attr::FileKind;
 use bivouac_proto::control::{ControlReply, ControlRequest};
 use bivouac_proto::meta::SetAttr;
+use bivouac_testing::HANG;
 use bivouac_transport::Endpoint;
 use common::{Cluster, cluster};
-use std::time::Duration;
 
 /// Another client.
 fn second(c: &Cluster) -> &'static Client {
@@ -21,7 +21,7 @@ fn second(c: &Cluster) -> &'static Client {
 /// Requests to the metadata that all servers have served.
 fn requests(c: &Cluster) -> u64 {
     let served = c.map.servers.iter().map(|server| {
-        let reply = ControlLink::connect(&Endpoint::Tcp(server.address), &c.key, 99, Duration::from_secs(5))
+        let reply = ControlLink::connect(&Endpoint::Tcp(server.address), &c.key, 99, HANG)
             .and_then(|mut link| link.request(ControlRequest::Stats));
         match reply {
             Ok(Some(ControlReply::Stats(stats))) => stats.meta_operations,

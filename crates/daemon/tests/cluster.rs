@@ -1,4 +1,5 @@
-//! Four daemons in one process, and the client core against them: the way of every operation through all layers.
+//! Four daemons in one process, and the client core against them: the way of every operation through all
+//! layers.
 
 mod common;
 
@@ -39,7 +40,7 @@ fn holes_truncation_and_append() {
     assert_eq!(handle.pread(0, &mut [IoSliceMut::new(&mut buffer)]), Ok(500_003));
     assert!(buffer[..500_000].iter().all(|&b| b == 0));
     assert_eq!(&buffer[500_000..500_003], b"end");
-    handle.truncate(100_000).expect("cut");
+    handle.truncate(100_000).expect("truncated");
     assert_eq!(handle.pread(0, &mut [IoSliceMut::new(&mut buffer)]), Ok(100_000));
     handle.truncate(200_000).expect("extended");
     assert_eq!(handle.pread(150_000, &mut [IoSliceMut::new(&mut buffer)]), Ok(50_000));

@@ -4,10 +4,12 @@ mod common;
 
 use bivouac_client::{Client, Fail, hidden};
 use bivouac_daemon::controller::ControlLink;
-use bivouac_layout::{Epoch, Ino};
+use bivouac_layout::map::{Server, ServerState};
+use bivouac_layout::{Epoch, Ino, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
 use bivouac_proto::meta::{SetAttr, SetTime};
+use bivouac_testing::{HANG, eventually};
 use bivouac_transport::Endpoint;
 use common::{Cluster, cluster, pattern};
 use std::io::{IoSlice, IoSliceMut};
@@ -20,7 +22,7 @@ fn ask(c: &Cluster, request: &ControlRequest) -> Vec<Option<ControlReply>> {
     let servers = c.map.servers.iter();
     servers
         .map(|server| {
-            ControlLink::connect(&Endpoint::Tcp(server.address), &c.key, 99, Duration::from_secs(5))
+            ControlLink::connect(&Endpoint::Tcp(server.address), &c.key, 99, HANG)
                 .and_then(|mut link| link.request(request.clone()))
                 .expect("answered")
         })
@@ -36,15 +38,21 @@ fn stop_server(c: &mut Cluster, index: usize) {
     let daemon = c.daemons.remove(index);
     daemon.stop(true);
     daemon.wait();
-    // The controller sees it within two seconds.
-    std::thread::sleep(Duration::from_secs(2));
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(5);
-    while !holds() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
+    let link = |server: &Server| {
+        ControlLink::connect(&Endpoint::Tcp(server.address), &c.key, 99, HANG).expect("connected")
+    };
+    let mut controller = link(&c.map.servers[0]);
+    let mut down = Epoch(0);
+    eventually("the server is down", || match controller.request(ControlRequest::Overview) {
+        Ok(Some(ControlReply::Overview { map, .. })) => {
+            down = map.epoch;
+            map.servers[index].state == ServerState::Down
+        }
+        other => panic!("{other:?}"),
+    });
+    for server in c.map.servers.iter().filter(|server| server.id != ServerId(index as u16)) {
+        let mut link = link(server);
+        eventually("the others know", || link.ping(down).expect("answered").0 >= down);
     }
 }
 
@@ -53,7 +61,7 @@ fn an_appender_after_a_foreign_truncate_leaves_the_right_size() {
     let c = cluster("r-append", 2);
     let log = c.open("f", libc::O_CREAT | libc::O_WRONLY | libc::O_APPEND).expect("opened");
     log.write(&[IoSlice::new(&pattern(1_000_000))]).expect("written");
-    c.client.truncate(Ino::ROOT, b"f", 0).expect("cut");
+    c.client.truncate(Ino::ROOT, b"f", 0).expect("truncated");
     log.write(&[IoSlice::new(b"x")]).expect("written");
     c.client.closed(log.id());
     eventually("released", || sum(&c, |s| s.opens) == 0);
@@ -91,7 +99,7 @@ fn ftruncate_beside_a_write_leaves_the_size_that_is_there() {
         let handle = c.open(&name, CREATE).expect("opened");
         handle.pwrite(0, &[IoSlice::new(&[1; 200_000])]).expect("written");
         std::thread::scope(|scope| {
-            scope.spawn(|| handle.truncate(10).expect("cut"));
+            scope.spawn(|| handle.truncate(10).expect("truncated"));
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_micros(i * 9 % 400));
                 handle.pwrite(0, &[IoSlice::new(&[2; 200_000])]).expect("written");
@@ -303,8 +311,8 @@ fn a_dead_server_is_an_error_for_what_it_held_only() {
 #[test]
 fn a_name_that_was_missing_is_found_after_its_directory_has_split() {
     let c = cluster("r-missing", 4);
-    // What was not there yet is known by the count of the directory's shard; after the split, of another shard, whose
-    // count comes by every value that the first one had.
+    // What was not there yet is known by the count of the directory's shard; after the split, of another
+    // shard, whose count comes by every value that the first one had.
     for round in 0..2 {
         let dir = format!("d{round}");
         c.client.mkdir(Ino::ROOT, dir.as_bytes(), 0o755).expect("made");
@@ -317,8 +325,8 @@ fn a_name_that_was_missing_is_found_after_its_directory_has_split() {
         let split = || c.client.stat(Ino::ROOT, dir.as_bytes(), true).is_ok_and(|a| a.split);
         eventually("the directory split", split);
         let ino = c.client.stat(Ino::ROOT, dir.as_bytes(), true).expect("there").ino;
-        // In the order of listings (without attributes, which would teach the client the names), so that one shard after the
-        // other goes through its counts.
+        // In the order of listings (without attributes, which would teach the client the names), so that one
+        // shard after the other goes through its counts.
         let listed = c.client.list_after(ino, 0, 4000, false).expect("listed").entries;
         assert_eq!(listed.len(), 3000);
         for entry in listed {

@@ -1,12 +1,13 @@
 //! The open descriptors of sub-files: a bounded map, in shards so that threads seldom meet.
 //!
-//! A hit is one short lock and no allocation. When a shard is full, the one that was not used for longest, roughly,
-//! goes (the clock algorithm); who still uses it keeps it through its `Arc`.
+//! (The shards of this map have nothing to do with the shards of the metadata.) A hit is one short lock and
+//! no allocation. When a shard is full, it drops roughly the least recently used entry (the clock algorithm);
+//! a thread that still uses the descriptor keeps it through its `Arc`.
 //!
 //! The cache and the directories must not disagree for longer than a removal takes: a descriptor of a removed
-//! sub-file that stayed here would swallow writes. So each shard counts removals. Who misses notes the count
-//! before it opens the file; [`Cache::insert`] refuses when the count has changed since, and the caller looks
-//! whether it was its file that went.
+//! sub-file that stayed here would swallow writes. So each shard counts removals. After a miss, the caller
+//! notes the count before it opens the file. [`Cache::insert`] refuses if the count has changed since, and
+//! the caller checks whether it was its own file that was removed.
 
 use crate::file::SubFile;
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ const SHARDS: usize = 64;
 pub(crate) enum Lookup {
     /// It is open.
     Hit(Arc<SubFile>),
-    /// It is not; so many removals have been counted.
+    /// It is not open; so many removals have been counted.
     Miss(u64),
 }
 
@@ -46,7 +47,7 @@ struct Slot {
 }
 
 impl Cache {
-    /// For about `capacity` descriptors in all, at least one a shard.
+    /// For about `capacity` descriptors in all, at least one in each shard.
     pub(crate) fn new(capacity: usize) -> Cache {
         let shard = || Shard {
             index: HashMap::default(),
@@ -67,8 +68,9 @@ impl Cache {
         }
     }
 
-    /// Keeps an opened sub-file, unless there have been removals since `seen`: then the number of removals is
-    /// returned, counted before the caller's next look. If somebody else was faster, theirs is returned.
+    /// Keeps an opened sub-file, unless there have been removals since `seen`: then returns the number of
+    /// removals, for the caller's next attempt. If another thread has inserted the sub-file first, returns
+    /// that one.
     pub(crate) fn insert(&self, mixed: u64, file: &Arc<SubFile>, seen: u64) -> Result<Arc<SubFile>, u64> {
         let mut shard = self.shard(mixed);
         if let Some(theirs) = shard.find(mixed) {
@@ -119,16 +121,16 @@ impl Shard {
         Some(slot.file.clone())
     }
 
-    /// Adds a sub-file that is not there; returns the one that had to go.
+    /// Adds a sub-file that is not in the shard; returns the one that was dropped for it.
     fn put(&mut self, mixed: u64, file: Arc<SubFile>) -> Option<Arc<SubFile>> {
-        // Not marked before its second use: files that are used once do not drive out those in use.
+        // Marked as used only at its second use, so that files that are used once do not displace others.
         let new = Slot { mixed, used: false, file };
         if self.slots.len() < self.capacity {
             self.index.insert(mixed, self.slots.len());
             self.slots.push(new);
             return None;
         }
-        // Ends within two rounds: the first takes every mark away.
+        // Ends within two rounds: the first clears all marks.
         loop {
             self.hand = (self.hand + 1) % self.slots.len();
             let slot = &mut self.slots[self.hand];
@@ -212,7 +214,7 @@ mod tests {
         let used = file();
         cache.insert(0, &used, 0).unwrap();
         for n in 1..1000 {
-            // All in the shard of 0.
+            // All of them are in the shard of inode 0.
             cache.insert(n, &file(), 0).unwrap();
             assert!(Arc::ptr_eq(&hit(&cache, 0).expect("in use all the time"), &used));
         }

@@ -1,8 +1,9 @@
 //! One storage directory: opening, identity, tree, removal.
 //!
-//! A new store is made in three steps, so that a crash in between leaves something that the next start recognises: in every
-//! directory a draft of the identity file and the tree; then every draft is renamed to its final name. A
-//! directory with a draft only has never held data. The identity file is locked (`flock`) while the store is open.
+//! A new store is made in three steps, so that a crash in between leaves something that the next start
+//! recognises: in every directory a draft of the identity file and the tree; then every draft is renamed to
+//! its final name. A directory with a draft only has never held data. The identity file is locked (`flock`)
+//! while the store is open.
 
 use crate::error::{DataError, to_errno};
 use crate::identity::{self, Identity};
@@ -31,7 +32,7 @@ pub(crate) struct Disk {
     /// The tree of sub-files.
     pub(crate) sub: OwnedFd,
     identity: Identity,
-    /// The identity file; its lock goes with it.
+    /// The identity file. It is locked as long as this is open.
     _lock: OwnedFd,
     /// Number of the file system that it is on.
     pub(crate) device: u64,
@@ -39,8 +40,8 @@ pub(crate) struct Disk {
     pub(crate) inventory: Inventory,
 }
 
-/// Opens, or makes, the directories of one store; the result is in the order of their positions. A failure leaves
-/// nothing that was not there before.
+/// Opens, or makes, the directories of one store; the result is in the order of their positions. A failure
+/// leaves nothing that was not there before.
 pub(crate) fn open_all(dirs: &[PathBuf], deployment: u64, server: ServerId) -> Result<Vec<Disk>, DataError> {
     let mut found = Vec::new();
     match open_found(dirs, deployment, server, &mut found) {
@@ -52,7 +53,7 @@ pub(crate) fn open_all(dirs: &[PathBuf], deployment: u64, server: ServerId) -> R
     }
 }
 
-/// What a directory holds before it is opened.
+/// What a directory contains before it is opened.
 enum State {
     /// Nothing of ours.
     Fresh,
@@ -117,7 +118,8 @@ fn open_found(
     Ok(())
 }
 
-/// Whether the directories of an existing store are all there, each once. `other` is one that is.
+/// Checks that all directories of an existing store were named, each once. `other` is one that has the
+/// store's identity.
 fn check_positions(found: &[Found], count: u16, other: &Path) -> Result<(), DataError> {
     let mut seen: Vec<(u16, &Path)> = Vec::new();
     for dir in found {
@@ -136,7 +138,7 @@ fn check_positions(found: &[Found], count: u16, other: &Path) -> Result<(), Data
 }
 
 impl Found {
-    /// Opens the directory, or makes it, and sees what it is.
+    /// Opens the directory, or makes it, and finds out what it contains.
     fn look(given: &Path) -> Result<Found, DataError> {
         let (opened, made) = match fs::open(given, DIRECTORY, Mode::empty()) {
             Err(Errno::NOENT) => match fs::mkdir(given, Mode::RWXU) {
@@ -203,7 +205,8 @@ impl Found {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = fs::openat(&self.root, DRAFT, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
         lock(&file, &self.path)?;
-        // Whoever made a store here between our look and our lock has renamed the draft that it locked.
+        // If another process has made a store here between our look and our lock, it has renamed the draft
+        // that it locked.
         match fs::statat(&self.root, IDENTITY, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => {}
             _ => {
@@ -218,7 +221,7 @@ impl Found {
             Ok(_) => return Err(DataError::NoSpace(self.path.clone())),
             Err(errno) => return Err(failed(errno)),
         }
-        // After the writing: a tree beside an empty draft would be taken for somebody else's.
+        // Only after the draft was written: a tree beside an empty draft would not be recognised as ours.
         fs::ftruncate(&file, text.len() as u64).map_err(failed)?;
         fs::fsync(&file).map_err(failed)?;
         make_tree(&self.root, &self.path)?;
@@ -227,7 +230,7 @@ impl Found {
         Ok(())
     }
 
-    /// Locks what is not locked yet, and turns a draft into the real thing.
+    /// Locks what is not locked yet, and renames a draft to the identity file.
     fn make_ready(&mut self) -> Result<(), DataError> {
         let failed = |errno| setup("prepare", &self.path, errno);
         let identity = match self.state {
@@ -268,7 +271,7 @@ impl Found {
         }
     }
 
-    /// Takes back what was made in this attempt.
+    /// Removes what this attempt has made.
     fn undo(&self) {
         if self.drafted {
             // Nobody has written to the tree yet.
@@ -289,9 +292,9 @@ pub(crate) fn is_ready(directory: &Path) -> bool {
 }
 
 impl Disk {
-    /// Removes sub-files, tree and identity file, and the directory if it was made for the store and is empty then.
-    /// What is not the store's stays. On an error the rest is still tried, and the identity file stays, so that it
-    /// can be done again.
+    /// Removes sub-files, tree and identity file, and the directory if it was made for the store and is empty
+    /// then. Everything else stays. After an error it still tries the rest, but keeps the identity file, so
+    /// that the removal can be repeated.
     pub(crate) fn destroy(&self) -> Result<(), DataError> {
         let (index, count) = (usize::from(self.identity.index), usize::from(self.identity.count));
         remove_tree(&self.root, &self.path, |subdirectory, name| {
@@ -392,7 +395,7 @@ fn subdirectory_name(subdirectory: u16) -> String {
     format!("{subdirectory:02x}")
 }
 
-/// Makes the tree, or what is missing of it.
+/// Makes the tree, or those directories of it that are missing.
 fn make_tree(root: &OwnedFd, path: &Path) -> Result<(), DataError> {
     let exists = |made: Result<(), Errno>| match made {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
@@ -405,8 +408,8 @@ fn make_tree(root: &OwnedFd, path: &Path) -> Result<(), DataError> {
     fs::fsync(&sub).map_err(|errno| setup("sync", &path.join(TREE), errno))
 }
 
-/// Removes the tree with those files of it that `ours` (subdirectory, name) tells. Directories with something else in them stay.
-/// The first error is returned, after the rest was tried.
+/// Removes the tree with those of its files for which `ours` (subdirectory, name) is true. Directories that
+/// contain anything else stay. After an error it tries the rest, and then returns the first error.
 fn remove_tree(root: &OwnedFd, path: &Path, ours: impl Fn(u8, &[u8]) -> bool) -> Result<(), DataError> {
     let failed = |errno| setup("remove files in", &path.join(TREE), errno);
     let sub = match fs::openat(root, TREE, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
@@ -429,7 +432,7 @@ fn remove_tree(root: &OwnedFd, path: &Path, ours: impl Fn(u8, &[u8]) -> bool) ->
     first.and(gone_or_in_use(fs::unlinkat(root, TREE, AtFlags::REMOVEDIR)).map_err(failed))
 }
 
-/// Removes the files of a directory that `ours` tells.
+/// Removes those files of a directory for which `ours` is true.
 fn empty(dir: impl AsFd, ours: impl Fn(&[u8]) -> bool) -> Result<(), Errno> {
     loop {
         // Removing while listing may make a listing skip entries: list again until there is nothing to do.
@@ -463,7 +466,7 @@ fn gone_or_in_use(removed: Result<(), Errno>) -> Result<(), Errno> {
     }
 }
 
-/// A failure while opening or removing, with the remedies for the usual ones.
+/// Turns a failure while opening or removing into an error that names the remedy in the usual cases.
 fn setup(action: &'static str, path: &Path, errno: Errno) -> DataError {
     let path = path.to_owned();
     match errno {

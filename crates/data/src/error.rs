@@ -10,10 +10,10 @@ pub enum DataError {
     /// The local file system failed an operation on a sub-file.
     #[error("the storage failed: {0}")]
     Io(Errno),
-    /// A sub-file is gone that was made here and that nobody removed.
+    /// A sub-file that this server has made, and that Bivouac has not removed, is gone.
     #[error("the sub-file of inode {0} is gone although nobody removed it: what was in it is lost")]
     Missing(Ino),
-    /// The journal of sub-files is not one.
+    /// The journal of sub-files has not the right format.
     #[error(
         "the file `bivouac-made` in a storage directory is not Bivouac's, or of another version: restore it; to go on with the sub-files that are there, remove it"
     )]
@@ -42,7 +42,7 @@ pub enum DataError {
         path: PathBuf,
         /// Its owner.
         owner: u32,
-        /// Who asks.
+        /// The user who asks.
         user: u32,
     },
     /// No permission.
@@ -53,7 +53,7 @@ pub enum DataError {
     /// Nothing can be written there.
     #[error("storage directory {0} is on a read-only file system: name one that can be written to")]
     ReadOnly(PathBuf),
-    /// Not even the empty store fits.
+    /// There is not enough space even for an empty store.
     #[error("no space (or no inodes) left for storage directory {0}: free some, or name another file system")]
     NoSpace(PathBuf),
     /// Another server's data is there.
@@ -73,7 +73,7 @@ pub enum DataError {
         "storage directory {0} is in use by another server process: stop that, or name another directory"
     )]
     InUse(PathBuf),
-    /// There is a `sub` that no store made.
+    /// There is a directory `sub` without an identity file, so it is not a store's.
     #[error("storage directory {0} has a `sub` that is not Bivouac's: name an empty or new directory")]
     Occupied(PathBuf),
     /// The identity file cannot be understood.

@@ -24,7 +24,7 @@ impl AsFd for SubFile {
 }
 
 impl SubFile {
-    /// Of a descriptor that is open for reading and writing.
+    /// From a descriptor that is open for reading and writing.
     pub(crate) fn new(fd: OwnedFd) -> SubFile {
         SubFile { fd, entry_synced: AtomicBool::new(false), writers: Writers::default() }
     }
@@ -54,9 +54,9 @@ impl SubFile {
         Ok(done)
     }
 
-    /// Writes `from`; returns how many bytes, which is fewer than given only when the storage (or a quota, or the
-    /// largest offset) is reached on the way. Nothing at all is an error, unless `from` is empty. Any other failure
-    /// on the way is an error too, however much went well before.
+    /// Writes `from`; returns how many bytes, which is fewer than given only when the storage (or a quota, or
+    /// the largest offset) is reached on the way. Nothing at all is an error, unless `from` is empty. Any
+    /// other failure on the way is an error too, however much went well before.
     pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<usize, DataError> {
         let room = usize::try_from(FILE_MAX.saturating_sub(offset)).unwrap_or(usize::MAX);
         let from = from.get(..room).unwrap_or(from);
@@ -75,7 +75,7 @@ impl SubFile {
         Ok(done)
     }
 
-    /// Who writes it through this server.
+    /// Keeps track of the writes through this server, so that they can be undone.
     pub(crate) fn writers(&self) -> &Writers {
         &self.writers
     }
@@ -85,7 +85,8 @@ impl SubFile {
         Ok(rustix::fs::fstat(&self.fd)?.st_nlink == 0)
     }
 
-    /// Puts content and length on stable storage; the first time also, by `sync_entry`, the entry that leads to it.
+    /// Puts content and length on stable storage; the first time also, by `sync_entry`, the entry that leads
+    /// to it.
     pub(crate) fn sync(&self, sync_entry: impl FnOnce() -> Result<(), DataError>) -> Result<(), DataError> {
         rustix::fs::fdatasync(&self.fd)?;
         if !self.entry_synced.load(Ordering::Acquire) {

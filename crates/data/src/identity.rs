@@ -1,4 +1,5 @@
-//! The identity file of a storage directory: whose it is, and which position it has among the store's directories.
+//! The identity file of a storage directory: which server of which deployment the directory belongs to, and
+//! its position among the store's directories.
 //!
 //! Five lines of text, so that a person who finds a directory left behind can see what it is:
 //! ```text
@@ -20,15 +21,15 @@ pub(crate) const MAX_LEN: usize = 512;
 /// What the file says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
-    /// Whose.
+    /// The deployment.
     pub(crate) deployment: u64,
-    /// Whose.
+    /// The server.
     pub(crate) server: ServerId,
     /// Position among the store's directories.
     pub(crate) index: u16,
     /// How many directories the store has.
     pub(crate) count: u16,
-    /// The store made the directory itself, and removes it in the end.
+    /// The store made the directory itself, and so removes it when it is destroyed.
     pub(crate) made: bool,
 }
 

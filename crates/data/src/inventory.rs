@@ -1,21 +1,23 @@
-//! Which sub-files there are to be in a storage directory.
+//! Which sub-files should exist in a storage directory.
 //!
-//! A sub-file that is missing usually is a hole: nothing was written to the file here. One that was made here and is gone
-//! although nobody removed it is a loss, and must not read as zeros. So the making and the removal of each sub-file are
-//! noted in a journal, the file `bivouac-made` in the storage directory, and in memory (some 30 bytes for each). Who finds
-//! no sub-file asks the inventory whether there should be one.
+//! If a file has no sub-file here, that usually means that nothing was written to this part of the file: it
+//! is a hole. But if a sub-file was made here and is gone although Bivouac did not remove it, data is lost,
+//! and must not read as zeros. So the store notes the making and the removal of each sub-file in a journal,
+//! the file `bivouac-made` in the storage directory, and in memory (some 30 bytes for each). When the store
+//! finds no sub-file, it asks the inventory whether there should be one.
 //!
-//! - A sub-file is noted after it was made, before anybody can write to it, and noted as removed after its removal; a part
-//!   of the map is locked meanwhile, so that nobody sees one without the other. A process that is killed in between leaves
-//!   a sub-file that is not noted, or a note of one that is gone and that nobody will ever ask for. The journal takes one
-//!   system call of 0.3 µs for each.
-//! - After a start of the machine only what was synced must be there: a loss of power may have taken the others.
-//! - At the opening of the store, journal and directory are compared: what is missing is counted, what is not noted is
-//!   noted (an empty journal is that of an earlier version, or of somebody who decided to go on with what is there), and
-//!   the journal is written anew.
+//! - A sub-file is noted after it was made and before anybody can write to it. It is noted as removed after
+//!   its removal. A part of the map is locked meanwhile, so that no thread sees one without the other. If the
+//!   process is killed in between, either a sub-file exists that is not noted, or there is a note of a
+//!   removed one, which nobody will ever ask for. Each note takes one system call of 0.3 µs.
+//! - After a start of the machine only what was synced must be there: a loss of power may have taken the
+//!   others.
+//! - When the store is opened, it compares journal and directory: it counts the sub-files that are missing,
+//!   notes those that were not noted (all of them, if somebody has removed the journal so as to go on with
+//!   what is there, or if it is of an earlier version), and writes the journal anew.
 //!
-//! What this does not see: the *length* of a sub-file. Programs of the server's node write to it directly, so that the server
-//! does not know how long it should be.
+//! The inventory does not know the *length* of a sub-file. Programs of the server's node write to it
+//! directly, so the server does not know how long it should be.
 
 mod journal;
 
@@ -34,7 +36,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Parts of the map; the lock of one is held while a sub-file is made or removed.
 const PARTS: usize = 64;
-/// The journal is written anew when it has so many notes more than twice what it needs.
+/// The journal is written anew when the number of its notes exceeds twice the necessary number by this.
 const SLACK: u64 = 64 << 10;
 
 /// What is known of a sub-file.
@@ -44,7 +46,7 @@ enum State {
     Made,
     /// Made, and on stable storage.
     Synced,
-    /// Was there, and is gone.
+    /// It was made, and is gone.
     Missing { synced: bool },
 }
 
@@ -121,8 +123,8 @@ impl Inventory {
         }
     }
 
-    /// To be asked where no sub-file was found: `None` if there is to be none. If there is to be one, it may have been made a
-    /// moment ago, so that `look` is asked again; it is not made meanwhile, nor removed.
+    /// To be called when no sub-file was found. `None`: there should be none. If there should be one, it may
+    /// have been made a moment ago: so this calls `look` again, while nobody can make or remove it.
     pub(crate) fn look_again<T>(
         &self,
         ino: Ino,
@@ -156,7 +158,7 @@ impl Inventory {
             if let State::Missing { .. } = state {
                 self.missing.fetch_sub(1, Ordering::Relaxed);
             }
-            // At worst it counts as missing after the next start, and nobody asks for it.
+            // At worst the removed sub-file counts as missing after the next start; nobody will ask for it.
             if let Err(error) = self.note(ino, Event::Removed) {
                 tracing::warn!(%ino, %error, "the removal of a sub-file was not noted");
             }
@@ -170,7 +172,7 @@ impl Inventory {
     pub(crate) fn synced(&self, ino: Ino) {
         let mut part = self.part(ino);
         if part.get(&ino) == Some(&State::Made) {
-            // Without the note, its loss is not seen after a start of the machine.
+            // Without the note, its loss would not be noticed after the machine was started anew.
             match self.note(ino, Event::Synced) {
                 Ok(()) => drop(part.insert(ino, State::Synced)),
                 Err(error) => tracing::debug!(%ino, %error, "the syncing of a sub-file was not noted"),
@@ -212,7 +214,7 @@ impl Inventory {
         let states = noted_states(parts.iter().map(|part| &**part));
         match Journal::write(self.root.as_fd(), self.boot, states) {
             Ok(shorter) => *journal = shorter,
-            // The long one serves on, and this is tried again with the next note.
+            // The long journal stays in use, and the next note tries this again.
             Err(error) => tracing::debug!(%error, "the journal of sub-files could not be shortened"),
         }
     }

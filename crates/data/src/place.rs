@@ -1,8 +1,8 @@
 //! Where in the directories a sub-file lies.
 //!
-//! All three choices (directory, subdirectory, part of the descriptor cache) come from different bits of one hash, so
-//! that none follows from another. The first two are part of the format on disk: `tests::places_never_change`
-//! pins them.
+//! All three choices (directory, subdirectory, part of the descriptor cache) come from different bits of one
+//! hash, so that none follows from another. The first two are part of the format on disk:
+//! `tests::places_never_change` pins them.
 
 use bivouac_layout::Ino;
 use std::ffi::CStr;
@@ -13,8 +13,8 @@ pub(crate) const SUBDIRECTORIES: u16 = 256;
 /// The length of a sub-file's path below `sub`: `ab/0123456789abcdef` and NUL.
 const PATH_LEN: usize = 2 + 1 + 16 + 1;
 
-/// Spreads inode numbers, whose low bits count up, over all 64 bits. (A bijection: the finaliser of the well-known
-/// SplitMix64 generator.)
+/// Spreads inode numbers, whose low bits count up, over all 64 bits. (A bijection: the finaliser of the
+/// well-known SplitMix64 generator.)
 pub(crate) fn mix(ino: Ino) -> u64 {
     let mut x = ino.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,11 +1,11 @@
-//! Looking for data and holes in those blocks of a sub-file that are the server's.
+//! Looking for data and holes in those blocks of a file that are on this server.
 //!
-//! A sub-file has holes where other servers' blocks are, and they say nothing about the file. So the search goes through
-//! the server's own blocks alone, one after the other, and within each asks the local file system. Behind the
-//! sub-file's end everything is a hole, up to the bound that the asker gives.
+//! A sub-file has holes where other servers' blocks are, and they say nothing about the file. So the search
+//! goes through the server's own blocks only, one after the other, and asks the local file system within
+//! each. Behind the sub-file's end everything is a hole, up to the bound that the client gives.
 //!
-//! A hole that is found is one. Data that is found may be zeros: a local file system knows holes by its own blocks, and a
-//! search that would take too long ends with *data*.
+//! A hole that is reported is one. Data that is reported may be zeros: the local file system knows holes only
+//! in units of its own blocks, and a search that would take too long reports data.
 
 use crate::error::DataError;
 use crate::store::DataStore;
@@ -18,8 +18,8 @@ use std::ops::Range;
 const STEPS: u32 = 1 << 16;
 
 impl DataStore {
-    /// The first byte of `range` that is of this server's `share`, and data (or in a `hole`); ENXIO if there is none,
-    /// EINVAL for a share that is none.
+    /// The first byte of `range` that is in this server's `share`, and is data (or, with `hole`, in a hole).
+    /// ENXIO if there is none, EINVAL if the share makes no sense.
     pub fn seek_share(
         &self,
         ino: Ino,
@@ -52,7 +52,7 @@ impl Blocks {
         (size > 0 && turn < width).then_some(Blocks { size, width, turn })
     }
 
-    /// The own bytes at or behind `offset` as far as they go together.
+    /// The next contiguous bytes at or behind `offset` that are on this server.
     fn from(self, offset: u64) -> Option<Range<u64>> {
         if self.width == 1 {
             return Some(offset..u64::MAX);

@@ -59,13 +59,14 @@ struct Stored {
 }
 
 impl DataStore {
-    /// Opens or makes a store over one or several directories, in any order. A directory that does not exist is made
-    /// (its parent must be there), and removed by [`DataStore::destroy`]. Refused, with an error that says what to do,
-    /// are: what is not a directory, is not ours, cannot be written, is full, belongs to another deployment or server, or is in use
-    /// by another process; and an incomplete list of an existing store's directories.
+    /// Opens or makes a store over one or several directories, in any order. A directory that does not exist
+    /// is made (its parent must be there), and removed by [`DataStore::destroy`]. Refused, with an error that
+    /// says what to do, are: what is not a directory, is not ours, cannot be written, is full, belongs to
+    /// another deployment or server, or is in use by another process; and an incomplete list of an existing
+    /// store's directories.
     ///
-    /// A quarter of the process's descriptor limit at this moment (at most 65,536) may be kept open: raise the limit
-    /// before.
+    /// A quarter of the process's descriptor limit at this moment (at most 65,536) may be kept open: raise
+    /// the limit before.
     pub fn open(dirs: &[PathBuf], deployment: u64, server: ServerId) -> Result<DataStore, DataError> {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let descriptors = (limit.unwrap_or(u64::MAX) / 4).min(65_536) as usize;
@@ -120,8 +121,9 @@ impl DataStore {
         }
     }
 
-    /// Writes `from`, with `sync` to stable storage; returns how many bytes. Fewer than given, but not none, are
-    /// written when the storage fills up on the way; see [`SubFile::write_at`]. An empty write does nothing.
+    /// Writes `from`, with `sync` to stable storage; returns how many bytes. Fewer than given, but not none,
+    /// are written when the storage fills up on the way; see [`SubFile::write_at`]. An empty write does
+    /// nothing.
     pub fn write(&self, ino: Ino, offset: u64, from: &[u8], sync: bool) -> Result<Wrote, DataError> {
         if from.is_empty() {
             return Ok(Wrote { count: 0, before: self.extent(ino)?.length, undo: 0 });
@@ -137,7 +139,7 @@ impl DataStore {
         Ok(wrote)
     }
 
-    /// Takes a write back: see [`SubFile::take_back`].
+    /// Undoes a write: see [`SubFile::take_back`].
     pub fn take_back(&self, ino: Ino, undo: u64, end: u64, size: u64) -> Result<(), DataError> {
         if let Some(file) = self.existing(ino)? {
             let _alone = self.lock_truncations(ino);
@@ -158,8 +160,8 @@ impl DataStore {
         }
     }
 
-    /// Cuts the sub-file to `size` bytes if it is longer; with `extend` also lengthens it, by a hole. Nothing is left to miss of a
-    /// sub-file that is gone when it is cut to 0.
+    /// Truncates the sub-file to `size` bytes if it is longer; with `extend` also lengthens it, by a hole. A
+    /// sub-file that is gone can be truncated to 0, after which it does not count as missing any more.
     pub fn truncate(&self, ino: Ino, size: u64, extend: bool) -> Result<(), DataError> {
         if size > FILE_MAX {
             return Err(DataError::TooFar);
@@ -169,7 +171,8 @@ impl DataStore {
             file => file?,
         };
         let Some(file) = file else { return Ok(()) };
-        // Two at once could each see the length before the other and so lengthen what is to be cut.
+        // Two truncations at once could each see the length before the other one, and so lengthen a sub-file
+        // that is to become shorter.
         let _alone = self.lock_truncations(ino);
         let length = file.length()?;
         if length > size || (extend && length < size) {
@@ -211,8 +214,8 @@ impl DataStore {
         }
     }
 
-    /// The next hole, or else data, at or after `offset`. ENXIO at or past the end, and for data also where only a hole follows. The
-    /// end counts as a hole.
+    /// The next hole, or else data, at or after `offset`. ENXIO at or past the end, and for data also where
+    /// only a hole follows. The end counts as a hole.
     pub fn seek(&self, ino: Ino, offset: u64, hole: bool) -> Result<u64, DataError> {
         let file = self.existing(ino)?.filter(|_| offset <= FILE_MAX).ok_or(Errno::NXIO)?;
         // This moves the offset of a descriptor that others use at the same time; nobody uses its offset.
@@ -222,7 +225,8 @@ impl DataStore {
 
     /// Puts the sub-file, and the entry that leads to it, on stable storage. Missing is fine.
     pub fn sync(&self, ino: Ino) -> Result<(), DataError> {
-        // Also when no descriptor is cached: the data of an earlier one, or of one that was passed, may not be there yet.
+        // Also when no descriptor is cached: the data of an earlier one, or of one that was passed, may not
+        // be there yet.
         match self.existing(ino)? {
             Some(file) => self.sync_file(ino, &file),
             None => Ok(()),
@@ -242,8 +246,9 @@ impl DataStore {
         })
     }
 
-    /// A descriptor of the sub-file to hand to another process, open for reading and writing, close-on-exec, and sharing
-    /// nothing (offset, flags) with the store's own. The sub-file is made if `create`; otherwise ENOENT when it is missing.
+    /// A descriptor of the sub-file to hand to another process, open for reading and writing, close-on-exec,
+    /// and sharing nothing (offset, flags) with the store's own. The sub-file is made if `create`; otherwise
+    /// ENOENT when it is missing.
     pub fn pass(&self, ino: Ino, create: bool) -> Result<OwnedFd, DataError> {
         let mixed = place::mix(ino);
         let path = SubPath::new(ino, mixed);
@@ -273,7 +278,7 @@ impl DataStore {
         Ok(space)
     }
 
-    /// How many sub-files are known to be gone although nobody removed them.
+    /// How many sub-files are known to be gone although Bivouac has not removed them.
     pub fn missing(&self) -> u64 {
         self.disks.iter().map(|disk| disk.inventory.missing()).sum()
     }
@@ -283,9 +288,9 @@ impl DataStore {
         disk::is_ready(directory)
     }
 
-    /// Bytes allocated to all sub-files. Found by looking at every one (about a second for a million) and remembered for
-    /// ten times as long as that took: a report asked for often costs a tenth of a processor at most. What an earlier
-    /// look found, or 0, if the storage fails.
+    /// Bytes allocated to all sub-files. This looks at every one (about a second for a million), and
+    /// remembers the result for ten times as long as that took, so that frequent calls take a tenth of a
+    /// processor at most. If the storage fails, the result is that of an earlier look, or 0.
     pub fn stored(&self) -> u64 {
         let mut stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
         let begin = Instant::now();
@@ -306,9 +311,9 @@ impl DataStore {
         bytes
     }
 
-    /// Removes everything that the store made: sub-files, trees, identity files, and the directories that it made if they are
-    /// empty then; never anything else. To be called when nothing else uses the store: what is asked of it
-    /// later fails. All directories are tried; the first error is returned.
+    /// Removes everything that the store made: sub-files, trees, identity files, and the directories that it
+    /// made if they are empty then; never anything else. To be called when nothing else uses the store: later
+    /// operations fail. It tries all directories, and returns the first error.
     pub fn destroy(&self) -> Result<(), DataError> {
         self.cache.clear();
         let mut first = Ok(());
@@ -361,7 +366,8 @@ impl DataStore {
         }
     }
 
-    /// Opens a sub-file past the cache; `None` if there is none and none is to be made. One that is gone is an error.
+    /// Opens a sub-file without the cache. `None`: there is none, and none is to be made. One that is gone is
+    /// an error.
     fn open_descriptor(
         &self,
         ino: Ino,
@@ -380,7 +386,8 @@ impl DataStore {
                     self.cache.clear();
                     open()
                 }
-                // A subdirectory is missing: the store is damaged, and the program must not take it for a missing file.
+                // A subdirectory is missing: the store is damaged, and the program must not take it for a
+                // missing file.
                 Err(Errno::NOENT) if make => Err(Errno::IO),
                 opened => opened,
             }

@@ -1,8 +1,9 @@
 //! Sub-files that the storage has failed to read a moment ago.
 //!
-//! Reads leave by `sendfile`, behind a header that has promised them. When the storage fails then, the answer cannot be taken
-//! back: the connection ends, and the client asks again. A sub-file to which that happened is *suspect* for a while: it is read
-//! before anything is answered, so that the repetition gets the error.
+//! The server sends the header of an answer, which says how many bytes follow, and then the bytes by
+//! `sendfile`. If the storage fails to read them then, the server cannot change the answer any more: it ends
+//! the connection, and the client asks again. A sub-file to which this happened is *suspect* for a while: the
+//! server reads from it before it sends a header, so that the repeated request gets the error.
 
 use bivouac_layout::Ino;
 use std::collections::HashMap;
@@ -16,7 +17,7 @@ const SUSPECT: Duration = Duration::from_secs(60);
 /// The suspects.
 #[derive(Debug, Default)]
 pub(crate) struct Suspects {
-    /// There may be any. Looked at before each read.
+    /// Whether there may be suspects: looked at before each read.
     any: AtomicBool,
     since: Mutex<HashMap<Ino, Instant>>,
 }

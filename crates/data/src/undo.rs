@@ -1,10 +1,12 @@
-//! Taking a write back.
+//! Undoing a write.
 //!
-//! A write over several servers that finds one of them full is cut short there, and what landed behind on others has to go
-//! again: it made sub-files longer than the count tells. By then somebody else may have written there, and nothing of that may go
-//! with it. So each write through the server leaves its number in the sub-file; a write can be taken back only while its number
-//! is the latest, it was alone while it ran, and the sub-file ends where it left it. What programs of the server's own node write
-//! directly is seen by that length alone.
+//! If a client writes to several servers and one of them is full, the write counts only up to there. What the
+//! other servers have stored behind that point has to be removed, because it made their sub-files longer than
+//! the returned count says. But somebody else may have written there meanwhile, and that must stay. So each
+//! write through the server leaves its number with the sub-file, and the server undoes a write only if its
+//! number is the latest, no other write ran at the same time, and the sub-file still ends where the write
+//! ended. Direct writes of programs on the server's node have no number; they are noticed only by that
+//! length.
 
 use crate::error::DataError;
 use crate::file::SubFile;
@@ -13,14 +15,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 /// Numbers writes; 0 is none.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// Who writes a sub-file through this server.
+/// The writes to a sub-file through this server.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
     /// Writes under way.
     active: AtomicU32,
     /// The number of the write that began last.
     latest: AtomicU64,
-    /// A write is being taken back: new ones wait.
+    /// A write is being undone: new ones wait.
     taking_back: AtomicBool,
 }
 
@@ -31,7 +33,7 @@ pub struct Wrote {
     pub count: usize,
     /// Length of the sub-file before, bytes.
     pub before: u64,
-    /// For [`SubFile::take_back`]; 0 if it cannot be taken back.
+    /// For [`SubFile::take_back`]; 0 if it cannot be undone.
     pub undo: u64,
 }
 
@@ -54,7 +56,7 @@ impl Drop for TakingBack<'_> {
 }
 
 impl Writers {
-    /// Begins a write: how many others are under way, and its number.
+    /// Begins a write. Returns how many others are under way, and the write's number.
     fn begin(&self) -> (Active<'_>, u32, u64) {
         loop {
             let others = self.active.fetch_add(1, Ordering::SeqCst);
@@ -70,7 +72,7 @@ impl Writers {
         }
     }
 
-    /// Keeps writes out; `None` if somebody else does so, or a write does not end.
+    /// Keeps new writes out. `None` if another thread is doing so, or a write does not end.
     fn keep_out(&self) -> Option<TakingBack<'_>> {
         self.taking_back.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst).ok()?;
         let guard = TakingBack(self);
@@ -83,7 +85,7 @@ impl Writers {
 }
 
 impl SubFile {
-    /// [`SubFile::write_at`], so that it can be taken back.
+    /// Like [`SubFile::write_at`], but the write can be undone.
     pub fn write_noted(&self, offset: u64, from: &[u8]) -> Result<Wrote, DataError> {
         let (_active, others, number) = self.writers().begin();
         let before = self.length()?;
@@ -92,8 +94,8 @@ impl SubFile {
         Ok(Wrote { count, before, undo: if alone { number } else { 0 } })
     }
 
-    /// Takes back the write with this number, which ended at `end`: makes the sub-file `size` bytes long. Says whether it did;
-    /// if anybody else may have written since, it does nothing.
+    /// Undoes the write with this number, which ended at `end`: makes the sub-file `size` bytes long. Does
+    /// nothing, and says so, if anybody else may have written since.
     pub fn take_back(&self, undo: u64, end: u64, size: u64) -> Result<bool, DataError> {
         let Some(_alone) = self.writers().keep_out() else { return Ok(false) };
         let latest = self.writers().latest.load(Ordering::SeqCst);

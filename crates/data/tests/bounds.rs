@@ -109,12 +109,15 @@ fn age_counts_from_the_last_write() {
         store.write(INO, 0, b"abc", false).unwrap();
         std::thread::sleep(Duration::from_millis(60));
         let first = age(&store);
-        assert!((50_000_000..30_000_000_000).contains(&first), "{first}");
+        assert!(first >= 50_000_000, "{first}");
         store.read(INO, 0, &mut [0; 3]).unwrap();
         assert!(age(&store) >= first, "reading is not writing");
+        let begun = std::time::Instant::now();
         store.write(INO, 0, b"d", false).unwrap();
-        // The machine may be busy, but hardly for so long.
-        assert!(age(&store) < first.max(5_000_000_000));
+        let age = u128::from(age(&store));
+        // The clock of files ticks up to a hundred times a second.
+        let most = begun.elapsed() + Duration::from_millis(20);
+        assert!(age <= most.as_nanos(), "{age} of {most:?}");
     }
 }
 
@@ -164,11 +167,7 @@ fn stored_is_the_sum_over_all_directories() {
     let sum: u64 = (0..20).map(|n| store.extent(Ino(n)).unwrap().allocated).sum();
     assert!(sum >= 2_000_000);
     // It may be remembered for a moment.
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    while store.stored() != sum {
-        assert!(std::time::Instant::now() < deadline, "{} is not {sum}", store.stored());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    bivouac_testing::eventually(&format!("it is {sum}"), || store.stored() == sum);
     for dir in &dirs {
         let files = common::listing(dir).into_iter().filter(|path| path.is_file()).count();
         assert!(files > 2, "some of the 20 files are in each directory");

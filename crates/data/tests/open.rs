@@ -146,7 +146,8 @@ fn a_directory_without_permission_is_refused() {
         assert_eq!(refusal(&[&dir]), DataError::NoPermission(dir.clone()));
         return;
     }
-    // Permissions do not bind root: a thread of this process becomes somebody else, which ends with the thread.
+    // Permissions do not bind root: a thread of this process becomes somebody else, which ends with the
+    // thread.
     for path in [place.path(), &dir] {
         std::os::unix::fs::chown(path, Some(12_345), None).unwrap();
     }
@@ -286,7 +287,8 @@ fn destroy_leaves_what_is_not_the_stores() {
         store.write(Ino(n), 0, b"abc", false).unwrap();
     }
     let mut foreign = vec![given.join("log"), given.join("sub/notes"), given.join("sub/00/notes.txt")];
-    // The name of a sub-file, but one that would lie elsewhere; and a directory with such a name where it would lie.
+    // The name of a sub-file, but one that would lie elsewhere; and a directory with such a name where it
+    // would lie.
     foreign.push(given.join("sub/00/0000000000000001"));
     for path in &foreign {
         fs::write(path, "mine").unwrap();

@@ -22,7 +22,8 @@ fn random(seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// What the store reads through its descriptors is what is in the directory: no descriptor of a removed sub-file is left.
+/// What the store reads through its descriptors is what is in the directory: no descriptor of a removed
+/// sub-file is left.
 fn check_agreement(store: &DataStore, files: u64) {
     for n in 0..files {
         let mut through = [0; 4096];
@@ -107,7 +108,7 @@ fn of_many_creators_none_loses_its_bytes() {
 }
 
 #[test]
-fn cuts_at_once_never_lengthen() {
+fn truncations_at_once_never_lengthen() {
     const ROUNDS: u64 = 100_000;
     let place = common::places().pop().unwrap();
     let store = &common::store(place.path());
@@ -134,7 +135,7 @@ fn cuts_at_once_never_lengthen() {
             // The other thread must end, too.
             if store.extent(Ino(1)).unwrap().length != 0 {
                 begun.store(u64::MAX, Ordering::Release);
-                panic!("a cut lengthened the file in round {round}");
+                panic!("a truncation lengthened the file in round {round}");
             }
         }
     });

@@ -1,12 +1,13 @@
 //! The kernel's side of FUSE: numbers, and where fields lie in its messages.
 //!
 //! Every message begins with a header; what follows depends on the operation, in the machine's byte order.
-//! [`Fields`] takes a message apart with bounds checked, [`Reply`] puts one together. Nothing else knows the layout.
+//! [`Fields`] takes a message apart with bounds checked, [`Reply`] puts one together. Nothing else knows the
+//! layout.
 
-/// The protocol that is spoken. The kernel makes do with an older minor version than its own.
+/// The protocol version that this crate speaks. The kernel accepts an older minor version than its own.
 pub(crate) const MAJOR: u32 = 7;
 pub(crate) const MINOR: u32 = 40;
-/// The oldest that will do (Linux 4.20): before it, requests are limited to 128 KiB.
+/// The oldest minor version that is enough (Linux 4.20): before it, requests are limited to 128 KiB.
 pub(crate) const OLDEST_MINOR: u32 = 28;
 
 /// Bytes of a reply's header.
@@ -96,7 +97,7 @@ pub(crate) mod set {
 
 /// Flags of single operations.
 pub(crate) const OPEN_KILL_SUIDGID: u32 = 1 << 0;
-/// The read is a call of some process's, and not for the page cache.
+/// The read comes from a system call, and not from filling the page cache.
 pub(crate) const READ_LOCK_OWNER: u32 = 1 << 1;
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
@@ -150,7 +151,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Who asks, and for what.
+/// The header of a request: who asks, and for what.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) operation: u32,

@@ -53,7 +53,7 @@ fn note_privilege(face: &Face, attr: &Attr) {
 impl Call<'_> {
     fn shown(&self, attr: &Attr) -> Answer {
         let mut reply = Reply::new();
-        // For how long they are good: not at all.
+        // How long the kernel may use them: zero.
         reply.zeros(16);
         put_attr(self.face, &mut reply, attr);
         Answer::Told(reply)
@@ -64,7 +64,7 @@ impl Call<'_> {
         match self.face.client.stat_number(self.ino()) {
             Err(Errno::NOENT | Errno::STALE) => {
                 let (face, ino) = (self.face, self.ino());
-                // Removed by others, while it is open here: what it was is not known any more.
+                // Another client has removed it while it is open here: its attributes are not known any more.
                 let open = || face.directories.any(|open| open.ino == ino);
                 let known = face.removed.get(ino);
                 known.or_else(|| open().then(|| face.client.removed_number(ino))).ok_or(Errno::NOENT)
@@ -140,8 +140,8 @@ impl Call<'_> {
             atime: time(set::ATIME, set::ATIME_NOW, atime, atime_nsec),
             mtime: time(set::MTIME, set::MTIME_NOW, mtime, mtime_nsec),
         };
-        // With nothing to set the kernel sends this for a change of owner to what it was, and for a change of content by somebody
-        // who leaves no set-id bits.
+        // The kernel sends a request without anything to set when the owner is set to what it was, and when
+        // the content is changed by a user whose changes clear set-id bits.
         let nothing = valid & !(set::FH | set::LOCKOWNER) == 0;
         let wanted = if nothing { CHOWN_AS_IT_IS } else { wanted };
         // A truncation sets mtime by itself.
@@ -162,7 +162,7 @@ impl Call<'_> {
         Ok(self.shown(&attr))
     }
 
-    /// Takes set-user-ID and set-group-ID bits off a file whose content changes.
+    /// Clears set-user-ID and set-group-ID bits of a file whose content changes.
     pub(crate) fn take_privileges(&self, ino: bivouac_layout::Ino) -> Result<(), Errno> {
         match self.face.privileged.has(ino) {
             true => self.take_privileges_of_all(ino),
@@ -170,7 +170,8 @@ impl Call<'_> {
         }
     }
 
-    /// The same for a change that is no mere write: also of a file that was given the bits elsewhere, unseen by this mount.
+    /// The same for a change that is no mere write: also of a file that was given the bits elsewhere, unseen
+    /// by this mount.
     pub(crate) fn take_privileges_of_all(&self, ino: bivouac_layout::Ino) -> Result<(), Errno> {
         let attr = self.face.client.stat_number(ino)?;
         let mut mode = attr.mode & !SET_UID;

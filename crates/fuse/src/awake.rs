@@ -1,8 +1,9 @@
-//! Waiting awake for the next request, for a moment, before waiting asleep.
+//! Busy-waiting for the next request, for a moment, before sleeping.
 //!
-//! A program that makes one call after the other has its next request ready some microseconds after the answer: sooner than
-//! a sleeping thread is woken ([`bivouac_transport::Spin`] has the figures). So who has served a request looks for the next one
-//! for a while, if that has paid lately. One thread of a mount at a time: the others would only be in its way.
+//! A program that makes one call after the other has its next request ready some microseconds after the
+//! answer: sooner than a sleeping thread is woken ([`bivouac_transport::Spin`] has the figures). So a thread
+//! that has served a request busy-waits for the next one for a while, if that has paid lately. Only one
+//! thread of a mount does so at a time; more would only compete.
 
 use bivouac_transport::Spin;
 use rustix::fd::BorrowedFd;
@@ -10,11 +11,11 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Of a mount: whether one of its threads waits awake.
+/// For each mount: whether one of its threads busy-waits.
 #[derive(Default)]
 pub(crate) struct Post(AtomicBool);
 
-/// Of a thread: what it remembers of such waits.
+/// For each thread: what it remembers of such waits.
 pub(crate) struct Watcher<'m> {
     post: &'m Post,
     spin: Spin,
@@ -25,8 +26,8 @@ impl<'m> Watcher<'m> {
         Watcher { post, spin: Spin::default() }
     }
 
-    /// Looks for a request for a while; how long it is. `None`: there was none, or this is somebody else's turn, or what is
-    /// wrong will show again.
+    /// Busy-waits for a request; returns its length. `None`: there was none, or another thread busy-waits, or
+    /// there was an error, which the next blocking read will return again.
     pub(crate) fn receive(&mut self, device: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
         if self.post.0.swap(true, Ordering::Acquire) {
             return None;
@@ -46,7 +47,7 @@ impl<'m> Watcher<'m> {
                 Err(_) => break None,
             }
         };
-        // If this failed, the wait asleep would be one awake.
+        // If this failed, the blocking read would not block.
         let _ = rustix::fs::fcntl_setfl(device, OFlags::RDWR);
         self.spin.ended(found.is_some());
         found

@@ -1,8 +1,9 @@
 //! `/dev/fuse`, mounting and unmounting.
 //!
-//! A mount is made with `mount(2)` by root, or by whoever is root in its own user namespace; anybody else asks fusermount3,
-//! which is set-user-ID root, if the machine has it. The descriptors of a mount may be served by another process than the one that
-//! mounted: clones have to be opened where the mount was made (the kernel compares user namespaces), so they are made here.
+//! A mount is made with `mount(2)` by root, or by whoever is root in its own user namespace; anybody else
+//! asks fusermount3, which is set-user-ID root, if the machine has it. The descriptors of a mount may be
+//! served by another process than the one that mounted: clones have to be opened where the mount was made
+//! (the kernel compares user namespaces), so they are made here.
 
 use crate::error::FuseError;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -30,7 +31,7 @@ const HELPER: &str = "fusermount3";
 #[derive(Debug)]
 pub struct Device(Vec<OwnedFd>);
 
-/// How a mount was made, and so how it is taken away.
+/// How a mount was made, and so how it has to be unmounted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mounted {
     /// By this process.
@@ -40,8 +41,9 @@ pub enum Mounted {
 }
 
 impl Device {
-    /// Mounts a deployment at `path` (a directory) for `threads` threads. In a mount of root's, or in a user namespace of one's own,
-    /// other users are let in, as far as permissions go. `read_only`: nobody changes anything through it.
+    /// Mounts a deployment at `path` (a directory) for `threads` threads. In a mount of root's, or in a user
+    /// namespace of the process's own, other users have access, subject to permissions. `read_only`: nothing
+    /// can be changed through it.
     pub fn mount(
         deployment: &str,
         path: &Path,
@@ -102,7 +104,8 @@ fn open() -> Result<OwnedFd, FuseError> {
 fn clone_of(first: BorrowedFd<'_>) -> Result<OwnedFd, FuseError> {
     let fresh = open()?;
     let source = first.as_raw_fd() as u32;
-    // SAFETY: the opcode is that of FUSE_DEV_IOC_CLONE, which reads one u32 through the pointer that it is given.
+    // SAFETY: the opcode is that of FUSE_DEV_IOC_CLONE, which reads one u32 through the pointer that it is
+    // given.
     unsafe {
         let clone = rustix::ioctl::Setter::<CLONE, u32>::new(source);
         rustix::ioctl::ioctl(&fresh, clone).map_err(FuseError::system("clone /dev/fuse"))?;
@@ -110,7 +113,7 @@ fn clone_of(first: BorrowedFd<'_>) -> Result<OwnedFd, FuseError> {
     Ok(fresh)
 }
 
-/// Takes a mount away, at once for names, and when the last file in use is closed for the rest.
+/// Unmounts: the path is free at once, and the mount itself ends when the last file in use is closed.
 pub fn unmount(path: &Path, mounted: Mounted) -> Result<(), FuseError> {
     match mounted {
         Mounted::Directly => rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
@@ -126,7 +129,7 @@ pub fn unmount(path: &Path, mounted: Mounted) -> Result<(), FuseError> {
     }
 }
 
-/// Takes away a mount of this user, whoever made it: see [`unmount`].
+/// Unmounts a mount of this user, whichever process made it: see [`unmount`].
 pub fn take_away(path: &Path) -> Result<(), FuseError> {
     match unmount(path, Mounted::Directly) {
         Err(FuseError::System { cause: Errno::PERM, .. }) => unmount(path, Mounted::ByHelper),
@@ -139,7 +142,8 @@ fn helper_said(path: &Path, text: &[u8]) -> FuseError {
     FuseError::Helper { path: path.to_owned(), said: if said.is_empty() { "nothing".into() } else { said } }
 }
 
-/// Has fusermount3 mount, and gets the descriptor from it through a socket whose number stands in its environment.
+/// Has fusermount3 mount, and gets the descriptor from it through a socket whose number stands in its
+/// environment.
 fn ask_helper(deployment: &str, path: &Path, read_only: bool) -> Result<OwnedFd, FuseError> {
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)

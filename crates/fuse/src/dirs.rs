@@ -1,11 +1,12 @@
 //! Listing directories.
 //!
-//! Positions are the cookies of the client core, which stay good whatever happens to the directory, so that a listing needs no
-//! state. What is kept of one is only what came from the servers and did not fit into the kernel's buffer, and whether that was all.
+//! Positions are the cookies of the client core, which stay valid whatever happens to the directory, so that
+//! a listing needs no state. The mount only keeps entries that came from the servers and did not fit into the
+//! kernel's buffer, and whether they were the last.
 //!
-//! The kernel is told no attributes (no READDIRPLUS): it may keep neither names nor attributes, so that it would ask again for
-//! each of them all the same. The client core asks the servers for them, and answers what the kernel asks from that for as
-//! long as nothing has changed.
+//! The kernel is told no attributes (no READDIRPLUS): it may keep neither names nor attributes, so that it
+//! would ask again for each of them all the same. The client core asks the servers for them, and answers what
+//! the kernel asks from that for as long as nothing has changed.
 
 use crate::abi::Reply;
 use crate::face::{Answer, Call, lock};
@@ -28,7 +29,7 @@ pub(crate) struct OpenDirectory {
     listed: Mutex<Listed>,
 }
 
-/// What came from the servers and was not asked for yet.
+/// Entries that came from the servers and that the kernel has not asked for yet.
 #[derive(Default)]
 struct Listed {
     /// Position before the first of them.
@@ -85,7 +86,7 @@ impl Call<'_> {
             *listed = Listed { after, above: Some(above), ..Listed::default() };
         }
         if listed.after != after {
-            // Somebody sought.
+            // The program has moved the position (`seekdir`).
             *listed = Listed { after, ..Listed::default() };
         }
         loop {
@@ -102,7 +103,7 @@ impl Call<'_> {
             }
             listed.after = entry.cookie;
             listed.entries.pop_front();
-            // The kernel's buffer is small beside a batch: what does not fit waits for the next request.
+            // The kernel's buffer is smaller than a batch: what does not fit is kept for the next request.
         }
         if reply.0.is_empty() {
             // The kernel has been told of the end; who reads on wants to know what came since.

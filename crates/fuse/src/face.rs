@@ -23,7 +23,7 @@ pub(crate) struct Face {
     pub(crate) client: &'static Client,
     /// Files can be read past the page cache and still be mapped.
     pub(crate) direct: bool,
-    /// Whose files the servers make for this process.
+    /// The user and group for which the servers make this process's files.
     pub(crate) user: (u32, u32),
     pub(crate) files: Handles<OpenFile>,
     pub(crate) directories: Handles<OpenDirectory>,
@@ -54,7 +54,7 @@ pub(crate) enum Answer {
     Told(Reply),
     /// Done, and the reply is so much of the scratch buffer.
     Data(usize),
-    /// No answer: there is none to this kind of request, or another thread gives it.
+    /// No answer is sent here: this kind of request has none, or another thread answers it.
     None,
 }
 
@@ -102,8 +102,8 @@ impl Face {
                 channel.answer(asked.unique, Ok(call.scratch.get(..length).unwrap_or_default()));
             }
             Ok(Answer::None) => {}
-            // The number of something that was removed. If its name has been replaced since the kernel looked it up, there is something
-            // else by that name: the kernel looks again, once, if it is told so.
+            // The inode was removed. If its name has been replaced since the kernel looked it up, the name
+            // leads to another inode now. With ESTALE the kernel walks the path once more.
             Err(Errno::STALE | Errno::NOENT) if by_number(asked.operation) => {
                 channel.answer(asked.unique, Err(Errno::STALE));
             }
@@ -221,8 +221,8 @@ impl<T> Handles<T> {
     }
 }
 
-/// Directories that were removed through this mount, with the attributes that they had: a process that still works in one, or has
-/// it open, can look at it. They are kept until the kernel forgets them.
+/// Directories that were removed through this mount, with the attributes that they had, for processes whose
+/// working directory they are or that have them open. They are kept until the kernel forgets them.
 #[derive(Default)]
 pub(crate) struct Removed(Mutex<HashMap<Ino, Attr>>);
 
@@ -240,7 +240,7 @@ impl Removed {
     }
 }
 
-/// Regular files that were seen with set-user-ID or set-group-ID bits: who writes to one takes them off.
+/// Regular files that were seen with set-user-ID or set-group-ID bits: a write to one clears them.
 #[derive(Default)]
 pub(crate) struct Privileged {
     count: AtomicUsize,

@@ -29,7 +29,7 @@ impl OpenFile {
         matches!(self.opened, Opened::Backed { .. })
     }
 
-    /// Writes what a call of a program has.
+    /// A program's `write`.
     fn write(&self, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let change = self.pages.change(Source::Call, offset..offset.saturating_add(data.len() as u64));
         let count = self.handle.pwrite(offset, &[IoSlice::new(data)])?;
@@ -37,7 +37,7 @@ impl OpenFile {
         Ok(count)
     }
 
-    /// Writes what the kernel has in its cache, but where it is too old.
+    /// The kernel writes back pages of its cache. Leaves out bytes that are older than a `write`.
     fn write_back(&self, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let change = self.pages.change(Source::Cache, offset..offset.saturating_add(data.len() as u64));
         for part in change.allowed() {
@@ -66,7 +66,8 @@ impl Call<'_> {
         let file = Arc::new(OpenFile { handle, opened, pages });
         self.face.writers.opened(&file);
         let number = self.face.files.add(file);
-        // Not direct: the pages of an earlier open are dropped, and looked after by size and time.
+        // Without direct I/O: drop cached pages of an earlier open, and later those that size and time show
+        // to be outdated.
         let direct = if self.face.direct { OPENED_DIRECT_IO | OPENED_PARALLEL_WRITES } else { 0 };
         let (flags, backing) = match opened {
             Opened::Uncounted | Opened::Plain => (direct, 0),
@@ -91,13 +92,13 @@ impl Call<'_> {
         self.fields.skip(8)?;
         let name = self.fields.name()?;
         let client = self.face.client;
-        // The kernel found no such name, and so checked no permission on a file. If there is one now, somebody who is not above
-        // permissions is sent back to look again.
+        // The kernel found no such name, and so has checked no permission on a file. If the name exists now,
+        // a caller without privilege has to look again.
         let strict = self.asked.uid != 0 && self.asked.uid != self.face.user.0;
         let wanted = if strict { flags | libc::O_EXCL } else { flags };
         let opened = match client.create_name(self.ino(), name, wanted, mode) {
             Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => {
-                // Not ESTALE by way of `Err`, which would be told as ENOENT.
+                // Answered directly: an ESTALE in `Err` would become ENOENT.
                 self.channel.answer(self.asked.unique, Err(Errno::STALE));
                 return Ok(Answer::None);
             }
@@ -156,14 +157,15 @@ impl Call<'_> {
         }
         let handle = &file.handle;
         let known = handle.flags();
-        // What a mapping changed goes where it was changed, whatever the description says.
+        // A page that is written back goes to its own offset, even if the description appends.
         let append = flags & libc::O_APPEND != 0 && how & WRITE_CACHE == 0;
         if (flags ^ known) & libc::O_APPEND != 0 && how & WRITE_CACHE == 0 {
-            // Somebody has changed it without the library. Who goes past the mount would not know.
+            // A program without the library has switched O_APPEND. Processes that go past the mount would not
+            // know it.
             handle.detour();
         }
         let count = if append {
-            // Where its end is only the inode's server knows.
+            // Only the inode's server knows where the end is.
             let change = file.pages.change(Source::Call, 0..u64::MAX);
             let (end, count) = handle.append_for_end(&[IoSlice::new(data)])?;
             change.written(end.saturating_sub(count as u64)..end);
@@ -217,7 +219,7 @@ impl Call<'_> {
         let mode = self.fields.u32()? as i32;
         let (offset, length) = (i64::try_from(offset), i64::try_from(length));
         let (Ok(offset), Ok(length)) = (offset, length) else { return Err(Errno::INVAL) };
-        // The kernel has had set-id bits taken off (`setattr` with nothing) if they were to go.
+        // If set-id bits have to be cleared, the kernel has sent a `setattr` with nothing to set before.
         let file = self.file(fh)?;
         let range = offset as u64..(offset as u64).saturating_add(length as u64);
         let change = file.pages.change(Source::Call, range.clone());
@@ -235,7 +237,7 @@ impl Call<'_> {
         let file = self.file(fh)?;
         let handle = &file.handle;
         let found = match whence {
-            // What mappings have put into holes only the kernel knows: all may be data.
+            // Mappings may have filled holes in the kernel's cache, so everything may be data.
             libc::SEEK_DATA | libc::SEEK_HOLE if self.face.shortcuts.is_detoured(handle.ino()) => {
                 let size = handle.seek(0, libc::SEEK_END)?;
                 let at = u64::try_from(offset).ok().filter(|at| *at < size).ok_or(Errno::NXIO)?;
@@ -254,8 +256,9 @@ impl Call<'_> {
         let length = self.fields.u64()?.min(LARGEST_COPY);
         let (source, target) = (self.file(fh_in)?, self.file(fh_out)?);
         if self.face.shortcuts.is_detoured(target.handle.ino()) {
-            // The kernel would throw away what a mapping has changed beside the copy in its first and last page. Told so, it copies by
-            // reading and writing, which is coherent with mappings.
+            // After the copy, the kernel would drop the first and the last page, and lose what a mapping has
+            // changed in them outside the copied range. With this error it copies by reading and writing,
+            // which is coherent with mappings.
             return Err(Errno::OPNOTSUPP);
         }
         let mut done = 0;

@@ -1,56 +1,57 @@
-//! Who has byte-range locks through a mount, by the numbers that servers know them by.
+//! The owners of byte-range locks in a mount, and the numbers under which servers know them.
 //!
-//! The kernel names a process by an address in its memory, and an open file description that has locks of its own likewise. When
-//! one is gone its address may be another's at once, while the mount still hears of its end: so what is to be given up is noted by
-//! the description that it was taken through, and a number goes to the next owner only when nothing is locked under it.
+//! The kernel identifies a process, or an open file description that has its own locks, by an address in
+//! kernel memory. When an owner is gone, its address may be another owner's at once, before the mount has
+//! heard of the first one's end. So the mount notes for each lock the description through which it was taken,
+//! and gives a number to another owner only when nothing is locked under it.
 
 use crate::face::lock;
 use bivouac_layout::Ino;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// Numbers from here on are no process's.
+/// No process has a number from here on.
 const MADE_UP: u32 = 0x8000_0000;
 
-/// Who has locks, or may have.
+/// Owners that have locks, or may have.
 #[derive(Default)]
 pub(crate) struct Lockers(Mutex<Table>);
 
 #[derive(Default)]
 struct Table {
     owners: HashMap<u64, Locker>,
-    /// Numbers that are given to owners, and the processes behind them.
+    /// Numbers that are in use, and the processes that they stand for.
     numbers: HashMap<u32, u32>,
 }
 
 struct Locker {
     number: u32,
-    /// For each file, the open descriptions through which it was locked, and what of it.
+    /// For each file, the open descriptions through which it was locked, and the locked ranges.
     files: HashMap<Ino, HashMap<u64, Vec<Range>>>,
 }
 
-/// First byte, and the one behind the last.
+/// First byte, and the byte after the last.
 type Range = (u64, u64);
 
-/// Locks that are to be given up.
+/// Locks that have to be released.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Leaving {
-    /// Whose.
+    /// The owner.
     pub(crate) number: u32,
-    /// Where.
+    /// The ranges.
     pub(crate) ranges: Vec<Range>,
-    /// The owner has no others: when these are gone, his number is to be [given back](Lockers::free), and not before, or they
-    /// would be taken from its next owner.
+    /// The owner has no other locks. When these are released, its number has to be [freed](Lockers::free);
+    /// not before, or they would count as locks of the number's next owner.
     pub(crate) for_good: bool,
 }
 
 impl Lockers {
-    /// The number of an owner, if he has one already.
+    /// The number of an owner, if it has one already.
     pub(crate) fn known(&self, owner: u64) -> Option<u32> {
         lock(&self.0).owners.get(&owner).map(|locker| locker.number)
     }
 
-    /// The number of an owner who only asks.
+    /// A number for an owner that only asks about a lock.
     pub(crate) fn number(&self, owner: u64, pid: u32) -> u32 {
         let table = lock(&self.0);
         match table.owners.get(&owner) {
@@ -64,7 +65,7 @@ impl Lockers {
         lock(&self.0).numbers.get(&number).copied().unwrap_or(number)
     }
 
-    /// Notes that an owner is about to lock a file; his number.
+    /// Notes that an owner is about to lock a file. Returns its number.
     pub(crate) fn note(&self, owner: u64, pid: u32, ino: Ino, fh: u64) -> u32 {
         let mut table = lock(&self.0);
         let table = &mut *table;
@@ -86,7 +87,7 @@ impl Lockers {
         let mut table = lock(&self.0);
         let Some(locker) = table.owners.get_mut(&owner) else { return };
         let descriptions = locker.files.entry(ino).or_default();
-        descriptions.values_mut().for_each(|ranges| cut(ranges, range));
+        descriptions.values_mut().for_each(|ranges| subtract(ranges, range));
         descriptions.entry(fh).or_default().push(range);
     }
 
@@ -94,10 +95,10 @@ impl Lockers {
     pub(crate) fn gave_up(&self, owner: u64, ino: Ino, range: Range) {
         let mut table = lock(&self.0);
         let descriptions = table.owners.get_mut(&owner).and_then(|locker| locker.files.get_mut(&ino));
-        descriptions.into_iter().flat_map(HashMap::values_mut).for_each(|ranges| cut(ranges, range));
+        descriptions.into_iter().flat_map(HashMap::values_mut).for_each(|ranges| subtract(ranges, range));
     }
 
-    /// An owner gives up all his locks on a file.
+    /// An owner releases all its locks on a file.
     pub(crate) fn forget(&self, owner: u64, ino: Ino) -> Option<Leaving> {
         let mut table = lock(&self.0);
         let locker = table.owners.get_mut(&owner)?;
@@ -106,8 +107,9 @@ impl Lockers {
         Some(Leaving { number, ranges: vec![ALL], for_good: table.drop_idle(owner) })
     }
 
-    /// A description is gone, and with it what was locked through it. (What processes had, they have given up by [`Self::forget`]. The
-    /// kernel names a description by an address in its memory: the next one may have it already, and locks of its own.)
+    /// A description is gone, and so are the locks that were taken through it. (Processes have released
+    /// theirs by [`Self::forget`]. The description's address may already belong to another one, which has
+    /// locks of its own.)
     pub(crate) fn closed(&self, fh: u64, ino: Ino) -> Vec<Leaving> {
         let mut table = lock(&self.0);
         let mut gone = Vec::new();
@@ -136,8 +138,8 @@ impl Lockers {
 /// Every byte of a file.
 const ALL: Range = (0, u64::MAX);
 
-/// Takes a range out of others.
-fn cut(ranges: &mut Vec<Range>, (start, end): Range) {
+/// Removes a range from others.
+fn subtract(ranges: &mut Vec<Range>, (start, end): Range) {
     let mut kept = Vec::with_capacity(ranges.len() + 1);
     for &(from, to) in &*ranges {
         let pieces = [(from, to.min(start)), (from.max(end), to)];
@@ -154,7 +156,7 @@ impl Table {
         (MADE_UP..=u32::MAX).find(|number| !self.numbers.contains_key(number)).unwrap_or(u32::MAX)
     }
 
-    /// Forgets an owner without locks; whether he was one. His number stays taken.
+    /// Removes an owner without locks. Returns whether it was one. Its number stays in use.
     fn drop_idle(&mut self, owner: u64) -> bool {
         let idle = self.owners.get(&owner).is_some_and(|locker| locker.files.is_empty());
         if idle {

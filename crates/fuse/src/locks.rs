@@ -1,10 +1,11 @@
 //! Byte-range locks and `flock`.
 //!
-//! All are kept by the inode's server; the kernel keeps none. The kernel names an owner by a 64-bit number: the process, or
-//! for locks of an open file description that description, which cannot be told apart. Servers want a session and a 32-bit
-//! number, and show that as the owner's process: so each owner gets its process's number if that is free, and any other if not.
-//! When a descriptor is closed the kernel sends FLUSH with the process's owner number, whose locks on the file go; when the
-//! last one of a description goes, RELEASE, and with it whatever was locked through it and is still there.
+//! All are kept by the inode's server; the kernel keeps none. The kernel names an owner by a 64-bit number:
+//! the process, or for locks of an open file description that description, which cannot be told apart.
+//! Servers want a session and a 32-bit number, and show that as the owner's process: so each owner gets its
+//! process's number if that is free, and any other if not. When a descriptor is closed the kernel sends FLUSH
+//! with the process's owner number, whose locks on the file go; when the last one of a description goes,
+//! RELEASE, and with it whatever was locked through it and is still there.
 
 use crate::abi::{LOCK_FLOCK, Reply};
 use crate::face::{Answer, Call, Face, lock};
@@ -19,9 +20,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How many interruptions are remembered. One that came for a request that is over is never asked for.
+/// How many interruptions are remembered. (One for a request that has ended is never looked for.)
 const INTERRUPTIONS: usize = 256;
-/// How many milliseconds a lock is asked for again that one of a closing description may be in the way of.
+/// For so many milliseconds a lock is tried again if the conflicting lock may belong to a description that is
+/// being closed.
 const CLOSING: u32 = 10;
 /// The end of a lock that reaches to the end of the file, as the kernel writes it (inclusive).
 const TO_END: u64 = i64::MAX as u64;
@@ -132,26 +134,28 @@ impl Call<'_> {
         }
     }
 
-    /// Whether what is in the way of a lock is another lock through this mount. The kernel does not wait for RELEASE when a
-    /// description is closed: the other may be about to go, and for whoever closed it it is gone.
+    /// Whether a lock conflicts with another lock through this mount. The kernel does not wait for RELEASE
+    /// when a description is closed. So the other lock may be about to be released, and for the program that
+    /// closed the description it is gone already.
     fn is_held_here(&self, handle: &Handle, kind: LockKind, wanted: &Wanted) -> bool {
         let (start, end) = wanted.range;
         match handle.test_lock(kind, wanted.kind == libc::F_WRLCK, start, end) {
             Ok(Some((owner, _))) => self.face.client.is_own_lock(owner),
-            // It is gone.
+            // The conflicting lock is gone.
             Ok(None) => true,
             Err(_) => false,
         }
     }
 
-    /// The kernel wants a request to end early. Only those that wait for locks can take long enough to care.
+    /// The kernel wants a request to end early. Only requests that wait for locks take long enough for that
+    /// to matter.
     pub(crate) fn interrupt(&mut self) -> Result<Answer, Errno> {
         let unique = self.fields.u64()?;
         self.face.interruptions.note(unique);
         Ok(Answer::None)
     }
 
-    /// Takes the byte-range locks of an owner who leaves off a file.
+    /// Releases the byte-range locks on a file of an owner that is done with the file.
     pub(crate) fn unlock_all(&self, handle: &Handle, leaving: Leaving) {
         for (start, end) in leaving.ranges {
             if let Err(errno) = handle.unlock(LockKind::Member(leaving.number), start, end) {
@@ -165,7 +169,8 @@ impl Call<'_> {
 }
 
 impl Face {
-    /// A lock was taken. (A `flock` is its description's alone: the server gives it up with that.)
+    /// A lock was taken. (A `flock` lock belongs to its description alone: the server releases it together
+    /// with that.)
     fn took(&self, wanted: &Wanted, ino: Ino) {
         if !wanted.flock {
             self.lockers.took(wanted.owner, ino, wanted.fh, wanted.range);

@@ -13,7 +13,8 @@ const SET_GID: u16 = 0o2000;
 const TYPE: u32 = 0o170_000;
 
 impl Call<'_> {
-    /// The answer that shows an entry. Neither name nor attributes may be kept: somebody else may change both at any moment.
+    /// The answer that shows an entry. Neither name nor attributes may be kept: somebody else may change both
+    /// at any moment.
     pub(crate) fn entry(&self, attr: &Attr) -> Reply {
         let mut reply = Reply::new();
         // Number, generation (numbers are not reused), and time-outs, all zero.
@@ -26,7 +27,8 @@ impl Call<'_> {
         let name = self.fields.name()?;
         let client = self.face.client;
         let attr = match name {
-            // A path never asks for these two: they are for file handles, which the kernel makes of numbers (`open_by_handle_at`).
+            // Walking a path never needs these two. They are for file handles, which the kernel makes from
+            // inode numbers (`open_by_handle_at`).
             b"." => client.stat_number(self.ino())?,
             b".." => client.stat_number(client.parent_number(self.ino())?)?,
             name => client.stat_name(self.ino(), name)?,
@@ -90,7 +92,8 @@ impl Call<'_> {
         Ok(Answer::Empty)
     }
 
-    /// The kernel has forgotten an inode. Numbers are never reused, and nothing is kept for any but those that are gone.
+    /// The kernel has forgotten an inode. Numbers are never reused, and nothing is kept for any but those
+    /// that are gone.
     pub(crate) fn forget(&mut self) -> Result<Answer, Errno> {
         self.face.removed.forget(self.ino());
         Ok(Answer::None)
@@ -123,8 +126,8 @@ impl Call<'_> {
         Ok(Answer::Told(Reply(target)))
     }
 
-    /// What was made belongs to the caller, or its group to the directory's. The server made it for this process, which
-    /// is somebody else when several users share the mount.
+    /// What was made belongs to the caller, or its group to the directory's. The server made it for this
+    /// process, which is somebody else when several users share the mount.
     pub(crate) fn give_to_caller(&self, made: Attr) -> Result<Attr, Errno> {
         let (uid, gid) = (self.asked.uid, self.asked.gid);
         if (uid, gid) == self.face.user {
@@ -135,7 +138,7 @@ impl Call<'_> {
         if (made.uid, made.gid) == (uid, gid) || self.face.user.0 != 0 {
             return Ok(made);
         }
-        // The mode again, because a change of owner takes bits off.
+        // Set the mode again, because a change of owner clears bits.
         let set = SetAttr { uid: Some(uid), gid: Some(gid), mode: Some(made.mode), ..SetAttr::default() };
         self.face.client.set_attr_number(made.ino, set)
     }

@@ -1,20 +1,21 @@
 //! Writes beside pages of the same file that the kernel has in its cache.
 //!
-//! Mappings are the only users of the kernel's page cache here; `write` goes past it, straight to this server. Around such a
-//! write the kernel writes back and drops the pages concerned, once before and once after. That is not enough: in between
-//! another thread can fetch a page, store into it through a mapping, and have it written back whole. The page was fetched before
-//! the write was done, so what is written back has the old bytes in the place of those that were just written, and
-//! undoes the write.
+//! Mappings are the only users of the kernel's page cache here; `write` goes past it, straight to this
+//! server. Around such a write the kernel writes back and drops the pages concerned, once before and once
+//! after. That is not enough: in between another thread can fetch a page, store into it through a mapping,
+//! and have it written back whole. The page was fetched before the write was done, so what is written back
+//! has the old bytes in the place of those that were just written, and undoes the write.
 //!
-//! The server sees all three: pages that are fetched, writes, and pages that are written back. It therefore keeps, for each open
-//! file, the bytes that were written since the page around them was fetched, and leaves them out when the page is written back.
-//! That loses nothing: the kernel drops the page before the write returns to the program, so all stores into that copy
-//! of the page came before the write had returned, and may count as having come before it. When the page is fetched again, the copy
-//! has the written bytes, and stores into them count.
+//! The server sees all three: pages that are fetched, writes, and pages that are written back. It therefore
+//! keeps, for each open file, the bytes that were written since the page around them was fetched, and leaves
+//! them out when the page is written back. That loses nothing: the kernel drops the page before the write
+//! returns to the program, so all stores into that copy of the page came before the write had returned, and
+//! may count as having come before it. When the page is fetched again, the copy has the written bytes, and
+//! stores into them count.
 //!
-//! For the same reason a write and a write-back of the same bytes do not go to the data servers side by side, where
-//! either might come last: each waits until the other is done ([`Pages::change`]). Neither waits for the kernel, so that
-//! the wait always ends.
+//! For the same reason a write and a write-back of the same bytes do not go to the data servers side by side,
+//! where either might come last: each waits until the other is done ([`Pages::change`]). Neither waits for
+//! the kernel, so that the wait always ends.
 
 mod ranges;
 
@@ -23,20 +24,21 @@ use ranges::Ranges;
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// The unit in which the kernel fetches and writes back. Where its pages are larger, what is fetched is a multiple of this.
+/// The unit in which the kernel fetches and writes back. Where its pages are larger, what is fetched is a
+/// multiple of this.
 const PAGE: u64 = 4096;
 
 /// What the kernel has of one open file.
 #[derive(Default)]
 pub(crate) struct Pages {
     state: Mutex<State>,
-    /// Some change has been done.
+    /// Signalled when a change has ended.
     done: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// Pages that the kernel has fetched, and may have still.
+    /// Pages that the kernel has fetched, and may still have.
     fetched: Ranges,
     /// Bytes that were written since their page was fetched.
     newer: Ranges,
@@ -76,7 +78,7 @@ impl Pages {
     }
 }
 
-/// A change that is under way until this value goes.
+/// A change that is under way until this value is dropped.
 pub(crate) struct Change<'a> {
     pages: &'a Pages,
     source: Source,

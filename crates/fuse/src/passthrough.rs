@@ -1,23 +1,26 @@
 //! Files that the kernel reads and writes itself (`FUSE_PASSTHROUGH`, Linux 6.9).
 //!
-//! A file in blocks whose blocks all lie on one server of this node is one sparse local file, its sub-file. Where the kernel allows it
-//! (a server with CAP_SYS_ADMIN, outside of any user namespace of its own), it is handed that file when the file is opened, and
-//! reads, writes and maps it without asking anybody. What others do to the file (writes of other nodes, truncation, removal) happens
-//! to the same sub-file, whose page cache is the only one: there is nothing that could be stale.
+//! A file in blocks whose blocks all lie on one server of this node is one sparse local file, its sub-file.
+//! Where the kernel allows it (the mount's process has CAP_SYS_ADMIN, and is not in a user namespace of its
+//! own), the mount hands it that sub-file when the file is opened, and the kernel reads, writes and maps it
+//! without asking anybody. What others do to the file (writes of other nodes, truncation, removal) happens to
+//! the same sub-file, whose page cache is the only one: there is nothing that could be stale.
 //!
-//! **One file, one way.** As long as a file is open in this way, the kernel wants all its opens to name the same backing file, and it
-//! does not map a file that was opened otherwise before. So the first open decides: a file that is open without a backing file
-//! stays so until all have closed it (a new file does: its data is in its inode's record at first). Opens whose data the
-//! servers have to see (O_APPEND, whose end the inode's server orders; O_SYNC; O_DIRECT, which would be bound to the local file system's
-//! alignment; files with set-user-ID or set-group-ID bits, which go at a write) name the backing file too, but ask for each read and
-//! write; only their mappings are the sub-file's.
+//! **One file, one way.** As long as a file is open in this way, the kernel wants all its opens to name the
+//! same backing file, and it does not map a file that was opened otherwise before. So the first open decides:
+//! a file that is open without a backing file stays so until all have closed it (this applies to a new file,
+//! whose data is inline at first). Opens whose data the servers have to see (O_APPEND, whose end the inode's
+//! server orders; O_SYNC; O_DIRECT, which would be bound to the local file system's alignment; files with
+//! set-user-ID or set-group-ID bits, which go at a write) name the backing file too, but ask for each read
+//! and write; only their mappings are the sub-file's.
 //!
-//! **Size and time.** What the kernel writes nobody notes. So such a description counts as one that does not know what it wrote
-//! ([`bivouac_client::Handle::writes_unseen`]): while it is open the sub-file is asked, and at its close, unless the sub-file is what it was, the
-//! inode's server asks once more.
+//! **Size and time.** Nobody notes what the kernel writes. So such a description counts as one that does not
+//! know what it wrote ([`bivouac_client::Handle::writes_unseen`]): while it is open the sub-file is asked,
+//! and at its close, unless the sub-file is what it was, the inode's server asks once more.
 //!
-//! **No fence.** The kernel cannot be told to let go of a backing file before the description is closed. A sub-file therefore
-//! has to stay what it is for as long: truncation, removal and restarts of its server leave it the same local file.
+//! **No revocation.** The mount cannot make the kernel give up a backing file before the description is
+//! closed. A sub-file therefore has to stay what it is for as long: truncation, removal and restarts of its
+//! server leave it the same local file.
 
 use crate::face::lock;
 use crate::session::Channel;
@@ -51,7 +54,7 @@ const SEEN: i32 = libc::O_APPEND | libc::O_DSYNC | libc::O_DIRECT;
 /// All files that are open, as far as it matters here.
 pub(crate) struct Passthrough<K> {
     kernel: K,
-    /// The kernel does not take backing files, or none of this storage: no more is tried.
+    /// The kernel does not accept backing files, or none on this storage: the mount does not try again.
     refused: AtomicBool,
     files: Mutex<HashMap<Ino, File>>,
 }
@@ -83,18 +86,19 @@ impl Mark {
     }
 }
 
-/// How a description was opened, to be said again at its close.
+/// How a description was opened; to be passed in again at its close.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Opened {
     /// Without a backing file; there are no more.
     Uncounted,
     /// Without a backing file.
     Plain,
-    /// With this one. `seen`: reads and writes are asked for all the same. `before`: what it was like, if it may be written.
+    /// With this backing file. `seen`: the kernel still asks the mount for reads and writes. `before`: the
+    /// sub-file's state at the open, if it may be written.
     Backed { id: BackingId, seen: bool, before: Option<Mark> },
 }
 
-/// What takes backing files.
+/// The kernel's side: registers and unregisters backing files.
 pub(crate) trait Kernel {
     fn open(&self, file: BorrowedFd<'_>) -> rustix::io::Result<BackingId>;
     fn close(&self, id: BackingId);
@@ -182,7 +186,7 @@ impl<K: Kernel> Passthrough<K> {
         }
     }
 
-    /// A description is closed. Whether its backing file, if it may have been written, is what it was.
+    /// A description is closed. Returns whether its backing file, if it may have been written, is unchanged.
     pub(crate) fn closed(&self, ino: Ino, how: Opened) -> bool {
         if how == Opened::Uncounted {
             return false;

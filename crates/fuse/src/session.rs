@@ -1,7 +1,7 @@
 //! The conversation with the kernel: how it begins, who serves it, how it ends.
 //!
-//! It begins with INIT, in which both sides say what they can. It ends when the mount is gone: every read of the device then
-//! fails with ENODEV.
+//! It begins with INIT, in which both sides say what they can. It ends when the mount is gone: every read of
+//! the device then fails with ENODEV.
 
 use crate::abi::{self, Asked, Fields, REPLY_HEADER, Reply, Short, init, op};
 use crate::awake::{Post, Watcher};
@@ -15,16 +15,16 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io::IoSlice;
 use std::sync::Arc;
 
-/// Largest read or write in one request, bytes: what the kernel allows without being told otherwise (256 pages).
+/// Largest read or write in one request, bytes: the kernel's limit by default (256 pages).
 pub(crate) const LARGEST: usize = 1 << 20;
 const PAGE: usize = 4096;
-/// Requests that the kernel may have under way without anybody waiting for them (readahead, asynchronous I/O), and from
-/// which number on it holds back.
+/// How many requests the kernel may have under way that no call waits for (read-ahead, asynchronous I/O), and
+/// from which number on it throttles them.
 const BACKGROUND: u16 = 64;
 const CONGESTED: u16 = 48;
 
-/// Serves a mount until it is gone. Each descriptor of the device gets a thread. With `passthrough` the kernel reads and writes
-/// files itself where it can.
+/// Serves a mount until it is gone. Each descriptor of the device gets a thread. With `passthrough` the
+/// kernel reads and writes files itself where it can.
 pub fn serve(client: &'static Client, device: Device, passthrough: bool) -> Result<(), FuseError> {
     let channels: Vec<Channel> = device.into_descriptors().into_iter().map(Channel::new).collect();
     let Some(first) = channels.first() else { return Ok(()) };
@@ -74,7 +74,7 @@ impl Channel {
                 Err(rustix::io::Errno::NODEV) => return Ok(None),
                 // Interrupted before it could be read, or a signal.
                 Err(rustix::io::Errno::NOENT | rustix::io::Errno::INTR) => {}
-                // Another thread waits awake on the same description, where the device cannot be cloned.
+                // Another thread busy-waits on the same description, because the device could not be cloned.
                 Err(rustix::io::Errno::AGAIN) => {
                     let _ = rustix::event::poll(&mut [PollFd::new(&*self.0, PollFlags::IN)], None);
                 }
@@ -87,7 +87,7 @@ impl Channel {
     pub(crate) fn answer(&self, unique: u64, answer: Result<&[u8], Errno>) {
         let (error, body) = match answer {
             Ok(body) => (0, body),
-            // The kernel knows no other numbers, and takes an impossible one for a broken server.
+            // The kernel accepts only these numbers, and treats another one as a broken server.
             Err(errno) => (-i32::from(errno.0.clamp(1, 511)), &[][..]),
         };
         let mut header = [0u8; REPLY_HEADER];
@@ -95,7 +95,7 @@ impl Channel {
         header[4..8].copy_from_slice(&error.to_ne_bytes());
         header[8..].copy_from_slice(&unique.to_ne_bytes());
         match rustix::io::writev(&*self.0, &[IoSlice::new(&header), IoSlice::new(body)]) {
-            // ENOENT: nobody waits for it any more.
+            // ENOENT: the request was interrupted, and its caller does not wait any more.
             Ok(_) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => {}
             Err(error) => tracing::error!(%error, unique, "the kernel does not take an answer"),
         }

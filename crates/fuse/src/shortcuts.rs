@@ -1,13 +1,14 @@
-//! Files whose data goes past the mount.
+//! Files whose data goes past the mount (`both`).
 //!
-//! A process of this node that uses the preload library asks for the description behind a descriptor, and then reads and writes
-//! the file's data without the kernel ([`bivouac_client::DESCRIBE`]). The kernel's page cache knows nothing of that, and only
-//! mappings use it. So as soon as the kernel wants a page of a file (or a process says that it is about to map one), all that
-//! were told of its descriptions are sent back to the mount, what they have under way is waited for, and then the page is given.
-//! That holds as long as anybody has the file open here: a mapping keeps its file open.
+//! A process of this node that uses the preload library asks for the open file description behind a
+//! descriptor, and then reads and writes the file's data without the kernel ([`bivouac_client::DESCRIBE`]).
+//! The kernel's page cache, which only mappings use, does not see that. So when the kernel wants a page of a
+//! file, or a process says that it is about to map the file, the mount first sends all processes that use the
+//! file's descriptions back to the mount, and waits until their current reads and writes have ended. This
+//! lasts until nobody has the file open here any more: a mapping keeps its file open.
 //!
-//! A file whose set-user-ID or set-group-ID bit goes with the next write is sent back too: the kernel tells us of writes by
-//! whom that is due, and nobody else can.
+//! The mount also does this for a file with a set-user-ID or set-group-ID bit that the next write clears,
+//! because only the kernel can say which writes do that.
 
 use crate::abi::Reply;
 use crate::face::{Answer, Call, lock};
@@ -20,8 +21,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long changes under way are waited for. Those of a process that died in the middle of one are not, where its death can be seen: not
-/// from another PID namespace, and not of the thirteenth thread that writes through one description at a time.
+/// How long to wait for changes that are under way. There is no wait for those of a process that died in the
+/// middle of one, unless its death cannot be noticed: because it is in another PID namespace, or because more
+/// than twelve threads wrote through the description at once.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to wait before looking again, at first; then twice as long each time, up to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(2));
@@ -35,12 +37,12 @@ pub(crate) struct Shortcuts(Mutex<HashMap<Ino, File>>);
 #[derive(Default)]
 struct File {
     open: usize,
-    /// Descriptions that processes were told of.
+    /// Descriptions that processes have asked for.
     told: Vec<Arc<OpenFile>>,
     detoured: bool,
     /// Detoured, and nothing is under way any more.
     settled: bool,
-    /// What the kernel has of it.
+    /// The pages that the kernel has of it.
     pages: Arc<Pages>,
 }
 
@@ -64,7 +66,7 @@ impl Shortcuts {
         }
     }
 
-    /// Whether a process may be told of a description; then it counts as told.
+    /// Whether a process may use a description past the mount. If so, notes that one does.
     fn tell(&self, file: &Arc<OpenFile>) -> bool {
         let mut files = lock(&self.0);
         match files.get_mut(&file.handle.ino()) {
@@ -83,7 +85,8 @@ impl Shortcuts {
         lock(&self.0).get(&ino).is_some_and(|entry| entry.detoured)
     }
 
-    /// Data of a file has to go through the mount from here on. When this returns, nothing is under way past it.
+    /// From now on, data of a file has to go through the mount. When this returns, no change is under way
+    /// past it.
     pub(crate) fn detour(&self, ino: Ino) {
         let told = {
             let mut files = lock(&self.0);
@@ -124,7 +127,7 @@ impl Call<'_> {
             return Err(NOTTY);
         }
         let mut reply = Reply::new();
-        // Its result, and how the kernel is to go on: not.
+        // The result; the kernel must not repeat the call.
         reply.zeros(16);
         if command == MAPS {
             if !file.is_backed() {

@@ -1,8 +1,9 @@
-//! Who has which file open for writing.
+//! Which descriptions have a file open for writing.
 //!
-//! A description reports when it wrote last as it is closed, as an age. The kernel does not wait for that (RELEASE comes when it comes),
-//! and a report that is on its way for long makes the write look younger than it is: younger, perhaps, than a time that was set after
-//! it. So before an mtime is set, the descriptions of the file forget when they wrote, and reports under way are waited for.
+//! When a description is closed, it reports when it wrote last, as an age. The kernel sends RELEASE at some
+//! later time and does not wait for it, and a report that takes long makes the write look more recent than it
+//! was: perhaps more recent than an explicit setting of mtime after it. So before an mtime is set, the file's
+//! descriptions forget when they wrote, and the mount waits for reports that are under way.
 
 use crate::face::lock;
 use crate::files::OpenFile;
@@ -52,7 +53,7 @@ impl Writers {
         self.closed.notify_all();
     }
 
-    /// An mtime is about to be set: what was written before does not count any more.
+    /// To be called before an mtime is set: earlier writes do not count for mtime any more.
     pub(crate) fn time_is_set(&self, ino: Ino) {
         let mut files = lock(&self.files);
         while let Some(file) = files.get(&ino) {

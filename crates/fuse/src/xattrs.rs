@@ -24,7 +24,7 @@ impl Call<'_> {
         let size = self.fields.u32()? as usize;
         let mut names = self.face.client.list_xattr_number(self.ino())?;
         if self.asked.uid != 0 && self.face.user.0 == 0 {
-            // The server listed what root may see.
+            // The server has listed all attributes, including those that only root may see.
             names = names
                 .split_inclusive(|b| *b == 0)
                 .filter(|name| !name.starts_with(b"trusted."))

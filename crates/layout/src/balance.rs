@@ -1,7 +1,8 @@
-//! Dealing shards to servers.
+//! Assigning shards to servers.
 //!
-//! Each of `n` servers holds `SHARDS / n` shards, or one more. When the list of servers changes, shards move only
-//! from servers that left or hold too many to servers that hold too few: the fewest that balance asks for.
+//! Each of `n` servers holds `SHARDS / n` shards, or one more. When the list of servers changes, shards move
+//! only from servers that left or hold too many to servers that hold too few: the fewest that balance asks
+//! for.
 
 use crate::ids::{SHARDS, ServerId};
 
@@ -157,8 +158,8 @@ mod tests {
                 let after = deal(&dealt, &all);
                 check_balance(&after, &all);
                 if !dealt.is_empty() {
-                    // No balanced deal can keep more: each server keeps what it has, up to a share (and as many as
-                    // possible up to one more).
+                    // No balanced deal can keep more: each server keeps what it has, up to a share (and as
+                    // many as possible up to one more).
                     let floor = usize::from(SHARDS) / all.len();
                     let loads: Vec<usize> = all.iter().map(|s| held(&dealt, *s)).collect();
                     let above = loads.iter().filter(|load| **load > floor).count();

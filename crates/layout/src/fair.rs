@@ -1,8 +1,9 @@
 //! When a random deal counts as fair, for the tests of placement.
 
-/// The fewest and the most of `n` things that one of `bins` bins, each taking a thing with probability `p`, gets in all but
-/// 0.1 % of fair deals: in so few deals is any bin outside. (Exact binomial quantiles, shared out over both tails of all
-/// bins.)
+/// Bounds for a fair distribution: `n` things are dealt at random to `bins` bins, each of which gets a thing
+/// with probability `p`. In all but 0.1 % of such deals, every bin has at least the first and at most the
+/// second number of things. (These are exact binomial quantiles; the 0.1 % are divided among both tails of
+/// all bins.)
 pub(crate) fn bounds(n: u32, p: f64, bins: usize) -> (u32, u32) {
     let tail = 0.001 / (2.0 * bins as f64);
     if p >= 1.0 {
@@ -26,7 +27,8 @@ pub(crate) fn bounds(n: u32, p: f64, bins: usize) -> (u32, u32) {
     (least.unwrap_or(0), most)
 }
 
-/// Fails unless `counts`, of things dealt with the probabilities `shares`, are within the bounds of a fair deal.
+/// Fails unless `counts`, of things dealt with the probabilities `shares`, are within the bounds of a fair
+/// deal.
 pub(crate) fn assert_fair(what: &str, counts: &[u32], shares: &[f64]) {
     let n = counts.iter().sum();
     for (bin, (count, share)) in counts.iter().zip(shares).enumerate() {
@@ -40,7 +42,8 @@ pub(crate) fn assert_fair(what: &str, counts: &[u32], shares: &[f64]) {
 
 #[test]
 fn bounds_are_those_of_the_binomial_distribution() {
-    // One coin, 10 throws: below 0.05 % are 0 (1/1024 is above), so all results are fair for one bin at 0.1 %...
+    // One coin, 10 throws: below 0.05 % are 0 (1/1024 is above), so all results are fair for one bin at 0.1
+    // %...
     assert_eq!(bounds(10, 0.5, 1), (0, 10));
     // ...and with 12 throws 0 and 12 are not (1/4096 each).
     assert_eq!(bounds(12, 0.5, 1), (1, 11));

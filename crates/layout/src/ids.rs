@@ -17,7 +17,7 @@ const SHARD_SHIFT: u32 = 52;
 pub struct ShardId(pub u16);
 
 /// The number of a file, directory or symbolic link. It is never reused within a deployment, and its upper
-/// 12 bits say which shard holds its record.
+/// 12 bits say which shard holds it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default)]
 pub struct Ino(pub u64);
 
@@ -31,7 +31,7 @@ impl Ino {
         Ino((shard.0 as u64) << SHARD_SHIFT | counter)
     }
 
-    /// The shard that holds this inode's record.
+    /// The shard that holds this inode.
     pub fn shard(self) -> ShardId {
         ShardId((self.0 >> SHARD_SHIFT) as u16)
     }
@@ -77,7 +77,7 @@ plain_id! {
     NodeId(u16)
 }
 impl NodeId {
-    /// Names no machine: of a process whose machine is not known, or does not matter.
+    /// No node: for a process whose node is not known, or does not matter.
     pub const NONE: NodeId = NodeId(u16::MAX);
 }
 

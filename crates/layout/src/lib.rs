@@ -11,7 +11,7 @@
 //! - [`placement`]: which server holds which byte of a file.
 //! - [`template`]: what a directory says about the layout of new files.
 //! - [`map`]: the table of nodes, servers, shards and generations, with its epoch.
-//! - [`balance`]: dealing shards to servers, moving no more of them than balance asks for.
+//! - [`balance`]: assigning shards to servers evenly, moving as few of them as possible.
 
 pub mod balance;
 pub mod hash;

@@ -1,7 +1,7 @@
 //! The table of nodes, servers, shards and generations, with its epoch.
 //!
-//! The controller alone changes it; everybody else holds a copy, states its epoch in every request, and is given
-//! the newer one when its own is stale. It is on no operation's path.
+//! Only the controller changes it. Everybody else holds a copy, states its epoch in every request, and gets
+//! the newer map when its own is out of date. So the controller is on no operation's path.
 
 use crate::ids::{Epoch, GenerationId, NodeId, SERVERS_MAX, SHARDS, ServerId, ShardId};
 use crate::placement::is_block_size;
@@ -52,9 +52,9 @@ pub struct Generation {
 /// Names no server: the answer for a shard that does not exist.
 pub const NO_SERVER: ServerId = ServerId(u16::MAX);
 
-/// The map. Its invariants, kept by [`Map::check`]: servers are sorted by their numbers and run on listed nodes, every
-/// shard and every generation names servers that are listed (a generation none twice), there is at least one
-/// generation, and the block size is one that a file can have.
+/// The map. Its invariants, kept by [`Map::check`]: servers are sorted by their numbers and run on listed
+/// nodes, every shard and every generation names servers that are listed (a generation none twice), there is
+/// at least one generation, and the block size is one that a file can have.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub struct Map {
     /// Version.
@@ -92,7 +92,7 @@ impl Map {
         (0..SHARDS).map(ShardId).filter(move |s| self.primary(*s) == server)
     }
 
-    /// The entry of a server.
+    /// What the map says of a server.
     pub fn server(&self, id: ServerId) -> Option<&Server> {
         self.servers.binary_search_by_key(&id, |s| s.id).ok().map(|i| &self.servers[i])
     }

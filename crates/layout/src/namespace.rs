@@ -1,9 +1,9 @@
 //! Which shard holds a directory, an entry, an inode.
 //!
-//! A directory starts *packed*: its inode and all its entries live in one shard, chosen by hashing its parent's
-//! number and its name. Past [`SPLIT_AT`] entries it is *split*: its entries are spread over [`PARTS`] parts by
-//! the hash of their names, and the parts over the shards by the hash of directory and part. A split moves
-//! entries and never inodes.
+//! A directory starts *packed*: its inode and all its entries live in one shard, chosen by hashing its
+//! parent's number and its name. Past [`SPLIT_AT`] entries it is *split*: its entries are spread over
+//! [`PARTS`] parts by the hash of their names, and the parts over the shards by the hash of directory and
+//! part. A split moves entries and never inodes.
 //!
 //! Entries are listed in the order of their name hash, in packed and in split directories alike, so that a
 //! position in a listing (a cookie) means the same before, during and after a split.
@@ -29,8 +29,8 @@ pub fn cookie(dir: Ino, name: &[u8]) -> u64 {
     (hash::name(Use::Entry, dir, name) >> 1).max(FIRST_COOKIE)
 }
 
-/// The part of a split directory that holds the names with this [`cookie`]: its upper 8 bits, so that the parts
-/// in their order hold the listing in its order.
+/// The part of a split directory that holds the names with this [`cookie`]: its upper 8 bits, so that the
+/// parts in their order hold the listing in its order.
 pub fn part_of(cookie: u64) -> u16 {
     (cookie >> (63 - PARTS.trailing_zeros())) as u16
 }

@@ -1,9 +1,9 @@
 //! Which server holds which byte of a file.
 //!
-//! Block `b` of a file lies on server `(first + b mod width) mod n` of the `n` servers of its generation; copies
-//! follow a rule of their own (`replicas` is in the format, copies are placed by a later rule). A file may have
-//! several generations, each for a range of it: servers that come or go give new ranges a new generation, and
-//! what is already written stays where it is.
+//! Block `b` of a file lies on server `(first + b mod width) mod n` of the `n` servers of its generation.
+//! There are no copies yet: the format has a field for their number (`replicas`), but no rule says where they
+//! go. A file may have several generations, each for a range of it: servers that come or go give new ranges a
+//! new generation, and what is already written stays where it is.
 
 use crate::hash::{self, Use};
 use crate::ids::{GenerationId, Ino, ServerId};
@@ -107,8 +107,9 @@ impl FileLayout {
         Some(Piece { server: servers[slot as usize], offset, len: stretch_end - offset })
     }
 
-    /// The servers that take turns from `offset` on, block `b` being that of number `b mod` their count, and the offset
-    /// where that ends.
+    /// The servers over which the blocks from `offset` on are striped, in such an order that block `b` is on
+    /// the one at index `b mod` their number; and the offset where this ends, because another generation
+    /// begins.
     pub fn turns_at(&self, map: &Map, offset: u64) -> Option<(Vec<ServerId>, u64)> {
         let index = self.ranges.partition_point(|r| r.start <= offset).checked_sub(1)?;
         let servers = &map.generation(self.ranges[index].generation)?.servers;
@@ -156,8 +157,8 @@ impl FileLayout {
         found
     }
 
-    /// Where a server's last block below `size` ends, or `size` if that lies in it: how long the server's sub-file is at most when the file is
-    /// so long. 0 if it holds nothing there.
+    /// How long the sub-file of a server is at most if the file has `size` bytes: the end of its last block
+    /// below `size`, or `size` if that lies in the block. 0 if the server has no block there.
     pub fn end_on(&self, map: &Map, server: ServerId, size: u64) -> u64 {
         for (i, range) in self.ranges.iter().enumerate().rev() {
             let end = self.ranges.get(i + 1).map_or(u64::MAX, |r| r.start).min(size);
@@ -181,7 +182,7 @@ impl FileLayout {
         0
     }
 
-    /// What it comes to, for people: block size, servers, and which holds the first block.
+    /// The resulting layout, for people: block size, servers, and which of them has the first block.
     pub fn described(&self, map: &Map) -> Template {
         let servers = self.ranges.first().and_then(|r| map.generation(r.generation)).map(|g| g.servers.len());
         let width = self.effective_width(servers.unwrap_or(0)).min(u64::from(u16::MAX)) as u16;

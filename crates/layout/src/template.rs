@@ -1,12 +1,13 @@
 //! What a directory says about how the files made in it are spread.
 //!
-//! A [`Template`] leaves open what it does not say: the deployment's defaults (in the [`Map`]) fill that in. New files and
-//! new directories take over the template of their directory; a later change of the directory does not change them.
-//! `first = local` means the node of the process that makes the file, which only the server that makes it knows: it
-//! puts a server in its place ([`Template::placed`]), and from then on the file's layout depends on nobody.
+//! A [`Template`] need not say everything: the deployment's defaults (in the [`Map`]) fill in the rest. New
+//! files and new directories take over the template of their directory; a later change of the directory does
+//! not change them. `first = local` means the node of the process that makes the file. Only the server that
+//! makes the file knows which that is; it replaces `local` by a server ([`Template::placed`]), and so fixes
+//! the file's layout.
 //!
-//! Templates have a text form, `block=1M width=2 first=local`, in which the command line and extended attributes
-//! show and take them.
+//! Templates have a text form, `block=1M width=2 first=local`, in which the command line and extended
+//! attributes show and take them.
 
 use crate::hash::{self, Use};
 use crate::ids::{Ino, NodeId, ServerId};
@@ -92,7 +93,7 @@ impl Template {
         *self == Template::default()
     }
 
-    /// What it says, and where it says nothing, what `other` says.
+    /// Its own fields, and for those that it leaves open, the fields of `other`.
     pub fn or(self, other: Template) -> Template {
         Template {
             block_size: self.block_size.or(other.block_size),
@@ -117,8 +118,9 @@ impl Template {
         }
     }
 
-    /// What a file keeps of it that is made from `creator`: everything, with a server in the place of `local`. Empty, so
-    /// that it costs nothing, where the deployment's defaults and the inode's number will give the same.
+    /// What a file that a process of node `creator` makes keeps of it: everything, but with a server instead
+    /// of `local`. Empty, which takes no memory, where the deployment's defaults and the inode's number give
+    /// the same result.
     pub fn placed(self, map: &Map, creator: NodeId, ino: Ino) -> Template {
         if self.first.unwrap_or(map.first) != First::Local {
             return self;
@@ -133,8 +135,8 @@ impl Template {
         Template { first: Some(first), ..self }
     }
 
-    /// The layout of a file with this template. (`Local` has been replaced by [`Template::placed`]; here it counts as
-    /// hashed.)
+    /// The layout of a file with this template. (`Local` has been replaced by [`Template::placed`]; here it
+    /// counts as hashed.)
     pub fn layout(self, ino: Ino, map: &Map) -> FileLayout {
         let whole = self.or(map.defaults());
         let spread =
@@ -177,7 +179,7 @@ impl Template {
     }
 }
 
-/// Where a server stands in the list that new files are striped over.
+/// The index of a server in the newest generation.
 fn position(map: &Map, id: ServerId) -> Option<u32> {
     map.generations.last()?.servers.iter().position(|s| *s == id).map(|at| at as u32)
 }

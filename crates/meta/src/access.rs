@@ -1,4 +1,4 @@
-//! Who may do what: the permission bits of POSIX, with user 0 above them.
+//! Permission checks: the mode bits of POSIX, and user 0, who is not subject to them.
 
 use bivouac_proto::Errno;
 use bivouac_proto::auth::Credentials;
@@ -62,7 +62,8 @@ impl Owner {
         self.mode & STICKY != 0 && who.uid != 0 && who.uid != self.uid
     }
 
-    /// Group and mode of what `who` makes in this directory: its group if it is set-gid, which directories inherit.
+    /// Group and mode of what `who` makes in this directory. In a set-group-ID directory that is the
+    /// directory's group, and a new directory becomes set-group-ID, too.
     pub(crate) fn inherit(self, who: &Credentials, mode: u16, directory: bool) -> Owner {
         let mode = mode & 0o7777;
         if self.mode & SET_GID == 0 {
@@ -83,8 +84,9 @@ pub(crate) fn mode_after_write(owner: Owner, who: &Credentials) -> u16 {
     if who.uid == 0 { owner.mode } else { mode_after_chown(owner, who) }
 }
 
-/// The mode that anything but a directory keeps when `who` sets its owner, also to what it was. Set-gid without group
-/// execution is not a privilege, and stays for whoever could set it. `owner` is the one before.
+/// The mode that anything but a directory keeps when `who` sets its owner, even to the same one. Set-group-ID
+/// without group execution is not a privilege; it stays if `who` would be allowed to set it. `owner` is the
+/// owner before.
 pub(crate) fn mode_after_chown(owner: Owner, who: &Credentials) -> u16 {
     let mode = owner.mode & !SET_UID;
     let may_keep = mode & 0o010 == 0 && (who.uid == 0 || in_group(who, owner.gid));

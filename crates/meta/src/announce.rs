@@ -1,9 +1,11 @@
-//! Changes of a directory that others still have to hear of.
+//! Changes of a directory of which the server still has to tell other servers (*announcements*).
 //!
-//! The parts of a split directory carry its owner, mode and layout, and clients cache which directories may be searched.
-//! So some changes of a directory's inode are followed by a word to other servers. The change is logged together with a
-//! note that the word is owed, and answered once it was given: a server that fails or dies in between gives it later, by its
-//! keeper or when the change is repeated, and nobody has to notice that nothing is left to change.
+//! The parts of a split directory carry its owner, mode and layout, and clients cache which directories may
+//! be searched. So after some changes of a directory's inode, its server has to tell other servers. It logs
+//! the change together with a note that an announcement is due, tells the others, and only then answers its
+//! client. If that fails, or the server dies in between, the keeper tells the others later, or the server
+//! does when a client repeats the request. (A repeated request need not change the inode any more; the note
+//! says all the same that others have not been told.)
 
 use crate::access::Owner;
 use crate::draft::Draft;
@@ -17,7 +19,7 @@ use bivouac_proto::status::Failure;
 /// Bits that let somebody search a directory.
 const SEARCH: u16 = 0o111;
 
-/// Whether others have to hear of a directory's change from one owner and layout to another.
+/// Whether other servers have to be told of a directory's change from one owner and layout to another.
 pub(crate) fn concerns_others(before: &Inode, after: &Inode) -> bool {
     let Some(directory) = after.as_directory() else { return false };
     let (old, new) = (before.owner(), after.owner());
@@ -25,13 +27,13 @@ pub(crate) fn concerns_others(before: &Inode, after: &Inode) -> bool {
     split && (old != new || before.template() != after.template()) || narrows(old, new)
 }
 
-/// Whether who could search a directory may not be able to now.
+/// Whether somebody may have lost the permission to search a directory.
 fn narrows(before: Owner, after: Owner) -> bool {
     before.mode & SEARCH & !after.mode != 0 || (before.uid, before.gid) != (after.uid, after.gid)
 }
 
 impl Draft {
-    /// Notes that others have to hear how a directory is now.
+    /// Notes that other servers have to be told of a directory's new state.
     pub(crate) fn owe_announcement(&mut self, shard: &Shard, dir: Ino) {
         let number = shard.announcements.get(&dir).map_or(1, |last| last + 1);
         self.push(Mutation::PutAnnouncement(dir, number));
@@ -39,7 +41,8 @@ impl Draft {
 }
 
 impl<O: Outside> Core<O> {
-    /// Gives the word that is owed about a directory, if any is. When it cannot be given to all, the keeper goes on.
+    /// Makes the announcement that is due about a directory, if one is. If not all servers can be told, the
+    /// keeper goes on.
     pub(crate) fn announce(&self, dir: Ino) -> Result<(), Failure> {
         let given = self.try_announce(dir);
         if given.is_err() {
@@ -48,7 +51,7 @@ impl<O: Outside> Core<O> {
         given
     }
 
-    /// The same, once.
+    /// Tries the same once.
     pub(crate) fn try_announce(&self, dir: Ino) -> Result<(), Failure> {
         let owed = self.partitions.with(dir.shard(), |locked| {
             let number = locked.shard.announcements.get(&dir).copied();
@@ -68,7 +71,7 @@ impl<O: Outside> Core<O> {
         }
         let now = self.outside.now();
         self.partitions.with(dir.shard(), |locked| {
-            // A later change owes a word of its own.
+            // If the directory has changed again meanwhile, that change needs its own announcement.
             if locked.shard.announcements.get(&dir) == Some(&number) {
                 let mut draft = Draft::freeing(now);
                 draft.push(Mutation::DropAnnouncement(dir));

@@ -1,4 +1,5 @@
-//! Appending: the inode's server orders appends and writes the blocks, so that each lands whole, at the end, and once.
+//! Appending: the inode's server orders appends and writes the blocks, so that each lands whole, at the end,
+//! and once.
 
 use crate::access::mode_after_write;
 use crate::draft::Draft;

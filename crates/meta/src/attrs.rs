@@ -1,4 +1,4 @@
-//! Attributes and extended attributes, and what a directory's place is.
+//! Attributes and extended attributes, and where a directory is in the tree.
 
 use crate::access::{EXECUTE, READ, SET_GID, WRITE, in_group, mode_after_chown};
 use crate::announce::concerns_others;
@@ -75,7 +75,8 @@ impl<O: Outside> Core<O> {
             Ok((reply, owed(locked.shard), mtime_set))
         })?;
         if owed {
-            // After the change and before the answer: who forgets his cached paths now sees the new bits.
+            // After the change and before the answer: a client that drops its cached paths now sees the new
+            // bits.
             self.announce(ino)?;
         }
         match reply {
@@ -232,7 +233,8 @@ fn may_set(inode: &Inode, set: &SetAttr, who: &Credentials) -> Op<()> {
         owner.check_owner(who)?;
     }
     if *set == CHOWN_AS_IT_IS {
-        // Also for who writes to another's file. Without such bits, everybody may do nothing.
+        // Also allowed to those who may write to the file. If there are no such bits, nothing changes, and
+        // anybody may ask for that.
         let mode = mode_after_chown(owner, who);
         let takes = inode.kind() != FileKind::Directory && mode != inode.mode;
         return if takes { Ok(owner.check_owner_or(who, WRITE).map_err(|_| Errno::PERM)?) } else { Ok(()) };

@@ -1,8 +1,9 @@
-//! The coordinator's side of operations over several shards, and mkdir, rmdir, link and far unlinks, which are such.
+//! The coordinator's side of intents, and the operations mkdir, rmdir, link, and unlink of an inode in
+//! another shard, which may be intents.
 //!
-//! When all steps are in the shard that is addressed, they are one plain change. Otherwise they are an intent, as described
-//! in [`bivouac_proto::peer`]. The decision is one record in the coordinating shard's log, together with its own steps and the
-//! answer to the request.
+//! When all steps are in the shard that is addressed, they are one plain change. Otherwise they are an
+//! intent, as described in [`bivouac_proto::peer`]. The decision is one record in the coordinating shard's
+//! log, together with its own steps and the answer to the request.
 
 use crate::access::{Owner, READ, SET_GID, SET_UID, WRITE};
 use crate::attrs::CHANGE_DIRECTORY;
@@ -36,7 +37,7 @@ pub(crate) struct Plan {
     pub steps: Vec<(ShardId, Step)>,
 }
 
-/// An intent that is neither decided nor given up; dropped, it is one of both.
+/// An intent that is not decided yet. If it is dropped before it is decided, it is given up.
 pub(crate) struct Active<'a, O: Outside> {
     core: &'a Core<O>,
     pub id: IntentId,
@@ -59,7 +60,7 @@ impl<O: Outside> Core<O> {
         let number = self.partitions.with(shard, |locked| {
             let number = locked.shard.next_intent;
             if number >= locked.shard.intent_limit {
-                // After a restart counting goes on behind these, so that none is ever given twice.
+                // After a restart, counting goes on after these, so that no number is used twice.
                 let mut draft = Draft::freeing(now);
                 draft.push(Mutation::IntentLimit(number + INTENT_NUMBERS));
                 locked.commit(draft)?;
@@ -71,7 +72,8 @@ impl<O: Outside> Core<O> {
         Ok(Active { core: self, id: IntentId { shard, number } })
     }
 
-    /// Carries a plan out, coordinated by the shard `home`. The reply may depend on the number of the directory made.
+    /// Carries a plan out, coordinated by the shard `home`. The reply may depend on the number of the
+    /// directory made.
     pub(crate) fn carry_out(
         &self,
         caller: &Caller,
@@ -116,7 +118,8 @@ impl<O: Outside> Core<O> {
         Ok(reply)
     }
 
-    /// Carries a plan out as an intent. `before` runs when everything is promised, and can still call it off.
+    /// Carries out a plan as an intent. `before` runs when all participants have prepared it; if it fails,
+    /// the intent is given up.
     pub(crate) fn carry_out_as(
         &self,
         caller: &Caller,
@@ -128,7 +131,7 @@ impl<O: Outside> Core<O> {
         let id = intent.id;
         let elsewhere = plan.make.iter().chain(&plan.steps).filter(|(shard, _)| *shard != id.shard);
         let later = self.tells_later && elsewhere.into_iter().all(|(_, step)| can_wait(step));
-        // Everybody who may have promised something, whether or not his answer came.
+        // All participants that may have prepared something, whether or not their answers came.
         let mut asked: Vec<ServerId> = Vec::new();
         let decided = self.prepare_all(id, plan, &mut asked).and_then(|made| {
             before()?;
@@ -148,7 +151,7 @@ impl<O: Outside> Core<O> {
             Err(failure) => {
                 let _ = self.conclude_in(id.shard, id, false);
                 for server in asked {
-                    // Who does not hear it asks for the outcome later.
+                    // A participant that does not hear it asks for the outcome later.
                     let _ = self.ask(server, &PeerRequest::Abort { intent: id });
                 }
                 Err(failure)
@@ -160,7 +163,7 @@ impl<O: Outside> Core<O> {
         let map = self.outside.map();
         let mut made = MADE;
         if let Some((shard, step)) = plan.make {
-            // It needs no keys, so it has no place in the order.
+            // It needs no keys, so it need not be prepared in the order of keys.
             let server = map.primary(shard);
             asked.push(server);
             made = self.prepare_at(server, shard, id, vec![step])?.first().copied().ok_or(Errno::PROTO)?;
@@ -226,7 +229,7 @@ impl<O: Outside> Core<O> {
         Ok(())
     }
 
-    /// Tells participants of a decision. Says whether all have heard it; who has not is told again later.
+    /// Tells participants of a decision. Says whether all have heard it; the others are told again later.
     pub(crate) fn tell_commit(&self, id: IntentId, participants: &[ServerId]) -> bool {
         let mut all = true;
         for server in participants {
@@ -235,7 +238,7 @@ impl<O: Outside> Core<O> {
         all
     }
 
-    /// Does something again as long as others are in its way, but not for ever.
+    /// Repeats something as long as other operations are in its way, up to a time limit.
     pub(crate) fn patiently<T>(&self, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
         let deadline = Instant::now() + self.patience;
         let mut pause = Duration::from_micros(200);
@@ -392,8 +395,8 @@ impl<O: Outside> Core<O> {
     }
 }
 
-/// Who may give a file another name: its owner; others, only where the name gives them nothing that they do not have, as
-/// Linux has it by default (`fs.protected_hardlinks`). EPERM if not.
+/// Checks who may give a file another name: its owner; others only if the name gives them no rights that they
+/// do not have already, as is Linux's default (`fs.protected_hardlinks`). EPERM if not.
 fn may_link(attr: &Attr, who: &Credentials) -> Result<(), Errno> {
     let owner = Owner { mode: attr.mode, uid: attr.uid, gid: attr.gid };
     if owner.check_owner(who).is_ok() {
@@ -404,8 +407,8 @@ fn may_link(attr: &Attr, who: &Credentials) -> Result<(), Errno> {
     if usable { Ok(()) } else { Err(Errno::PERM) }
 }
 
-/// Steps that remove the parts of a split directory, wherever they are. The directory's own shard is among them, which tells it
-/// that the coordinator knows.
+/// Steps that remove the parts of a split directory, wherever they are. One step is always for the
+/// directory's own shard: by it that shard's server sees that the coordinator knows of the split.
 pub(crate) fn remove_parts(dir: Ino) -> Vec<(ShardId, Step)> {
     let mut shards: Vec<ShardId> =
         (0..PARTS).map(|part| part_shard(dir, part)).chain([dir.shard()]).collect();

@@ -1,7 +1,7 @@
 //! A change in the making: an operation's steps on one shard, gathered into one [`Batch`].
 //!
-//! A draft reads through to the shard and sees its own inodes; counts of directories add up. Nothing is changed until the
-//! batch is committed.
+//! To a look-up, a draft answers with its own changed inodes, and otherwise with those of the shard. Changes
+//! of a directory's counts add up. Nothing changes in the shard until the batch is committed.
 
 use crate::inode::{Body, Inode, Spread};
 use crate::mutation::{Batch, Mutation, Stamp};
@@ -10,14 +10,14 @@ use bivouac_layout::{Ino, Map, ShardId};
 use bivouac_proto::header::RequestId;
 use bivouac_proto::{FileKind, Reply, Time};
 
-/// See the module's description.
+/// A change in the making: see the module.
 #[derive(Debug)]
 pub(crate) struct Draft {
     pub now: Time,
     mutations: Vec<Mutation>,
     inodes: Vec<(Ino, Box<Inode>)>,
     homes: Vec<(Home, Change)>,
-    /// The change makes room: it may use the space that is kept for such.
+    /// The change frees space, and so may use the space that is reserved for such changes.
     pub frees: bool,
 }
 
@@ -32,7 +32,7 @@ impl Draft {
         Draft { now, mutations: Vec::with_capacity(6), inodes: Vec::new(), homes: Vec::new(), frees: false }
     }
 
-    /// A change that makes room.
+    /// A change that frees space.
     pub(crate) fn freeing(now: Time) -> Draft {
         Draft { frees: true, ..Draft::new(now) }
     }
@@ -84,13 +84,14 @@ impl Draft {
         change.subdirectories -= is_directory(kind);
     }
 
-    /// An inode loses a link (a directory: all); without any and without users it goes, and its blocks with it.
+    /// An inode loses a link (a directory: all links). Without links and users it is removed, and its blocks,
+    /// too.
     pub(crate) fn drop_link(&mut self, shard: &Shard, map: &Map, ino: Ino) {
         let now = self.now;
         self.frees = true;
         let drafted = self.inodes.iter().any(|(i, _)| *i == ino);
         if !drafted && !shard.must_stay(ino) && shard.inodes.get(ino).is_some_and(|i| i.nlink <= 1) {
-            // The common case needs no copy.
+            // The common case, for which the inode need not be copied.
             return self.drop_inode(shard, map, ino);
         }
         let Some(inode) = self.inode(shard, ino) else {
@@ -109,7 +110,7 @@ impl Draft {
         }
     }
 
-    /// An inode goes, and its blocks with it.
+    /// Removes an inode and its blocks.
     pub(crate) fn drop_inode(&mut self, shard: &Shard, map: &Map, ino: Ino) {
         self.frees = true;
         let blocks = match self.inodes.iter().position(|(i, _)| *i == ino) {
@@ -126,7 +127,7 @@ impl Draft {
         self.push(Mutation::DropInode(ino));
     }
 
-    /// The request is answered so, also if it comes again.
+    /// Sets the answer to the request, also for when the request is repeated.
     pub(crate) fn answer(&mut self, id: &RequestId, reply: &Reply) {
         if id.session != 0 {
             let mut encoded = Vec::new();

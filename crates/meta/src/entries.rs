@@ -1,4 +1,5 @@
-//! The entries of a shard's directories, in the order of listings, so that a listing is a stretch of them.
+//! The entries of a shard's directories, in the order of listings, so that a listing is a contiguous range of
+//! them.
 
 use crate::runs::{Record, Runs};
 use crate::shard::Named;
@@ -16,7 +17,8 @@ const KINDS: [FileKind; 7] = [
     FileKind::BlockDevice,
 ];
 
-/// All entries of a shard. A record's key is directory and cookie; its bytes are the kind, the inode and the name.
+/// All entries of a shard. A record's key is directory and cookie; its bytes are the kind, the inode and the
+/// name.
 #[derive(Debug, Default)]
 pub(crate) struct Entries(Runs);
 

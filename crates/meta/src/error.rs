@@ -84,7 +84,7 @@ pub enum OpenError {
         /// The mark that says so.
         mark: PathBuf,
     },
-    /// The mark of a log cannot be understood, so that nobody knows whether the log is whole.
+    /// The mark of a log cannot be understood, so that it is not known whether the log is whole.
     #[error(
         "{0} is damaged, so that it cannot be told whether the log beside it is whole. Restore the file from a copy; \
          to go on with the log as it is, remove {0}"

@@ -1,7 +1,9 @@
-//! Fuzz targets: functions of bytes that panic if something is wrong. Run as tests (below), and by `cargo fuzz` (in `fuzz/`).
+//! Fuzz targets: functions of bytes that panic if something is wrong. Run as tests (below), and by `cargo
+//! fuzz` (in `fuzz/`).
 //!
-//! Damage of a log is found by its checksums, which changed bytes hardly ever pass. So one target takes bytes for a log file, and
-//! others for what stands in a record: what an older version wrote, or a mistake of ours, must not bring a server down either.
+//! Damage of a log is found by its checksums, which changed bytes hardly ever pass. So one target takes bytes
+//! for a log file, and others for what stands in a record: what an older version wrote, or a mistake of ours,
+//! must not bring a server down either.
 
 use crate::grace::Grace;
 use crate::log::records;
@@ -20,8 +22,8 @@ pub fn log_file(bytes: &[u8]) {
     }
 }
 
-/// Whatever stands in records: it is refused, or is a state of a shard that can be written as a snapshot and read again. The bytes
-/// are records, each behind its length in two bytes.
+/// Whatever stands in records: it is refused, or is a state of a shard that can be written as a snapshot and
+/// read again. The bytes are records, each behind its length in two bytes.
 pub fn snapshot(bytes: &[u8]) {
     let (mut rest, mut shard, mut id) = (bytes, Shard::default(), 0);
     while let Some((length, behind)) = rest.split_first_chunk::<2>() {

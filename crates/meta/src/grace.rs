@@ -1,8 +1,9 @@
 //! The time after a server's start in which it learns what is open.
 //!
-//! Opens are in memory only, and those who hold a file may outlive its server. So after a start a server takes no file for closed until
-//! the agents of all nodes have reported what their processes hold, or a time is over: a node may be gone for good. Until then no
-//! file that lost its last link is removed, and no size is settled that a writer may still change.
+//! Opens are in memory only, and those who hold a file may outlive its server. So after a start a server
+//! takes no file for closed until the agents of all nodes have reported what their processes hold, or a time
+//! is over: a node may be gone for good. Until then no file that lost its last link is removed, and no size
+//! is settled that a writer may still change.
 
 use bivouac_layout::NodeId;
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! Small files, whose data is in their inode.
+//! Inline data: small files, whose data is in their inode.
 
 use crate::access::mode_after_write;
 use crate::draft::Draft;
@@ -24,14 +24,14 @@ pub(crate) fn resize_inline(inode: &mut Inode, size: usize, now: Time, who: &Cre
     }
 }
 
-/// What a write, and a change of the size, do to an inode besides.
+/// What else changes in an inode when it is written to or its size is set.
 pub(crate) fn touch(inode: &mut Inode, now: Time, who: &Credentials) {
     inode.mtime = now;
     inode.ctime = now;
     inode.mode = mode_after_write(inode.owner(), who);
 }
 
-/// The error of what works on regular files only.
+/// The error of operations that work on regular files only.
 pub(crate) fn not_a_file(inode: &Inode) -> Stop {
     if inode.as_directory().is_some() { Errno::ISDIR.into() } else { Errno::INVAL.into() }
 }

@@ -1,7 +1,7 @@
-//! The records of a shard as they lie in memory and in the log.
+//! Inodes and parts of directories, as they are in memory and in the log.
 //!
-//! They are compact, for a server may hold hundreds of millions: what few inodes have is behind a pointer, and
-//! byte strings are boxed slices.
+//! They are compact, because a server may hold hundreds of millions: fields that few inodes have are behind a
+//! pointer, and byte strings are boxed slices.
 
 use crate::access::Owner;
 use bivouac_layout::{FileLayout, Ino, Template};
@@ -31,7 +31,7 @@ pub(crate) struct Inode {
 /// What an inode is, with what belongs to that.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub(crate) enum Body {
-    /// A regular file whose data is here. Its size is the slice's length.
+    /// A regular file with inline data. Its size is the slice's length.
     Inline(#[serde(with = "serde_bytes")] Box<[u8]>),
     /// A regular file in blocks.
     Blocks(Box<Blocks>),
@@ -51,13 +51,14 @@ pub(crate) struct Blocks {
     pub layout: FileLayout,
     /// Nobody has it open for writing: size and mtime are exact.
     pub settled: bool,
-    /// No server holds anything beyond this, unless it was written since the file was last settled. Bytes.
+    /// No sub-file reaches beyond this, unless the file was written since it was last settled. Bytes.
     pub reach: u64,
     /// A truncation to so many bytes is under way, and is done again after a crash.
     pub truncating: Option<u64>,
     /// When mtime was last set explicitly; writes before that do not change it.
     pub mtime_set: Time,
-    /// Storage that it takes on all servers, bytes, as of when it was last settled; `None`: what follows from its size.
+    /// Storage that it takes on all servers, bytes, as of when it was last settled; `None`: what follows from
+    /// its size.
     pub allocated: Option<u64>,
 }
 
@@ -91,7 +92,7 @@ pub(crate) enum Spread {
 pub(crate) struct Extra {
     /// Extended attributes, sorted by name.
     pub xattrs: Vec<(serde_bytes::ByteBuf, serde_bytes::ByteBuf)>,
-    /// Of a file in its record: how it is to be spread when it moves to blocks.
+    /// Of a file with inline data: its template, for when the data moves to blocks.
     pub layout: Template,
     /// Made without a name, it may still be given one.
     pub linkable: bool,
@@ -222,7 +223,7 @@ impl Inode {
         }
     }
 
-    /// Changes what few inodes have; nothing of it is nothing at all.
+    /// Changes the fields that few inodes have. If all of them are empty afterwards, they take no memory.
     pub(crate) fn change_extra(&mut self, change: impl FnOnce(&mut Extra)) {
         let mut extra = self.extra.take().unwrap_or_default();
         change(&mut extra);

@@ -63,7 +63,7 @@ struct Packed<'a> {
     gid: u32,
     size_version: u32,
     btime: Time,
-    /// Less the time before it, wrapping.
+    /// This and the following times are differences from the time before them, wrapping.
     ctime: Time,
     mtime: Time,
     atime: Time,
@@ -233,7 +233,7 @@ mod tests {
     fn an_inode_comes_back_as_it_was_put() {
         let mut store = Inodes::default();
         let made = inodes();
-        // Each in the place of each, packed or not.
+        // Each kind of inode replaces each other kind, packed or not.
         for first in &made {
             for (counter, inode) in (1..).zip(&made) {
                 let ino = Ino::new(ShardId(9), counter);

@@ -1,9 +1,10 @@
 //! The participant's side of an intent: check, hold, log; then do or undo.
 //!
-//! Steps are checked and the keys that they need are taken in one go for each shard, and the shards of an intent in
-//! ascending order, so that intents never wait for each other in a circle. What is prepared is in the log with all that
-//! is needed to do it; what it does is computed when it is committed, from the state at that time, which the keys have kept
-//! fit for it.
+//! In each shard, the server checks all steps and takes the keys that they need at once. An intent goes
+//! through its shards in ascending order, so that intents never wait for each other in a circle. A prepared
+//! intent is in the log with everything that is needed to carry it out. Its changes are computed when it is
+//! committed, from the state at that time. The keys have prevented changes that would make the steps
+//! impossible.
 
 use crate::access::Owner;
 use crate::draft::Draft;
@@ -22,7 +23,7 @@ use bivouac_proto::{Errno, FileKind, Refusal};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// What a step holds: each key, and whether alone.
+/// The keys that a step holds, each with whether it holds the key exclusively.
 fn keys_of(step: &Step) -> Vec<(Key, bool)> {
     match step {
         Step::PutEntry { dir, name, .. } | Step::RemoveEntry { dir, name, .. } => {
@@ -62,7 +63,7 @@ impl Shard {
         }
     }
 
-    /// Gives the keys of an intent back.
+    /// Releases the keys of an intent.
     pub(crate) fn release_keys(&mut self, intent: IntentId, steps: &[Step]) {
         for (key, _) in steps.iter().flat_map(keys_of) {
             if let Some(holders) = self.keys.get_mut(&key) {
@@ -74,7 +75,7 @@ impl Shard {
         }
     }
 
-    /// Whether a step can be done now, so that it can be promised.
+    /// Checks that a step could be carried out now, so that it can be promised.
     pub(crate) fn check(&self, id: ShardId, step: &Step, all: &[Step]) -> Op<()> {
         match step {
             Step::PutEntry { dir, name, replace, .. } => {
@@ -94,7 +95,7 @@ impl Shard {
             Step::RemoveDirectory { ino } => {
                 let inode = self.inodes.get(*ino).filter(|i| i.nlink > 0).ok_or(Refusal::Busy)?;
                 let directory = inode.as_directory().ok_or(Errno::NOTDIR)?;
-                // Who knows that it is split says so with a step for its parts here.
+                // A coordinator that knows of the split adds a step for the parts here.
                 let knows = all.contains(&Step::RemoveParts { dir: *ino, shard: id });
                 match directory.state {
                     _ if *ino == Ino::ROOT => return Err(Errno::BUSY.into()),
@@ -129,8 +130,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Drafts what steps do that were checked. `made`: the numbers of new directories that are not there yet. A step that cannot be
-    /// done is an error: the intent stays as it is, and is tried again.
+    /// Drafts what steps do that were checked. `made`: the numbers of new directories that are not there yet.
+    /// A step that cannot be done is an error: the intent stays as it is, and is tried again.
     pub(crate) fn perform(&self, draft: &mut Draft, map: &Map, steps: &[Step], made: &[Ino]) -> Op<()> {
         let now = draft.now;
         make_directories(draft, steps, made);
@@ -166,7 +167,8 @@ impl Shard {
                     let inode = draft.inode(self, *ino).ok_or(Errno::IO)?;
                     let nameless = inode.nlink == 0;
                     if nameless {
-                        // Once it has had a name, losing it is final.
+                        // It was made without a name. From its first name on, it is removed with its last
+                        // one.
                         inode.change_extra(|extra| extra.linkable = false);
                     }
                     inode.nlink += 1;
@@ -211,8 +213,8 @@ fn make_directories(draft: &mut Draft, steps: &[Step], made: &[Ino]) {
     }
 }
 
-/// Makes an intent's promise in one shard: checks, holds and, unless it is the coordinator's `own`, logs. Answers the numbers
-/// of the directories it will make.
+/// Prepares an intent in one shard: checks the steps, takes their keys and, unless this is the coordinator's
+/// `own` part, logs them. Returns the numbers of the directories that it will make.
 pub(crate) fn promise(
     locked: &mut LockedShard<'_>,
     draft: Draft,
@@ -267,7 +269,8 @@ impl<O: Outside> Core<O> {
     ) -> Result<Vec<Ino>, Failure> {
         let now = self.outside.now();
         let made = self.partitions.with(shard, |locked| {
-            // Others finish in the room that is kept for what makes room; nothing more than that is promised from it.
+            // Space is reserved for finishing changes that free space. Only such steps may be promised with
+            // it.
             promise(locked, Draft::new(now), intent, steps, own)
         })?;
         if !own {
@@ -310,7 +313,7 @@ impl<O: Outside> Core<O> {
     pub(crate) fn commit(&self, intent: IntentId) -> Result<(), Failure> {
         let done = self.conclude(intent, true);
         if let Err(Failure::Errno(errno)) = &done {
-            // It stays promised, and the keeper tries again.
+            // The intent stays prepared, and the keeper tries again.
             tracing::error!(?intent, %errno, "a change that was decided could not be made");
         }
         done

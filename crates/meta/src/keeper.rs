@@ -1,7 +1,8 @@
-//! What is done behind the requests: blocks of removed files, splits, and whatever a crash or a silent server left unfinished.
+//! The keeper: work in the background. It removes the blocks of removed files, splits directories, and
+//! finishes what a crash or a server that did not answer has left unfinished.
 //!
-//! Everything here is owed by the log, not by the queues: after a restart the queues are filled from it again. The thread
-//! sleeps without a time limit when there is nothing to do.
+//! Everything in its queues also follows from the log: after a restart the queues are filled from it again.
+//! The thread sleeps without a time limit when there is nothing to do.
 
 use crate::draft::{Draft, wants_split};
 use crate::grace::Grace;
@@ -28,11 +29,12 @@ struct Work {
     settles: BTreeSet<Ino>,
     truncations: BTreeSet<Ino>,
     announcements: BTreeSet<Ino>,
-    /// Orphans are to be looked for when the grace time is over: files that were unlinked in it, too, stay until then.
+    /// When the grace time is over, files without links that nobody has open have to be looked for. Files
+    /// that are unlinked during the grace time stay until then, too.
     orphans_unknown: bool,
-    /// There may be intents without an end.
+    /// There may be unfinished intents.
     intents: bool,
-    /// Memory of what was removed.
+    /// Memory of removed inodes can be given back.
     memory: bool,
     stop: bool,
 }
@@ -48,7 +50,7 @@ impl Work {
     }
 }
 
-/// The queues. Their mutex is taken for moments, under no other lock.
+/// The queues. Their mutex is held only for moments, and never taken while another lock is held.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     work: Mutex<Work>,
@@ -64,7 +66,7 @@ impl Keeper {
         Keeper { work: Mutex::default(), wake: Condvar::new(), pass: Mutex::new(()), grace }
     }
 
-    /// A file is gone, its blocks are to follow.
+    /// A file was removed; its blocks have to be.
     pub(crate) fn purge(&self, ino: Ino) {
         self.add(|work| work.purges.insert(ino));
     }
@@ -94,12 +96,12 @@ impl Keeper {
         self.add(|work| work.settles.insert(ino));
     }
 
-    /// Something was promised, and may stay so if its coordinator dies.
+    /// An intent was prepared here; if its coordinator dies, somebody has to ask for the outcome.
     pub(crate) fn watch(&self) {
         self.add(|work| !std::mem::replace(&mut work.intents, true));
     }
 
-    /// Much was removed: the system may have the memory.
+    /// Much was removed: give the memory back to the system.
     pub(crate) fn give_back(&self) {
         self.add(|work| !std::mem::replace(&mut work.memory, true));
     }
@@ -120,7 +122,7 @@ impl Keeper {
 }
 
 impl<O: Outside> Core<O> {
-    /// Fills the queues with what the logs say is owed.
+    /// Fills the queues with what is unfinished according to the logs.
     pub(crate) fn find_work(&self) {
         let mut work = Work::default();
         let mut index = lock(&self.prepared);
@@ -153,7 +155,8 @@ impl<O: Outside> Core<O> {
         let mut rest = true;
         loop {
             let mut work = lock(&self.keeper.work);
-            // After a failure new tasks wait, too, so that a server that is away costs a try now and then.
+            // After a failure, new tasks wait, too, so that tasks for a server that is down are tried only
+            // now and then.
             let until = Instant::now() + RETRY;
             while rest && !work.stop {
                 let Some(left) = until.checked_duration_since(Instant::now()) else {
@@ -209,7 +212,8 @@ impl<O: Outside> Core<O> {
             failed.orphans_unknown = !self.reap_orphans();
         }
         if work.memory {
-            // Each lies in a page that would stay for its sake.
+            // Answers that are kept for repeated requests lie scattered over the pages, and each would keep
+            // its page from being given back.
             self.partitions.forget_answers(self.outside.now());
             give_memory_back();
         }
@@ -226,7 +230,8 @@ impl<O: Outside> Core<O> {
         well
     }
 
-    /// Removes inodes without links that nobody has come back for. Says whether all are gone.
+    /// Removes inodes without links whose opens no agent has registered again. Says whether all of them are
+    /// removed.
     fn reap_orphans(&self) -> bool {
         let mut found = Vec::new();
         if self.keeper.grace.all_have_reported() {
@@ -246,11 +251,11 @@ impl<O: Outside> Core<O> {
         self.partitions.with(ino.shard(), |locked| crate::opens::reap(locked, &map, ino, now)).is_ok()
     }
 
-    /// Removes the blocks of a file that is gone. Says whether there is nothing left.
+    /// Removes the blocks of a removed file. Says whether none is left.
     fn purge(&self, ino: Ino) -> bool {
         let now = self.outside.now();
         let servers = self.partitions.with(ino.shard(), |locked| {
-            // A file that is just moving out of its record is not gone.
+            // A file whose inline data is just being moved to blocks still exists.
             let busy = locked.shard.live.get(&ino).is_some_and(|l| l.busy);
             Ok(locked.shard.purges.get(&ino).filter(|_| !busy).cloned())
         });
@@ -273,7 +278,8 @@ impl<O: Outside> Core<O> {
             }
             locked.commit_unseen(draft)?;
             if locked.shard.inodes.get(ino).is_some() {
-                // Who wants to move the file's data out of its inode waits for this, and need not while the server is away.
+                // Who wants to move the file's data out of its inode waits for this, and need not while the
+                // server is away.
                 locked.shard.live.entry(ino).or_default().stuck = !left.is_empty();
                 locked.shard.rest(ino);
             }
@@ -282,7 +288,8 @@ impl<O: Outside> Core<O> {
         done.is_ok() && left.is_empty()
     }
 
-    /// Tells participants of decisions again, and asks coordinators for the outcome of old promises. Says whether none is left.
+    /// Tells participants of decisions again, and asks coordinators for the outcome of old promises. Says
+    /// whether none is left.
     fn resolve_intents(&self) -> bool {
         let mut decided: Vec<(IntentId, Vec<ServerId>)> = Vec::new();
         let mut promised: Vec<IntentId> = Vec::new();
@@ -317,7 +324,7 @@ impl<O: Outside> Core<O> {
     }
 }
 
-/// Gives the system the pages in which nothing lies any more. (The allocator by itself keeps them for what may come.)
+/// Gives pages without any allocation back to the system. (The allocator by itself keeps them.)
 fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: may be called at any time, by any thread; it only looks at free memory.

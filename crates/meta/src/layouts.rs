@@ -1,13 +1,15 @@
-//! The layout of new files: what directories say about it, taken over when something is made, and shown and set as
-//! extended attributes.
+//! The layout of new files: how a new file or directory gets it from its directory, and how extended
+//! attributes show and set it.
 //!
-//! A directory's [`Template`] is in its record (and in its parts, once it is split, for that is where entries are made). A new
-//! directory takes it over as it is. A new file takes it over with a server in the place of `local`, keeps it in its record
-//! as long as it lives there, and turns it into its layout when it moves to blocks.
+//! A directory's [`Template`] is in its inode, and once the directory is split, also in its parts, because
+//! entries are made there. A new directory takes the template over as it is. A new file takes it over with a
+//! server instead of `local`, keeps it in its inode as long as its data is inline, and turns it into its
+//! layout when the data moves to blocks.
 //!
 //! The attributes are `user.bivouac.layout`, the text form of the whole, and one for each field, as
 //! `user.bivouac.width`. Of a directory they show what is set; of a file, what its layout comes to. Only a
-//! directory's are listed: whoever copies a file with its attributes does not mean to copy where it lies.
+//! directory's are listed: a tool that copies a file with its attributes should not copy on which servers the
+//! file is.
 
 use crate::announce::concerns_others;
 use crate::draft::Draft;
@@ -56,7 +58,7 @@ impl Shard {
 }
 
 impl Inode {
-    /// What a directory says about new files, or a file in its record about itself.
+    /// What a directory says about new files, or a file with inline data about itself.
     pub(crate) fn template(&self) -> Template {
         match &self.body {
             Body::Directory(directory) => directory.layout,
@@ -64,7 +66,7 @@ impl Inode {
         }
     }
 
-    /// Sets it. Of a file it costs memory only where it is not empty.
+    /// Sets it. In a file it takes memory only if it is not empty.
     pub(crate) fn set_template(&mut self, template: Template) {
         match &mut self.body {
             Body::Directory(directory) => directory.layout = template,
@@ -130,8 +132,8 @@ fn changed(before: Template, shown: Shown, value: Option<&[u8]>, mode: XattrMode
 }
 
 impl<O: Outside> Core<O> {
-    /// Sets (or with no `value` removes) an attribute of the layout: of a directory, or of a file that never had data.
-    /// ENOTEMPTY for other files.
+    /// Sets (or with no `value` removes) an attribute of the layout: of a directory, or of a file that never
+    /// had data. ENOTEMPTY for other files.
     pub(crate) fn set_layout(
         &self,
         caller: &Caller,

@@ -1,27 +1,33 @@
 //! The metadata of one server: names, inodes, small files, opens, locks, and the operations on them.
 //!
-//! A server holds some of the deployment's shards ([`bivouac_layout::namespace`]). A shard owns everything that belongs
-//! to it, in memory, as plain trees; a write-ahead log makes it durable. What an operation needs of other servers it asks
-//! through [`Outside`], so that a cluster of stores can run in one process and be broken there at will.
+//! A server holds some of the deployment's shards ([`bivouac_layout::namespace`]). A shard owns everything
+//! that belongs to it, in memory, as plain trees; a write-ahead log makes it durable. What an operation needs
+//! of other servers it asks through [`Outside`], so that a cluster of stores can run in one process and be
+//! broken there at will.
 //!
-//! - [`MetaStore`]: the face: open, adopt, serve, close.
-//! - `partition`, `log`: locking and logging. 64 partitions, each a mutex over its shards and one log file. `mark`: how long
-//!   each log is known to have been, so that a log that was cut is told from a whole one.
-//! - `shard`, `record`: what is in memory; `entries`, `inodes` and `runs`: how that takes little of it.
-//!   `mutation`: the one way in which it changes. `draft`: changes in the making.
+//! - [`MetaStore`]: the interface: open, adopt, serve, close.
+//! - `partition`, `log`: locking and logging. 64 log partitions, each a mutex over its shards and one log
+//!   file. `mark`: how long each log is known to have been, by which a truncated log is distinguished from a
+//!   whole one.
+//! - `shard`, `inode`: what is in memory; `entries`, `inodes` and `runs`: how it is packed so as to need
+//!   little memory. `mutation`: the one way in which it changes. `draft`: changes in the making.
 //! - `names`, `listing`, `attrs`, `access`: entries and attributes, one shard at a time.
 //! - `layouts`: how new files are to be spread, by directory.
 //! - `opens`, `locks`, `locking`: files in use, their sizes, their locks.
-//! - `inline`, `spill`, `append`, `truncate`: their data, as far as it passes through here; `steps`: what these have in common.
+//! - `inline`, `spill`, `append`, `truncate`: their data, as far as it passes through here; `steps`: what
+//!   these have in common.
 //! - `intents`, `coordinate`, `rename`, `split`: operations over several shards and servers.
-//! - `keeper`, `teller`: what is done behind the requests.
+//! - `announce`, `moves`: what other servers and clients have to learn of changed directories.
+//! - `keeper`, `teller`: work in the background.
 //!
-//! **How a change happens.** Under its partition's lock, an operation looks, drafts a batch of changes, and commits it: the batch is
-//! appended to the log as one checksummed record and then applied to memory. A batch that cannot be logged changes nothing.
-//! It is acknowledged after write(2): it survives the death of the process. `Sync` makes it survive the loss of power.
+//! **How a change happens.** Under its partition's lock, an operation looks, drafts a batch of changes, and
+//! commits it: the batch is appended to the log as one checksummed record and then applied to memory. A batch
+//! that cannot be logged changes nothing. It is acknowledged after write(2): it survives the death of the
+//! process. `Sync` makes it survive the loss of power.
 //!
-//! **Locks.** Never two partitions at once, and no partition while asking others. What must be held longer (an intent's keys, a
-//! file that is being truncated) is marked in memory, and who needs it waits on the partition's condition variable, with a bound.
+//! **Locks.** A thread never holds the locks of two partitions, and none while it asks another server. What
+//! has to be held longer (an intent's keys, a file that is being truncated) is marked in memory, and
+//! operations that need it wait on the partition's condition variable, up to a time limit.
 
 mod access;
 mod announce;

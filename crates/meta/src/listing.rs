@@ -17,7 +17,8 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, DirEntry, Errno, Refusal, Reply};
 use serde_bytes::ByteBuf;
 
-/// Most bytes of a listing's encoding, far enough below the longest body that a run of equal cookies fits on top.
+/// Most bytes of a listing's encoding, far enough below the longest body that a run of equal cookies fits on
+/// top.
 const MAX_BYTES: usize = 512 << 10;
 
 /// A listing in the making.
@@ -31,8 +32,9 @@ struct Listing {
 }
 
 impl<O: Outside> Core<O> {
-    /// No right is asked for: whoever lists a directory has opened it, for which the client core (or the kernel of a mount) asks for the right
-    /// to read, and may go on when that is taken away.
+    /// Permissions are not checked here: whoever lists a directory has opened it. The client core (or the
+    /// kernel, in a mount) has checked read permission then, and the listing may go on if that is taken away
+    /// later.
     pub(crate) fn read_dir(
         &self,
         dir: Ino,
@@ -49,7 +51,7 @@ impl<O: Outside> Core<O> {
             self.partitions.with(dir.shard(), |locked| {
                 let inode = locked.shard.inodes.get(dir);
                 if inode.is_some_and(|i| i.nlink == 0 && i.as_directory().is_some()) {
-                    // Removed, but open: there is nothing in it.
+                    // It was removed while it is open: it is empty.
                     return Ok(());
                 }
                 locked.shard.home(dir, false, b"")?;
@@ -93,7 +95,7 @@ impl<O: Outside> Core<O> {
         }
         let found = self.partitions.with(ino.shard(), |locked| {
             if locked.shard.is_not_leaving(ino).is_err() {
-                // A look ahead waits for nobody.
+                // Looking ahead never waits.
                 return Err(Errno::AGAIN.into());
             }
             let shown = shown(locked, ino)?;

@@ -1,9 +1,9 @@
 //! Locks that wait, and circles of waiting processes.
 //!
-//! A blocked request waits at the server for a bounded time and is then sent again by its client, so the table of who
-//! waits for whom is almost always complete. A circle that the table shows is EDEADLK for the request that
-//! closes it; circles over several servers are not seen, and end by a signal, as on any network file system.
-//! Locks live in memory: a server's restart loses them.
+//! A blocked request waits at the server for a bounded time and is then sent again by its client, so the
+//! table of who waits for whom is almost always complete. A circle that the table shows is EDEADLK for the
+//! request that closes it; circles over several servers are not seen, and end by a signal, as on any network
+//! file system. Locks live in memory: a server's restart loses them.
 
 use crate::error::Stop;
 use crate::opens::STRAGGLERS;
@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 /// Longest wait at the server.
 const WAIT_MAX: Duration = Duration::from_millis(1000);
 
-/// What concerns the locks of all files. Each mutex is taken under a partition's lock, for moments.
+/// State about the locks of all files. Each mutex is held only for moments, possibly while a partition is
+/// locked.
 #[derive(Default)]
 pub(crate) struct Locking {
     waits: Mutex<HashMap<LockOwner, Vec<LockOwner>>>,
@@ -27,7 +28,8 @@ pub(crate) struct Locking {
     cancelled: Mutex<Vec<Cancelled>>,
 }
 
-/// A request for a lock that is to wait no longer. It may be about to come, or have gone meanwhile.
+/// A request for a lock whose wait has to end. The request may not have arrived yet, or may have ended
+/// already.
 struct Cancelled {
     what: (Ino, LockOwner, LockRange),
     when: Instant,
@@ -37,14 +39,15 @@ struct Cancelled {
 struct Sessions {
     /// Where each process has locks.
     files: HashMap<u64, HashSet<Ino>>,
-    /// Processes that ended not long ago: a request of theirs that still waits, or comes only now, must not get its lock.
+    /// Processes that ended not long ago: if a request of theirs still waits, or arrives only now, it must
+    /// not get its lock.
     ended: HashMap<u64, Instant>,
-    /// Old ones are next looked for at so many.
+    /// Old ones are removed when there are so many.
     sweep_at: usize,
 }
 
 impl Locking {
-    /// Notes that `waiter` waits, unless it would for ever.
+    /// Notes that `waiter` waits. EDEADLK if it would wait for ever.
     fn wait(&self, waiter: LockOwner, blockers: Vec<LockOwner>) -> Result<(), Errno> {
         if !matches!(waiter, LockOwner::Process { .. }) {
             return Ok(());
@@ -71,7 +74,7 @@ impl Locking {
         cancelled.push(Cancelled { what, when: now });
     }
 
-    /// Whether a request was cancelled. It is found out once.
+    /// Whether a request was cancelled. Says so only once.
     fn is_cancelled(&self, what: (Ino, LockOwner, LockRange)) -> bool {
         let mut cancelled = lock(&self.cancelled);
         let found = cancelled.iter().position(|c| c.what == what);
@@ -82,8 +85,9 @@ impl Locking {
         lock(&self.waits).remove(&waiter);
     }
 
-    /// Some locks of these owners went: nobody is known to wait for them until he has looked again. What is missing
-    /// here for that moment is found then; what stood here too long would be a circle that is none.
+    /// These owners have released some locks: removes the notes that others wait for them. A waiter that is
+    /// still blocked looks again, and then notes it again. An outdated note could make a deadlock appear
+    /// where there is none.
     fn gave_up(&self, gone: impl Fn(&LockOwner) -> bool) {
         for blockers in lock(&self.waits).values_mut() {
             blockers.retain(|blocker| !gone(blocker));
@@ -113,8 +117,10 @@ impl<O: Outside> Core<O> {
                 table.into_iter().flat_map(|t| t.conflicts(owner, range)).map(|(other, _)| other).collect();
             if !blockers.is_empty() {
                 if patience.is_zero() {
-                    // To change a `flock` is to give it up and then to take another, as on local file systems: of two who share one and
-                    // both want it alone, one gets it. Not again while it waits: the description may have got another meanwhile.
+                    // Converting a `flock` lock releases the old lock first, as on local file systems: if two
+                    // owners share a lock and both want it exclusively, one of them gets it. A request that
+                    // waits does not release again, because its description may have got another lock
+                    // meanwhile.
                     if matches!(owner, LockOwner::Flock(_))
                         && let Some(live) = locked.shard.live.get_mut(&ino)
                         && live.locks.clear(owner, range.start, range.end)
@@ -144,7 +150,8 @@ impl<O: Outside> Core<O> {
                 // Too late to be cancelled.
                 self.locking.is_cancelled((ino, owner, range));
             }
-            // Under the partition's lock, so that nobody who is then blocked by this owner sees it wait.
+            // While the partition is locked, so that a request which this owner blocks from now on does not
+            // find it waiting.
             if waited {
                 self.locking.stop_waiting(owner);
             }
@@ -163,7 +170,8 @@ impl<O: Outside> Core<O> {
         }
     }
 
-    /// Wakes whoever waits for this lock. The mark comes first: the woken finds it.
+    /// Wakes the request that waits for this lock, after noting that it is cancelled, so that it finds the
+    /// note.
     pub(crate) fn cancel_lock(&self, ino: Ino, owner: LockOwner, range: LockRange) -> Result<Reply, Failure> {
         check(range)?;
         self.locking.cancel((ino, owner, range));

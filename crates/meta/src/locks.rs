@@ -1,7 +1,7 @@
 //! Locks on the bytes of one file: `fcntl` locks of processes and descriptions, and `flock`.
 //!
-//! The table is pure: it says what conflicts, and how an owner's locks split and merge. Waiting, and finding out that
-//! waiting would never end, is the caller's ([`crate::locking`]).
+//! The table is pure: it says what conflicts, and how an owner's locks split and merge. Waiting, and finding
+//! out that waiting would never end, is the caller's ([`crate::locking`]).
 
 use bivouac_proto::header::OpenId;
 use bivouac_proto::meta::{LockOwner, LockRange};
@@ -21,7 +21,7 @@ impl LockTable {
         self.held.iter()
     }
 
-    /// The locks that stand in the way of one.
+    /// The locks that conflict with one.
     pub(crate) fn conflicts(
         &self,
         owner: LockOwner,
@@ -36,10 +36,10 @@ impl LockTable {
         })
     }
 
-    /// Sets a lock that nothing conflicts with, over what the owner has there.
+    /// Sets a lock with which nothing conflicts. It replaces the owner's locks on the same bytes.
     pub(crate) fn set(&mut self, owner: LockOwner, mut new: LockRange) {
         self.clear(owner, new.start, new.end);
-        // What touches it in the same mode becomes one with it.
+        // It is merged with the owner's locks of the same mode that it touches.
         self.held.retain(|(other, range)| {
             let joins = *other == owner
                 && range.exclusive == new.exclusive

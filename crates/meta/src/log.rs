@@ -1,12 +1,14 @@
 //! The log file of one partition.
 //!
-//! A log is a header and then records, each a length, a checksum and a body. A record is written with one call and
-//! counts whole or not at all. The checksum covers the file's revision and the record's place in it, so that remains of
-//! earlier, failed writes are never taken for records. A snapshot is the same file, written anew and renamed over the old.
+//! A log is a header and then records, each a length, a checksum and a body. A record is written with one
+//! call and counts completely or not at all. The checksum covers the file's revision and the record's offset
+//! in it, so that remains of earlier, failed writes are never taken for records. A snapshot is a file of the
+//! same format, written anew and renamed over the old log.
 //!
 //! The log survives the death of its process after every append, and the loss of power after [`Log::to_sync`]
-//! was synced. Space is allocated ahead, so that changes that free something go through on a full storage. Beside it lies its
-//! [mark](crate::mark), by which a log that has become shorter, or is gone, is told from one that ends there.
+//! was synced. Space is allocated ahead, so that changes that free something go through on a full storage.
+//! Beside it lies its [mark](crate::mark), by which a log that has lost its end, or is gone, is distinguished
+//! from a complete one.
 
 use crate::error::{LogError, OpenError};
 use crate::mark::{Mark, Owed};
@@ -28,7 +30,7 @@ const PREFIX: usize = 8;
 const MAX_RECORD: usize = 8 << 20;
 /// Allocated ahead in steps of so many bytes.
 const CHUNK: u64 = 64 << 10;
-/// Ordinary changes leave so much of the allocation to those that free something. Bytes.
+/// So much of the allocation is reserved for changes that free space, bytes.
 const RESERVE: u64 = 32 << 10;
 
 /// Which log it is.
@@ -60,7 +62,7 @@ struct Revision {
     name_synced: bool,
 }
 
-/// What is to be synced for a log to survive the loss of power, so that the log need not be held meanwhile.
+/// What has to be synced so that a log survives a loss of power; the log need not be locked meanwhile.
 #[derive(Debug)]
 pub(crate) struct ToSync {
     file: Arc<File>,
@@ -81,14 +83,15 @@ impl ToSync {
 }
 
 impl Log {
-    /// Opens the log at `path`, or makes it, and hands every record to `replay`, which says whether it understood it.
+    /// Opens the log at `path`, or makes it, and hands every record to `replay`, which says whether it
+    /// understood it.
     pub(crate) fn open(
         path: &Path,
         identity: Identity,
         boot: Option<Boot>,
         mut replay: impl FnMut(&[u8]) -> bool,
     ) -> Result<Log, OpenError> {
-        // A snapshot that was not finished is nothing.
+        // An unfinished snapshot is removed.
         let _ = std::fs::remove_file(temporary(path));
         let mark_path = path.with_extension("mark");
         let mut mark = Mark::open(&mark_path, identity, boot)?;
@@ -120,7 +123,7 @@ impl Log {
         }
         file.set_len(end).map_err(OpenError::io(path))?;
         mark.begin(number, end);
-        // Its name is as old as the log, or was left unsynced by a crash: nobody knows.
+        // A crash may have left its name unsynced: that cannot be known.
         let file = Revision { number, file: Arc::new(file), end, allocated: end, name_synced: false };
         Ok(Log { path: path.into(), identity, file, mark })
     }
@@ -135,7 +138,7 @@ impl Log {
         Ok(())
     }
 
-    /// Gives the space that is allocated ahead back, for a snapshot on a full storage to use.
+    /// Frees the space that is allocated ahead, so that a snapshot can use it on a full storage.
     pub(crate) fn release_reserve(&mut self) {
         self.file.release_reserve();
     }
@@ -146,8 +149,8 @@ impl Log {
         buffer.extend_from_slice(&[0; PREFIX]);
     }
 
-    /// Writes a started record. `frees`: the change makes room, and may take what is kept for that. When it fails the
-    /// log is as before.
+    /// Writes a started record. `frees`: the change frees space, and may use what is reserved for such
+    /// changes. If this fails, the log is as before.
     pub(crate) fn append(&mut self, record: &mut [u8], frees: bool) -> Result<(), LogError> {
         self.file.append(record, frees)?;
         self.mark.committed(self.file.number, self.file.end);
@@ -181,8 +184,8 @@ impl Log {
 }
 
 impl Revision {
-    /// Writes a new log next to `path` and renames it there. The result is synced. On failure the log that had the name
-    /// before still has it.
+    /// Writes a new log next to `path` and renames it there. The result is synced. On failure the log that
+    /// had the name before still has it.
     fn create<B: AsRef<[u8]>>(
         path: &Path,
         identity: Identity,
@@ -202,13 +205,13 @@ impl Revision {
             let _ = std::fs::remove_file(&temporary);
             return Err(error);
         }
-        // From here on it is the log, whatever fails: who reads the directory finds it.
+        // From here on it is the log, even if something fails below: a restart would find it by its name.
         match path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all()) {
             Ok(()) => {
                 made.name_synced = true;
                 mark.replaced();
             }
-            // Whoever syncs the log tries again, and hears of it.
+            // The next sync of the log tries again, and returns the error.
             Err(error) => tracing::warn!(%error, path = %path.display(), "a log's name is not synced"),
         }
         Ok(made)
@@ -225,7 +228,7 @@ impl Revision {
         for body in bodies {
             Log::start(&mut record);
             record.extend_from_slice(body.as_ref());
-            // On a full storage a snapshot does without space ahead.
+            // On a full storage, a snapshot does without space allocated ahead.
             self.append(&mut record, true)?;
         }
         self.reserve(0, self.number > 1)?;
@@ -259,7 +262,7 @@ impl Revision {
         match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, from, more) {
             Ok(()) => self.allocated = from + more,
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => self.allocated = u64::MAX,
-            // There may be room after all for the record itself; without, the write says so.
+            // There may still be space for the record itself; if not, the write fails.
             Err(_) if frees => {}
             Err(rustix::io::Errno::NOSPC) => return Err(LogError::Full),
             Err(error) => return Err(LogError::Io(error.into())),
@@ -289,7 +292,8 @@ fn replay_all(
     while at < bytes.len() {
         match body_at(bytes, at, revision) {
             Some(body) if replay(body) => at += PREFIX + body.len(),
-            // A whole record that makes no sense, or damage with records behind it: stop rather than lose them.
+            // A whole record that makes no sense, or damage with records behind it: stop rather than lose
+            // them.
             Some(_) => return Err(damaged(path, at, bytes.len())),
             None if has_record_after(bytes, at, revision) => return Err(damaged(path, at, bytes.len())),
             None => {
@@ -375,8 +379,8 @@ fn body_at(bytes: &[u8], at: usize, revision: u64) -> Option<&[u8]> {
     (checksum(body, revision, at as u64) == sum).then_some(body)
 }
 
-/// Whether there is anything valid behind damage at `at`. An unfinished record is the last and is shorter than the
-/// longest; damage in the middle has records behind it.
+/// Whether there is anything valid behind damage at `at`. An unfinished record is the last and is shorter
+/// than the longest; damage in the middle has records behind it.
 fn has_record_after(bytes: &[u8], at: usize, revision: u64) -> bool {
     if bytes.len() - at > PREFIX + MAX_RECORD {
         return true;

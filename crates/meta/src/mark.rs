@@ -1,19 +1,22 @@
 //! The high-water mark of one log: how long the log is known to have been.
 //!
-//! A log that is cut between two records looks like a shorter log, and a log that is gone looks like one that was never
-//! made. So each log has a small file beside it, `partition-NN.mark`, that says how many bytes of it were acknowledged
-//! (*committed*), how many of these were put on stable storage (*synced*), and in which boot of the machine that was.
-//! While the machine has not been started anew, a log must have all committed bytes; afterwards, all synced ones, because a
-//! loss of power may have taken the others.
+//! A log that is truncated between two records looks like a complete shorter log, and a log that is gone
+//! looks like one that was never made. So each log has a small file beside it, `partition-NN.mark`, that says
+//! how many bytes of it were acknowledged (*committed*), how many of these were put on stable storage
+//! (*synced*), and in which boot of the machine that was. While the machine has not been started anew, a log
+//! must have all committed bytes; afterwards, all synced ones, because a loss of power may have taken the
+//! others.
 //!
-//! The mark is written after the record that it counts, with one system call that a killed process has either made or
-//! not made (0.3 µs; the block is there from the start, so that it also works on a full storage). So it never claims more
-//! than the log has. A mark that cannot be written stays behind, which makes the check weaker and never wrong.
+//! The mark is written after the record that it counts, with one system call that a killed process has either
+//! made or not made (0.3 µs; its block is allocated from the start, so that this also works on a full
+//! storage). So it never claims more than the log has. If a mark cannot be written, it claims less than it
+//! could: the check is weaker then, but never wrong.
 //!
-//! A snapshot is another file with another *revision* ([`crate::log`]). From before it is renamed over the old log until
-//! its name is on stable storage, the mark has both, so that whichever a crash leaves is known.
+//! A snapshot is another file with another *revision* ([`crate::log`]). Before the snapshot is renamed over
+//! the old log, and until its name is on stable storage, the mark describes both files, because a crash may
+//! leave either.
 //!
-//! Removing the mark is how somebody decides to go on with the log as it is.
+//! An administrator who removes the mark decides to go on with the log as it is.
 
 use crate::error::OpenError;
 use crate::log::Identity;
@@ -29,7 +32,7 @@ const VERSION: u32 = 1;
 /// Magic, version, partition, deployment, boot, two heights, checksum of these.
 const LENGTH: usize = 8 + 4 + 4 + 8 + 16 + 2 * 24 + 4;
 
-/// How far one revision of a log was.
+/// How long one revision of a log was.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Height {
     /// Which revision; 0 for none.
@@ -51,14 +54,14 @@ pub(crate) struct Mark {
     current: Height,
     /// A snapshot whose name may or may not be on stable storage.
     next: Height,
-    /// The last attempt to write failed, and it was said.
+    /// The last attempt to write failed, and that was logged.
     failed: bool,
 }
 
 /// What a log must have, according to its mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owed {
-    /// There never was a mark: anything goes.
+    /// There never was a mark: any log is accepted.
     Unknown,
     /// So many bytes.
     Bytes(u64),
@@ -79,7 +82,7 @@ impl Mark {
         };
         let (current, next) = (Height::default(), Height::default());
         let mut mark = Mark { file, path: path.into(), identity, boot, current, next, failed: false };
-        // A mark that a loss of power left without its content knows nothing, like one that was just made.
+        // A loss of power may leave a mark without its content; it counts as one that was just made.
         if known && bytes.iter().any(|byte| *byte != 0) {
             mark.take(&bytes)?;
         }
@@ -109,7 +112,7 @@ impl Mark {
         let mut boot = [0; Boot::LEN];
         boot.copy_from_slice(&bytes[24..40]);
         if !Boot::is_since(self.boot, Boot::from_bytes(boot)) {
-            // What was not synced may be gone, and nobody is to blame.
+            // A loss of power may have taken what was not synced; that is no damage.
             for height in [&mut self.current, &mut self.next] {
                 height.committed = height.synced;
             }
@@ -167,7 +170,8 @@ impl Mark {
     pub(crate) fn announce(&mut self, revision: u64, length: u64) -> io::Result<()> {
         self.next = Height { revision, committed: length, synced: length };
         self.write()?;
-        // After a loss of power the snapshot may have the name: then it must be known. Nothing is lost with a first log.
+        // After a loss of power the snapshot may have the name: then it must be known. Nothing is lost with a
+        // first log.
         if self.current.revision > 0 { self.file.sync_data() } else { Ok(()) }
     }
 
@@ -211,9 +215,11 @@ impl Mark {
         }
     }
 
-    /// Lets the kernel bring the mark to the storage soon. Waiting for it would make every `fsync` take twice as long.
+    /// Lets the kernel bring the mark to the storage soon. Waiting for it would make every `fsync` take twice
+    /// as long.
     fn start_write_back(&self) {
-        // SAFETY: the descriptor is open for as long as `self`, and the call touches no memory of this process.
+        // SAFETY: the descriptor is open for as long as `self`, and the call touches no memory of this
+        // process.
         let _ = unsafe { libc::sync_file_range(self.file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
     }
 }

@@ -1,14 +1,16 @@
-//! Which directories have moved lately, so that nobody goes on along paths that lead elsewhere now.
+//! Which directories have moved lately, so that no client goes on using cached paths that are wrong now.
 //!
-//! Clients cache which inode a directory's path leads to. Before a directory's move can be seen, every server notes it
-//! (`NoteMoves`); so does a directory's loss of search permission. Each server numbers what it notes: that number is its
-//! *namespace version*. A request along a cached path carries the version up to which its sender has heard of this
-//! server's moves; an older one is refused, with the directories that moved since. The sender forgets what it knows of the way to
-//! those, and nothing else.
+//! Clients cache which inode a directory's path leads to. Before a directory's move can be seen, every server
+//! notes it (`NoteMoves`); so does a directory's loss of search permission. Each server numbers what it
+//! notes: that number is its *namespace version*. A request along a cached path carries the version up to
+//! which its sender has heard of this server's moves. If the server has noted later ones, it refuses the
+//! request and names the directories that moved since. The sender drops its cached paths to those, and
+//! nothing else.
 //!
-//! Versions of different servers have nothing to do with each other, so noting a move needs no agreement. Nothing of
-//! this is logged: a server that starts begins at a version that it has never had ([`Moves::new`]), and so does one
-//! that was away while others noted moves ([`Moves::forget`]); everybody who comes with an older one forgets all paths.
+//! Versions of different servers are independent of each other, so noting a move needs no agreement. Nothing
+//! of this is logged. A server that starts, or that was away while others noted moves, goes on with a version
+//! that is far greater than all that it has had ([`Moves::new`], [`Moves::forget`]), so that every client
+//! with an older one drops all paths.
 
 use crate::store::{Core, Outside, lock};
 use bivouac_layout::{Ino, ServerState};
@@ -57,7 +59,8 @@ impl Moves {
         }
     }
 
-    /// From now on nobody's cached paths are believed: moves may have been missed. Returns the new version.
+    /// From now on refuses every path that clients have cached so far, because this server may have missed
+    /// moves. Returns the new version.
     fn forget(&self) -> u64 {
         let mut recent = lock(&self.recent);
         recent.clear();
@@ -93,8 +96,8 @@ impl<O: Outside> Core<O> {
         });
     }
 
-    /// Makes every server that serves note moves, this one included. When it fails, some may have: that costs only
-    /// their clients a look at the path.
+    /// Makes every server that is not down note moves, this one included. If it fails, some servers may have
+    /// noted them. That does no harm: their clients only walk the path again.
     pub(crate) fn note_moves(&self, moved: &[Ino]) -> Result<(), Failure> {
         let me = self.outside.me();
         self.note_moves_here(moved);
@@ -108,7 +111,8 @@ impl<O: Outside> Core<O> {
             }
             let request = PeerRequest::NoteMoves { moved: moved.to_vec() };
             let answers = self.outside.peer_all(&others, &request);
-            // In a newer map, one that did not answer may be down, and one that has come back was not told yet.
+            // In a newer map, one that did not answer may be down, and one that has come back was not told
+            // yet.
             let map = self.outside.map();
             for (server, answer) in others.into_iter().zip(answers) {
                 let serves = map.server(server).is_some_and(|s| s.state != ServerState::Down);
@@ -120,7 +124,7 @@ impl<O: Outside> Core<O> {
         }
     }
 
-    /// This server was away: others may have noted moves without it.
+    /// To be called when this server was away: the others may have noted moves without it.
     pub(crate) fn forget_moves(&self) {
         let version = self.moves.forget();
         if let Some(observer) = &self.partitions.observer {

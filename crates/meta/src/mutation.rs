@@ -1,8 +1,8 @@
 //! The changes that a shard can undergo: what the log holds, and the one way in which memory changes.
 //!
-//! A change is an image of the new state and never a computation on the old, so that replaying one gives what
-//! the running server had. A [`Batch`] is one operation's changes to one shard; it is one record of the log and so happens
-//! whole or not at all. A snapshot consists of the same changes.
+//! A change is an image of the new state and never a computation on the old one. So replaying the log gives
+//! the state that the running server had. A [`Batch`] is one operation's changes to one shard; it is one
+//! record of the log and so happens whole or not at all. A snapshot consists of the same changes.
 
 use crate::inode::{Inode, Part, Spread};
 use crate::shard::{Answer, Named, Prepared, Shard};
@@ -40,7 +40,7 @@ pub(crate) enum Mutation {
     /// The server takes charge of the shard.
     Adopt,
     PutInode(Ino, Box<Inode>),
-    /// With it go what makes it an orphan, and what others were to hear of it.
+    /// Also removes the note that it is an orphan, and the announcement that is due about it.
     DropInode(Ino),
     Stamp(Ino, Stamp),
     PutEntry {
@@ -73,7 +73,7 @@ pub(crate) enum Mutation {
     PutPurge(Ino, Vec<ServerId>),
     DropPurge(Ino),
     PutMover(Option<IntentId>),
-    /// Others have to hear of this directory's latest change, which is the so-manieth.
+    /// An announcement is due about this directory's latest change, which has this number.
     PutAnnouncement(Ino, u64),
     DropAnnouncement(Ino),
     /// How often the server was started ([`WHOLE_SERVER`]).
@@ -81,7 +81,7 @@ pub(crate) enum Mutation {
 }
 
 impl Shard {
-    /// Does what a logged change says.
+    /// Applies a logged change to memory.
     pub(crate) fn apply(&mut self, mutation: Mutation) {
         match mutation {
             Mutation::Adopt | Mutation::Starts(_) => {}
@@ -186,7 +186,8 @@ impl Shard {
         self.inodes.get(dir).is_some_and(|i| i.as_directory().is_some_and(|d| d.state != Spread::Split))
     }
 
-    /// The changes that make this state out of an empty shard, in batches. Answers from before `horizon` are left out.
+    /// The changes that make this state out of an empty shard, in batches. Answers from before `horizon` are
+    /// left out.
     pub(crate) fn snapshot(&self, shard: u16, horizon: Time) -> impl Iterator<Item = Batch> + '_ {
         let head =
             [Mutation::Adopt, Mutation::LastInode(self.last), Mutation::IntentLimit(self.intent_limit)];

@@ -32,10 +32,10 @@ pub(crate) fn shard_of(at: &At<'_>) -> ShardId {
     namespace::entry_shard(at.dir, at.split, at.name)
 }
 
-/// What a first look at an entry to be opened came to.
+/// The result of the first attempt to open an entry.
 enum Look {
     Answered(Reply),
-    /// It is a file in blocks, open by now, which still has to be truncated to nothing.
+    /// It is a file in blocks. It is open now, and still has to be truncated to 0.
     Truncate(Ino),
     /// It was made in a directory that has become too large to be packed.
     Grown(Reply),
@@ -44,7 +44,8 @@ enum Look {
 impl<O: Outside> Core<O> {
     pub(crate) fn lookup(&self, caller: &Caller, at: At<'_>) -> Result<Reply, Failure> {
         check_name(at.name)?;
-        // Between finding a name and reading its inode in another shard both may change: then look again.
+        // Both may change between the look-up of the name and that of the inode in another shard: then look
+        // again.
         for _ in 0..8 {
             let (named, here) = self.partitions.with(shard_of(&at), |locked| {
                 let (_, owner) = locked.shard.home(at.dir, at.split, at.name)?;
@@ -306,7 +307,8 @@ impl<O: Outside> Core<O> {
         })
     }
 
-    /// What an entry names and who owns its directory, from this server's shards. Waits while an intent holds it.
+    /// What an entry names and who owns its directory, from this server's shards. Waits while an intent holds
+    /// it.
     pub(crate) fn entry_here(
         &self,
         dir: Ino,
@@ -362,8 +364,8 @@ pub(crate) fn may_make(locked: &LockedShard<'_>, caller: &Caller, at: &At<'_>) -
     Ok(home)
 }
 
-/// Makes an inode and its entry in one shard; a file (`map` is given) takes its directory's layout over. Says also whether
-/// the directory should be split now.
+/// Makes an inode and its entry in one shard; a file (`map` is given) takes its directory's layout over. Says
+/// also whether the directory should be split now.
 fn make(
     locked: &mut LockedShard<'_>,
     caller: &Caller,
@@ -432,7 +434,7 @@ fn open_existing(
     let inode = locked.shard.inode(ino)?;
     match &inode.body {
         Body::Blocks(_) if truncate => return Ok(Look::Truncate(ino)),
-        // One that is empty gets a new time.
+        // A file that is empty already still gets a new time.
         Body::Inline(_) if truncate => {
             let mut draft = Draft::freeing(now);
             if let Some(inode) = draft.inode(locked.shard, ino) {

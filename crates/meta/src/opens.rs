@@ -1,9 +1,10 @@
-//! Who has what open, and the sizes of files that are written.
+//! Open file descriptions, and the sizes of files that are being written.
 //!
-//! While somebody has a file in blocks open for writing, its record is *unsettled*: the data servers know its size better.
-//! Closing descriptions report how far they wrote; the last one settles the record. Where a report is missing or of another size
-//! version, or where a writer may have left holes, the data servers are asked. An inode without links stays as long as it is open, also over a restart:
-//! its holders are in the log.
+//! While somebody has a file in blocks open for writing, its record is *unsettled*: the data servers know its
+//! size better. Closing descriptions report how far they wrote; the last one settles the record. Where a
+//! report is missing or of another size version, or where a writer may have left holes, the data servers are
+//! asked. An inode without links stays as long as it is open, also over a restart: its holders are in the
+//! log.
 
 use crate::draft::Draft;
 use crate::error::Op;
@@ -22,10 +23,11 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Reply, Time};
 use std::time::{Duration, Instant};
 
-/// For so long a description that was given up is remembered: longer than a request can be on its way.
+/// How long the server remembers that a description was given up: longer than a request can be on its way.
 pub(crate) const STRAGGLERS: Duration = Duration::from_secs(120);
 
-/// Registers an open file description; again is fine. Pipes, sockets and devices are not: only a node's kernel can open those.
+/// Registers an open file description, if it is not registered already. Pipes, sockets and devices are not
+/// registered, because only a node's kernel can open those.
 pub(crate) fn register(locked: &mut LockedShard<'_>, now: Time, ino: Ino, opened: Opened) -> Op<()> {
     locked.shard.is_wanted(opened.id)?;
     let inode = locked.shard.inode(ino)?;
@@ -51,7 +53,7 @@ pub(crate) fn register(locked: &mut LockedShard<'_>, now: Time, ino: Ino, opened
     if writes_blocks && settled {
         live.written = Written { append_end: opened.append.then_some(size), ..Written::default() };
     } else if writes_blocks && !live.has_writer() && !live.busy {
-        // Somebody wrote before a restart, and what he would have reported is lost.
+        // Somebody wrote to it before this server was restarted, and will not report it.
         live.written = Written { unsure: true, ..live.written };
     }
     match live.opens.iter_mut().find(|o| o.id == opened.id) {
@@ -76,7 +78,7 @@ pub(crate) fn stamp(inode: &Inode) -> Stamp {
     }
 }
 
-/// What the servers of a file in blocks know of it together.
+/// What the data servers of a file know of it, taken together.
 #[derive(Clone, Copy)]
 pub(crate) struct Extent {
     /// The file's length, bytes.
@@ -87,17 +89,18 @@ pub(crate) struct Extent {
     pub written: WriteTime,
 }
 
-/// What an inode notes of the storage that its file takes: nothing where it follows from the size.
+/// What an inode notes of its file's storage: nothing if it follows from the size.
 pub(crate) fn noted(allocated: u64, size: u64) -> Option<u64> {
     (allocated != dense(size)).then_some(allocated)
 }
 
-/// The stamp of a file that is settled now, at `size`, last written at `last` (0 or earlier: not since it was settled before).
+/// The stamp of a file that is settled now, at `size`, last written at `last` (0 or earlier: not since it was
+/// settled before).
 fn settled_stamp(inode: &Inode, size: u64, last: WriteTime, now: Time) -> Stamp {
     let mut stamp = Stamp { size, settled: true, ..stamp(inode) };
     let mtime_set = inode.as_blocks().map_or(Time::MIN, |b| b.mtime_set);
     if last.earliest > mtime_set.max(0) {
-        // A time in the future was set before that write, which ends it.
+        // An mtime in the future was set before that write, so the write's time replaces it.
         stamp.mtime = if stamp.mtime > now { last.shown } else { stamp.mtime.max(last.shown) };
         stamp.ctime = stamp.ctime.max(last.shown);
     }
@@ -116,10 +119,10 @@ fn unsettle(locked: &mut LockedShard<'_>, ino: Ino, now: Time) -> Op<()> {
 }
 
 impl Shard {
-    /// Notes that nobody holds a description any more, and nobody will.
+    /// Notes that nobody holds a description any more, and that nobody will.
     fn give_up(&mut self, open: OpenId) {
         let now = Instant::now();
-        // Amortized: a sweep is paid for by as many descriptions as it leaves.
+        // Amortized: the next sweep comes only after as many new descriptions as this one leaves.
         if self.abandoned.len() >= self.abandoned.capacity().max(64) {
             self.abandoned.retain(|_, since| now - *since < STRAGGLERS);
         }
@@ -134,7 +137,8 @@ impl Shard {
 }
 
 impl<O: Outside> Core<O> {
-    /// The agent's word that nobody holds a description any more. Without `ino` nobody knows what it opened, if anything.
+    /// The agent says that nobody holds a description any more. Without `ino` it does not know what the
+    /// description opened, if anything.
     pub(crate) fn abandon(
         &self,
         shard: ShardId,
@@ -236,7 +240,8 @@ impl<O: Outside> Core<O> {
         Ok(Reply::Done)
     }
 
-    /// Settles a file that nobody writes, by asking the data servers: what its writers would have reported may be lost.
+    /// Settles a file that nobody writes, by asking the data servers: what its writers would have reported
+    /// may be lost.
     pub(crate) fn settle(&self, ino: Ino) -> Result<(), Failure> {
         let settled = self.in_steps(
             ino,
@@ -296,7 +301,8 @@ impl<O: Outside> Core<O> {
     }
 }
 
-/// The one description that can have written to a file in blocks what its inode does not tell: of all others it is settled.
+/// The one description that can have written to a file in blocks what its inode does not tell: of all others
+/// it is settled.
 pub(crate) fn only_writer(shard: &Shard, ino: Ino) -> Option<OpenId> {
     let inode = shard.inodes.get(ino)?;
     let live = shard.live.get(&ino)?;
@@ -310,7 +316,7 @@ pub(crate) fn only_writer(shard: &Shard, ino: Ino) -> Option<OpenId> {
 /// Takes in what a closing description says about its writes.
 fn note(written: &mut Written, wrote: Option<Wrote>, size_version: u32, now: Time) {
     match wrote {
-        // A writer that does not say: it died, or its agent speaks for it.
+        // The writer itself cannot report its writes: it died, and its agent sends the release.
         None => written.unsure = true,
         Some(wrote) => {
             written.unsure |= wrote.unsure;
@@ -319,7 +325,8 @@ fn note(written: &mut Written, wrote: Option<Wrote>, size_version: u32, now: Tim
                 if wrote.size_version == size_version {
                     written.end = written.end.max(wrote.end);
                 } else {
-                    // It was truncated meanwhile; what was written since then, the servers know.
+                    // The file was truncated meanwhile; only the data servers know what was written since
+                    // then.
                     written.unsure = true;
                 }
             }
@@ -327,14 +334,15 @@ fn note(written: &mut Written, wrote: Option<Wrote>, size_version: u32, now: Tim
     }
 }
 
-/// Settles a file that its last writer has closed, if the reports tell enough. Says whether there is nothing left to be done.
+/// Settles a file that its last writer has closed, if the reports tell enough. Says whether there is nothing
+/// left to be done.
 fn settle_by_reports(locked: &mut LockedShard<'_>, caller: Option<&Caller>, ino: Ino, now: Time) -> Op<bool> {
     let inode = locked.shard.inodes.get(ino);
     let Some(inode) = inode.filter(|inode| inode.as_blocks().is_some_and(|blocks| !blocks.settled)) else {
         return Ok(true);
     };
     if inode.as_blocks().is_some_and(|blocks| blocks.truncating.is_some()) {
-        // Who finishes the truncation sees to it.
+        // Finishing the truncation will settle it.
         return Ok(true);
     }
     let written = locked.shard.live.get(&ino).map(|l| l.written).unwrap_or_default();

@@ -1,9 +1,10 @@
-//! Partitions: the units of locking and logging.
+//! Log partitions: the units of locking and logging.
 //!
-//! Shard `s` belongs to partition `s % PARTITIONS`. A partition is one mutex over its shards, and one log. Work runs under
-//! the lock ([`Partitions::with`]), never blocks on anything but the log while it holds it, and starts over when it had to wait
-//! for somebody. No two partitions are ever locked at once. When a change leaves blocks of removed files behind, the keeper hears of it as
-//! soon as the lock is free: whoever makes the change need not think of it.
+//! Shard `s` belongs to partition `s % PARTITIONS`. A partition is one mutex over its shards, and one log.
+//! Work runs under the lock ([`Partitions::with`]), never blocks on anything but the log while it holds it,
+//! and starts over when it had to wait for somebody. No two partitions are ever locked at once. If a change
+//! leaves blocks of removed files behind, the partition tells the keeper as soon as the lock is free:
+//! operations need not do that.
 
 use crate::draft::Draft;
 use crate::error::{LogError, Op, OpenError, Stop};
@@ -31,10 +32,11 @@ pub(crate) const PARTITIONS: usize = 64;
 /// A log is compacted when it is longer than this, bytes, and than twice what the last snapshot took.
 const COMPACT_AT: u64 = 1 << 20;
 
-/// On a full storage a log is compacted early when it is longer than this, bytes, and than twice what the last snapshot took.
+/// On a full storage a log is compacted early when it is longer than this, bytes, and than twice what the
+/// last snapshot took.
 const WORTHWHILE: u64 = 16 << 10;
 
-/// So many removed inodes are worth looking for memory that can be given back.
+/// After so many removed inodes, memory is given back to the system.
 const MUCH: usize = 16 << 10;
 
 /// Answers older than this need not be kept, nanoseconds.
@@ -66,12 +68,12 @@ pub(crate) struct LockedShard<'a> {
     full: bool,
     /// Inodes that were removed.
     removed: usize,
-    /// Those of them with blocks that are to follow.
+    /// Those of them whose blocks have to be removed.
     owed: &'a mut Vec<Ino>,
 }
 
 impl LockedShard<'_> {
-    /// Logs a draft and then makes it so. When it fails, nothing has changed.
+    /// Logs a draft and then applies it to memory. If this fails, nothing has changed.
     pub(crate) fn commit(&mut self, draft: Draft) -> Op<()> {
         self.commit_counted(draft, true).map(drop)
     }
@@ -81,7 +83,8 @@ impl LockedShard<'_> {
         self.commit_counted(draft, false).map(drop)
     }
 
-    /// The same for a change that is all that a request does in this shard: who asked hears of it ([`Change`]).
+    /// The same for a change that is all that a request does in this shard: who asked hears of it
+    /// ([`Change`]).
     pub(crate) fn commit_for(&mut self, caller: &Caller, draft: Draft) -> Op<()> {
         let time = draft.now;
         if let Some(count) = self.commit_counted(draft, true)? {
@@ -121,7 +124,7 @@ impl LockedShard<'_> {
         Ok(count)
     }
 
-    /// Something that others may wait for has changed, although nothing was logged.
+    /// Wakes those who wait, because something that they may wait for has changed without being logged.
     pub(crate) fn changed(&mut self) {
         self.changed = true;
     }
@@ -138,7 +141,7 @@ fn write(log: &mut Log, record: &mut Vec<u8>, batch: &Batch, frees: bool) -> Res
     Ok(())
 }
 
-/// All logs of a server, replayed, and not in use yet.
+/// All logs of a server, replayed and not in use yet.
 #[derive(Debug)]
 pub(crate) struct Logs(Vec<Partition>);
 
@@ -180,7 +183,7 @@ impl Partition {
 /// All partitions of a server.
 pub(crate) struct Partitions {
     partitions: Vec<(Mutex<Partition>, Condvar)>,
-    /// Longest wait for somebody else before [`Refusal::Busy`].
+    /// Longest wait for another operation before [`Refusal::Busy`].
     patience: Duration,
     /// Hears of changes.
     pub(crate) observer: Option<Arc<dyn Observer>>,
@@ -208,7 +211,7 @@ impl Partitions {
         Partitions { partitions, patience, observer: None, removed: AtomicUsize::new(0), keeper }
     }
 
-    /// Whether so much was removed that its memory should be given back; says so once.
+    /// Whether so much was removed that memory should be given back; says so only once.
     pub(crate) fn removed_much(&self) -> bool {
         self.removed.load(Ordering::Relaxed) >= MUCH && self.removed.swap(0, Ordering::Relaxed) >= MUCH
     }
@@ -218,8 +221,8 @@ impl Partitions {
         self.partitions[number % PARTITIONS].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `work` on a shard that this server holds. When it has to wait it is run again after every change, and given
-    /// up with [`Refusal::Busy`] after a while.
+    /// Runs `work` on a shard that this server holds. When it has to wait it is run again after every change,
+    /// and given up with [`Refusal::Busy`] after a while.
     pub(crate) fn with<T>(
         &self,
         id: ShardId,
@@ -255,7 +258,7 @@ impl Partitions {
         let mut made_room = false;
         loop {
             let partition = &mut *guard;
-            // Requests for shards of others are refused before they come here.
+            // Requests for shards of other servers are refused before they come here.
             let shard = partition.shards.get_mut(&id.0).ok_or(Failure::Errno(Errno::IO))?;
             let mut locked = LockedShard {
                 id,
@@ -345,7 +348,7 @@ impl Partitions {
         Ok(())
     }
 
-    /// Forgets the answers to requests that nobody repeats any more.
+    /// Drops the answers to requests that are too old to be repeated.
     pub(crate) fn forget_answers(&self, now: Time) {
         for number in 0..PARTITIONS {
             self.lock(number).shards.values_mut().for_each(|shard| shard.forget_answers(now - ANSWER_AGE));
@@ -435,7 +438,7 @@ fn compact(partition: &mut Partition) -> bool {
             partition.compact_at = (2 * partition.log.len()).max(COMPACT_AT.min(partition.compact_at));
         }
         Err(error) => {
-            // The old log serves on; there may be room later.
+            // The old log stays in use; there may be space later.
             tracing::warn!(%error, path = %partition.log.path().display(), "a log could not be compacted");
             partition.compact_at = partition.log.len() + COMPACT_AT;
             partition.compacted = partition.log.len();

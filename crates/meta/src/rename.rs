@@ -1,8 +1,8 @@
-//! Rename, and what moving a directory asks for besides.
+//! Rename, and what else is necessary to move a directory.
 //!
-//! A directory's move makes cached paths wrong: every server notes it ([`crate::moves`]) while the entries are held, before
-//! anybody can see the move. A move to another parent could close a circle: such moves happen one at a time, under
-//! a lock that shard 0's server keeps, and walk up from the new parent first.
+//! A directory's move makes cached paths wrong: every server notes it ([`crate::moves`]) while the entries
+//! are held, before anybody can see the move. A move to another parent could close a circle: such moves
+//! happen one at a time, under a lock that shard 0's server keeps, and walk up from the new parent first.
 
 use crate::access::{Owner, WRITE};
 use crate::attrs::CHANGE_DIRECTORY;
@@ -34,7 +34,7 @@ struct Rename<'a> {
 }
 
 impl Rename<'_> {
-    /// The directories that get another place.
+    /// The directories that get another parent or name.
     fn moved_directories(&self) -> Vec<Ino> {
         let exchanged = self.target.filter(|_| self.exchange);
         let named = std::iter::once(self.source).chain(exchanged);
@@ -96,12 +96,13 @@ impl<O: Outside> Core<O> {
             self.carry_out_as(caller, &intent, plan, || self.note_moves(&moved), |_| Reply::Done)
         });
         let give_back = PeerRequest::DirectoryMoves { intent: intent.id, take: false };
-        // Who does not hear it finds out when somebody else wants the lock.
+        // If this is not heard, shard 0's server asks for the outcome when somebody else wants the lock.
         let _ = self.ask(self.outside.map().primary(MOVES), &give_back);
         result
     }
 
-    /// The target's entry. The client may be wrong about its directory, and refusals speak of the source's.
+    /// The target's entry. (A refusal would say something about the source's directory, so the client's error
+    /// about that of the target is corrected here.)
     fn target(&self, to: &At<'_>) -> Result<(Option<Named>, Owner), Failure> {
         self.entry_anywhere(to)
     }
@@ -172,7 +173,8 @@ impl<O: Outside> Core<O> {
         Ok(steps)
     }
 
-    /// Refuses to move a directory into itself. The lock of directory moves is held, so no other move can close a circle.
+    /// Refuses to move a directory into itself. The lock of directory moves is held, so no other move can
+    /// close a circle.
     fn check_circles(&self, rename: &Rename<'_>) -> Result<(), Failure> {
         let upwards = |start: Ino, moved: Named| -> Result<(), Failure> {
             let mut at = start;
@@ -209,7 +211,7 @@ impl<O: Outside> Core<O> {
     /// Keeps the lock of directory moves.
     pub(crate) fn serve_moves(&self, intent: IntentId, take: bool) -> Result<(), Failure> {
         let now = self.outside.now();
-        // Whose it is now, if it is not the asker's.
+        // Tries to set the holder, and returns the present one if that is another intent.
         let set = |expected: Option<IntentId>| {
             self.partitions.with(MOVES, |locked| {
                 let mover = locked.shard.mover;
@@ -226,10 +228,10 @@ impl<O: Outside> Core<O> {
             })
         };
         let Some(holder) = set(None)? else { return Ok(()) };
-        // A holder that is neither decided nor given up has it still; any other is gone.
+        // The present holder keeps the lock only while it is neither decided nor given up.
         let coordinator = self.outside.map().primary(holder.shard);
         match self.ask(coordinator, &PeerRequest::Outcome { intent: holder })? {
-            // Decided: what it moved may not be in place everywhere yet.
+            // It is decided, but some participants may not have carried it out yet.
             Reply::Peer(PeerReply::Outcome { committed: true }) => Err(Refusal::Busy.into()),
             Reply::Peer(PeerReply::Outcome { committed: false }) => match set(Some(holder))? {
                 None => Ok(()),

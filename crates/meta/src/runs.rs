@@ -1,12 +1,12 @@
 //! Many small records in order, in little memory: what a shard has most of.
 //!
-//! Records lie behind one another in *runs* of some hundred bytes, and a tree leads to the runs. So a record costs its own
-//! bytes, ten more, and the share of its run that is empty: not an allocation and a place in a tree of its own. To find
-//! one is to find its run and to pass over a few others in it.
+//! Records lie behind one another in *runs* of some hundred bytes, and a tree leads to the runs. So a record
+//! costs its own bytes, ten more, and the share of its run that is empty: not an allocation and a place in a
+//! tree of its own. To find one is to find its run and to pass over a few others in it.
 //!
-//! A record has a key of two numbers. Several may share a key; they are never in different runs. The first number is the
-//! run's: runs do not mix records that differ in it. What the bytes mean is the users' business ([`crate::entries`],
-//! [`crate::inodes`]).
+//! A record has a key of two numbers. Several may share a key; they are never in different runs. The first
+//! number is the run's: runs do not mix records that differ in it. What the bytes mean is the users' business
+//! ([`crate::entries`], [`crate::inodes`]).
 
 use std::collections::BTreeMap;
 
@@ -22,15 +22,15 @@ const STEP: usize = 128;
 /// The second number of the key, and the length of the bytes.
 const HEAD: usize = 8 + 2;
 
-/// See the module's description.
+/// Records in order: see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
-    /// By a key that is not above the first in the run, and above the last in the run before.
+    /// Each under a key that is at most the first in the run, and greater than the last in the run before.
     runs: BTreeMap<u128, Vec<u8>>,
     records: usize,
 }
 
-/// A record where it lies.
+/// A record in its run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'a> {
     pub key: Key,
@@ -99,8 +99,8 @@ impl Runs {
             .skip_while(move |record| record.key < key)
     }
 
-    /// Puts a record, of less than 64 KiB, in the place of the first with this key that is `it`, or without one behind
-    /// those with the key. Says whether there was one.
+    /// Puts a record, of less than 64 KiB, in the place of the first with this key that is `it`, or without
+    /// one behind those with the key. Says whether there was one.
     pub(crate) fn put(&mut self, key: Key, it: impl Fn(&[u8]) -> bool, bytes: &[u8]) -> bool {
         debug_assert!(u16::try_from(bytes.len()).is_ok());
         if self.run_of(key).is_none() {
@@ -124,7 +124,7 @@ impl Runs {
         }
         self.records += 1;
         let full = run.len() + HEAD + bytes.len() > RUN;
-        // What comes in order fills runs to the end.
+        // Records that come in ascending order fill runs completely.
         let in_order = at == run.len() && last < Some(key.1);
         let cut = if !full || run.is_empty() {
             0
@@ -220,7 +220,7 @@ impl Runs {
     }
 }
 
-/// A key as the tree compares it, at one blow.
+/// A key as one number, so that the tree compares it with one operation.
 fn joined((high, low): Key) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }

@@ -1,7 +1,7 @@
 //! One shard's state in memory: what its log says, and what lives only as long as the process.
 //!
-//! The durable part is changed by [`crate::mutation`] alone, after the change is in the log. Everything here is read and
-//! written under the lock of the shard's partition.
+//! The durable part is changed by [`crate::mutation`] alone, after the change is in the log. Everything here
+//! is read and written under the lock of the shard's partition.
 
 use crate::access::Owner;
 use crate::entries::Entries;
@@ -48,7 +48,7 @@ pub(crate) struct Prepared {
     pub own: bool,
 }
 
-/// How a request ended, to be told again.
+/// The answer to a request, for when it is repeated.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub(crate) struct Answer {
     pub sequence: u64,
@@ -58,16 +58,18 @@ pub(crate) struct Answer {
     pub reply: Box<[u8]>,
 }
 
-/// What intents hold.
+/// What intents lock.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) enum Key {
     /// An entry: exclusive.
     Entry(Ino, Box<[u8]>),
-    /// The life of a directory's content here: shared by those who change entries, exclusive for who removes it.
+    /// The existence of a directory's entries here: shared by intents that change entries, exclusive for one
+    /// that removes the directory.
     Content(Ino),
-    /// The link count of a file, or the place of a directory: exclusive.
+    /// The link count of a file, or the parent and name of a directory: exclusive.
     Inode(Ino),
-    /// What an inode shows, while it is about to lose a link: exclusive. The removal may be over already for who asked for it.
+    /// The attributes of an inode that is about to lose a link: exclusive. The client that asked for the
+    /// removal may have its answer already.
     Leaving(Ino),
 }
 
@@ -86,7 +88,7 @@ pub(crate) struct Opened {
     pub append: bool,
 }
 
-/// What goes on with an inode that is in use.
+/// The volatile state of an inode that is in use.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     pub opens: Vec<Opened>,
@@ -94,7 +96,8 @@ pub(crate) struct Live {
     pub busy: bool,
     /// A truncation that was unfinished at the server's start has not been tried again yet.
     pub restoring: bool,
-    /// An earlier try to move its data out of the inode has left something at a server that cannot be reached.
+    /// An earlier try to move its data out of the inode has left something at a server that cannot be
+    /// reached.
     pub stuck: bool,
     pub locks: LockTable,
     pub written: Written,
@@ -145,19 +148,19 @@ pub(crate) struct Shard {
     /// Numbers of intents below this were, or may have been, given out.
     pub intent_limit: u64,
     pub intents: BTreeMap<IntentId, Prepared>,
-    /// Intents of this shard that were decided, with the servers that may not have heard it.
+    /// Decided intents of this shard, with the servers that may not have heard of the decision.
     pub decisions: BTreeMap<u64, Vec<ServerId>>,
     pub answers: HashMap<(u64, u32), Answer>,
     /// Inodes without links, with those who have them open.
     pub orphans: BTreeMap<Ino, Vec<OpenId>>,
-    /// Files that are gone, with the servers whose blocks are not.
+    /// Removed files, with the servers that may still have blocks of them.
     pub purges: BTreeMap<Ino, Vec<ServerId>>,
-    /// Who may move directories (in shard 0).
+    /// The intent that holds the lock of directory moves (in shard 0).
     pub mover: Option<IntentId>,
-    /// Directories whose latest change others still have to hear of, with its number.
+    /// Directories about whose latest change an announcement is due, with the change's number.
     pub announcements: BTreeMap<Ino, u64>,
 
-    // As long as the process.
+    // Volatile.
     pub live: HashMap<Ino, Live>,
     pub keys: BTreeMap<Key, Holders>,
     pub next_intent: u64,
@@ -165,11 +168,11 @@ pub(crate) struct Shard {
     pub active: HashSet<u64>,
     /// Requests under way that let go of the partition in between.
     pub running: HashSet<(u64, u32)>,
-    /// Decisions that everybody has heard; the log is told with the next change.
+    /// Decisions that all participants have heard; the next change logs that.
     pub concluded: Vec<u64>,
-    /// Open descriptions that their agents have given up, and when: nothing is done for them any more.
+    /// Open descriptions that their agents have given up, and when: requests for them are refused.
     pub abandoned: HashMap<OpenId, Instant>,
-    /// While it lasts, opens from before a restart may be registered again.
+    /// The time in which opens from before a restart may be registered again.
     pub grace: Option<Arc<Grace>>,
     /// Holders of inodes without links, by the log, which nobody has named since the server's start.
     pub revived: HashSet<(Ino, OpenId)>,
@@ -188,8 +191,9 @@ impl Shard {
         self.inodes.get(ino).ok_or(Errno::NOENT)
     }
 
-    /// Where a directory's entry `name` belongs here, when the sender takes it for `split` or not. Waits while the directory is
-    /// being removed: its path may name another by now.
+    /// Where a directory's entry `name` is counted here. `split`: whether the sender believes that the
+    /// directory is split. Waits while the directory is being removed, because its path may name another
+    /// directory afterwards.
     pub(crate) fn home(&self, dir: Ino, split: bool, name: &[u8]) -> Op<(Home, Owner)> {
         self.content_stays(dir)?;
         if split {
@@ -206,7 +210,7 @@ impl Shard {
         }
     }
 
-    /// Like [`Shard::home`], found out from what is here.
+    /// Like [`Shard::home`], but finds out itself whether the directory is split.
     pub(crate) fn home_of(&self, dir: Ino, name: &[u8]) -> Op<(Home, Owner)> {
         match self.home(dir, false, name) {
             Ok(home) => Ok(home),
@@ -214,7 +218,8 @@ impl Shard {
         }
     }
 
-    /// Waits while a directory's entries are on the move. (That it is not being removed, [`Shard::home`] has seen to.)
+    /// Waits while a directory's entries are on the move. (That it is not being removed, [`Shard::home`] has
+    /// seen to.)
     pub(crate) fn may_change(&self, home: Home) -> Op<()> {
         let splitting = match home {
             Home::Packed(dir) => {
@@ -258,7 +263,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Whether somebody still needs the inode without links.
+    /// Whether an inode without links is still in use.
     pub(crate) fn in_use(&self, ino: Ino) -> bool {
         self.live.get(&ino).is_some_and(|l| l.busy || !l.opens.is_empty())
     }
@@ -277,7 +282,7 @@ impl Shard {
         }
     }
 
-    /// Who has an inode open.
+    /// The descriptions that have an inode open.
     pub(crate) fn holders(&self, ino: Ino) -> Vec<OpenId> {
         self.live.get(&ino).map(|l| l.opens.iter().map(|o| o.id).collect()).unwrap_or_default()
     }
@@ -289,7 +294,7 @@ impl Shard {
         self.answers_put = 0;
     }
 
-    /// Forgets about an inode's use when there is none.
+    /// Drops an inode's volatile state if it is not in use.
     pub(crate) fn rest(&mut self, ino: Ino) {
         if self.live.get(&ino).is_some_and(Live::is_idle) {
             self.live.remove(&ino);

@@ -1,4 +1,4 @@
-//! Small data moves out of its inode into blocks, once, when the file grows.
+//! Spilling: a file's inline data moves into blocks, once, when the file grows.
 
 use crate::draft::Draft;
 use crate::error::{Op, Stop};
@@ -15,7 +15,7 @@ use bivouac_proto::meta::MetaReply;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, Errno, Reply, Time};
 
-/// Data on its way out.
+/// Inline data that is being moved.
 struct Moving {
     data: Box<[u8]>,
     layout: FileLayout,
@@ -38,7 +38,8 @@ impl<O: Outside> Core<O> {
                 let layout = inode.layout(ino, &map);
                 match &inode.body {
                     Body::Blocks(_) => Ok(Begun::Done(inode.attr(ino))),
-                    // What an earlier try left at the server is to go first: the keeper is at it, unless the server is away.
+                    // First remove what an earlier attempt, which a crash or an error has interrupted, may
+                    // have left at the server. The keeper does that, unless the server is away.
                     Body::Inline(_) if locked.shard.purges.contains_key(&ino) => {
                         let stuck = locked.shard.live.get(&ino).is_some_and(|live| live.stuck);
                         Err(if stuck { Errno::IO.into() } else { Stop::Wait })

@@ -1,8 +1,9 @@
 //! Directories that outgrow one shard.
 //!
-//! A split marks the directory in the log, so that changes of its entries wait; installs all entries as parts on all servers,
-//! replacing what an earlier try left; and flips the directory in one record, which drops the entries here. Until then
-//! everybody reads the entries where they are; interrupted anywhere, it is done again from the start.
+//! A split first marks the directory in the log, so that changes of its entries wait. Then it installs all
+//! entries as parts on all servers, and so replaces what an interrupted attempt may have left. Then one log
+//! record makes the directory a split one and drops the entries here. Until then the entries are read where
+//! they are. A split that is interrupted anywhere begins again from the start.
 
 use crate::access::Owner;
 use crate::draft::{Draft, wants_split};
@@ -30,7 +31,8 @@ struct Load {
 }
 
 impl<O: Outside> Core<O> {
-    /// Splits a directory that has become too large, or whose split was interrupted; any other stays as it is.
+    /// Splits a directory that has become too large, or whose split was interrupted; any other stays as it
+    /// is.
     pub(crate) fn split_directory(&self, dir: Ino) -> Result<(), Failure> {
         let now = self.outside.now();
         let begun = self.partitions.with(dir.shard(), |locked| {
@@ -43,7 +45,7 @@ impl<O: Outside> Core<O> {
                 Some(Spread::Splitting) => {}
                 Some(Spread::Packed) if due => {
                     if locked.shard.keys.contains_key(&Key::Content(dir)) {
-                        // Intents that mean to change it are to finish first.
+                        // Intents that will change it have to finish first.
                         return Err(Stop::Wait);
                     }
                     let mut draft = Draft::new(now);
@@ -75,7 +77,8 @@ impl<O: Outside> Core<O> {
                     draft.owe_announcement(locked.shard, dir);
                 }
             } else {
-                // Its users need not wait until a server is back; it stays packed until the next try.
+                // Users need not wait until the server is back: the directory stays packed until the next
+                // attempt.
                 set_state(draft.inode(locked.shard, dir), Spread::Packed);
             }
             locked.commit(draft)
@@ -116,7 +119,7 @@ impl<O: Outside> Core<O> {
         Ok(())
     }
 
-    /// Holds parts of a directory from now on.
+    /// Installs parts of a directory here.
     pub(crate) fn install_parts(
         &self,
         dir: Ino,
@@ -206,7 +209,8 @@ fn set_state(inode: Option<&mut Inode>, state: Spread) {
     }
 }
 
-/// Which parts with which entries each server gets, in messages of bounded size. Empty parts are installed, too.
+/// Which parts with which entries each server gets, in messages of bounded size. Empty parts are installed,
+/// too.
 fn deal(map: &Map, dir: Ino, entries: Vec<MovedEntry>) -> BTreeMap<ServerId, Vec<Load>> {
     let mut by_part: BTreeMap<u16, Vec<MovedEntry>> = (0..PARTS).map(|number| (number, Vec::new())).collect();
     for entry in entries {

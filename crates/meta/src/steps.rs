@@ -1,8 +1,10 @@
-//! Work on a file's data that takes more than one step.
+//! Work on a file's data that asks other servers in between. (It has nothing to do with the steps of
+//! intents.)
 //!
-//! Truncating, appending, moving out of the inode and finding out the size of a file have one shape: look and begin under the
-//! partition's lock, ask data servers without it, and end under it again. In between the file is *busy*: others that would change its
-//! data or size wait, everything else goes on. A file is busy exactly as long as somebody is at work on it, also when that panics.
+//! Truncating, appending, moving out of the inode and finding out the size of a file have one shape: look and
+//! begin under the partition's lock, ask data servers without it, and end under it again. In between the file
+//! is *busy*: others that would change its data or size wait, everything else goes on. A file is busy exactly
+//! as long as somebody is at work on it, also when that panics.
 
 use crate::error::{Op, Stop};
 use crate::opens::reap;
@@ -13,15 +15,15 @@ use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use bivouac_proto::status::Failure;
 
-/// How work begins.
+/// The result of `begin`.
 pub(crate) enum Begun<T, W> {
-    /// It is over already.
+    /// The work is finished already.
     Done(T),
-    /// Others have to be asked: for this.
+    /// Other servers have to be asked for this.
     Work(W),
 }
 
-/// Keeps others off a file.
+/// Keeps a file busy until it is dropped.
 struct Busy<'c, O: Outside> {
     core: &'c Core<O>,
     ino: Ino,
@@ -38,7 +40,7 @@ impl<O: Outside> Drop for Busy<'_, O> {
 }
 
 impl LockedShard<'_> {
-    /// What kept others off a file is over.
+    /// Ends a file's being busy.
     fn end_busy(&mut self, ino: Ino) {
         if let Some(live) = self.shard.live.get_mut(&ino) {
             live.busy = false;
@@ -53,8 +55,8 @@ impl Shard {
         if self.live.get(&ino).is_some_and(|l| l.busy) { Err(Stop::Wait) } else { Ok(()) }
     }
 
-    /// EIO for a file whose truncation is unfinished: what it contains is not known. Waits if nobody has tried to finish it since
-    /// the server's start.
+    /// EIO for a file whose truncation is unfinished: what it contains is not known. Waits if nobody has
+    /// tried to finish it since the server's start.
     pub(crate) fn has_a_size(&self, ino: Ino) -> Op<()> {
         let truncating = |blocks: &crate::inode::Blocks| blocks.truncating.is_some();
         if !self.inodes.get(ino).is_some_and(|inode| inode.as_blocks().is_some_and(truncating)) {
@@ -69,8 +71,8 @@ impl Shard {
 }
 
 impl<O: Outside> Core<O> {
-    /// Runs `begin` under the lock, `work` without it, and `end` under it again, with what `begin` and `work` gave. Both
-    /// `begin` and `end` may run more than once.
+    /// Runs `begin` under the lock, `work` without it, and `end` under it again, with what `begin` and `work`
+    /// gave. Both `begin` and `end` may run more than once.
     pub(crate) fn in_steps<T, W, R>(
         &self,
         ino: Ino,

@@ -1,4 +1,4 @@
-//! The store's face: opening, serving, closing.
+//! The store's interface: opening, serving, closing.
 
 use crate::error::{LogError, OpenError};
 use crate::grace::Grace;
@@ -33,8 +33,8 @@ pub trait Outside: Send + Sync + 'static {
     /// The server that the store belongs to.
     fn me(&self) -> ServerId;
 
-    /// Asks another server; the answer is what [`MetaStore::peer`] gave there, or EIO if there was none. (Never called
-    /// for the store's own server.)
+    /// Asks another server; the answer is what [`MetaStore::peer`] gave there, or EIO if there was none.
+    /// (Never called for the store's own server.)
     fn peer(&self, server: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure>;
 
     /// Asks several others the same, if possible in parallel; the answers in their order.
@@ -42,7 +42,8 @@ pub trait Outside: Send + Sync + 'static {
         servers.iter().map(|server| self.peer(*server, request)).collect()
     }
 
-    /// A data operation on any server, the own one included. `payload` is what a write sends, `into` what a read fills.
+    /// A data operation on any server, the own one included. `payload` is what a write sends, `into` what a
+    /// read fills.
     fn data(
         &self,
         server: ServerId,
@@ -65,26 +66,28 @@ pub trait Outside: Send + Sync + 'static {
     fn now(&self) -> Time;
 }
 
-/// Hears of changes, to let others know at once that what they have read may be true no more.
+/// Is told of changes, so that it can tell clients at once that what they have read may no longer be true.
 pub trait Observer: Send + Sync + 'static {
-    /// A shard is about to change. Called under its lock, before anybody can see the change. How many changes it has had then.
+    /// A shard is about to change. Called under its lock, before anybody can see the change. How many changes
+    /// it has had then.
     fn changed(&self, shard: ShardId) -> u64;
 
     /// A directory moves, with this namespace version. Called before the move can be seen.
     fn moved(&self, directory: Ino, version: u64);
 
-    /// The namespace has this version from now on, and nothing from before it is to be believed.
+    /// The namespace has this version from now on; nothing that clients know from before is valid.
     fn namespace(&self, version: u64);
 }
 
-/// Who asks.
+/// The sender of a request.
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// For permission checks.
     pub credentials: Credentials,
     /// The machine that it asks from; [`NodeId::NONE`] where that is unknown.
     pub node: NodeId,
-    /// Identity of the request: with a session other than 0, a repeated request is answered and not done again.
+    /// Identity of the request: with a session other than 0, a repeated request is answered and not done
+    /// again.
     pub id: RequestId,
     /// The shard that the request's header names.
     pub shard: ShardId,
@@ -97,19 +100,19 @@ pub struct Caller {
 pub struct Options {
     /// The deployment; logs of others are refused.
     pub deployment: u64,
-    /// How long an operation waits for another that holds what it needs before it is refused with `Busy`.
+    /// How long an operation waits for another that holds what it needs, before it is refused with `Busy`.
     pub patience: Duration,
-    /// For how long after the opening of a store the agents of all nodes are waited for to say what is open, before unlinked files are
-    /// removed and sizes are settled.
+    /// For how long after the opening of a store the agents of all nodes are waited for to say what is open,
+    /// before unlinked files are removed and sizes are settled.
     pub grace: Duration,
     /// How long an intent may be prepared before its coordinator is asked what became of it.
     pub intent_age: Duration,
-    /// Run the threads behind the requests: the keeper (see [`MetaStore::keep`]) and the teller. Without, participants of a
-    /// removal hear of it before it is answered.
+    /// Run the background threads: the keeper (see [`MetaStore::keep`]) and the teller. Without them,
+    /// participants of a removal are told before the client is answered.
     pub background: bool,
     /// Compact a log at this length, bytes, rather than at the default (for tests).
     pub compact_at: Option<u64>,
-    /// Who is to hear of changes.
+    /// Is told of changes.
     pub observer: Option<Arc<dyn Observer>>,
 }
 
@@ -141,8 +144,8 @@ pub struct Counts {
 
 /// The metadata of one server: its shards, with everything that they own.
 ///
-/// All methods may be called from many threads at once. A change that was acknowledged survives the death of the
-/// process at any moment.
+/// All methods may be called from many threads at once. A change that was acknowledged survives the death of
+/// the process at any moment.
 pub struct MetaStore<O: Outside> {
     pub(crate) core: Arc<Core<O>>,
     threads: Vec<JoinHandle<()>>,
@@ -159,20 +162,22 @@ pub(crate) struct Core<O> {
     /// Whether the teller's thread runs.
     pub tells_later: bool,
     pub locking: Locking,
-    /// Where the intents lie that were prepared here. Taken for moments, under no other lock or under a partition's.
+    /// In which shards the intents are that were prepared here. Locked only for moments, alone or while a
+    /// partition is locked.
     pub prepared: Mutex<HashMap<IntentId, Vec<ShardId>>>,
     pub moves: Moves,
     /// Held as long as the store is open, so that no second server opens it.
     _exclusive: File,
 }
 
-/// Makes the directory for a new store; one that is there stays as it is. Whoever makes a server's storage calls it, once:
-/// a directory that is missing later is a loss, and [`Replayed::open`] does not make it anew.
+/// Makes the directory for a new store; an existing one stays as it is. To be called once, when a server's
+/// storage is made: if the directory is missing later, that is a loss, and [`Replayed::open`] does not make
+/// it anew.
 pub fn make_directory(dir: &Path) -> Result<(), OpenError> {
     std::fs::create_dir_all(dir).map_err(OpenError::io(dir))
 }
 
-/// A store whose logs were read: what was lost is known before the rest of the deployment is there.
+/// A store whose logs were read, so that losses are known before the rest of the deployment has started.
 #[derive(Debug)]
 pub struct Replayed {
     dir: PathBuf,
@@ -181,8 +186,8 @@ pub struct Replayed {
 }
 
 impl Replayed {
-    /// Reads the logs in `dir`, which [`make_directory`] made. Logs that never were are made; what was there and is gone or
-    /// shorter is an error.
+    /// Reads the logs in `dir`, which [`make_directory`] made. Logs that never were are made; what was there
+    /// and is gone or shorter is an error.
     pub fn open(dir: &Path, deployment: u64) -> Result<Replayed, OpenError> {
         let exclusive = File::open(dir).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => OpenError::NoDirectory(dir.into()),
@@ -245,8 +250,8 @@ impl<O: Outside> MetaStore<O> {
         Ok(())
     }
 
-    /// Takes charge of shards that are empty, at a deployment's first start; what is held already stays as it is. In shard
-    /// 0 the root directory is made, with the process's user and group and mode 0755.
+    /// Takes charge of shards that are empty, at a deployment's first start; what is held already stays as it
+    /// is. In shard 0 the root directory is made, with the process's user and group and mode 0755.
     pub fn adopt(&self, shards: impl IntoIterator<Item = ShardId>) -> Result<(), Errno> {
         for shard in shards {
             self.core.partitions.adopt(shard).map_err(|e| e.errno())?;
@@ -257,19 +262,22 @@ impl<O: Outside> MetaStore<O> {
         Ok(())
     }
 
-    /// Finishes what a crash has left: intents, splits, truncations, and (when the grace time is over) sizes and files that nobody
-    /// has open. What cannot be done now, because a server does not answer, the keeper tries again.
+    /// Finishes what a crash has left: intents, splits, truncations, and (when the grace time is over) sizes
+    /// and files that nobody has open. What cannot be done now, because a server does not answer, the keeper
+    /// tries again.
     pub fn recover(&self) {
         self.core.keep();
     }
 
-    /// Does what is due in the background, once: removes the blocks of removed files, splits directories that have grown
-    /// large, and tries again what failed. The keeper's thread does it whenever there is something.
+    /// Does what is due in the background, once: removes the blocks of removed files, splits directories that
+    /// have grown large, and tries again what failed. The keeper's thread does it whenever there is
+    /// something.
     pub fn keep(&self) {
         self.core.keep();
     }
 
-    /// Serves a request to the metadata. `payload` came with it; what is to go with the reply is appended to `out`.
+    /// Serves a request to the metadata. `payload` came with it; what is to go with the reply is appended to
+    /// `out`.
     pub fn meta(
         &self,
         caller: &Caller,
@@ -303,7 +311,8 @@ impl<O: Outside> MetaStore<O> {
         self.core.moves.version()
     }
 
-    /// This server was away while others changed the namespace: nobody's cached paths are to be believed any more.
+    /// To be called when this server was away while others changed the namespace: from now on it refuses all
+    /// cached paths.
     pub fn forget_moves(&self) {
         self.core.forget_moves();
     }
@@ -512,13 +521,14 @@ pub(crate) fn repeated(shard: &crate::shard::Shard, id: &RequestId) -> crate::er
     }
     match shard.answers.get(&slot) {
         Some(answer) if answer.sequence == id.sequence => Ok(Some(answer.reply()?)),
-        // The client has gone on to a later request: nobody awaits an answer, and nothing may be done.
+        // The client has gone on to a later request: nobody waits for this answer, and the request must not
+        // be carried out.
         Some(answer) if answer.sequence > id.sequence => Err(Refusal::Busy.into()),
         _ => Ok(None),
     }
 }
 
-/// The errno that a failure comes to where refusals cannot be.
+/// The errno of a failure, where there can be no refusals.
 pub(crate) fn errno(failure: Failure) -> Errno {
     match failure {
         Failure::Errno(errno) => errno,
@@ -526,7 +536,7 @@ pub(crate) fn errno(failure: Failure) -> Errno {
     }
 }
 
-/// Takes a mutex whose data is valid whatever a panicking holder did.
+/// Locks a mutex, ignoring poisoning: its data is valid whatever a panicking holder did.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,14 @@
-//! Decisions that participants hear a moment later.
+//! Telling participants of decisions a moment later.
 //!
-//! What removes a name is over for its caller once the decision is logged: the participants only have to forget what the name was
-//! for, and hold it until they hear of it ([`crate::shard::Key::Leaving`]: whoever looks at it there waits). A directory that is
-//! made is there, nameless, since it was promised. So removals and mkdir do not wait for that hop; their decisions are
-//! collected for [`LINGER`] and go out in one message for each participant.
+//! A request that removes a name can be answered as soon as the decision is logged. The participants only
+//! have to drop the inode that the name led to. Until they hear of the decision they keep it locked
+//! ([`crate::shard::Key::Leaving`]), and requests that look at it wait. A new directory exists at its
+//! participant, without a name, from when it was prepared. So removals and mkdir need not wait until the
+//! participants have heard. Their decisions are collected for [`LINGER`] and sent in one message to each
+//! participant.
 //!
-//! Nothing depends on the queue: decisions are in the log, and the keeper tells again what was not heard.
+//! Nothing depends on this queue: decisions are in the log, and the keeper tells participants again that have
+//! not heard.
 
 use crate::shard::Shard;
 use crate::store::{Core, Outside, lock};
@@ -15,10 +18,12 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long decisions are collected: as long as somebody may have to wait who looks at what was removed.
+/// How long decisions are collected. A request that looks at something that was just removed may have to wait
+/// so long.
 const LINGER: Duration = Duration::from_millis(1);
 
-/// What is to be told. Its mutex is taken for moments, under no other lock.
+/// What participants have to be told. Its mutex is held only for moments, and never taken while another lock
+/// is held.
 #[derive(Debug, Default)]
 pub(crate) struct Teller {
     news: Mutex<News>,
@@ -49,7 +54,7 @@ impl Teller {
         }
     }
 
-    /// What is due, once there is something; `None`: stop.
+    /// Waits until there is something to tell, and returns it. `None`: stop.
     fn next(&self) -> Option<BTreeMap<ServerId, Vec<IntentId>>> {
         let mut news = lock(&self.news);
         while news.due.is_empty() && !news.stop {
@@ -65,7 +70,7 @@ impl Teller {
     }
 }
 
-/// Whether a participant may hear of the decision about such a step later.
+/// Whether the participant of such a step may be told of the decision later.
 pub(crate) fn can_wait(step: &Step) -> bool {
     matches!(
         step,
@@ -90,7 +95,7 @@ impl<O: Outside> Core<O> {
         }
     }
 
-    /// Tells what is due until the store is closed.
+    /// Tells participants of decisions until the store is closed.
     pub(crate) fn tell_always(&self) {
         while let Some(due) = self.teller.next() {
             for (server, intents) in due {
@@ -99,7 +104,8 @@ impl<O: Outside> Core<O> {
         }
     }
 
-    /// Tells one participant of decisions of this server. Says whether it heard them; if not, the keeper goes on.
+    /// Tells one participant of decisions of this server. Says whether it heard them; if not, the keeper goes
+    /// on.
     pub(crate) fn tell(&self, server: ServerId, intents: &[IntentId]) -> bool {
         let heard = self.ask(server, &PeerRequest::Commit { intents: intents.to_vec() }).is_ok();
         if heard {

@@ -1,10 +1,11 @@
 //! Setting a file's size.
 //!
-//! A truncation of a file in blocks is noted in the log before it begins. Each server cuts its sub-file to the end of its own
-//! blocks below the new size: a sub-file's length is the end of data that can be there, and no more. A crash, or a server that
-//! fails on the way, leaves a truncation that is *unfinished*: data is gone on some servers and not on others. Nobody is shown a
-//! size then, or zeros for what is gone: whoever asks gets EIO, until the keeper, or who truncates the file again, has
-//! finished it, at the new size.
+//! A truncation of a file in blocks is noted in the log before it begins. Each data server truncates its
+//! sub-file to the end of its own blocks below the new size, so that no sub-file is longer than its data can
+//! be. A crash, or a server that fails in between, leaves the truncation *unfinished*: data is gone on some
+//! servers and not on others. Until it is finished, at the new size, the server shows neither a size nor
+//! zeros in place of what is gone: requests for the file get EIO. The keeper finishes it, or the next
+//! truncation of the file does.
 
 use crate::access::WRITE;
 use crate::draft::Draft;
@@ -24,7 +25,7 @@ use bivouac_proto::meta::MetaReply;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, Errno, Reply};
 
-/// Who sets a size, and how he is answered.
+/// The caller that sets a size, and how it is answered.
 pub(crate) struct Setting<'a> {
     pub who: &'a Credentials,
     /// The request; its answer is logged with the change.
@@ -64,8 +65,8 @@ impl<O: Outside> Core<O> {
             return Err(Errno::FBIG.into());
         }
         self.partitions.with(ino.shard(), |locked| {
-            // A description that is open for writing may truncate whatever the mode says, and only the owner can have
-            // one against the mode; the client checks what a path asks for.
+            // A description that is open for writing may truncate whatever the mode says, and only the owner
+            // can have one against the mode; the client checks what a path asks for.
             let owner = locked.shard.inode(ino)?.owner();
             Ok(owner.check_owner_or(&caller.credentials, WRITE)?)
         })?;
@@ -117,7 +118,7 @@ impl<O: Outside> Core<O> {
                 Ok(Begun::Done(Outcome::Done(Box::new(attr))))
             }
             Body::Inline(_) => Ok(Begun::Done(Outcome::Spill)),
-            // Nobody is at it any more.
+            // Nobody works on it any more.
             Body::Blocks(blocks) if blocks.truncating.is_some() => Ok(Begun::Done(Outcome::Unfinished)),
             Body::Blocks(blocks) => {
                 let old = if blocks.settled { Some(inode.size) } else { None };
@@ -125,7 +126,7 @@ impl<O: Outside> Core<O> {
                 let blocks = blocks.as_ref().clone();
                 let serves = |server| map.server(server).is_some_and(|s| s.state == ServerState::Up);
                 if !requests.iter().all(|(server, _)| serves(*server)) {
-                    // Better nothing at all than a part.
+                    // Fail before anything is done rather than half-way.
                     return Err(Errno::IO.into());
                 }
                 let mut draft = Draft::freeing(now);
@@ -146,8 +147,8 @@ impl<O: Outside> Core<O> {
         Ok(Truncated { size: truncation.size, allocated })
     }
 
-    /// What the inode of a truncated file notes of its storage. Of a file that is being written the servers are asked when it is settled;
-    /// of others only if what is left of their holes cannot be known.
+    /// What the inode of a truncated file notes of its storage. Of a file that is being written the servers
+    /// are asked when it is settled; of others only if what is left of their holes cannot be known.
     fn left_allocated(&self, ino: Ino, truncation: &Truncation) -> Result<Option<u64>, Errno> {
         let Truncation { size, old, blocks, .. } = truncation;
         let old = old.unwrap_or(u64::MAX);
@@ -159,7 +160,7 @@ impl<O: Outside> Core<O> {
         }
     }
 
-    /// All servers have done it, or not.
+    /// Ends the truncation: all servers have done it, or some have failed.
     fn end_truncation(
         &self,
         locked: &mut LockedShard<'_>,
@@ -178,7 +179,7 @@ impl<O: Outside> Core<O> {
             }
         };
         live.written.end = 0;
-        // What was added is a hole, and of what was cut off nobody knows what was one.
+        // What was added is a hole. Which parts of what was truncated were holes is not known.
         live.written.unsure |= size > 0;
         live.written.append_end = live.written.append_end.map(|_| size);
         let has_writer = live.has_writer();
@@ -198,7 +199,7 @@ impl<O: Outside> Core<O> {
         draft.answer(setting.id, &Reply::Meta((setting.reply)(attr.clone())));
         locked.commit(draft)?;
         if !settled && !has_writer {
-            // Whoever closed it last could not settle it.
+            // When it was closed last, the truncation prevented settling it.
             self.keeper.settle(ino);
         }
         Ok(attr)
@@ -224,8 +225,8 @@ impl<O: Outside> Core<O> {
     }
 }
 
-/// What each server has to do so that a file has a size. `old`: its size, if that is exact and no sub-file reaches further than the
-/// inode says.
+/// What each server has to do so that a file has a size. `old`: its size, if that is exact and no sub-file
+/// reaches further than the inode says.
 fn requests(
     map: &Map,
     ino: Ino,

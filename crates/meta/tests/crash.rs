@@ -1,5 +1,5 @@
-//! Servers that die at every single step of operations over several shards: afterwards all of it happened, or nothing,
-//! and what was acknowledged did.
+//! Servers that die at every single step of operations over several shards: afterwards all of it happened, or
+//! nothing, and what was acknowledged did.
 
 mod common;
 
@@ -9,8 +9,9 @@ use bivouac_proto::{Errno, FileKind};
 use common::Cluster;
 use common::client::{Client, directory_server, name_where};
 
-/// Prepares a cluster, runs `operation` with a crash at the n-th call of `victim` (or of anybody) to its outside, for
-/// every n, and then asks `judge` whether what is there is right. `judge` gets whether the operation was acknowledged.
+/// Prepares a cluster, runs `operation` with a crash at the n-th call of `victim` (or of anybody) to its
+/// outside, for every n, and then asks `judge` whether what is there is right. `judge` gets whether the
+/// operation was acknowledged.
 fn at_every_step(
     victims: &[Option<ServerId>],
     prepare: impl Fn(&Client),

@@ -1,4 +1,5 @@
-//! A storage that is full: a small memory file system, where the test may mount one (as root; elsewhere it says so).
+//! A storage that is full: a small memory file system, where the test may mount one (as root; elsewhere it
+//! says so).
 
 mod common;
 
@@ -47,7 +48,7 @@ fn a_full_storage_refuses_new_files_lets_old_ones_go_and_then_takes_new_ones() {
             Ok(()) => {}
             Err(errno) => break errno,
         }
-        // A record that does not fit leaves its file empty, and says so.
+        // Inline data that does not fit leaves its file empty, and is an error.
         if client.put(&name, &[7; 4096]).is_err() {
             made += 1;
             break Errno::NOSPC;

@@ -1,7 +1,9 @@
-//! A real process that is killed with SIGKILL at random moments, again and again: whatever it acknowledged is there.
+//! A real process that is killed with SIGKILL at random moments, again and again: whatever it acknowledged is
+//! there.
 //!
-//! The test runs itself as the child. The child works on one directory of stores and writes each operation's number to its
-//! output before it begins and after it was acknowledged; the parent kills it, and replays the numbers on a model.
+//! The test runs itself as the child. The child works on one directory of stores and writes each operation's
+//! number to its output before it begins and after it was acknowledged; the parent kills it, and replays the
+//! numbers on a model.
 
 #[path = "common/alone.rs"]
 mod alone;

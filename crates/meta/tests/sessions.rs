@@ -11,6 +11,7 @@ use bivouac_proto::meta::{
 };
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, FileKind, Reply};
+use bivouac_testing::{HANG, eventually, is_quick};
 use common::client::Client;
 use common::{Cluster, DEPLOYMENT, Port};
 use std::time::{Duration, Instant};
@@ -23,6 +24,31 @@ fn process(session: u64) -> LockOwner {
 
 fn lock(client: &Client, ino: Ino, owner: LockOwner, range: LockRange, wait_ms: u32) -> Result<(), Errno> {
     client.inode(ino, MetaRequest::Lock { ino, owner, range, wait_ms }, &[]).map(drop)
+}
+
+/// The longest turn of a wait for a lock, in milliseconds.
+const TURN: u32 = 1000;
+
+/// Waits for a lock turn after turn, as clients do. (A deadlock is [`wait_until_waiting`]'s doing.)
+fn wait_for_lock(cluster: &Cluster, ino: Ino, owner: LockOwner) -> Result<(), Errno> {
+    let (client, begun) = (Client::new(cluster), Instant::now());
+    loop {
+        let result = lock(&client, ino, owner, EXCLUSIVE, TURN);
+        if !matches!(result, Err(Errno::AGAIN | Errno::DEADLK)) || begun.elapsed() > HANG {
+            return result;
+        }
+    }
+}
+
+/// Waits until a process waits for another, the holder: that one would close a circle if it waited for the
+/// waiter.
+fn wait_until_waiting(client: &Client, holder: u64, waiter: u64) {
+    let probe = client.put("probe", b"").unwrap();
+    lock(client, probe, process(waiter), EXCLUSIVE, 0).unwrap();
+    eventually("it waits", || lock(client, probe, process(holder), EXCLUSIVE, 1) == Err(Errno::DEADLK));
+    let unlock = MetaRequest::Unlock { ino: probe, owner: process(waiter), start: 0, end: u64::MAX };
+    client.inode(probe, unlock, &[]).unwrap();
+    client.unlink("probe").unwrap();
 }
 
 fn inodes(cluster: &Cluster) -> u64 {
@@ -68,10 +94,12 @@ fn rename_over_an_open_file_keeps_its_reader() {
 
 #[test]
 fn opens_can_be_registered_again_within_the_grace_time_and_what_nobody_claims_goes() {
-    let cluster = Cluster::with(1, |options| options.grace = Duration::from_millis(300));
+    let grace = Duration::from_secs(3);
+    let cluster = Cluster::with(1, |options| options.grace = grace);
     let client = Client::new(&cluster);
     let (claimed, open) = client.create("claimed", true).unwrap();
     let (lost, _) = client.create("lost", true).unwrap();
+    let restarted = Instant::now();
     cluster.restart(ServerId(0));
     // Unlinked before the agents have said what is open.
     client.unlink("claimed").unwrap();
@@ -80,9 +108,11 @@ fn opens_can_be_registered_again_within_the_grace_time_and_what_nobody_claims_go
     client.inode(ino, MetaRequest::Reopen { ino, open, write: true }, &[]).unwrap();
     cluster.store(ServerId(0)).unwrap().keep();
     assert_eq!(client.attr(lost.ino).unwrap().nlink, 0);
-    std::thread::sleep(Duration::from_millis(320));
-    cluster.store(ServerId(0)).unwrap().keep();
-    assert_eq!(client.attr(lost.ino), Err(Errno::NOENT));
+    eventually("what nobody claims goes", || {
+        cluster.store(ServerId(0)).unwrap().keep();
+        client.attr(lost.ino) == Err(Errno::NOENT)
+    });
+    assert!(restarted.elapsed() >= grace);
     assert_eq!(client.attr(ino).unwrap().nlink, 0);
     client.release(ino, open, None).unwrap();
     assert_eq!(client.attr(ino), Err(Errno::NOENT));
@@ -232,19 +262,27 @@ fn who_waits_for_a_lock_gets_it_when_it_is_free_and_eagain_when_it_never_is() {
     let started = Instant::now();
     assert_eq!(lock(&client, ino, process(2), EXCLUSIVE, 50), Err(Errno::AGAIN));
     assert!(started.elapsed() >= Duration::from_millis(50));
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| lock(&Client::new(&cluster), ino, process(2), EXCLUSIVE, 1000));
-        std::thread::sleep(Duration::from_millis(20));
-        let unlock = MetaRequest::Unlock { ino, owner: process(1), start: 0, end: u64::MAX };
-        client.inode(ino, unlock, &[]).unwrap();
-        let free = Instant::now();
-        waiter.join().unwrap().unwrap();
-        assert!(free.elapsed() < Duration::from_millis(700), "woken, not at the end of its turn");
-    });
+    let unlock = |session| MetaRequest::Unlock { ino, owner: process(session), start: 0, end: u64::MAX };
+    // Woken, and not at the end of its turn.
+    assert!(is_quick(Duration::from_millis(700), || {
+        let took = std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| wait_for_lock(&cluster, ino, process(2)));
+            wait_until_waiting(&client, 1, 2);
+            let free = Instant::now();
+            client.inode(ino, unlock(1), &[]).unwrap();
+            waiter.join().unwrap().unwrap();
+            free.elapsed()
+        });
+        client.inode(ino, unlock(2), &[]).unwrap();
+        lock(&client, ino, process(1), EXCLUSIVE, 0).unwrap();
+        took
+    }));
+    client.inode(ino, unlock(1), &[]).unwrap();
+    lock(&client, ino, process(2), EXCLUSIVE, 0).unwrap();
     // A process that ended while it waited does not get one.
     let result = std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| lock(&Client::new(&cluster), ino, process(3), EXCLUSIVE, 1000));
-        std::thread::sleep(Duration::from_millis(20));
+        let waiter = scope.spawn(|| wait_for_lock(&cluster, ino, process(3)));
+        wait_until_waiting(&client, 2, 3);
         client.inode(ino, MetaRequest::EndSession { session: 3 }, &[]).unwrap();
         client.inode(ino, MetaRequest::EndSession { session: 2 }, &[]).unwrap();
         waiter.join().unwrap()
@@ -263,15 +301,16 @@ fn a_cancelled_wait_ends_at_once_and_leaves_nothing_behind() {
         client.inode(ino, cancel, &[]).unwrap();
     };
     lock(&client, ino, process(1), EXCLUSIVE, 0).unwrap();
-    let started = Instant::now();
-    let cancelled = std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| lock(&Client::new(&cluster), ino, process(2), EXCLUSIVE, 1000));
-        std::thread::sleep(Duration::from_millis(20));
-        cancel();
-        waiter.join().unwrap()
-    });
-    assert_eq!(cancelled, Err(Errno::INTR));
-    assert!(started.elapsed() < Duration::from_millis(500));
+    assert!(is_quick(Duration::from_millis(500), || {
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| wait_for_lock(&cluster, ino, process(2)));
+            wait_until_waiting(&client, 1, 2);
+            let started = Instant::now();
+            cancel();
+            assert_eq!(waiter.join().unwrap(), Err(Errno::INTR));
+            started.elapsed()
+        })
+    }));
     // The request may come after its cancellation; a later one waits again.
     cancel();
     assert_eq!(lock(&client, ino, process(2), EXCLUSIVE, 1000), Err(Errno::INTR));
@@ -294,9 +333,15 @@ fn a_circle_of_waiting_processes_is_a_deadlock() {
     lock(&client, a, process(1), EXCLUSIVE, 0).unwrap();
     lock(&client, b, process(2), EXCLUSIVE, 0).unwrap();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| lock(&Client::new(&cluster), b, process(1), EXCLUSIVE, 1000));
-        std::thread::sleep(Duration::from_millis(50));
-        assert_eq!(lock(&client, a, process(2), EXCLUSIVE, 1000), Err(Errno::DEADLK));
+        let waiter = scope.spawn(|| wait_for_lock(&cluster, b, process(1)));
+        // Before it waits, there is no circle yet.
+        eventually("a deadlock", || match lock(&client, a, process(2), EXCLUSIVE, 1) {
+            Err(Errno::AGAIN) => false,
+            result => {
+                assert_eq!(result, Err(Errno::DEADLK));
+                true
+            }
+        });
         client.inode(b, MetaRequest::EndSession { session: 2 }, &[]).unwrap();
         waiter.join().unwrap().unwrap();
     });
@@ -364,7 +409,7 @@ fn extended_attributes_keep_their_values_modes_and_limits() {
     assert_eq!(set(b"user.a", XattrMode::Create, b""), Err(Errno::EXIST));
     assert_eq!(set(b"user.c", XattrMode::Replace, b""), Err(Errno::NODATA));
     set(b"user.a", XattrMode::Replace, b"").unwrap();
-    assert_eq!(set(b"user.big", XattrMode::Set, &vec![0; 65_537]), Err(Errno(7)));
+    assert_eq!(set(b"user.big", XattrMode::Set, &vec![0; 65_537]), Err(Errno::TOOBIG));
     set(b"user.big", XattrMode::Set, &vec![1; 65_000]).unwrap();
     assert_eq!(set(b"user.more", XattrMode::Set, &vec![1; 2000]), Err(Errno::NOSPC));
     assert_eq!(set(b"system.posix_acl_access", XattrMode::Set, b""), Err(Errno::OPNOTSUPP));
@@ -376,7 +421,8 @@ fn extended_attributes_keep_their_values_modes_and_limits() {
     assert_eq!(get(b"user.a"), Err(Errno::NODATA));
 }
 
-/// A log is cut at every byte of its last records: what is left is the state after some operation, never a mixture.
+/// A log is cut at every byte of its last records: what is left is the state after some operation, never a
+/// mixture.
 #[test]
 fn a_log_torn_at_any_byte_gives_the_state_after_a_whole_operation() {
     let cluster = Cluster::new(1);

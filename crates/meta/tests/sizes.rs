@@ -51,9 +51,9 @@ fn a_late_report_of_an_older_size_is_ignored() {
     let client = Client::new(&cluster);
     let (attr, open) = in_blocks(&client, "f");
     client.write_blocks(&cluster, &attr, 0, &vec![1; 100_000]);
-    let cut = client.truncate(attr.ino, 0).unwrap();
-    assert_eq!((cut.size, cut.size_version), (0, 1));
-    // What was written after the cut counts, although its writer has not heard of the cut.
+    let truncated = client.truncate(attr.ino, 0).unwrap();
+    assert_eq!((truncated.size, truncated.size_version), (0, 1));
+    // What is written after the truncation counts, although its writer has not heard of it.
     client.write_blocks(&cluster, &attr, 0, &[1; 10]);
     client.release(attr.ino, open, wrote(100_000, 0)).unwrap();
     let attr = client.attr(attr.ino).unwrap();
@@ -278,7 +278,7 @@ fn blocks_of_a_removed_file_go_also_when_the_server_dies_in_between() {
     let (attr, open) = in_blocks(&client, "f");
     client.write_blocks(&cluster, &attr, 0, &vec![1; 100_000]);
     client.release(attr.ino, open, wrote(100_000, 0)).unwrap();
-    // What was cut away has left empty sub-files, which have to go, too.
+    // The truncation leaves empty sub-files, which have to be removed, too.
     client.truncate(attr.ino, 1).unwrap();
     assert_eq!(cluster.holders(attr.ino).len(), 3);
     client.unlink("f").unwrap();
@@ -295,7 +295,7 @@ fn truncating_to_any_size_gives_exactly_that_size() {
     assert_eq!(client.truncate(ino, 3).unwrap().size, 3);
     assert_eq!(client.truncate(ino, 4000).unwrap().size, 4000);
     assert_eq!(client.get("f").unwrap(), [b"hel".to_vec(), vec![0; 3997]].concat());
-    // Out of the record, and far.
+    // The data moves out of the inode into many blocks.
     for size in [100_000, 5, 20_000, 0] {
         assert_eq!(client.truncate(ino, size).unwrap().size, size);
         let longest =
@@ -336,7 +336,7 @@ fn what_an_interrupted_move_out_left_is_never_read() {
     let cluster = Cluster::new(3);
     let client = Client::new(&cluster);
     let ino = client.put("f", &[1; 3000]).unwrap();
-    // The server dies after the data was written, before its record says so.
+    // The server dies after the data was written to blocks, before the inode says so.
     cluster.inner.crash_after_write.store(true, std::sync::atomic::Ordering::SeqCst);
     client.spill(ino).unwrap_err();
     assert_eq!(cluster.holders(ino).len(), 1);

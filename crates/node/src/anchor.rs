@@ -1,4 +1,4 @@
-//! Placeholders, and the questions that the kernel answers about them.
+//! Placeholders and anchors, and asking the kernel about them.
 //!
 //! Anchors are named by their numbers in `<node directory>/anchors`; their inode numbers stand in the table's
 //! header, so that a descriptor is recognised by its offset and its inode, without looking up a name.
@@ -18,13 +18,14 @@ pub const ANCHORS: usize = 256;
 /// The file offset of the placeholder of slot 0.
 pub const MAGIC_BASE: u64 = 0xB1B0_0000;
 
-/// The anchor of a slot. Not simply the low byte: a program without Bivouac may move a placeholder's offset by a round
-/// number of bytes, and that must not make it another slot's.
+/// The anchor of a slot. This is not simply the low byte of its number: a program without the library may
+/// move a placeholder's offset by a round number of bytes, and the placeholder must not become another
+/// slot's.
 pub(crate) fn of(index: u32) -> usize {
     ((index ^ (index >> 8)) & 0xff) as usize
 }
 
-/// A description of an anchor that holds no lock, to ask through.
+/// An open description of an anchor that holds no lock, for asking the kernel about the locks of others.
 pub(crate) struct Probe(Fd);
 
 impl Probe {
@@ -72,7 +73,7 @@ impl Anchors {
         Ok((inodes, device))
     }
 
-    /// A fresh description of a slot's anchor, to ask through.
+    /// Opens a slot's anchor, for asking the kernel.
     pub fn probe(&self, index: u32) -> Result<Probe, rustix::io::Errno> {
         self.open(index, true).map(Probe)
     }
@@ -88,13 +89,14 @@ impl Anchors {
         let mut flags = OFlags::RDONLY | OFlags::DIRECTORY;
         flags.set(OFlags::CLOEXEC, cloexec);
         rustix::fs::open(path, flags, Mode::empty()).map(Fd::from).map_err(|errno| match errno {
-            // The agent is gone, or is just starting again. That is no word about the file that the program opens.
+            // The agent is gone, or is just starting again. That is no word about the file that the program
+            // opens.
             rustix::io::Errno::NOENT => rustix::io::Errno::IO,
             errno => errno,
         })
     }
 
-    /// What is to become a placeholder for a slot; until [`mark`] it means nothing to anybody.
+    /// A descriptor that is to become a slot's placeholder; before [`mark`] it has no meaning.
     pub fn blank(&self, index: u32, cloexec: bool) -> Result<Fd, NodeError> {
         self.open(index, cloexec).map_err(doing("opening an anchor"))
     }
@@ -120,7 +122,7 @@ pub fn is_marked(offset: u64) -> bool {
     (MAGIC_BASE..MAGIC_BASE + u64::from(crate::table::SLOTS)).contains(&offset)
 }
 
-/// The slot that a descriptor's offset speaks of, if it could be a placeholder.
+/// The slot that a descriptor's offset names, if the descriptor could be a placeholder.
 pub(crate) fn marked_index(fd: BorrowedFd<'_>, slots: u32) -> Option<u32> {
     let offset = rustix::fs::tell(fd).ok()?;
     let index = u32::try_from(offset.checked_sub(MAGIC_BASE)?).ok()?;

@@ -1,7 +1,8 @@
 //! Which start of the machine this is.
 //!
-//! What a process wrote to a file is there until the machine stops, whatever becomes of the process; only what was synced is
-//! sure to be there after that. So whoever checks whether a file is whole has to know whether the machine ran all the time.
+//! What a process wrote to a file is there until the machine stops, whatever becomes of the process; only
+//! what was synced is sure to be there after that. So to check whether a file is whole, one has to know
+//! whether the machine ran without interruption.
 
 use rustix::fs::{Mode, OFlags};
 
@@ -39,7 +40,7 @@ impl Boot {
         Boot::numbered(u128::from_le_bytes(bytes))
     }
 
-    /// Whether the machine has run all the time since `then`. What is unknown may have been anything.
+    /// Whether the machine has run without interruption since `then`. False if either boot is not known.
     pub fn is_since(now: Option<Boot>, then: Option<Boot>) -> bool {
         now.is_some() && now == then
     }

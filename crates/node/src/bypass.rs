@@ -1,12 +1,14 @@
-//! Programs that the preload library does not reach, told before they start.
+//! Recognising, before a program starts, that the preload library will not be loaded into it.
 //!
-//! A program that is linked statically has no loader, and so loads no library. Where a program gets rights that its caller does not have
-//! (set-user-ID, set-group-ID, file capabilities), the loader leaves out libraries that the caller names. Both then see the
-//! kernel's files only: below the mount path nothing, or what does not belong to the deployment. Neither is an error, and nobody would
-//! hear of it; so the library and the command line look at what they are about to execute ([`of`]), and warn of each
-//! program once in a deployment ([`is_first`]).
+//! A program that is linked statically has no loader, and so loads no library. Where a program gets rights
+//! that its caller does not have (set-user-ID, set-group-ID, file capabilities), the loader leaves out
+//! libraries that the caller names. Both then see the kernel's files only: below the mount path nothing, or
+//! files that do not belong to the deployment. That is no error, so the user would not notice it. Therefore
+//! the library and the command line look at what they are about to execute ([`of`]), and warn of each program
+//! once in a deployment ([`is_first`]).
 //!
-//! What a program does by its own system calls although it is linked with libc (Go's runtime with cgo) cannot be seen from here.
+//! What a program does by its own system calls although it is linked with libc (Go's runtime with cgo) cannot
+//! be seen from here.
 
 use crate::fd::Fd;
 use crate::names::Environment;
@@ -17,15 +19,15 @@ use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// As much of a program as is looked at: its header, and far more entries behind it than linkers make.
+/// So many bytes of a program are looked at: its header, and far more program headers than linkers make.
 const HEAD: usize = 1024;
-/// How far scripts are followed to what interprets them: as far as the kernel goes.
+/// How many scripts that interpret each other are followed: as many as the kernel follows.
 const DEPTH: usize = 5;
 /// The kind of program header that names the loader.
 const INTERPRETER: u64 = 3;
-/// What the names of loaders begin with: they have no loader themselves, and load libraries all the same.
+/// What the names of loaders begin with. A loader names no loader itself, but does load libraries.
 const LOADERS: [&[u8]; 2] = [b"ld-", b"ld.so"];
-/// What the marks of [`is_first`] begin with, in the run directory.
+/// Beginning of the names of the files by which [`is_first`] remembers, in the run directory.
 pub const MARK: &str = "bypass-";
 
 /// Why the library does not get into a program.
@@ -51,7 +53,8 @@ impl Bypass {
     }
 }
 
-/// Whether the library cannot get into what `execve` would execute, and why. What cannot be opened or executed, is no reason to warn.
+/// Whether the library will not be loaded into what `execve` would execute, and why. A file that cannot be
+/// opened or executed is no reason to warn.
 pub fn of(directory: BorrowedFd<'_>, path: &CStr) -> Option<Bypass> {
     let mut program = open(directory, path)?;
     let mut name = path.to_owned();
@@ -78,7 +81,7 @@ pub fn of(directory: BorrowedFd<'_>, path: &CStr) -> Option<Bypass> {
     None
 }
 
-/// Whether nobody of this user has asked for this program in the deployment before, on this machine.
+/// Whether no process of this user on this machine has asked about this program in this deployment before.
 pub fn is_first(environment: &Environment, program: &[u8]) -> bool {
     let base = program.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let base = base.get(..base.len().min(200)).unwrap_or_default();
@@ -124,7 +127,8 @@ fn is_static(head: &[u8]) -> bool {
     head.starts_with(b"\x7fELF\x02\x01") && names_loader() == Some(false)
 }
 
-/// Whether the kernel gives a program rights that this process does not have (and says so to the loader).
+/// Whether the kernel gives a program rights that this process does not have (and tells the loader, by
+/// AT_SECURE).
 fn gives_rights(program: BorrowedFd<'_>, stat: &rustix::fs::Stat) -> bool {
     let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
     let sets_user = stat.st_mode & libc::S_ISUID != 0 && stat.st_uid != user.as_raw();
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_is_cut_or_points_anywhere_is_no_reason_to_warn() {
+    fn a_header_that_is_truncated_or_points_anywhere_is_no_reason_to_warn() {
         let whole = program(1);
         for end in 0..whole.len() {
             assert!(!is_static(&whole[..end]) || end >= 68, "{end}");

@@ -1,9 +1,11 @@
-//! Who changes a file's data past the kernel mount that has it open.
+//! Which threads are changing a file's data without the kernel mount that has the file open (`both`).
 //!
-//! A description of a mount's counts the changes that processes have under way past it, so that the mount can send everybody through itself
-//! and wait until nothing is under way any more. A process may be killed in the middle of a change. So whoever enters also
-//! leaves his thread's number in one of some places, and the mount, when it waits, takes off those who are dead. Where all places are
-//! taken, or between counting and leaving the number, a death is not noticed: the mount waits as long as it has patience, then.
+//! A mount's open file description counts the changes that processes have under way past the mount. So the
+//! mount can make all processes go through itself, and wait until no change is under way any more. A process
+//! may be killed in the middle of a change. So a thread that begins a change also writes its number into one
+//! of a few cells, and the mount, while it waits, no longer counts threads that are dead. If all cells are in
+//! use, or a thread dies between counting itself and writing its number, the death is not noticed, and the
+//! mount waits until its time limit.
 
 use crate::owner::{Fate, NOBODY};
 use crate::process;
@@ -11,14 +13,14 @@ use crate::slot::{PLACES, Slot};
 use crate::table::OpenTable;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// All data has to go through the mount; one change under way past it.
+/// Flag: all data has to go through the mount. Unit: one change that is under way past it.
 const DETOUR: u64 = 1;
 const ENTERED: u64 = 2;
 
 /// A change of data past a mount, for as long as it lives.
 pub struct Entered<'a> {
     slot: &'a Slot,
-    /// Where the owner's number stands, and that number.
+    /// The cell that the owner's number was written into, and that number.
     place: Option<(&'a AtomicU32, u32)>,
 }
 
@@ -35,8 +37,8 @@ impl Drop for Entered<'_> {
 }
 
 impl OpenTable {
-    /// Begins a change of data past the mount that the description is of, by any process. `None`, and nothing has begun, when all data
-    /// has to go through the mount ([`Slot::detour`]).
+    /// Begins a change of data past the mount whose description this is. Any process may do this. `None`: all
+    /// data has to go through the mount ([`Slot::detour`]), and no change has begun.
     pub fn enter<'s>(&self, slot: &'s Slot) -> Option<Entered<'s>> {
         self.enter_as(slot, self.owner(process::tid()))
     }
@@ -47,7 +49,7 @@ impl OpenTable {
         if before & DETOUR != 0 {
             return None;
         }
-        // Each thread begins at a place of its own.
+        // Threads begin their search at different cells.
         let free = |place: &&AtomicU32| {
             place.compare_exchange(NOBODY, owner, Ordering::SeqCst, Ordering::Relaxed).is_ok()
         };
@@ -56,7 +58,7 @@ impl OpenTable {
         Some(entered)
     }
 
-    /// Whether no change is under way past the mount. Those of the dead are not.
+    /// Whether no change is under way past the mount. Changes of dead threads do not count.
     pub fn has_left(&self, slot: &Slot) -> bool {
         if slot.entered().load(Ordering::SeqCst) < ENTERED {
             return true;
@@ -75,7 +77,8 @@ impl OpenTable {
 }
 
 impl Slot {
-    /// From here on all data has to go through the mount; changes under way are done once [`OpenTable::has_left`].
+    /// From now on all data has to go through the mount. Changes that are under way have ended once
+    /// [`OpenTable::has_left`] says so.
     pub fn detour(&self) {
         self.entered().fetch_or(DETOUR, Ordering::SeqCst);
     }

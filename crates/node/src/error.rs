@@ -13,10 +13,10 @@ pub enum NodeError {
         /// Why it failed.
         errno: Errno,
     },
-    /// What is there is not what this version of Bivouac shares.
+    /// The shared memory does not have this version's format.
     #[error("what the node's processes share was made by another version of Bivouac, or is damaged")]
     Format,
-    /// The table says that a process holds a lock that it cannot be holding.
+    /// A lock in the table has had the same living owner for so long that the owner must be an error.
     #[error("the node's table of open files is damaged: a lock that is never released")]
     Stuck,
     /// All slots are taken.

@@ -1,8 +1,9 @@
 //! A descriptor that is closed by a raw system call.
 //!
-//! The standard library's `OwnedFd` closes through libc's `close`, which in the preload library is the library's own: it
-//! would ask itself about a descriptor that it hides. [`Fd`] goes to the kernel directly.
-//! (libc's `close` is also a place where a thread may be cancelled, which must not happen in the middle of our own work.)
+//! The standard library's `OwnedFd` closes through libc's `close`, which in the preload library is the
+//! library's own: it would ask itself about a descriptor that it hides. [`Fd`] goes to the kernel directly.
+//! (libc's `close` is also a place where a thread may be cancelled, which must not happen in the middle of
+//! our own work.)
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
@@ -11,8 +12,9 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd
 pub struct Fd(RawFd);
 
 impl Fd {
-    /// Moves the descriptor to the first free number that is at least `floor` (close-on-exec). Where that is impossible
-    /// (the descriptor limit is lower) it stays where it is: out of the way is a courtesy, working is not.
+    /// Moves the descriptor to the first free number that is at least `floor` (close-on-exec). Where that is
+    /// impossible (the descriptor limit is lower) it stays where it is: a high number is only a courtesy to
+    /// the program.
     pub fn above(self, floor: RawFd) -> Fd {
         if self.0 >= floor {
             return self;

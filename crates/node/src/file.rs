@@ -1,8 +1,8 @@
 //! Small files that somebody else may have named: read without waiting, and never more than expected.
 //!
-//! A path from the environment or from a directory that others can write to may lead to anything: a FIFO that nobody writes
-//! to, a terminal, a device without end, another user's file. Opening must not wait, and only an ordinary
-//! file of the user's own (or the superuser's) is read, up to a limit.
+//! A path from the environment or from a directory that others can write to may lead to anything: a FIFO that
+//! nobody writes to, a terminal, a device without end, another user's file. Opening must not wait, and only
+//! an ordinary file of the user's own (or the superuser's) is read, up to a limit.
 //!
 //! It runs inside other people's programs: system calls only.
 

@@ -1,8 +1,8 @@
-//! Fuzz targets for shared memory: any program of the node may write anything into it at any time. Functions of bytes that panic
-//! if something is wrong; run as tests (below), and by `cargo fuzz` (in `fuzz/`).
+//! Fuzz targets for shared memory: any program of the node may write anything into it at any time. Functions
+//! of bytes that panic if something is wrong; run as tests (below), and by `cargo fuzz` (in `fuzz/`).
 //!
-//! The bytes are steps: a number that says what is done, and its arguments. Some write over the memory, as a stray pointer would;
-//! the others use it.
+//! The bytes are steps: a number that says what is done, and its arguments. Some write over the memory, as a
+//! stray pointer would; the others use it.
 
 use crate::memory::Memory;
 use crate::table::{HEADER, LENGTH, OpenTable, SLOTS, SlotId, TableOf};
@@ -33,7 +33,8 @@ impl Steps<'_> {
 /// Writes a number somewhere.
 fn scribble(memory: &Memory, length: usize, at: u64, value: u64) {
     let index = (at % (length as u64 / 8)) as usize;
-    // SAFETY: the index lies in the memory, which is `length` bytes long and page-aligned; what lies in it is atomic.
+    // SAFETY: the index lies in the memory, which is `length` bytes long and page-aligned; what lies in it is
+    // atomic.
     unsafe { &*memory.base().cast::<AtomicU64>().add(index) }.store(value, Ordering::SeqCst);
 }
 
@@ -81,7 +82,8 @@ pub fn table(bytes: &[u8]) {
     let _ = std::fs::remove_dir_all(String::from_utf8_lossy(&dir).as_ref());
 }
 
-/// The pages that servers hand out: versions of the metadata, and counters of what is read and written directly.
+/// The pages that servers hand out: versions of the metadata, and counters of what is read and written
+/// directly.
 pub fn pages(bytes: &[u8]) {
     let (server, counters) = match (VersionPage::create(), TrafficPage::create()) {
         (Ok(server), Ok(counters)) => (server, counters),

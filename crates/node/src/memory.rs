@@ -1,12 +1,14 @@
-//! Memory that the processes of a node share, and that none of them can take away from the others.
+//! Memory that the processes of a node share, and that none of them can make unusable for the others.
 //!
-//! Whoever may write to a file may also cut it, and then the kernel kills every process that touches its mapping of it
-//! (SIGBUS). So what is shared lies in no file that has a name, but in a *sealed memfd*: its length is fixed for good, whoever has
-//! its descriptor, and it lasts for as long as anybody has it mapped. Who made it hands the descriptor to the others over
-//! a Unix socket; they map it and close the descriptor at once. All of it is allocated before anybody sees it, so that memory that
-//! runs out is an error here, and not a signal later.
+//! A process that may write to a file may also truncate it, and then the kernel kills every process that
+//! touches the missing part of its mapping (SIGBUS). So shared data is not in a file with a name, but in a
+//! *sealed memfd*: nobody can change its length, even with its descriptor, and it exists as long as any
+//! process has it mapped. Its maker passes the descriptor to the others over a Unix socket; they map it and
+//! close the descriptor at once. The maker allocates all of it before anybody else sees it, so that a lack of
+//! memory is an error there, and not a signal later.
 //!
-//! What lies in it may still be anything: a program that writes past its own buffers may hit it. Its users check what they read.
+//! Its content can still be anything, because a program that writes past its own buffers may overwrite it.
+//! Its users check what they read.
 
 use crate::error::{NodeError, doing};
 use crate::fd::Fd;
@@ -15,7 +17,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::ffi::CStr;
 
-/// What keeps the length as it is, for ever.
+/// The seals that fix the length.
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// A mapping of shared memory.
@@ -40,8 +42,8 @@ pub(crate) enum Writers {
 }
 
 impl Memory {
-    /// Makes memory of this length, all zeros; the descriptor is for those with whom it is to be shared. The name is for people who
-    /// look into `/proc`.
+    /// Makes memory of this length, all zeros, and a descriptor to pass to other processes. The name is for
+    /// people who look into `/proc`.
     pub fn make(name: &CStr, length: usize, writers: Writers) -> Result<(Memory, Fd), NodeError> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map(Fd::from)
@@ -68,12 +70,13 @@ impl Memory {
 
     fn mapped(fd: impl rustix::fd::AsFd, length: usize, write: bool) -> Result<Memory, NodeError> {
         let access = if write { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a new mapping at an address of the kernel's choice; what it is of is `length` bytes long and stays so.
+        // SAFETY: a new mapping at an address of the kernel's choice; what it is of is `length` bytes long
+        // and stays so.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, fd, 0) };
         Ok(Memory { base: base.map_err(doing("mapping shared memory"))?.cast(), length })
     }
 
-    /// Its first byte, at a page's beginning.
+    /// Its first byte, which is at the beginning of a page.
     pub fn base(&self) -> *mut u8 {
         self.base
     }
@@ -110,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_cut_or_has_another_length_is_not_mapped() {
+    fn what_could_be_truncated_or_has_another_length_is_not_mapped() {
         let (_memory, fd) = Memory::make(c"test", 8192, Writers::All).expect("made");
         assert!(matches!(Memory::attach(fd.as_fd(), 4096, true), Err(NodeError::Format)));
         let file = tempfile::tempfile_in("/dev/shm").expect("a file");

@@ -1,8 +1,8 @@
 //! The names by which the processes of a node find each other: directories, sockets, environment variables.
 //!
-//! Everything hangs on the deployment's name, its key and the user's number, so that a client needs no more than its
-//! environment to reach its agent. Sockets are abstract Unix sockets: they leave nothing behind; who connects has to
-//! prove the deployment's key anyway. Their names contain a part that follows from the key.
+//! Everything hangs on the deployment's name, its key and the user's number, so that a client needs no more
+//! than its environment to reach its agent. Sockets are abstract Unix sockets: they leave nothing behind; who
+//! connects has to prove the deployment's key anyway. Their names contain a part that follows from the key.
 
 use bivouac_layout::{NodeId, ServerId};
 use bivouac_proto::auth::{Key, derive};
@@ -22,7 +22,8 @@ pub const CATCH_VARIABLE: &CStr = c"BIVOUAC_CATCH_SYSCALLS";
 /// Longest name of a deployment, bytes: it becomes part of a socket's name, which has at most 107.
 pub const NAME_MAX: usize = 48;
 
-/// Whether `name` can name a deployment: 1 to [`NAME_MAX`] ASCII letters, digits, `-`, `_`, `.`, not starting with a dot.
+/// Whether `name` can name a deployment: 1 to [`NAME_MAX`] ASCII letters, digits, `-`, `_`, `.`, not starting
+/// with a dot.
 pub fn is_valid_name(name: &str) -> bool {
     (1..=NAME_MAX).contains(&name.len())
         && !name.starts_with('.')
@@ -39,7 +40,7 @@ pub fn node_dir(run_dir: &str, node: NodeId) -> String {
     format!("{run_dir}/node-{node}")
 }
 
-/// Under how many names a daemon's socket may be found: each one that a stranger has taken is passed over.
+/// How many names a daemon's socket can have: names that another user has taken are skipped.
 const SOCKET_NAMES: u32 = 8;
 
 /// The abstract sockets, without the leading NUL, on the first free one of which the node's agent listens.
@@ -52,8 +53,8 @@ pub fn server_sockets(uid: u32, name: &str, key: &Key, server: ServerId) -> Vec<
     sockets(uid, name, key, &format!("server-{server}"))
 }
 
-/// Nobody without the key knows these names before they are in use, and so nobody can take them beforehand. Once a
-/// daemon has ended, its name is known and free: then the next one serves.
+/// Nobody without the key knows these names before they are in use, and so nobody can take them beforehand.
+/// When a daemon has ended, others may know its name and take it: then the next daemon uses the next name.
 fn sockets(uid: u32, name: &str, key: &Key, role: &str) -> Vec<String> {
     (0..SOCKET_NAMES)
         .map(|i| {
@@ -77,12 +78,12 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Reads the process's environment. `None`: no deployment is named, or what is named cannot be one. Allocates
-    /// only when there is something to return, and takes no lock.
+    /// Reads the process's environment. `None`: no deployment is named, or what is named cannot be one.
+    /// Allocates only when there is something to return, and takes no lock.
     pub fn from_env() -> Option<Environment> {
         Self::from_lookup(|name| {
-            // SAFETY: `name` ends with NUL. The value is copied at once; like any reader of the environment this
-            // relies on no other thread changing the variable meanwhile.
+            // SAFETY: `name` ends with NUL. The value is copied at once; like any reader of the environment
+            // this relies on no other thread changing the variable meanwhile.
             let value = unsafe { libc::getenv(name.as_ptr()) };
             // SAFETY: getenv returned a string that ends with NUL.
             (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })

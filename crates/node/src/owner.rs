@@ -1,29 +1,32 @@
-//! Who owns something in shared memory, and whether he lives.
+//! Which process or thread owns something in shared memory, and whether it is alive.
 //!
-//! A process's number means something only in its PID namespace, and the processes of a node may be in several
-//! (containers). So the namespaces that were ever seen are listed in the table, and an owner is a number together with
-//! the place of its namespace in that list. Of an owner in one's own namespace the kernel tells whether he lives; of any
-//! other nobody here can tell: [`Fate::Unknown`]. Such an owner is believed to live for as long as anything that he
-//! may be in the middle of can last ([`PATIENCE`]), and no longer, as what a killed process owned must not be lost for good.
+//! A process's number means something only in its PID namespace, and the processes of a node may be in
+//! several (containers). So the table lists all namespaces that were ever seen, and an owner is a number
+//! together with the index of its namespace in that list. Whether an owner in one's own namespace is alive,
+//! the kernel tells. For an owner in another namespace it cannot be known ([`Fate::Unknown`]): others assume
+//! that it is alive for as long as any operation can take ([`PATIENCE`]), and no longer, because what a
+//! killed process owned must not be lost for good.
 
 use crate::process;
 use crate::release::monotonic;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long an owner of whom nothing is known is believed to live, with nothing of his changing.
+/// How long an owner of unknown fate is assumed to be alive while nothing of what it owns changes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How many namespaces the list has room for; processes of others are never known about.
+/// How many namespaces the list has room for. The fate of processes of further namespaces is always unknown.
 pub(crate) const NAMESPACES: usize = 63;
 
-/// Stands in the list for the namespace of a process that cannot tell its own (there is no `/proc`).
+/// Stands in the list for the namespace of a process that cannot find out its own (because there is no
+/// `/proc`).
 const UNTOLD: u64 = u64::MAX;
 
 /// Bits of a process's or thread's number (the kernel's are at most 2^22).
 const NUMBER_BITS: u32 = 22;
 const NUMBER: u32 = (1 << NUMBER_BITS) - 1;
-/// Bits that an owner takes: a number, and above it the place of its namespace, from 1; 0 is a namespace that is not listed.
+/// Bits of an owner: a number, and above it the index of its namespace, from 1; 0 is a namespace that is not
+/// listed.
 pub(crate) const OWNER_BITS: u32 = NUMBER_BITS + 6;
 
 /// An owner who is dead.
@@ -37,10 +40,11 @@ pub(crate) enum Fate {
     Unknown,
 }
 
-/// The view of one process: where its own namespace is in the list.
+/// One process's index in the list of namespaces.
 #[derive(Default)]
 pub(crate) struct Here {
-    /// The process that looked, and above it what it found. A fork's child may be in a namespace of its own.
+    /// The number of the process that looked, and above it the index that it found. A forked child may be in
+    /// another namespace.
     known: AtomicU64,
 }
 
@@ -57,7 +61,7 @@ impl Here {
         place
     }
 
-    /// A process or thread of one's own as an owner.
+    /// A process, or a thread of it, as an owner. It must be in this process's namespace.
     pub fn owner(&self, list: &[AtomicU64; NAMESPACES], number: u32) -> u32 {
         self.place(list) << NUMBER_BITS | number & NUMBER
     }
@@ -65,7 +69,7 @@ impl Here {
     /// What is known of an owner.
     pub fn fate(&self, list: &[AtomicU64; NAMESPACES], owner: u32) -> Fate {
         let place = owner >> NUMBER_BITS;
-        // Who finds no place in the list has none; otherwise every owner's namespace is in it.
+        // If the list was full, this process has no index; otherwise every owner's namespace is listed.
         let listed = match place.checked_sub(1) {
             Some(index) => list.get(index as usize),
             None => list.last(),
@@ -83,7 +87,7 @@ impl Here {
     }
 }
 
-/// The place of a namespace in the list, from 1, where it is put if it is new; 0 when the list is full.
+/// The index of a namespace in the list, from 1. A new one is added. 0 if the list is full.
 fn place_of(list: &[AtomicU64; NAMESPACES], namespace: u64) -> u32 {
     for (at, entry) in list.iter().enumerate() {
         let seen = entry.compare_exchange(0, namespace, Ordering::AcqRel, Ordering::Acquire);
@@ -94,12 +98,12 @@ fn place_of(list: &[AtomicU64; NAMESPACES], namespace: u64) -> u32 {
     0
 }
 
-/// Since when something has been as it is, to end a belief after [`PATIENCE`].
+/// Since when something has not changed, so as to stop waiting for it after [`PATIENCE`].
 #[derive(Default)]
 pub(crate) struct Since(Option<(u64, u64)>);
 
 impl Since {
-    /// Whether it has been `now` for longer than patience.
+    /// Whether it has had the value `now` for longer than [`PATIENCE`].
     pub fn too_long(&mut self, now: u64) -> bool {
         let time = monotonic();
         match self.0 {

@@ -1,10 +1,12 @@
-//! Where a user's deployments have their directories on a machine, also where somebody else has taken the obvious name.
+//! Where a user's deployments have their run directories on a machine, even if another user has taken the
+//! usual name.
 //!
-//! A deployment's *run directory* is `/dev/shm/bivouac-UID/NAME`. Anybody may make files in `/dev/shm`, and so anybody can
-//! make `/dev/shm/bivouac-UID` beforehand: a directory of his own, a file, a link. Such a thing is never used. The
-//! deployment's directory is then made in `/dev/shm/bivouac-UID.SECRET`, whose name follows from the deployment's key: all daemons
-//! of the machine compute the same one, and nobody else knows it in time to take it. Who has no key yet ([`find`]: `exec` on any node
-//! of the job, and clean-up) looks through the user's own directories of these names.
+//! A deployment's *run directory* is `/dev/shm/bivouac-UID/NAME`. Anybody may make files in `/dev/shm`, and
+//! so anybody can make `/dev/shm/bivouac-UID` beforehand: as a directory, a file, or a link. Bivouac never
+//! uses such a thing. The deployment's directory is then made in `/dev/shm/bivouac-UID.SECRET`, whose name
+//! follows from the deployment's key: all daemons of the machine compute the same name, and nobody else knows
+//! it in time to take it. Commands that have no key yet ([`find`]: `exec` on any node of the job, and
+//! clean-up) look through all directories with such names that belong to the user.
 //!
 //! It runs inside other people's programs, too: system calls only.
 
@@ -17,7 +19,7 @@ use std::mem::MaybeUninit;
 
 /// Memory that all processes of a machine can share.
 const SHARED: &str = "/dev/shm";
-/// How many names are tried beside the obvious one.
+/// How many names are tried besides the usual one.
 const NAMES: u32 = 8;
 
 /// The deployment's run directory on this machine, if it has one.
@@ -50,7 +52,7 @@ fn make_in(shared: &str, uid: u32, name: &str, key: &Key) -> Result<String, Node
         format!("{plain}.{secret:016x}")
     });
     for base in std::iter::once(plain.clone()).chain(others) {
-        // Whoever ends last on this machine removes the directory, also between these two calls.
+        // The last daemon that ends on this machine removes the directory, perhaps between these two calls.
         for _ in 0..100 {
             match make_private(&base, uid)? {
                 Made::Taken => break,
@@ -69,9 +71,9 @@ fn make_in(shared: &str, uid: u32, name: &str, key: &Key) -> Result<String, Node
 }
 
 enum Made {
-    /// It is there, and the user's alone.
+    /// It exists, and belongs to the user alone.
     Own,
-    /// Somebody else's, or open to others.
+    /// It belongs to another user, or is open to others.
     Taken,
 }
 

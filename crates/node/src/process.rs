@@ -1,9 +1,10 @@
-//! Who we are, without a system call each time, and whether somebody else is still alive.
+//! The number of this process and thread without a system call each time, and whether another process is
+//! still alive.
 //!
-//! The process and thread numbers are cached, and `fork` must not leave the parent's in the child: the process's is
-//! kept in a page that the kernel wipes on fork (MADV_WIPEONFORK), the thread's beside the process's that it
-//! was learnt under. A `vfork` child, which shares its parent's memory, sees the parent's numbers: that is as good, since
-//! the parent's thread waits for it.
+//! The process and thread numbers are cached, and `fork` must not leave the parent's in the child: the
+//! process's is kept in a page that the kernel wipes on fork (MADV_WIPEONFORK), the thread's beside the
+//! process's that it was learnt under. A `vfork` child, which shares its parent's memory, sees the parent's
+//! numbers: that is as good, since the parent's thread waits for it.
 
 use crate::fd::Fd;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -29,15 +30,15 @@ pub fn pid() -> u32 {
     }
 }
 
-/// Learns the number of this process now, and of each child of `fork` as it begins: then no `vfork` child is the first
-/// to ask, whose number would be taken for its parent's.
+/// Finds out the number of this process now, and of each `fork` child when it begins. Otherwise a `vfork`
+/// child might be the first to ask, and its number would be taken for its parent's.
 pub fn know_from_the_start() {
     extern "C" fn learn() {
         pid();
     }
     pid();
-    // SAFETY: the function may run at any time in a fork's child: it makes system calls only. (libc's list of such
-    // functions is all that is touched, and where it has no room, all is as without this.)
+    // SAFETY: the function may run at any time in a fork's child: it makes system calls only. (libc's list of
+    // such functions is all that is touched, and where it has no room, all is as without this.)
     unsafe { libc::pthread_atfork(None, None, Some(learn)) };
 }
 
@@ -66,12 +67,12 @@ pub fn tid() -> u32 {
         .unwrap_or_else(|_| fresh())
 }
 
-/// Tells threads of one memory apart; a `vfork` child has that of its parent's thread.
+/// A number that differs between threads that share memory; a `vfork` child has that of its parent's thread.
 pub fn thread_mark() -> usize {
     THREAD.try_with(|cached| std::ptr::from_ref(cached) as usize).unwrap_or(0)
 }
 
-/// Whether a process or thread runs. One that has died is gone also while its parent has not yet waited for it.
+/// Whether a process or thread is alive. A zombie is not.
 pub fn is_alive(id: u32) -> bool {
     let Some(pid) = i32::try_from(id).ok().and_then(rustix::process::Pid::from_raw) else {
         return false;

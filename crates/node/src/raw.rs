@@ -1,21 +1,23 @@
 //! System calls that do not go through libc.
 //!
-//! The preload library replaces libc's symbols, `fcntl` and `syscall` among them, so what runs beneath it must not
-//! call them. rustix makes its calls itself; this is for what rustix does not offer.
+//! The preload library replaces libc's symbols, `fcntl` and `syscall` among them, so what runs beneath it
+//! must not call them. rustix makes its calls itself; this is for what rustix does not offer.
 
 use rustix::io::Errno;
 
 /// Makes a system call. The result is what the kernel returned: negative error numbers from -4095 to -1.
 ///
 /// # Safety
-/// As for the system call: pointers among the arguments must be valid for what the kernel does with them, and the
-/// call must not break what Rust assumes (closing a descriptor that something owns, unmapping memory in use).
+/// As for the system call: pointers among the arguments must be valid for what the kernel does with them, and
+/// the call must not break what Rust assumes (closing a descriptor that something owns, unmapping memory in
+/// use).
 #[inline]
 pub unsafe fn syscall6(number: usize, args: [usize; 6]) -> isize {
     let result: isize;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the kernel's calling convention: rcx and r11 are clobbered, memory may be read and written by the
-    // call (so no `nomem`), the red zone is left alone by the `syscall` instruction. The rest is the caller's promise.
+    // SAFETY: the kernel's calling convention: rcx and r11 are clobbered, memory may be read and written by
+    // the call (so no `nomem`), the red zone is left alone by the `syscall` instruction. The rest is the
+    // caller's promise.
     unsafe {
         std::arch::asm!(
             "syscall",

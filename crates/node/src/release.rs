@@ -1,7 +1,7 @@
 //! What a server has to be told when an open description is gone.
 //!
-//! Whoever finds out that nobody holds a description any more (the process that closed it, or the agent when a process
-//! died) retires its slot, tells the inode's server with this request, and frees the slot.
+//! When no process holds a description any more, the process that closed it, or the agent if a process
+//! died, retires its slot, sends this request to the inode's server, and frees the slot.
 
 use crate::slot::Slot;
 use crate::table::{OpenTable, SlotId};
@@ -14,29 +14,32 @@ use std::sync::atomic::Ordering;
 pub const KIND_FILE: u32 = 0;
 /// `Slot::kind` of a directory.
 pub const KIND_DIRECTORY: u32 = 1;
-/// `Slot::kind` of what no server has registered (O_PATH).
+/// `Slot::kind` of a description that no server has registered (O_PATH).
 pub const KIND_PATH: u32 = 2;
-/// `Slot::kind` of what a server is being asked to open: it may have registered the description, and nobody knows for which inode.
-/// `Slot::ino` has the shard that was asked, in the place of an inode's.
+/// `Slot::kind` while a server is being asked to open something: the server may have registered the
+/// description, but the client does not know the inode yet. `Slot::ino` names only the shard that was asked.
 pub const KIND_OPENING: u32 = 3;
 
 /// Mask of the access mode in a slot's flags, and the mode that cannot write.
 const ACCESS_MODE: u32 = libc::O_ACCMODE as u32;
 
-/// What to tell about a retired slot.
+/// What to tell a server about a retired slot.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Release {
     /// The shard whose server it concerns.
     pub shard: ShardId,
     /// The request.
     pub request: MetaRequest<'static>,
-    /// The description held locks: whoever hears of the close next may ask for them, so the answer is to be awaited.
+    /// The description held locks. Another process may ask for them as soon as it learns of the close, so the
+    /// client waits for the server's answer.
     pub wait: bool,
-    /// Nobody notices if the server hears of it a little later: nothing was written into blocks.
+    /// The request may be sent a little later without anybody noticing, because nothing was written into
+    /// blocks.
     pub may_be_late: bool,
 }
 
-/// What a process tells about a slot whose last descriptor it has closed; `None` for a description that no server knows.
+/// What a process tells a server about a slot whose last descriptor it has closed; `None` for a description
+/// that no server knows.
 pub fn release(table: &OpenTable, agent: u64, id: SlotId) -> Option<Release> {
     let (ino, open, wrote, slot) = known(table, agent, id)?;
     let ino = ino?;
@@ -47,7 +50,8 @@ pub fn release(table: &OpenTable, agent: u64, id: SlotId) -> Option<Release> {
     Some(Release { shard: ino.shard(), request, wait, may_be_late })
 }
 
-/// What the agent tells about a slot that nobody holds any more. Also of one that a process has left while it opened it.
+/// What the agent tells a server about a slot that no process holds any more, also if a process died while it
+/// was opening it.
 pub fn abandon(table: &OpenTable, agent: u64, id: SlotId) -> Option<Release> {
     let (ino, open, wrote, slot) = known(table, agent, id)?;
     let shard = Ino(slot.ino.load(Ordering::Relaxed)).shard();
@@ -81,7 +85,8 @@ fn known(table: &OpenTable, agent: u64, id: SlotId) -> Option<(Option<Ino>, Open
     Some((Some(ino), open, wrote, slot))
 }
 
-/// What the agent tells a server that was restarted about a slot: `None` if its server need not know it, or nobody holds it.
+/// What the agent tells a server that was restarted about a slot: `None` if its server need not know it, or
+/// nobody holds it.
 pub fn reopened(table: &OpenTable, agent: u64, id: SlotId) -> Option<Reopened> {
     let (ino, open, wrote, slot) = known(table, agent, id)?;
     if !table.is_open(id) || table.abandoned(id) {
@@ -97,7 +102,8 @@ pub fn begin_opening(slot: &Slot, shard: ShardId) {
     slot.kind.store(KIND_OPENING, Ordering::Release);
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC, which all processes of a node share: the clock of [`crate::Slot::wrote_at`].
+/// Nanoseconds of CLOCK_MONOTONIC, which all processes of a node share: the clock of
+/// [`crate::Slot::wrote_at`].
 pub fn monotonic() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)

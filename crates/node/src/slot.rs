@@ -1,12 +1,14 @@
 //! One open file description: what all its descriptors, in all processes of the node, share.
 
+pub(crate) mod steps;
+
 use crate::offset::OffsetLock;
 use crate::owner::OWNER_BITS;
 use crate::release::monotonic;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A slot of the table. Its fields are what the client core keeps about an open file; who may change which, and
-/// when, is the client core's business. All of them start at 0 when the slot is allocated.
+/// A slot of the table. Its fields are what the client core keeps about an open file; the client core decides
+/// when they change. All of them start at 0 when the slot is allocated.
 #[repr(C, align(128))]
 pub struct Slot {
     pub(crate) word: AtomicU64,
@@ -33,10 +35,11 @@ pub struct Slot {
     pub in_blocks: AtomicU32,
     /// When it began to retire, in [`ticks`].
     pub(crate) retired_at: AtomicU32,
-    /// Directory that it was opened in. A description of a kernel mount's, which notes no name, counts here who changes data past the
-    /// mount: see the module `entered`.
+    /// Directory that it was opened in. A description of a kernel mount has no name here; it counts the
+    /// changes of data past the mount instead: see the module `entered`.
     dir: AtomicU64,
-    /// The name there: its length, then as many bytes. Of a mount's description: who they are.
+    /// The name there: its length, then as many bytes. For a mount's description: the threads that make such
+    /// changes.
     name: [AtomicU32; PLACES],
 }
 
@@ -53,8 +56,8 @@ pub(crate) fn ticks() -> u32 {
 }
 
 impl Slot {
-    /// Notes where it was opened, before the description is anybody else's to see. A name that is too long is not
-    /// noted.
+    /// Notes where it was opened, before any other process can see the description. A name that is too long
+    /// is not noted.
     pub fn set_name(&self, dir: u64, name: &[u8]) {
         if name.len() > NAME_ROOM {
             return;
@@ -107,17 +110,17 @@ impl Slot {
     }
 }
 
-/// What a slot is in.
+/// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// Nobody's.
+    /// Free.
     Free = 0,
-    /// Taken by the owner, which has not made the placeholder yet.
+    /// An owner has taken it, and has not made the placeholder yet.
     Allocated = 1,
-    /// There is, or was, a placeholder.
+    /// The placeholder has been made. (All its descriptors may be closed by now.)
     Live = 2,
-    /// The owner releases it at the server.
+    /// The owner is releasing the description at its server.
     Retiring = 3,
 }
 
@@ -158,6 +161,6 @@ impl Slot {
     }
 
     pub(crate) fn change(&self, from: Word, to: Word) -> bool {
-        self.word.compare_exchange(from.bits(), to.bits(), Ordering::AcqRel, Ordering::Acquire).is_ok()
+        steps::change(&self.word, from, to)
     }
 }

@@ -1,16 +1,18 @@
 //! The table of open file descriptions of one node.
 //!
-//! Memory of a fixed size (the module `memory`), mapped by the agent, which makes it, and by every client, which gets its descriptor from the
-//! agent. Every program that uses the file system can write to it, also by mistake. So nothing in it is believed without a
-//! look: indices are checked, states that make no sense are free slots, and nobody waits without a bound for what it says.
+//! Memory of a fixed size (the module `memory`), mapped by the agent, which makes it, and by every client,
+//! which gets its descriptor from the agent. Every program that uses the file system can write to it, also by
+//! mistake. So this code checks everything that it reads there: indices must be in range, slots in impossible
+//! states count as free, and no wait for a change of it is unbounded.
 //!
-//! A table outlives its agent for as long as any process that uses it lives: each keeps the descriptor, and a restarted agent of the
-//! node finds it there and goes on with the table ([`OpenTable::adopt`]). What processes have open thus stays known.
+//! A table outlives its agent for as long as any process that uses it lives: each keeps the descriptor, and a
+//! restarted agent of the node finds it there and goes on with the table ([`OpenTable::adopt`]). What
+//! processes have open thus stays known.
 //!
 //! A slot goes free → allocated → live → retiring → free. Each step is one compare-and-swap on a word that
-//! holds state, owner and incarnation, so of several processes that want the same step one wins, and an old
-//! [`SlotId`] never reaches a slot's next user. A process that dies between two steps leaves a slot that
-//! [`OpenTable::abandoned`] recognises: the agent retires it.
+//! holds state, owner and incarnation (the module `slot::steps`), so of several processes that want the same
+//! step one wins, and an old [`SlotId`] never reaches a slot's next user. A process that dies between two
+//! steps leaves a slot that [`OpenTable::abandoned`] recognises: the agent retires it.
 
 use crate::anchor::{self, ANCHORS, Anchors, Probe};
 use crate::error::{NodeError, doing};
@@ -19,7 +21,7 @@ use crate::memory::{Memory, Writers};
 use crate::offset::OffsetGuard;
 use crate::owner::{Fate, Here, NAMESPACES, NOBODY, Since};
 use crate::process;
-use crate::slot::{Slot, State, Word, ticks};
+use crate::slot::{Slot, State, Word, steps, ticks};
 use bivouac_layout::{NodeId, ServerId};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::Mode;
@@ -30,7 +32,7 @@ use std::sync::{Mutex, PoisonError};
 /// How many descriptions a node can have open.
 pub const SLOTS: u32 = 65_536;
 
-/// A slot that has been retiring for longer than this, in ticks (2 s), may be released by others.
+/// If a slot has been retiring for longer than this (in ticks; 2 s), others may release it.
 const RETIRED_LONG: u32 = 2_000;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"BVWKOPEN");
@@ -71,7 +73,7 @@ struct Header {
     /// How often another agent has taken the table over.
     adoptions: AtomicU64,
     anchors: [AtomicU64; ANCHORS],
-    /// PID namespaces of the processes that were here: see the module `owner`.
+    /// PID namespaces of the processes that have used the table: see the module `owner`.
     namespaces: [AtomicU64; NAMESPACES],
     /// No slot from here on was ever used.
     used: AtomicU32,
@@ -89,15 +91,15 @@ pub struct OpenTable {
     /// Where this process looks for a free slot first.
     hint: AtomicU32,
     here: Here,
-    /// Slots whose owners are in other PID namespaces, as a sweep found them.
+    /// Slots whose owners are in other PID namespaces, as the last sweep found them.
     doubtful: Mutex<HashMap<SlotId, Since>>,
 }
 
 const _: () = assert!(size_of::<Header>() <= HEADER);
 
 impl OpenTable {
-    /// Makes a table, with its anchors in `node_dir`, which is made too if it is missing (its parent has to exist). `agent` names its
-    /// agent in [`bivouac_proto::OpenId`]s.
+    /// Makes a table, with its anchors in `node_dir`, which is made too if it is missing (its parent has to
+    /// exist). `agent` names its agent in [`bivouac_proto::OpenId`]s.
     pub fn create(node_dir: &[u8], of: TableOf, agent: u64) -> Result<OpenTable, NodeError> {
         match rustix::fs::mkdir(node_dir, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => {}
@@ -121,17 +123,17 @@ impl OpenTable {
         Ok(table)
     }
 
-    /// Maps the table that the agent made, by the descriptor that it handed over. Whoever keeps that descriptor keeps the table for the
-    /// agent's successor.
+    /// Maps the table that the agent made, by the descriptor that it handed over. Whoever keeps that
+    /// descriptor keeps the table for the agent's successor.
     pub fn attach(node_dir: &[u8], descriptor: BorrowedFd<'_>) -> Result<OpenTable, NodeError> {
         let memory = Memory::attach(descriptor, LENGTH, true)?;
         let table = OpenTable::new(memory, None, Anchors::new(node_dir));
         if table.is_sound() { Ok(table) } else { Err(NodeError::Format) }
     }
 
-    /// For a restarted agent: takes over the table that the agent before it made, by a descriptor that a process of the node has kept.
-    /// Fails for a table that is not this deployment's and node's, or whose anchors are gone: its placeholders hold nothing that could
-    /// be asked about.
+    /// For a restarted agent: takes over the table that the agent before it made, by a descriptor that a
+    /// process of the node has kept. Fails for a table that is not this deployment's and node's, or whose
+    /// anchors are gone: its placeholders hold nothing that could be asked about.
     pub fn adopt(node_dir: &[u8], of: TableOf, descriptor: Fd) -> Result<OpenTable, NodeError> {
         let mut table = OpenTable::attach(node_dir, descriptor.as_fd())?;
         let (inodes, device) = table.anchors.look()?;
@@ -148,8 +150,8 @@ impl OpenTable {
         Ok(table)
     }
 
-    /// How often an agent has taken the table over: when this changes, the node's agent has been restarted, and knows nothing of what
-    /// the one before was told.
+    /// How often an agent has taken the table over: when this changes, the node's agent has been restarted,
+    /// and knows nothing of what the one before was told.
     pub fn adoptions(&self) -> u64 {
         self.header().adoptions.load(Ordering::Acquire)
     }
@@ -180,7 +182,7 @@ impl OpenTable {
         self.descriptor.as_ref().map(AsFd::as_fd)
     }
 
-    /// Whether it is a table at all: its beginning tells whether something was written over it.
+    /// Whether the header is intact; if not, a program has written over the table.
     fn is_sound(&self) -> bool {
         let header = self.header();
         header.magic.load(Ordering::Acquire) == MAGIC
@@ -209,7 +211,8 @@ impl OpenTable {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: the memory is page-aligned and at least as long as a header, of which any bytes are a valid one.
+        // SAFETY: the memory is page-aligned and at least as long as a header, of which any bytes are a valid
+        // one.
         unsafe { &*self.memory.base().cast::<Header>() }
     }
 
@@ -217,12 +220,12 @@ impl OpenTable {
         if index >= SLOTS {
             return None;
         }
-        // SAFETY: the index is within the table, which begins at HEADER and is aligned for slots (the mapping is
-        // page-aligned and HEADER a multiple of 128); any bytes are a valid Slot.
+        // SAFETY: the index is within the table, which begins at HEADER and is aligned for slots (the mapping
+        // is page-aligned and HEADER a multiple of 128); any bytes are a valid Slot.
         Some(unsafe { &*self.memory.base().add(HEADER).cast::<Slot>().add(index as usize) })
     }
 
-    /// The slot's word, if `id` is its current use and somebody has it.
+    /// The slot's word, if `id` is its current use and it is not free.
     fn current(&self, id: SlotId) -> Option<(&Slot, Word)> {
         let slot = self.at(id.index)?;
         let word = slot.word();
@@ -238,9 +241,9 @@ impl OpenTable {
         self.here.fate(&self.header().namespaces, owner)
     }
 
-    /// Takes the lock on a slot's offset, across processes: reads and writes at the shared offset hold it, as the
-    /// kernel's do with theirs. Waits as long as the owner lives, but not for ever ([`NodeError::Stuck`]); when the owner
-    /// is dead, the lock is taken over.
+    /// Takes the lock on a slot's offset, across processes: reads and writes at the shared offset hold it, as
+    /// the kernel's do with theirs. Waits as long as the owner lives, but not for ever
+    /// ([`NodeError::Stuck`]); when the owner is dead, the lock is taken over.
     pub fn lock_offset<'s>(&self, slot: &'s Slot) -> Result<OffsetGuard<'s>, NodeError> {
         // Where something was written over the table, no owner in it means anything.
         let fate = |owner| if self.is_sound() { self.fate(owner) } else { Fate::Dead };
@@ -253,15 +256,12 @@ impl OpenTable {
         let start = self.hint.load(Ordering::Relaxed) % SLOTS;
         for index in (start..SLOTS).chain(0..start) {
             let Some(slot) = self.at(index) else { break };
-            let word = slot.word();
-            if word.state != State::Free
-                || !slot.change(word, Word { state: State::Allocated, owner, ..word })
-            {
+            let Some(incarnation) = steps::take(&slot.word, owner, || slot.clear()) else {
                 continue;
-            }
+            };
             self.header().used.fetch_max(index + 1, Ordering::AcqRel);
             self.hint.store(index + 1, Ordering::Relaxed);
-            return Ok(SlotId { index, incarnation: word.incarnation });
+            return Ok(SlotId { index, incarnation });
         }
         Err(NodeError::Full)
     }
@@ -271,16 +271,16 @@ impl OpenTable {
         self.current(id).map(|(slot, _)| slot)
     }
 
-    /// Makes the kernel descriptor that stands for the slot, and marks the slot live: from here on it lasts as
-    /// long as any process holds this descriptor or a duplicate.
+    /// Makes the kernel descriptor that stands for the slot, and marks the slot live: from here on it lasts
+    /// as long as any process holds this descriptor or a duplicate.
     pub fn placeholder(&self, id: SlotId, cloexec: bool) -> Result<Fd, NodeError> {
         let fd = self.blank(id, cloexec)?;
         self.fill_in(id, fd.as_fd())?;
         Ok(fd)
     }
 
-    /// The first half of [`OpenTable::placeholder`]: a descriptor that holds nothing yet, nor does a copy of it that a fork's child gets
-    /// before [`OpenTable::fill_in`].
+    /// The first half of [`OpenTable::placeholder`]: a descriptor that does not keep the slot in use yet. Nor
+    /// does a copy that a forked child gets before [`OpenTable::fill_in`].
     pub fn blank(&self, id: SlotId, cloexec: bool) -> Result<Fd, NodeError> {
         self.current(id).ok_or(NodeError::Stale)?;
         self.anchors.blank(id.index, cloexec)
@@ -289,13 +289,8 @@ impl OpenTable {
     /// The second half: makes such a descriptor the slot's placeholder, and marks the slot live.
     pub fn fill_in(&self, id: SlotId, blank: BorrowedFd<'_>) -> Result<(), NodeError> {
         anchor::mark(blank, id.index)?;
-        let (slot, word) = self.current(id).ok_or(NodeError::Stale)?;
-        let live = Word { state: State::Live, ..word };
-        match word.state {
-            State::Allocated if slot.change(word, live) => Ok(()),
-            State::Live => Ok(()),
-            _ => Err(NodeError::Stale),
-        }
+        let slot = self.slot(id).ok_or(NodeError::Stale)?;
+        if steps::make_live(&slot.word, id.incarnation) { Ok(()) } else { Err(NodeError::Stale) }
     }
 
     /// Whether a descriptor is a placeholder, and of which slot. Costs one system call for most others.
@@ -319,8 +314,8 @@ impl OpenTable {
         self.current(id).is_some_and(|(_, word)| word.state != State::Retiring)
     }
 
-    /// Whether any process holds a descriptor of the slot. When the kernel cannot be asked (the process is out of
-    /// descriptors) the answer is yes: the agent finds out later.
+    /// Whether any process holds a descriptor of the slot. When the kernel cannot be asked (the process is
+    /// out of descriptors) the answer is yes: the agent finds out later.
     pub fn held(&self, id: SlotId) -> bool {
         if self.current(id).is_none() {
             return false;
@@ -335,8 +330,8 @@ impl OpenTable {
         anchor::is_locked(probe.as_fd(), index).unwrap_or(true)
     }
 
-    /// A descriptor through which [`OpenTable::held_through`] can ask about this slot and others of its anchor, to be kept by
-    /// those who ask often.
+    /// A descriptor through which [`OpenTable::held_through`] can ask about this slot and others of its
+    /// anchor, to be kept by those who ask often.
     pub fn asker(&self, id: SlotId) -> Option<Fd> {
         self.anchors.probe(id.index).ok().map(Probe::into_fd)
     }
@@ -352,34 +347,24 @@ impl OpenTable {
         Some(self.current(id).is_some() && anchor::is_locked(asker, id.index).unwrap_or(true))
     }
 
-    /// Begins the end of a slot. True for exactly one caller, who then releases the description at its server and calls
-    /// [`OpenTable::free`]. When that caller dies before, the slot counts as abandoned and can be retired again.
+    /// Begins to free a slot. Returns true for exactly one caller, which then releases the description at its
+    /// server and calls [`OpenTable::free`]. If that caller dies before, the slot counts as abandoned and can
+    /// be retired again.
     pub fn retire(&self, id: SlotId) -> bool {
-        let Some((slot, word)) = self.current(id) else {
+        let Some(slot) = self.slot(id) else {
             return false;
         };
-        if word.state == State::Retiring && !overdue(slot) && self.fate(word.owner) != Fate::Dead {
-            return false;
-        }
-        let mine = Word { state: State::Retiring, owner: self.owner(process::pid()), ..word };
-        let changed = slot.change(word, mine);
+        let is_lost = |word: Word| overdue(slot) || self.fate(word.owner) == Fate::Dead;
+        let changed = steps::retire(&slot.word, id.incarnation, self.owner(process::pid()), is_lost);
         if changed {
             slot.retired_at.store(ticks(), Ordering::Relaxed);
         }
         changed
     }
 
-    /// Gives a retiring slot back, its fields all zero.
+    /// Makes a retiring slot free.
     pub fn free(&self, id: SlotId) {
-        let Some((slot, word)) = self.current(id) else {
-            return;
-        };
-        if word.state != State::Retiring {
-            return;
-        }
-        slot.clear();
-        let next = Word { state: State::Free, owner: 0, incarnation: word.incarnation.wrapping_add(1) };
-        if slot.change(word, next) {
+        if self.at(id.index).is_some_and(|slot| steps::free(&slot.word, id.incarnation)) {
             self.hint.fetch_min(id.index, Ordering::Relaxed);
         }
     }
@@ -393,7 +378,8 @@ impl OpenTable {
         })
     }
 
-    /// Whether a slot is nobody's any more: live and held by no process, or allocated or retiring by a process that is dead.
+    /// Whether no process uses a slot any more: it is live and held by no process, or allocated or retiring
+    /// by a dead process.
     pub fn abandoned(&self, id: SlotId) -> bool {
         match self.current(id) {
             Some((_, word)) if word.state == State::Live => !self.held(id),
@@ -406,15 +392,16 @@ impl OpenTable {
         }
     }
 
-    /// All slots that are [`abandoned`](Self::abandoned), with one descriptor for each anchor rather than for each
-    /// slot: what the agent calls when a process has died, and now and then.
+    /// All slots that are [`abandoned`](Self::abandoned), with one descriptor for each anchor rather than for
+    /// each slot: what the agent calls when a process has died, and now and then.
     pub fn sweep(&self) -> Vec<SlotId> {
         let waits = |id: &SlotId| self.current(*id).is_some_and(|(_, word)| word.state != State::Live);
         self.doubtful.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| waits(id));
         let mut probes: Vec<Option<Probe>> = Vec::new();
         probes.resize_with(ANCHORS, || None);
         let mut found = Vec::new();
-        // A kernel mount owns a slot for each of its open files: whether it lives is not asked for each of them.
+        // A kernel mount owns a slot for each of its open files: ask only once whether the mount's process is
+        // alive.
         let mut living = None;
         for id in self.in_use() {
             let Some((slot, word)) = self.current(id) else {
@@ -449,15 +436,16 @@ impl OpenTable {
     }
 }
 
-/// Whether a retiring slot's owner did not get round to its release for so long that somebody else may do it. (It is
-/// then done twice, which does no harm.)
+/// Whether a retiring slot's owner has not released it for so long that the agent may do it. (The server may
+/// then get the release twice, which does no harm.)
 fn overdue(slot: &Slot) -> bool {
     let since = slot.retired_at.load(Ordering::Relaxed);
     since != 0 && ticks().wrapping_sub(since) > RETIRED_LONG
 }
 
 impl OpenTable {
-    /// For a sweep: whether a slot's owner is dead, or has been doubtful for so long that it is taken from him.
+    /// For a sweep: whether a slot's owner is dead, or its fate has been unknown for so long that the slot is
+    /// taken from it.
     fn is_ownerless(&self, id: SlotId, slot: &Slot, word: Word, fate: Fate) -> bool {
         let mut doubtful = self.doubtful.lock().unwrap_or_else(PoisonError::into_inner);
         match fate {

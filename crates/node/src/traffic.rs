@@ -1,16 +1,17 @@
 //! What the processes of a node read and write directly, past the servers.
 //!
-//! A server does not see who accesses its sub-files on its own node, and would tell its user that nothing is read or
-//! written. So the processes count what they move in a page of the server that they all map. The counters lie there and
-//! not in the processes: what a process has counted stays when it dies.
+//! A server does not see the direct accesses to its sub-files, and `status` would show that nothing is read
+//! or written. So the processes count what they transfer in a page of shared memory of the server. The
+//! counters are there and not in the processes, so that what a process has counted stays when it dies.
 //!
-//! Counting has to cost next to nothing beside a read of some bytes. There are many counters ([`LANES`]), each in a cache
-//! line of its own, and a thread takes one by its process's number and the place of its stack, which cost less to know
-//! than its own number: an addition that nobody else makes at that place takes some nanoseconds. Two threads that meet on one
-//! counter by chance are a little slower, and lose nothing.
+//! Counting has to cost next to nothing beside a read of some bytes. There are many counters ([`LANES`]),
+//! each in a cache line of its own. A thread chooses one by its process's number and the address of its
+//! stack, which cost less to find out than its own number. If no other thread uses that counter, an addition
+//! takes some nanoseconds. Two threads that use the same counter by chance are a little slower, but no count
+//! is lost.
 //!
-//! The page is sealed memory (the module `memory`) that the server hands to the processes of its node. Counters that are
-//! damaged by a program count wrongly, and do no harm.
+//! The page is sealed memory (the module `memory`), which the server passes to the processes of its node. If
+//! a program overwrites counters, the counts are wrong; nothing else depends on them.
 
 use crate::error::NodeError;
 use crate::fd::Fd;
@@ -33,7 +34,7 @@ struct Lane {
 /// The page of a server.
 pub struct TrafficPage {
     pub(crate) memory: Memory,
-    /// The server's own, by which others map it.
+    /// Only at the server: the descriptor by which others map the page.
     own: Option<Fd>,
 }
 
@@ -44,12 +45,12 @@ impl TrafficPage {
         Ok(TrafficPage { memory, own: Some(descriptor) })
     }
 
-    /// Maps the page of a server of this node by the descriptor that the server handed over.
+    /// Maps the page of a server of this node, by the descriptor that the server passed.
     pub fn attach(descriptor: BorrowedFd<'_>) -> Result<TrafficPage, NodeError> {
         Ok(TrafficPage { memory: Memory::attach(descriptor, LENGTH, true)?, own: None })
     }
 
-    /// For the server: what others map it by.
+    /// For the server: the descriptor by which others map the page.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.own.as_ref().map(AsFd::as_fd)
     }
@@ -62,8 +63,8 @@ impl TrafficPage {
     /// The lane of this thread.
     fn own(&self) -> Option<&Lane> {
         let on_stack = 0u8;
-        // Stacks of threads are megabytes apart, and a fork's child has its parent's; numbers of processes are often
-        // neighbours.
+        // Stacks of threads are megabytes apart, and a fork's child has its parent's; numbers of processes
+        // are often neighbours.
         let stack = std::ptr::from_ref(&on_stack) as usize >> 20;
         self.lanes().get((stack ^ stack >> 6).wrapping_add(process::pid() as usize) % LANES)
     }

@@ -1,19 +1,24 @@
-//! The version page of a server: what lets the processes of its node believe what they already know.
+//! The version page of a server, by which processes of its node see whether what they know of its metadata is
+//! still true.
 //!
-//! A server counts the changes of each of its shards in a page that every process of the node maps. It counts under the
-//! shard's lock, before the change can be seen by anybody; so whoever read something of a shard under one count, and finds
-//! the same count now, knows that what it read is true now: at the price of a load, where asking costs a round
-//! trip. More words complete the picture: the namespace version (raised before a directory's move is visible, with the latest
-//! of those moves beside it), the sum of all changes (for reads that touch a shard that the reader could not name in advance), and whether the page
-//! still speaks for the server. Readers of other nodes have no page, and ask.
+//! A server counts the changes of each of its shards in a page that every process of the node maps. It raises
+//! the count under the shard's lock, before anybody can see the change. So if a process has read something of
+//! a shard, and the shard's count is still what it was before, what it has read is still true. To find that
+//! out takes one load from memory, where asking the server takes a round trip. The page also contains the
+//! namespace version, which the server raises before a directory's move is visible, and the latest of those
+//! moves; the sum of all changes, for requests whose answer may come from a shard that the client cannot know
+//! in advance; and whether the page is still valid. Processes of other nodes have no page, and ask the server
+//! each time.
 //!
-//! A page is memory without a name (the module `memory`), which the server hands to processes of its node. It must not be believed any
-//! more once the server has ended, also by SIGKILL, when nobody is there to say so. So its life is a *robust futex*: a word with the number of one of
-//! the server's threads, in which the kernel itself notes that thread's death ([`VersionPage::life`]).
+//! A page is sealed memory (the module `memory`), which the server passes to processes of its node. Once the
+//! server has ended, nobody may rely on the page any more. The server cannot say so itself if it is killed by
+//! SIGKILL. So the page contains a *robust futex*: a word with the number of one of the server's threads, in
+//! which the kernel notes that thread's death ([`VersionPage::life`]).
 //!
-//! Who reads: count first, then ask, then keep the answer with the count ([`VersionPage::shard`]). An answer that came out
-//! of a shard that was unknown before counts only if [`VersionPage::total`] did not move from before the question until
-//! that shard's count was read.
+//! A process first reads the count, then asks the server, and then keeps the answer together with the count
+//! ([`VersionPage::shard`]). If it did not know before from which shard the answer would come, it may keep
+//! the answer only if [`VersionPage::total`] did not change between the time before the request and the time
+//! when it read that shard's count.
 
 mod ring;
 
@@ -40,21 +45,22 @@ struct Line(AtomicU64);
 struct Header {
     magic: AtomicU64,
     version: AtomicU32,
-    /// Not 0: the server has given the page up.
+    /// Not 0: the server has retired the page.
     retired: AtomicU32,
-    /// The thread of the server's with which the page ends.
+    /// The server's thread with whose death the page becomes invalid.
     life: AtomicU32,
     namespace: Line,
     total: Line,
 }
 
-/// In [`VersionPage::life`]: the kernel says that the thread has died.
+/// In [`VersionPage::life`]: the kernel has noted that the thread has died.
 const OWNER_DIED: u32 = 0x4000_0000;
 
 /// A server's page: written by the server, read by everybody else on its node.
 pub struct VersionPage {
     pub(crate) memory: Memory,
-    /// The server's own, by which others map it: retired when it is dropped.
+    /// Only at the server: the descriptor by which others map the page. The page is retired when this is
+    /// dropped.
     own: Option<Fd>,
 }
 
@@ -69,7 +75,7 @@ impl VersionPage {
         Ok(page)
     }
 
-    /// Maps the page of a server of this node, to read, by the descriptor that the server handed over.
+    /// Maps the page of a server of this node for reading, by the descriptor that the server passed.
     pub fn attach(descriptor: BorrowedFd<'_>) -> Result<VersionPage, NodeError> {
         let page = VersionPage { memory: Memory::attach(descriptor, LENGTH, false)?, own: None };
         let header = page.header();
@@ -78,12 +84,13 @@ impl VersionPage {
         if ours { Ok(page) } else { Err(NodeError::Format) }
     }
 
-    /// For the server: what others map it by.
+    /// For the server: the descriptor by which others map the page.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.own.as_ref().map(AsFd::as_fd)
     }
 
-    /// For the server: the word of a robust futex, which is to hold the number of a thread that lives as long as the server.
+    /// For the server: the word of a robust futex, which is to hold the number of a thread that lives as long
+    /// as the server.
     pub fn life(&self) -> &AtomicU32 {
         &self.header().life
     }
@@ -103,22 +110,23 @@ impl VersionPage {
     /// number: [`VersionPage::shard`] from now on.
     pub fn changed(&self, shard: ShardId) -> u64 {
         self.header().total.0.fetch_add(1, Ordering::SeqCst);
-        self.count(shard).fetch_add(1, Ordering::SeqCst) + 1
+        self.count(shard).fetch_add(1, Ordering::SeqCst).wrapping_add(1)
     }
 
-    /// The namespace has at least this version, and which directories moved before is not known.
+    /// Raises the namespace version to at least this, without saying which directories have moved.
     pub fn raise_namespace(&self, version: u64) {
         self.header().namespace.0.fetch_max(version, Ordering::SeqCst);
     }
 
-    /// A directory moves, and with that the namespace has this version, one more than before. By the server, one move after
-    /// the other, before the move is visible.
+    /// A directory moves, and with that the namespace has this version, one more than before. By the server,
+    /// one move after the other, before the move is visible.
     pub fn moved(&self, directory: Ino, version: u64) {
         self.ring().moved(directory.0, version);
     }
 
     fn ring(&self) -> Ring<'_, AtomicU64> {
-        // SAFETY: the moves lie behind the counts, MOVES_REMEMBERED of them, aligned because MOVES is; any bytes are valid numbers.
+        // SAFETY: the moves lie behind the counts, MOVES_REMEMBERED of them, aligned because MOVES is; any
+        // bytes are valid numbers.
         let places = unsafe {
             let first = self.memory.base().add(MOVES).cast::<AtomicU64>();
             std::slice::from_raw_parts(first, MOVES_REMEMBERED as usize)
@@ -126,13 +134,13 @@ impl VersionPage {
         Ring { version: &self.header().namespace.0, places }
     }
 
-    /// The directories that moved after the namespace had the version `after` and until it had `until`. `None`: so many that
-    /// it is not known any more.
+    /// The directories that moved after the namespace had the version `after` and until it had `until`.
+    /// `None`: so many that it is not known any more.
     pub fn moves(&self, after: u64, until: u64) -> Option<Vec<Ino>> {
         Some(self.ring().between(after, until)?.into_iter().map(Ino).collect())
     }
 
-    /// Whether the page speaks for its server.
+    /// Whether the page is valid: its server is alive and has not retired it.
     pub fn is_live(&self) -> bool {
         let header = self.header();
         let life = header.life.load(Ordering::Acquire);

@@ -1,16 +1,18 @@
 //! The boundary between C and this library: no panic gets out.
 //!
-//! A program that knows nothing of Rust calls a face, and gets EIO if something in here panics. The macros that define what C calls
-//! ([`faces!`] and [`callbacks!`]) make of each a few instructions that call its body through a guard, so that none can be without.
+//! A program that knows nothing of Rust calls a face, and gets EIO if something in here panics. The macros
+//! that define what C calls ([`faces!`] and [`callbacks!`]) make of each a few instructions that call its
+//! body through a guard, so that none can be without.
 //!
-//! `std::panic::catch_unwind` alone will not do: it ends the process when what unwinds is not a Rust panic. Through the faces
-//! there also pass the unwinding of a cancelled thread that was blocked in a libc function behind a face, and exceptions of the
-//! program's own that a callback throws (`nftw`, `scandir`). Both have to go on to who waits for them. So the guard is a function
-//! in assembler whose personality routine stops panics of this library and nothing else; what it has stopped is thrown again
-//! where `catch_unwind` waits for it, which does the bookkeeping of the standard library.
+//! `std::panic::catch_unwind` alone will not do: it ends the process when what unwinds is not a Rust panic.
+//! Through the faces there also pass the unwinding of a cancelled thread that was blocked in a libc function
+//! behind a face, and exceptions of the program's own that a callback throws (`nftw`, `scandir`). Both have
+//! to go on to who waits for them. So the guard is a function in assembler whose personality routine stops
+//! panics of this library and nothing else; what it has stopped is thrown again where `catch_unwind` waits
+//! for it, which does the bookkeeping of the standard library.
 //!
-//! A call that does not panic pays for a jump and a call, and 32 bytes of stack. On processors other than x86_64 and aarch64 there is no guard: a panic
-//! ends the process.
+//! A call that does not panic pays for a jump and a call, and 32 bytes of stack. On processors other than
+//! x86_64 and aarch64 there is no guard: a panic ends the process.
 
 use crate::raw::set_errno;
 use crate::vfs::Errno;
@@ -80,7 +82,8 @@ unsafe extern "C-unwind" fn run<F: FnOnce() -> T, T>(place: *mut c_void) -> usiz
     0
 }
 
-/// Runs `body`, and says whether it panicked. For what goes on after a panic: the boundary itself needs nobody to call this.
+/// Runs `body`, and says whether it panicked. For what goes on after a panic: the boundary itself needs
+/// nobody to call this.
 pub fn attempt<F: FnOnce() -> T, T>(body: F) -> Result<T, Panicked> {
     let mut place = Place { body: Some(body), result: None };
     // SAFETY: `run` gets a place with a body of its type, which nobody else uses meanwhile.
@@ -169,14 +172,16 @@ mod unwinding {
     #[inline(never)]
     pub(super) unsafe fn forget(exception: *mut c_void) {
         let _ = std::panic::catch_unwind(|| {
-            // SAFETY: an exception of this standard library's; here it finds who drops it, and counts it as ended.
+            // SAFETY: an exception of this standard library's; here it finds who drops it, and counts it as
+            // ended.
             unsafe { _Unwind_RaiseException(exception) }
         });
     }
 
-    // Both: `bivouac_guarded` is jumped to with a C call's arguments in their registers, the body's address in a register of its own,
-    // and in another one the address of what is jumped to if the body panics, with the panic as its argument. What the body
-    // returns is returned. (A face has seven arguments at most: `syscall` has.)
+    // Both: `bivouac_guarded` is jumped to with a C call's arguments in their registers, the body's address
+    // in a register of its own, and in another one the address of what is jumped to if the body panics, with
+    // the panic as its argument. What the body returns is returned. (A face has seven arguments at most:
+    // `syscall` has.)
     #[cfg(target_arch = "x86_64")]
     global_asm!(
         ".text",
@@ -192,7 +197,8 @@ mod unwinding {
         ".cfi_personality 0x1b, {personality}",
         "push r11",
         ".cfi_adjust_cfa_offset 8",
-        // Aligns the stack, which then has the seventh argument, if there is one, where the body looks for it.
+        // Aligns the stack, which then has the seventh argument, if there is one, where the body looks for
+        // it.
         "push r11",
         ".cfi_adjust_cfa_offset 8",
         "push [rsp + 24]",

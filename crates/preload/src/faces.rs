@@ -1,8 +1,8 @@
 //! The libc symbols, by family.
 //!
-//! A face takes C's arguments, asks [`crate::vfs`], and gives C's result: -1 and errno, or the value. All of the
-//! deciding is in `vfs`; what glibc itself does inside a call without going through symbols (streams, directory
-//! streams, walking trees, starting programs) is replaced here as far as the mount is concerned.
+//! A face takes C's arguments, asks [`crate::vfs`], and gives C's result: -1 and errno, or the value. All of
+//! the deciding is in `vfs`; what glibc itself does inside a call without going through symbols (streams,
+//! directory streams, walking trees, starting programs) is replaced here as far as the mount is concerned.
 
 pub mod real;
 #[macro_use]
@@ -43,8 +43,8 @@ pub unsafe fn path<'a>(path: *const c_char) -> Option<&'a CStr> {
     (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
 }
 
-/// Runs `body` with a path, or fails with EFAULT. (Always inlined, as all that lies around a foreign call: it is to take
-/// little stack.)
+/// Runs `body` with a path, or fails with EFAULT. (Always inlined, as all that lies around a foreign call: it
+/// is to take little stack.)
 ///
 /// # Safety
 /// As for [`path`].
@@ -90,8 +90,9 @@ pub fn said<T: raw::Returned + PartialEq>(returned: T) -> Result<T, Errno> {
     if returned == T::FAILED { Err(raw::errno()) } else { Ok(returned) }
 }
 
-/// Runs a call on a descriptor that may block and is a cancellation point: libc's own (`real`) where it is not ours. One of
-/// ours is a cancellation point before anything is done, and not while it is done.
+/// Runs a call on a descriptor that may block and is a cancellation point. For a foreign descriptor this is
+/// libc's own function (`real`). For one of ours, the thread can be cancelled before the call does anything,
+/// and not during it.
 #[inline(always)]
 pub fn blocking<T, V>(fd: c_int, real: impl Fn() -> T, ours: impl Fn(&fds::File) -> Result<V, Errno>) -> T
 where
@@ -101,7 +102,7 @@ where
     raw::result(fds::on(fd, || said(real()), |file| ours(file).map(T::from_value)))
 }
 
-/// A thread that is to be cancelled ends here, if the descriptor is not one of the kernel's.
+/// A cancellation point, if the descriptor is not known to be foreign.
 #[inline]
 pub fn cancellation_point(fd: c_int) {
     if !fds::is_foreign(fd) {
@@ -109,7 +110,7 @@ pub fn cancellation_point(fd: c_int) {
     }
 }
 
-/// A thread that is to be cancelled ends here.
+/// A cancellation point.
 pub fn cancelled() {
     if let Some(real) = next!("pthread_testcancel", fn() -> ()) {
         // SAFETY: nothing in the faces above needs to be dropped.

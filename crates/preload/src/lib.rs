@@ -1,19 +1,23 @@
 //! The preload library: libc calls of unmodified programs, served by the client core.
 //!
-//! `LD_PRELOAD` puts this library before libc, so that a program's `open`, `read`, `stat`, ... arrive here. What
-//! concerns the mount goes to the client core; everything else goes to the kernel, by a raw system call with
-//! the same arguments, as if the library were not there.
+//! `LD_PRELOAD` puts this library before libc, so that a program's `open`, `read`, `stat`, ... arrive here.
+//! What concerns the mount goes to the client core; everything else goes to the kernel, by a raw system call
+//! with the same arguments, as if the library were not there.
 //!
 //! - [`faces`]: the libc symbols, by family. Each translates C's arguments and results, and nothing more.
 //! - [`vfs`]: decides for each path and each descriptor between the mount and the kernel, and keeps the
 //!   little that belongs to the process: what its descriptors are, its working directory, its umask.
-//! - [`catch`]: an option: what libc does inside itself comes here, too.
+//! - [`catch`]: an option: system calls that libc makes inside itself come here, too.
 //! - [`boundary`]: keeps panics from getting out.
 //! - [`raw`]: system calls, errno, and the message on stderr.
 //!
-//! Rules for all of it: nothing is done when no deployment is configured but one look at a flag; a descriptor
-//! that is not ours costs one look into a table; libc's file functions are never called (they are these very
-//! faces); a panic becomes EIO; `errno` is written only by a call that fails.
+//! In the comments of this crate, a path, descriptor, file or stream is *ours* if it is in the mount, and
+//! *foreign* or *the kernel's* otherwise. A *face* is this library's definition of a libc function. The
+//! library is *asleep* if no deployment is configured.
+//!
+//! Rules for all of it: if no deployment is configured, a face only looks at a flag and passes the call on; a
+//! foreign descriptor costs one look into a table; the library never calls libc's file functions, because
+//! these are its own faces; a panic becomes EIO; only a call that fails sets `errno`.
 
 #[macro_use]
 mod macros;
@@ -27,7 +31,8 @@ mod raw;
 mod vfs;
 
 /// Runs when the library is loaded, before other libraries begin (`-z initfirst`): completes the standard
-/// streams, decides whether a deployment is configured, and gives it those that lie in the mount.
+/// streams, finds out whether a deployment is configured, and makes those standard streams ours whose files
+/// are in the mount.
 extern "C" fn begin(_argc: libc::c_int, _argv: *const *const libc::c_char, envp: *const *const libc::c_char) {
     vfs::state::quiet_panics();
     let _ = boundary::attempt(|| start(envp));

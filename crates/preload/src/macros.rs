@@ -2,12 +2,14 @@
 
 /// Defines libc symbols: `faces! { fn close(fd: c_int) -> c_int { result(vfs::close(fd)) } }`.
 ///
-/// Every face is unsafe as libc's function of that name is: the program passes pointers and lengths as that function
-/// asks for. Its body relies on that, and on nothing else. In unit tests the names are not exported, so that the test
-/// program itself goes on using libc. A thread that is cancelled in a libc function behind a face is unwound through it.
+/// Every face is unsafe as libc's function of that name is: the program passes pointers and lengths as that
+/// function asks for. Its body relies on that, and on nothing else. In unit tests the names are not exported,
+/// so that the test program itself goes on using libc. A thread that is cancelled in a libc function behind a
+/// face is unwound through it.
 ///
-/// A panic in a body sets errno to EIO and returns what a function of that type returns on failure ([`crate::boundary`]): -1, NULL
-/// or WEOF; another value is given behind the type: `fn posix_fadvise(..) -> c_int, else (libc::EIO) { .. }`.
+/// A panic in a body sets errno to EIO and returns what a function of that type returns on failure
+/// ([`crate::boundary`]): -1, NULL or WEOF; another value is given behind the type: `fn posix_fadvise(..) ->
+/// c_int, else (libc::EIO) { .. }`.
 macro_rules! faces {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty $(, else ($failed:expr))?)? $body:block)*) => {$(
         guarded! {
@@ -23,7 +25,8 @@ macro_rules! faces {
     )*};
 }
 
-/// Defines functions that are handed to C to be called, in the same way: `callbacks! { fn read(cookie: *mut c_void) -> isize { .. } }`.
+/// Defines functions that are handed to C to be called, in the same way: `callbacks! { fn read(cookie: *mut
+/// c_void) -> isize { .. } }`.
 macro_rules! callbacks {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty $(, else ($failed:expr))?)? $body:block)*) => {$(
         guarded! {
@@ -100,7 +103,8 @@ macro_rules! on_panic {
     };
 }
 
-/// Forwards a call to the kernel: `sys!(SYS_read, fd, buffer, count)`, arguments as `usize`, `Result<usize, Errno>`.
+/// Forwards a call to the kernel: `sys!(SYS_read, fd, buffer, count)`, arguments as `usize`, `Result<usize,
+/// Errno>`.
 macro_rules! sys {
     ($number:ident $(, $arg:expr)* $(,)?) => {
         // A match, so that what the arguments point into lives until the call is done.

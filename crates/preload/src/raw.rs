@@ -67,7 +67,7 @@ pub fn result<T: Returned + FromValue<V>, V>(result: Result<V, Errno>) -> T {
     }
 }
 
-/// Conversions of what the inside returns to what C wants.
+/// Conversions from Rust results to what C functions return.
 pub trait FromValue<V> {
     /// Converts. Values are known to fit: they are descriptors, counts and offsets.
     fn from_value(value: V) -> Self;
@@ -93,7 +93,7 @@ macro_rules! from_values {
 
 from_values!(i32 => c_int, isize => isize, usize => c_int, i64 => i64, u64 => i64, usize => i64, usize => isize);
 
-/// Prints a line on stderr, whatever stderr is for the kernel.
+/// Prints a line on what the kernel has as descriptor 2, even if the program's stderr is in the mount.
 pub fn complain(text: &str) {
     let line = format!("bivouac: {text}\n");
     let _ = sys!(SYS_write, 2, line.as_ptr(), line.len());

@@ -1,11 +1,13 @@
 //! The libc functions behind the faces: what the program would have got without this library.
 //!
-//! For what is not in the mount a face hands the call on to the next function of its name, where that does more than make
-//! a system call: a blocking call of libc's ends when its thread is cancelled, a stream or a directory stream is libc's own.
+//! For what is not in the mount a face hands the call on to the next function of its name, where that does
+//! more than make a system call: a blocking call of libc's ends when its thread is cancelled, a stream or a
+//! directory stream is libc's own.
 //!
-//! Every such function is looked up when the library starts ([`find_all`]), none later: a lookup at another time would
-//! empty what `dlerror` has to say to the program, and would not be allowed in a signal handler. The variables that
-//! hold the addresses lie in a section of their own, so that all of them are found without a list.
+//! Every such function is looked up when the library starts ([`find_all`]), none later: a lookup at another
+//! time would empty what `dlerror` has to say to the program, and would not be allowed in a signal handler.
+//! The variables that hold the addresses lie in a section of their own, so that all of them are found without
+//! a list.
 //!
 //! A cancelled thread is unwound through these calls and the faces around them (`C-unwind`). So a face has
 //! nothing to be dropped while a libc function that blocks is running.
@@ -89,7 +91,8 @@ pub fn find_all() {
         at = unsafe { at.add(1) };
     }
     if missing {
-        // SAFETY: nobody else has asked yet; what it says is of no interest, but it would be said to the program.
+        // SAFETY: nobody else has asked yet; what it says is of no interest, but it would be said to the
+        // program.
         unsafe { libc::dlerror() };
     }
 }
@@ -124,8 +127,8 @@ macro_rules! next {
     }};
 }
 
-/// Declares functions `real_name(..)` that forward to libc's `name`. Where it has no such function, errno is set to
-/// ENOSYS and the value behind `else` returned.
+/// Declares functions `real_name(..)` that forward to libc's `name`. Where it has no such function, errno is
+/// set to ENOSYS and the value behind `else` returned.
 macro_rules! real {
     ($($function:ident = $name:ident($($arg:ident: $type:ty),* $(,)?) -> $ret:ty, else $fail:expr;)+) => {
         $(

@@ -1,11 +1,12 @@
-//! Between the faces and what serves them: for each path and each descriptor, the mount or the kernel.
+//! The layer below the faces: decides for each path and each descriptor between the mount and the kernel.
 //!
-//! Every call comes down to one of two questions. *Which path is this?* ([`place`]): one below the mount goes to the
-//! client, any other to the kernel, and where the kernel does not find it, its symbolic links are walked ([`links`]) to
-//! see whether they lead into the mount; the other way round the client says when a link leads out. *Which
-//! descriptor is this?* ([`fds`]): a flat table says foreign, ours, or not yet known.
+//! Every call comes down to one of two questions. *Which path is this?* ([`place`]): one below the mount goes
+//! to the client, any other to the kernel, and where the kernel does not find it, its symbolic links are
+//! walked ([`links`]) to see whether they lead into the mount; the other way round the client says when a
+//! link leads out. *Which descriptor is this?* ([`fds`]): a flat table says foreign, ours, or not yet known.
 //!
-//! - [`state`]: whether a deployment is configured; the one client of the process, attached when first needed.
+//! - [`state`]: whether a deployment is configured; the one client of the process, attached when first
+//!   needed.
 //! - [`fds`]: the table of descriptors, and the handles behind ours.
 //! - [`place`], [`links`], [`at`]: paths; [`scratch`]: room for them.
 //! - [`cwd`]: the working directory, also when it is in the mount.
@@ -13,10 +14,12 @@
 //! - [`beside`]: data past a kernel mount.
 //! - [`carried`]: process locks across an exec.
 //! - [`signals`]: what they do to a call that waits.
-//! - [`open`], [`data`], [`names`], [`attrs`], [`xattr`], [`locks`], [`map`], [`copy`], [`control`]: the operations.
+//! - [`open`], [`data`], [`names`], [`attrs`], [`xattr`], [`locks`], [`map`], [`copy`], [`control`]: the
+//!   operations.
 //!
-//! A `vfork` child shares this memory with its parent, but has its own descriptors and working directory. Calls that
-//! change those make the kernel's part only, there: see [`state::borrowed`].
+//! A `vfork` child shares this memory with its parent, but has its own descriptors and working directory. In
+//! such a child, calls that change those only make the kernel's system call, and leave the tables here alone:
+//! see [`state::borrowed`].
 
 pub mod at;
 pub mod attrs;

@@ -1,7 +1,7 @@
 //! What is not in the mount must not notice the library: real programs, with and without it, print the same.
 //!
-//! Once with no deployment in the environment (the library sleeps), once with one whose daemon does not exist (the
-//! library is awake, decides for every path and descriptor, and nothing ever reaches a client).
+//! Once with no deployment in the environment (the library sleeps), once with one whose daemon does not exist
+//! (the library is awake, decides for every path and descriptor, and nothing ever reaches a client).
 
 mod common;
 
@@ -130,7 +130,7 @@ fn a_signal_handler_does_not_wait_for_the_start_that_it_has_interrupted() {
     awake(&mut command);
     command.env("BIVOUAC_DEPLOYMENT", name).env("BIVOUAC_KEY", key);
     let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let end = std::time::Instant::now() + bivouac_testing::HANG;
     while child.try_wait().unwrap().is_none() {
         if std::time::Instant::now() > end {
             child.kill().unwrap();

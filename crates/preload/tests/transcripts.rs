@@ -1,6 +1,6 @@
 //! The transcript programs of `tests/c` on a local directory, without the library and with it awake: streams,
-//! directory streams, starting programs, tree walks and the rest go through our faces, and must behave as ever.
-//! (The same programs on a mount are whole-system tests.)
+//! directory streams, starting programs, tree walks and the rest go through our faces, and must behave as
+//! ever. (The same programs on a mount are whole-system tests.)
 
 mod common;
 

@@ -8,14 +8,15 @@ use serde::{Deserialize, Serialize};
 pub enum AgentRequest {
     /// A process begins (`Attached`). The agent watches it and ends its session when it dies.
     ///
-    /// A process that was attached before, and has executed another program since, is the same owner of locks.
+    /// If the process was attached before and has executed another program since, it gets a new session, but
+    /// it stays the same owner of process locks.
     Attach {
         /// The process.
         pid: u32,
     },
     /// The current map (`Map`).
     Map,
-    /// The process set a lock at a server, which is to be told when the process ends.
+    /// The process has set a lock at a server. The agent tells that server when the process ends.
     HoldsLocks {
         /// The owner of its locks.
         session: u64,

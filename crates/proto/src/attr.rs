@@ -10,7 +10,7 @@ pub type Time = i64;
 pub const NAME_MAX: usize = 255;
 /// Longest path and longest target of a symbolic link, bytes, without the final NUL.
 pub const PATH_MAX: usize = 4095;
-/// Largest file that lives in its inode record, bytes.
+/// Longest inline data of a file, bytes; a longer file is in blocks.
 pub const INLINE_MAX: usize = 4096;
 /// Most hard links to one file.
 pub const LINK_MAX: u32 = 65_000;
@@ -61,12 +61,12 @@ impl FileKind {
 /// Where a regular file's bytes are.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub enum Store {
-    /// In the inode record, at the inode's server. [`Attr::size`] is exact.
+    /// Inline data, in the inode, at its server. [`Attr::size`] is exact.
     Inline,
-    /// In blocks. `settled`: nobody has the file open for writing, and [`Attr::size`], [`Attr::mtime`] are exact;
-    /// otherwise the servers of the layout know better: see [`crate::data::DataReply::Extent`].
+    /// In blocks. `settled`: nobody has the file open for writing, and [`Attr::size`], [`Attr::mtime`] are
+    /// exact; otherwise the servers of the layout know better: see [`crate::data::DataReply::Extent`].
     Blocks {
-        /// Whether the record's size and mtime are exact.
+        /// Whether the inode's size and mtime are exact.
         settled: bool,
     },
 }
@@ -86,8 +86,8 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Bytes; see [`Store`] for when it is exact. Symbolic links: length of the target. Directories: entries. Devices:
-    /// the number, see [`Attr::device`].
+    /// Bytes; see [`Store`] for when it is exact. Symbolic links: length of the target. Directories: entries.
+    /// Devices: the number, see [`Attr::device`].
     pub size: u64,
     /// Last access: when it was made, or last set. Reading leaves it as it is; see the semantics page.
     pub atime: Time,
@@ -97,7 +97,7 @@ pub struct Attr {
     pub ctime: Time,
     /// Creation.
     pub btime: Time,
-    /// Where a regular file's bytes are; `Record` for everything else.
+    /// Where a regular file's bytes are; `Inline` for everything else.
     pub store: Store,
     /// Counts truncations, so that late reports of older sizes are ignored.
     pub size_version: u32,
@@ -107,10 +107,12 @@ pub struct Attr {
     pub xattrs: bool,
     /// How the blocks are spread; `None` where there are none (not `Store::Blocks`).
     pub layout: Option<Box<FileLayout>>,
-    /// When mtime was last set explicitly: what was written before that does not count. `None`: never, or of no account.
+    /// When mtime was last set explicitly: writes before that do not change mtime. `None`: never, or it does
+    /// not matter.
     pub mtime_set: Option<Time>,
-    /// Of a file in blocks: storage that it takes on all servers, bytes, where that is not what follows from its size: it
-    /// has holes, or more than its size. As exact as [`Attr::size`] is.
+    /// For a file in blocks: the storage that it takes on all servers, bytes. Given only if it does not
+    /// follow from the size, because the file has holes, or more storage than its size needs. As exact as
+    /// [`Attr::size`] is.
     pub allocated: Option<u64>,
 }
 

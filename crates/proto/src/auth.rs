@@ -5,10 +5,11 @@
 //! 3. The client checks the proof, and sends [`Proof`], its own.
 //! 4. The server checks it, and sends [`Welcome`].
 //!
-//! Proofs are HMAC-SHA-256 with the key over a label (different for each side, so that neither can be reflected), both
-//! numbers and the [`Hello`]'s encoding, so that nothing in it can be changed on the way. The four messages are
-//! bodies of [`crate::Kind::Auth`] messages; a peer that fails gets no reason, and the connection is closed.
-//! What follows is neither encrypted nor signed: the job's network is trusted not to alter established connections.
+//! Proofs are HMAC-SHA-256 with the key over a label (different for each side, so that neither can be
+//! reflected), both numbers and the [`Hello`]'s encoding, so that nothing in it can be changed on the way.
+//! The four messages are bodies of [`crate::Kind::Auth`] messages; a peer that fails gets no reason, and the
+//! connection is closed. What follows is neither encrypted nor signed: the job's network is trusted not to
+//! alter established connections.
 
 use bivouac_layout::{NodeId, ServerId};
 use hmac::{Hmac, KeyInit, Mac};
@@ -20,7 +21,8 @@ pub const KEY_LEN: usize = 32;
 /// Bytes of a random number.
 pub const NONCE_LEN: usize = 32;
 
-/// In a [`Hello`]: whichever deployment has the key. A process that attaches has the key before it knows the number.
+/// In a [`Hello`]: any deployment that has the key. (A process that attaches knows the key, but not yet the
+/// number.)
 pub const ANY_DEPLOYMENT: u64 = 0;
 
 /// A deployment's key. It is never shown, not even by `Debug`.
@@ -40,8 +42,8 @@ pub enum Role {
     Client {
         /// For permission checks.
         credentials: Credentials,
-        /// The machine that it runs on, as its agent said: files of directories with `first = local` begin there.
-        /// [`NodeId::NONE`] as long as no agent was asked.
+        /// The machine that it runs on, as its agent said: files of directories with `first = local` begin
+        /// there. [`NodeId::NONE`] as long as no agent was asked.
         node: NodeId,
     },
     /// Another server.
@@ -113,7 +115,7 @@ pub fn prove(key: &Key, side: Side, hello: &Hello, server_nonce: &[u8; NONCE_LEN
     mac(key, side, hello, server_nonce).finalize().into_bytes().into()
 }
 
-/// Whether a proof holds; takes the same time whatever is wrong with it.
+/// Whether a proof is valid. Takes the same time in all cases.
 pub fn verify(
     key: &Key,
     side: Side,
@@ -137,7 +139,8 @@ fn mac(key: &Key, side: Side, hello: &Hello, server_nonce: &[u8; NONCE_LEN]) -> 
     mac
 }
 
-/// A number for `purpose` that only who has the key can compute: for names that nobody else is to take beforehand.
+/// A number for `purpose` that nobody can compute without the key: for names that others must not be able to
+/// take beforehand.
 pub fn derive(key: &Key, purpose: &[u8]) -> u64 {
     let mut mac = Hmac::<Sha256>::new_from_slice(&key.0).expect("HMAC takes keys of any length");
     mac.update(b"bivouac name");

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 /// Requests that run a deployment.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub enum ControlRequest {
-    /// Are you there (`Pong`). The controller sends it twice a second; no request for long is how a daemon
-    /// learns that it is cut off.
+    /// Are you there (`Pong`). The controller sends this twice a second. A daemon that has not got one for
+    /// long knows that it has lost the connection to the controller.
     Ping {
         /// The controller's epoch.
         epoch: Epoch,
@@ -28,8 +28,8 @@ pub enum ControlRequest {
     },
     /// The deployment ends with this connection (`bivouac run` holds it). To the controller.
     Lifeline,
-    /// The deployment shall outlive this connection after all: takes an earlier [`ControlRequest::Lifeline`] of the same
-    /// connection back. To the controller.
+    /// Revokes an earlier [`ControlRequest::Lifeline`] of the same connection: the deployment goes on when
+    /// this connection ends. To the controller.
     Release,
 }
 
@@ -48,7 +48,7 @@ pub struct Stats {
     pub device: u64,
     /// Requests to the metadata served.
     pub meta_operations: u64,
-    /// Requests for data served. (Direct access on the own node is none.)
+    /// Requests for data served. (Direct access is not counted here.)
     pub data_operations: u64,
     /// Bytes read through the server.
     pub bytes_read: u64,
@@ -58,7 +58,7 @@ pub struct Stats {
     pub connections: u64,
     /// Open file descriptions registered.
     pub opens: u64,
-    /// Sub-files that are gone although nobody removed them.
+    /// Sub-files that are gone although Bivouac has not removed them.
     pub damaged: u64,
     /// Bytes read by processes of the server's node directly, without it.
     pub direct_read: u64,
@@ -96,7 +96,7 @@ pub enum ControlReply {
         /// Health of each server of the map.
         health: Vec<ServerHealth>,
     },
-    /// It could not be done; for a person to read.
+    /// The request failed; for a person to read.
     Failed {
         /// What is wrong, with what, and what can be done about it.
         cause: String,

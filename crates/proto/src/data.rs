@@ -1,7 +1,8 @@
 //! Requests for the bytes of files, to the server that holds the blocks.
 //!
-//! A server keeps what it holds of a file in one sparse *sub-file* at the file's own offsets: its length is the
-//! end of the last byte that the server was given, and holes in it are blocks of other servers, or never written.
+//! A server keeps what it holds of a file in one sparse *sub-file* at the file's own offsets: its length is
+//! the end of the last byte that the server was given, and holes in it are blocks of other servers, or never
+//! written.
 
 use crate::attr::Time;
 use bivouac_layout::Ino;
@@ -57,7 +58,8 @@ pub enum DataRequest {
         /// The file.
         ino: Ino,
     },
-    /// Cuts the sub-file to `size` if it is longer; with `extend` also lengthens it (the server of the last byte).
+    /// Truncates the sub-file to `size` if it is longer. With `extend` also lengthens it: for the server of
+    /// the last byte.
     Truncate {
         /// The file.
         ino: Ino,
@@ -77,8 +79,8 @@ pub enum DataRequest {
         /// What.
         mode: Fallocate,
     },
-    /// The next data or hole at or after `offset` and before `end`, in those blocks that are this server's (`Position`).
-    /// Behind the sub-file's end everything is a hole. ENXIO if there is none.
+    /// The next data or hole at or after `offset` and before `end`, in those blocks that are this server's
+    /// (`Position`). Behind the sub-file's end everything is a hole. ENXIO if there is none.
     Seek {
         /// The file.
         ino: Ino,
@@ -101,8 +103,8 @@ pub enum DataRequest {
         /// The file.
         ino: Ino,
     },
-    /// Passes a descriptor of the sub-file, open for reading and writing (`Passed`, with SCM_RIGHTS). Unix sockets only.
-    /// The sub-file is made if `create`; otherwise ENOENT when it is missing.
+    /// Passes a descriptor of the sub-file, open for reading and writing (`Passed`, with SCM_RIGHTS). Unix
+    /// sockets only. The sub-file is made if `create`; otherwise ENOENT when it is missing.
     Pass {
         /// The file.
         ino: Ino,
@@ -111,8 +113,9 @@ pub enum DataRequest {
     },
     /// How full the server's storage is (`Space`).
     Space,
-    /// Takes back a write that landed behind a gap: makes the sub-file as short as it was before, unless somebody else has
-    /// written to it meanwhile.
+    /// Undoes a write that the client does not count, because an earlier part of the same write found another
+    /// server full. Makes the sub-file as short as it was before, unless somebody else has written to it
+    /// meanwhile.
     TakeBack {
         /// The file.
         ino: Ino,
@@ -126,7 +129,7 @@ pub enum DataRequest {
 }
 
 impl DataRequest {
-    /// Whether it changes a sub-file, so that it matters in which order it comes.
+    /// Whether it changes a sub-file, so that the server has to keep such requests in order.
     pub fn changes(&self) -> bool {
         match self {
             DataRequest::Write { .. }
@@ -156,9 +159,9 @@ pub enum DataReply {
     Written {
         /// Bytes.
         count: u32,
-        /// Length of the sub-file before, bytes: what a writer that takes its write back must leave.
+        /// Length of the sub-file before, bytes: a writer that undoes its write must leave that much.
         before: u64,
-        /// For taking it back; 0 if that cannot be done.
+        /// The number of the write, for undoing it; 0 if it cannot be undone.
         undo: u64,
     },
     /// What the server knows of the file.
@@ -192,7 +195,8 @@ pub enum DataReply {
     },
 }
 
-/// How far clocks may be apart and still count as the same, nanoseconds: well-kept clocks of a cluster are closer.
+/// How far clocks may be apart and still count as the same, nanoseconds: well-kept clocks of a cluster are
+/// closer.
 const SAME_CLOCK: Time = 5_000_000;
 /// An answer that took longer than this, nanoseconds, tells little about clocks.
 const QUICK: Time = 100_000_000;
@@ -207,7 +211,8 @@ pub struct LastWrite {
 }
 
 impl LastWrite {
-    /// The time of the write for one who asked at `asked` and had the answer at `answered`, by his own clock.
+    /// The time of the write, for a client that sent its question at `asked` and got the answer at
+    /// `answered`, by its own clock.
     pub fn time(self, asked: Time, answered: Time) -> WriteTime {
         let age = Time::try_from(self.age).unwrap_or(Time::MAX);
         let earliest = asked.saturating_sub(age);
@@ -222,8 +227,9 @@ impl LastWrite {
 pub struct WriteTime {
     /// Not before this, and not after the write: what decides which of two events was later.
     pub earliest: Time,
-    /// What to show. The server's own time where its clock agrees with the asker's as far as he can tell: then it is the same at each look,
-    /// however long the answer took. Otherwise [`WriteTime::earliest`].
+    /// What to show. This is the server's own time if, as far as the client can tell, its clock agrees with
+    /// the client's: then it is the same at each look, however long the answer took. Otherwise it is
+    /// [`WriteTime::earliest`].
     pub shown: Time,
 }
 

@@ -1,4 +1,5 @@
-//! Fuzz targets: functions of bytes that panic if something is wrong. Run as tests (`tests.rs`), and by `cargo fuzz` (in `fuzz/`).
+//! Fuzz targets: functions of bytes that panic if something is wrong. Run as tests (`tests.rs`), and by
+//! `cargo fuzz` (in `fuzz/`).
 
 use crate::auth::{Challenge, Hello, Proof, Welcome};
 use crate::header::{HEADER_LEN, MAX_BODY, MAX_PAYLOAD};
@@ -16,8 +17,8 @@ macro_rules! round_trip {
     };
 }
 
-/// Whatever a peer sends as a message, decoding it neither panics nor runs out of memory, and what was understood survives
-/// another trip.
+/// Whatever a peer sends as a message, decoding it neither panics nor runs out of memory, and what was
+/// understood survives another trip.
 pub fn messages(bytes: &[u8]) {
     let Some((head, body)) = bytes.split_first_chunk::<HEADER_LEN>() else {
         return;

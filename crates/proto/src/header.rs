@@ -41,17 +41,18 @@ pub enum Kind {
     Request = 0,
     /// Answers the oldest unanswered request of the connection.
     Reply = 1,
-    /// From a server to an agent, unasked (invalidate, revoke). Reserved: nobody sends one yet, and who receives one
-    /// drops the connection.
+    /// From a server to an agent, unasked (invalidate, revoke). Reserved: nobody sends one yet, and who
+    /// receives one drops the connection.
     Callback = 2,
-    /// A step of the authentication; nothing else is accepted before it is done.
+    /// A message of the authentication. Nothing else is accepted before it has succeeded.
     Auth = 3,
 }
 
-/// Flag: the sender awaits no reply, and none is sent.
+/// Flag: the sender expects no reply, and none is sent.
 pub const NO_REPLY: u8 = 1;
 
-/// Who asked: repeated with the same identity, a request is answered again and not done again.
+/// The identity of a request. If a request is repeated under the same identity, the server repeats the answer
+/// and does not carry the request out again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Debug, Default)]
 pub struct RequestId {
     /// The client's session, unique in the deployment; 0 for requests that need no identity.
@@ -65,7 +66,7 @@ pub struct RequestId {
 /// An open file description, as servers know it: a slot of a node's table of open descriptions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Debug, Default)]
 pub struct OpenId {
-    /// The agent that counts its holders (a random number chosen at the agent's start).
+    /// The agent of its node (by a random number that the agent draws at its start).
     pub agent: u64,
     /// Slot in the node's table.
     pub slot: u32,
@@ -162,7 +163,8 @@ impl Header {
         out
     }
 
-    /// Reads the wire form and checks it. The version is checked before anything that a later version may change.
+    /// Reads the wire form and checks it. The version is checked before anything that a later version may
+    /// change.
     pub fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Result<Header, HeaderError> {
         let u16_at = |i: usize| u16::from_le_bytes([bytes[i], bytes[i + 1]]);
         let u32_at = |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);

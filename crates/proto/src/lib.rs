@@ -1,8 +1,8 @@
 //! The wire format, without any I/O.
 //!
-//! Every message is a fixed [`Header`], then a *body* (an encoded [`Request`], [`Reply`] or [`Refusal`]), then a raw
-//! *payload* (file data, which is never copied through an encoder). Both lengths stand in the header and are
-//! bounded before anything is allocated. Decoding never panics, whatever the bytes.
+//! Every message is a fixed [`Header`], then a *body* (an encoded [`Request`], [`Reply`] or [`Refusal`]),
+//! then a raw *payload* (file data, which is never copied through an encoder). Both lengths stand in the
+//! header and are bounded before anything is allocated. Decoding never panics, whatever the bytes.
 //!
 //! - [`header`]: the fixed part: versions, epoch, namespace version, request identity, lengths.
 //! - [`attr`]: attributes, layouts as replies carry them, directory entries.
@@ -49,7 +49,8 @@ pub enum Request<'a> {
     Agent(agent::AgentRequest),
     /// From the controller and the command line to a daemon.
     Control(control::ControlRequest),
-    /// For memory that the processes of a node share: to an agent or a server of that node, over a Unix socket.
+    /// For memory that the processes of a node share: to an agent or a server of that node, over a Unix
+    /// socket.
     Node(node::NodeRequest),
 }
 
@@ -68,7 +69,8 @@ pub enum Reply {
     Agent(agent::AgentReply),
     /// Answer to a [`Request::Control`].
     Control(control::ControlReply),
-    /// Answer to a [`Request::Meta`] that has changed its shard in one step, or sets attributes of a file that is being written.
+    /// Answer to a [`Request::Meta`] that has changed its shard in one step, or sets attributes of a file
+    /// that is being written.
     Changed(meta::Change, meta::MetaReply),
 }
 

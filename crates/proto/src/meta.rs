@@ -1,8 +1,8 @@
 //! Requests to the metadata.
 //!
-//! The header's shard says which shard is addressed. A request about an *entry* goes to the shard of the entry
-//! ([`bivouac_layout::namespace::entry_shard`]); one about an *inode* goes to the inode's shard. Requests that
-//! change something carry an identity, and are answered again (not done again) when repeated.
+//! The header's shard says which shard is addressed. A request about an *entry* goes to the shard of the
+//! entry ([`bivouac_layout::namespace::entry_shard`]); one about an *inode* goes to the inode's shard.
+//! Requests that change something carry an identity, and are answered again (not done again) when repeated.
 //!
 //! Permissions are checked with the credentials that the connection stated when it authenticated.
 
@@ -32,7 +32,7 @@ pub struct OpenHow {
     pub write: bool,
     /// All writes append.
     pub append: bool,
-    /// Cut to 0 bytes (with `write`).
+    /// Truncate it to 0 bytes (with `write`).
     pub truncate: bool,
     /// It has to be a directory.
     pub directory: bool,
@@ -73,10 +73,11 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
 }
 
-/// In [`SetAttr::uid`]: it stays. Set-user-ID and set-group-ID bits go as if it had changed.
+/// In [`SetAttr::uid`]: the owner stays. Set-user-ID and set-group-ID bits are cleared as if it had changed.
 pub const AS_IT_IS: u32 = u32::MAX;
 
-/// Takes set-user-ID and set-group-ID bits off, as `chown(path, -1, -1)` does, and a write to a file's blocks.
+/// Takes set-user-ID and set-group-ID bits off, as `chown(path, -1, -1)` does, and a write to a file's
+/// blocks.
 pub const CHOWN_AS_IT_IS: SetAttr =
     SetAttr { mode: None, uid: Some(AS_IT_IS), gid: None, atime: None, mtime: None };
 
@@ -89,7 +90,8 @@ pub struct Wrote {
     pub size_version: u32,
     /// Nanoseconds between its last write and the sending of this; a later explicit change of mtime stays.
     pub age: u64,
-    /// It cannot vouch for `end` (the process died in a write): the servers of the layout are to be asked.
+    /// `end` may be too low, because the process died in a write: the inode's server has to ask the data
+    /// servers.
     pub unsure: bool,
 }
 
@@ -155,7 +157,8 @@ pub struct LockRange {
     pub exclusive: bool,
 }
 
-/// Requests to the metadata. The reply follows each in parentheses; [`crate::Reply::Done`] where none is named.
+/// Requests to the metadata. The reply follows each in parentheses; [`crate::Reply::Done`] where none is
+/// named.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub enum MetaRequest<'a> {
     /// The attributes of an entry (`Entry`). ENOENT if there is no such name.
@@ -176,10 +179,10 @@ pub enum MetaRequest<'a> {
         /// What to set.
         set: SetAttr,
     },
-    /// Opens, and with `how.create` makes, an entry, and registers the open (`Opened`). A symbolic link is not
-    /// followed: the reply shows it, nothing is registered, and the client goes on from there. If the inode is in
-    /// another shard, or a directory, the reply is `Elsewhere`, and the client sends `OpenInode` there. Nobody opens pipes, sockets and
-    /// devices: their attributes are told, and nothing is registered.
+    /// Opens, and with `how.create` makes, an entry, and registers the open (`Opened`). A symbolic link is
+    /// not followed: the reply shows it, nothing is registered, and the client goes on from there. If the
+    /// inode is in another shard, or a directory, the reply is `Elsewhere`, and the client sends `OpenInode`
+    /// there. Nobody opens pipes, sockets and devices: their attributes are told, and nothing is registered.
     Open {
         /// The entry.
         #[serde(borrow)]
@@ -198,9 +201,9 @@ pub enum MetaRequest<'a> {
         /// The description to register.
         open: OpenId,
     },
-    /// Makes a file without a name in a directory, and opens it (`Opened`; O_TMPFILE). It goes with its last open, unless
-    /// [`MetaRequest::Link`] gives it a name before; with `how.create.exclusive` it can have none. Addressed to the
-    /// directory's shard, whether or not it is split.
+    /// Makes a file without a name in a directory, and opens it (`Opened`; O_TMPFILE). It goes with its last
+    /// open, unless [`MetaRequest::Link`] gives it a name before; with `how.create.exclusive` it can have
+    /// none. Addressed to the directory's shard, whether or not it is split.
     MakeTemporary {
         /// The directory.
         dir: Ino,
@@ -209,8 +212,8 @@ pub enum MetaRequest<'a> {
         /// The description to register.
         open: OpenId,
     },
-    /// The last holder of an open description is gone. Locks of the description go with it. Usually sent with
-    /// [`crate::header::NO_REPLY`].
+    /// The last holder of an open description is gone. The server releases the description's locks, too.
+    /// Usually sent with [`crate::header::NO_REPLY`].
     Release {
         /// The inode.
         ino: Ino,
@@ -219,10 +222,12 @@ pub enum MetaRequest<'a> {
         /// What it wrote to blocks, if it was open for writing.
         wrote: Option<Wrote>,
     },
-    /// The same, from the agent: nobody holds the description any more, and nobody will. What may still be on its way from a process that
-    /// died is not carried out: neither an open under this number, nor a lock of it.
+    /// The same, from the agent, which knows that nobody will hold this description any more. Requests for it
+    /// that a process sent before it died may still arrive: the server then refuses to open or lock anything
+    /// under this number.
     Abandon {
-        /// The file; `None`: some inode of the shard that the header names, or none. (The process died while it opened it.)
+        /// The file. `None`: the process died while it was opening something, so the agent knows only the
+        /// shard (in the header) of what it may have opened.
         ino: Option<Ino>,
         /// The description.
         open: OpenId,
@@ -245,7 +250,7 @@ pub enum MetaRequest<'a> {
         /// New size, bytes, at most [`crate::attr::FILE_MAX`].
         size: u64,
     },
-    /// Reads a file's record: `Attr` with up to `len` bytes from `offset` as payload. Refused with
+    /// Reads a file's inline data: `Attr` with up to `len` bytes from `offset` as payload. Refused with
     /// `NotInline` once the file is in blocks.
     ReadInline {
         /// The inode.
@@ -255,15 +260,16 @@ pub enum MetaRequest<'a> {
         /// Most bytes to return.
         len: u32,
     },
-    /// Writes the payload into a file's record. Refused with `NotInline` once the file is in blocks, or when
-    /// the write would end beyond [`crate::attr::INLINE_MAX`]: then the client sends `Spill` and writes blocks.
+    /// Writes the payload into a file's inline data. Refused with `NotInline` once the file is in blocks, or
+    /// when the write would end beyond [`crate::attr::INLINE_MAX`]: then the client sends `Spill` and writes
+    /// blocks.
     WriteInline {
         /// The inode.
         ino: Ino,
         /// Where in the file.
         offset: u64,
     },
-    /// Moves a file's data out of its record into blocks, once (`Attr`). Done already: just answers.
+    /// Moves a file's inline data into blocks (`Attr`). If that was done before, only answers.
     Spill {
         /// The inode.
         ino: Ino,
@@ -286,12 +292,13 @@ pub enum MetaRequest<'a> {
         /// The new entry.
         #[serde(borrow)]
         at: At<'a>,
-        /// What it is: `Symlink`, `Fifo`, `Socket`, a device (user 0 only), or `File`: an empty file, not opened.
+        /// What it is: `Symlink`, `Fifo`, `Socket`, a device (user 0 only), or `File`: an empty file, not
+        /// opened.
         kind: crate::attr::FileKind,
         /// Permission bits, the umask already applied.
         mode: u16,
-        /// The target of a symbolic link, 1 to 4,095 bytes; the number of a device, 4 bytes, little-endian; empty
-        /// otherwise.
+        /// The target of a symbolic link, 1 to 4,095 bytes; the number of a device, 4 bytes, little-endian;
+        /// empty otherwise.
         #[serde(with = "serde_bytes")]
         target: &'a [u8],
     },
@@ -326,10 +333,10 @@ pub enum MetaRequest<'a> {
         /// What happens to an existing target.
         mode: RenameMode,
     },
-    /// Lists a directory from after a cookie, in cookie order (`Listing`). The right to read it is for who opened it to have asked for.
-    /// Packed: addressed to the directory's
-    /// shard. Split: sent to every server (header's shard: any of its own), each of which lists all the parts
-    /// that it holds; the client merges.
+    /// Lists a directory from after a cookie, in cookie order (`Listing`). Permission to read was checked
+    /// when the directory was opened. For a packed directory, the request goes to the directory's shard. For
+    /// a split one, the client sends it to every server (the header names any shard of that server), each
+    /// lists all parts that it holds, and the client merges the lists.
     ReadDir {
         /// The directory.
         dir: Ino,
@@ -342,7 +349,8 @@ pub enum MetaRequest<'a> {
         /// Send attributes along where the server holds them.
         attrs: bool,
     },
-    /// A directory's parent and its own name in it (`Parent`). The root is its own parent, with an empty name.
+    /// A directory's parent and its own name in it (`Parent`). The root is its own parent, with an empty
+    /// name.
     Parent {
         /// The directory.
         ino: Ino,
@@ -383,9 +391,10 @@ pub enum MetaRequest<'a> {
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
-    /// Sets or converts a lock. A conflict is EAGAIN; with `wait_ms` only after waiting so long (at most 1,000) for it to go,
-    /// and the client asks again. Without, it is also the end of a `flock` that was to be converted: who means to wait asks
-    /// without waiting first. EDEADLK when waiting would never end.
+    /// Sets or converts a lock. If another lock conflicts, the answer is EAGAIN; with `wait_ms` only after
+    /// the server has waited so long (at most 1,000) for the conflict to end, and then the client asks again.
+    /// Without `wait_ms`, a conflict also releases a `flock` that was to be converted; so a client that means
+    /// to wait first asks without waiting. EDEADLK if waiting would never end.
     Lock {
         /// The inode.
         ino: Ino,
@@ -411,14 +420,15 @@ pub enum MetaRequest<'a> {
     TestLock {
         /// The inode.
         ino: Ino,
-        /// Who asks.
+        /// The owner that asks.
         owner: LockOwner,
         /// What it would set.
         range: LockRange,
     },
-    /// From the agent of a node to a server that begins to serve it, or does so again: descriptions that processes of the node hold, of
-    /// inodes of any of the server's shards. Until the agents of all nodes have said everything, or a time is over, the server takes none
-    /// of the files that were in use before it was restarted for closed.
+    /// From the agent of a node to a server that begins to serve it, or does so again: descriptions that
+    /// processes of the node hold, of inodes of any of the server's shards. Until the agents of all nodes
+    /// have said everything, or a time is over, the server takes none of the files that were in use before it
+    /// was restarted for closed.
     Report {
         /// The node.
         node: NodeId,
@@ -437,18 +447,20 @@ pub enum MetaRequest<'a> {
         /// The inode.
         ino: Ino,
     },
-    /// A request for a lock that waits, or is on its way, is to wait no longer: unless it gets its lock at once, it is
-    /// answered with EINTR. (That may also meet another request of the owner for the same lock, which then asks again.)
+    /// Ends the wait of a request for a lock, also of one that has not arrived yet: unless it gets its lock
+    /// at once, the server answers it with EINTR. (This may also end another request of the same owner for
+    /// the same lock, which then asks again.)
     CancelLock {
         /// The inode.
         ino: Ino,
-        /// Who waits.
+        /// The owner that waits.
         owner: LockOwner,
-        /// For what.
+        /// The lock that it waits for.
         range: LockRange,
     },
-    /// Attributes of several inodes, and of those that are directories the beginning of their listings, in one round trip
-    /// (`Looked`): for who goes through a tree. The shard is any of the server's own.
+    /// Attributes of several inodes, and of those that are directories the beginning of their listings, in
+    /// one round trip (`Looked`): for processes that go through a tree. The header names any shard of the
+    /// server.
     Look {
         /// The inodes, at most [`LOOK_MAX`].
         inos: Vec<Ino>,
@@ -462,7 +474,7 @@ pub enum MetaRequest<'a> {
 /// Most inodes in a [`MetaRequest::Look`].
 pub const LOOK_MAX: usize = 64;
 
-/// What is told of one inode of several.
+/// What a [`MetaRequest::Look`] returns for one inode.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub struct Looked {
     /// Its attributes.
@@ -479,12 +491,13 @@ pub struct Looked {
 /// What a request did besides what its reply says: so that its sender need not ask what follows from it.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
 pub struct Change {
-    /// The count of the request's shard after the change (see the version page of `bivouac-node`); the one before is the count
-    /// before it, and nothing else was changed between the two. 0: that is not told.
+    /// The count of the request's shard after the change (see the version page of `bivouac-node`); the one
+    /// before is the count before it, and nothing else was changed between the two. 0: that is not told.
     pub count: u64,
     /// The time that the change has in the inodes concerned.
     pub time: Time,
-    /// The file is in blocks, and only this description can have written to it what is not in the size of the reply.
+    /// The file is in blocks, and only this description can have written to it what is not in the size of the
+    /// reply.
     pub writer: Option<OpenId>,
 }
 
@@ -495,7 +508,8 @@ pub enum MetaReply {
     Attr(Box<Attr>),
     /// An entry's attributes, and for a symbolic link its target.
     Entry {
-        /// The inode that the entry names. When it is in a shard of another server, `Elsewhere` comes instead.
+        /// The inode that the entry names. When it is in a shard of another server, `Elsewhere` comes
+        /// instead.
         attr: Box<Attr>,
         /// The target of a symbolic link; empty otherwise.
         #[serde(with = "serde_bytes")]
@@ -508,7 +522,7 @@ pub enum MetaReply {
         /// What it is.
         kind: crate::attr::FileKind,
     },
-    /// An entry was opened; its data, if it lives in the record and reading was asked for, is the payload.
+    /// An entry was opened. If reading was asked for, its inline data, if it has any, is the payload.
     Opened {
         /// Its attributes.
         attr: Box<Attr>,
@@ -534,7 +548,7 @@ pub enum MetaReply {
         /// Nothing comes after these.
         end: bool,
     },
-    /// A directory's place.
+    /// Where a directory is in the tree.
     Parent {
         /// The directory above.
         parent: Ino,
@@ -542,10 +556,10 @@ pub enum MetaReply {
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
-    /// A lock that stands in the way.
+    /// A lock that conflicts.
     Conflict(Option<(LockOwner, LockRange)>),
-    /// What was asked for, in the order of the question; nothing for what the server does not have, or has to ask others
-    /// about.
+    /// One answer for each inode of the request, in its order; `None` for those that the server does not
+    /// have, or would have to ask other servers about.
     Looked(Vec<Option<Looked>>),
     /// It is done, and there is nothing to tell.
     Done,

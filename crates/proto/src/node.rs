@@ -1,6 +1,6 @@
-//! Requests of a process for what the processes of its node share, over the node's Unix sockets.
+//! Requests of a process for memory that the processes of its node share, over the node's Unix sockets.
 //!
-//! Each is answered with a descriptor of memory, beside [`crate::Reply::Done`].
+//! The answer to each is [`crate::Reply::Done`] together with a descriptor of that memory.
 
 use serde::{Deserialize, Serialize};
 

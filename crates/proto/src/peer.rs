@@ -1,11 +1,11 @@
 //! Requests from server to server: operations that touch several shards, directory splits, moved directories.
 //!
 //! An operation over several shards is an *intent*. Its coordinator (the server of the first entry) makes
-//! every participant *prepare* (check, lock the keys, log what it will do), in ascending order of shard and key so that
-//! two intents never wait for each other in a circle; then logs the decision with its own part, which is the moment the
-//! operation happens; then tells the participants to commit. After a crash of the coordinator its log says which
-//! intents were decided; a participant with a prepared intent asks ([`PeerRequest::Outcome`]); one that the coordinator
-//! does not know was never decided and is undone.
+//! every participant *prepare* (check, lock the keys, log what it will do), in ascending order of shard and
+//! key so that two intents never wait for each other in a circle; then logs the decision with its own part,
+//! which is the moment the operation happens; then tells the participants to commit. After a crash of the
+//! coordinator its log says which intents were decided; a participant with a prepared intent asks
+//! ([`PeerRequest::Outcome`]); one that the coordinator does not know was never decided and is undone.
 
 use crate::attr::{Attr, FileKind, Time};
 use bivouac_layout::{Ino, ShardId, Template};
@@ -23,8 +23,8 @@ pub struct IntentId {
 /// One participant's step of an intent, checked when prepared, done when committed.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub enum Step {
-    /// An entry appears. `replace` is what it must replace: ENOENT/EEXIST-class disagreement is `Busy`, and the
-    /// coordinator looks again.
+    /// An entry appears. `replace` is what it must replace. If that is not what is there, the participant
+    /// answers `Busy`, and the coordinator looks again.
     PutEntry {
         /// Its directory.
         dir: Ino,
@@ -78,7 +78,7 @@ pub enum Step {
         /// One of the shards that hold parts.
         shard: ShardId,
     },
-    /// A directory's place changes.
+    /// A directory gets another parent or another name there.
     SetParent {
         /// The directory.
         ino: Ino,
@@ -120,20 +120,22 @@ pub struct MovedEntry {
 /// Requests from server to server.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub enum PeerRequest<'a> {
-    /// Check, lock and log these steps (`Prepared`). Repeated: answers again. The locks that it waits for are
-    /// greater than all that the intent holds.
+    /// Check, lock and log these steps (`Prepared`). If it is repeated, the participant answers again. An
+    /// intent takes its locks in ascending order, so that it only ever waits for locks greater than those
+    /// that it holds.
     Prepare {
         /// The intent.
         intent: IntentId,
         /// The steps on this server's shards.
         steps: Vec<Step>,
     },
-    /// They were decided: do the prepared steps. Unknown: done before.
+    /// They were decided: do the prepared steps. An intent that the participant does not know was committed
+    /// before.
     Commit {
         /// The intents.
         intents: Vec<IntentId>,
     },
-    /// It was given up: undo. Unknown: fine.
+    /// It was given up: undo what was prepared. It is no error if the participant does not know the intent.
     Abort {
         /// The intent.
         intent: IntentId,
@@ -172,22 +174,22 @@ pub enum PeerRequest<'a> {
         /// What it says about the layout of new files now.
         layout: Template,
     },
-    /// Directories are about to move, or lost search permission: from now on, refuse requests along cached paths from
-    /// senders who have not heard of it.
+    /// Directories are about to move, or lost search permission: from now on, refuse requests along cached
+    /// paths from senders who have not heard of it.
     NoteMoves {
         /// The directories.
         moved: Vec<Ino>,
     },
-    /// Take or give back the one lock under which directories change their parent (`Done`; Busy while another holds it).
-    /// Held by shard 0's server; a holder that is gone loses it.
+    /// Take or give back the one lock under which directories change their parent (`Done`; Busy while another
+    /// holds it). Held by shard 0's server; a holder that is gone loses it.
     DirectoryMoves {
         /// Who: an intent.
         intent: IntentId,
         /// Take it, or give it back.
         take: bool,
     },
-    /// What an inode is, for a coordinator's checks and for the way up to the root (`Inode`). ENOENT if there is none.
-    /// Waits while an intent holds the inode.
+    /// What an inode is, for a coordinator's checks and for the way up to the root (`Inode`). ENOENT if there
+    /// is none. Waits while an intent holds the inode.
     Inode {
         /// The inode.
         ino: Ino,

@@ -1,7 +1,8 @@
 //! How a request ends.
 //!
-//! A reply's [`Status`] is 0, an errno (what the program gets), or a refusal (what the client core has to change
-//! before it tries again; the program never sees one). A refusal's body is a [`Refusal`] with the details.
+//! A reply's [`Status`] is 0, an errno (what the program gets), or a refusal (what the client core has to
+//! change before it tries again; the program never sees one). A refusal's body is a [`Refusal`] with the
+//! details.
 
 use bivouac_layout::{Ino, Map};
 use serde::{Deserialize, Serialize};
@@ -29,7 +30,7 @@ errnos! {
     EXIST = 17, XDEV = 18, NODEV = 19, NOTDIR = 20, ISDIR = 21, INVAL = 22, NFILE = 23, MFILE = 24, FBIG = 27,
     NOSPC = 28, SPIPE = 29, ROFS = 30, MLINK = 31, RANGE = 34, DEADLK = 35, NAMETOOLONG = 36, NOLCK = 37,
     NOSYS = 38, NOTEMPTY = 39, LOOP = 40, NODATA = 61, PROTO = 71, OVERFLOW = 75, OPNOTSUPP = 95,
-    TIMEDOUT = 110, STALE = 116, DQUOT = 122,
+    ADDRINUSE = 98, ADDRNOTAVAIL = 99, TIMEDOUT = 110, STALE = 116, DQUOT = 122,
 }
 
 impl std::fmt::Debug for Errno {
@@ -71,28 +72,30 @@ impl From<Errno> for Status {
     }
 }
 
-/// Not done, and why. Nothing was changed; the client adapts and asks again.
+/// Why the server did not do what was asked. It has changed nothing; the client adapts and asks again.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub enum Refusal {
     /// The sender's map is older than the server's, which is here.
     StaleMap(Box<Map>),
-    /// The sender's map is newer than the server's, which has asked for it: try again shortly.
+    /// The sender's map is newer than the server's. The server is getting the newer one: try again shortly.
     OldServer,
-    /// Directories were renamed, or lost search permission, since the namespace version that the request carries: forget
-    /// cached paths through them and walk again.
+    /// Directories were renamed, or lost search permission, since the namespace version that the request
+    /// carries: forget cached paths through them and walk again.
     StaleNamespace {
         /// The server's namespace version now.
         version: u64,
-        /// The directories; `None`: too many, or the server does not know which. Then forget all cached paths.
+        /// The directories; `None`: too many, or the server does not know which. Then forget all cached
+        /// paths.
         moved: Option<Vec<Ino>>,
     },
-    /// The directory is unknown here: it was removed. Forget the cached path and walk again.
+    /// The server does not know the directory, because it was removed. Drop the cached path and walk again.
     UnknownDirectory,
     /// The directory is split: send the request to the shard of the name's part.
     DirectorySplit,
-    /// The file's data is not in its record any more (or not yet in blocks): use the other way.
+    /// The sender is wrong about where the file's data is: it is no longer inline data (or not yet in
+    /// blocks).
     NotInline,
-    /// Somebody holds what this needs (an intent under way, a split): try again shortly.
+    /// What this needs is locked by something else (an intent, a split): try again shortly.
     Busy,
 }
 

@@ -1,5 +1,5 @@
-//! Tests of the bodies: every message comes back as it went out, whatever is decoded never panics, and the format
-//! does not change unseen.
+//! Tests of the bodies: every message comes back as it went out, whatever is decoded never panics, and the
+//! format does not change unseen.
 
 mod golden;
 mod samples;
@@ -94,7 +94,7 @@ fn there_is_a_sample_of_every_variant() {
 }
 
 #[test]
-fn a_message_cut_anywhere_is_malformed() {
+fn a_message_truncated_anywhere_is_malformed() {
     for bytes in samples::requests().iter().map(encoded) {
         for cut in 0..bytes.len() {
             assert_eq!(decode::<Request>(&bytes[..cut]), Err(Malformed));

@@ -1,14 +1,15 @@
 //! The copying engine.
 //!
-//! Threads take work from one queue: a directory (list it, make it, queue what is in it), a file, or a stretch of a
-//! large file ([`file`] copies both). Directories get their modes and times at the end, deepest first, when nothing
-//! changes them any more; their extended attributes at once, because how new files are spread is one of them.
+//! Threads take work from one queue: a directory (list it, make it, queue what is in it), a file, or a
+//! section of a large file ([`file`] copies both). Directories get their modes and times at the end, deepest
+//! first, when nothing changes them any more. They get their extended attributes at once, because one of
+//! these is the layout of new files.
 //!
-//! A failure concerns one entry: it is noted and the rest is copied. What the destination cannot hold although nothing is
-//! wrong (a device, say) is noted as left out, and is no failure.
+//! A failure concerns one entry: it is noted and the rest is copied. What the destination cannot hold
+//! although nothing is wrong (a device, say) is noted as left out, and is no failure.
 //!
-//! Where a progress bar is shown, one more thread goes through the source ahead of the others and counts what there is
-//! ([`count`]).
+//! Where a progress bar is shown, one more thread goes through the source ahead of the others and counts what
+//! there is ([`count`]).
 
 mod count;
 mod file;
@@ -51,13 +52,13 @@ enum Work {
     Special(Vec<u8>, Vec<u8>, Special, Meta),
     /// Another name of a file that is copied under the first one.
     HardLink(Vec<u8>, Vec<u8>, Vec<u8>),
-    /// From here on, a stretch of a large file.
+    /// A section of a large file, from this offset on.
     Stretch(Arc<Large>, u64),
 }
 
 struct Queue {
     work: VecDeque<Work>,
-    /// Taken, and not yet done: more may come of it.
+    /// Work that was taken and is not finished: it may add more.
     under_way: usize,
 }
 
@@ -125,7 +126,7 @@ pub(crate) fn copy(
         }
         copy.put(first);
         copy.run(options.threads);
-        // The bar has nothing to wait for any more.
+        // The progress bar can end.
         copy.progress.stop_counting();
     });
     for link in std::mem::take(&mut *lock(&copy.links)) {
@@ -195,7 +196,7 @@ impl Copy<'_> {
 
     fn put(&self, work: Work) {
         let mut queue = lock(&self.queue);
-        // Stretches first, directories last: few files are open, and there is always something to spread.
+        // Sections first, directories last: so few files are open, and there is always work for all threads.
         match work {
             Work::Directory(..) => queue.work.push_back(work),
             _ => queue.work.push_front(work),

@@ -1,12 +1,12 @@
 //! Preload and flush: copying trees between the site's file system and a deployment.
 //!
-//! A copy walks the source and fills the destination with several threads. Every piece that is written is read back and
-//! compared; modes, times, the users' extended attributes, holes, symbolic and hard links, named pipes and sockets are
-//! kept. What fails is reported and does not stop the rest, and the [`Report`] counts everything, so that nobody has to
-//! believe that all is there.
+//! A copy walks the source and fills the destination with several threads. Every piece that is written is
+//! read back and compared; modes, times, the users' extended attributes, holes, symbolic and hard links,
+//! named pipes and sockets are kept. What fails is reported and does not stop the rest. The [`Report`] counts
+//! everything, so that the user can check that the copy is complete.
 //!
-//! [`copy`] is the engine; it sees both sides as a [`tree::Tree`]: [`local`] is the site's file system, [`mount`] the
-//! deployment's, through the client core (no library has to be preloaded for it).
+//! [`copy`] is the engine; it sees both sides as a [`tree::Tree`]: [`local`] is the site's file system,
+//! [`mount`] the deployment's, through the client core (no library has to be preloaded for it).
 
 mod copy;
 mod local;
@@ -26,8 +26,9 @@ use mount::Mount;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Copies `source` of the site's file system to `destination` below the mount (a path relative to it, or absolute
-/// beginning with it). Directories are merged; files are replaced. A file goes into `destination` if that is a directory.
+/// Copies `source` of the site's file system to `destination` below the mount (a path relative to it, or
+/// absolute beginning with it). Directories are merged; files are replaced. A file goes into `destination` if
+/// that is a directory.
 pub fn copy_in(
     client: &'static Client,
     source: &Path,
@@ -38,8 +39,8 @@ pub fn copy_in(
     copy::copy(&Local, source.as_os_str().as_bytes(), &Mount::new(client), &destination, options)
 }
 
-/// Copies `source` below the mount to `destination` on the site's file system, likewise. A file there is replaced
-/// only once its successor is complete.
+/// Copies `source` below the mount to `destination` on the site's file system, in the same way. An existing
+/// file there is replaced only when the new one is complete.
 pub fn copy_out(
     client: &'static Client,
     source: &[u8],

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// For the standard library, which takes numbers.
 const O_NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
 
-/// The file system that the kernel shows.
+/// The site's file system, as the kernel shows it.
 pub(crate) struct Local;
 
 fn path_of(path: &[u8]) -> &Path {
@@ -63,7 +63,7 @@ impl Tree for Local {
     }
 
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Open>> {
-        // It was an ordinary file a moment ago; should it have become a FIFO since, opening does not wait.
+        // It was an ordinary file a moment ago. If it has become a FIFO since, opening must not wait.
         let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path_of(path))?;
         Ok(Box::new(LocalFile {
             file,
@@ -75,7 +75,7 @@ impl Tree for Local {
 
     fn create(&self, path: &[u8]) -> io::Result<Box<dyn Open>> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
-        // A file that is there is replaced when its successor is complete, not before.
+        // An existing file is replaced when the new one is complete, not before.
         let slash = path.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let name = format!(".bivouac-{}-{number}.part", std::process::id());
@@ -170,12 +170,12 @@ impl Tree for Local {
     }
 }
 
-/// Removes what a new entry is to take the place of; a directory stays, and is in the way.
+/// Removes what a new entry replaces. A directory stays, so that making the entry fails.
 fn make_room(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|there| !there.is_dir()) { fs::remove_file(path) } else { Ok(()) }
 }
 
-/// All that a call which fills a buffer has to say, however long it is. The length is asked for first, and again if it has
+/// The whole result of a call that fills a buffer. Asks for the length first, and again if it has
 /// grown meanwhile.
 fn whole(
     length: impl Fn() -> Result<usize, Errno>,
@@ -209,7 +209,7 @@ fn times(meta: &Meta) -> Timestamps {
 struct LocalFile {
     file: File,
     path: Vec<u8>,
-    /// Where a new file is until it is complete.
+    /// The path of a new file until it is complete.
     temporary: Option<Vec<u8>>,
     finished: AtomicBool,
 }
@@ -236,7 +236,7 @@ impl Open for LocalFile {
         let start = match rustix::fs::seek(&self.file, SeekFrom::Data(range.start)) {
             Ok(start) if start < range.end => start,
             Ok(_) | Err(Errno::NXIO) => return Ok(None),
-            // A file system that does not tell holes apart.
+            // The file system does not know holes.
             Err(Errno::INVAL) => return Ok(Some(range)),
             Err(errno) => return Err(errno.into()),
         };

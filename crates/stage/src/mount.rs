@@ -27,7 +27,7 @@ impl Mount {
         Ok(MountFile { client: self.client, handle, path: path.to_vec(), finished: AtomicBool::new(!new) })
     }
 
-    /// Makes an entry, in place of what is there.
+    /// Makes an entry, replacing an existing one.
     fn replacing(&self, path: &[u8], make: impl Fn() -> Result<(), Fail>) -> io::Result<()> {
         match make() {
             Err(Fail::Errno(Errno::EXIST)) => {
@@ -128,7 +128,7 @@ impl Tree for Mount {
     fn create(&self, path: &[u8]) -> io::Result<Box<dyn Open>> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW;
         match self.open_with(path, flags, true) {
-            // A symbolic link or a special file is in its place.
+            // A symbolic link or a special file has its name.
             Err(error) if [Errno::LOOP, Errno::NXIO].iter().any(|e| is(&error, *e)) => {
                 self.client.unlink(Ino::ROOT, path).map_err(failed)?;
                 Ok(Box::new(self.open_with(path, flags, true)?))
@@ -157,7 +157,7 @@ impl Tree for Mount {
         let kind = match what {
             Special::NamedPipe => FileKind::Fifo,
             Special::Socket => FileKind::Socket,
-            // Programs could not use it: a deployment is mounted without devices.
+            // Programs could not use a device: deployments are mounted with `nodev`.
             Special::CharDevice | Special::BlockDevice => return Err(error(Errno::PERM)),
         };
         self.replacing(path, || self.client.mknod(Ino::ROOT, path, kind.mode_bits() | 0o600))?;

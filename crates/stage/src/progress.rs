@@ -1,6 +1,7 @@
 //! The progress bar: files, bytes, rate, time left. Nothing is shown where standard error is not a terminal.
 //!
-//! What there is to copy is counted ahead of the copying. As long as that goes on, the number of files has a `+` behind it.
+//! What there is to copy is counted ahead of the copying. As long as that goes on, the number of files has a
+//! `+` behind it.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,7 +31,7 @@ impl Progress {
         Progress { bar, shown, counting: AtomicBool::new(true), files, found }
     }
 
-    /// Whether anybody looks at it, so that counting is worth it.
+    /// Whether the bar is shown, so that files have to be counted.
     pub(crate) fn is_shown(&self) -> bool {
         self.shown && !self.bar.is_hidden()
     }
@@ -40,7 +41,7 @@ impl Progress {
         self.counting.load(Ordering::Relaxed)
     }
 
-    /// All is counted, or nobody wants to know any more.
+    /// Everything is counted, or the copy has ended.
     pub(crate) fn stop_counting(&self) {
         self.counting.store(false, Ordering::Relaxed);
     }
@@ -51,7 +52,7 @@ impl Progress {
         self.bar.inc_length(bytes);
     }
 
-    /// So much of a file is at the destination.
+    /// So many bytes of a file were copied.
     pub(crate) fn moved(&self, bytes: u64) {
         self.bar.inc(bytes);
     }

@@ -13,7 +13,7 @@ pub struct Report {
     pub symlinks: u64,
     /// Named pipes, sockets and devices made.
     pub special: u64,
-    /// Bytes copied and verified; holes of files are none.
+    /// Bytes copied and verified, without holes.
     pub bytes: u64,
     /// What the destination cannot hold, and why: special files and extended attributes, but no data.
     pub left_out: Vec<(PathBuf, String)>,

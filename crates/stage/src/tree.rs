@@ -9,7 +9,7 @@ pub(crate) enum Kind {
     File,
     Directory,
     Symlink,
-    /// What has a name and no content.
+    /// A special file: it has a name and no content.
     Special(Special),
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Meta {
     /// Nanoseconds since the epoch.
     pub(crate) atime: i64,
     pub(crate) mtime: i64,
-    /// Which file it is, and how many names it has: for hard links.
+    /// The file's identity and its number of names: for hard links.
     pub(crate) identity: (u64, u64),
     pub(crate) links: u64,
     /// Storage that it takes, bytes. Less than its size: it has holes.
@@ -67,7 +67,7 @@ impl Meta {
 /// An extended attribute: its name and its value.
 pub(crate) type Attribute = (Vec<u8>, Vec<u8>);
 
-/// Attributes that belong to users, and are copied; what has other names says something about the place that it lies in.
+/// The prefix of users' attributes, which are copied. Other attributes describe the place where a file is.
 pub(crate) const USER_ATTRIBUTES: &[u8] = b"user.";
 
 /// An open file.
@@ -76,12 +76,13 @@ pub(crate) trait Open: Send + Sync {
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
     /// Writes all of it at an offset.
     fn write(&self, offset: u64, from: &[u8]) -> io::Result<()>;
-    /// The first stretch of data in a range; `None` where all of it is a hole. What is called data may be zeros.
+    /// The first contiguous data in a range; `None` if all of it is a hole. What is reported as data may be
+    /// zeros.
     fn next_data(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>>;
     /// Sets the length; what appears is a hole.
     fn set_len(&self, len: u64) -> io::Result<()>;
     fn set_attribute(&self, name: &[u8], value: &[u8]) -> io::Result<()>;
-    /// Makes it the file that it was created for, with these attributes. Without it, nothing of a new file stays.
+    /// Finishes a new file, with these attributes. If this is not called, nothing of a new file remains.
     fn finish(&self, meta: &Meta) -> io::Result<()>;
 }
 
@@ -91,9 +92,9 @@ pub(crate) trait Tree: Sync {
     fn list(&self, path: &[u8]) -> io::Result<Vec<Vec<u8>>>;
     fn read_link(&self, path: &[u8]) -> io::Result<Vec<u8>>;
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Open>>;
-    /// A new file in place of what is there.
+    /// Makes a new file, replacing an existing one.
     fn create(&self, path: &[u8]) -> io::Result<Box<dyn Open>>;
-    /// Makes a directory that can be filled; one that is there is fine.
+    /// Makes a directory, or uses an existing one.
     fn make_directory(&self, path: &[u8]) -> io::Result<()>;
     fn make_symlink(&self, path: &[u8], target: &[u8], meta: &Meta) -> io::Result<()>;
     fn make_link(&self, existing: &[u8], path: &[u8]) -> io::Result<()>;

@@ -1,11 +1,12 @@
 //! Fuzzing with a stable compiler, as an ordinary test of bounded time.
 //!
-//! A target is a function of bytes that panics if something is wrong; the same function is a target of `cargo fuzz` (in `fuzz/`),
-//! which goes on for as long as it is let, and by the coverage of branches. Here [`run`] feeds it for some seconds with random bytes and
-//! with valid samples that are cut, overwritten, repeated and mixed. proptest makes them, and finds the shortest that fails.
+//! A target is a function of bytes that panics if something is wrong; the same function is a target of `cargo
+//! fuzz` (in `fuzz/`), which goes on for as long as it is let, and by the coverage of branches. Here [`run`]
+//! feeds it for some seconds with random bytes and with valid samples that are cut, overwritten, repeated and
+//! mixed. proptest makes them, and finds the shortest that fails.
 //!
-//! A target fails if it panics, if one run takes more than [`LONGEST`], or if it has more than a limit of memory allocated at once.
-//! The latter needs [`Counting`] as the test program's allocator.
+//! A target fails if it panics, if one run takes more than [`LONGEST`], or if it has more than a limit of
+//! memory allocated at once. The latter needs [`Counting`] as the test program's allocator.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -9,8 +9,8 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whether tests can mount here: as root, with a `/dev/fuse` that opens, and where the kernel lets this process mount (a
-/// container's root often may not).
+/// Whether tests can mount here: as root, with a `/dev/fuse` that opens, and where the kernel lets this
+/// process mount (a container's root often may not).
 pub fn can_mount() -> bool {
     static POSSIBLE: OnceLock<bool> = OnceLock::new();
     *POSSIBLE.get_or_init(|| {
@@ -32,7 +32,8 @@ pub fn skipped_without_mount() -> bool {
     !can_mount()
 }
 
-/// Whether the calling test has to return because it is not root's process; if so, that is recorded as a skip. `what` needs root.
+/// Whether the calling test has to return because it is not root's process; if so, that is recorded as a
+/// skip. `what` needs root.
 #[must_use]
 #[track_caller]
 pub fn skipped_without_root(what: &str) -> bool {

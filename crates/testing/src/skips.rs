@@ -1,8 +1,8 @@
 //! How a skipped test is recorded.
 //!
-//! One line for each skip, in the fixed form `SKIPPED<tab>test<tab>reason`, or `SKIPPED IN PART<tab>...` for a test that did the
-//! rest of its work. `.ci/run` reads these lines, takes the tests that were skipped as a whole off the number of those that
-//! passed, and shows each with its reason.
+//! One line for each skip, in the fixed form `SKIPPED<tab>test<tab>reason`, or `SKIPPED IN PART<tab>...` for
+//! a test that did the rest of its work. `.ci/run` reads these lines, takes the tests that were skipped as a
+//! whole off the number of those that passed, and shows each with its reason.
 
 use std::io::Write;
 
@@ -31,8 +31,8 @@ pub fn skip_part(reason: &str) {
     record("SKIPPED IN PART", reason);
 }
 
-/// Records that the kernel, or a file system that is given, cannot do what the calling test is about. No setup could change that:
-/// the skip is counted, and never fails.
+/// Records that the kernel, or a file system that is given, cannot do what the calling test is about. No
+/// setup could change that: the skip is counted, and never fails.
 pub fn skip_unsupported(reason: &str) {
     record("SKIPPED", reason);
 }
@@ -53,7 +53,8 @@ fn record(kind: &str, reason: &str) {
     // Not by `eprintln!`, whose text the harness shows only of tests that fail.
     let _ = std::io::stderr().write_all(line.as_bytes());
     if let Some(path) = std::env::var_os(RECORD) {
-        // One write of a short line to a file opened for appending: lines of concurrent test programs do not mix.
+        // One write of a short line to a file opened for appending: lines of concurrent test programs do not
+        // mix.
         let file = std::fs::File::options().append(true).create(true).open(&path);
         let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
         written.unwrap_or_else(|error| panic!("{RECORD}={}: {error}", path.display()));

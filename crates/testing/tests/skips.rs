@@ -1,5 +1,5 @@
-//! A skip leaves a line, and fails where the machine has what tests need. The tests run themselves again with an environment of
-//! their own.
+//! A skip leaves a line, and fails where the machine has what tests need. The tests run themselves again with
+//! an environment of their own.
 
 use std::path::Path;
 use std::process::{Command, Output};

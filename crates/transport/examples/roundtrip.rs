@@ -1,5 +1,6 @@
-//! What a round trip costs: the smallest request through all layers, beside a bare ping-pong of 64 bytes on the same kind of
-//! socket; then reads of a file in memory. Everything runs in this process, on loopback. Run it with `--release`.
+//! What a round trip costs: the smallest request through all layers, beside a bare ping-pong of 64 bytes on
+//! the same kind of socket; then reads of a file in memory. Everything runs in this process, on loopback. Run
+//! it with `--release`.
 
 use bivouac_layout::{Epoch, Ino};
 use bivouac_proto::auth::{Hello, Key, Role, Welcome};
@@ -53,8 +54,8 @@ impl Service for Files {
     fn closed(&self, _: (), _: Parting) {}
 }
 
-/// Runs it for about half a second, and returns the microseconds that one of the quickest tenth of many batches took: what it
-/// costs when nothing else wants the processors.
+/// Runs it for about half a second, and returns the microseconds that one of the quickest tenth of many
+/// batches took: what it costs when nothing else wants the processors.
 fn time(mut once: impl FnMut()) -> f64 {
     const BATCH: u32 = 50;
     let mut batches = Vec::new();

@@ -1,9 +1,10 @@
 //! The client's end of a connection: authenticated, blocking, one request at a time.
 //!
-//! A call is one system call to send and, for answers with little payload, one to receive. Nothing is allocated on the way.
-//! A connection is marked broken when a request begins and sound again when its answer is complete: whatever ends
-//! a call early (an error, a signal handler that jumps out of it) leaves a connection that refuses to be used, never one with half a
-//! message in it. After a fork only one of the two processes may use it; dropping it in the other disturbs nobody.
+//! A call is one system call to send and, for answers with little payload, one to receive. Nothing is
+//! allocated on the way. A connection is marked broken when a request begins and sound again when its answer
+//! is complete: whatever ends a call early (an error, a signal handler that jumps out of it) leaves a
+//! connection that refuses to be used, never one with half a message in it. After a fork only one of the two
+//! processes may use it; dropping it in the other disturbs nobody.
 
 use crate::endpoint::Endpoint;
 use crate::error::TransportError;
@@ -28,7 +29,7 @@ pub struct ConnectOptions {
     pub timeout: Duration,
     /// Longest silence of the peer within a call, before it ends with [`TransportError::TimedOut`].
     pub silence: Duration,
-    /// The connection's descriptor, and those that it receives, get numbers of at least this. 0: any.
+    /// Lowest number for the connection's descriptor and for descriptors that it receives. 0: any.
     pub fd_floor: RawFd,
 }
 
@@ -42,8 +43,8 @@ impl Default for ConnectOptions {
 /// A request on its way out.
 #[derive(Clone, Copy)]
 pub struct Outgoing<'a> {
-    /// Whole messages for which no answer is awaited, to be sent ahead of this one: they cost neither a system call nor
-    /// a wake-up of the server of their own.
+    /// Whole messages that expect no answer, to be sent ahead of this one. So they cost no system call of
+    /// their own, and do not wake the server an extra time.
     pub before: &'a [u8],
     /// Kind, shard, epoch, namespace, identity. Lengths and flags are filled in.
     pub header: Header,
@@ -106,7 +107,7 @@ impl Connection {
         Ok((connection, welcome))
     }
 
-    /// Its descriptor: to be hidden, never to be used.
+    /// Its descriptor: so that the caller can hide it from the program, not for use.
     pub fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
@@ -116,12 +117,12 @@ impl Connection {
         &self.role
     }
 
-    /// Whether it is of no use any more.
+    /// Whether it cannot be used any more.
     pub fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Frees all but the descriptor, whose number is somebody else's.
+    /// Frees everything but the descriptor, whose number now belongs to the program.
     pub fn forget_descriptor(self) {
         std::mem::forget(self.fd);
     }
@@ -150,15 +151,16 @@ impl Connection {
         Ok(Answer { header, body: self.body(), payload_len, fd })
     }
 
-    /// Sends a request whose answer is not awaited yet: [`Connection::as_fd`] becomes readable when it comes, and
-    /// [`Connection::go_on`] takes it, with the same request.
+    /// Sends a request whose answer is not awaited yet: [`Connection::as_fd`] becomes readable when it comes,
+    /// and [`Connection::go_on`] takes it, with the same request.
     pub fn start(&mut self, request: &Outgoing<'_>) -> Result<(), TransportError> {
         self.begin(request, false)?;
-        // What could not be sent now, `go_on` will.
+        // `go_on` sends what cannot be sent now.
         self.send(request, SendFlags::empty()).map(|_| ())
     }
 
-    /// Goes on with a call that was started, or ended with [`TransportError::TimedOut`]: the same request, the same slices.
+    /// Goes on with a call that was started, or ended with [`TransportError::TimedOut`]: the same request,
+    /// the same slices.
     pub fn go_on(
         &mut self,
         request: &Outgoing<'_>,

@@ -11,11 +11,12 @@ use std::time::Duration;
 pub enum Endpoint {
     /// For clients of any node. Port 0 lets the kernel choose when listening.
     Tcp(SocketAddr),
-    /// An abstract Unix socket, at most 107 bytes: for clients of the same network namespace, which is the node. It leaves no
-    /// file behind and needs no directory.
+    /// An abstract Unix socket, at most 107 bytes: for clients of the same network namespace, which is the
+    /// node. It leaves no file behind and needs no directory.
     Unix(String),
-    /// Several such names of one daemon, in order. It listens at the first one that no other user has taken; who connects finds it
-    /// at the first one at which a process of this user, or the superuser, listens.
+    /// Several such names of one daemon, in order. The daemon listens at the first one that no other user has
+    /// taken. A client connects to the first one at which a process of this user, or of the superuser,
+    /// listens.
     Node(Vec<String>),
 }
 
@@ -25,7 +26,8 @@ impl Endpoint {
         !matches!(self, Endpoint::Tcp(_))
     }
 
-    /// Whether connections are taken there: the kernel does that for a process that lives, however busy it is.
+    /// Whether connections are accepted there. The kernel does that for a living process, however busy the
+    /// process is.
     pub fn takes_connections(&self, within: Duration) -> bool {
         socket::connect(self, socket::now().saturating_add(within)).is_ok()
     }

@@ -5,14 +5,14 @@ use bivouac_proto::Errno;
 use bivouac_proto::header::{HeaderError, VERSION};
 use rustix::io::Errno as Sys;
 
-/// Why a connection could not be made or used. After any of them but [`TransportError::TooLong`] the connection is broken:
-/// make a new one.
+/// Why a connection could not be made or used. After any of them but [`TransportError::TooLong`] the
+/// connection is broken: make a new one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TransportError {
     /// Nobody listens there.
     #[error("connection refused: no daemon listens there")]
     Refused,
-    /// The network does not lead there.
+    /// There is no route to the peer.
     #[error("unreachable: {0}")]
     Unreachable(Errno),
     /// The peer closed the connection, or died. The request may or may not have been served.
@@ -29,7 +29,7 @@ pub enum TransportError {
         /// The peer's version.
         theirs: u16,
     },
-    /// The peer did not prove that it knows the key, or did not believe us.
+    /// The peer did not prove that it knows the key, or did not accept our proof.
     #[error("authentication failed: wrong key, another deployment, or a role that the daemon does not serve")]
     Authentication,
     /// The peer sent what it must not send.
@@ -85,7 +85,7 @@ impl From<Sys> for TransportError {
                 TransportError::Unreachable(errno_of(error))
             }
             Sys::PIPE | Sys::CONNRESET | Sys::CONNABORTED | Sys::NOTCONN => TransportError::Closed,
-            // AGAIN is how a blocking call says that its time is over.
+            // A blocking call returns EAGAIN when its timeout has expired.
             Sys::TIMEDOUT | Sys::AGAIN => TransportError::TimedOut,
             other => TransportError::System(errno_of(other)),
         }

@@ -1,9 +1,10 @@
 //! Several calls at once, each on a connection of its own.
 //!
-//! All requests go out before any answer is awaited: sends never block, and a socket that is full is left for later while the others go
-//! on, so a slow link holds up nobody. Then all answers come in with one wait, in whatever order and interleaving they
-//! arrive. Each call ends for itself; one dead server costs the others nothing. The last call that is still open is finished
-//! with blocking system calls, which are cheaper than waiting and looking.
+//! All requests go out before any answer is awaited: sends never block, and a socket that is full is left for
+//! later while the others go on, so a slow link holds up nobody. Then all answers come in with one wait, in
+//! whatever order and interleaving they arrive. Each call ends for itself; one dead server costs the others
+//! nothing. The last call that is still open is finished with blocking system calls, which are cheaper than
+//! waiting and looking.
 
 use crate::connection::{Connection, Outgoing};
 use crate::error::TransportError;
@@ -52,7 +53,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
         }
     }
 
-    /// Takes back that it timed out: the next [`exchange`] goes on with it.
+    /// After a timeout: lets the next [`exchange`] go on with this call.
     pub fn go_on(&mut self) {
         self.result = None;
     }
@@ -70,7 +71,7 @@ impl<'a, 'b> Exchange<'a, 'b> {
         self.connection.receive(self.into, RecvFlags::DONTWAIT)
     }
 
-    /// When it will have been silent for too long.
+    /// When the peer will have been silent for too long.
     fn deadline(&mut self, now: Duration) -> Duration {
         if self.connection.moved() != self.moved || self.silent_since.is_zero() {
             self.moved = self.connection.moved();
@@ -139,7 +140,7 @@ fn wait(calls: &mut [Exchange<'_, '_>]) {
     }
 }
 
-/// Fills in what each call that has no result is ready for; nothing when the time is over.
+/// Waits, and fills in for each unfinished call what it is ready for: nothing if the time is over.
 fn poll(calls: &[Exchange<'_, '_>], ready: &mut [PollFlags], timeout: Duration) -> Result<(), Errno> {
     // Only open calls are watched: a dead connection would end every wait at once.
     let mut open = calls.iter().filter(|c| c.result.is_none());

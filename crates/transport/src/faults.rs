@@ -1,11 +1,13 @@
-//! A bad network, for tests: a proxy that stands between a client and a server and delays, falls silent and cuts.
+//! A bad network, for tests: a proxy between a client and a server that delays data, stops passing it on, and
+//! breaks connections.
 //!
-//! Chance is seeded: each direction of each connection draws from its own generator, made of the seed and the connection's
-//! number, so that a failure can be looked for again with the same seed (the kernel still chooses how a stream falls into
-//! pieces). Bytes are never changed or reordered within a connection, as TCP never does; between connections delays reorder
-//! at will. Descriptors are not passed on.
+//! Chance is seeded: each direction of each connection draws from its own generator, made of the seed and the
+//! connection's number, so that a failure can be looked for again with the same seed (the kernel still
+//! chooses how a stream falls into pieces). Bytes are never changed or reordered within a connection, as TCP
+//! never does; between connections delays reorder at will. Descriptors are not passed on.
 //!
-//! It has a thread for each direction of each connection: it is for tests only, and nothing else here uses it.
+//! It has a thread for each direction of each connection: it is for tests only, and nothing else here uses
+//! it.
 
 use crate::endpoint::Endpoint;
 use crate::error::TransportError;
@@ -25,16 +27,17 @@ use std::time::Duration;
 pub struct Faults {
     /// Each piece is held back for a time drawn from this range.
     pub delay: Range<Duration>,
-    /// One piece in so many is cut: a part of it is passed on, then the connection ends. 0: never.
+    /// One piece in so many is truncated: the proxy passes on a part of it, then breaks the connection. 0:
+    /// never.
     pub cut_one_in: u32,
     /// A connection ends after so many bytes, both directions together, counted from its beginning.
     pub cut_after: Option<u64>,
-    /// Nothing passes, in either direction, and nobody is told; when it is over all goes on. New connections are accepted and
-    /// are silent, too.
+    /// Nothing passes in either direction, and no end sees an error. When this is switched off, the
+    /// connections go on. New connections are accepted meanwhile, and nothing passes on them either.
     pub silent: bool,
 }
 
-/// The proxy. Dropping it cuts all connections.
+/// The proxy. Dropping it breaks all connections.
 pub struct FaultProxy {
     endpoint: Endpoint,
     shared: Arc<Shared>,
@@ -67,7 +70,7 @@ struct Link {
 
 impl Link {
     fn cut(&self) {
-        // Already cut: nothing to do.
+        // It fails if the connection is already broken: nothing to do.
         let _ = rustix::net::shutdown(&self.client, Shutdown::Both);
         let _ = rustix::net::shutdown(&self.server, Shutdown::Both);
     }
@@ -92,13 +95,13 @@ impl FaultProxy {
         &self.endpoint
     }
 
-    /// Changes what goes wrong, from the next piece on.
+    /// Changes what goes wrong, for the next piece and all after it.
     pub fn set(&self, faults: Faults) {
         lock(&self.shared.state).faults = faults;
         self.shared.changed.notify_all();
     }
 
-    /// Cuts all connections that there are.
+    /// Breaks all connections.
     pub fn cut_all(&self) {
         let links = std::mem::take(&mut lock(&self.shared.state).links);
         links.iter().for_each(|link| link.cut());
@@ -163,7 +166,8 @@ impl Shared {
         state.links.push(link);
     }
 
-    /// Passes one direction on until an end or a fault. Afterwards that direction is shut, so that the other end learns of it.
+    /// Passes one direction on until an end or a fault. Afterwards that direction is shut, so that the other
+    /// end learns of it.
     fn pump(&self, link: &Arc<Link>, back: bool, mut chance: Chance) {
         let (from, to) = if back { (&link.server, &link.client) } else { (&link.client, &link.server) };
         let mut piece = [0; 16 << 10];
@@ -192,7 +196,8 @@ impl Shared {
         let _ = rustix::net::shutdown(to, Shutdown::Write);
     }
 
-    /// Waits while it is silent (and the link not cut, the proxy not stopped); what else goes wrong now.
+    /// Waits while the proxy is silent, unless the connection is broken or the proxy stopped. Returns what
+    /// else goes wrong now.
     fn await_sound(&self, link: &Arc<Link>) -> Faults {
         let mut state = lock(&self.state);
         while state.faults.silent && !state.stopping && state.links.iter().any(|l| Arc::ptr_eq(l, link)) {

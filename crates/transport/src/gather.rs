@@ -1,8 +1,8 @@
 //! Sending from several slices and receiving into several, from any offset in them.
 //!
-//! A transfer may stop anywhere; the caller counts bytes and comes again. The caller's slices are never changed, so that a
-//! request that failed can be repeated with them. No allocation: the kernel's vector is built on the stack, a few slices at a
-//! time.
+//! A transfer may stop anywhere; the caller counts bytes and comes again. The caller's slices are never
+//! changed, so that a request that failed can be repeated with them. No allocation: the kernel's vector is
+//! built on the stack, a few slices at a time.
 
 use bivouac_node::Fd;
 use rustix::fd::BorrowedFd;
@@ -27,9 +27,9 @@ pub(crate) fn total_mut(slices: &[IoSliceMut<'_>]) -> usize {
     slices.iter().map(|s| s.len()).sum()
 }
 
-/// Sends what follows the first `skip` bytes of `front` and `payload` in this order, as much as one call takes.
-/// Returns the bytes sent. The descriptor `pass`, if any,
-/// goes with the first of them (Unix sockets only).
+/// Sends what follows the first `skip` bytes of `front` and `payload` in this order, as much as one call
+/// takes. Returns the bytes sent. The descriptor `pass`, if any, goes with the first of them (Unix sockets
+/// only).
 pub(crate) fn send(
     fd: BorrowedFd<'_>,
     front: [&[u8]; 3],
@@ -67,8 +67,8 @@ pub(crate) fn send(
     }
 }
 
-/// Receives into `front`, and then into `into` after its first `skip` bytes, as much as one call gives. Returns the bytes received in
-/// both; 0 is the end of the stream. Must not be called when there is no room.
+/// Receives into `front`, and then into `into` after its first `skip` bytes, as much as one call gives.
+/// Returns the bytes received in both; 0 is the end of the stream. Must not be called when there is no room.
 pub(crate) fn receive(
     fd: BorrowedFd<'_>,
     front: &mut [u8],
@@ -88,7 +88,8 @@ pub(crate) fn receive(
     }
 }
 
-/// The same from the start on a Unix socket, with the descriptor that came along, if one did. Descriptors come with the first bytes of a message.
+/// The same from the start on a Unix socket, with the descriptor that came along, if one did. Descriptors
+/// come with the first bytes of a message.
 pub(crate) fn receive_with_descriptor(
     fd: BorrowedFd<'_>,
     front: &mut [u8],

@@ -1,7 +1,8 @@
 //! The client's side of the authentication: two calls of kind `Auth`.
 //!
-//! The server proves itself first, so that a client with the wrong key, or at the wrong daemon, finds out for itself. A daemon that
-//! knows its client but will not serve it says so with a status; everything else ends in a closed connection.
+//! The server proves itself first, so that a client with the wrong key, or at the wrong daemon, finds out for
+//! itself. A daemon that knows its client but will not serve it says so with a status; everything else ends
+//! in a closed connection.
 
 use crate::connection::{Connection, Outgoing};
 use crate::error::TransportError;

@@ -1,19 +1,20 @@
 //! Connections: how requests get from a client to a server and answers back.
 //!
-//! The client half ([`Connection`], [`exchange`]) lives inside other people's processes. It has no threads, makes
-//! raw system calls only (never through a symbol of libc, which the preload library may have replaced), prints nothing,
-//! raises no SIGPIPE, and leaves a connection unusable rather than with half a message in it.
+//! The client half ([`Connection`], [`exchange`]) lives inside other people's processes. It has no threads,
+//! makes raw system calls only (never through a symbol of libc, which the preload library may have replaced),
+//! prints nothing, raises no SIGPIPE. A call that ends early leaves a connection unusable rather than with
+//! half a message in it.
 //!
-//! The server half ([`Server`], [`Service`], [`Responder`]) gives a thread to each connection that is busy, and parks
-//! those that are idle in one epoll, where they cost neither a thread nor a buffer.
+//! The server half ([`Server`], [`Service`], [`Responder`]) gives a thread to each connection that is busy,
+//! and parks those that are idle in one epoll, where they cost neither a thread nor a buffer.
 //!
 //! - [`endpoint`]: where a daemon listens.
 //! - [`connection`]: one request, one answer; [`exchange()`]: several at once, on several connections.
 //! - [`server`]: accepting, authenticating, serving.
-//! - [`faults`]: a proxy for tests that delays, cuts and swallows.
+//! - [`faults`]: a proxy for tests that delays and withholds data, and breaks connections.
 //!
-//! Both halves prove to each other that they know the deployment's key ([`bivouac_proto::auth`]) before anything else.
-//! What requests mean is left to the callers, and so is repeating one that failed.
+//! Both halves prove to each other that they know the deployment's key ([`bivouac_proto::auth`]) before
+//! anything else. What requests mean is left to the callers, and so is repeating one that failed.
 
 pub mod connection;
 pub mod endpoint;

@@ -4,8 +4,8 @@ use crate::error::TransportError;
 use rustix::fd::RawFd;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Raises the number of descriptors that this process may open to its hard limit, and returns it (`u64::MAX`: no
-/// limit). For daemons, once, at their start.
+/// Raises the number of descriptors that this process may open to its hard limit, and returns it (`u64::MAX`:
+/// no limit). For daemons, once, at their start.
 pub fn raise_descriptor_limit() -> Result<u64, TransportError> {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -15,8 +15,9 @@ pub fn raise_descriptor_limit() -> Result<u64, TransportError> {
     Ok(limit.current.unwrap_or(u64::MAX))
 }
 
-/// The number below which descriptors may be given to connections. A store keeps up to a quarter of all descriptors for
-/// its files; logs, snapshots and what is passed to clients take some more.
+/// Connections may only have descriptors below this number. The others are for the data store, which keeps up
+/// to a quarter of all descriptors for its files, and for logs, snapshots and descriptors that are passed to
+/// clients.
 pub(crate) fn connection_ceiling() -> RawFd {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let reserved = (limit / 4).min(65_536) + (limit / 16).min(1024);

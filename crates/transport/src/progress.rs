@@ -1,8 +1,8 @@
 //! One request and its answer on their way through a socket, in any number of steps.
 //!
-//! [`Progress`] knows how many bytes went out and came in; [`Progress::send`] and [`Progress::receive`] move as many as the socket
-//! takes. With a blocking socket that is one step each; with `DONTWAIT` the caller polls and comes again. The body ends in
-//! the connection's buffer, the payload in the caller's.
+//! [`Progress`] knows how many bytes went out and came in; [`Progress::send`] and [`Progress::receive`] move
+//! as many as the socket takes. With a blocking socket that is one step each; with `DONTWAIT` the caller
+//! polls and calls again. The body is received into the connection's buffer, the payload into the caller's.
 
 use crate::connection::Outgoing;
 use crate::error::TransportError;
@@ -17,13 +17,13 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::io::IoSliceMut;
 use std::time::Duration;
 
-/// The first receive of an answer takes up to this: header, body and a small payload come with one system call, and are
-/// copied out.
+/// The first receive of an answer takes up to this: header, body and a small payload come with one system
+/// call, and are copied out.
 pub(crate) const INBOX: usize = 20 << 10;
 /// Payloads up to this come with the first receive.
 const SMALL_PAYLOAD: usize = 16 << 10;
-/// With larger ones the first receive takes only this of a body whose length cannot be foreseen, so that hardly any of the
-/// payload is copied.
+/// If a larger payload may follow a body of unknown length, the first receive takes only so much, so that
+/// hardly any of the payload has to be copied.
 const GLIMPSE: usize = 64;
 
 /// An answer, whose body is in the connection ([`crate::Connection::body`]).
@@ -42,7 +42,7 @@ pub struct Received {
 pub(crate) enum Step {
     /// All done.
     Done,
-    /// The socket takes, or has, no more now.
+    /// The socket cannot send, or has not received, any more now.
     Blocked,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Progress {
     filled: usize,
     answer: Option<Header>,
     payload: usize,
-    /// How long the bodies of answers with much payload are, going by the last.
+    /// Expected length of the body of an answer with much payload: that of the last such answer.
     foreseen: Option<usize>,
     /// Where in the inbox the front of this answer ends.
     front: usize,
@@ -184,14 +184,14 @@ impl Progress {
         }
     }
 
-    /// Gives the answer out. Only after [`Progress::receive`] was done.
+    /// The answer. Only after [`Progress::receive`] has said that it is complete.
     pub(crate) fn finish(&mut self) -> Option<Received> {
         let header = self.answer?;
         Some(Received { header, payload_len: header.payload_len as usize, fd: self.fd.take() })
     }
 
-    /// The front of an answer goes into the inbox. When much payload may follow, only as much of it as header and body are
-    /// foreseen to take: what comes after them is received straight to its place.
+    /// Receives the front of an answer into the inbox. If much payload may follow, takes only as much as
+    /// header and body are expected to have, so that the payload can be received straight to its place.
     fn receive_head(
         &mut self,
         line: Line<'_>,
@@ -240,7 +240,7 @@ impl Progress {
             return Err(TransportError::Protocol("bytes after the answer"));
         }
         if self.payload > 0 && body_end != self.front {
-            // Not as foreseen: line up what came, and part it anew.
+            // The body has not the expected length: divide what came into body and payload again.
             let came = gather::gathered(into, self.payload);
             inbox.truncate(self.filled);
             inbox.extend_from_slice(&came);
@@ -288,7 +288,8 @@ impl Progress {
         }
     }
 
-    /// The stream ended within the answer. A peer of another version may have told so in a header shorter than ours.
+    /// The stream ended within the answer. A peer of another version may have said so in a header that is
+    /// shorter than ours.
     fn closed_early(&self, inbox: &[u8]) -> TransportError {
         let mut head = [0; HEADER_LEN];
         if self.answer.is_none() && self.filled >= 6 {
@@ -302,7 +303,8 @@ impl Progress {
     }
 }
 
-/// Receives into `into` from `from` up to `to`, not a byte beyond: the caller's slices may be longer than the payload.
+/// Receives into `into` from `from` up to `to`, not a byte beyond: the caller's slices may be longer than the
+/// payload.
 fn receive_payload(
     fd: BorrowedFd<'_>,
     into: &mut [IoSliceMut<'_>],

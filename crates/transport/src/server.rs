@@ -1,21 +1,23 @@
 //! The server half: accepts connections, authenticates them, and serves their requests.
 //!
-//! A connection that is busy has a thread (a *worker*) that blocks in `recv`: the lowest latency there is. One that has been
-//! idle for [`ServerOptions::linger`], or sends single requests further apart than that, is parked in the one epoll, where it
-//! costs neither a thread nor a buffer. Idle workers wait in that same epoll, so that a request on a parked connection wakes the
-//! thread that serves it, with no hop between. Whoever leaves the epoll last starts another worker first: a handler may block
-//! (for a lock, for another server)
-//! and there is still somebody to serve the request that ends the wait.
+//! A connection that is busy has a thread (a *worker*) that blocks in `recv`: the lowest latency there is.
+//! One that has been idle for [`ServerOptions::linger`], or sends single requests further apart than that, is
+//! parked in the one epoll, where it costs neither a thread nor a buffer. Idle workers wait in that same
+//! epoll, so that a request on a parked connection wakes the thread that serves it, with no hop between. The
+//! last worker that leaves the epoll first starts another one: a handler may block (for a lock, for another
+//! server) and there is still somebody to serve the request that ends the wait.
 //!
-//! An unauthenticated connection never holds a thread: its messages are collected piece by piece, and it is closed when
-//! they are not complete in time. Idle, a server uses no CPU: nothing wakes up without a cause.
+//! An unauthenticated connection never holds a thread: its messages are collected piece by piece, and it is
+//! closed when they are not complete in time. Idle, a server uses no CPU: nothing wakes up without a cause.
 //!
-//! The process must ignore SIGPIPE, as Rust programs do unless told otherwise: `sendfile` has no flag against it.
+//! The process must ignore SIGPIPE, as Rust programs do unless told otherwise: `sendfile` has no flag against
+//! it.
 //!
-//! - [`accept`]: the acceptor thread; [`guests`]: how many connections may be there that do not authenticate, and for how long.
+//! - [`accept`]: the acceptor thread; [`guests`]: how many connections may be there that do not authenticate,
+//!   and for how long.
 //! - [`greeting`]: the server's side of the authentication.
 //! - [`pool`]: parked connections and the workers.
-//! - [`crowd`]: whether waiting awake takes a core from others.
+//! - [`crowd`]: whether busy-waiting takes a core from others.
 //! - [`inbox`]: receiving requests; [`responder`]: sending answers.
 
 mod accept;
@@ -60,11 +62,12 @@ pub trait Service: Send + Sync + 'static {
     /// The map epoch and namespace version that answers carry; read when an answer is sent.
     fn versions(&self) -> (Epoch, u64);
 
-    /// A peer has proven that it knows the key. `None` declines it: it is told that it is not welcome, and closed.
+    /// Called when a peer has proven that it knows the key. `None` declines the peer: the server tells it so
+    /// and closes the connection.
     fn accept(&self, hello: &Hello, peer: PeerInfo) -> Option<(Self::Session, Welcome)>;
 
-    /// Serves one request: `payload` is all of its payload, in a buffer that is reused after. May block. Requests of one connection come
-    /// one after the other. If it returns without an answer, EIO is sent.
+    /// Serves one request: `payload` is all of its payload, in a buffer that is reused after. May block.
+    /// Requests of one connection come one after the other. If it returns without an answer, EIO is sent.
     fn serve(
         &self,
         session: &mut Self::Session,
@@ -81,13 +84,13 @@ pub trait Service: Send + Sync + 'static {
 /// How a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parting {
-    /// The peer closed it, or its process has ended.
+    /// The peer has closed it, or its process has ended.
     Left,
-    /// Nobody knows of the peer: it cannot be reached, has broken the protocol, or this server stops.
+    /// The peer may still be alive: it cannot be reached, it has broken the protocol, or this server stops.
     Lost,
 }
 
-/// Who is at the other end.
+/// The process at the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PeerInfo {
     /// A process of the same node.
@@ -108,10 +111,12 @@ pub enum PeerInfo {
 pub struct ServerOptions {
     /// Name of its threads (the kernel shows 15 bytes).
     pub name: String,
-    /// Most workers at once. More only when requests block: far above the number of requests that wait for each other.
+    /// Most workers at once. There are more than a few only while requests block; the limit must be far above
+    /// the number of requests that wait for each other.
     pub max_workers: usize,
-    /// How long a connection keeps its worker after a request, unless it sends single requests further apart than this; also how long
-    /// stopping may wait for such a worker. The kernel rounds it up to its tick (1 to 10 ms).
+    /// How long a connection keeps its worker after a request, unless it sends single requests further apart
+    /// than this; also how long stopping may wait for such a worker. The kernel rounds it up to its tick (1
+    /// to 10 ms).
     pub linger: Duration,
     /// How long an idle worker lives.
     pub worker_idle: Duration,
@@ -119,11 +124,12 @@ pub struct ServerOptions {
     pub greeting: Duration,
     /// Most connections of each listener that have not authenticated.
     pub guests: usize,
-    /// When there are that many, how long each of them may stay before it makes room for the next.
+    /// How long each of them may at least stay; if there are that many, the oldest is closed after this time
+    /// to make room.
     pub fair: Duration,
-    /// Most connections of other users' processes to a Unix socket that have not authenticated. (The superuser's count as one's own.)
-    /// None is right unless this process is the superuser's: a process that root has started may become somebody else, and
-    /// still have the key.
+    /// Most connections of other users' processes to a Unix socket that have not authenticated. (The
+    /// superuser's count as one's own.) 0 is right unless this process runs as the superuser: a process that
+    /// root has started may have changed its user, and still have the key.
     pub strangers: usize,
     /// Connections get descriptors below this number only; what is above is for the service's own files.
     pub ceiling: RawFd,
@@ -134,8 +140,9 @@ pub struct ServerOptions {
 }
 
 impl Default for ServerOptions {
-    /// 1,024 workers, lingering 20 ms, living 10 s; 5 s to authenticate for 1,024 at a time, of whom each has at least
-    /// 200 ms; 30 s stall, 5 s grace; a third of the descriptors for other things than connections.
+    /// 1,024 workers, which linger 20 ms at a connection and end after 10 s without work; 1,024
+    /// unauthenticated connections, each for 5 s at most and 200 ms at least; 30 s stall, 5 s grace; a third
+    /// of the descriptors is kept from connections.
     fn default() -> ServerOptions {
         ServerOptions {
             name: "bivouac".to_owned(),
@@ -179,7 +186,7 @@ impl Halt {
 
     fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        // It can only fail when the counter is full, and then it is readable, too.
+        // This fails only if the counter is full, and then the descriptor is readable, too.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 }
@@ -249,8 +256,9 @@ impl Server {
         self.pool.workers()
     }
 
-    /// Stops: no new connections or requests; requests under way may finish within the grace; then all connections are closed
-    /// and all threads joined. Returns how many threads could not be joined because their handler does not return (0: all well).
+    /// Stops: no new connections or requests; requests under way may finish within the grace; then all
+    /// connections are closed and all threads joined. Returns how many threads could not be joined because
+    /// their handler does not return (0: all well).
     pub fn stop(mut self) -> usize {
         self.shut_down()
     }

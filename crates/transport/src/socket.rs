@@ -14,12 +14,12 @@ use std::time::Duration;
 const USER_TIMEOUT_MS: u32 = 20_000;
 /// A TCP connection without traffic is probed after this, and then this often.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-/// Unix sockets: what the kernel may hold for a reader, bytes. (TCP grows its buffers by itself, and further than a fixed size
-/// would allow it to.)
+/// Unix sockets: what the kernel may hold for a reader, bytes. (TCP grows its buffers by itself, and further
+/// than a fixed size would allow it to.)
 const UNIX_BUFFER: usize = 4 << 20;
 /// Connections that wait for being accepted. The kernel lowers it to its own limit.
 const BACKLOG: i32 = 4096;
-/// How long one of several names may let a connection wait before the next one is tried.
+/// How long to wait for a connection at one of several names before the next name is tried.
 const SOON: Duration = Duration::from_millis(20);
 
 /// Time since an arbitrary start, which never goes back.
@@ -77,8 +77,9 @@ pub(crate) fn connect(endpoint: &Endpoint, deadline: Duration) -> Result<Fd, Tra
     }
 }
 
-/// The first of several names at which this user's daemon listens. A stranger may have taken one, and take no connections there:
-/// names that let one wait are tried again when no other has answered.
+/// Connects to the first of several names at which this user's daemon listens. Another user may have taken a
+/// name, and accept no connections there: names at which this one would have to wait are tried again after
+/// all others.
 fn connect_node(names: &[String], deadline: Duration) -> Result<Fd, TransportError> {
     let mut slow = Vec::new();
     for name in names {
@@ -97,7 +98,7 @@ fn connect_node(names: &[String], deadline: Duration) -> Result<Fd, TransportErr
     Err(TransportError::Refused)
 }
 
-/// Where another user's process listens, nobody of ours does: refused.
+/// If another user's process listens there, the answer is that nobody listens (refused).
 fn connect_unix(name: &str, deadline: Duration) -> Result<Fd, TransportError> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
     let fd = make(AddressFamily::UNIX, SocketFlags::empty())?;
@@ -135,7 +136,8 @@ fn connect_tcp(address: &SocketAddr, deadline: Duration) -> Result<Fd, Transport
     if address.ip().is_loopback()
         && rustix::net::getsockname(&fd)?.eq(&rustix::net::SocketAddrAny::from(*address))
     {
-        // A port of the ephemeral range where nobody listens can be given to the very socket that connects to it.
+        // If nobody listens at a port of the ephemeral range, the kernel may choose that port for the
+        // connecting socket itself, which then connects to itself.
         return Err(TransportError::Refused);
     }
     Ok(fd)
@@ -185,7 +187,8 @@ fn listen_unix(name: &str) -> Result<(Fd, Endpoint), Errno> {
     Ok((fd, Endpoint::Unix(name.to_owned())))
 }
 
-/// The first name that is free. One at which this user listens is not passed over: there are no two daemons of one kind.
+/// Listens at the first free name. If a daemon of this user has a name already, that is an error: there must
+/// not be two daemons of one kind.
 fn listen_node(names: &[String]) -> Result<(Fd, Endpoint), Errno> {
     for name in names {
         match listen_unix(name) {

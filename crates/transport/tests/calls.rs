@@ -114,7 +114,7 @@ fn payloads_arrive_whole_whatever_body_comes_before_them() {
 }
 
 #[test]
-fn file_ranges_are_sent_and_a_cut_file_reads_as_zeros() {
+fn file_ranges_are_sent_and_a_truncated_file_reads_as_zeros() {
     let server = start(Toy::new());
     for address in server.local_addrs() {
         let mut connection = connect(address);
@@ -230,15 +230,16 @@ fn requests_and_answers_beyond_the_bounds_are_refused() {
 
 #[test]
 fn silence_ends_a_call_and_breaks_the_connection() {
-    let server = start(Toy::new());
+    let toy = Toy::new();
+    let server = start(toy.clone());
     for address in server.local_addrs() {
         let mut connection = connect(address);
         connection.set_silence(Duration::from_millis(100)).unwrap();
-        // Longer than the silence: had it waited for that, there would be an answer.
-        let result = call(&mut connection, &encoded(DataRequest::Extent { ino: Ino(400) }), &[], &mut []);
+        let result = call(&mut connection, &encoded(DataRequest::Extent { ino: HELD }), &[], &mut []);
         assert_eq!(result, Err(TransportError::TimedOut));
         assert!(connection.is_broken());
     }
+    toy.let_go();
 }
 
 #[test]

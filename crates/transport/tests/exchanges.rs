@@ -43,7 +43,7 @@ fn one_dead_and_one_slow_server_do_not_fail_the_others() {
             Exchange::new(b, outgoing(&read), &mut into_b),
         ];
         exchange(&mut calls);
-        assert!((150..1500).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() >= Duration::from_millis(150), "{:?}", begun.elapsed());
         assert_eq!((ok(&calls[0]), ok(&calls[2]), ok(&calls[3])), (len, 0, len));
         assert!(matches!(calls[1].result, Some(Err(TransportError::Closed))), "{:?}", calls[1].result);
         assert!(dead.is_broken() && !a.is_broken());
@@ -76,7 +76,8 @@ fn a_silent_server_times_out_alone_and_its_connection_is_broken() {
         .map(|(connection, into)| Exchange::new(connection, request, into))
         .collect();
     exchange(&mut calls);
-    assert!((200..1000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(200) && took < HANG / 2, "{took:?}");
     assert!(matches!(calls[0].result, Some(Err(TransportError::TimedOut))));
     assert_eq!((ok(&calls[1]), ok(&calls[2])), (1000, 1000));
     assert!(through.is_broken());

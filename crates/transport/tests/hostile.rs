@@ -8,7 +8,7 @@ use bivouac_proto::{Errno, Header, Kind, Status, decode, encode};
 use bivouac_transport::{Connection, Endpoint, Server, ServerOptions, TransportError};
 use common::*;
 use proptest::prelude::*;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -26,19 +26,24 @@ fn tcp_of(server: &Server) -> SocketAddr {
 
 fn raw(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    stream.set_read_timeout(Some(HANG)).unwrap();
     stream
 }
 
-/// Whether the server closes (rather than stays silent for 5 s); what it sent before.
-fn closes(stream: &mut TcpStream) -> (bool, Vec<u8>) {
+/// Waits until the server closes, and says what it sent before.
+#[track_caller]
+fn closes(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     let mut piece = [0; 1000];
+    let begun = Instant::now();
     loop {
         match stream.read(&mut piece) {
-            Ok(0) => return (true, all),
+            Ok(0) => return all,
             Ok(n) => all.extend_from_slice(&piece[..n]),
-            Err(error) => return (error.kind() == std::io::ErrorKind::ConnectionReset, all),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return all,
+            // A wait with a limit is ended when the process is stopped and goes on.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => panic!("not closed after {:?}, {} bytes: {error}", begun.elapsed(), all.len()),
         }
     }
 }
@@ -93,14 +98,14 @@ fn a_client_that_forges_its_proof_gets_neither_service_nor_reason() {
         stream.write_all(&auth_message(&hello())).unwrap();
         receive_message(&mut stream);
         stream.write_all(&auth_message(&Proof { proof: forged })).unwrap();
-        assert_eq!(closes(&mut stream), (true, vec![]));
+        assert_eq!(closes(&mut stream), []);
     }
     // The server's own proof sent back at it is not one either.
     let mut stream = raw(tcp_of(&server));
     stream.write_all(&auth_message(&hello())).unwrap();
     let challenge: Challenge = decode(&receive_message(&mut stream)).unwrap();
     stream.write_all(&auth_message(&Proof { proof: challenge.proof })).unwrap();
-    assert_eq!(closes(&mut stream), (true, vec![]));
+    assert_eq!(closes(&mut stream), []);
 }
 
 #[test]
@@ -110,9 +115,8 @@ fn a_client_of_another_version_learns_the_servers() {
     message[4] = 9;
     let mut stream = raw(tcp_of(&server));
     stream.write_all(&message).unwrap();
-    let (closed, answer) = closes(&mut stream);
+    let answer = closes(&mut stream);
     let answer = Header::from_bytes(answer.first_chunk().unwrap()).unwrap();
-    assert!(closed);
     assert_eq!((answer.kind, answer.status), (Kind::Auth, Errno::PROTO.into()));
 }
 
@@ -156,7 +160,7 @@ fn requests_before_the_authentication_close_the_connection() {
         let mut stream = raw(tcp_of(&server));
         stream.write_all(&start).unwrap();
         stream.write_all(&request).unwrap();
-        assert!(closes(&mut stream).0);
+        closes(&mut stream);
     }
     assert_eq!(toy.served.load(std::sync::atomic::Ordering::SeqCst), 0);
 }
@@ -177,7 +181,7 @@ fn lengths_beyond_the_bounds_close_the_connection() {
     ] {
         let mut stream = raw(tcp_of(&server));
         stream.write_all(&head).unwrap();
-        assert!(closes(&mut stream).0);
+        closes(&mut stream);
     }
     for head in [
         with(Kind::Request, MAX_BODY + 1, 0),
@@ -188,18 +192,23 @@ fn lengths_beyond_the_bounds_close_the_connection() {
     ] {
         let mut stream = log_in(tcp_of(&server));
         stream.write_all(&head).unwrap();
-        assert!(closes(&mut stream).0);
+        closes(&mut stream);
     }
 }
 
 #[test]
 fn those_who_do_not_finish_authenticating_are_closed_and_hold_no_thread() {
+    // On a busy machine their time may be over before it was seen what they hold: then they get more.
+    let seen =
+        [2, 8, 32].into_iter().any(|greeting| are_closed_and_hold_no_thread(Duration::from_secs(greeting)));
+    assert!(seen, "looked too late each time");
+}
+
+/// Whether it could be seen.
+fn are_closed_and_hold_no_thread(greeting: Duration) -> bool {
     // Workers that a burst woke for a moment end soon; one that a connection held would not.
-    let options = ServerOptions {
-        greeting: Duration::from_millis(2000),
-        worker_idle: Duration::from_millis(20),
-        ..ServerOptions::default()
-    };
+    let options =
+        ServerOptions { greeting, worker_idle: Duration::from_millis(20), ..ServerOptions::default() };
     let server = Server::start(Toy::new(), vec![unix_endpoint(), loopback()], options).unwrap();
     let message = auth_message(&hello());
     let begun = Instant::now();
@@ -210,20 +219,26 @@ fn those_who_do_not_finish_authenticating_are_closed_and_hold_no_thread() {
             stream
         })
         .collect();
-    eventually("all are accepted", || server.connections() > 90);
+    eventually("all are accepted, or were", || server.connections() > 90 || begun.elapsed() > greeting);
     eventually("no thread is held", || server.workers() < 10);
-    assert!(server.connections() > 90, "looked too late");
-    // One that trickles gets no more time than the silent ones.
-    for byte in &message[..10] {
-        std::thread::sleep(Duration::from_millis(20));
-        let _ = streams[0].write_all(&[*byte]);
+    let seen = server.connections() > 90;
+    // One that trickles gets no more time than the silent ones: had it until its message is whole, it would
+    // be answered.
+    let pause = 2 * greeting / message.len() as u32;
+    for byte in &message {
+        std::thread::sleep(pause);
+        if streams[0].write_all(&[*byte]).is_err() {
+            break;
+        }
     }
     for stream in &mut streams {
-        assert_eq!(closes(stream), (true, vec![]));
+        assert_eq!(closes(stream), []);
     }
-    assert!((1980..3700).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    let early = greeting - Duration::from_millis(20);
+    assert!(begun.elapsed() >= early, "{:?}", begun.elapsed());
     eventually("all are gone", || server.connections() == 0);
     check_read(&mut connect(&server.local_addrs()[0]), 0, 10);
+    seen
 }
 
 #[test]
@@ -236,7 +251,7 @@ fn a_client_that_stalls_within_a_request_is_closed() {
     for len in [1, 63, 64, 67, 300] {
         let mut stream = log_in(tcp_of(&server));
         stream.write_all(&message[..len]).unwrap();
-        assert!(closes(&mut stream).0, "{len}");
+        closes(&mut stream);
     }
     // One that does not take its answer, too.
     let mut stream = log_in(tcp_of(&server));
@@ -249,7 +264,12 @@ fn a_client_that_stalls_within_a_request_is_closed() {
     eventually("it is gone", || server.connections() == 0);
 }
 
-static LIVE: LazyLock<Server> = LazyLock::new(|| start(Toy::new()));
+/// A server that waits for the rest of a message for longer than a test does: who is done with writing is
+/// closed for that.
+static LIVE: LazyLock<Server> = LazyLock::new(|| {
+    let options = ServerOptions { greeting: 10 * HANG, stall: 10 * HANG, ..ServerOptions::default() };
+    Server::start(Toy::new(), vec![unix_endpoint(), loopback()], options).unwrap()
+});
 
 fn message_like() -> impl Strategy<Value = Vec<u8>> {
     let head = (0u8..5, any::<u8>(), 0u32..3000, 0u32..3000, any::<u16>()).prop_map(
@@ -291,7 +311,7 @@ proptest! {
         let _ = stream.write_all(&bytes);
         let _ = stream.shutdown(Shutdown::Write);
         // Whatever it was, the server ends the connection and serves on.
-        prop_assert!(closes(&mut stream).0);
+        closes(&mut stream);
         check_read(&mut connect(&LIVE.local_addrs()[0]), 1, 50);
     }
 

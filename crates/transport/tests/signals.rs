@@ -2,7 +2,6 @@
 
 mod common;
 
-use bivouac_layout::Ino;
 use bivouac_proto::data::DataRequest;
 use bivouac_transport::{Exchange, Outgoing, TransportError, exchange};
 use common::*;
@@ -18,7 +17,8 @@ extern "C" fn count(_: libc::c_int) {
 
 #[test]
 fn signals_neither_disturb_calls_nor_stretch_their_deadlines() {
-    let server = start(Toy::new());
+    let toy = Toy::new();
+    let server = start(toy.clone());
     // SAFETY: the action is fully initialised, its handler only counts, and the timer's argument is valid.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -49,9 +49,10 @@ fn signals_neither_disturb_calls_nor_stretch_their_deadlines() {
         assert!(calls.iter().all(|c| matches!(c.result, Some(Ok(_)))));
 
         connection.set_silence(Duration::from_millis(150)).unwrap();
-        // Longer than the silence: had signals put its end off, there would be an answer.
-        let result = call(&mut connection, &encoded(DataRequest::Extent { ino: Ino(1000) }), &[], &mut []);
+        // Had signals put the end off, there would be an answer.
+        let result = call(&mut connection, &encoded(DataRequest::Extent { ino: HELD }), &[], &mut []);
         assert_eq!(result, Err(TransportError::TimedOut));
     }
+    toy.let_go();
     assert!(SIGNALS.load(Ordering::Relaxed) > 100);
 }

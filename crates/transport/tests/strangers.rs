@@ -1,5 +1,5 @@
-//! Peers that connect and never prove anything: they cost little, and keep nobody out. One test at a time: they count
-//! descriptors of the process.
+//! Peers that connect and never prove anything: they cost little, and keep nobody out. One test at a time:
+//! they count descriptors of the process.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn hundreds_who_say_nothing_hold_few_descriptors_and_keep_no_client_out() {
     let options = ServerOptions {
         guests: 20,
         fair: Duration::from_millis(20),
-        greeting: Duration::from_secs(60),
+        greeting: 10 * HANG,
         ..ServerOptions::default()
     };
     let server = with(options);
@@ -55,8 +55,8 @@ fn hundreds_who_say_nothing_hold_few_descriptors_and_keep_no_client_out() {
         clients.push(connect(&server.local_addrs()[0]));
         most = most.max(server.connections());
     }
-    // 400 strangers, 20 at a time, each for 20 ms.
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    // 400 strangers, 20 at a time, each for 20 ms, and not for as long as they may take to authenticate.
+    assert!(begun.elapsed() < HANG, "{:?}", begun.elapsed());
     assert!(most <= 2 * 20 + clients.len(), "{most} connections");
     for client in &mut clients {
         check_read(client, 0, 10);
@@ -107,14 +107,14 @@ fn the_last_descriptors_are_not_given_to_connections() {
     drop((idle, clients));
 }
 
-/// Connects as another user, by a program of its own, and waits for the end; whether it came at once.
+/// Connects as another user, by a program of its own, and waits for the end; whether it came.
 fn other_user_is_shut_out(name: &str) -> bool {
-    let script = "import socket, sys, time
-s = socket.socket(socket.AF_UNIX); s.settimeout(20)
-begun = time.time(); s.connect(chr(0) + sys.argv[1])
+    let script = "import socket, sys
+s = socket.socket(socket.AF_UNIX); s.settimeout(60)
+s.connect(chr(0) + sys.argv[1])
 try: end = s.recv(1)
 except ConnectionResetError: end = b''
-print(end == b'' and time.time() - begun < 3)";
+print(end == b'')";
     let mut python = Command::new("python3");
     python.args(["-B", "-c", script, name]).uid(1001).gid(1001).current_dir("/");
     let output = python.output().expect("python runs");
@@ -128,7 +128,7 @@ fn a_process_of_another_user_is_shut_out_of_the_nodes_sockets() {
         return;
     }
     let _alone = alone();
-    let options = || ServerOptions { greeting: Duration::from_secs(60), ..ServerOptions::default() };
+    let options = || ServerOptions { greeting: 10 * HANG, ..ServerOptions::default() };
     let server = with(ServerOptions { strangers: 0, ..options() });
     let Endpoint::Unix(name) = &server.local_addrs()[0] else { unreachable!() };
     assert!(other_user_is_shut_out(name));

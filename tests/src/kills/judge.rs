@@ -13,7 +13,8 @@ pub const BLOCK: u64 = 64 << 10;
 /// Longest time that an operation may take, nanoseconds: `docs/semantics.md` says about two seconds.
 const LIMIT: u64 = 3_000_000_000;
 
-/// The same where a server is there but does not answer: it is waited for, for ten seconds, and then all have to hear of it.
+/// The same where a server is there but does not answer: it is waited for, for ten seconds, and then all have
+/// to hear of it.
 const LIMIT_STOPPED: u64 = 14_000_000_000;
 
 /// For so long after everything is up again operations may still fail.
@@ -38,8 +39,8 @@ impl Times {
         ended >= self.fault && began <= self.recovered + RECOVERY
     }
 
-    /// How long an operation waited for one and the same failure. Starting all daemons again is another one: who waits for a server
-    /// that waits for a dead one waits for both.
+    /// How long an operation waited for one and the same failure. Starting all daemons again is another one:
+    /// who waits for a server that waits for a dead one waits for both.
     fn waited(&self, began: u64, ended: u64) -> u64 {
         match (began..ended).contains(&self.restart) {
             true => (self.restart - began).max(ended - self.restart),
@@ -103,7 +104,8 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// Replays a journal on what there was, and compares what comes of it with what there is below the program's directory.
+    /// Replays a journal on what there was, and compares what comes of it with what there is below the
+    /// program's directory.
     pub fn of(tree: Tree, journal: &[Entry], look: &Look, times: &Times) -> Judged {
         let mut judged = Judged { tree, ..Judged::default() };
         judged.replay(journal, times);

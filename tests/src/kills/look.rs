@@ -27,7 +27,8 @@ pub struct Found {
 /// Everything, by path from the mount.
 pub type Look = BTreeMap<String, Found>;
 
-/// Writes into a local file what there is in a mount, and empties the file that all programs share, for the next round.
+/// Writes into a local file what there is in a mount, and empties the file that all programs share, for the
+/// next round.
 pub fn look(mount: &Path, into: &Path) {
     let mut all = Look::new();
     walk(mount, "", &mut all);

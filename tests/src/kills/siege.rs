@@ -7,7 +7,7 @@ use super::random::Random;
 use super::step::{Entry, now};
 use super::tree::Tree;
 use super::{RECORD, SHARED};
-use crate::{Site, accesses, eventually};
+use crate::{HANG, Site, accesses, eventually};
 use rustix::process::{Pid, Signal};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const SERVERS: u64 = 5;
 
 /// Longest time for programs to end when they are told to.
-const ENDING: Duration = Duration::from_secs(40);
+const ENDING: Duration = HANG;
 
 /// What happens to the daemons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,7 +144,7 @@ impl<'a> Siege<'a> {
             let servers = status["servers"].as_array().expect("servers");
             status["state"] == "running" && servers.iter().all(|server| server["state"] == "up")
         };
-        eventually(Duration::from_secs(15), "all servers are up", ready);
+        eventually("all servers are up", ready);
         times.recovered = now();
         if fate == Programs::Survive {
             // Beyond the time for which operations may still fail.
@@ -212,7 +212,7 @@ impl<'a> Siege<'a> {
         let gone =
             |pid: &i32| std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, |all| all.count()) <= 1;
         let gone = |pid: &i32| gone(pid) && !is_alive(*pid);
-        eventually(Duration::from_secs(10), "the daemons are dead", || all.iter().all(gone));
+        eventually("the daemons are dead", || all.iter().all(gone));
         self.site.bivouac(["up", &self.name]).ok();
     }
 
@@ -324,7 +324,7 @@ impl<'a> Siege<'a> {
             if found == (0, inodes + 2) {
                 return None;
             }
-            if begin.elapsed() > Duration::from_secs(10) {
+            if begin.elapsed() > HANG {
                 return Some(format!("{} opens; {} inodes, not {}", found.0, found.1, inodes + 2));
             }
             std::thread::sleep(Duration::from_millis(20));

@@ -22,7 +22,8 @@ pub struct Slot {
     pub append: bool,
 }
 
-/// Names, files, and what is open. A path has no slash at its beginning; the directory itself is the empty path.
+/// Names, files, and what is open. A path has no slash at its beginning; the directory itself is the empty
+/// path.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Tree {
     /// What every name leads to.

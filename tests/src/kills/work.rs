@@ -12,11 +12,13 @@ use std::time::Duration;
 /// Longest pause between two steps.
 const PAUSE: u64 = 600;
 
-/// An append that took longer than this may have been repeated, for no server is back sooner: see `docs/semantics.md`, what is relaxed.
+/// An append that took longer than this may have been repeated, for no server is back sooner: see
+/// `docs/semantics.md`, what is relaxed.
 const PROMPT: u64 = 30_000_000;
 
-/// Works in the directory of the mount that has the name of `directory`, which is on the local disk: `tree` in it is what there
-/// is in the beginning, `journal` gets the journal, and when there is `end`, everything is closed and the program ends.
+/// Works in the directory of the mount that has the name of `directory`, which is on the local disk: `tree`
+/// in it is what there is in the beginning, `journal` gets the journal, and when there is `end`, everything
+/// is closed and the program ends.
 pub fn work(mount: &str, directory: &Path, seed: u64) {
     let who = directory.file_name().expect("a name").to_string_lossy().into_owned();
     let text = std::fs::read(directory.join("tree")).expect("a tree");

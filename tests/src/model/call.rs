@@ -1,7 +1,7 @@
 //! The calls that programs are made of, and what they answer.
 //!
-//! Descriptors are named by slots: each client has [`SLOTS`] of them. What a write writes follows from a seed, so that calls
-//! stay short.
+//! Descriptors are named by slots: each client has [`SLOTS`] of them. What a write writes follows from a
+//! seed, so that calls stay short.
 
 use serde::{Deserialize, Serialize};
 
@@ -55,11 +55,11 @@ pub enum Hold {
     Nothing,
 }
 
-/// One call. Names and arguments are those of the system calls. `MapRead` and `MapWrite` (in a kernel mount only) go through a shared
-/// mapping of the file, which is opened anew for it; the paths of the call in `At` begin at an open directory, as those of `openat`,
-/// or after `fchdir` to it (`enter`). A client whose lock waits makes no call until
-/// it has it, or a signal ends the call (`Interrupt`). `Reopen` goes through `/proc/self/fd`; so does `LinkSlot`, or else
-/// with AT_EMPTY_PATH, as `StatEmpty` and `TimesEmpty`.
+/// One call. Names and arguments are those of the system calls. `MapRead` and `MapWrite` (in a kernel mount
+/// only) go through a shared mapping of the file, which is opened anew for it; the paths of the call in `At`
+/// begin at an open directory, as those of `openat`, or after `fchdir` to it (`enter`). A client whose lock
+/// waits makes no call until it has it, or a signal ends the call (`Interrupt`). `Reopen` goes through
+/// `/proc/self/fd`; so does `LinkSlot`, or else with AT_EMPTY_PATH, as `StatEmpty` and `TimesEmpty`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the system calls' own arguments")]
 pub enum Call {

@@ -17,7 +17,7 @@ const AGAIN: Duration = Duration::from_millis(10);
 
 /// One client.
 pub struct Face {
-    /// What it is called in reports.
+    /// Its name in reports.
     pub name: String,
     /// It works in a kernel mount: the kernel owns the offsets of its descriptors.
     pub mount: bool,
@@ -66,7 +66,7 @@ impl Face {
         face
     }
 
-    /// A process that gives its rights up for those of another user and group.
+    /// A process that changes to another user and group.
     pub fn somebody(name: &str, mount: bool, user: (u32, u32), mut command: Command) -> Face {
         command.args([user.0.to_string(), user.1.to_string()]);
         let mut face = Face::process(name, mount, command);
@@ -119,7 +119,7 @@ impl Face {
     pub fn interrupted(&mut self, limit: Duration) -> Option<Answer> {
         let begin = Instant::now();
         while begin.elapsed() < limit {
-            // One that comes before the call has begun interrupts nothing.
+            // A signal that comes before the call has begun interrupts nothing: repeat it.
             if let Some(client) = self.running().client {
                 kill_process(client, Signal::USR1).expect("it is there");
             }
@@ -193,8 +193,8 @@ fn interruptible() {
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// The program `model_client`: carries out what standard input says, until it ends. Arguments: a user and a group, if it
-/// is to be another one.
+/// The program `model_client`: carries out what standard input says, until it ends. Arguments: a user and a
+/// group, if it is to be another one.
 pub fn serve() {
     let ids: Vec<u32> = std::env::args().skip(1).map(|id| id.parse().expect("a number")).collect();
     if let [uid, gid] = ids[..] {

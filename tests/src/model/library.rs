@@ -1,7 +1,8 @@
 //! Calls made through the client core, in this process.
 //!
-//! What its other users (libc's faces, the kernel) see to themselves is done here as they do it: descriptors, their duplicates,
-//! and that closing one gives up the process's locks on the file.
+//! The client core leaves some things to its users (the preload library, the kernel mount); this module does
+//! them as they do: descriptors, their duplicates, and releasing the process's locks on a file when a
+//! descriptor of it is closed.
 
 use super::call::{Answer, Call, Domain, Hold, Order, SLOTS, Seen, Stamp, Target, pattern};
 use super::system::attribute_names;
@@ -320,7 +321,8 @@ fn kind(domain: Domain) -> LockKind {
     }
 }
 
-/// The descriptor of a call that O_PATH is not enough for: as libc's faces, it does not come to the client core then.
+/// The descriptor of a call that O_PATH is not enough for: as libc's faces, it does not come to the client
+/// core then.
 fn more_than_a_path(call: &Call) -> Option<u8> {
     match call {
         Call::Append { slot, .. }

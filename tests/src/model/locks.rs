@@ -2,14 +2,14 @@
 
 use super::call::Held;
 
-/// Who has a lock.
+/// The owner of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
     /// A process, by the client's number.
     Process(usize),
     /// An open file description, by its number.
     Description(u64),
-    /// Likewise, by `flock`: never in the way of the other two.
+    /// The same for `flock`, which never conflicts with the other two.
     Whole(u64),
 }
 
@@ -59,7 +59,7 @@ impl Locks {
         self.0.iter().any(|lock| lock.node == node && lock.owner == owner)
     }
 
-    /// Takes the owner's locks off a range.
+    /// Releases the owner's locks on a range.
     pub fn release(&mut self, node: u64, owner: Owner, start: u64, end: u64) {
         let mut kept = Vec::new();
         for lock in self.0.drain(..) {
@@ -78,7 +78,7 @@ impl Locks {
         self.0 = kept;
     }
 
-    /// Sets a lock that nothing is in the way of. Neighbours of the same kind become one.
+    /// Sets a lock with which nothing conflicts. Neighbours of the same kind are merged.
     pub fn set(&mut self, node: u64, owner: Owner, (exclusive, start, end): Held) {
         self.release(node, owner, start, end);
         let (mut from, mut to) = (start, end);

@@ -1,5 +1,5 @@
-//! A client that has nothing to do with the others, and moves directories to and fro all the time: what others find must
-//! not depend on that.
+//! A client that has nothing to do with the others, and moves directories to and fro all the time: what
+//! others find must not depend on that.
 
 use std::process::{Child, Command, Stdio};
 

@@ -1,5 +1,5 @@
-//! Random programs: a few names, sizes around those where something changes (a record's 4 KiB, a block's 16 KiB), and
-//! everything that can be done with them.
+//! Random programs: a few names, sizes around those where something changes (the 4 KiB of inline data, a
+//! block's 16 KiB), and everything that can be done with them.
 
 use super::call::{Call, Domain, Hold, SLOTS, SOMEBODY, Stamp, Target};
 use proptest::prelude::*;
@@ -175,7 +175,8 @@ fn locking() -> impl Strategy<Value = Call> {
     })
 }
 
-/// Programs of so many clients, of up to `longest` calls, that are in each other's way: with locks on one file.
+/// Programs of so many clients, of up to `longest` calls, that are in each other's way: with locks on one
+/// file.
 fn quarrels(clients: usize, longest: usize) -> impl Strategy<Value = Program> {
     let open = |path: &str| Call::Open {
         slot: 0,
@@ -205,7 +206,8 @@ fn moves(clients: usize, longest: usize) -> impl Strategy<Value = Program> {
     let call = prop_oneof![
         3 => place().prop_map(|path| Call::Mkdir { path, mode: 0o777 }),
         8 => (place(), place(), how).prop_map(|(from, to, flags)| Call::Rename { from, to, flags }),
-        // With a name below it, a kernel looks at the directory, too; a `stat` of its own the library may answer.
+        // With a name below it, a kernel looks at the directory, too; a `stat` of its own the library may
+        // answer.
         6 => place().prop_map(|path| Call::Stat { target: Target::Path(path + "/x") }),
         2 => place().prop_map(|path| Call::Stat { target: Target::Path(path) }),
         2 => place().prop_map(|path| Call::List { target: Target::Path(path) }),

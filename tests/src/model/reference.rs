@@ -1,9 +1,10 @@
 //! The reference: what each call has to answer, for all clients, from a file system in memory.
 //!
-//! [`Reference::settle`] makes a call of a random program one that can be judged; [`Reference::expect`] carries it out and says what
-//! must come of it; [`Reference::judge`] compares. Errors are Linux's, in the order in which Linux finds them: the same programs
-//! are run on a local file system to show that. It takes the liberties of the semantics page and no others: a
-//! directory's size is its number of entries, and reading leaves access times alone.
+//! [`Reference::settle`] makes a call of a random program one that can be judged; [`Reference::expect`]
+//! carries it out and says what must come of it; [`Reference::judge`] compares. Errors are Linux's, in the
+//! order in which Linux finds them: the same programs are run on a local file system to show that. It takes
+//! the liberties of the semantics page and no others: a directory's size is its number of entries, and
+//! reading leaves access times alone.
 
 mod files;
 mod locking;
@@ -24,9 +25,10 @@ pub enum Expected {
     Exactly(Answer),
     /// The attributes of an inode.
     Attributes(u64),
-    /// Where data (or a hole) begins at or after an offset: file systems may differ, but must not lie.
+    /// Where data (or a hole) begins at or after an offset: file systems may differ, but a reported hole must
+    /// be one.
     Begin { node: u64, description: u64, offset: u64, hole: bool },
-    /// The attributes of an inode that is gone, or that it is.
+    /// The attributes of an inode that was removed, or the error that says so.
     Gone(u64),
     /// One of these locks, in part or whole.
     OneOf(Vec<Held>),
@@ -55,7 +57,8 @@ struct Description {
     node: u64,
     flags: i32,
     offset: u64,
-    /// Where the offset is, the kernel alone knows: after an append through a mount it counts from what the kernel takes for the end.
+    /// Only the kernel knows the offset: after an append through a mount it counts from the end of the file
+    /// as the kernel knows it.
     strayed: bool,
     holders: u32,
 }
@@ -94,8 +97,8 @@ fn count(count: u64) -> Outcome {
 }
 
 impl Reference {
-    /// An empty one. `mounts`: which of the clients work in a kernel mount; `users`: who they are (the first one owns the
-    /// directory); `begin`: the present, nanoseconds since 1970.
+    /// An empty one. `mounts`: which of the clients work in a kernel mount; `users`: who they are (the first
+    /// one owns the directory); `begin`: the present, nanoseconds since 1970.
     pub fn new(mounts: Vec<bool>, users: Vec<(u32, u32)>, rules: Rules, begin: i64) -> Reference {
         Reference {
             rules,
@@ -113,7 +116,8 @@ impl Reference {
         }
     }
 
-    /// The call as it can be made: slots are ones that are open (or, to open, free). `None`: there is nothing it could do.
+    /// Makes the call one that can be made: its slots are open (or, for an open, free). `None`: that is not
+    /// possible.
     pub fn settle(&self, client: usize, mut call: Call) -> Option<Call> {
         let open = |slot: &mut u8| {
             let found =
@@ -242,12 +246,14 @@ impl Reference {
         })
     }
 
-    /// Carries the call out, and says what it must answer. `None`: it is not to be made, and nothing has changed.
+    /// Carries the call out, and says what it must answer. `None`: it is not to be made, and nothing has
+    /// changed.
     pub fn expect(&mut self, client: usize, call: &Call) -> Option<Expected> {
         if let Call::At { slot, enter, call } = call {
             let node = self.description(client, *slot).node;
             self.tree.caller = self.users[client];
-            // Where a directory that another client has moved lies, the kernel of a mount hears when it looks up its name.
+            // Where a directory that another client has moved lies, the kernel of a mount hears when it looks
+            // up its name.
             if self.directories_moved && self.mounts[client] && format!("{call:?}").contains("\"..") {
                 return None;
             }
@@ -398,7 +404,7 @@ impl Reference {
         if right { Ok(()) } else { Err(format!("expected {}", short(&format!("{expected:?}")))) }
     }
 
-    /// What is called a hole has no data in it, and no data is passed over.
+    /// Checks that a reported hole contains no data, and that no data was skipped.
     fn judge_begin(&self, node: u64, offset: u64, hole: bool, answer: &Answer) -> bool {
         let data = self.tree.data(node).expect("a file");
         let size = data.len() as u64;

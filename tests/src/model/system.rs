@@ -1,8 +1,8 @@
-//! Calls made through libc's symbols, in this process: what a program does, on a local file system, on a mount, or with the
-//! preload library.
+//! Calls made through libc's symbols, in this process: what a program does, on a local file system, on a
+//! mount, or with the preload library.
 //!
-//! Each `unsafe` block is one such call. Strings end with NUL, buffers are as long as is said and live as long as the call, and
-//! descriptors are this client's own.
+//! Each `unsafe` block is one such call. Strings end with NUL, buffers are as long as is said and live as
+//! long as the call, and descriptors are this client's own.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the module's text gives the reason for all of them")]
 
 mod maps;

@@ -196,8 +196,9 @@ impl Tree {
         if sticky && !self.owns(dir) && !self.owns(number) { Err(libc::EPERM) } else { Ok(()) }
     }
 
-    /// A setting of the kernel (`protected_symlinks`, `protected_regular`) may keep everybody, root too, from following and
-    /// from opening with O_CREAT what is another's in a sticky directory; some cases it always refuses.
+    /// A setting of the kernel (`protected_symlinks`, `protected_regular`) may keep everybody, root too, from
+    /// following and from opening with O_CREAT what is another's in a sticky directory; some cases it always
+    /// refuses.
     pub fn unless_sheltered(&self, dir: u64, number: u64) -> Result<(), i32> {
         let (above, owner) = (self.node(dir), self.node(number).owner.0);
         let open = above.mode & libc::S_ISVTX != 0 && above.mode & 0o022 != 0;

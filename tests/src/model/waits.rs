@@ -1,12 +1,14 @@
-//! Clients that wait for locks: each gets its lock once nothing is in the way, and not before; a signal ends the wait.
+//! Clients that wait for locks: each gets its lock once nothing conflicts, and not before; a signal ends the
+//! wait.
 
 use super::{Answer, Call, Order, Play, Reference};
 use std::time::{Duration, Instant};
 
-/// How long what is free may take to come to who waits for it. A kernel mount tells late that a description is closed.
-const COMING: Duration = Duration::from_secs(10);
+/// How long a lock that is free may take to reach a client that waits for it. A kernel mount learns late that
+/// a description is closed.
+const COMING: Duration = bivouac_testing::HANG;
 
-/// How long one who may have its lock is looked at before the next who may.
+/// How long to watch one client that may have its lock before turning to the next.
 const LOOK: Duration = Duration::from_millis(1);
 
 impl Play {
@@ -25,7 +27,8 @@ impl Play {
             .wrong(client, &format!("does not get a lock that is free: {call:?} (interrupted: {ended:?})")))
     }
 
-    /// Waits until all those have their locks whom nothing keeps from them. Whoever else has an answer is wrong.
+    /// Waits until all those have their locks whom nothing keeps from them. Whoever else has an answer is
+    /// wrong.
     pub(super) fn let_through(&mut self, reference: &mut Reference) -> Result<(), String> {
         let begin = Instant::now();
         loop {

@@ -67,7 +67,7 @@ fn all_operations_work_on_each_other_s_files_and_nothing_stays() {
 }
 
 #[test]
-fn a_file_that_is_cut_or_another_s_is_noticed() {
+fn a_file_that_is_truncated_or_another_s_is_noticed() {
     let dir = tempfile::tempdir().expect("a directory");
     let plan = Plan { procs: 1, shift: 0, ops: vec![Op::Create], ..plan(dir.path()) };
     let mut load = Load::new(&plan, 0);
@@ -77,7 +77,7 @@ fn a_file_that_is_cut_or_another_s_is_noticed() {
         load.run(Op::Create, index).expect("created");
     }
     let file = |index: u64| format!("{}/bench.0/f0.{index}", plan.dir);
-    File::options().write(true).open(file(0)).expect("there").set_len(99).expect("cut");
+    File::options().write(true).open(file(0)).expect("there").set_len(99).expect("truncated");
     fs::copy(file(2), file(1)).expect("copied");
     for (op, index) in [(Op::Stat, 0), (Op::Read, 0), (Op::Read, 1)] {
         assert!(matches!(load.run(op, index), Err(Trouble::Wrong(_))), "{op} {index}");

@@ -1,8 +1,9 @@
 //! Cleaning one host of a deployment: processes, mounts, storage, run directory, logs.
 //!
-//! Works from two sources, the order (what `up` wrote down) and the traces on the host itself, so that it also finds
-//! daemons of an `up` that was killed before it could write. Nothing is removed that these do not name, and nothing
-//! of another deployment with the same name. May be repeated, and finds nothing then.
+//! It has two sources: the order (what `up` has recorded), and the traces on the host itself, so that it also
+//! finds daemons of an `up` that was killed before it could record them. It removes nothing that these do not
+//! name, and nothing of another deployment with the same name. It may be repeated, and then finds nothing
+//! more.
 
 use super::traces;
 use crate::error::Error;
@@ -47,10 +48,10 @@ pub fn clean(order: &CleanupOrder) -> Result<(), Error> {
     Ok(())
 }
 
-/// All of them share the grace.
+/// They share one grace time.
 fn end_all(processes: &[ProcessId], grace: Duration) -> Result<(), Error> {
     let deadline = Instant::now() + grace;
-    // The controller's own daemon may be the one who cleans.
+    // The process that cleans may be the controller's own daemon.
     for process in processes.iter().filter(|p| **p != ProcessId::own()) {
         if !process.end(deadline.saturating_duration_since(Instant::now())) {
             return Err(Error::Unanswered {
@@ -85,8 +86,9 @@ fn remove_storage(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes the key, the marks of warnings, and the node directories unless storage is kept: programs that live on have files open by
-/// them, which the next agents of the nodes take over. Then the run directory, if nothing stays in it.
+/// Removes the key, the marks of warnings, and the node directories unless storage is kept: programs that
+/// live on have files open by them, which the next agents of the nodes take over. Then the run directory, if
+/// nothing stays in it.
 fn remove_run_dir(run_dir: &Path, leave: Leave) {
     let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
     for entry in entries {

@@ -1,7 +1,8 @@
 //! Where a daemon stores, and what it refuses to touch.
 //!
-//! A storage directory is always made by Bivouac: inside a directory that the user named, or in the default place. What
-//! exists already is never used and never removed. Everything is checked on the daemon's own host.
+//! A storage directory is always made by Bivouac: inside a directory that the user named, or in the default
+//! place. What exists already is never used and never removed. Everything is checked on the daemon's own
+//! host.
 
 use crate::error::Error;
 use crate::home;
@@ -21,7 +22,8 @@ const LEAST: u64 = 8 << 20;
 /// Where memory is.
 const SHM: &str = "/dev/shm";
 
-/// Refuses a mount path under which real files exist: programs would see them or not, depending on how they look.
+/// Refuses a mount path under which real files exist: programs would see them or not, depending on how they
+/// look.
 pub fn check_mount(mount: &str) -> Result<(), Error> {
     let path = Path::new(mount);
     let occupied = |what: &str| {
@@ -58,7 +60,8 @@ pub fn make_run_dir(uid: u32, name: &str, deployment: u64, key: &Key) -> Result<
     Ok(run_dir)
 }
 
-/// Makes a directory that only the user may enter, with what is above it; one that is there must be the user's own.
+/// Makes a directory that only the user may enter, with what is above it; one that is there must be the
+/// user's own.
 pub fn make_private(path: &Path) -> Result<(), Error> {
     DirBuilder::new()
         .recursive(true)
@@ -76,7 +79,8 @@ pub fn make_private(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Storage directories that were made and are removed again unless the daemon starts.
+/// Storage directories that were made. They are removed again when this is dropped, unless the daemon has
+/// started.
 #[derive(Default)]
 pub struct Made(Vec<PathBuf>);
 
@@ -192,8 +196,8 @@ fn check_parent(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether it is the user's own, or one that its owner has opened: to everybody (as /tmp is), or to the user's group. The
-/// superuser could write anywhere, and does not want to by mistake.
+/// Whether a directory is the user's own, or its owner has made it writable for everybody (as /tmp) or for
+/// the user's group. The superuser could write anywhere, but should not do so by mistake.
 fn may_use(path: &Path, meta: &Metadata) -> bool {
     let sticky = meta.permissions().mode() & 0o1000 != 0;
     let opened =
@@ -201,7 +205,7 @@ fn may_use(path: &Path, meta: &Metadata) -> bool {
     home::is_own(meta) || sticky || opened || is_read_only(path)
 }
 
-/// Whether nobody can write there anyway, which is the better thing to say.
+/// Whether nobody can write there, which makes a better error message.
 fn is_read_only(path: &Path) -> bool {
     rustix::fs::accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS) == Err(rustix::io::Errno::ROFS)
 }

@@ -1,9 +1,10 @@
 //! Keeps a warning that repeats from filling the log.
 //!
-//! A full disk or a stranger at the port makes a daemon say the same thing thousands of times a second. Of what one place in the
-//! program says, [`MOST`] messages are written in each [`Throttle::window`]; the others are counted, and the number is told with
-//! the next line of whatever kind once the window is over. This concerns warnings and errors: what
-//! is less serious is not written unless somebody asked for it, and then he wants all of it.
+//! With a full disk, or if somebody connects without the key again and again, a daemon would log the same
+//! message thousands of times a second. Of the messages of one place in the program, [`MOST`] are written in
+//! each [`Throttle::window`]. The others are counted, and their number is written with the next line of any
+//! kind after the window. This applies to warnings and errors only: less serious messages are not written
+//! unless the user asked for them, and then the user wants all of them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -40,8 +41,8 @@ impl<F> Throttle<F> {
         Throttle { inner, window, places: Mutex::default() }
     }
 
-    /// Whether a message is to be written, and what was left out in windows that are over by now: the places, and how many
-    /// messages of each.
+    /// Whether a message is to be written, and what was left out in windows that are over by now: the places,
+    /// and how many messages of each.
     fn admit(
         &self,
         metadata: &'static Metadata<'static>,

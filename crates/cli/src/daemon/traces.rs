@@ -1,8 +1,8 @@
-//! What daemons note down on their own host, so that they can be found there.
+//! Traces: notes that daemons leave on their own host, so that they can be found there.
 //!
-//! Each leaves a file in the deployment's run directory before it serves: who it is, and what it made. `exec` and
-//! `env` learn from it what the deployment is on any node of the job, also where home directories are not shared; `down` finds
-//! what a killed daemon has left.
+//! Each leaves a file in the deployment's run directory before it serves: who it is, and what it made. `exec`
+//! and `env` learn from it what the deployment is on any node of the job, also where home directories are not
+//! shared; `down` finds what a killed daemon has left.
 
 use crate::error::Error;
 use crate::home::{read_own, write_private};

@@ -20,7 +20,8 @@ impl Launcher for Ssh {
         Ok(command)
     }
 
-    /// What `ssh` says of itself before there is a session; what it says of one that breaks off is something else.
+    /// What `ssh` says of itself before there is a session; what it says of one that breaks off is something
+    /// else.
     fn never_arrived(&self, code: Option<i32>, said: &str) -> bool {
         let before_any_session = |line: &str| {
             line.starts_with("ssh: Could not resolve hostname ")

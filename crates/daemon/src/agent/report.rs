@@ -1,8 +1,9 @@
 //! Telling servers what the node's processes have open.
 //!
-//! A server that was killed has forgotten who has its files open, and a new one waits until it knows (`Grace` in the crate `meta`). So each
-//! server that was not there a moment ago is told once, also by an agent that has nothing to say. What is closed while the report is on
-//! its way could be registered after its release: therefore the table is looked at again afterwards.
+//! A server that was killed has forgotten who has its files open, and a new one waits until it knows (`Grace`
+//! in the crate `meta`). So each server that was not there a moment ago is told once, also by an agent that
+//! has nothing to say. What is closed while the report is on its way could be registered after its release:
+//! therefore the table is looked at again afterwards.
 
 use super::Shared;
 use bivouac_layout::ServerId;

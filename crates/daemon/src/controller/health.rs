@@ -1,17 +1,20 @@
-//! Who is alive: one watcher thread for each daemon.
+//! Watching whether daemons are alive: one watcher thread for each.
 //!
-//! A watcher keeps one control connection, on which it pings twice a second and hands over newer maps. Threads of
-//! their own keep a daemon that hangs from delaying the others' pings; they sleep all the time, so that a hundred of them
-//! cost next to nothing.
+//! A watcher keeps one control connection, on which it pings twice a second and hands over newer maps.
+//! Threads of their own keep a daemon that hangs from delaying the others' pings; they sleep all the time, so
+//! that a hundred of them cost next to nothing.
 //!
-//! A server is *down* when its connection is refused or reset and cannot be remade at once (its process is gone), when
-//! it has not answered for [`SILENCE`] and its machine takes no connection for it either (the machine or its link is
-//! gone), or when it has not answered for [`HANG`] although it is there (it hangs). The last is much longer: a job may
-//! load its nodes so that a daemon waits seconds for a processor, and files must not fail for that.
+//! A server is *down* when its connection is refused or reset and cannot be remade at once (its process is
+//! gone), when it has not answered for [`SILENCE`] and its machine takes no connection for it either (the
+//! machine or its link is gone), or when it has not answered for [`HANG`] although it is there (it hangs).
+//! The last is much longer: a job may load its nodes so that a daemon waits seconds for a processor, and
+//! files must not fail for that.
 //!
-//! A server that was down and answers again has its data: a daemon refuses to start on a storage that is not its own. But it has
-//! missed what happened meanwhile. So it is *joining* at first: from then on servers tell it of what they do, as they tell each other.
-//! Once every daemon has that map, nobody is left who would leave it out, and it is up ([`crate::daemon`] says what it does then).
+//! A server that was down and answers again still has its data, because a daemon refuses to start on a
+//! storage that is not its own. But it has missed what happened meanwhile. So it is *joining* at first: from
+//! then on servers tell it what they tell each other. Once every daemon has a map in which it is joining,
+//! nobody leaves it out any more, and the controller declares it up ([`crate::daemon`] says what it does
+//! then).
 
 use super::link::{ControlLink, LinkError};
 use super::{Member, Shared};
@@ -79,13 +82,13 @@ impl Watcher {
         }
     }
 
-    /// Whether a server that does not answer is to be given up.
+    /// Whether to declare a server down that does not answer.
     fn is_lost(&self) -> bool {
         let silent = self.last_answer.elapsed();
         silent >= HANG || (silent >= SILENCE && !self.member.endpoint.takes_connections(REACH))
     }
 
-    /// One ping, or the handing over of a newer map, on the connection or on a fresh one.
+    /// Sends one ping, or a newer map, over the connection or over a new one.
     fn beat(&mut self, shared: &Shared, map: &Arc<Map>) -> Result<(), LinkError> {
         if let Some(mut link) = self.link.take() {
             match self.speak(&mut link, shared, map) {
@@ -113,7 +116,7 @@ impl Watcher {
 
     fn speak(&mut self, link: &mut ControlLink, shared: &Shared, map: &Arc<Map>) -> Result<(), LinkError> {
         link.set_timeout(self.patience())?;
-        // Any answer is a sign of life; what it says, the next ping says anew.
+        // Any answer is a sign of life; the next ping will bring its contents again.
         link.finish()?;
         let (epoch, boot) = link.ping(map.epoch)?;
         self.last_answer = Instant::now();

@@ -25,7 +25,7 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    /// Whether it says that nobody is there, rather than that somebody is slow.
+    /// Whether it means that no daemon is there, rather than that the daemon is slow.
     pub fn is_death(&self) -> bool {
         matches!(self, LinkError::Transport(TransportError::Refused | TransportError::Closed))
     }
@@ -72,7 +72,8 @@ impl ControlLink {
         Ok(())
     }
 
-    /// One request, one answer. After [`LinkError::is_silence`] the link can be used again: [`ControlLink::finish`].
+    /// One request, one answer. After [`LinkError::is_silence`] the link can be used again:
+    /// [`ControlLink::finish`].
     pub fn request(&mut self, request: ControlRequest) -> Result<Option<ControlReply>, LinkError> {
         self.finish()?;
         let mut header = Header::new(Kind::Request);

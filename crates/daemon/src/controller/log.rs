@@ -1,11 +1,11 @@
 //! The map as a log of changes: what is proposed, in one order, and never lost.
 //!
 //! A change is *committed* once its line stands in `changes.log` on stable storage; then it is applied, which
-//! raises the epoch by one, and `map.json` is replaced by a snapshot. Whoever recovers takes the snapshot and applies
-//! the lines that are newer; a line that a crash tore off was never committed and is forgotten.
+//! raises the epoch by one, and `map.json` is replaced by a snapshot. Whoever recovers takes the snapshot and
+//! applies the lines that are newer; a line that a crash tore off was never committed and is forgotten.
 //!
-//! This is the group of one. A group of several keeps this interface ([`MapLog::propose`], [`MapLog::map`]) and
-//! commits when a majority has the line.
+//! Today there is one controller. Several replicas of it could keep this interface ([`MapLog::propose`],
+//! [`MapLog::map`]) and commit a change when a majority of them has the line.
 
 use super::ControllerError;
 use bivouac_layout::map::ServerState;
@@ -30,7 +30,7 @@ const LONGEST: usize = 1 << 30;
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "snake_case")]
 pub enum MapChange {
-    /// A server takes part again, or no more.
+    /// A server takes part again, or not any more.
     State {
         /// Which.
         server: ServerId,
@@ -47,7 +47,7 @@ pub enum MapChange {
 }
 
 impl MapChange {
-    /// Does it to `map`, and raises the epoch. `None`: it names a server that the map does not have.
+    /// Applies it to `map`, and raises the epoch. `None`: it names a server that the map does not have.
     fn apply(&self, map: &Map) -> Option<Map> {
         let mut next = map.clone();
         let server = match self {
@@ -133,13 +133,13 @@ impl MapLog {
         line.push(b'\n');
         let written = self.file.write_all(&line).and_then(|()| self.file.sync_data());
         if let Err(cause) = written {
-            // Half a line must not stand before the next one.
+            // A part of this line must not remain in front of the next one.
             let _ = self.rewind();
             return Err(ControllerError::Store { path: self.dir.join(LOG), cause });
         }
         self.len += line.len() as u64;
         self.map = Arc::new(next);
-        // The change is committed; a snapshot that fails now is made up for by the next one.
+        // The change is committed. If the snapshot fails now, the next one will contain the change.
         match write_snapshot(&self.dir, &self.map) {
             Ok(()) if self.len > LOG_LIMIT => {
                 self.len = 0;
@@ -156,7 +156,7 @@ impl MapLog {
         &self.map
     }
 
-    /// Cuts the file to what was committed.
+    /// Truncates the file to what was committed.
     fn rewind(&mut self) -> std::io::Result<()> {
         use std::io::{Seek, SeekFrom};
         self.file.set_len(self.len)?;

@@ -5,6 +5,7 @@ use bivouac_layout::map::{Generation, Node, Server as MapServer};
 use bivouac_layout::{NodeId, balance};
 use bivouac_proto::auth::{Hello, KEY_LEN, Welcome};
 use bivouac_proto::{Header, Reply, Request};
+use bivouac_testing::{HANG, eventually, is_quick};
 use bivouac_transport::{Parting, PeerInfo, Responder, Server, ServerOptions, Service};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -66,6 +67,8 @@ fn map_of(addresses: &[SocketAddr]) -> Map {
 struct Seen {
     epoch: AtomicU64,
     pings: AtomicUsize,
+    /// Pings before the newest map.
+    before: AtomicUsize,
     hangs: AtomicBool,
     shutdown: Mutex<Option<bool>>,
 }
@@ -97,6 +100,7 @@ impl Service for Fake {
                 reply.ok(&Reply::Control(ControlReply::Pong { epoch, boot: 1 }));
             }
             Ok(Request::Control(ControlRequest::Install { map })) => {
+                self.0.before.store(self.0.pings.load(Ordering::SeqCst), Ordering::SeqCst);
                 self.0.epoch.store(map.epoch.0, Ordering::SeqCst);
                 reply.ok(&Reply::Done);
             }
@@ -171,33 +175,28 @@ impl Cluster {
     }
 }
 
-fn eventually(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) -> Duration {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    start.elapsed()
-}
-
 #[test]
 fn every_daemon_gets_the_first_map_at_once() {
-    let cluster = cluster("first");
-    eventually(Duration::from_millis(450), "the map is everywhere", || {
-        cluster.daemons.iter().all(|d| d.seen.epoch.load(Ordering::SeqCst) == 1)
-    });
+    // On a busy machine the first ping may have to be repeated, hardly three times over.
+    assert!((0..3).any(|_| {
+        let cluster = cluster("first");
+        eventually("the map is everywhere", || {
+            cluster.daemons.iter().all(|d| d.seen.epoch.load(Ordering::SeqCst) == 1)
+        });
+        cluster.daemons.iter().all(|d| d.seen.before.load(Ordering::SeqCst) == 1)
+    }));
 }
 
 #[test]
 fn a_dead_server_is_seen_within_two_seconds_and_told_to_the_living() {
     let mut cluster = cluster("dead");
-    eventually(Duration::from_secs(1), "watched", || {
-        cluster.daemons.iter().all(|d| d.seen.pings.load(Ordering::SeqCst) > 0)
-    });
+    eventually("watched", || cluster.daemons.iter().all(|d| d.seen.pings.load(Ordering::SeqCst) > 0));
     drop(cluster.daemons[1].server.take());
-    eventually(Duration::from_secs(2), "down", || cluster.state(1) == ServerState::Down);
+    let took = eventually("down", || cluster.state(1) == ServerState::Down);
+    // Two seconds where the machine has time; never as late as one that only hangs.
+    assert!(took < health::HANG, "{took:?}");
     assert_eq!((cluster.state(0), cluster.state(2)), (ServerState::Up, ServerState::Up));
-    eventually(Duration::from_millis(400), "published", || {
+    eventually("published", || {
         [0, 2].iter().all(|i| cluster.daemons[*i].seen.epoch.load(Ordering::SeqCst) == 2)
     });
     assert_eq!(MapLog::recover(cluster.dir.path()).expect("recovers"), *cluster.controller.map());
@@ -211,46 +210,47 @@ fn a_server_that_is_only_slow_stays_up_one_that_hangs_is_down_until_it_answers()
     // The controller's own, on its node's socket, and another, over the network.
     let slow = [cluster.daemons[0].seen.clone(), cluster.daemons[2].seen.clone()];
     let seen = slow[1].clone();
-    eventually(Duration::from_secs(1), "watched", || slow.iter().all(|s| s.pings.load(Ordering::SeqCst) > 0));
+    eventually("watched", || slow.iter().all(|s| s.pings.load(Ordering::SeqCst) > 0));
     slow.iter().for_each(|s| s.hangs.store(true, Ordering::SeqCst));
     // A loaded machine: longer than a lost one may take to be noticed.
     std::thread::sleep(2 * health::SILENCE);
     slow.iter().for_each(|s| s.hangs.store(false, Ordering::SeqCst));
     for slow in slow {
         let pings = slow.pings.load(Ordering::SeqCst);
-        eventually(Duration::from_secs(3), "answers again", || slow.pings.load(Ordering::SeqCst) > pings + 1);
+        eventually("answers again", || slow.pings.load(Ordering::SeqCst) > pings + 1);
     }
     assert_eq!(cluster.controller.map().epoch, Epoch(1), "all are up, and were");
     seen.hangs.store(true, Ordering::SeqCst);
-    let took = eventually(2 * health::HANG, "down", || cluster.state(2) == ServerState::Down);
+    let took = eventually("down", || cluster.state(2) == ServerState::Down);
     assert!(took > health::HANG - health::INTERVAL, "{took:?}");
     seen.hangs.store(false, Ordering::SeqCst);
-    eventually(Duration::from_secs(3), "up", || cluster.state(2) == ServerState::Up);
-    eventually(Duration::from_secs(1), "told", || seen.epoch.load(Ordering::SeqCst) == 4);
+    eventually("up", || cluster.state(2) == ServerState::Up);
+    eventually("told", || seen.epoch.load(Ordering::SeqCst) == 4);
 }
 
 #[test]
 fn a_server_that_is_started_again_is_up_and_gets_the_map() {
     let mut cluster = cluster("again");
     drop(cluster.daemons[1].server.take());
-    eventually(Duration::from_secs(2), "down", || cluster.state(1) == ServerState::Down);
+    eventually("down", || cluster.state(1) == ServerState::Down);
     let again = daemon(&cluster.daemons[1].address.to_string());
-    eventually(Duration::from_secs(2), "up", || cluster.state(1) == ServerState::Up);
-    eventually(Duration::from_secs(1), "told", || again.seen.epoch.load(Ordering::SeqCst) == 4);
+    eventually("up", || cluster.state(1) == ServerState::Up);
+    eventually("told", || again.seen.epoch.load(Ordering::SeqCst) == 4);
 }
 
 #[test]
 fn an_unreachable_server_does_not_make_the_controller_spin() {
     let mut cluster = cluster("spin");
     drop(cluster.daemons[1].server.take());
-    eventually(Duration::from_secs(2), "down", || cluster.state(1) == ServerState::Down);
-    let before = cluster.daemons[0].seen.pings.load(Ordering::SeqCst);
-    let cpu = cpu_time();
-    std::thread::sleep(Duration::from_secs(2));
-    let pings = cluster.daemons[0].seen.pings.load(Ordering::SeqCst) - before;
-    assert!((2..=6).contains(&pings), "{pings} pings in two seconds");
+    eventually("down", || cluster.state(1) == ServerState::Down);
+    let pings = || cluster.daemons[0].seen.pings.load(Ordering::SeqCst) as u32;
+    let (before, cpu, begin) = (pings(), cpu_time(), Instant::now());
+    eventually("pinged further", || pings() >= before + 4);
+    // Some more for the map that has changed, and for where the time begins and ends.
+    let (pings, took) = (pings() - before, begin.elapsed());
+    assert!(pings <= took.div_duration_f64(health::INTERVAL) as u32 + 3, "{pings} pings in {took:?}");
     // Other tests of this binary run beside it, so only a busy loop would show.
-    assert!(cpu_time() - cpu < Duration::from_millis(1500));
+    assert!(cpu_time() - cpu < begin.elapsed() * 3 / 4);
 }
 
 fn cpu_time() -> Duration {
@@ -264,7 +264,7 @@ fn shutdown_tells_all_others_and_then_its_own_daemon() {
     let mut session = ControlSession::default();
     let request = ControlRequest::Shutdown { keep: true };
     assert!(cluster.controller.handle(&mut session, &request).expect("accepted").is_none());
-    assert_eq!(cluster.stopped.recv_timeout(Duration::from_secs(5)), Ok(true));
+    assert_eq!(cluster.stopped.recv_timeout(HANG), Ok(true));
     let told = |i: usize| *lock(&cluster.daemons[i].seen.shutdown);
     assert_eq!((told(0), told(1), told(2)), (None, Some(true), Some(true)));
     // A second time changes nothing.
@@ -275,12 +275,16 @@ fn shutdown_tells_all_others_and_then_its_own_daemon() {
 
 #[test]
 fn shutdown_does_not_wait_for_the_dead() {
-    let mut cluster = cluster("shutdown-dead");
-    drop(cluster.daemons[1].server.take());
-    let mut session = ControlSession::default();
-    cluster.controller.handle(&mut session, &ControlRequest::Shutdown { keep: false }).expect("accepted");
-    assert_eq!(cluster.stopped.recv_timeout(Duration::from_secs(2)), Ok(false));
-    assert_eq!(*lock(&cluster.daemons[2].seen.shutdown), Some(false));
+    assert!(is_quick(STOP_PATIENCE, || {
+        let mut cluster = cluster("shutdown-dead");
+        drop(cluster.daemons[1].server.take());
+        let begin = Instant::now();
+        let mut session = ControlSession::default();
+        cluster.controller.handle(&mut session, &ControlRequest::Shutdown { keep: false }).expect("accepted");
+        assert_eq!(cluster.stopped.recv_timeout(HANG), Ok(false));
+        assert_eq!(*lock(&cluster.daemons[2].seen.shutdown), Some(false));
+        begin.elapsed()
+    }));
 }
 
 #[test]
@@ -298,7 +302,7 @@ fn the_end_of_a_lifeline_ends_the_deployment_unless_it_was_released() {
     let mut lifeline = ControlSession::default();
     ask(&mut lifeline, ControlRequest::Lifeline);
     cluster.controller.closed(lifeline);
-    assert_eq!(cluster.stopped.recv_timeout(Duration::from_secs(5)), Ok(false));
+    assert_eq!(cluster.stopped.recv_timeout(HANG), Ok(false));
 }
 
 #[test]

@@ -11,10 +11,10 @@ use bivouac_layout::{Epoch, Ino, Map, NodeId, ServerId, balance};
 use bivouac_node::Environment;
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::ControlRequest;
+use bivouac_testing::HANG;
 use bivouac_transport::Endpoint;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
-use std::time::Duration;
 
 const BLOCK: u32 = 64 << 10;
 
@@ -86,7 +86,7 @@ pub fn cluster(name: &str, servers: u16) -> Cluster {
         generations: vec![Generation { servers: ids }],
     };
     for server in &map.servers {
-        ControlLink::connect(&Endpoint::Tcp(server.address), &key, 99, Duration::from_secs(5))
+        ControlLink::connect(&Endpoint::Tcp(server.address), &key, 99, HANG)
             .and_then(|mut link| link.tell(ControlRequest::Install { map: Box::new(map.clone()) }))
             .expect("installed");
     }

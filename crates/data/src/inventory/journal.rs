@@ -1,7 +1,8 @@
 //! The journal of an inventory: a header with the boot, then notes of 16 bytes in the order of events.
 //!
-//! A note is written with one system call, which a killed process has made or not made. A loss of power may leave notes
-//! without content; they say nothing. Space is allocated ahead, so that removals can be noted on a full storage.
+//! A note is written with one system call, which a killed process has made or not made. A loss of power may
+//! leave notes without content; they say nothing. Space is allocated ahead, so that removals can be noted on
+//! a full storage.
 
 use crate::error::DataError;
 use crate::place;
@@ -25,7 +26,7 @@ pub(super) const HEADER: usize = 8 + 4 + 4 + Boot::LEN;
 pub(super) const NOTE: usize = 8 + 4 + 4;
 /// Allocated ahead in steps of so many bytes.
 const CHUNK: u64 = 64 << 10;
-/// Makings leave so much of the allocation to removals, bytes.
+/// Notes of made sub-files leave so much of the allocation to notes of removals, bytes.
 const RESERVE: u64 = 32 << 10;
 /// What a note says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +42,8 @@ pub(super) enum Event {
 /// A journal that goes on.
 pub(super) struct Journal {
     root: OwnedFd,
-    /// Opened for the first note: a store that is only read keeps nobody from making its storage read-only.
+    /// Opened only for the first note, so that a store that is only read does not prevent its storage from
+    /// being remounted read-only.
     file: Option<OwnedFd>,
     /// Where the next note goes.
     end: u64,
@@ -71,7 +73,8 @@ impl Journal {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = fs::openat(root, DRAFT, flags, Mode::RUSR | Mode::WUSR)?;
         let written = write_all(&file, &bytes, 0)
-            // A journal without its content would excuse every loss after a loss of power.
+            // It must be synced before it gets the name: after a loss of power, an empty journal would hide
+            // every loss.
             .and_then(|()| fs::fdatasync(&file))
             .and_then(|()| fs::renameat(root, DRAFT, root, NAME));
         if let Err(errno) = written {
@@ -82,8 +85,8 @@ impl Journal {
         Ok(Journal { root: duplicate(root)?, file: None, end, allocated: end, notes })
     }
 
-    /// Goes on with the journal that is there, on a storage where none can be written. (If it is of an earlier boot, it stays
-    /// so, and excuses more than it should.)
+    /// Goes on with the existing journal, on a storage where no new one can be written. (If the journal is of
+    /// an earlier boot, it keeps that boot, and sub-files may be lost without being noticed.)
     pub(super) fn resume(root: BorrowedFd<'_>) -> Result<Journal, Errno> {
         let length = u64::try_from(fs::statat(root, NAME, AtFlags::SYMLINK_NOFOLLOW)?.st_size).unwrap_or(0);
         let notes = length.checked_sub(HEADER as u64).ok_or(Errno::NOSPC)? / NOTE as u64;
@@ -131,7 +134,8 @@ fn duplicate(root: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(root, 0)
 }
 
-/// What is noted: which sub-files there should be, whether each was synced, and in which boot the journal was kept.
+/// What is noted: which sub-files there should be, whether each was synced, and in which boot the journal was
+/// kept.
 pub(super) fn read(root: &OwnedFd) -> Result<(HashMap<Ino, bool>, Option<Boot>), DataError> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let mut bytes = Vec::new();

@@ -20,13 +20,16 @@ pub fn places() -> Vec<TempDir> {
     std::iter::once(tempfile::tempdir().unwrap()).chain(memory).collect()
 }
 
-/// A store over one directory. One that was just closed may be held for a moment yet: between its fork and its exec, a
-/// child that another test starts has all of this process's descriptors.
+/// A store over one directory. One that was just closed may be held for a moment yet: between its fork and
+/// its exec, a child that another test starts has all of this process's descriptors.
 pub fn store(dir: impl AsRef<Path>) -> DataStore {
-    let open = || DataStore::open(&[dir.as_ref().to_owned()], DEPLOYMENT, ServerId(1));
-    let patient = (0..100)
-        .find_map(|_| open().inspect_err(|_| std::thread::sleep(std::time::Duration::from_millis(20))).ok());
-    patient.unwrap_or_else(|| open().unwrap())
+    let mut opened = None;
+    bivouac_testing::eventually("the store can be opened", || {
+        let result = DataStore::open(&[dir.as_ref().to_owned()], DEPLOYMENT, ServerId(1));
+        opened = result.inspect_err(|error| eprintln!("{error}")).ok();
+        opened.is_some()
+    });
+    opened.unwrap()
 }
 
 /// All names below a directory, sorted.

@@ -28,7 +28,7 @@ fn read_in(number: u128, path: &Path) -> Result<Vec<Vec<u8>>, OpenError> {
 }
 
 #[test]
-fn a_log_cut_at_any_byte_keeps_every_whole_record() {
+fn a_log_truncated_at_any_byte_keeps_every_whole_record() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("partition.log");
     let mut log = Log::open(&path, IDENTITY, boot(1), |_| true).unwrap();

@@ -151,12 +151,7 @@ impl Cluster {
         let store = self.inner.stores[id.0 as usize].write().unwrap().take();
         if let Some(store) = store {
             // Handlers on other threads may still hold it for a moment.
-            for _ in 0..5000 {
-                if Arc::strong_count(&store) == 1 {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            bivouac_testing::eventually("nobody uses the store", || Arc::strong_count(&store) == 1);
         }
     }
 

@@ -1,11 +1,12 @@
-//! Which directories moved last: a ring of places, written by one server and read by all processes of its node without a lock.
+//! Which directories moved last: a ring of places, written by one server and read by all processes of its
+//! node without a lock.
 //!
-//! The move that gives the namespace version `v` stands at place `v` modulo the number of places. The writer fills the place before it
-//! shows the version; a reader looks at the version again after it has read the places. So what it has read was written over only if
-//! the version shows it.
+//! The move that gives the namespace version `v` stands at place `v` modulo the number of places. The writer
+//! fills the place before it shows the version; a reader looks at the version again after it has read the
+//! places. So what it has read was written over only if the version shows it.
 //!
-//! The numbers lie in shared memory, which a schedule explorer cannot watch. So the algorithm is written over [`Number`], which is
-//! an atomic of std's in the page and one of loom's in the test of every interleaving.
+//! The numbers lie in shared memory, which a schedule explorer cannot watch. So the algorithm is written over
+//! [`Number`], which is an atomic of std's in the page and one of loom's in the test of every interleaving.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,7 +44,8 @@ impl<N: Number> Ring<'_, N> {
         self.places.get((version % self.places.len() as u64) as usize)
     }
 
-    /// Something moves, and with that the version is this, one more than before. By one thread after the other.
+    /// Something moves, and with that the version is this, one more than before. By one thread after the
+    /// other.
     pub fn moved(&self, what: u64, version: u64) {
         if let Some(place) = self.place(version) {
             place.set(what);
@@ -51,7 +53,8 @@ impl<N: Number> Ring<'_, N> {
         self.version.raise(version);
     }
 
-    /// What moved after the version was `after` and until it was `until`. `None`: so much that it is not known any more.
+    /// What moved after the version was `after` and until it was `until`. `None`: so much that it is not
+    /// known any more.
     pub fn between(&self, after: u64, until: u64) -> Option<Vec<u64>> {
         let known = self.places.len() as u64;
         if until.checked_sub(after)? >= known {

@@ -1,12 +1,13 @@
 //! The door: what becomes of a call that the gate could not pass at once.
 //!
-//! Whether it concerns the mount is decided as for the faces, and served by the same functions, by way of those that
-//! `syscall(2)` uses. Two things differ, as this is the inside of libc:
-//! - What may block, and is the kernel's, is passed on to it (`None`), to be done in its old place; only there a thread can be
-//!   cancelled. So an `open` that is the kernel's by its text is looked up first: one that finds nothing does not
-//!   block, and may lead into the mount by a link.
-//! - While it is at work, the signal by which glibc cancels threads is held back, as the function around the site may have
-//!   allowed that at any instruction; and `errno` is left alone, which is that function's to set.
+//! Whether it concerns the mount is decided as for the faces, and served by the same functions, by way of
+//! those that `syscall(2)` uses. Two things differ, as this is the inside of libc:
+//! - What may block, and is the kernel's, is passed on to it (`None`), to be done in its old place; only
+//!   there a thread can be cancelled. So an `open` that is the kernel's by its text is looked up first: one
+//!   that finds nothing does not block, and may lead into the mount by a link.
+//! - While it is at work, the signal by which glibc cancels threads is held back, as the function around the
+//!   site may have allowed that at any instruction; and `errno` is left alone, which is that function's to
+//!   set.
 
 use super::LOOKED_AT;
 use super::gate::{Kind, NUMBERS};
@@ -18,7 +19,7 @@ use std::ffi::{c_char, c_long};
 /// The signal by which glibc cancels a thread, as a set.
 static CANCEL_SET: u64 = 1 << 31;
 
-/// Calls on the descriptor that comes first.
+/// Calls whose first argument is a descriptor.
 const DESCRIPTORS: [c_long; 37] = [
     libc::SYS_read,
     libc::SYS_write,
@@ -59,8 +60,8 @@ const DESCRIPTORS: [c_long; 37] = [
     libc::SYS_mmap,
 ];
 
-/// Calls that change what a number or the working directory is, and calls on paths: none of them blocks where it is the
-/// kernel's.
+/// Calls that change what a number or the working directory is, and calls on paths: none of them blocks where
+/// it is the kernel's.
 const OTHERS: [c_long; 56] = [
     libc::SYS_dup2,
     libc::SYS_dup3,
@@ -162,7 +163,7 @@ pub unsafe fn answer(number: usize, args: [usize; 6]) -> Option<Result<usize, Er
     let held = if is_cancellable(number) { hold_cancellation() } else { None };
     // SAFETY: promised by the caller.
     let answer = unsafe { if passes(number, args) { None } else { syscall::routed(number, args) } };
-    // A thread that is to be cancelled may end here: nothing is left to be dropped.
+    // A thread that is to be cancelled may end here: there is nothing that would have to be dropped.
     if let Some(before) = held {
         set_mask(before);
     }
@@ -220,7 +221,8 @@ unsafe fn passes(number: c_long, args: [usize; 6]) -> bool {
 unsafe fn opens_outside(dirfd: i32, path: *const c_char, flags: i32) -> bool {
     // SAFETY: promised by the caller.
     let Some(path) = (unsafe { path_of(path) }) else { return true };
-    // Nothing there is a link into a mount. `malloc` looks there, and must not be come back to.
+    // Nothing there is a link into a mount. `malloc` opens files there, and it must not be called again from
+    // here.
     if flags & LOOKED_AT != 0 || path.to_bytes().starts_with(b"/sys/") {
         return true;
     }

@@ -1,7 +1,7 @@
 //! Where functions begin and end, by the table that every library carries for unwinding (`.eh_frame_hdr`).
 //!
-//! The table is sorted by address; behind each beginning it says where the function's description is, which says how
-//! long it is. Only the one encoding is known that linkers write; anything else is no table.
+//! The table is sorted by address; behind each beginning it says where the function's description is, which
+//! says how long it is. Only the one encoding is known that linkers write; anything else is no table.
 
 use std::ops::Range;
 
@@ -35,8 +35,8 @@ impl<'a> Image<'a> {
     }
 }
 
-/// How the table is written: version 1, position of the descriptions relative to here in 4 bytes, count in 4 bytes,
-/// entries relative to the table in 4 bytes each.
+/// How the table is written: version 1, position of the descriptions relative to here in 4 bytes, count in 4
+/// bytes, entries relative to the table in 4 bytes each.
 const ENCODING: u32 = u32::from_le_bytes([1, 0x1b, 0x03, 0x3b]);
 /// Bytes before the entries, and of an entry.
 const HEAD: usize = 12;
@@ -86,10 +86,11 @@ impl<'a> Functions<'a> {
         Some(start..end.min(next))
     }
 
-    /// Whether a description is of what signal handlers return to. Such a one begins a byte too early, on purpose: what is read
-    /// from there makes no sense.
+    /// Whether a description is of what signal handlers return to. Such a one begins a byte too early, on
+    /// purpose: what is read from there makes no sense.
     fn is_of_signals(&self, description: usize) -> Option<bool> {
-        // The second word is the distance back to the common part, whose letters follow its length, number and version.
+        // The second word is the distance back to the common part, whose letters follow its length, number
+        // and version.
         let common = (description + 4).checked_sub(self.image.word(description + 4)? as usize)?;
         let letters = self.image.bytes(common + 9..common + 13)?;
         Some(letters.iter().take_while(|letter| **letter != 0).any(|letter| *letter == b'S'))
@@ -172,7 +173,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_table_that_is_cut_off_or_written_otherwise_has_no_functions() {
+    fn a_table_that_is_truncated_or_written_otherwise_has_no_functions() {
         let bytes = table(0x9000, &[0x1000..0x1010, 0x1020..0x1030]);
         let mut image = Image::default();
         image.add(0x9000, &bytes[..HEAD + ENTRY]);

@@ -1,10 +1,10 @@
 //! The gate: where all trampolines lead.
 //!
-//! It is entered with all registers as they are to be at the `syscall` instruction, and the site's record in r11; rcx is free.
-//! Calls that are plainly none of ours go back at once: by their number ([`KINDS`]), and calls on a descriptor by its word in
-//! [`fds`]. That changes nothing but rcx and r11, and takes no stack. For all others everything is saved, and the [`door`]
-//! asked. The unwinding directives make the gate a frame that was called from the site: a debugger sees through it,
-//! and a thread that is cancelled here is unwound.
+//! It is entered with all registers as they are to be at the `syscall` instruction, and the site's record in
+//! r11; rcx is free. Calls that are plainly none of ours go back at once: by their number ([`KINDS`]), and
+//! calls on a descriptor by its word in [`fds`]. That changes nothing but rcx and r11, and takes no stack.
+//! For all others everything is saved, and the [`door`] asked. The unwinding directives make the gate a frame
+//! that was called from the site: a debugger sees through it, and a thread that is cancelled here is unwound.
 
 use super::patch::{Failed, Record};
 use super::{LOOKED_AT_BIT, door};
@@ -19,21 +19,21 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 pub enum Kind {
     /// The kernel's.
     Pass = 0,
-    /// The kernel's if the descriptor that comes first is.
+    /// The kernel's if the descriptor in the first argument is.
     Descriptor = 1,
-    /// Whoever closes a descriptor through a face has marked it as changing, and knows.
+    /// `close`: a face that closes a descriptor has marked it as changing already, so such a call passes.
     Close = 2,
     /// The kernel's without a file.
     Map = 3,
-    /// The kernel's if a face has looked; the flags are the second argument.
+    /// The kernel's if a face has checked the path; the flags are the second argument.
     Open = 4,
-    /// Likewise, but the third.
+    /// The same, with the flags in the third argument.
     OpenAt = 5,
     /// For the door.
     Ask = 6,
 }
 
-/// Numbers beyond are the kernel's.
+/// Calls with greater numbers are the kernel's.
 pub const NUMBERS: usize = 512;
 
 static KINDS: [Kind; NUMBERS] = door::kinds();
@@ -42,8 +42,8 @@ static WORDS: &[AtomicU32; fds::NUMBERS] = &fds::WORDS;
 
 /// Bytes that saved vector registers take.
 static VECTORS: AtomicUsize = AtomicUsize::new(0);
-/// Which of the processor's state components are saved: x87, SSE, AVX and AVX-512, as far as there are. What else there is
-/// (protection keys, tiles) nothing of ours touches.
+/// Which of the processor's state components are saved: x87, SSE, AVX and AVX-512, as far as there are. What
+/// else there is (protection keys, tiles) nothing of ours touches.
 static COMPONENTS: AtomicUsize = AtomicUsize::new(0);
 const SAVED: u64 = 0b1110_0111;
 /// Bytes of the first two of them and of the header, and where the header is.
@@ -127,7 +127,8 @@ global_asm!(
     ".globl bivouac_gate",
     "bivouac_gate:",
     ".cfi_startproc",
-    // The frame that called is the site's own: its stack pointer is ours, and where it goes on is in the record.
+    // The frame that called is the site's own: its stack pointer is ours, and where it goes on is in the
+    // record.
     ".cfi_def_cfa 7, 0",
     ".cfi_escape 0x10, 16, 2, 0x7b, 0",
     "cmp rax, {numbers}",

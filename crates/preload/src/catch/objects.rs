@@ -4,7 +4,8 @@ use super::functions::{Functions, Image};
 use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
 
-/// Beginnings of the names of libc's family: before glibc 2.34 threads and some more were libraries of their own.
+/// Beginnings of the names of libc's family: before glibc 2.34 threads and some more were libraries of their
+/// own.
 const NAMES: [&[u8]; 5] =
     [b"libc.so.6", b"libc-2.", b"ld-linux-x86-64.so", b"libpthread.so.0", b"librt.so.1"];
 
@@ -35,8 +36,9 @@ pub fn of_libc() -> Vec<Object> {
 
 callbacks! {
     fn look(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int, else (-1) {
-        // SAFETY: the loader passes a description that is valid for the call, and `of_libc` its list. Segments stay loaded: libc
-        // is never unloaded, and what is loadable and readable is mapped to its full length in the file.
+        // SAFETY: the loader passes a description that is valid for the call, and `of_libc` its list.
+        // Segments stay loaded: libc is never unloaded, and what is loadable and readable is mapped to its
+        // full length in the file.
         unsafe {
             let (info, found) = (&*info, &mut *data.cast::<Vec<Object>>());
             if info.dlpi_name.is_null() || !is_of_libc(CStr::from_ptr(info.dlpi_name).to_bytes()) {

@@ -1,7 +1,8 @@
 //! Changing the code: trampolines near a library, and jumps to them.
 //!
-//! All is worked out and the trampolines are ready before the first byte of the library's code is changed. That code is
-//! writable only while the jumps are written, by instructions of ours. There is one thread, and it is here.
+//! All is worked out and the trampolines are ready before the first byte of the library's code is changed.
+//! That code is writable only while the jumps are written, by instructions of ours. There is one thread, and
+//! it is here.
 
 use super::sites::{LONG, SHORT, Site};
 use bivouac_proto::Errno;
@@ -12,7 +13,7 @@ use std::ops::Range;
 pub enum Failed {
     /// No library of libc's family is loaded that looks as expected.
     NoLibc,
-    /// The processor can't save its vector registers at one stroke.
+    /// The processor has no instruction that saves all vector registers (XSAVE).
     Processor,
     /// There is no free memory within reach of the library.
     NoRoom,
@@ -77,8 +78,8 @@ pub fn apply(code: Range<usize>, sites: &[Site], gate: usize) -> Result<(), Fail
     for (index, site) in sites.iter().enumerate() {
         for (at, bytes) in jumps(site, room + FIRST + index * SLOT + RECORD) {
             for (offset, byte) in bytes.into_iter().enumerate() {
-                // SAFETY: code of a library, now writable; whole instructions are replaced, and padding. Byte by byte
-                // and volatile, as a function that copies may be part of what is being changed.
+                // SAFETY: code of a library, now writable; whole instructions are replaced, and padding. Byte
+                // by byte and volatile, as a function that copies may be part of what is being changed.
                 unsafe { ((at + offset) as *mut u8).write_volatile(byte) };
             }
         }
@@ -144,7 +145,7 @@ fn jumps(site: &Site, trampoline: usize) -> Vec<(usize, Vec<u8>)> {
             (vec![0xeb, near], Some((at, long(at))))
         }
     };
-    // What is left of the instruction is never reached; it is to look well in a debugger.
+    // The rest of the instruction is never executed; this is for debuggers.
     jump.resize(site.moved.len(), 0x90);
     padding.into_iter().chain([(start, jump)]).collect()
 }

@@ -1,4 +1,5 @@
-//! Finding the `syscall` instructions that are to be caught, and how each can be. Reads only; nothing is changed here.
+//! Finding the `syscall` instructions that are to be caught, and how each can be. Reads only; nothing is
+//! changed here.
 
 use super::functions::{Functions, Image};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
@@ -37,11 +38,12 @@ impl Site {
 pub struct Found {
     /// What can be caught.
     pub sites: Vec<Site>,
-    /// How many others should be, or may have to be.
+    /// How many others should be caught, or may have to be.
     pub left: usize,
 }
 
-/// Finds them. `concerns`: whether calls of this number are to be caught; those whose number the code does not show are.
+/// Finds the sites. `concerns`: whether calls of this number are to be caught. Calls whose number the code
+/// does not show are caught.
 pub fn find(
     image: &Image<'_>,
     code: &Range<usize>,
@@ -106,8 +108,8 @@ fn candidates(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-/// The number, where it is loaded right before in the usual way: seen without disassembling. (If these bytes are something else
-/// the call escapes, and nothing breaks.)
+/// The number, where it is loaded right before in the usual way: seen without disassembling. (If these bytes
+/// are something else the call escapes, and nothing breaks.)
 fn plain_number(bytes: &[u8], offset: usize) -> Option<u32> {
     match bytes.get(offset.checked_sub(LONG)?..offset)? {
         [0xb8, number @ ..] => Some(u32::from_le_bytes(number.try_into().ok()?)),
@@ -147,8 +149,8 @@ fn is_rax(register: Register) -> bool {
     matches!(register, Register::RAX | Register::EAX | Register::AX | Register::AL)
 }
 
-/// Whether an instruction does the same elsewhere, and goes on behind itself. It is one that sets a register, as compilers have
-/// before a call: anything else may be a sign of something not understood.
+/// Whether an instruction does the same elsewhere, and goes on behind itself. It is one that sets a register,
+/// as compilers have before a call: anything else may be a sign of something not understood.
 fn is_movable(one: &Instruction) -> bool {
     one.flow_control() == FlowControl::Next
         && !one.is_ip_rel_memory_operand()
@@ -174,7 +176,8 @@ fn site(
     Some(Site { moved, bytes, padding })
 }
 
-/// Room where nothing is done: padding behind functions, and in them before what jumps lead to.
+/// Padding: bytes behind functions that are never executed, and bytes within functions before the targets of
+/// jumps.
 struct Padding<'a> {
     image: &'a Image<'a>,
     functions: &'a Functions<'a>,
@@ -182,7 +185,8 @@ struct Padding<'a> {
 }
 
 impl Padding<'_> {
-    /// Room for a long jump that a short one reaches whose end is `from`, in a function with these instructions or beside it.
+    /// Room for a long jump that a short one reaches whose end is `from`, in a function with these
+    /// instructions or beside it.
     fn near(&mut self, from: usize, list: &[Instruction], function: usize) -> Option<usize> {
         let neighbours = function.saturating_sub(NEIGHBOURS)..=function + NEIGHBOURS;
         let behind = neighbours.filter_map(|index| self.behind(index));
@@ -214,7 +218,7 @@ fn is_nothing(one: &Instruction) -> bool {
     matches!(one.mnemonic(), Mnemonic::Nop | Mnemonic::Int3)
 }
 
-/// Whether what follows an instruction is not done after it.
+/// Whether execution never goes on behind an instruction.
 fn leaves(one: &Instruction) -> bool {
     matches!(
         one.flow_control(),
@@ -222,7 +226,8 @@ fn leaves(one: &Instruction) -> bool {
     )
 }
 
-/// Padding between the instructions of a function: behind one that leaves, and no jump leads there.
+/// Padding between the instructions of a function: behind one after which execution does not go on, where no
+/// jump leads.
 fn within(list: &[Instruction]) -> Vec<Range<usize>> {
     let mut gaps = Vec::new();
     let mut rest = list;

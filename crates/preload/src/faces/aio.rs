@@ -1,11 +1,12 @@
-//! POSIX asynchronous I/O (`<aio.h>`). The C library's helper threads make system calls that no symbol leads to, and
-//! would meet the placeholder descriptor. So an operation on a file of the mount is done within the call that asks for
-//! it, and is complete when that returns.
+//! POSIX asynchronous I/O (`<aio.h>`). The C library's helper threads make system calls that no symbol leads
+//! to, and would meet the placeholder descriptor. So an operation on a file of the mount is done within the
+//! call that asks for it, and is complete when that returns.
 //!
-//! The outcome is kept where the C library itself keeps it, in the control block. Its own `aio_error`, `aio_return`,
-//! `aio_suspend` and `aio_cancel` look there (an operation that is complete is never looked up among the threads'
-//! requests), so they need no faces, and lists of both kinds of files work. Notifications are delivered by the C
-//! library too: it delivers the one of a `lio_listio` at once when there is nothing to do.
+//! The outcome is kept where the C library itself keeps it, in the control block. Its own `aio_error`,
+//! `aio_return`, `aio_suspend` and `aio_cancel` look there (an operation that is complete is never looked up
+//! among the threads' requests), so they need no faces, and lists of both kinds of files work. Notifications
+//! are delivered by the C library too: it delivers the one of a `lio_listio` at once when there is nothing to
+//! do.
 
 use crate::raw::result;
 use crate::vfs::{self, Errno, data, fds};
@@ -101,8 +102,8 @@ unsafe fn perform(block: &Block, operation: Operation) -> Result<usize, Errno> {
     }
 }
 
-/// Does an operation, keeps its outcome and delivers its notification. Fails when it can't be accepted at all.
-/// Answers whether it succeeded.
+/// Does an operation, keeps its outcome and delivers its notification. Fails when it can't be accepted at
+/// all. Answers whether it succeeded.
 ///
 /// # Safety
 /// As for `aio_read` and its relatives; `block` is for a file of the mount.
@@ -114,7 +115,7 @@ unsafe fn run(block: *mut Block, operation: Operation) -> Result<bool, Errno> {
         let outcome = if accepted { perform(block, operation) } else { Err(Errno::INVAL) };
         let event = block.event;
         block.returned = outcome.map_or(-1, |count| count as isize);
-        // Other threads may be polling: what they find behind this is complete.
+        // Other threads may be polling: what they see after this store is complete.
         block.error.store(outcome.err().map_or(0, |errno| c_int::from(errno.0)), Ordering::Release);
         if !accepted {
             return Err(Errno::INVAL);
@@ -142,7 +143,8 @@ unsafe fn sync(kind: c_int, block: *mut Block) -> Result<(), Errno> {
     unsafe { run(block, Operation::Sync { data_only: kind == libc::O_DSYNC }) }.map(|_| ())
 }
 
-/// Does those of a list that are ours, then leaves the others and the list's own notification to the C library.
+/// Carries out those operations of a list that are ours, then leaves the others and the list's own
+/// notification to the C library.
 ///
 /// # Safety
 /// As for `lio_listio`.
@@ -188,7 +190,7 @@ unsafe fn list_io(
         // SAFETY: promised by the caller.
         match unsafe { run(block, operation) } {
             Ok(true) => {}
-            // Who does not wait learns of it from the control block.
+            // A program that does not wait learns of the error from the control block.
             Ok(false) if mode == libc::LIO_NOWAIT => {}
             Err(errno) if mode == libc::LIO_NOWAIT => failure = Some(errno),
             Ok(false) | Err(_) => failure = Some(Errno::IO),

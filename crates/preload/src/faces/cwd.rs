@@ -38,7 +38,7 @@ unsafe fn hand_over(
     }
 }
 
-/// The working directory, if it is in the mount; libc's function (`real`) tells the kernel's.
+/// The working directory, if it is in the mount; otherwise libc's function (`real`) returns the kernel's.
 ///
 /// # Safety
 /// As for `hand_over`.
@@ -80,7 +80,7 @@ faces! {
         working_directory(buffer, size, || real_getcwd(buffer, size))
     }
     fn __getcwd_chk(buffer: *mut c_char, size: usize, room: usize) -> *mut c_char {
-        // The program would overflow its buffer: only as much as there is.
+        // The given size may be larger than the buffer: use no more than there is.
         working_directory(buffer, size.min(room), || real_getcwd_chk(buffer, size, room))
     }
     fn getwd(buffer: *mut c_char) -> *mut c_char {

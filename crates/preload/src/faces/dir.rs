@@ -1,13 +1,14 @@
 //! Directory streams: `opendir`, `readdir` and their relatives, `scandir`, `getdirentries`.
 //!
-//! The C library reads directories by system calls of its own, so a directory of the mount gets a `DIR` of ours. The
-//! type is opaque in C, so ours can be anything, as long as a `DIR` of the C library is told from it: that one begins
-//! with a descriptor's number, which is never negative, and ours with a negative mark ([`MARK`]).
+//! The C library reads directories by system calls of its own, so a directory of the mount gets a `DIR` of
+//! ours. The type is opaque in C, so ours can be anything, as long as a `DIR` of the C library is told from
+//! it: that one begins with a descriptor's number, which is never negative, and ours with a negative mark
+//! ([`MARK`]).
 //!
-//! Entries come from `vfs::list` in batches, from the cookie that the open file description holds: as with the C
-//! library, two streams on one description (after `dup` or `fork`) share the place where the next batch begins. What
-//! `telldir` gives is the cookie behind the entry returned last, so `seekdir` is a seek and works also after
-//! entries were added and removed.
+//! Entries come from `vfs::list` in batches, from the cookie that the open file description holds: as with
+//! the C library, two streams on one description (after `dup` or `fork`) share the place where the next batch
+//! begins. What `telldir` gives is the cookie behind the entry returned last, so `seekdir` is a seek and
+//! works also after entries were added and removed.
 
 use super::real::{handles, last_error, may_be_link_into_mount, pointer, restore_errno, saved_errno, text};
 use crate::raw::result;
@@ -49,9 +50,9 @@ struct Stream {
 }
 
 struct State {
-    /// Listed and not returned yet.
+    /// Entries that were listed and not returned yet.
     ahead: VecDeque<DirEntry>,
-    /// Nothing comes after those.
+    /// There are no entries after those.
     ended: bool,
     /// The cookie behind the entry returned last.
     place: u64,
@@ -185,7 +186,8 @@ fn scan(
             found.push(copy);
         }
     };
-    // SAFETY: the stream was opened here; what was allocated here is freed or handed over; `out` is the caller's.
+    // SAFETY: the stream was opened here; what was allocated here is freed or handed over; `out` is the
+    // caller's.
     unsafe {
         closedir(dir);
         let list = libc::malloc((found.len().max(1)) * size_of::<*mut dirent>()).cast::<*mut dirent>();
@@ -217,7 +219,7 @@ faces! {
             let dir = real_opendir(path);
             if dir.is_null() { Err(crate::raw::errno()) } else { Ok(dir) }
         };
-        // Where it fails, the last attempt has said why.
+        // If it fails, the last attempt has set errno.
         let dir = vfs::beside::persistent(&[], open).unwrap_or(std::ptr::null_mut());
         if dir.is_null() && may_be_link_into_mount() {
             return pointer(open_at(libc::AT_FDCWD, name));
@@ -289,7 +291,7 @@ faces! {
             if dir.is_null() {
                 return result(Err::<(), _>(Errno::INVAL));
             }
-            // Its number may have become ours since.
+            // The number of its descriptor may have become ours since.
             return vfs::open::closed_by(real_dirfd(dir), || real_closedir(dir));
         }
         let mut stream = Box::from_raw(dir.cast::<Stream>());
@@ -337,8 +339,8 @@ faces! {
         select: Filter,
         compare: Compare,
     ) -> c_int {
-        // The C library's would open the directory by itself, so when a deployment is configured, this is ours for
-        // all: what is below it sorts out whose the directory is.
+        // The C library's function would open the directory by itself. So if a deployment is configured, this
+        // one is used for all directories; it calls faces, which decide between the mount and the kernel.
         result(text(path).and_then(|path| scan(dirfd, path, out, select, compare)))
     }
 

@@ -1,9 +1,9 @@
 //! Starting programs: the `exec` family, `posix_spawn`.
 //!
-//! What a process hands on needs nothing from us: descriptors of ours are kernel descriptors, and the working directory
-//! is the kernel's as well. What the kernel can't do is read a program from the mount, so such a program is
-//! copied into memory that has a descriptor, and that is executed ([`program`]). Scripts are read here, as
-//! their interpreter gets the script's path and opens it through this library.
+//! What a process hands on needs nothing from us: descriptors of ours are kernel descriptors, and the working
+//! directory is the kernel's as well. What the kernel can't do is read a program from the mount, so such a
+//! program is copied into memory that has a descriptor, and that is executed ([`program`]). Scripts are read
+//! here, as their interpreter gets the script's path and opens it through this library.
 //!
 //! - [`program`]: from a path to what the kernel is to execute.
 //! - [`script`]: the `#!` line, read as the kernel does.
@@ -13,8 +13,8 @@
 //!
 //! `system` and `popen` run `/bin/sh` and are the C library's.
 //!
-//! These functions are called in `vfork` children, which borrow their parent's memory: what is allocated here is freed
-//! here, or lent ([`lend`]) where a call may not return, and no lock is held across such a call.
+//! These functions are called in `vfork` children, which borrow their parent's memory: what is allocated here
+//! is freed here, or lent ([`lend`]) where a call may not return, and no lock is held across such a call.
 
 pub mod program;
 pub mod script;
@@ -39,7 +39,7 @@ unsafe extern "C" {
     static environ: Strings;
 }
 
-/// Executes what `program` says; returns only why it did not work.
+/// Executes a program. Returns only if that fails, with the error.
 ///
 /// # Safety
 /// The lists are valid lists of C strings, or null.
@@ -55,7 +55,7 @@ unsafe fn run(program: Program, argv: Strings, envp: Strings) -> Errno {
     })
 }
 
-/// Executes what the kernel can; returns only why it did not work.
+/// Executes something that the kernel can execute. Returns only if that fails, with the error.
 ///
 /// # Safety
 /// The list of the environment is valid, or null; the rest is the kernel's to check.
@@ -66,7 +66,7 @@ unsafe fn kernel(path: &CStr, argv: Strings, envp: Strings) -> Errno {
     unsafe { with_locks(envp, execute) }
 }
 
-/// Executes with an environment that says what becomes of process locks, if there are any.
+/// Executes with an environment that tells the new program which process locks to release, if there are any.
 ///
 /// # Safety
 /// The list is valid, or null.
@@ -83,7 +83,7 @@ unsafe fn with_locks(envp: Strings, execute: impl Fn(Strings) -> Result<usize, E
     failed.err().unwrap_or(Errno::IO)
 }
 
-/// `execve`; returns only why it did not work.
+/// `execve`. Returns only if that fails, with the error.
 ///
 /// # Safety
 /// As for [`run`].
@@ -108,7 +108,7 @@ unsafe fn execute(path: &CStr, argv: Strings, envp: Strings) -> Errno {
     }
 }
 
-/// `execvpe`; returns only why it did not work.
+/// `execvpe`. Returns only if that fails, with the error.
 ///
 /// # Safety
 /// As for [`run`].

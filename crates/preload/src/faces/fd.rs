@@ -20,7 +20,7 @@ real! {
     ) -> c_int, else -1;
 }
 
-/// What a function said that returns nothing but whether it failed.
+/// The result of a function that returns only whether it failed.
 fn went(code: c_int) -> Result<(), Errno> {
     said(code).map(|_| ())
 }
@@ -75,7 +75,7 @@ fn close_listed(first: c_int) {
     }
 }
 
-/// `isatty`: ours never is one.
+/// `isatty`: a file of ours is never a terminal.
 fn terminal(fd: c_int) -> Result<(), Errno> {
     if !fds::is_foreign(fd)
         && let Some(file) = fds::get(fd)?

@@ -1,4 +1,5 @@
-//! Resource limits: the kernel sets them, and the one on the size of files is remembered, for writes into the mount.
+//! Resource limits: the kernel sets them, and the library remembers the one on the size of files, for writes
+//! into the mount.
 
 use crate::raw::result;
 use crate::vfs;

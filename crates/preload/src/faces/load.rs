@@ -1,20 +1,24 @@
 //! Loading libraries: `dlopen` of a file in the mount.
 //!
-//! The loader maps files by system calls of its own, so a library of the mount is copied into memory that has a
-//! descriptor, as programs are (`exec::program`), and loaded from there. `dladdr` gives the path in the mount.
+//! The loader maps files by system calls of its own, so a library of the mount is copied into memory that has
+//! a descriptor, as programs are (`exec::program`), and loaded from there. `dladdr` gives the path in the
+//! mount.
 //!
-//! The loader looks at who calls `dlopen`: the caller's own search path counts. So the faces are a few instructions
-//! that may exchange the name and then *jump* to the C library's function, which finds the program's return address.
+//! The loader looks at who calls `dlopen`: the caller's own search path counts. So the faces are a few
+//! instructions that may exchange the name and then *jump* to the C library's function, which finds the
+//! program's return address.
 //!
-//! One copy is kept for each state of a file, since loading it again must give the same library. The loader knows
-//! libraries by name too, so no name is ever used twice, even when the program has closed the copy's descriptor.
+//! One copy is kept for each state of a file, since loading it again must give the same library. The loader
+//! knows libraries by name too, so no name is ever used twice, even when the program has closed the copy's
+//! descriptor.
 //!
-//! What a library needs itself (DT_NEEDED) the loader looks for by system calls too. What of that lies in the mount, by
-//! the library's own search path or LD_LIBRARY_PATH, is loaded here before, as the loader takes a library that is
-//! there already under the name that is needed ([`needed`]).
+//! What a library needs itself (DT_NEEDED) the loader looks for by system calls too. What of that lies in the
+//! mount, by the library's own search path or LD_LIBRARY_PATH, is loaded here before, as the loader takes a
+//! library that is there already under the name that is needed ([`needed`]).
 //!
 //! # Limits
-//! A program finds no library of the mount when it starts: then the loader is at work before us. Only for x86_64.
+//! A program finds no library of the mount when it starts, because then the loader works before this library
+//! runs. Only for x86_64.
 
 pub mod needed;
 
@@ -41,11 +45,11 @@ struct Copy {
     path: CString,
 }
 
-/// All copies, in the order in which they were made; never removed, as the loader may hold on to their names. The
-/// lock is held while one is copied, and not while the loader runs.
+/// All copies, in the order in which they were made; never removed, as the loader may hold on to their names.
+/// The lock is held while one is copied, and not while the loader runs.
 static COPIES: Mutex<Vec<&'static Copy>> = Mutex::new(Vec::new());
 
-/// The name of descriptor `fd` that nobody has used before: `number` is written with `./` and `/` for its bits.
+/// A path of descriptor `fd` that was not used before: it contains `number`, with `./` and `/` for its bits.
 fn unique_name(fd: c_int, number: usize) -> String {
     let mut name = String::from("/proc/self/fd/");
     let mut rest = number;
@@ -89,8 +93,8 @@ fn copy_of_open(fd: c_int, path: &CStr) -> Result<&'static Copy, Errno> {
     Ok(copy)
 }
 
-/// The path of a library without a slash in its name, if the first directory of LD_LIBRARY_PATH that has it is in the
-/// mount.
+/// The path of a library without a slash in its name, if the first directory of LD_LIBRARY_PATH that has it
+/// is in the mount.
 fn searched(name: &CStr) -> Option<CString> {
     // SAFETY: getenv returns null or a string of the environment, copied at once.
     let path = unsafe {
@@ -111,7 +115,7 @@ fn searched(name: &CStr) -> Option<CString> {
     None
 }
 
-/// How many libraries one may need, all in all.
+/// How many libraries one library may need in all.
 const MAX_NEEDED: usize = 1000;
 
 /// Loads what a library needs and has in the mount. The handles are kept: what is needed stays.
@@ -139,6 +143,8 @@ fn load_needed(copy: &Copy, done: &mut Vec<CString>) {
     }
 }
 
+/// The name to give to the loader instead of the program's. After any failure it is the program's own: the
+/// loader will then return an error.
 fn exchanged(name: *const c_char, needs: bool) -> *const c_char {
     if !vfs::active() {
         return name;
@@ -163,8 +169,8 @@ fn exchanged(name: *const c_char, needs: bool) -> *const c_char {
 }
 
 callbacks! {
-    /// The name to give to the loader for the name that the program gave. On any failure that is the same: the loader will
-    /// say what is wrong with it.
+    /// The name to give to the loader for the name that the program gave. On any failure that is the same:
+    /// the loader will say what is wrong with it.
     fn exchange(name: *const c_char, needs: bool) -> *const c_char {
         boundary::attempt(|| exchanged(name, needs)).unwrap_or(name)
     }

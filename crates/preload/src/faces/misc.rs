@@ -92,7 +92,8 @@ fn leave(status: c_int) {
     }
 }
 
-/// Whether a call that may give paths another meaning was done; then they are not looked at past a mount any more.
+/// After a call that may give paths another meaning (`chroot` and the like): if it succeeded, attributes of
+/// paths are not looked up past a mount any more.
 fn has_moved(code: c_int) -> c_int {
     if code == 0 {
         vfs::beside::attrs::moved();

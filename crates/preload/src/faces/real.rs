@@ -1,11 +1,12 @@
-//! Small helpers of the faces: errno, strings from the program, and whether libc may be left alone with a path.
+//! Small helpers of the faces: errno, strings from the program, and whether libc may be left alone with a
+//! path.
 
 use crate::raw::set_errno;
 use crate::vfs::{self, Errno};
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
-/// A null pointer where a string is due.
+/// An error for a null pointer in place of a string.
 pub const FAULT: Errno = Errno(libc::EFAULT as u16);
 
 /// The calling thread's `errno`, as C has it.
@@ -15,7 +16,8 @@ pub fn saved_errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
-/// Puts `errno` back to what it was: calls that succeed leave it alone, also when something failed on the way.
+/// Puts `errno` back to what it was: calls that succeed leave it alone, also when something failed on the
+/// way.
 #[inline]
 pub fn restore_errno(value: c_int) {
     // SAFETY: as above.
@@ -32,7 +34,7 @@ pub fn last_error() -> Errno {
     Errno(saved_errno() as u16)
 }
 
-/// What a C function that returns a pointer gives back: null with `errno` set where it fails.
+/// The return value of a C function that returns a pointer: null, with `errno` set, if it fails.
 #[inline]
 pub fn pointer<T>(result: Result<*mut T, Errno>) -> *mut T {
     result.unwrap_or_else(|errno| {
@@ -54,11 +56,12 @@ pub unsafe fn text<'a>(string: *const c_char) -> Result<&'a CStr, Errno> {
     Ok(unsafe { CStr::from_ptr(string) })
 }
 
-/// Whether the C library must not be left alone with this path: it is in the mount, or it starts from a working
-/// directory in the mount (which the kernel sees elsewhere), or it names a descriptor of ours.
+/// Whether the C library must not handle this path itself: because it is in the mount, or is relative to a
+/// working directory in the mount (for which the kernel has another directory), or names a descriptor of
+/// ours.
 ///
-/// Symbolic links that lead from outside into the mount are not seen here. The kernel answers ENOENT or ENOTDIR for
-/// them, and `vfs` looks again.
+/// Symbolic links that lead from outside into the mount are not seen here. The kernel answers ENOENT or
+/// ENOTDIR for them, and `vfs` looks again.
 #[inline]
 pub fn handles(dirfd: c_int, path: &CStr) -> bool {
     if !vfs::active() {

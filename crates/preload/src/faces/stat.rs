@@ -1,4 +1,5 @@
-//! `stat` in its forms: the functions of today, and the `__xstat` family that programs linked before glibc 2.33 use.
+//! `stat` in its forms: the functions of today, and the `__xstat` family that programs linked before glibc
+//! 2.33 use.
 
 use super::{path, with_path};
 use crate::raw::{result, set_errno};

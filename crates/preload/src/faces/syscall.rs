@@ -1,7 +1,7 @@
 //! `syscall(2)`: programs and runtimes that make system calls through libc's function.
 //!
-//! The calls that concern files go the way of their own faces; all others go to the kernel as they are. (Calls made by
-//! a program's own `syscall` instruction do not come here: see `docs/preload.md`.)
+//! The calls that concern files go the way of their own faces; all others go to the kernel as they are.
+//! (Calls made by a program's own `syscall` instruction do not come here: see `docs/preload.md`.)
 //!
 //! - [`descriptors`]: calls on descriptors.
 //! - [`paths`]: calls on paths.

@@ -1,6 +1,7 @@
 //! Temporary files: the `mkstemp` family, `mkdtemp`, `mktemp`, `tempnam`.
 //!
-//! The C library makes them by system calls of its own. `tmpfile` and `tmpnam` are always in `/tmp`, and left to it.
+//! The C library makes them by system calls of its own. `tmpfile` and `tmpnam` are always in `/tmp`, and left
+//! to it.
 
 use super::real::{handles, pointer, text};
 use crate::raw::{result, set_errno};
@@ -147,7 +148,7 @@ faces! {
         }
     }
 
-    /// A name that nothing has at the moment; an empty one if there is none.
+    /// A name that does not exist at the moment; an empty one if there is none.
     fn mktemp(template: *mut c_char) -> *mut c_char {
         match text(template) {
             Ok(name) if handles(libc::AT_FDCWD, name) => {
@@ -166,7 +167,7 @@ faces! {
         }
     }
 
-    /// A name that nothing has, in `TMPDIR` or the directory given, in fresh memory.
+    /// A name that does not exist, in `TMPDIR` or the directory given, in fresh memory.
     fn tempnam(directory: *const c_char, prefix: *const c_char) -> *mut c_char {
         if !vfs::active() {
             return real_tempnam(directory, prefix);

@@ -4,9 +4,9 @@
 //! - [`walk`]: `ftw` and `nftw`, anew, for trees in the mount.
 //! - [`canonical`]: paths without links, by `realpath`.
 //!
-//! `fts` is not replaced: programs that walk trees by it (`find`, `rm`, `du`, `grep`, ..) bring their own copy,
-//! which calls `openat`, `fdopendir` and `fstatat`. `wordexp` expands no names in the mount, for the same reason that
-//! `glob` needs help.
+//! `fts` is not replaced: programs that walk trees by it (`find`, `rm`, `du`, `grep`, ..) bring their own
+//! copy, which calls `openat`, `fdopendir` and `fstatat`. `wordexp` expands no names in the mount, for the
+//! same reason that `glob` needs help.
 
 pub mod canonical;
 pub mod glob;

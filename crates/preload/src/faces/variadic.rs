@@ -1,9 +1,10 @@
 //! Faces of C functions with `...`.
 //!
-//! Rust can't define such a function, so each is a few instructions that lay out the arguments as a `va_list` (the
-//! platform's calling convention: registers saved into an area, the rest on the stack) and hand it to a Rust function
-//! that takes the fixed arguments and a pointer to the list. That pointer is what C passes for a `va_list`
-//! argument, so it can be given on to the `v..` functions of the C library, and [`next_pointer`] reads from it.
+//! Rust can't define such a function, so each is a few instructions that lay out the arguments as a `va_list`
+//! (the platform's calling convention: registers saved into an area, the rest on the stack) and hand it to a
+//! Rust function that takes the fixed arguments and a pointer to the list. That pointer is what C passes for
+//! a `va_list` argument, so it can be given on to the `v..` functions of the C library, and [`next_pointer`]
+//! reads from it.
 //!
 //! Only for x86_64 so far; elsewhere these faces are left out, and programs get the C library's.
 
@@ -27,8 +28,8 @@ const GENERAL: u32 = 48;
 /// # Safety
 /// `list` is a live list, and its next argument is a pointer.
 pub unsafe fn next_pointer(list: *mut VaList) -> *mut c_void {
-    // SAFETY: the calling convention: pointers come from the register area until that is used up, then from the
-    // stack, eight bytes each; the list is live (caller).
+    // SAFETY: the calling convention: pointers come from the register area until that is used up, then from
+    // the stack, eight bytes each; the list is live (caller).
     unsafe {
         let list = &mut *list;
         let at = if list.general < GENERAL {
@@ -45,8 +46,8 @@ pub unsafe fn next_pointer(list: *mut VaList) -> *mut c_void {
 }
 
 /// Defines C functions with a variable number of arguments: `name(fixed arguments..) => target`, where the
-/// number is how many fixed arguments there are (1 to 4, all in general registers). `target` is an `extern "C"`
-/// function that takes them and a `*mut VaList`.
+/// number is how many fixed arguments there are (1 to 4, all in general registers). `target` is an `extern
+/// "C"` function that takes them and a `*mut VaList`.
 #[cfg(target_arch = "x86_64")]
 macro_rules! variadic {
     ($($(#[$doc:meta])* $name:ident, $fixed:tt => $target:path;)+) => {

@@ -1,7 +1,7 @@
 //! The one way of every operation on a path.
 //!
-//! [`at`] takes what the kernel does and what the client does, and goes from one to the other as links lead: from the
-//! kernel when it does not find the path and a walk ends in the mount, from the client when it says
+//! [`at`] takes what the kernel does and what the client does, and goes from one to the other as links lead:
+//! from the kernel when it does not find the path and a walk ends in the mount, from the client when it says
 //! [`Fail::Outside`]. Operations on two paths settle first where each one lies ([`settle`]).
 
 use super::beside::persistent;
@@ -39,8 +39,8 @@ pub fn at<T>(
     }
 }
 
-/// As above, when it is not simply the kernel's. `found`: the path's links have been walked, and lead to this one in the
-/// mount.
+/// As above, if the path is not simply the kernel's. `found`: the path's links have been walked, and lead to
+/// this path in the mount.
 #[inline(never)]
 pub(super) fn turns<T>(
     dirfd: i32,
@@ -60,13 +60,13 @@ pub(super) fn turns<T>(
         let place = if found.is_some() { Place::Kernel } else { place(dirfd, path)? };
         let (start, rest) = match place {
             Place::Inside { start, path } => (start, path),
-            // The link in /proc itself.
+            // The symbolic link in /proc itself.
             Place::Descriptor(_) if !follow => return kernel(dirfd, path),
             Place::Descriptor(fd) => match fds::get(fd)? {
                 Some(file) if file.starts_paths()? => (file.ino(), &b""[..]),
-                // What comes here wants a directory.
+                // A path that comes here must lead to a directory.
                 Some(_) => return Err(Errno::NOTDIR),
-                // It has become the kernel's.
+                // The descriptor has become the kernel's meanwhile.
                 None => continue,
             },
             Place::Unsure => match links::walk(dirfd, path, follow) {
@@ -99,8 +99,8 @@ pub(super) fn turns<T>(
     Err(Errno::LOOP)
 }
 
-/// Whether the mount would serve a path, by its text and the working directory. (Links from outside into the mount are
-/// found only by doing something.)
+/// Whether the mount would serve a path, by its text and the working directory. (Links from outside into the
+/// mount are found only by doing something.)
 pub fn in_mount(dirfd: i32, path: &CStr) -> bool {
     if !state::active() {
         return false;
@@ -112,7 +112,8 @@ pub fn in_mount(dirfd: i32, path: &CStr) -> bool {
     }
 }
 
-/// Where a path lies for good: in one of the two, without links that lead to the other on its way.
+/// Where a path finally is: in the mount or outside, with no more links on its way that lead to the other
+/// one.
 pub enum Settled {
     /// The kernel's, from a descriptor or AT_FDCWD.
     Kernel(i32, CString),

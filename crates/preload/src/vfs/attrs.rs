@@ -10,9 +10,11 @@ use bivouac_proto::meta::{CHOWN_AS_IT_IS, SetAttr, SetTime};
 use bivouac_proto::{Attr, Errno};
 use std::ffi::CStr;
 
-/// The device number that files of the mount show: no driver's (major 0xB1), so that it is never a real device's.
+/// The device number that files of the mount show: no driver's (major 0xB1), so that it is never a real
+/// device's.
 const DEVICE_MAJOR: u32 = 0xB1;
-/// What `st_blksize` recommends: large enough to keep servers busy, small enough for a buffer in each open file.
+/// What `st_blksize` recommends: large enough to keep servers busy, small enough for a buffer in each open
+/// file.
 const BLOCK_SIZE: i64 = 128 << 10;
 /// `statfs`'s type: "BIVO".
 const FS_TYPE: u32 = 0x4249_564F;
@@ -23,7 +25,7 @@ fn device() -> u64 {
         return super::beside::device();
     }
     let name = state::environment().map_or(&b""[..], |environment| environment.name.as_bytes());
-    // Two deployments seen by one program should differ; nothing hangs on it.
+    // Two deployments that one program sees should differ, but nothing depends on it.
     let minor = name.iter().fold(5381u32, |hash, byte| hash.wrapping_mul(33) ^ u32::from(*byte)) & 0xff;
     libc::makedev(DEVICE_MAJOR, minor)
 }
@@ -108,19 +110,19 @@ fn check_flags(flags: i32, known: i32) -> Result<(), Errno> {
 const SETTING: i32 = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
 const LOOKING: i32 = SETTING | libc::AT_NO_AUTOMOUNT;
 
-/// Whether a call speaks of the descriptor itself.
+/// Whether a call is about the descriptor itself.
 fn names_descriptor(path: &CStr, flags: i32) -> bool {
     flags & libc::AT_EMPTY_PATH != 0 && path.is_empty()
 }
 
-/// The path that a call means: without one, on AT_FDCWD, it speaks of the working directory. (The kernel's may be a
-/// mirror.)
+/// The path that a call means: an empty path with AT_FDCWD means the working directory. (For the kernel that
+/// may be a mirror.)
 fn meant(dirfd: i32, path: &CStr, flags: i32) -> &CStr {
     if dirfd == libc::AT_FDCWD && names_descriptor(path, flags) { c"." } else { path }
 }
 
-/// The open file of ours that a call speaks of without naming it: by its descriptor alone, or (`follow`) by the
-/// descriptor's name in `/proc` or `/dev`.
+/// The open file of ours that a call means by its descriptor alone, or (`follow`) by the descriptor's path in
+/// `/proc` or `/dev`.
 #[inline(never)]
 pub(super) fn described(
     dirfd: i32,
@@ -169,7 +171,8 @@ pub fn fstatat(dirfd: i32, path: &CStr, flags: i32) -> Result<libc::stat, Errno>
     Ok(stat)
 }
 
-/// `fstatat(2)` beside a mount. `None`: it is the kernel's. (Not inlined, so that calls which are not take no stack for it.)
+/// `fstatat(2)` beside a mount. `None`: it is the kernel's. (Not inlined, so that calls which are not take no
+/// stack for it.)
 ///
 /// # Safety
 /// `into` points to a `struct stat`, or is NULL.
@@ -188,7 +191,8 @@ unsafe fn stat_beside(
     Some(attr.and_then(|attr| unsafe { put(into, to_stat(&attr)) }))
 }
 
-/// `statx(2)` beside a kernel mount, of what the client knows as the kernel does. `None`: the kernel is to be asked. (Not inlined, as above.)
+/// `statx(2)` beside a kernel mount, of what the client knows as the kernel does. `None`: the kernel is to be
+/// asked. (Not inlined, as above.)
 ///
 /// # Safety
 /// `into` points to a `struct statx`, or is NULL.
@@ -204,7 +208,7 @@ unsafe fn statx_beside(
         return None;
     }
     match super::beside::attrs::stat(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0)? {
-        // Of the root of a mount the kernel says that it is one.
+        // For the root of a mount, the kernel sets the attribute STATX_ATTR_MOUNT_ROOT.
         Ok(attr) if attr.ino == Ino::ROOT => None,
         // SAFETY: promised by the caller.
         attr => Some(attr.and_then(|attr| unsafe { put(into, to_statx(&attr)) })),

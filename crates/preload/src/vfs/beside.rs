@@ -1,23 +1,27 @@
-//! Data past a kernel mount.
+//! Reading and writing data past a kernel mount (`--access both`).
 //!
-//! Where the deployment is mounted, programs hold the kernel's own descriptors, and all that is done with paths and descriptors
-//! is the kernel's and its mount's business. Only reading and writing is taken a shorter way: a description of the mount's is one
-//! of this node's table, so that its file can be read and written through the client core as if this library had opened
-//! it ([`bivouac_client::Shared`]). What cannot go that way goes through the kernel at once.
+//! Where the deployment is mounted, programs hold the kernel's own descriptors, and the kernel and the mount
+//! handle all calls on paths and descriptors. Only reading and writing takes a shorter way: an open file
+//! description of the mount is in a slot of this node's table, so that its file can be read and written
+//! through the client core as if this library had opened it ([`bivouac_client::Shared`]). What cannot go that
+//! way goes through the kernel.
 //!
-//! **The offset is the kernel's.** A call without an offset of its own first moves it by what it wants to transfer, which the
-//! kernel does in one step among all threads and processes, and so owns the range that it has moved over; what it did not
-//! transfer it moves back. So nobody reads or writes the same range twice, whether he goes past the mount or through it.
+//! **The offset is the kernel's.** A call without an offset of its own first moves it by what it wants to
+//! transfer, which the kernel does in one step among all threads and processes, and so owns the range that it
+//! has moved over; what it did not transfer it moves back. So no two calls read or write the same range,
+//! whether they go past the mount or through it.
 //!
 //! **Appending** is ordered by the inode's server. The offset follows.
 //!
-//! **The kernel's page cache** is used by mappings only, and the mount sees to it that nobody goes past it while there are any.
-//! **Its idea of a file's size** counts for mappings, `copy_file_range`, `RWF_APPEND` and `FIONREAD`: before these it is made to
-//! look ([`refresh_size`]).
+//! **The kernel's page cache** is used by mappings only, and while there are any, the mount makes all data go
+//! through the kernel. **The size that the kernel has for a file** matters for mappings, `copy_file_range`,
+//! `RWF_APPEND` and `FIONREAD`: before these the library makes the kernel ask the mount for the size
+//! ([`refresh_size`]).
 //!
-//! Attributes of paths go past the mount too, where the answer is the same: [`attrs`].
+//! Attributes of paths are looked up past the mount, too, if the answer is the same: [`attrs`].
 //!
-//! A directory that somebody else has moved confuses the kernel for a moment, which programs do not see: [`stale`].
+//! If another client has moved a directory, the kernel answers ESTALE for a moment, which this library hides:
+//! [`stale`].
 
 pub mod attrs;
 mod stale;
@@ -74,13 +78,14 @@ pub fn is_in_mount(fd: i32) -> bool {
     state::beside() && fd >= 0 && device_of(fd, c"") == Some(DEVICE.load(Ordering::Relaxed))
 }
 
-/// The description behind a descriptor of the mount, to go past the mount. `None`: it has to be used through the mount.
+/// The description behind a descriptor of the mount, to go past the mount. `None`: it has to be used through
+/// the mount.
 pub fn describe(fd: i32) -> Option<Arc<Handle>> {
     let mut bytes = [0u8; Shared::LEN];
     sys!(SYS_ioctl, fd, DESCRIBE, bytes.as_mut_ptr()).ok()?;
     let flags = sys!(SYS_fcntl, fd, libc::F_GETFL).ok()? as i32;
     let handle = state::apart(|| state::client()?.join(Shared::from_bytes(&bytes))).ok()?;
-    // Appending was switched on or off in a way that nobody told us.
+    // O_APPEND was switched on or off without this library noticing.
     ((flags ^ handle.flags()) & libc::O_APPEND == 0).then_some(handle)
 }
 
@@ -89,7 +94,7 @@ fn is_for_kernel(errno: Errno) -> bool {
     matches!(errno, Errno::BADF | Errno::STALE | Errno::INVAL | Errno::MFILE | Errno::NFILE)
 }
 
-/// What became of a call; `None`: the kernel is to do it.
+/// The result of a call; `None`: the kernel has to do it.
 fn settled(fd: i32, done: Result<usize, Errno>) -> Option<Result<usize, Errno>> {
     match done {
         Err(errno) if is_for_kernel(errno) => {
@@ -100,7 +105,7 @@ fn settled(fd: i32, done: Result<usize, Errno>) -> Option<Result<usize, Errno>> 
     }
 }
 
-/// Moves the kernel's offset; where it is then.
+/// Moves the kernel's offset. Returns the new one.
 fn moved(fd: i32, by: i64) -> Option<u64> {
     sys!(SYS_lseek, fd, by, libc::SEEK_CUR).ok().map(|offset| offset as u64)
 }
@@ -171,7 +176,8 @@ pub fn refresh_size(fd: i32) {
     }
 }
 
-/// A descriptor is about to be mapped: data goes through the mount from here on, and the kernel learns how long the file is.
+/// To be called before a descriptor is mapped: from now on data goes through the mount, and the kernel learns
+/// the file's size.
 pub fn before_mapping(fd: i32) {
     if is_in_mount(fd) {
         let _ = sys!(SYS_ioctl, fd, MAPS, 0);
@@ -179,8 +185,8 @@ pub fn before_mapping(fd: i32) {
     }
 }
 
-/// `F_SETFL`; `kernel` does it. Who goes past the mount does not see whether a description appends from then on, so nobody does
-/// any more.
+/// `F_SETFL`; `kernel` does it. Processes that go past the mount do not see whether a description begins or
+/// stops to append. So if that changes, no process goes past the mount with it any more.
 pub fn set_flags(fd: i32, flags: i32, kernel: impl Fn() -> Result<i32, Errno>) -> Result<i32, Errno> {
     let changes =
         sys!(SYS_fcntl, fd, libc::F_GETFL).is_ok_and(|old| (old as i32 ^ flags) & libc::O_APPEND != 0);

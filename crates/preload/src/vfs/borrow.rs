@@ -1,10 +1,10 @@
 //! What `vfork` children use, and leave behind.
 //!
-//! Such a child works in its parent's memory while the parent's thread waits, with descriptors of its own. It needs a
-//! client of its own (connections are descriptors), and what it has allocated when it executes a program stays
-//! allocated. A shell makes thousands of them, so both are kept for the next child of the same thread: that one comes
-//! only after the one before has gone. Which thread it is, is told by where its thread-local memory lies, which the
-//! child shares.
+//! Such a child works in its parent's memory while the parent's thread waits, with descriptors of its own. It
+//! needs a client of its own (connections are descriptors), and what it has allocated when it executes a
+//! program stays allocated. A shell makes thousands of them, so both are kept for the next child of the same
+//! thread: that one comes only after the one before has gone. Which thread it is, is told by where its
+//! thread-local memory lies, which the child shares.
 
 use super::state::make_client;
 use bivouac_client::Client;
@@ -12,12 +12,12 @@ use bivouac_node::process;
 use bivouac_proto::Errno;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// Threads whose children are provided for. Those of others leak.
+/// The number of threads whose children have such a place. What children of further threads use is leaked.
 const THREADS: usize = 64;
 
 /// What is kept for the children of one thread. Used by one process at a time.
 struct Kept {
-    /// Whose children; 0: nobody's.
+    /// The thread whose children use it; 0: none.
     thread: AtomicUsize,
     /// The child that used it last.
     pid: AtomicUsize,
@@ -47,7 +47,7 @@ struct Holding<T> {
     value: T,
 }
 
-/// What is kept for this child. What a child before it left is freed first.
+/// What is kept for this child. Frees first what an earlier child has left.
 fn mine() -> Option<&'static Kept> {
     let thread = process::thread_mark();
     let free = |kept: &&Kept| {
@@ -69,7 +69,7 @@ fn mine() -> Option<&'static Kept> {
         // SAFETY: never freed.
         let client = unsafe { kept.client.load(Ordering::Acquire).as_ref() };
         match client {
-            // A child that has become another user, as it may before it executes a program, needs another.
+            // A child may change its user before it executes a program; then it needs another client.
             Some(client) if !client.acts_for_this_user() => {
                 kept.client.store(std::ptr::null_mut(), Ordering::Release);
             }
@@ -95,8 +95,8 @@ pub fn client() -> Result<&'static Client, Errno> {
     Ok(client)
 }
 
-/// Runs `body`, which may not return because it executes a program: then the value is freed later, if this is a `vfork`
-/// child. (In any other process it goes with the process.)
+/// Runs `body`, which may not return because it executes a program: then the value is freed later, if this is
+/// a `vfork` child. (In any other process it goes with the process.)
 pub fn lend<T, R>(value: T, body: impl FnOnce(&T) -> R) -> R {
     let kept = if super::state::borrowed() { mine() } else { None };
     let Some(kept) = kept else { return body(&value) };

@@ -1,12 +1,13 @@
 //! Process locks across an exec.
 //!
-//! `fcntl`'s locks of the process outlive an exec, but those on a file of which the exec closes a descriptor go, as with
-//! any close. What the exec closed, the new program cannot see any more. So before it, the files concerned are written into
-//! an environment variable ([`variable`]), which the library takes out of the new program's environment before that
-//! looks at it ([`take`]); the locks are given up there ([`give_up`]). If the exec fails, nothing has happened.
+//! `fcntl`'s locks of the process outlive an exec, but those on a file of which the exec closes a descriptor
+//! go, as with any close. What the exec closed, the new program cannot see any more. So before it, the files
+//! concerned are written into an environment variable ([`variable`]), which the library takes out of the new
+//! program's environment before that looks at it ([`take`]); the locks are given up there ([`give_up`]). If
+//! the exec fails, nothing has happened.
 //!
-//! That there are locks at all the new program's client learns from the agent when it attaches. A program without the
-//! library keeps all of them until it ends.
+//! That there are locks at all the new program's client learns from the agent when it attaches. A program
+//! without the library keeps all of them until it ends.
 
 use super::{fds, state};
 use crate::boundary;
@@ -16,12 +17,14 @@ use std::ffi::{CStr, CString, c_char};
 
 /// `BIVOUAC_LOCKS=<process>:<inode>,<inode>...`, numbers hexadecimal.
 const NAME: &[u8] = b"BIVOUAC_LOCKS=";
-/// Most files that fit into one variable (the kernel takes 128 KiB). The locks on more are given up before the exec.
+/// Most files that fit into one variable (the kernel takes 128 KiB). The locks on more are given up before
+/// the exec.
 const MOST: usize = 7_000;
-/// A program that inherits locks may not have looked at its descriptors yet: so many are looked at.
+/// A program that has inherited locks may not know its descriptors yet: so many are looked at before an exec.
 const LOOKED_AT: i32 = 1_024;
 
-/// What the program about to be executed in this process has to be told; `None` for most, which have no such locks.
+/// What the program that is about to be executed has to be told; `None` if there are no such locks, as in
+/// most cases.
 pub fn variable() -> Option<CString> {
     if !state::has_client() || state::borrowed() {
         return None;
@@ -72,15 +75,16 @@ pub unsafe fn with(envp: *const *const c_char, variable: &CStr) -> Vec<*const c_
     all
 }
 
-/// Takes the variable out of the environment that the process was started with. What its forerunner left to be done, if
-/// it was this very process that executed it.
+/// Takes the variable out of the environment that the process was started with. Returns the files on which to
+/// release locks, if the variable was set in this same process.
 ///
 /// # Safety
 /// `envp` is null or the environment as the kernel made it, which nobody else reads now.
 pub unsafe fn take(envp: *const *const c_char) -> Option<Vec<Ino>> {
     let mut found = None;
     let mut from = envp.cast_mut();
-    // SAFETY: the caller's promise: the list ends with null, lies in writable memory, and only moves towards its start.
+    // SAFETY: the caller's promise: the list ends with null, lies in writable memory, and only moves towards
+    // its start.
     unsafe {
         let mut to = from;
         while !from.is_null() {

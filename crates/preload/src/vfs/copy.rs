@@ -9,7 +9,7 @@ use std::io::{IoSlice, IoSliceMut};
 const MOST: usize = 32 << 20;
 /// Bytes in memory at once.
 const PIECE: usize = 4 << 20;
-/// Bytes to read at once of what does not tell how long it is.
+/// Bytes to read at once from a file whose size is not known.
 const UNKNOWN: usize = 16 << 10;
 
 /// One end of a copy.
@@ -36,7 +36,7 @@ impl<'a> End<'a> {
         self.file.as_deref()
     }
 
-    /// Where it stands.
+    /// The current offset.
     fn position(&self) -> Result<i64, Errno> {
         match &self.offset {
             Some(offset) => Ok(**offset),
@@ -44,14 +44,15 @@ impl<'a> End<'a> {
         }
     }
 
-    /// How much is worth trying to read from `at` on: what the file was last seen to have there. Where that is nothing,
-    /// the first time (not `going_on`) a look at the file tells; a call that has moved something already ends there.
+    /// How much is worth trying to read from `at` on: what the file was last seen to have there. Where that
+    /// is nothing, the first time (not `going_on`) a look at the file tells; a call that has moved something
+    /// already ends there.
     fn readable(&self, at: i64, going_on: bool) -> Result<usize, Errno> {
         let at = data::position(at)?;
         let left = |size: u64| usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX);
         let Some(file) = self.ours().filter(|file| !file.is_directory()) else {
             let size = super::fstat(self.fd).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
-            // Files of /proc and devices do not tell; reading them does.
+            // Files of /proc and devices do not show their sizes: only reading finds their end.
             return Ok(if left(size) == 0 { UNKNOWN } else { left(size) });
         };
         match left(file.size_seen()) {
@@ -113,8 +114,9 @@ pub fn copy_file_range(
     )
 }
 
-/// Refuses ranges that no offset could name the end of, and those of one file that overlap, as the kernel does. Answers how
-/// much is to be copied: within one file, what lies before its end now. (The copy itself may make it longer.)
+/// Refuses ranges that no offset could name the end of, and those of one file that overlap, as the kernel
+/// does. Answers how much is to be copied: within one file, what lies before its end now. (The copy itself
+/// may make it longer.)
 fn apart(from: &End<'_>, to: &End<'_>, len: usize) -> Result<usize, Errno> {
     let (at, to_at) = (data::position(from.position()?)?, data::position(to.position()?)?);
     if at.checked_add(len as u64).is_none() || to_at.checked_add(len as u64).is_none() {
@@ -172,8 +174,8 @@ pub fn sendfile(to: i32, from: i32, offset: Option<&mut i64>, len: usize) -> Opt
     })
 }
 
-/// Moves bytes until `len`, the end of the source as it was last seen, or a short write; an error counts only when
-/// nothing was moved. The source is read once for each [`PIECE`], and at its end only looked at.
+/// Moves bytes until `len`, the end of the source as it was last seen, or a short write; an error counts only
+/// when nothing was moved. The source is read once for each [`PIECE`], and at its end only looked at.
 fn move_bytes(mut from: End<'_>, mut to: End<'_>, len: usize) -> Result<usize, Errno> {
     let len = len.min(MOST);
     let mut at = from.position()?;
@@ -196,7 +198,7 @@ fn move_bytes(mut from: End<'_>, mut to: End<'_>, len: usize) -> Result<usize, E
             Ok((wanted, read, written)) => {
                 moved += written;
                 at += written as i64;
-                // The end of the file, or the other end is full for now: the caller's next call will tell.
+                // The end of the file, or the target is full for now: the program's next call will tell.
                 if read == 0 || written < read || read < wanted {
                     break;
                 }

@@ -1,16 +1,17 @@
 //! The working directory, also when it is in the mount.
 //!
-//! The kernel knows nothing of the mount, but keeps a working directory through fork and exec, for any child and
-//! whatever happens to the environment. So when a program goes to a directory of the mount, the kernel's
-//! working directory becomes a *mirror*: an empty directory `<node directory>/cwd/<inode>/<inode>`, named by the inode number
-//! of the real one. Its name tells any process where it is, a rename of the real directory changes nothing, and a
-//! relative path that escapes the faces finds nothing there rather than a wrong file. Once entered, the mirror and the
-//! directory above it are removed: where nothing has a name, nobody can create anything, not even the superuser, and what a
-//! program without the library writes fails rather than goes astray.
+//! The kernel knows nothing of the mount, but keeps a working directory through fork and exec, for any child
+//! and whatever happens to the environment. So when a program goes to a directory of the mount, the kernel's
+//! working directory becomes a *mirror*: an empty directory `<node directory>/cwd/<inode>/<inode>`, named by
+//! the inode number of the real one. Its name tells any process where it is, a rename of the real directory
+//! changes nothing, and a relative path that escapes the faces finds nothing there rather than a wrong file.
+//! Once entered, the mirror and the directory above it are removed: where nothing has a name, nobody can
+//! create anything, not even the superuser, and what a program without the library writes fails rather than
+//! goes astray.
 //!
-//! What is known is kept until the next change. Other threads and signal handlers may ask while it changes, so changes
-//! are counted, when they begin and when they end: what was found out while none was under way holds as long as the
-//! count is the same, and nothing else is kept.
+//! What is known is kept until the next change. Other threads and signal handlers may ask while it changes,
+//! so changes are counted, when they begin and when they end: what was found out while none was under way
+//! holds as long as the count is the same; anything else is not kept.
 
 use super::scratch::{Scratch, Text};
 use super::{fds, state};
@@ -46,7 +47,8 @@ static KNOWN: AtomicU64 = AtomicU64::new(OUTSIDE);
 static KNOWN_AT: AtomicU64 = AtomicU64::new(NEVER);
 const OUTSIDE: u64 = u64::MAX;
 const NEVER: u64 = u64::MAX;
-/// The process of which a thread is writing the two, or 0. Whoever finds it taken does not write.
+/// The process of which a thread is writing the two, or 0. A thread that finds another one writing does not
+/// write.
 static LEARNING: AtomicU32 = AtomicU32::new(0);
 
 /// Where mirrors lie: what their paths begin with.
@@ -55,7 +57,8 @@ pub const MIRRORS: &[u8] = b"/dev/shm/bivouac-";
 const MIRROR_MAX: usize = 160;
 const _: () = assert!(bivouac_node::names::NAME_MAX + 100 <= MIRROR_MAX);
 
-/// Where the process is. Asks the kernel once after each change; in a vfork child, whose word this is not, always.
+/// Where the process is. Asks the kernel once after each change; in a `vfork` child, for which these
+/// variables are not valid, always.
 #[inline(never)]
 pub fn current() -> Current {
     let changes = CHANGES.load(Ordering::Acquire);
@@ -93,7 +96,7 @@ fn look(changes: u64) -> Current {
     Current::from_word(word)
 }
 
-/// Writes down what was found, unless something has changed since `changes` was read.
+/// Stores what was found, unless something has changed since `changes` was read.
 fn learn(changes: u64, word: u64) {
     let me = process::pid();
     let taken = LEARNING.load(Ordering::Relaxed);
@@ -112,7 +115,8 @@ fn learn(changes: u64, word: u64) {
     LEARNING.store(0, Ordering::Release);
 }
 
-/// Runs a system call that changes the working directory. (If it is left by a `siglongjmp`, nothing is known any more.)
+/// Runs a system call that changes the working directory. (If it is left by a `siglongjmp`, nothing is known
+/// any more.)
 fn changing(call: impl FnOnce() -> Result<usize, Errno>) -> Result<(), Errno> {
     if !state::active() || state::borrowed() {
         let done = call();
@@ -144,8 +148,8 @@ fn mirrored(path: &[u8]) -> Option<(Ino, &[u8])> {
     mirrored_in(state::environment()?.name.as_bytes(), path)
 }
 
-/// `/dev/shm/bivouac-<uid>/<name>/node-<n>/cwd/<inode>/<inode> (deleted)`; of the user and the node only the form is
-/// checked.
+/// `/dev/shm/bivouac-<uid>/<name>/node-<n>/cwd/<inode>/<inode> (deleted)`; of the user and the node only the
+/// form is checked.
 fn mirrored_in<'p>(name: &[u8], path: &'p [u8]) -> Option<(Ino, &'p [u8])> {
     let digits = |text: &'p [u8]| {
         let end = text.iter().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
@@ -220,8 +224,8 @@ pub fn chdir(path: &CStr) -> Result<(), Errno> {
     super::at::at(libc::AT_FDCWD, path, true, kernel, inside)
 }
 
-/// A descriptor of the kernel's for a directory of the mount that `path` names (its mirror), for children whose working
-/// directory is set by others; `None` when it is not in the mount.
+/// A descriptor of the kernel's for a directory of the mount that `path` names (its mirror), for children
+/// whose working directory is set by others; `None` when it is not in the mount.
 pub fn kernel_directory(dirfd: i32, path: &CStr) -> Result<Option<Fd>, Errno> {
     let inside = |client: &_, start: Ino, path: &[u8]| Ok(Some(mirror(directory(client, start, path)?)?));
     super::at::at(dirfd, path, true, |_, _| Ok(None), inside)

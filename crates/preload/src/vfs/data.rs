@@ -1,7 +1,7 @@
 //! Reading, writing, and what else is done with an open file's bytes.
 //!
-//! These take slices and serve both kinds of descriptors, for callers within the library; the faces forward the program's
-//! own pointers to the kernel before they come here.
+//! These take slices and serve both kinds of descriptors, for callers within the library; the faces forward
+//! the program's own pointers to the kernel before they come here.
 
 use super::{fds, state};
 use bivouac_client::Entries;
@@ -101,7 +101,8 @@ pub fn fsync_by(fd: i32, kernel: impl Fn() -> Result<(), Errno>) -> Result<(), E
     fds::on(fd, kernel, |file| state::apart(|| file.sync()))
 }
 
-/// The next entries of a directory of ours, about `max`, from the position that all its descriptors share; none at the end.
+/// The next entries of a directory of ours, about `max`, from the position that all its descriptors share;
+/// none at the end.
 pub fn list(fd: i32, max: usize) -> Result<Entries, Errno> {
     match fds::get(fd)? {
         Some(file) => state::apart(|| file.list(max)),

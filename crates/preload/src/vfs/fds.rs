@@ -1,23 +1,23 @@
 //! What each descriptor number is: not yet known, foreign, or ours.
 //!
-//! One word for each number, in memory that the kernel provides only where it is touched. Looking up a foreign descriptor
-//! is one load. One of ours has an entry ([`file`]), and the number's word names it: a call counts itself in as a user of
-//! the entry, and then looks whether the word still holds. A number that is not known (inherited, received through a
-//! socket) is looked at once: its kernel offset tells.
+//! One word for each number, in memory that the kernel provides only where it is touched. Looking up a
+//! foreign descriptor is one load. One of ours has an entry ([`file`]), and the number's word names it: a
+//! call counts itself in as a user of the entry, and then looks whether the word still holds. A number that
+//! is not known (inherited, received through a socket) is looked at once: its kernel offset tells.
 //!
 //! # Other threads
-//! The kernel's table and ours cannot change in one step. So a number that is about to be closed or replaced is
-//! *changing* until that is done ([`begin`], [`end`]): whoever comes meanwhile asks the kernel each time and
-//! writes nothing down. Each change also counts up the word's *turn*, so that what was found out under an earlier turn
-//! is not written down under a later one, when the number is something else. Two changes of one number at once leave it
-//! not known.
+//! The kernel's table and ours cannot change in one step. So a number that is about to be closed or replaced
+//! is *changing* until that is done ([`begin`], [`end`]): calls that come meanwhile ask the kernel each time
+//! and store nothing. Each change also counts up the word's *turn*, so that what was found out under an
+//! earlier turn is not written down under a later one, when the number is something else. Two changes of one
+//! number at once leave it not known.
 //!
-//! A call that took the number for the kernel's just before it became ours meets a placeholder, which is a directory: it
-//! fails in a way that files do not, and is done again ([`on`]).
+//! A call that took the number for the kernel's just before it became ours meets a placeholder, which is a
+//! directory: it fails in a way that files do not, and is done again ([`on`]).
 //!
 //! # `vfork` children
-//! Such a child shares this memory, but has descriptors of its own: a number that it closes or redefines is *doubted* in
-//! the parent's word ([`doubt`]), and the child asks the kernel about it from then on.
+//! Such a child shares this memory, but has descriptors of its own: a number that it closes or redefines is
+//! *doubted* in the parent's word ([`doubt`]), and the child asks the kernel about it from then on.
 
 pub mod beside;
 mod file;
@@ -39,7 +39,8 @@ pub const NUMBERS: usize = 1 << 20;
 /// The part of a word that says what the number is; the rest is the turn.
 pub const STATE: u32 = TURN - 1;
 const TURN: u32 = 1 << 18;
-/// Part of the state: a `vfork` child has given the number another meaning for itself. The rest is its parent's.
+/// Part of the state: a `vfork` child has given the number another meaning for itself. The rest is its
+/// parent's.
 const DOUBTED: u32 = 1 << 17;
 const UNKNOWN: u32 = 0;
 pub const FOREIGN: u32 = 1;
@@ -52,7 +53,7 @@ const FIRST_ENTRY: u32 = 5;
 const _: () = assert!(file::ENTRIES as u32 + FIRST_ENTRY < DOUBTED);
 
 pub static WORDS: [AtomicU32; NUMBERS] = [const { AtomicU32::new(UNKNOWN) }; NUMBERS];
-/// No number above this one was ever anything but unknown.
+/// All numbers above this one have always been unknown.
 static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 
 fn word(fd: i32) -> Option<&'static AtomicU32> {
@@ -93,7 +94,8 @@ pub fn sight(fd: i32) -> Sight {
     }
 }
 
-/// What is known of a number, if that is that it is the kernel's; `None` also where nothing is known, as without a deployment.
+/// What is known of a number, if that is that it is the kernel's; `None` also where nothing is known, as
+/// without a deployment.
 #[inline(always)]
 pub fn known_foreign(fd: i32) -> Option<Sight> {
     let sight = Sight(word(fd)?.load(Ordering::Acquire));
@@ -106,7 +108,8 @@ pub fn is_foreign(fd: i32) -> bool {
     sight(fd).is_foreign()
 }
 
-/// The open file of ours that a number stands for; `None`: it is not ours. Fails when it is ours, but cannot be used.
+/// The open file of ours that a number stands for; `None`: it is not ours. Fails when it is ours, but cannot
+/// be used.
 #[inline]
 pub fn get(fd: i32) -> Result<Option<File>, Errno> {
     if is_foreign(fd) { Ok(None) } else { find(fd) }
@@ -159,7 +162,7 @@ pub fn doubt(fd: i32) {
     }
 }
 
-/// What the kernel says of a number, not to be written down.
+/// What the kernel says of a number; the caller must not store it in the table.
 fn asked(fd: i32) -> Result<Option<File>, Errno> {
     Ok(match look(fd)? {
         Look::Ours(file) => Some(file),
@@ -184,7 +187,8 @@ fn look(fd: i32) -> Result<Look, Errno> {
         Ok(offset) if bivouac_node::anchor::is_marked(offset) => {}
         _ => return Ok(Look::Foreign),
     }
-    // A file that happens to stand at such an offset is nobody's placeholder, also when no daemon answers.
+    // A file that happens to have such an offset is no placeholder; this must be known even if no daemon
+    // answers.
     let kind = rustix::fs::fstat(borrowed_fd).map_or(0, |stat| stat.st_mode & libc::S_IFMT);
     if kind != libc::S_IFDIR {
         return Ok(Look::Foreign);
@@ -196,7 +200,7 @@ fn look(fd: i32) -> Result<Look, Errno> {
     Ok(Look::Ours(File::new(handle).ok_or(Errno::MFILE)?))
 }
 
-/// Finds out what a number is that was not known, and writes it down.
+/// Finds out what an unknown number is, and stores it in the table.
 #[cold]
 fn resolve(fd: i32, word: &AtomicU32, seen: u32) -> Result<Option<File>, Errno> {
     let found = look(fd)?;
@@ -224,8 +228,8 @@ fn resolve(fd: i32, word: &AtomicU32, seen: u32) -> Result<Option<File>, Errno> 
     }
 }
 
-/// Runs a call on a descriptor: `kernel` where it is not ours. (Nothing that would have to be dropped is alive while
-/// `kernel` runs: a thread may be cancelled there.)
+/// Runs a call on a descriptor: `kernel` where it is not ours. (Nothing that would have to be dropped is
+/// alive while `kernel` runs: a thread may be cancelled there.)
 #[inline(always)]
 pub fn on<T>(
     fd: i32,
@@ -263,8 +267,8 @@ fn shows_placeholder(errno: Errno) -> bool {
         || [libc::ENOTTY, libc::ESPIPE, libc::ENOTSOCK].contains(&i32::from(errno.0))
 }
 
-/// A call has failed on a number that was taken for the kernel's: whether that was wrong, or may have been. True
-/// again and again only while somebody changes it again and again.
+/// To be called when a call has failed on a number that was taken for the kernel's. Returns whether that was
+/// wrong, or may have been. Returns true repeatedly only while the number is changed repeatedly.
 #[cold]
 #[inline(never)]
 pub fn refused(fd: i32, seen: Sight, errno: Errno) -> bool {
@@ -286,7 +290,7 @@ fn mistaken(fd: i32, seen: Sight) -> bool {
         return sight(fd) != seen;
     }
     if seen.is_foreign() {
-        // It became ours in a way that nobody told us.
+        // It became ours without this library noticing.
         let _ = word.compare_exchange(seen.0, next(seen.0, UNKNOWN), Ordering::AcqRel, Ordering::Relaxed);
     }
     true
@@ -299,7 +303,7 @@ pub fn is_ours(fd: i32) -> bool {
 
 /// What a number is to stand for.
 pub enum Standing {
-    /// Nothing known: closed, or got in a way that says nothing.
+    /// Unknown: closed, or obtained in a way that does not tell.
     Unknown,
     /// The kernel's.
     Foreign,
@@ -317,7 +321,7 @@ impl Standing {
         }
     }
 
-    /// What a word has said, whose number no longer is a user.
+    /// What a word said whose number is no user any more.
     fn from_word(word: u32) -> Standing {
         match meaning(word) {
             UNKNOWN | CHANGING | NEW | USED => Standing::Unknown,
@@ -368,8 +372,8 @@ pub fn begin(fd: i32) -> (Change, Standing) {
     (Change { fd, mark: next(old, CHANGING), was_ours }, Standing::from_word(old))
 }
 
-/// The kernel has done its part. If another change came in between nobody knows which was the later one for the
-/// kernel, so the number is asked about when it is used next.
+/// To be called after the kernel's call. If another change came in between, it is not known in which order
+/// the kernel made the two; then the number becomes unknown, and the kernel is asked when it is used next.
 pub fn end(change: Change, standing: Standing) {
     let Some(word) = word(change.fd) else { return };
     let state = standing.into_state();
@@ -405,9 +409,10 @@ pub fn is_known(fd: i32) -> bool {
     word(fd).is_some_and(|word| word.load(Ordering::Relaxed) & STATE != UNKNOWN)
 }
 
-/// The process ends: locks are given up now, not when the agent has noticed. (The kernel too is done with them before
-/// anybody who waits for the process goes on.) Other descriptors need no hurry. `flush` runs before anything is given up, as
-/// what a stream still holds is to be written under the lock.
+/// To be called when the process ends: releases locks now rather than when the agent notices. (The kernel
+/// also releases its locks before anybody who waits for the process goes on.) Other descriptors need not be
+/// closed now. `flush` runs before any lock is released, because what a stream still holds has to be written
+/// while the locks are held.
 pub fn leave(flush: impl Fn()) {
     if !state::has_client() || state::borrowed() {
         return;

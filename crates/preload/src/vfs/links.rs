@@ -1,8 +1,9 @@
 //! Walking a path outside the mount, to see whether a symbolic link leads into it.
 //!
-//! The mount point need not exist, so the kernel says ENOENT or ENOTDIR for a path through such a link. Only then is
-//! the path walked, component by component. Most of what is not found is simply not there, in a directory that is: that is told by
-//! two system calls, without a walk. All of it is fit for signal handlers: see [`scratch`](super::scratch).
+//! The mount point need not exist, so the kernel says ENOENT or ENOTDIR for a path through such a link. Only
+//! then is the path walked, component by component. Most of what is not found is simply not there, in a
+//! directory that is: that is told by two system calls, without a walk. All of it is fit for signal handlers:
+//! see [`scratch`](super::scratch).
 
 use super::place::{Lexical, lexical, next_component};
 use super::scratch::{Scratch, Text};
@@ -30,7 +31,8 @@ pub fn into_mount(dirfd: i32, path: &CStr, follow: bool) -> Option<Vec<u8>> {
     walk_in(dirfd, path, follow, &mut scratch)
 }
 
-/// The directory exists, and the name in it is no symbolic link that would be followed. `None`: the path is too long.
+/// The directory exists, and the name in it is no symbolic link that would be followed. `None`: the path is
+/// too long.
 fn is_plainly_missing(dirfd: i32, path: &[u8], follow: bool, text: &mut Text<'_>) -> Option<bool> {
     let trimmed = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
     let parent = path.get(..trimmed)?.iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
@@ -38,7 +40,7 @@ fn is_plainly_missing(dirfd: i32, path: &[u8], follow: bool, text: &mut Text<'_>
     if parent > 0 && sys!(SYS_faccessat, dirfd, text.as_ptr(), libc::F_OK).is_err() {
         return Some(false);
     }
-    // With a slash behind it a link is followed always.
+    // A link with a slash behind it is always followed.
     if !follow && trimmed == path.len() {
         return Some(true);
     }
@@ -77,9 +79,9 @@ fn walk_in(dirfd: i32, path: &CStr, follow: bool, scratch: &mut Scratch) -> Opti
     walk_from(state::mount(), [&mut resolved, &mut rest, &mut target], follow, link_target, directory)
 }
 
-/// The walk itself, in three texts: the real path of where it starts, without links; the path; and room for a link's
-/// target. `link` tells that, `directory` says whether there is such a directory (asked only where a `..` leads back
-/// out of it).
+/// The walk itself, in three texts: the real path of where it starts, without links; the path; and room for a
+/// link's target. `link` tells that, `directory` says whether there is such a directory (asked only where a
+/// `..` leads back out of it).
 fn walk_from(
     mount: &[u8],
     [resolved, rest, target]: [&mut Text<'_>; 3],
@@ -100,7 +102,7 @@ fn walk_from(
         match component {
             b"." => {}
             b".." => {
-                // What is not there leads nowhere; but the way to a mount point that need not exist is there.
+                // A missing name leads nowhere, except on the way to the mount point, which need not exist.
                 if !is_above(resolved.bytes(), mount) && !directory(resolved) {
                     return None;
                 }

@@ -1,7 +1,7 @@
 //! Locks: `fcntl`'s of the process and of the description, and `flock`.
 //!
-//! Waiting is done at the server, in turns of half a second, so that locks go to who asked first and deadlocks are seen.
-//! What a signal does to it is in [`super::signals`].
+//! Waiting is done at the server, in turns of half a second, so that locks go to who asked first and
+//! deadlocks are seen. What a signal does to it is in [`super::signals`].
 
 use super::signals::{Held, Next};
 use super::state;
@@ -23,7 +23,7 @@ fn take(
     if !wait {
         return attempt();
     }
-    // From here on no signal slips by: one that comes before the wait ends it all the same.
+    // From here on no signal is missed: one that comes before the wait also ends it.
     let mut signals = Held::all();
     let first = attempt();
     if first != Err(Errno::AGAIN) {

@@ -1,10 +1,11 @@
 //! Mapping files into memory.
 //!
-//! The kernel can map only its own files. A range that lies in one block on this node is mapped from the sub-file
-//! itself: such a mapping is the file, writable and shared too, also when the file grows into it. Any other range is *filled in*:
-//! anonymous memory with the file's bytes as they are now, which is what a private mapping promises, and what a shared read-only
-//! one is used for (later writes do not show in it). A shared mapping that cannot be the file is refused with ENODEV, never faked, if it is
-//! writable, or reaches so far behind the end of the file that it must be meant to show how that grows.
+//! The kernel can map only its own files. A range that lies in one block on this node is mapped from the
+//! sub-file itself: such a mapping is the file, writable and shared too, also when the file grows into it.
+//! Any other range is *filled in*: anonymous memory with the file's bytes as they are now, which is what a
+//! private mapping promises, and what a shared read-only one is used for (later writes do not show in it). A
+//! shared mapping that cannot be the file is refused with ENODEV, never faked, if it is writable, or reaches
+//! so far behind the end of the file that it must be meant to show how that grows.
 
 use super::{fds, state};
 use bivouac_client::Handle;
@@ -87,7 +88,7 @@ fn map_ours(wanted: Wanted, file: &fds::File, offset: i64) -> Result<usize, Errn
     let end = start.checked_add(wanted.len as u64).ok_or(Errno::OVERFLOW)?;
     if size > start {
         if writable {
-            // There is nothing to map of a file that is in its inode's record.
+            // A file with inline data has no sub-file that could be mapped.
             state::apart(|| file.leave_inline())?;
         }
         let create = access == libc::O_RDWR && shared;
@@ -104,7 +105,8 @@ fn map_ours(wanted: Wanted, file: &fds::File, offset: i64) -> Result<usize, Errn
     copy.map_or_else(|| fill_in(wanted, file, start, end), Ok)
 }
 
-/// Maps the local sub-file, if all of the range lies in one of the file's blocks here; also what the file (`size` bytes) does not have yet.
+/// Maps the local sub-file, if all of the range lies in one of the file's blocks here; also what the file
+/// (`size` bytes) does not have yet.
 fn map_block(
     wanted: Wanted,
     file: &Handle,
@@ -127,10 +129,10 @@ fn map_block(
     wanted.map(wanted.flags, wanted.protection, fd, offset).map(Some)
 }
 
-/// A mapping that is filled in and that nobody can make writable: what he wrote would be lost. `None`: there is no way here to have
-/// such memory.
+/// A mapping that is filled in, and that the program cannot make writable, because what it wrote would be
+/// lost. `None`: such memory is not available here.
 fn read_only(wanted: Wanted, file: &Handle, start: u64, end: u64) -> Result<Option<usize>, Errno> {
-    // To the kernel it is a file.
+    // For the kernel it is a file mapping.
     if bivouac_client::limits::file_size_limit().is_some_and(|limit| limit < wanted.len as u64) {
         return Ok(None);
     }
@@ -178,7 +180,7 @@ fn fill(address: usize, file: &Handle, start: u64, end: u64) -> Result<(), Errno
         // SAFETY: freshly mapped, writable memory of ours: the range from `start` to `end` fits into it.
         let into = unsafe { std::slice::from_raw_parts_mut(to as *mut u8, len) };
         match state::apart(|| file.pread(at, &mut [IoSliceMut::new(into)]))? {
-            // The file was cut meanwhile: the rest stays zero.
+            // The file was truncated meanwhile: the rest stays zero.
             0 => return Ok(()),
             read => at += read as u64,
         }

@@ -65,7 +65,7 @@ pub fn symlinkat(target: &CStr, dirfd: i32, path: &CStr) -> Result<(), Errno> {
     )
 }
 
-/// What a link says: already where the program wants it (so many bytes), or still to be put there.
+/// A link's target: already in the program's buffer (so many bytes), or still to be copied there.
 enum Target {
     Kernel(usize),
     Ours(Vec<u8>),
@@ -92,7 +92,7 @@ pub fn readlinkat(dirfd: i32, path: &CStr, buffer: &mut [u8]) -> Result<usize, E
     match target {
         Target::Kernel(len) => Ok(len),
         Target::Ours(target) => {
-            // Like the kernel: a target that is too long is cut, without an error.
+            // Like the kernel: a target that is too long is truncated, without an error.
             let len = target.len().min(buffer.len());
             for (to, from) in buffer.iter_mut().zip(&target) {
                 *to = *from;
@@ -102,14 +102,14 @@ pub fn readlinkat(dirfd: i32, path: &CStr, buffer: &mut [u8]) -> Result<usize, E
     }
 }
 
-/// Whether a link's target, as far as it was read, may say something of ours.
+/// Whether a link's target, as far as it was read, may name something of ours.
 fn may_be_seen_through(said: &[u8]) -> bool {
     let alike = |own: &[u8]| said.iter().zip(own).all(|(a, b)| a == b);
     state::active() && (alike(super::cwd::MIRRORS) || alike(crate::faces::exec::PROGRAM_LINK))
 }
 
-/// What links in `/proc` show of ours, in the mount's own words: `/proc/self/cwd` (the mirror) and `/proc/self/exe`
-/// (the copy of a program that is stored in the mount).
+/// The targets of links in `/proc` that name something of ours, as paths of the mount: `/proc/self/cwd` (for
+/// the mirror) and `/proc/self/exe` (for the copy of a program that is stored in the mount).
 fn seen_through(dirfd: i32, path: &CStr) -> Option<Vec<u8>> {
     let mut scratch = Scratch::take()?;
     let [mut target, ..] = scratch.texts();
@@ -120,14 +120,16 @@ fn seen_through(dirfd: i32, path: &CStr) -> Option<Vec<u8>> {
     super::cwd::mirrored_path(target.bytes()).map(|inside| [state::mount(), &inside].concat())
 }
 
-/// What `/proc/self/fd/N` shows for one of ours: its path, or else what the kernel shows for things without a name.
+/// What `/proc/self/fd/N` shows for one of ours: its path, or else what the kernel shows for things without a
+/// name.
 fn descriptor_target(fd: i32) -> Result<Vec<u8>, Errno> {
     let file = fds::get(fd)?.ok_or(Errno::NOENT)?;
     let path = state::apart(|| file.path())?;
     Ok(path.unwrap_or_else(|| format!("bivouac:[{}]", file.ino()).into_bytes()))
 }
 
-/// The target of a symbolic link that was opened with O_PATH. Without a path nothing else has one.
+/// The target of a symbolic link that was opened with O_PATH: only such a descriptor can be read by
+/// `readlinkat` with an empty path.
 fn own_target(fd: i32) -> Result<Vec<u8>, Errno> {
     let file = fds::get(fd)?.ok_or(Errno::NOENT)?;
     let target = state::apart(|| state::client()?.link_target(file.ino()));
@@ -222,7 +224,8 @@ fn two_paths(
     }
 }
 
-/// The canonical path of what a path names, all of which exists. `None`: it is not in the mount, ask the kernel.
+/// The canonical path of what a path names, all of which exists. `None`: it is not in the mount, ask the
+/// kernel.
 pub fn real_path(dirfd: i32, path: &CStr) -> Result<Option<Vec<u8>>, Errno> {
     if state::active()
         && let Ok(Place::Descriptor(fd)) = place(dirfd, path)

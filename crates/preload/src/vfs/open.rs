@@ -23,8 +23,9 @@ fn kernel_open(dirfd: i32, path: &CStr, flags: i32, mode: u32) -> Result<i32, Er
     sys!(SYS_openat, dirfd, path.as_ptr(), flags, mode).map(|fd| fd as i32)
 }
 
-/// As above; `kernel` opens what is not in the mount, as far as the path's text tells. (When that finds nothing, and links
-/// have to be followed, the kernel is called by a system call: there, something is to be dropped afterwards.)
+/// As above; `kernel` opens what is not in the mount, as far as the path's text tells. (When that finds
+/// nothing, and links have to be followed, the kernel is called by a system call: there, something is to be
+/// dropped afterwards.)
 #[inline(always)]
 pub fn openat_by(
     dirfd: i32,
@@ -58,7 +59,8 @@ fn follows(flags: i32) -> bool {
     flags & libc::O_NOFOLLOW == 0 && flags & creates != creates
 }
 
-/// Opens what is not simply the kernel's; `found` is where the path's links lead in the mount, if they have been walked.
+/// Opens what is not simply the kernel's; `found` is where the path's links lead in the mount, if they have
+/// been walked.
 #[inline(never)]
 fn open_elsewhere(
     dirfd: i32,
@@ -105,7 +107,8 @@ fn open_inside(client: &'static Client, start: Ino, path: &[u8], flags: i32, mod
     Ok(placed(client, opened, flags)?)
 }
 
-/// What may make or truncate something has its number first: where there is none left, it does neither.
+/// Before something is made or truncated, a descriptor number is reserved, so that a lack of numbers (EMFILE)
+/// has no effect on files.
 fn early(client: &Client, id: SlotId, flags: i32) -> Result<Option<Fd>, Errno> {
     if flags & (libc::O_CREAT | libc::O_TRUNC) == 0 {
         return Ok(None);
@@ -132,7 +135,7 @@ fn failed(error: NodeError) -> Errno {
 
 fn installed(fd: i32, file: File) -> i32 {
     if state::borrowed() {
-        // The kernel's descriptor holds the description; this process will find out by itself.
+        // The kernel's descriptor holds the description; this process will recognise it at its next use.
         drop(file);
     } else {
         fds::set(fd, Standing::Ours(file));
@@ -148,7 +151,7 @@ pub fn note_foreign(fd: i32) {
     }
 }
 
-/// The kernel gave the program this descriptor, for something of which nothing is known.
+/// The kernel gave the program this descriptor, and it is not known for what.
 pub fn note_unknown(fd: i32) {
     if state::tracking() && !state::borrowed() {
         fds::set(fd, Standing::Unknown);
@@ -173,7 +176,7 @@ pub fn close_by(fd: i32, kernel: impl Fn() -> Result<(), Errno>) -> Result<(), E
         fds::doubt(fd);
         return kernel();
     }
-    // Also one that nobody has looked at yet may be the last of its description.
+    // A descriptor that was not looked at yet may also be the last of its description.
     let _ = fds::get(fd);
     match fds::begin(fd) {
         (change, Standing::Ours(file)) if state::active() => close_ours(fd, change, file),
@@ -194,8 +197,8 @@ fn close_ours(fd: i32, change: fds::Change, file: File) -> Result<(), Errno> {
     closed
 }
 
-/// Runs a function of the C library that closes `fd` by a system call of its own, and lets go of what the number stood
-/// for. A number below 0 is none. If the thread is cancelled in `call`, nothing is dropped.
+/// Runs a function of the C library that closes `fd` by a system call of its own, and lets go of what the
+/// number stood for. A number below 0 is none. If the thread is cancelled in `call`, nothing is dropped.
 pub fn closed_by<T>(fd: i32, call: impl FnOnce() -> T) -> T {
     if !state::tracking() {
         return call();
@@ -215,8 +218,8 @@ pub fn closed_by<T>(fd: i32, call: impl FnOnce() -> T) -> T {
     done
 }
 
-/// A process that closes any descriptor of a file loses its process locks on it, as POSIX has it; what was opened with
-/// O_PATH is none.
+/// A process that closes any descriptor of a file loses its process locks on it, as POSIX has it; what was
+/// opened with O_PATH is none.
 fn release_locks(file: &File) {
     // Beside a mount the kernel has them.
     if state::beside() || file.is_path_only() {
@@ -297,7 +300,7 @@ pub fn dup3(old: i32, new: i32, flags: i32, same: bool) -> Result<i32, Errno> {
         fds::doubt(new);
         return duplicate();
     }
-    // What is replaced may be the last of its description, and is closed in every sense.
+    // The replaced descriptor may be the last of its description, and is closed like by `close`.
     let _ = fds::get(new);
     if hidden::is_hidden(new) {
         hidden::make_way(new);
@@ -332,7 +335,8 @@ impl Model {
         Model { fd, file, seen: fds::sight(fd) }
     }
 
-    /// What the duplicate stands for: nobody knows beside a mount, or if the descriptor itself has become another one meanwhile.
+    /// What the duplicate stands for. Unknown beside a mount, or if the descriptor itself has become another
+    /// one meanwhile.
     fn standing(self) -> Standing {
         match self.file {
             _ if state::beside() || fds::sight(self.fd) != self.seen => Standing::Unknown,

@@ -1,16 +1,16 @@
 //! Where a path leads, judged by its text.
 //!
-//! An absolute path below the mount is the client's; `..` and symbolic links behind the mount point are the client's
-//! business too. A relative path belongs to where its directory is. What cannot be told from the text alone (`..` before
-//! the mount point, where a symbolic link may stand) is [`Place::Unsure`], and walked. The common answer, "not
-//! in the mount", needs no allocation and no system call.
+//! An absolute path below the mount is the client's; `..` and symbolic links behind the mount point are the
+//! client's business too. A relative path belongs to where its directory is. What cannot be told from the
+//! text alone (`..` before the mount point, where a symbolic link may stand) is [`Place::Unsure`], and
+//! walked. The common answer, "not in the mount", needs no allocation and no system call.
 
 use super::{cwd, fds, state};
 use bivouac_layout::Ino;
 use bivouac_proto::Errno;
 use std::ffi::CStr;
 
-/// Who serves a path.
+/// Where a path leads: who serves it.
 pub enum Place<'p> {
     /// The kernel (as far as the text tells: a symbolic link may still lead into the mount).
     Kernel,
@@ -23,7 +23,7 @@ pub enum Place<'p> {
     },
     /// An open descriptor of ours, named through `/proc/self/fd` or `/dev/fd`.
     Descriptor(i32),
-    /// It has to be walked.
+    /// The text does not tell: the path has to be walked.
     Unsure,
 }
 
@@ -41,8 +41,8 @@ pub enum Lexical<'p> {
 /// Judges an absolute path by its text.
 #[inline(never)]
 pub fn lexical<'p>(mount: &[u8], path: &'p [u8]) -> Lexical<'p> {
-    // Most paths differ from the mount point in their first component, and have no `..`. (Places in the mount point are kept
-    // as numbers and not as iterators: this runs on small stacks, too.)
+    // Most paths differ from the mount point in their first component, and have no `..`. (Places in the mount
+    // point are kept as numbers and not as iterators: this runs on small stacks, too.)
     let mut wanted = 0;
     let mut matched = 0usize;
     let mut depth = 0usize;
@@ -138,7 +138,8 @@ fn from_descriptor(dirfd: i32, path: &[u8]) -> Result<Place<'_>, Errno> {
     }
 }
 
-/// A relative path that starts outside the mount: it can lead there only through the mount point's own name (links apart).
+/// A relative path that starts outside the mount: it can lead there only through the mount point's own name
+/// (links apart).
 #[inline(never)]
 fn relative<'p>(mount: &[u8], path: &'p [u8]) -> Place<'p> {
     let name = mount.rsplit(|b| *b == b'/').next().unwrap_or_default();
@@ -177,7 +178,8 @@ fn named_descriptor(path: &[u8]) -> Result<Place<'_>, Errno> {
     }
 }
 
-/// What follows the name that `/proc` has for the working directory, with its slash: the link itself is the kernel's.
+/// What follows the name that `/proc` has for the working directory, with its slash: the link itself is the
+/// kernel's.
 fn below_cwd(path: &[u8], pid: u32) -> Option<&[u8]> {
     let rest = of_process(path, pid)?.strip_prefix(b"/cwd")?;
     (rest.first() == Some(&b'/')).then_some(rest)

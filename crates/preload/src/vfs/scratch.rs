@@ -1,6 +1,7 @@
-//! Room for paths, for work that may be done in a signal handler: on a small stack of its own, having interrupted the
-//! memory allocator. So it is neither on the stack nor from the allocator, but mapped from the kernel; a few pieces
-//! are kept for the next time. A piece that a handler leaves behind (by `siglongjmp`) is lost, and nothing else.
+//! Room for paths, for work that may be done in a signal handler: on a small stack of its own, having
+//! interrupted the memory allocator. So it is neither on the stack nor from the allocator, but mapped from
+//! the kernel; a few pieces are kept for the next time. A piece that a handler leaves behind (by
+//! `siglongjmp`) is lost, and nothing else.
 
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -37,7 +38,8 @@ impl Scratch {
     /// The texts, all empty.
     pub fn texts(&mut self) -> [Text<'_>; TEXTS] {
         std::array::from_fn(|i| {
-            // SAFETY: the piece is as long as all texts, which do not overlap, and is borrowed as long as they are.
+            // SAFETY: the piece is as long as all texts, which do not overlap, and is borrowed as long as
+            // they are.
             let room = unsafe { std::slice::from_raw_parts_mut(self.at.add(i * ROOM), ROOM) };
             let mut text = Text { room, len: 0 };
             text.truncate(0);
@@ -120,7 +122,8 @@ impl Text<'_> {
         }
     }
 
-    /// Lets the kernel write it: `fill` gets where to and how much fits, and returns how many bytes it says now.
+    /// Lets the kernel write it: `fill` gets where to and how much fits, and returns how many bytes it says
+    /// now.
     pub fn fill<E>(&mut self, fill: impl FnOnce(*mut u8, usize) -> Result<usize, E>) -> Option<()> {
         let fits = self.room.len() - 1;
         self.len = fill(self.room.as_mut_ptr(), fits).ok()?.min(fits);

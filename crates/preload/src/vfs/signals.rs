@@ -1,11 +1,11 @@
-//! Signals during a call that waits: handlers run at once, and then the call ends with EINTR or goes on, as the kernel
-//! decides it by `SA_RESTART`.
+//! Signals during a call that waits: handlers run at once, and then the call ends with EINTR or goes on, as
+//! the kernel decides it by `SA_RESTART`.
 //!
-//! While the program waits for something that is not a system call of its own, signals that have a handler are held back
-//! ([`Held`]). One that comes is noticed through a signalfd, together with what is waited for
+//! While the program waits for something that is not a system call of its own, signals that have a handler
+//! are held back ([`Held`]). One that comes is noticed through a signalfd, together with what is waited for
 //! ([`Held::comes_before`]). The caller then brings what is under way to an end, and lets the handler run
-//! ([`Held::let_in`]); so a handler may do anything there, also leave by `siglongjmp`. Signals without a handler
-//! (which end or stop the process, or are ignored) are not held back.
+//! ([`Held::let_in`]); so a handler may do anything there, also leave by `siglongjmp`. Signals without a
+//! handler (which end or stop the process, or are ignored) are not held back.
 
 use bivouac_client::hidden::Hidden;
 use bivouac_proto::Errno;
@@ -15,7 +15,7 @@ use rustix::fd::{AsRawFd, BorrowedFd};
 const SET_BYTES: usize = 8;
 /// Highest signal's number.
 const SIGNALS: i32 = 64;
-/// How often is looked for signals when no descriptor can be had, milliseconds.
+/// Interval between two looks for signals if no descriptor is free, milliseconds.
 const LOOK_MS: i32 = 20;
 /// Longest wait, milliseconds: longer than any turn.
 const LONGEST_MS: i32 = 2_000;
@@ -84,7 +84,7 @@ impl Held {
         let mut waited = 0;
         while waited < LONGEST_MS {
             let mut both = [poll(answer.as_raw_fd()), poll(coming)];
-            // No descriptor to be had: look now and then.
+            // No descriptor is free: look now and then.
             let longest = if coming < 0 { LOOK_MS } else { LONGEST_MS };
             let mut timeout = libc::timespec {
                 tv_sec: (longest / 1000).into(),
@@ -110,13 +110,14 @@ impl Held {
         pending & self.held
     }
 
-    /// Lets those in that have come: their handlers run. Then the call ends, if one of them is not to restart calls.
+    /// Lets those in that have come: their handlers run. Then the call ends, if one of them is not to restart
+    /// calls.
     pub fn let_in(&self) -> Next {
         let pending = self.pending();
         let restarts = (1..=SIGNALS)
             .filter(|signal| pending & bit(*signal) != 0)
             .all(|signal| action(signal).flags & libc::SA_RESTART as u64 != 0);
-        // Only those that were asked about: another, coming now, waits for the next time.
+        // Only those that had come: another one that comes now waits until the next time.
         let mask = (self.before | self.held) & !pending;
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         match sys!(SYS_ppoll, 0, 0, &raw const now, &raw const mask, SET_BYTES) {

@@ -1,10 +1,10 @@
 //! Whether a deployment is configured, and the process's one client.
 //!
-//! Where there is no kernel mount, the library takes paths and descriptors over: it is [`active`]. Beside a mount
-//! ([`beside`]) it leaves them to the kernel, and only knows which descriptors are the mount's.
+//! Where there is no kernel mount, the library takes paths and descriptors over: it is [`active`]. Beside a
+//! mount ([`beside`]) it leaves them to the kernel, and only knows which descriptors are the mount's.
 //!
-//! The client is attached at the first call that needs it, by one thread while others wait. If nothing answers, the
-//! process is told once on stderr, and every call on the mount fails with EIO from then on.
+//! The client is attached at the first call that needs it, by one thread while others wait. If nothing
+//! answers, the process is told once on stderr, and every call on the mount fails with EIO from then on.
 
 use crate::boundary;
 use crate::raw;
@@ -22,13 +22,15 @@ const BESIDE: u8 = 3;
 static MODE: AtomicU8 = AtomicU8::new(UNDECIDED);
 static CONFIG: AtomicPtr<Environment> = AtomicPtr::new(std::ptr::null_mut());
 static CLIENT: AtomicPtr<Client> = AtomicPtr::new(std::ptr::null_mut());
-/// Who attaches: 0 nobody, [`FAILED`], else a process's number (upper half) and its thread's.
+/// The state of attaching: 0 for none, [`FAILED`], or the process (upper half) and the thread that attaches
+/// now.
 static ATTACHING: AtomicU64 = AtomicU64::new(0);
 const FAILED: u64 = u64::MAX;
 /// The process's umask; kept by the `umask` face.
 static UMASK: AtomicU32 = AtomicU32::new(0o022);
 
-/// Whether paths and descriptors of a deployment are taken over. When not, the faces of most calls go straight to the kernel.
+/// Whether paths and descriptors of a deployment are taken over. When not, the faces of most calls go
+/// straight to the kernel.
 #[inline]
 pub fn active() -> bool {
     match MODE.load(Ordering::Relaxed) {
@@ -38,7 +40,8 @@ pub fn active() -> bool {
     }
 }
 
-/// Whether anything is known of descriptors: active, or beside a mount. When not, every face goes straight to the kernel.
+/// Whether anything is known of descriptors: active, or beside a mount. When not, every face goes straight to
+/// the kernel.
 #[inline]
 pub fn tracking() -> bool {
     match MODE.load(Ordering::Relaxed) {
@@ -61,8 +64,8 @@ fn decide_late() -> u8 {
     decide(Environment::from_env())
 }
 
-/// Decides at the start of the process, from the environment as the kernel passed it: libc may not know it yet. Whether the
-/// library is [`active`].
+/// Decides at the start of the process, by the environment as the kernel passed it (libc may not have it
+/// yet), whether the library is [`active`].
 pub fn begin(envp: *const *const c_char) -> bool {
     decide(Environment::from_lookup(|name| variable(envp, name))) == ON
 }
@@ -166,8 +169,8 @@ pub fn mount() -> &'static [u8] {
     environment().map_or(b"", |environment| environment.mount.as_bytes())
 }
 
-/// Whether this is a `vfork` child (or another process that shares this memory): descriptors, working directory and
-/// umask are its own, so what it changes must not be written down here.
+/// Whether this is a `vfork` child (or another process that shares this memory): descriptors, working
+/// directory and umask are its own, so what it changes must not be written down here.
 pub fn borrowed() -> bool {
     process::real_pid() != process::pid()
 }
@@ -177,7 +180,7 @@ pub fn has_client() -> bool {
     active() && !CLIENT.load(Ordering::Acquire).is_null()
 }
 
-/// Tells servers of closes that were kept back: this program is about to end.
+/// Sends servers the closes that were kept, because this program is about to end.
 pub fn tell_closes() {
     if has_client() && !borrowed() {
         let _ = boundary::attempt(|| client().map(Client::tell_closes));
@@ -186,8 +189,8 @@ pub fn tell_closes() {
 
 /// The client. EIO when no daemon answers.
 ///
-/// A `vfork` child gets one of its own ([`super::borrow`]): connections that it makes are descriptors of its own, which
-/// must not come into its parent's pools.
+/// A `vfork` child gets one of its own ([`super::borrow`]): connections that it makes are descriptors of its
+/// own, which must not come into its parent's pools.
 pub fn client() -> Result<&'static Client, Errno> {
     if borrowed() {
         return super::borrow::client();
@@ -212,14 +215,15 @@ fn attach() -> Result<&'static Client, Errno> {
         }
         match ATTACHING.load(Ordering::Acquire) {
             FAILED => return Err(Errno::IO),
-            // This thread is at it, and was interrupted by a signal whose handler uses the mount: waiting would be for ever.
+            // This same thread is attaching, and was interrupted by a signal whose handler uses the mount:
+            // waiting would never end.
             thread if thread == me => return Err(Errno::IO),
-            // Another thread is.
+            // Another thread is attaching.
             thread if thread >> 32 == process >> 32 => {
                 let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 100_000 };
                 let _ = rustix::thread::nanosleep(&pause);
             }
-            // Nobody, or a thread of the process that this one was forked from.
+            // No thread is attaching, or only one of the process that this one was forked from.
             other => {
                 if ATTACHING.compare_exchange(other, me, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                     let made = make_client();
@@ -254,7 +258,8 @@ pub fn quiet_panics() {
     std::panic::set_hook(Box::new(|_| {}));
 }
 
-/// Runs what enters the client. Not inlined: what it needs on the stack is not to be there in calls that do not come here.
+/// Runs what enters the client. Not inlined: what it needs on the stack is not to be there in calls that do
+/// not come here.
 #[inline(never)]
 pub fn apart<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     body()

@@ -79,8 +79,8 @@ fn check_name(name: &CStr) -> Result<&[u8], Errno> {
     }
 }
 
-/// What `getxattr` and `listxattr` return: a value that the kernel has already put into the program's memory, or one that
-/// is still to be put there.
+/// What `getxattr` and `listxattr` return: a value that the kernel has already put into the program's memory,
+/// or one that is still to be put there.
 enum Got {
     Kernel(usize),
     Ours(Vec<u8>),

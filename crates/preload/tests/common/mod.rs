@@ -23,8 +23,8 @@ pub fn compiled(name: &str, into: &Path) -> PathBuf {
     program
 }
 
-/// Puts the library into a program, awake: for a deployment whose daemon does not exist, so that nothing ever reaches a
-/// client.
+/// Puts the library into a program, awake: for a deployment whose daemon does not exist, so that nothing ever
+/// reaches a client.
 pub fn awake(command: &mut Command) {
     command
         .env("LD_PRELOAD", library())

@@ -1,5 +1,5 @@
-//! One message of each family, byte for byte: a change of the format that was not meant fails here, and one that was
-//! meant needs a new [`crate::header::VERSION`].
+//! One message of each family, byte for byte: a change of the format that was not meant fails here, and one
+//! that was meant needs a new [`crate::header::VERSION`].
 
 use super::{encoded, samples};
 use crate::agent::AgentRequest;

@@ -1,4 +1,5 @@
-//! Messages for the tests: at least one of every variant, with numbers as long as they can get where it matters.
+//! Messages for the tests: at least one of every variant, with numbers as long as they can get where it
+//! matters.
 
 use crate::agent::{AgentReply, AgentRequest};
 use crate::attr::{Attr, DirEntry, FileKind, Store};

@@ -1,8 +1,8 @@
 //! Counting what there is to copy, ahead of the copying.
 //!
-//! The threads that copy find files as they go, so that what they have found says nothing about what is still to come.
-//! This walk only lists and looks, and is soon far ahead. It knows of nothing else: what it cannot look at it leaves out,
-//! for whoever copies it will say so.
+//! The threads that copy find files as they go, so that what they have found so far says nothing about how
+//! many there are. This walk only lists directories and reads attributes, and is soon far ahead. It leaves
+//! out what it cannot look at: the copying threads will report that.
 
 use crate::progress::Progress;
 use crate::tree::{Kind, Meta, Tree, join};

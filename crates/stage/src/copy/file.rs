@@ -1,7 +1,8 @@
 //! Copying the contents of files.
 //!
-//! Each piece is written, read back from the destination and compared. A file with holes keeps them: its length is set
-//! first, and only its data is copied. Large files are cut into stretches, so that several threads copy one.
+//! Each piece is written, read back from the destination and compared. A file with holes keeps them: its
+//! length is set first, and only its data is copied. Large files are divided into sections, so that several
+//! threads copy one file.
 
 use super::{Copy, Work, lock};
 use crate::tree::{Meta, Open};
@@ -12,10 +13,11 @@ use std::sync::{Arc, Mutex};
 
 /// Bytes copied, and compared, at once.
 const PIECE: usize = 4 << 20;
-/// Files beyond this are copied by several threads, in stretches of it.
+/// Files longer than this are copied by several threads, in sections of this length.
 const STRETCH: u64 = 64 << 20;
 
-/// What a thread copies with: what was read, and what reads back. As long as the longest piece so far.
+/// A thread's buffers: for what it has read, and for what it reads back. They are as long as the longest
+/// piece so far.
 #[derive(Default)]
 pub(super) struct Buffers(Vec<u8>, Vec<u8>);
 
@@ -68,7 +70,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Copies a stretch of a large file; the last one to be done finishes the file.
+    /// Copies a section of a large file. Whoever finishes the last section finishes the file.
     pub(super) fn stretch(&self, large: &Large, start: u64, buffers: &mut Buffers) {
         let end = (start + STRETCH).min(large.meta.size);
         let done = self.range(&*large.source, &*large.target, start..end, large.meta.is_sparse(), buffers);

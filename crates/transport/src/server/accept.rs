@@ -1,12 +1,14 @@
 //! The acceptor: one thread for all endpoints.
 //!
-//! It accepts, tunes and parks; everything else is the workers'. It also keeps strangers from using up what genuine clients
-//! need. On a Unix socket the kernel tells whose process has connected, and another user's is closed at once, before anything is
-//! allocated for it. Connections that have not authenticated are bounded in number and time ([`guests`](super::guests)). The last
-//! descriptors of the process are never given to connections: the daemon needs them for its own files. Running out
-//! of descriptors stops neither the server nor the connections that it has: it is logged, and after a pause accepting goes on.
+//! It accepts, tunes and parks; everything else is the workers'. It also keeps strangers from using up what
+//! genuine clients need. On a Unix socket the kernel tells which user's process has connected; a connection
+//! of another user is closed at once, before anything is allocated for it. Connections that have not
+//! authenticated are bounded in number and time ([`guests`](super::guests)). The last descriptors of the
+//! process are never given to connections: the daemon needs them for its own files. Running out of
+//! descriptors stops neither the server nor the connections that it has: it is logged, and after a pause
+//! accepting goes on.
 //!
-//! The thread sleeps without end exactly when there is no connection that could be overdue.
+//! The thread sleeps without a time limit exactly when no connection can become overdue.
 
 use super::guests::{Guests, Room};
 use super::pool::{Connected, Pool};
@@ -34,14 +36,14 @@ pub(super) struct Acceptor<S: Service> {
     short: bool,
 }
 
-/// One listener, and who came in by it and has not authenticated.
+/// One listener, and the connections that it has accepted and that have not authenticated.
 struct Door {
     fd: Fd,
     unix: bool,
     guests: Guests,
     /// On a Unix socket: processes of other users than this one.
     strangers: Guests,
-    /// When this door may be looked at again.
+    /// When this listener may accept again.
     closed_until: Duration,
 }
 
@@ -73,7 +75,7 @@ impl<S: Service> Acceptor<S> {
         }
     }
 
-    /// Waits until there is something to do. The doors at which connections wait.
+    /// Waits until there is something to do. Returns the listeners at which connections wait.
     fn wait(&self) -> Vec<usize> {
         let now = socket::now();
         let longest = self.pool.options.greeting;
@@ -107,14 +109,14 @@ impl<S: Service> Acceptor<S> {
         }
     }
 
-    /// Accepts all that wait at a door, as long as there is room.
+    /// Accepts all connections that wait at a listener, as long as there is room.
     fn accept(&mut self, door: usize) {
         let Acceptor { doors, pool, short } = self;
         let Some(door) = doors.get_mut(door) else { return };
         while !pool.halt.is_stopping() {
             let now = socket::now();
             if let Room::NotBefore(later) = door.guests.make_room(pool, now) {
-                // Somebody may authenticate any moment: that moment is looked for.
+                // A connection may authenticate at any moment and so make room: look again soon.
                 door.closed_until = later.clamp(now + SHORT, now + SHORT * 5);
                 return;
             }
@@ -138,7 +140,7 @@ impl<S: Service> Acceptor<S> {
                 }
             };
             let guests = if is_stranger(peer) { &mut door.strangers } else { &mut door.guests };
-            // The lowest free number is the one that is given: at the ceiling, all below are in use.
+            // The kernel assigns the lowest free number: at the ceiling, all below are in use.
             if fd.as_raw_fd() >= pool.options.ceiling {
                 log(short, Errno::MFILE);
                 if !guests.close_oldest(pool) {

@@ -1,8 +1,8 @@
 //! Whether threads wait for a core anywhere on this machine.
 //!
-//! A worker that waits awake does not see who waits for another core: the kernel moves threads to idle cores only, and its
-//! own does not look idle. So it asks how many threads could run, at most every [`FRESH`]; when they are more than there are
-//! cores, workers sleep.
+//! A worker that busy-waits does not notice that a thread waits for another core: the kernel moves threads to
+//! idle cores only, and the worker's core does not look idle. So the worker asks how many threads could run,
+//! at most once in [`FRESH`]. If these are more than there are cores, workers sleep.
 
 use crate::socket::now;
 use bivouac_node::Fd;
@@ -33,12 +33,12 @@ impl Crowd {
         }
     }
 
-    /// Whether more threads could run than there are cores. Where that cannot be known: yes.
+    /// Whether more threads could run than there are cores. If that cannot be found out: yes.
     pub(super) fn is_crowded(&self) -> bool {
         let now = u64::try_from(now().as_nanos()).unwrap_or(u64::MAX);
         let until = self.until.load(Ordering::Relaxed);
         let next = now.saturating_add(FRESH.as_nanos() as u64);
-        // One asks for all.
+        // One thread asks for all.
         if now >= until
             && self.until.compare_exchange(until, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {

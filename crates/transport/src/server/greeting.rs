@@ -1,7 +1,8 @@
 //! The server's side of the authentication, piece by piece: nothing here waits.
 //!
-//! Only a peer that has proven the key learns why it is declined; all others see their connection close. The one
-//! exception is a peer of another protocol version: it gets a header of ours, which tells it both versions.
+//! Only a peer that has proven the key learns why it is declined; all others see their connection close. The
+//! one exception is a peer of another protocol version: it gets a header of ours, which tells it both
+//! versions.
 
 use super::guests::Ticket;
 use super::{Parting, PeerInfo, Service};
@@ -25,7 +26,7 @@ const PIECE: usize = 4 << 10;
 pub(super) struct Greeting {
     /// When it must be done.
     pub(super) deadline: Duration,
-    /// Goes with the greeting: by it the acceptor knows that the connection has not authenticated.
+    /// Exists as long as the greeting: by it the acceptor knows that the connection has not authenticated.
     _ticket: Ticket,
     bytes: Vec<u8>,
     challenged: Option<(Hello, [u8; NONCE_LEN])>,
@@ -157,7 +158,8 @@ impl Greeting {
     }
 }
 
-/// Says no. What the peer still sends is taken, because closing with unread bytes would destroy the answer.
+/// Declines the peer. Reads what the peer still sends, because closing a socket with unread bytes would
+/// destroy the answer.
 fn refuse(fd: BorrowedFd<'_>, errno: Errno) {
     if send(fd, errno.into(), &[]).is_ok() {
         let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);

@@ -1,14 +1,15 @@
-//! Connections that have not authenticated yet: how many there may be, and which one goes when there are too many.
+//! Connections that have not authenticated yet (*guests*): how many there may be, and which one is closed
+//! when there are too many.
 //!
-//! Anybody on the network may connect and say nothing. What such a peer may use up is bounded: each listener has room for
-//! so many unauthenticated connections, each of them is closed after [`ServerOptions::greeting`](super::ServerOptions),
-//! and when the room is full, the oldest one goes, provided that it has had a fair time to prove itself. Until then new
-//! connections wait in the listener's backlog. A genuine client proves itself within milliseconds, so that even a burst
-//! of thousands of them is never cut; a stranger who keeps connections open without a word only delays others by the
-//! fair time.
+//! Anybody on the network may connect and say nothing. What such a peer may use up is bounded: each listener
+//! has room for a number of unauthenticated connections. Each of them is closed after
+//! [`ServerOptions::greeting`](super::ServerOptions). When there is no room, the oldest one is closed,
+//! provided that it has had a fair time to prove itself. Until then new connections wait in the listener's
+//! backlog. A genuine client proves itself within milliseconds, so that even of a burst of thousands none is
+//! closed; somebody without the key who keeps silent connections open only delays others by the fair time.
 //!
-//! The acceptor's thread alone owns this list. It learns without a lock that a connection is no guest any more: the connection's
-//! [`Ticket`] is gone then.
+//! The acceptor's thread alone owns this list. It learns without a lock that a connection is no guest any
+//! more: the connection's [`Ticket`] is gone then.
 
 use super::Service;
 use super::pool::Pool;
@@ -25,7 +26,7 @@ pub(super) struct Guests {
     most: usize,
     /// How long each may stay although others wait.
     fair: Duration,
-    /// Among them also those that have authenticated since, until they are noticed.
+    /// Also contains some that have authenticated since, until this is noticed.
     list: VecDeque<Guest>,
 }
 
@@ -41,7 +42,7 @@ impl Guest {
     }
 }
 
-/// Whether one more may come in.
+/// Whether one more connection may be accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Room {
     /// Yes.
@@ -81,7 +82,7 @@ impl Guests {
         self.close_first(pool, |_| true)
     }
 
-    /// Closes the first of whom `may_go` is true and whom no worker attends at this moment.
+    /// Closes the first one for which `may_go` is true, if no worker is at work on it at this moment.
     fn close_first<S: Service>(&mut self, pool: &Pool<S>, may_go: impl Fn(&Guest) -> bool) -> bool {
         let closed = self
             .list

@@ -1,8 +1,8 @@
 //! Receiving requests into a worker's buffer.
 //!
-//! One receive takes whatever is there: usually a whole request, sometimes several (clients may send without waiting for
-//! answers). A request that is larger is then received straight to its place in the same buffer, so that nothing is copied, and
-//! only after its lengths were checked.
+//! One receive takes whatever is there: usually a whole request, sometimes several (clients may send without
+//! waiting for answers). A request that is larger is then received straight to its place in the same buffer,
+//! so that nothing is copied, and only after its lengths were checked.
 
 use super::Halt;
 use super::crowd::Crowd;
@@ -40,9 +40,9 @@ pub(super) enum Incoming<'a> {
         /// Its payload.
         payload: &'a mut [u8],
     },
-    /// Nothing, for the socket's receive timeout; nothing is held either.
+    /// Nothing came within the socket's receive timeout, and the buffer holds nothing.
     Idle,
-    /// The peer is done, between two requests; or the server stops.
+    /// The peer has closed the connection between two requests, or the server stops.
     End,
 }
 
@@ -69,8 +69,8 @@ impl Inbox {
         self.held.is_empty()
     }
 
-    /// The next request. The socket's receive timeout is how long an idle peer is waited for; in the middle of a request it may
-    /// pause for `stall`.
+    /// The next request. The socket's receive timeout is how long an idle peer is waited for; in the middle
+    /// of a request it may pause for `stall`.
     pub(super) fn next(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -121,7 +121,8 @@ impl Inbox {
         }
         let end = needed.unwrap_or(ROOM);
         if self.bytes.len() < end {
-            // Bounded: the header was checked. A buffer that cannot be had costs the connection, not the process.
+            // Bounded: the header was checked. A buffer that cannot be had costs the connection, not the
+            // process.
             let more = end.max(ROOM) - self.bytes.len();
             self.bytes.try_reserve_exact(more).map_err(|_| Errno::NOMEM)?;
             self.bytes.resize(end.max(ROOM), 0);
@@ -153,16 +154,16 @@ impl Inbox {
     }
 }
 
-/// Waiting awake for the next request, while that takes no core from others.
+/// Busy-waiting for the next request, while no other thread needs the core.
 pub(super) struct Awake<'a> {
     /// What the connection remembers.
     pub(super) spin: &'a mut Spin,
-    /// What is known of the machine; asked only when a wait awake would begin.
+    /// Whether threads wait for a core; asked only before a busy wait.
     pub(super) crowd: &'a Crowd,
 }
 
 impl Awake<'_> {
-    /// Looks for bytes until they are there or it is time to sleep, which is EAGAIN. `None`: asleep at once.
+    /// Looks for bytes until they are there, or until it is time to sleep (EAGAIN). `None`: sleep at once.
     fn wait(&mut self, fd: BorrowedFd<'_>, free: &mut [u8]) -> Option<Result<usize, Errno>> {
         let mut vigil = self.spin.begin()?;
         if self.crowd.is_crowded() {

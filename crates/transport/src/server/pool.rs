@@ -1,8 +1,8 @@
 //! Parked connections and the workers that serve them.
 //!
-//! A connection is owned by exactly one party: the table of parked connections, or the worker that took it out. Whoever removes it
-//! from the table has it; an event for a connection that is not there any more is ignored. One-shot events make sure that a
-//! parked connection wakes one worker once.
+//! A connection is owned by exactly one party: the table of parked connections, or the worker that took it
+//! out. Whoever removes it from the table has it; an event for a connection that is not there any more is
+//! ignored. One-shot events make sure that a parked connection wakes one worker once.
 //!
 //! Of the locks here, none is held while another is taken, and none while a service runs.
 
@@ -57,8 +57,8 @@ struct Client<T> {
     state: State<T>,
 }
 
-/// How often a connection has something: a worker that lingers for one that sends a heartbeat now and then only wakes up once more for
-/// nothing.
+/// How often a connection has requests. A worker that lingers at a connection which sends a heartbeat now and
+/// then only wakes up once more for nothing.
 #[derive(Default)]
 struct Visits {
     /// When the last visit ended, if it was for one request alone.
@@ -66,7 +66,7 @@ struct Visits {
 }
 
 impl Visits {
-    /// A visit begins. Whether lingering after its first request is hopeless.
+    /// A worker's visit begins. Whether lingering after the first request would be in vain.
     fn begin(&self, now: Duration, linger: Duration) -> bool {
         self.alone.is_some_and(|ended| now.saturating_sub(ended) > linger)
     }
@@ -124,13 +124,13 @@ struct Workers {
     complained: bool,
 }
 
-/// How the standard library's error about a thread looks here.
+/// Turns the standard library's error about a thread into one of ours.
 pub(super) fn spawn_error(error: &std::io::Error) -> TransportError {
     let errno = error.raw_os_error().and_then(|e| u16::try_from(e).ok());
     TransportError::System(errno.map_or(Errno::AGAIN, Errno))
 }
 
-/// A panic while a lock was held leaves plain data here, which stays usable.
+/// Ignores poisoning: the locks here protect plain data, which is usable even after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -160,8 +160,8 @@ impl<S: Service> Pool<S> {
         Ok(pool)
     }
 
-    /// Takes a new connection, which has the time of a greeting from `now` on to authenticate. Its token, and the
-    /// ticket that is gone once it has authenticated or ended.
+    /// Takes a new connection, which has the time of a greeting from `now` on to authenticate. Its token, and
+    /// the ticket that is gone once it has authenticated or ended.
     pub(super) fn admit(&self, line: Connected, now: Duration) -> (u64, Ticket) {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let ticket = Ticket::default();
@@ -178,8 +178,8 @@ impl<S: Service> Pool<S> {
         (token, ticket)
     }
 
-    /// Closes a parked connection that has not authenticated. Whether there was one: it may have authenticated or ended, or
-    /// a worker may be attending it.
+    /// Closes a parked connection that has not authenticated. Whether there was one: it may have
+    /// authenticated or ended, or a worker may be attending it.
     pub(super) fn close_unless_authenticated(&self, token: u64) -> bool {
         let mut parked = lock(&self.parked);
         if !parked.get(&token).is_some_and(|c| matches!(c.state, State::Greeting(_))) {
@@ -198,8 +198,8 @@ impl<S: Service> Pool<S> {
             State::Open(_) => None,
         };
         let (data, flags) = (EventData::new_u64(token), EventFlags::IN | EventFlags::ONESHOT);
-        // Armed under the lock, so that the worker that it wakes finds it in the table; and the table is emptied under
-        // the lock after stopping was said, so that nothing is left in it.
+        // Armed under the lock, so that the worker that it wakes finds it in the table; and the table is
+        // emptied under the lock after stopping was said, so that nothing is left in it.
         let mut parked = lock(&self.parked);
         let armed = if self.halt.is_stopping() {
             Err(Sys::CANCELED)
@@ -218,7 +218,8 @@ impl<S: Service> Pool<S> {
         client.registered = true;
         parked.insert(token, client);
         drop(parked);
-        // The acceptor looks once, at the deadline; if that was while a worker had it, this is who closes it.
+        // The acceptor looks only once, at the deadline. If a worker had the connection then, the worker
+        // closes it here.
         if deadline.is_some_and(|d| d <= socket::now()) {
             self.close_unless_authenticated(token);
         }
@@ -262,7 +263,8 @@ impl<S: Service> Pool<S> {
     fn work(self: Arc<Self>, number: u64) {
         let mut desk = Desk { inbox: Inbox::new(), body: Vec::new(), payload: Vec::new() };
         while let Some(client) = self.next_client(&mut desk) {
-            // Only a panic in the service's accept or closed gets here: it costs that connection, not the worker.
+            // Only a panic in the service's accept or closed gets here: it costs that connection, not the
+            // worker.
             if catch_unwind(AssertUnwindSafe(|| self.attend(client, &mut desk))).is_err() {
                 tracing::error!("the service panicked over a connection, which is closed");
             }
@@ -289,7 +291,8 @@ impl<S: Service> Pool<S> {
             }
             match result {
                 Ok(0) => {
-                    // Others wait: leave. The last one stays, and is not woken again for nothing.
+                    // Other workers wait: leave. The last one stays, and from then on waits without a time
+                    // limit.
                     let others = |n: usize| n.checked_sub(1).filter(|left| *left > 0);
                     if self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, others).is_ok() {
                         return None;
@@ -386,7 +389,8 @@ impl<S: Service> Pool<S> {
                 self.service.serve(session, &header, body, payload, &mut reply);
             }));
             if served.is_err() {
-                // What the session is worth now nobody knows; other connections have their own.
+                // After a panic the session's state is unknown: end this connection. Others have sessions of
+                // their own.
                 tracing::error!("serving a request panicked; its connection is closed: {header:?}");
                 return Ok(Stay::Closed(Parting::Lost));
             }
@@ -410,7 +414,7 @@ enum Stay {
 }
 
 impl Desk {
-    /// Gives back what is not worth keeping while there is nothing to do.
+    /// Frees memory that is not worth keeping while there is nothing to do.
     fn rest(&mut self) {
         self.inbox.rest();
         for buffer in [&mut self.body, &mut self.payload] {

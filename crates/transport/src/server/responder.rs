@@ -1,8 +1,8 @@
 //! Sending answers.
 //!
-//! An answer is sent when the service gives it, so that what the service does after costs the client no time. Each request
-//! gets exactly one: later ones are ignored, a missing one becomes EIO, and a request that wants none gets none. A failure
-//! to send is kept and ends the connection once the service returns.
+//! An answer is sent when the service gives it, so that what the service does after costs the client no time.
+//! Each request gets exactly one: later ones are ignored, a missing one becomes EIO, and a request that wants
+//! none gets none. A failure to send is kept and ends the connection once the service returns.
 
 use super::Halt;
 use crate::error::{TransportError, errno_of};
@@ -18,7 +18,8 @@ use rustix::net::SendFlags;
 use std::io::IoSlice;
 use std::time::Duration;
 
-/// File ranges up to this are read and sent with the header: two system calls rather than three, and one packet.
+/// File ranges up to this are read and sent with the header: two system calls rather than three, and one
+/// packet.
 const READ_RATHER: usize = 32 << 10;
 
 /// How a service answers one request.
@@ -71,12 +72,13 @@ impl<'a> Responder<'a> {
         self.request.flags & NO_REPLY == 0 && !self.answered
     }
 
-    /// The payload of the answer, empty at first: what is in it goes out with [`Responder::ok`]. Reused from request to request.
+    /// The payload of the answer, empty at first: what is in it goes out with [`Responder::ok`]. Reused from
+    /// request to request.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         self.payload
     }
 
-    /// It is done; the payload is what [`Responder::buffer`] holds.
+    /// The request was carried out; the payload is what [`Responder::buffer`] holds.
     pub fn ok(&mut self, reply: &Reply) {
         if self.is_awaited() && self.encode_reply(reply, self.payload.len()) {
             let result = self.send(Status::OK, None, true);
@@ -84,7 +86,7 @@ impl<'a> Responder<'a> {
         }
     }
 
-    /// It is not done.
+    /// The request was not carried out.
     pub fn fail(&mut self, failure: &Failure) {
         if !self.is_awaited() {
             return;
@@ -104,9 +106,10 @@ impl<'a> Responder<'a> {
         self.ended(result);
     }
 
-    /// It is done; the payload is `len` bytes of `file` from `offset`, without a copy through this process where that is quicker. If
-    /// the file turns out to be shorter (somebody cut it meanwhile), zeros stand for what is missing. [`Responder::buffer`] is
-    /// not sent, and its contents are lost.
+    /// The request was carried out; the payload is `len` bytes of `file` from `offset`, without a copy
+    /// through this process if that is faster. If the file turns out to be shorter (because it was truncated
+    /// meanwhile), zeros take the place of what is missing. [`Responder::buffer`] is not sent, and its
+    /// contents are lost.
     pub fn ok_file(&mut self, reply: &Reply, file: BorrowedFd<'_>, offset: u64, len: usize) {
         if !self.is_awaited() || !self.encode_reply(reply, len) {
             return;
@@ -128,13 +131,15 @@ impl<'a> Responder<'a> {
         }
     }
 
-    /// Whether the file of the answer could not be read when its header had left already. The client only sees that the connection
-    /// breaks, and asks again; it is to be told the error then, which takes reading before answering.
+    /// Whether the file of the answer could not be read after the header had been sent. Then the client only
+    /// sees that the connection breaks, and asks again. To report the error then, the service must read the
+    /// file before it answers.
     pub fn was_unreadable(&self) -> bool {
         self.unreadable
     }
 
-    /// It is done, and here is a descriptor. Only over Unix sockets; others get EOPNOTSUPP.
+    /// The request was carried out; the answer passes a descriptor. Only over Unix sockets; other clients get
+    /// EOPNOTSUPP.
     pub fn ok_descriptor(&mut self, reply: &Reply, descriptor: BorrowedFd<'_>) {
         if !self.line.unix {
             self.fail(&Failure::Errno(Errno::OPNOTSUPP));
@@ -144,7 +149,8 @@ impl<'a> Responder<'a> {
         }
     }
 
-    /// After the service returned: a forgotten answer is sent, a failure to send is reported. How much payload was sent, bytes.
+    /// After the service has returned: sends EIO if it gave no answer, and reports a failure to send. Returns
+    /// how many bytes of payload were sent.
     pub(super) fn finish(mut self) -> Result<usize, TransportError> {
         if self.is_awaited() {
             tracing::error!("a request got no answer from the service: {:?}", self.request);
@@ -213,7 +219,8 @@ impl<'a> Responder<'a> {
                     wait = self.line.wait();
                 }
                 Err(Sys::AGAIN | Sys::INTR) => wait.again()?,
-                // The header promised bytes that cannot be had: only a broken connection tells the client.
+                // The header promised bytes that cannot be read: only a broken connection can tell the
+                // client.
                 Err(error) => {
                     self.unreadable = !matches!(error, Sys::PIPE | Sys::CONNRESET | Sys::NOTCONN);
                     return Err(error.into());
@@ -267,7 +274,8 @@ impl<'a> Outlet<'a> {
     }
 }
 
-/// Bounds the wait for a peer that takes nothing. The socket's send timeout is short, so that a server that stops is noticed.
+/// Bounds the wait for a peer that takes nothing. The socket's send timeout is short, so that a server that
+/// stops is noticed.
 struct Wait<'a> {
     stall: Duration,
     halt: &'a Halt,

@@ -1,5 +1,5 @@
 //! A small service to test connections against, and short ways to start and call it.
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code, unused_imports)] // each test file uses its part
 
 use bivouac_layout::{Epoch, Ino};
 use bivouac_proto::auth::{Hello, KEY_LEN, Key, Role, Welcome};
@@ -13,9 +13,11 @@ use bivouac_transport::{
 use std::io::{IoSlice, IoSliceMut, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
+
+pub use bivouac_testing::{HANG, eventually};
 
 pub const DEPLOYMENT: u64 = 77;
 
@@ -34,14 +36,19 @@ pub fn patterned(offset: u64, len: usize) -> Vec<u8> {
 
 /// What the data requests mean here:
 /// `Read`: the pattern from memory; `Seek`: the pattern from a file by `ok_file`, `offset` bytes of it;
-/// `Write`: checks the pattern; `Space`: the payload comes back; `Extent`: sleeps `ino` ms; `Pass`: a descriptor of the file; `Sync`: panics; `Remove`: forgets to answer.
+/// `Write`: checks the pattern; `Space`: the payload comes back; `Extent`: sleeps `ino` ms, or for [`HELD`]
+/// until [`Toy::let_go`]; `Pass`: a descriptor of the file; `Sync`: panics; `Remove`: forgets to answer.
 pub struct Toy {
     pub key: Key,
     pub file: std::fs::File,
     pub served: AtomicUsize,
     pub sessions: AtomicUsize,
     pub last_peer: std::sync::Mutex<Option<PeerInfo>>,
+    let_go: (Mutex<bool>, Condvar),
 }
+
+/// What an `Extent` asks for that is not answered until the test says so, for [`HANG`] at most.
+pub const HELD: Ino = Ino(u64::MAX);
 
 /// Length of the toy's file.
 pub const FILE_LEN: usize = 9 << 20;
@@ -60,7 +67,14 @@ impl Toy {
             served: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
             last_peer: std::sync::Mutex::new(None),
+            let_go: Default::default(),
         })
+    }
+
+    /// Lets all requests for [`HELD`] be answered, also later ones.
+    pub fn let_go(&self) {
+        *self.let_go.0.lock().unwrap() = true;
+        self.let_go.1.notify_all();
     }
 }
 
@@ -123,6 +137,11 @@ impl Service for Toy {
                     false => reply.fail(&Failure::Errno(Errno::IO)),
                 }
             }
+            DataRequest::Extent { ino: HELD } => {
+                let held = self.let_go.0.lock().unwrap();
+                drop(self.let_go.1.wait_timeout_while(held, HANG, |let_go| !*let_go).unwrap());
+                reply.ok(&Reply::Done);
+            }
             DataRequest::Extent { ino } => {
                 std::thread::sleep(Duration::from_millis(ino.0));
                 reply.ok(&Reply::Done);
@@ -161,11 +180,7 @@ pub fn start(service: Arc<Toy>) -> Server {
 }
 
 pub fn options() -> ConnectOptions {
-    ConnectOptions {
-        timeout: Duration::from_secs(5),
-        silence: Duration::from_secs(10),
-        ..ConnectOptions::default()
-    }
+    ConnectOptions { timeout: HANG, silence: HANG, ..ConnectOptions::default() }
 }
 
 pub fn connect(endpoint: &Endpoint) -> Connection {
@@ -210,15 +225,4 @@ pub fn check_read(connection: &mut Connection, offset: u64, len: usize) {
         call(connection, &read_request(offset, len), &[], &mut [IoSliceMut::new(&mut into)]).unwrap();
     assert_eq!((status, n), (Status::OK, len));
     assert!(into == patterned(offset, len));
-}
-
-/// Waits until it holds, at most 5 s.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..500 {
-        if holds() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("did not come true: {what}");
 }

@@ -1,6 +1,7 @@
 //! Locks, and clients that wait for them.
 //!
-//! A client that waits makes no other call. Circles are not made: not all kinds of locks find them, so that some would wait for ever.
+//! A client that waits makes no other call. Circles are not made: not all kinds of locks find them, so that
+//! some would wait for ever.
 
 use super::super::call::{Domain, Hold};
 use super::*;
@@ -19,12 +20,13 @@ impl Reference {
         self.waiting.contains_key(&client)
     }
 
-    /// Who waits.
+    /// The clients that wait.
     pub fn waiting(&self) -> Vec<usize> {
         self.waiting.keys().copied().collect()
     }
 
-    /// Who waits although nothing is in the way any more. Of those who are in each other's way one will be first.
+    /// The clients that wait although nothing conflicts any more. Of those that conflict with each other, one
+    /// will be first.
     pub fn ready(&self) -> Vec<usize> {
         let free = |w: &Waiting| self.locks.conflicts(w.node, w.owner, w.held).next().is_none();
         self.waiting.iter().filter(|(_, waiting)| free(waiting)).map(|(client, _)| *client).collect()
@@ -38,8 +40,8 @@ impl Reference {
         }
     }
 
-    /// Whether a client that waited for this lock would, by way of others who wait, wait for itself; or would give another lock up first: when
-    /// it has done that nobody can tell.
+    /// Whether a client that waited for this lock would, by way of others who wait, wait for itself; or would
+    /// give another lock up first: when it has done that nobody can tell.
     pub(super) fn is_not_to_wait(&self, client: usize, call: &Call) -> bool {
         let Call::Lock { slot, domain, hold, start, len, .. } = call else { return false };
         let range = (*start, *len);
@@ -122,7 +124,7 @@ impl Reference {
         }
         if self.locks.conflicts(node, owner, held).next().is_some() {
             if domain == Domain::Whole {
-                // Changing a lock gives the old one up first.
+                // Converting a lock releases the old one first.
                 self.locks.forget(node, owner);
             }
             if wait {

@@ -47,7 +47,8 @@ impl Reference {
         done()
     }
 
-    /// Whether this is a write by a descriptor that is older than the set-id bits of its file: then they may stay.
+    /// Whether this is a write by a descriptor that is older than the set-id bits of its file: then they may
+    /// stay.
     pub(super) fn may_leave_set_id_bits(&self, client: usize, call: &Call) -> bool {
         let slot = match call {
             Call::Write { slot, .. } | Call::Pwrite { slot, .. } | Call::MapWrite { slot, .. } => *slot,
@@ -60,8 +61,8 @@ impl Reference {
         self.users[client].0 != 0 && set && description.number < node.set_id
     }
 
-    /// Whether this is a change by a descriptor of what has another owner or mode than it had: the kernel of another mount may not have
-    /// heard of that yet.
+    /// Whether this is a change by a descriptor of what has another owner or mode than it had: the kernel of
+    /// another mount may not have heard of that yet.
     pub(super) fn depends_on_an_old_look(&self, client: usize, call: &Call) -> bool {
         let slot = match call {
             Call::Chmod { target: Target::Slot(slot), .. }

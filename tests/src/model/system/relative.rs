@@ -130,8 +130,9 @@ pub(super) fn clear(path: &str) -> io::Result<()> {
         .map_err(io::Error::from_raw_os_error)
 }
 
-/// Looks at what is about to be renamed. In a mount without the library, a program that renames what another node may have moved has to
-/// (`docs/fuse.md`); with the library, and everywhere else, it has not, and does not.
+/// Looks at what is about to be renamed. In a mount without the library, a program that renames what another
+/// node may have moved has to (`docs/fuse.md`); with the library, and everywhere else, it has not, and does
+/// not.
 pub(super) fn look_first(dir: c_int, from: *const c_char, to: *const c_char) {
     let is_set = |name: &str| std::env::var_os(name).is_some();
     if !is_set("BIVOUAC_DEPLOYMENT") || is_set("LD_PRELOAD") {

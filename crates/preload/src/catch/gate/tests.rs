@@ -2,8 +2,9 @@ use super::super::patch::apply;
 use super::super::sites::Site;
 use super::*;
 
-/// Code: takes the call's number and three arguments as a C function, puts known values into vector registers, does the
-/// call, and adds up what is left in them. 1 is added to the result for each register that was changed.
+/// Code: takes the call's number and three arguments as a C function, puts known values into vector
+/// registers, does the call, and adds up what is left in them. 1 is added to the result for each register
+/// that was changed.
 fn code(number: u32) -> Vec<u8> {
     let mut code = Vec::new();
     // push rbx; movq xmm0, rdi; movq xmm15, rsi; mov rbx, rdx.
@@ -55,7 +56,8 @@ fn through_the_gate(number: u32, args: [usize; 3]) -> isize {
 
 #[test]
 fn a_call_that_passes_gets_the_kernels_answer_and_all_registers_stay() {
-    // One of a kind that passes by its number, one by its descriptor, and some that ask the door. (Arguments that differ.)
+    // One of a kind that passes by its number, one by its descriptor, and some that ask the door. (Arguments
+    // that differ.)
     let pid = through_the_gate(libc::SYS_getppid as u32, [11, 22, 33]);
     assert_eq!(pid, std::os::unix::process::parent_id() as isize);
     let missing = (-1isize as usize, -(libc::EBADF as isize));

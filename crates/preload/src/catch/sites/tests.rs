@@ -91,7 +91,7 @@ fn bytes_within_an_instruction_are_no_call() {
     // `mov ecx, 0x050f`.
     let found = look(&[(&function(&[&[0xb9, 0x0f, 0x05, 0, 0], RETURN]), &[])]);
     assert_eq!((found.sites.len(), found.left), (0, 0));
-    // Between functions nobody knows what they are.
+    // Between functions it is not known what the bytes are.
     let found = look(&[(RETURN, CALL), (RETURN, &[])]);
     assert_eq!((found.sites.len(), found.left), (0, 1));
 }

@@ -1,9 +1,9 @@
 //! From a path to what the kernel is to execute.
 //!
-//! A program of the mount is copied into anonymous memory (`memfd`), whose name carries the program's path, so that
-//! `/proc/self/exe` still says where it came from ([`program_of_link`]). A script gives its interpreter, and
-//! arguments that go before the program's own. A file outside, found by a path that the kernel can't follow, is given
-//! to it by its own path.
+//! A program of the mount is copied into anonymous memory (`memfd`), whose name carries the program's path,
+//! so that `/proc/self/exe` still says where it came from ([`program_of_link`]). A script gives its
+//! interpreter, and arguments that go before the program's own. A file outside, found by a path that the
+//! kernel can't follow, is given to it by its own path.
 
 use super::Strings;
 use super::script::{self, HEAD, MAX_DEPTH};
@@ -22,7 +22,8 @@ const MFD_EXEC: u32 = 0x10;
 
 /// Something that the kernel can execute.
 pub struct Program {
-    /// The memory that holds it, or -1. Closed when this value goes; closed by the kernel when it is executed.
+    /// The memory that holds it, or -1. Closed when this value goes; closed by the kernel when it is
+    /// executed.
     memory: c_int,
     /// What to give to the kernel.
     path: CString,
@@ -141,7 +142,8 @@ impl Program {
         if program.prefix.is_empty() {
             program.prefix = own;
         } else {
-            // The interpreter is a script: its arguments, the last of which is its own path, then ours without it.
+            // The interpreter is a script: its arguments, the last of which is its own path, then ours
+            // without it.
             program.prefix.extend(own.into_iter().skip(1));
         }
         program.special = true;
@@ -196,8 +198,9 @@ impl Program {
     }
 }
 
-/// In a `vfork` child the table of descriptors is the parent's: a number that the child has closed and got again still
-/// stands for the parent's file there. So what is opened there moves to a number of which the parent knows nothing.
+/// In a `vfork` child the table of descriptors is the parent's: a number that the child has closed and got
+/// again still stands for the parent's file there. So what is opened there moves to a number of which the
+/// parent knows nothing.
 fn out_of_the_way(fd: c_int) -> Result<c_int, Errno> {
     if !vfs::state::borrowed() {
         return Ok(fd);
@@ -263,7 +266,8 @@ fn memory_name(path: &CStr) -> CString {
 /// What `/proc/self/exe` begins with for programs of the mount.
 pub const PROGRAM_LINK: &[u8] = b"/memfd:bivouac:/";
 
-/// The path of the program in the mount, from what the kernel says `/proc/self/exe` is; `None` for other programs.
+/// The path of the program in the mount, from what the kernel says `/proc/self/exe` is; `None` for other
+/// programs.
 pub fn program_of_link(target: &[u8]) -> Option<&[u8]> {
     let path = target.strip_prefix(b"/memfd:")?.strip_prefix(NAME)?;
     let path = path.strip_suffix(b" (deleted)").unwrap_or(path);

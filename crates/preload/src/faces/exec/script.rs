@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn interpreter_cut_at_the_limit_is_refused_but_argument_is_cut() {
+    fn interpreter_truncated_at_the_limit_is_refused_but_argument_is_truncated() {
         let long = [b"#!/".as_slice(), &[b'a'; HEAD - 3]].concat();
         assert_eq!(parse(&long), Err(Errno(libc::ENOEXEC as u16)));
         let argument = [b"#!/bin/sh ".as_slice(), &[b'a'; HEAD - 10]].concat();

@@ -1,11 +1,12 @@
 //! `posix_spawn`, whose file actions the C library carries out by system calls of its own.
 //!
-//! The actions are rewritten into ones that the kernel can serve. A file of the mount is opened here, in the parent, and
-//! the child gets its descriptor by `dup2`. A directory of the mount becomes its mirror (see `vfs::cwd`). A
-//! program of the mount is copied ([`super::program`]). The rest, attributes included, is left to the C library.
+//! The actions are rewritten into ones that the kernel can serve. A file of the mount is opened here, in the
+//! parent, and the child gets its descriptor by `dup2`. A directory of the mount becomes its mirror (see
+//! `vfs::cwd`). A program of the mount is copied ([`super::program`]). The rest, attributes included, is left
+//! to the C library.
 //!
-//! The list of actions is opaque in C, but has had the same layout in glibc since `addchdir` was added, and grew at
-//! the end only. A list with a tag that is not known is passed on unchanged.
+//! The list of actions is opaque in C, but has had the same layout in glibc since `addchdir` was added, and
+//! grew at the end only. A list with a tag that is not known is passed on unchanged.
 
 use super::program::Program;
 use super::{Strings, search, unreached};
@@ -87,8 +88,8 @@ unsafe fn read<'a>(list: *const Actions) -> Option<Vec<Action<'a>>> {
     if list.is_null() {
         return Some(Vec::new());
     }
-    // SAFETY: the caller's promise. Each tag says which member of the union was set; paths are C strings that the list
-    // owns (copies of what the program passed).
+    // SAFETY: the caller's promise. Each tag says which member of the union was set; paths are C strings that
+    // the list owns (copies of what the program passed).
     unsafe {
         let list = &*list.cast::<RawList>();
         if list.used <= 0 || list.actions.is_null() {
@@ -126,9 +127,9 @@ unsafe fn read<'a>(list: *const Actions) -> Option<Vec<Action<'a>>> {
 /// A list being rewritten.
 struct Rewritten {
     list: MaybeUninit<Actions>,
-    /// Opened here for the child, closed at the end.
+    /// Descriptors opened here for the child, and closed at the end.
     temporary: Vec<c_int>,
-    /// Open here for the child too, closed by others.
+    /// Descriptors that are open here for the child, too, and that others close.
     spared: Vec<c_int>,
     /// Where relative paths start for the child, as a descriptor here.
     directory: c_int,
@@ -193,7 +194,7 @@ impl Rewritten {
     fn enter(&mut self, path: &CStr) -> Result<(), Errno> {
         let mirror = vfs::cwd::kernel_directory(self.directory, path)?;
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        // A directory outside that may be entered, but not read, is the child's to complain about.
+        // For a directory outside that may be entered but not read, the child returns the error.
         if let Ok(fd) = vfs::openat(self.directory, path, flags, 0) {
             self.directory = self.keep(fd)?;
         }
@@ -243,8 +244,8 @@ impl Rewritten {
                 }
                 Action::SetGroup(fd) => checked(add_tcsetpgrp(list, fd)),
                 Action::CloseFrom(from) if !self.guarded => checked(add_closefrom(list, from)),
-                // Descriptors of ours that the child still needs are above all numbers that the program names, so
-                // close what is open one by one.
+                // Descriptors of ours that the child still needs are above all numbers that the program
+                // names, so close what is open one by one.
                 Action::CloseFrom(from) => {
                     self.changed = true;
                     for fd in open_descriptors(from)? {
@@ -308,8 +309,8 @@ impl Call {
                 return Ok(unchanged(libc::AT_FDCWD));
             };
             let mut rewritten = Rewritten::new(&actions, path)?;
-            // What is left open by `closefrom` for the child has to be open before, so the program comes first; but
-            // relative paths start from where the actions lead.
+            // What is left open by `closefrom` for the child has to be open before, so the program comes
+            // first; but relative paths start from where the actions lead.
             let moves = |action: &Action<'_>| matches!(action, Action::Chdir(_) | Action::Fchdir(_));
             let mut program = None;
             let mut rest = actions.iter().peekable();
@@ -375,7 +376,8 @@ impl Rewritten {
     }
 }
 
-/// Where `posix_spawnp` finds a file, if a directory of the mount is in `PATH`; `None`: the C library may search.
+/// Where `posix_spawnp` finds a file, if a directory of the mount is in `PATH`; `None`: the C library may
+/// search.
 fn searched(file: &CStr) -> Result<Option<CString>, Errno> {
     let candidates = search::Candidates::of(file);
     if !candidates.iter().any(|candidate| handles(libc::AT_FDCWD, &candidate)) {
@@ -431,8 +433,8 @@ faces! {
         if name.to_bytes().contains(&b'/') {
             return code(call.spawn(name));
         }
-        // Without a directory of the mount in PATH, the path that the C library finds is one that the kernel can
-        // execute, and only the actions are ours.
+        // Without a directory of the mount in PATH, the path that the C library finds is one that the kernel
+        // can execute, and only the actions are ours.
         code(searched(name).and_then(|found| match found {
             Some(path) => call.spawn(&path),
             None => call.spawn_searched(name),
@@ -449,7 +451,8 @@ impl Call {
         // SAFETY: the caller's promise.
         unsafe {
             let forward = |actions: *const Actions| {
-                // The first one that there is: where that cannot be executed, a warning too many does no harm.
+                // The first one that there is: where that cannot be executed, a warning too many does no
+                // harm.
                 let candidates = search::Candidates::of(file);
                 let there = |path: &CStr| vfs::faccessat(libc::AT_FDCWD, path, libc::X_OK).is_ok();
                 if let Some(program) = candidates.iter().find(|path| there(path)) {

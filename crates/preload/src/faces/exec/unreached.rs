@@ -19,7 +19,8 @@ pub fn warn(dirfd: c_int, path: &CStr) {
     if !vfs::active() {
         return;
     }
-    // SAFETY: the number is the program's own, or means the working directory; what it stands for is the kernel's to check.
+    // SAFETY: the number is the program's own, or means the working directory; what it stands for is the
+    // kernel's to check.
     let directory = if dirfd < 0 { CWD } else { unsafe { BorrowedFd::borrow_raw(dirfd) } };
     let Some(bypass) = bypass::of(directory, path) else { return };
     let Some(environment) = state::environment() else { return };

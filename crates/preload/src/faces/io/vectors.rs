@@ -57,8 +57,8 @@ const RWF_DSYNC: c_int = 2;
 const RWF_SYNC: c_int = 4;
 const RWF_APPEND: c_int = 16;
 
-/// `preadv2` and `pwritev2` for one of ours: offset -1 is the descriptor's own; flags that would change what the call does
-/// are refused, as file systems do that lack them.
+/// `preadv2` and `pwritev2` for one of ours: offset -1 is the descriptor's own; flags that would change what
+/// the call does are refused, as file systems do that lack them.
 ///
 /// # Safety
 /// As for `reading::ours` or `writing::ours`.
@@ -95,8 +95,8 @@ unsafe fn ours_with_flags(
     Ok(written)
 }
 
-/// Makes one of the two ways: what stands for a piece of the program's memory and for all of them; libc's functions; and what moves
-/// bytes in a file of ours, and past a mount.
+/// Makes one of the two ways: what stands for a piece of the program's memory and for all of them; libc's
+/// functions; and what moves bytes in a file of ours, and past a mount.
 macro_rules! way {
     (
         slice: $slice:ident of $memory:ident,

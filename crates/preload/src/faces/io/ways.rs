@@ -1,8 +1,8 @@
-//! The two ways of moving bytes between a descriptor and one buffer: reading and writing. They differ in names and types only, so that
-//! one macro makes both.
+//! The two ways of moving bytes between a descriptor and one buffer: reading and writing. They differ in
+//! names and types only, so that one macro makes both.
 //!
-//! What is known to be the kernel's goes to libc's function at once; when that fails in a way that a placeholder would explain, the
-//! call is made again as what it may be.
+//! What is known to be the kernel's goes to libc's function at once; when that fails in a way that a
+//! placeholder would explain, the call is made again as what it may be.
 
 use crate::faces::{blocking, bytes, cancelled, room};
 use crate::raw::{errno, result};
@@ -29,8 +29,9 @@ real_variable!(PREAD, "pread64");
 real_variable!(WRITE, "write");
 real_variable!(PWRITE, "pwrite64");
 
-/// What a transfer needs to be made again. Kept in memory from before the call, not in registers whose contents would have to
-/// be saved first: the second time is rare, and the first is to cost next to nothing.
+/// What is needed to repeat a transfer. It is stored in memory before the call, and not kept in registers,
+/// whose contents would have to be saved first: a repetition is rare, and the first attempt should cost next
+/// to nothing.
 struct Kept {
     fd: c_int,
     seen: Sight,
@@ -62,8 +63,8 @@ impl Kept {
     }
 }
 
-/// Makes a way: libc's two functions for it, each with the variable that says where it is; the program's memory as the rest of the
-/// library takes it; and what moves bytes past a mount, and in a file of ours.
+/// Makes a way: libc's two functions for it, each with the variable that says where it is; the program's
+/// memory as the rest of the library takes it; and what moves bytes past a mount, and in a file of ours.
 macro_rules! way {
     (
         pointer: $pointer:ty,
@@ -115,7 +116,7 @@ macro_rules! way {
             unsafe { plain(kept.fd, kept.buffer as $pointer, kept.count, kept.offset) }
         }
 
-        /// A call on what was the kernel's has failed.
+        /// To be called when a call on a descriptor that was taken for the kernel's has failed.
         ///
         /// # Safety
         /// What is kept are the arguments of `at`.

@@ -1,7 +1,7 @@
 //! What a library needs: names and search paths from its dynamic section.
 //!
-//! The file is the user's, so every number in it is checked before it is used, and lengths are bounded. A file that
-//! makes no sense needs nothing: the loader will say what is wrong with it.
+//! The file is the user's, so every number in it is checked before it is used, and lengths are bounded. A
+//! file that makes no sense needs nothing: the loader will say what is wrong with it.
 
 use crate::vfs;
 use std::ffi::c_int;

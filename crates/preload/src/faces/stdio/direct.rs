@@ -1,4 +1,5 @@
-//! `dprintf`: printing to a descriptor without a stream, which the C library does by a system call of its own.
+//! `dprintf`: printing to a descriptor without a stream, which the C library does by a system call of its
+//! own.
 
 #![cfg(target_arch = "x86_64")]
 

@@ -17,8 +17,8 @@ pub struct Mode {
 }
 
 impl Mode {
-    /// Parses a mode as the C library does: the first character decides, then up to six more of `+ b x e m c`;
-    /// unknown ones are skipped, a comma ends it. EINVAL unless it begins with `r`, `w` or `a`.
+    /// Parses a mode as the C library does: the first character decides, then up to six more of `+ b x e m
+    /// c`; unknown ones are skipped, a comma ends it. EINVAL unless it begins with `r`, `w` or `a`.
     pub fn parse(mode: &CStr) -> Result<Mode, Errno> {
         let bytes = mode.to_bytes();
         let (&first, rest) = bytes.split_first().ok_or(Errno::INVAL)?;

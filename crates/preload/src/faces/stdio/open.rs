@@ -75,8 +75,8 @@ fn adopt(fd: c_int, mode: &CStr) -> Result<*mut FILE, Errno> {
     stream::make(fd, mode)
 }
 
-/// Whether opening again through `vfs` may find what the C library did not, having failed with the present `errno`:
-/// a symbolic link into the mount. It must not create what the C library left alone.
+/// Whether opening again through `vfs` may find what the C library did not, having failed with the present
+/// `errno`: a symbolic link into the mount. It must not create what the C library left alone.
 pub(super) fn reaches_mount(path: &CStr) -> bool {
     if !may_be_link_into_mount() {
         return false;
@@ -152,8 +152,8 @@ faces! {
         fdopen(fd, mode)
     }
 
-    /// Closes a stream. Ours close their descriptors through `vfs`. The C library's may stand on a number that has
-    /// become ours since.
+    /// Closes a stream. Ours close their descriptors through `vfs`. The C library's may stand on a number
+    /// that has become ours since.
     fn fclose(stream: *mut FILE) -> c_int {
         closed_by(stream, || real_fclose(stream))
     }

@@ -1,7 +1,8 @@
 //! `freopen`: the same stream on another file.
 //!
-//! Programs ignore what it returns, so the pointer must stay. The descriptor's number stays too, as in the C library:
-//! the new file is opened, moved onto the old number, and the stream emptied. What differs is the kind of stream:
+//! Programs ignore what it returns, so the pointer must stay. The descriptor's number stays too, as in the C
+//! library: the new file is opened, moved onto the old number, and the stream emptied. What differs is the
+//! kind of stream:
 //! - the standard ones change with their descriptor, see [`super::standard`];
 //! - one of ours stays one, also on a file outside of the mount, which `vfs` serves as well;
 //! - one of the C library's that moves into the mount is made a cookie stream in place ([`convert`]).
@@ -48,7 +49,8 @@ faces! {
     }
 }
 
-/// Whether a path outside leads to a file of the mount. Asked before, as a failed `freopen` has freed the stream.
+/// Whether a path outside leads to a file of the mount. This is checked beforehand, because a failed
+/// `freopen` frees the stream.
 fn leads_into_mount(path: &CStr) -> bool {
     match vfs::openat(libc::AT_FDCWD, path, libc::O_PATH | libc::O_CLOEXEC, 0) {
         Ok(fd) => {
@@ -99,8 +101,8 @@ unsafe fn reopen(path: Option<&CStr>, mode: *const c_char, stream: *mut FILE) ->
     }
 }
 
-/// Whether a stream is open, and of a kind that can be worked on: not closed, nor oriented to wide characters, nor reading
-/// by `mmap`.
+/// Whether a stream is open, and of a kind that can be worked on: not closed, nor oriented to wide
+/// characters, nor reading by `mmap`.
 ///
 /// # Safety
 /// `stream` is a live stream.
@@ -113,8 +115,8 @@ unsafe fn is_plain(stream: *mut FILE) -> bool {
     }
 }
 
-/// Has the C library reopen a stream of its own on something that is neither read nor written, so that it is a plain
-/// one, whatever it was before.
+/// Has the C library reopen a stream of its own on something that is neither read nor written, so that it is
+/// a plain one, whatever it was before.
 ///
 /// # Safety
 /// `stream` is a live stream of the C library, flushed.
@@ -142,9 +144,10 @@ fn move_onto(opened: c_int, old: c_int, mode: Mode) -> Result<c_int, Errno> {
 
 /// Makes a stream of the C library a cookie stream, in place. False if it is not of the kind that can be.
 ///
-/// `fopen` and `fdopen` allocate the stream together with its lock and its state for wide characters, 472 bytes. A
-/// cookie stream has a few pointers where the lock is, so the lock moves into the state for wide characters, which a
-/// stream of bytes has no use for. That the stream is one of these is seen from its pointers into itself.
+/// `fopen` and `fdopen` allocate the stream together with its lock and its state for wide characters, 472
+/// bytes. A cookie stream has a few pointers where the lock is, so the lock moves into the state for wide
+/// characters, which a stream of bytes has no use for. That the stream is one of these is seen from its
+/// pointers into itself.
 ///
 /// # Safety
 /// `stream` is a live stream that is not in use by other threads, flushed.
@@ -156,8 +159,8 @@ unsafe fn convert(stream: *mut FILE) -> bool {
     /// What cookie streams have for a state of wide characters.
     const NO_WIDE: *mut c_void = usize::MAX as *mut c_void;
     let Some(Kind { kind, functions }) = stream::kind() else { return false };
-    // SAFETY: members of a live stream. What lies behind them is read and written only after the stream has been seen
-    // to be of the class that `fopen` allocates, whose lock and wide state are behind it.
+    // SAFETY: members of a live stream. What lies behind them is read and written only after the stream has
+    // been seen to be of the class that `fopen` allocates, whose lock and wide state are behind it.
     unsafe {
         let layout = stream::layout(stream);
         let base = stream as usize;

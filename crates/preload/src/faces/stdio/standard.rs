@@ -1,23 +1,25 @@
 //! `stdin`, `stdout` and `stderr` on files of the mount.
 //!
-//! These three are objects of the C library, too small to become cookie streams, and their addresses are everywhere:
-//! in the variables, in pointers that programs saved, in the C++ library's buffers. But the C library, too, finds the
-//! objects by their symbols. So we define them, with the room that a cookie stream needs, and ours come
-//! first: in every process these are *the* standard streams, asleep or awake, whole from the moment they are
-//! loaded. They remain streams of the C library's own kind, until descriptor 0, 1 or 2 becomes a file of the mount;
-//! then they become cookie streams on the same number, and back when it no longer is.
+//! These three are objects of the C library, too small to become cookie streams, and their addresses are
+//! everywhere: in the variables, in pointers that programs saved, in the C++ library's buffers. But the C
+//! library, too, finds the objects by their symbols. So we define them, with the room that a cookie stream
+//! needs, and ours come first: in every process these are *the* standard streams, asleep or awake, whole from
+//! the moment they are loaded. They remain streams of the C library's own kind, until descriptor 0, 1 or 2
+//! becomes a file of the mount; then they become cookie streams on the same number, and back when it no
+//! longer is.
 //!
 //! The change is one store of one word, the stream's kind, as its functions depend on nothing else; a cookie
-//! stream keeps what it needs behind the part that both kinds share. Everything else stays as it is: buffer, waiting
-//! bytes, bytes read ahead, marks, lock. So what `dup2` does to a standard stream is what it does without us: waiting
-//! bytes go to whatever the descriptor is when they are flushed. No lock is needed, which matters as `dup2` may be
-//! called in signal handlers and while another thread is blocked in a read of the same stream.
+//! stream keeps what it needs behind the part that both kinds share. Everything else stays as it is: buffer,
+//! waiting bytes, bytes read ahead, marks, lock. So what `dup2` does to a standard stream is what it does
+//! without us: waiting bytes go to whatever the descriptor is when they are flushed. No lock is needed, which
+//! matters as `dup2` may be called in signal handlers and while another thread is blocked in a read of the
+//! same stream.
 //!
-//! A stream that was oriented to wide characters is the exception: cookie streams are made of bytes. What it has
-//! in its buffer of characters is given back to the one of bytes, under the stream's lock.
+//! A stream that was oriented to wide characters is the exception: cookie streams are made of bytes. What it
+//! has in its buffer of characters is given back to the one of bytes, under the stream's lock.
 //!
-//! Where the program itself brings objects of these names, they stay the C library's kind, and fail (EBADF) on files of
-//! the mount.
+//! Where the program itself brings objects of these names, they stay the C library's kind, and fail (EBADF)
+//! on files of the mount.
 
 use super::stream::{self, FILE, Kind, Layout, bits};
 use super::wide;
@@ -32,8 +34,8 @@ struct Lock([u8; 16]);
 
 static mut LOCKS: [Lock; 3] = [const { Lock([0; 16]) }; 3];
 
-/// What the C library's own object of this kind holds at the beginning, but for the state for wide characters, which
-/// [`at_start`] takes from there, as its size is the library's secret.
+/// The initial contents of the C library's own object of this kind, without the state for wide characters:
+/// its size is not documented, so [`at_start`] copies it from the C library's object.
 const fn object(fileno: c_int, flags: c_int, chain: *mut FILE, lock: *mut Lock) -> Layout {
     const MAGIC: c_int = 0xfbad_0000_u32 as c_int;
     let flags = MAGIC | bits::LINKED | bits::FILE_BUFFER | flags;
@@ -62,7 +64,7 @@ static mut _IO_2_1_stderr_: Layout = object(
     (&raw mut LOCKS).cast::<Lock>().wrapping_add(2),
 );
 
-/// Streams that were oriented to bytes before they became cookie streams, which all are.
+/// Streams that were oriented to bytes before they became cookie streams. (All cookie streams are.)
 static OF_BYTES: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
 /// The object of a number below 3.
@@ -79,14 +81,16 @@ pub fn number_of(stream: *mut FILE) -> Option<usize> {
     (0..3).find(|&number| stream_of(number) == stream::layout(stream))
 }
 
-/// To be called when the library starts, asleep or not, before anybody uses the streams for wide characters.
+/// To be called when the library starts, even if no deployment is configured, before the program uses the
+/// streams for wide characters.
 pub fn begin() {
     real_variable!(STDIN, "_IO_2_1_stdin_");
     real_variable!(STDOUT, "_IO_2_1_stdout_");
     real_variable!(STDERR, "_IO_2_1_stderr_");
     for (number, native) in [&STDIN, &STDOUT, &STDERR].into_iter().enumerate() {
         let (ours, native) = (stream_of(number), native.address().cast::<Layout>());
-        // SAFETY: the C library's object of this name is one of its streams, and at least as large as the part read.
+        // SAFETY: the C library's object of this name is one of its streams, and at least as large as the
+        // part read.
         unsafe {
             if !native.is_null() && native != ours && (*ours).wide.is_null() {
                 (*ours).wide = (*native).wide;
@@ -100,7 +104,8 @@ pub fn at_start() {
     (0..3).for_each(std_descriptor_changed);
 }
 
-/// To be called when descriptor `fd` has become another file, or was closed. Does something for 0, 1 and 2 only.
+/// To be called when descriptor `fd` has become another file, or was closed. Does something for 0, 1 and 2
+/// only.
 ///
 /// Not to be called in a `vfork` child, whose streams are its parent's.
 pub fn std_descriptor_changed(fd: c_int) {
@@ -109,7 +114,7 @@ pub fn std_descriptor_changed(fd: c_int) {
     };
     let object = stream_of(number);
     // SAFETY: members of a stream that lives for ever. A program may have closed it, or opened it on another
-    // descriptor: then it is none of this number's business.
+    // descriptor: then it does not belong to this number any more.
     unsafe {
         if (*object).fileno != fd {
             return;
@@ -133,7 +138,8 @@ unsafe fn kind_of<'a>(object: *mut Layout) -> &'a AtomicPtr<c_void> {
     unsafe { AtomicPtr::from_ptr(&raw mut (*object).kind) }
 }
 
-/// Makes a standard stream a cookie stream on its descriptor. False if it is no standard stream, or can't become one now.
+/// Makes a standard stream a cookie stream on its descriptor. False if it is no standard stream, or can't
+/// become one now.
 ///
 /// # Safety
 /// `stream` is a live stream.
@@ -141,7 +147,8 @@ pub unsafe fn become_ours(stream: *mut FILE) -> bool {
     let Some(number) = number_of(stream) else { return false };
     let Some(Kind { kind, functions }) = stream::kind() else { return false };
     let object = stream::layout(stream);
-    // SAFETY: the object has room for all of these; nobody reads cookie and functions while it is of another kind.
+    // SAFETY: the object has room for all of these; nobody reads cookie and functions while it is of another
+    // kind.
     unsafe {
         (*object).cookie = object.cast();
         (*object).functions = functions;

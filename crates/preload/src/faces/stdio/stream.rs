@@ -1,13 +1,13 @@
 //! One stream of ours: a cookie stream that carries its descriptor's number.
 //!
-//! `FILE` is opaque in the documentation only: the layout below has been compiled into programs (`getc` was a macro)
-//! and is the same in glibc 2.28 to 2.41. What is relied on is checked when the first stream is made ([`Shape`]): if
-//! the C library is laid out otherwise, opening fails with ENOTSUP and nothing is touched.
+//! `FILE` is opaque in the documentation only: the layout below has been compiled into programs (`getc` was a
+//! macro) and is the same in glibc 2.28 to 2.41. What is relied on is checked when the first stream is made
+//! ([`Shape`]): if the C library is laid out otherwise, opening fails with ENOTSUP and nothing is touched.
 //!
-//! The *cookie* is the stream itself, which has the descriptor's number, so a stream needs no memory of ours, and whether
-//! a `FILE` is ours is seen from its functions, without a table or a lock. Having the stream, the write function keeps
-//! the file offset that the C library remembers in it, which its cookie streams otherwise forget to do: seeking relative
-//! to the position after a write would go wrong.
+//! The *cookie* is the stream itself, which has the descriptor's number, so a stream needs no memory of ours,
+//! and whether a `FILE` is ours is seen from its functions, without a table or a lock. Having the stream, the
+//! write function keeps the file offset that the C library remembers in it, which its cookie streams
+//! otherwise forget to do: seeking relative to the position after a write would go wrong.
 
 use super::mode::Mode;
 use crate::vfs::{self, Errno};
@@ -19,7 +19,7 @@ pub use libc::FILE;
 
 /// Flag bits of a stream.
 pub mod bits {
-    /// The buffer is not the C library's to free.
+    /// The C library must not free the buffer.
     pub const USER_BUFFER: i32 = 0x0001;
     /// No buffer.
     pub const UNBUFFERED: i32 = 0x0002;
@@ -234,15 +234,16 @@ pub unsafe fn is_ours(stream: *mut FILE) -> bool {
     unsafe { (*layout).kind == kind && (*layout).functions[0] == SHAPE.functions[0].load(Ordering::Relaxed) }
 }
 
-/// Makes a stream as good as newly opened: forgets what it has buffered (also what was put back), how it buffers, and
-/// sets what it may do from now on. The stream must be locked or not be in use by other threads.
+/// Puts a stream into the state of a newly opened one: drops what it has buffered (also what was put back),
+/// how it buffers, and sets what it may do from now on. The stream must be locked or not be in use by other
+/// threads.
 ///
 /// # Safety
 /// `stream` is a live stream that is not oriented to wide characters.
 pub unsafe fn reset(stream: *mut FILE, mode: Mode) {
     let layout = layout(stream);
-    // SAFETY: the members of a live stream; empty areas at the buffer's beginning are what a new stream has. A buffer that
-    // is the program's, or the byte inside the stream that serves as one, is left to it.
+    // SAFETY: the members of a live stream; empty areas at the buffer's beginning are what a new stream has.
+    // A buffer that is the program's, or the byte inside the stream that serves as one, is left to it.
     unsafe {
         __fpurge(stream);
         if (*layout).flags & bits::USER_BUFFER != 0 {
@@ -296,7 +297,8 @@ unsafe fn number(cookie: *mut c_void) -> c_int {
 
 callbacks! {
     fn read(cookie: *mut c_void, buffer: *mut c_char, length: usize) -> isize {
-        // SAFETY: the C library gives its own buffer; it is written before it is read. The cookie is a stream.
+        // SAFETY: the C library gives its own buffer; it is written before it is read. The cookie is a
+        // stream.
         let (fd, buffer) =
             unsafe { (number(cookie), std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length)) };
         match vfs::read(fd, buffer) {
@@ -305,7 +307,8 @@ callbacks! {
         }
     }
 
-    /// Writes all of it, as streams on files do. What it returns short of that makes the stream an erroneous one.
+    /// Writes all of it, as streams on files do. If it returns less, the C library sets the stream's error
+    /// flag.
     fn write(cookie: *mut c_void, buffer: *const c_char, length: usize) -> isize {
         // SAFETY: the C library gives bytes of its own or of the program. The cookie is a stream.
         let (fd, buffer) = unsafe { (number(cookie), std::slice::from_raw_parts(buffer.cast::<u8>(), length)) };

@@ -1,11 +1,12 @@
 //! Wide characters on our streams.
 //!
-//! A cookie stream is oriented to bytes, and the C library's wide functions refuse it. For our streams they are
-//! done here by way of the byte functions, with the locale's encoding: each wide character is converted and written, or
-//! bytes are read until they make one. Streams of the C library go to its own functions.
+//! A cookie stream is oriented to bytes, and the C library's wide functions refuse it. For our streams they
+//! are done here by way of the byte functions, with the locale's encoding: each wide character is converted
+//! and written, or bytes are read until they make one. Streams of the C library go to its own functions.
 //!
-//! What one stream's functions share is only the stream's own state, so bytes and wide characters can be mixed on
-//! our streams, which C leaves undefined. `fwscanf` and its relatives are not replaced and fail on our streams.
+//! What one stream's functions share is only the stream's own state, so bytes and wide characters can be
+//! mixed on our streams, which C leaves undefined. `fwscanf` and its relatives are not replaced and fail on
+//! our streams.
 
 use super::stream::{self, FILE, bits};
 use crate::faces::real::{last_error, set_no_error};
@@ -135,9 +136,9 @@ unsafe fn encoded(from: *const wchar_t, to: *const wchar_t) -> Vec<u8> {
     bytes
 }
 
-/// Empties the characters' buffer of a stream of the C library's kind that is oriented to wide characters: those read ahead
-/// become bytes that are not read yet; those that wait to be written are returned, to go behind what
-/// waits in the buffer of bytes.
+/// Empties the characters' buffer of a stream of the C library's kind that is oriented to wide characters:
+/// those read ahead become bytes that are not read yet; those that wait to be written are returned, to go
+/// behind what waits in the buffer of bytes.
 ///
 /// # Safety
 /// `object` is such a stream, locked.

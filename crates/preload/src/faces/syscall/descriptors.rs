@@ -5,7 +5,8 @@ use crate::faces::{fd as control, io, lock, map, misc, stat, transfer, xattr};
 use crate::vfs::{self, Errno, fds};
 use std::ffi::c_long;
 
-/// Whether a call concerns nothing but the descriptor that comes first, so that a foreign one is the kernel's at once.
+/// Whether a call concerns nothing but the descriptor that comes first, so that a foreign one is the kernel's
+/// at once.
 fn is_about_one(number: c_long) -> bool {
     matches!(
         number,

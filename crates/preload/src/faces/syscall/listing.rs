@@ -14,10 +14,11 @@ pub unsafe fn list(fd: i32, buffer: *mut u8, size: usize) -> Result<usize, Errno
         return sys!(SYS_getdents64, fd, buffer, size);
     };
     let before = vfs::lseek(fd, 0, libc::SEEK_CUR)?;
-    // The smallest entry takes 24 bytes; what does not fit is asked for again.
+    // The smallest entry takes 24 bytes; entries that do not fit are listed again by the next call.
     let entries = vfs::state::apart(|| file.list((size / 48).max(1)))?.entries;
     let mut used = 0;
-    // Where the run of entries with the current cookie began, and the cookie before it: a listing never stops within one.
+    // Where the run of entries with the current cookie began, and the cookie before it: a listing never stops
+    // within one.
     let mut run = (0, before);
     let mut last = None;
     for entry in &entries {

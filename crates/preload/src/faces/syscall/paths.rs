@@ -27,7 +27,7 @@ pub unsafe fn routed(number: c_long, args: Args) -> Option<Result<usize, Errno>>
             libc::SYS_openat => at(a as i32, second, |fd, path| {
                 vfs::openat(fd, path, c as i32, d as u32).map(|fd| fd as usize)
             }),
-            // Its rules for resolving are the kernel's own: callers fall back to openat.
+            // ENOSYS: `openat2` has its own rules for resolving paths; callers fall back to openat.
             libc::SYS_openat2 if in_mount(a as i32, second) => Some(Err(Errno::NOSYS)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_stat => face(stat::stat(first, b as _).into()),
@@ -120,7 +120,8 @@ pub unsafe fn routed(number: c_long, args: Args) -> Option<Result<usize, Errno>>
     }
 }
 
-/// Whether a call may be the mount's by what it is given. (Links from outside into the mount show only in an error.)
+/// Whether a call may concern the mount, judged by its arguments. (Links from outside into the mount are
+/// noticed only by an error.)
 ///
 /// # Safety
 /// `path` is NULL or a C string.

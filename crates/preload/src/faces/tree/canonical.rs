@@ -12,7 +12,7 @@ real! {
     real_realpath = realpath(path: *const c_char, into: *mut c_char) -> *mut c_char, else null_mut();
 }
 
-/// The canonical path, from `vfs`; `None` when it is the kernel's to say.
+/// The canonical path, from `vfs`; `None`: ask the kernel.
 fn resolve(path: &CStr) -> Result<Option<Vec<u8>>, Errno> {
     if path.is_empty() {
         return Err(Errno::NOENT);

@@ -1,7 +1,7 @@
 //! `glob`: the C library's, with other functions to read directories.
 //!
-//! It has an option for that, GLOB_ALTDIRFUNC, with five functions in the result's structure. They are ours, which
-//! tell by themselves whether a path is in the mount. A program that brings its own is left alone.
+//! It has an option for that, GLOB_ALTDIRFUNC, with five functions in the result's structure. They are ours,
+//! which tell by themselves whether a path is in the mount. A program that brings its own is left alone.
 
 use crate::faces::dir;
 use crate::faces::real::text;

@@ -1,9 +1,9 @@
 //! `ftw` and `nftw` for trees in the mount.
 //!
-//! A walk as glibc does it: the same order of calls, the same flags for each object, the same return values, including
-//! those of FTW_ACTIONRETVAL. A directory's entries are read before any of them is reported, so that a function which
-//! removes what it is shown does not disturb the listing. Each level holds one descriptor; the limit that the caller
-//! names is not kept, as the levels of a tree are few.
+//! A walk as glibc does it: the same order of calls, the same flags for each object, the same return values,
+//! including those of FTW_ACTIONRETVAL. A directory's entries are read before any of them is reported, so
+//! that a function which removes what it is shown does not disturb the listing. Each level holds one
+//! descriptor; the limit that the caller names is not kept, as the levels of a tree are few.
 
 use crate::faces::dir;
 use crate::faces::real::{handles, last_error, set_no_error, text};
@@ -65,7 +65,7 @@ struct Walk {
     device: u64,
     /// Directories visited, when links are followed.
     seen: HashSet<(u64, u64)>,
-    /// The path of the object at hand.
+    /// The path of the current object.
     path: Vec<u8>,
     position: Position,
 }
@@ -108,7 +108,7 @@ impl Walk {
         if answer == 0 { Ok(()) } else { Err(End::Answer(answer)) }
     }
 
-    /// The path to use in calls for the object at hand.
+    /// The path to use in calls for the current object.
     fn reachable(&self, name: &CStr) -> Result<CString, Errno> {
         if self.has(option::CHDIR) {
             Ok(name.to_owned())
@@ -129,7 +129,7 @@ impl Walk {
         }
     }
 
-    /// Walks the directory at hand. `above`: the descriptor of the one that it is in.
+    /// Walks the current directory. `above`: the descriptor of the one that it is in.
     fn directory(&mut self, stat: &libc::stat, above: Option<c_int>, name: &CStr) -> Result<(), End> {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let opened = match above {

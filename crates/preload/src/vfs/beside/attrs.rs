@@ -1,13 +1,15 @@
 //! Attributes past a kernel mount.
 //!
-//! Looking at a path costs the kernel two requests to the mount for each name on it; the client core answers from what it knows and
-//! can still believe, or with one request. That answer is given where it is the kernel's: for a path whose text leads
-//! into the mount, in a process that asks for the user that the client acts for, of something that belongs to that user (others'
-//! numbers may look different in a user namespace), with no other file system mounted below. Anything else, and every error but
-//! ENOENT, is asked of the kernel.
+//! To look at a path, the kernel sends two requests to the mount for each name on it. The client core answers
+//! from its facts, or with one request. This library uses the client's answer where it is the same as the
+//! kernel's: for a path whose text leads into the mount, in a process that has the user that the client acts
+//! for, for something that belongs to that user (the numbers of others may look different in a user
+//! namespace), with no other file system mounted below. In all other cases, and after every error but ENOENT,
+//! it asks the kernel.
 //!
-//! A path that starts from a directory (the working directory, or a descriptor's) is looked at from that directory's inode, which the
-//! kernel tells without asking the mount: what it calls the directory may be long out of date.
+//! A path that is relative to a directory (the working directory, or a descriptor's) is looked up from that
+//! directory's inode. The kernel tells the inode number without asking the mount; the directory's path, as
+//! the kernel knows it, may be out of date.
 
 use crate::vfs::place::{Lexical, lexical};
 use crate::vfs::state;
@@ -19,7 +21,8 @@ use rustix::fs::{Mode, OFlags};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Looks through the kernel before the client is asked: most processes look at a few paths only, and need no client for that.
+/// So many looks go through the kernel before the client is asked: most processes look at a few paths only,
+/// and need no client.
 const FIRST: u32 = 3;
 const USABLE: u32 = 100;
 const UNUSABLE: u32 = 101;
@@ -28,8 +31,9 @@ static LOOKS: AtomicU32 = AtomicU32::new(0);
 
 /// Descriptors up to this number can start paths here.
 const DIRECTORIES: usize = 1024;
-/// Which of them, and behind them the working directory, were seen to be outside of the mount. Nobody hears of all changes: who is in the
-/// mount since is asked of the kernel, as before.
+/// Which of them, and as the last one the working directory, were seen to be outside of the mount. This
+/// library does not notice all changes: if one is in the mount by now, paths from it simply go through the
+/// kernel.
 static OUTSIDE: [AtomicU64; DIRECTORIES / 64 + 1] = [const { AtomicU64::new(0) }; DIRECTORIES / 64 + 1];
 
 fn outside(dirfd: i32) -> Option<(&'static AtomicU64, u64)> {
@@ -101,8 +105,8 @@ fn is_alone() -> Option<bool> {
     Some(places == 1 && !lines().any(|line| is_below(state::mount(), line)))
 }
 
-/// Whether a line of the mount table speaks of a place below `mount`. (Odd bytes are written as numbers there: then every place
-/// that begins alike counts.)
+/// Whether a line of the mount table is about a path below `mount`. (The table writes special bytes as
+/// numbers; then every path with the same beginning counts.)
 fn is_below(mount: &[u8], line: &[u8]) -> bool {
     let Some(place) = line.split(|b| *b == b' ').nth(4) else { return false };
     let plain = mount.iter().take_while(|b| !b" \t\n\\".contains(b)).count();
@@ -120,7 +124,7 @@ fn is_of(device: u64, line: &[u8]) -> bool {
     line.split(|b| *b == b' ').nth(2) == Some(number.as_bytes())
 }
 
-/// What the client says of a path. `None`: the kernel is to be asked.
+/// The client's answer about a path. `None`: ask the kernel.
 #[inline(never)]
 fn ask<T>(
     dirfd: i32,
@@ -148,7 +152,7 @@ fn ask<T>(
     };
     match state::apart(asked) {
         Ok(found) => found.map(Ok),
-        // The kernel can still look at a directory that is gone, and has a way out of it.
+        // The kernel can still look at a removed directory, and follow its `..`.
         Err(Fail::Errno(Errno::NOENT)) if !relative || path.first() != Some(&b'.') => Some(Err(Errno::NOENT)),
         Err(_) => None,
     }

@@ -1,13 +1,15 @@
 //! Paths that lead to a directory which somebody else has moved.
 //!
-//! The kernel keeps each directory of a mount under one name. When a lookup finds it under another one, because another node or the
-//! library has moved it, the kernel moves its own entry. It does that only if it gets two locks without waiting: that of all
-//! renames in the mount, and that of the directory in which it knew the entry. Otherwise the call fails with ESTALE. A `rename` from
-//! one directory to another always holds the first lock when it looks its names up, and so always fails on a directory
-//! that was moved; every other call fails when somebody else works in the old directory at that moment.
+//! The kernel keeps each directory of a mount under one name. When a lookup finds it under another one,
+//! because another node or the library has moved it, the kernel moves its own entry. It does that only if it
+//! gets two locks without waiting: that of all renames in the mount, and that of the directory in which it
+//! knew the entry. Otherwise the call fails with ESTALE. A `rename` from one directory to another always
+//! holds the first lock when it looks its names up, and so always fails on a directory that was moved; every
+//! other call fails when somebody else works in the old directory at that moment.
 //!
-//! Neither means that anything is gone, and nothing was done. So the names are looked up by a call that holds no lock, and the call is
-//! repeated. (Who uses the mount without the library has to do that himself: `docs/fuse.md`.)
+//! In both cases nothing is lost, and the call has done nothing. So the library looks the names up by a call
+//! that holds no lock, and repeats the call. (Programs that use the mount without the library have to do that
+//! themselves: `docs/fuse.md`.)
 
 use crate::vfs::state;
 use bivouac_proto::Errno;
@@ -16,8 +18,8 @@ use std::ffi::CStr;
 /// A path, and the descriptor of the directory that it starts from.
 pub type Name<'a> = (i32, &'a CStr);
 
-/// How long to wait before each repetition, microseconds: as long as others hold a directory for a request or two, with room
-/// for a busy machine.
+/// How long to wait before each repetition, microseconds: others hold a directory for the time of a request
+/// or two, on a busy machine longer.
 const PAUSES: [u32; 9] = [0, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000];
 
 /// A call of the kernel's on these names, repeated while it fails only because a directory was moved.
@@ -48,7 +50,7 @@ fn repeated<T>(names: &[Name<'_>], call: &impl Fn() -> Result<T, Errno>) -> Resu
     Err(Errno::STALE)
 }
 
-/// Has the kernel look a name up, so that it learns where the directory is that it leads to.
+/// Makes the kernel look up a name, so that it learns where the directory is now.
 fn look_up((dirfd, path): Name<'_>) {
     // SAFETY: plain numbers, for which zero is a value.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };

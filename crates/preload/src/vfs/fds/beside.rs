@@ -1,11 +1,13 @@
-//! Descriptors beside a mount: which of them stand for its files, and for which ones data goes past the kernel.
+//! Descriptors beside a mount: which of them stand for its files, and for which ones data goes past the
+//! kernel.
 //!
-//! A number that is not known is looked at when data is first read or written through it: whether it lies in the mount costs one
-//! system call, and is asked of the kernel without the mount. Which description it is costs as much as reading through the mount
-//! once, or more; so that is asked only when it has been used a few times ([`NEW`], [`USED`]): most small files never come to
-//! that. From then on the number has an entry as one of ours has without a mount, and is told from others in the same way.
+//! A number that is not known is looked at when data is first read or written through it: whether it lies in
+//! the mount costs one system call, and is asked of the kernel without the mount. Which description it is
+//! costs as much as reading through the mount once, or more; so that is asked only when it has been used a
+//! few times ([`NEW`], [`USED`]): most small files never come to that. From then on the number has an entry
+//! as one of ours has without a mount, and is told from others in the same way.
 //!
-//! Nothing is taken over: whoever does not ask here finds the number foreign.
+//! For all other calls the number stays foreign, so that the kernel handles them.
 
 use super::{
     CHANGING, DOUBTED, FIRST_ENTRY, FOREIGN, File, HIGHEST, NEW, STATE, UNKNOWN, USED, is_another_here,
@@ -73,7 +75,7 @@ fn approach(fd: i32, word: &'static AtomicU32, seen: u32) -> Option<File> {
     None
 }
 
-/// The number does not stand for the file any more that it stood for: nothing is known of it.
+/// The number does not stand for its file any more: makes it unknown.
 pub fn forget(fd: i32) {
     super::set(fd, super::Standing::Unknown);
 }

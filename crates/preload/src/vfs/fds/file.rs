@@ -1,9 +1,9 @@
 //! The open files of ours, and who uses them.
 //!
-//! Each has an *entry*, which counts its users: each number that stands for it (after `dup` several share it) and each
-//! call under way. Entries lie in memory that is never given back, so that a call which has just read a number's word
-//! can safely try to count itself in. When the last user goes, the client is told: it asks the kernel whether another
-//! process holds the description.
+//! Each has an *entry*, which counts its users: each number that stands for it (after `dup` several share it)
+//! and each call under way. Entries lie in memory that is never given back, so that a call which has just
+//! read a number's word can safely try to count itself in. When the last user goes, the client is told: it
+//! asks the kernel whether another process holds the description.
 
 use crate::boundary;
 use crate::vfs::state;
@@ -21,7 +21,7 @@ static CHUNKS: [AtomicPtr<[Entry; CHUNK]>; ENTRIES / CHUNK] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; 64];
 static HINT: AtomicU32 = AtomicU32::new(0);
 
-/// Being made or being taken apart.
+/// The entry is being set up or freed.
 const BUSY: u32 = 1 << 31;
 
 struct Entry {
@@ -60,7 +60,8 @@ impl std::ops::Deref for File {
 }
 
 impl File {
-    /// Whether paths may start from it. Of one that was opened with O_PATH by another program its server knows.
+    /// Whether paths may start from it. (Whether a description that another program has opened with O_PATH is
+    /// a directory, only its server knows.)
     pub fn starts_paths(&self) -> Result<bool, Errno> {
         if self.is_directory() || !self.is_path_only() {
             return Ok(self.is_directory());
