@@ -62,9 +62,10 @@ impl Program {
 }
 
 fn kill_all(site: &Site, name: &str) {
-    for (_, pid) in site.daemons(name) {
-        Site::kill(pid, Signal::KILL);
-    }
+    let all = site.daemons(name);
+    all.iter().for_each(|(_, pid)| Site::kill(*pid, Signal::KILL));
+    // A dead process is there until all its threads have ended, with its locks.
+    eventually("the daemons are dead", || site.status(name)["state"] == "crashed");
 }
 
 #[test]
@@ -92,7 +93,7 @@ fn what_a_survivor_has_written_is_there_for_all_before_it_closes_the_file_and_af
                        tail -c 2 /bivouac/log; stat -c ' %s' /bivouac/log";
         assert_eq!(site.sh(&name, content).ok(), "cd 3000001\n", "{access}");
         writer.end();
-        eventually(Duration::from_secs(15), "nothing is open", || site.total(&name, "opens") == 0);
+        eventually("nothing is open", || site.total(&name, "opens") == 0);
         site.bivouac(["down", &name]).ok();
     }
 }
@@ -121,12 +122,10 @@ fn a_survivor_opens_hands_on_and_unlinks_files_as_before() {
     assert!(locked());
     let inodes = site.total(&name, "inodes");
     program.run("held.close()");
-    eventually(Duration::from_secs(15), "the unlinked file is freed", || {
-        site.total(&name, "inodes") == inodes - 1
-    });
+    eventually("the unlinked file is freed", || site.total(&name, "inodes") == inodes - 1);
     Site::kill(program.child.id() as i32, Signal::KILL);
     program.end();
-    eventually(Duration::from_secs(15), "what it had open is closed", || site.total(&name, "opens") == 0);
+    eventually("what it had open is closed", || site.total(&name, "opens") == 0);
     assert!(!locked());
 }
 
@@ -144,9 +143,7 @@ fn what_died_together_with_the_daemons_is_closed_and_freed() {
     program.end();
     site.bivouac(["up", &name]).ok();
     // Nobody is waited for who is known to hold nothing.
-    eventually(Duration::from_secs(10), "the unlinked file is freed", || {
-        site.total(&name, "inodes") == inodes - 1
-    });
+    eventually("the unlinked file is freed", || site.total(&name, "inodes") == inodes - 1);
     assert_eq!(site.total(&name, "opens"), 0);
     assert_eq!(site.sh(&name, "stat -c %s /bivouac/g").ok(), "1000000\n");
 }

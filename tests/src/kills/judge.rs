@@ -79,8 +79,8 @@ impl Step {
 struct Pending {
     step: Step,
     node: Option<u32>,
-    /// It was acknowledged, but may have been done twice.
-    acknowledged: bool,
+    /// How many bytes were acknowledged, if it was: it may have been done twice.
+    acknowledged: Option<u64>,
 }
 
 /// What came of one program's work.
@@ -139,7 +139,7 @@ impl Judged {
         if let Some((_, step)) = begun {
             // The program was killed in the middle of it.
             self.unknown += 1;
-            self.doubt(step, false);
+            self.doubt(step, None);
         }
     }
 
@@ -159,12 +159,12 @@ impl Judged {
             self.shared.insert(*number, range);
         }
         match outcome {
-            Outcome::Done(_) => {
+            Outcome::Done(count) => {
                 self.acknowledged.0 += 1;
                 self.acknowledged.1 += u64::from(began > times.recovered);
                 let doubted = matches!(step, Step::Append { .. }) && is_late(took);
                 if doubted {
-                    self.doubt(step, true);
+                    self.doubt(step, Some(*count));
                 } else {
                     advance(&mut self.tree, step, outcome, took);
                 }
@@ -187,11 +187,11 @@ impl Judged {
             }
         }
         if step.changes() {
-            self.doubt(step, false);
+            self.doubt(step, None);
         }
     }
 
-    fn doubt(&mut self, step: &Step, acknowledged: bool) {
+    fn doubt(&mut self, step: &Step, acknowledged: Option<u64>) {
         if let Step::Share { number } = step {
             self.shared.insert(*number, (0, 2));
         }
@@ -269,14 +269,21 @@ impl Node {
             Step::Open { truncate: true, .. } => found.is_empty(),
             Step::Truncate { size, .. } | Step::TruncateOpen { size, .. } => resized(*size),
             Step::Append { len, seed, .. } => {
-                let (data, fewest) = (pattern(*seed, *len), usize::from(pending.acknowledged));
-                let whole = |times| found == [old.as_slice(), &data.repeat(times)].concat();
-                // Over several servers it may be there up to a block that the next one did not take.
-                let in_part = || {
-                    let most = [old.as_slice(), &data.repeat(2)].concat();
-                    found.len() > old.len() && found.len() as u64 % BLOCK == 0 && most.starts_with(found)
+                let data = pattern(*seed, *len);
+                let Some(added) = found.strip_prefix(old.as_slice()) else { return false };
+                // Over several servers an attempt may be there up to a block that the next one did not take.
+                let is_attempt = |end: usize, bytes: &[u8]| {
+                    let ends = [0, data.len()].contains(&bytes.len()) || end as u64 % BLOCK == 0;
+                    ends && data.starts_with(bytes)
                 };
-                (fewest..=2).any(whole) || !pending.acknowledged && in_part()
+                (0..=added.len().min(data.len())).any(|first| {
+                    let (first, second) = added.split_at(first);
+                    is_attempt(old.len() + first.len(), first)
+                        && match pending.acknowledged {
+                            Some(count) => Some(second) == data.get(..count as usize),
+                            None => is_attempt(found.len(), second),
+                        }
+                })
             }
             Step::Write { offset, len, seed, .. } => {
                 // A write over several servers may be there in parts.
