@@ -257,7 +257,9 @@ impl Blocks<'_> {
         for (change, result) in changes.into_iter().zip(results) {
             change.tried = true;
             change.landed = match result {
-                Ok((DataReply::Written { count, before, undo }, _)) => {
+                Ok((DataReply::Written { count, before, undo }, _))
+                    if count as usize <= change.data.len() =>
+                {
                     (change.before, change.undo) = (before, undo);
                     Ok(count as usize)
                 }

@@ -28,6 +28,11 @@ pub struct Cluster {
 }
 
 pub fn cluster(name: &str, servers: u16) -> Cluster {
+    cluster_with(name, servers, |_| {})
+}
+
+/// The same, with another map than usual.
+pub fn cluster_with(name: &str, servers: u16, change: impl FnOnce(&mut Map)) -> Cluster {
     let name = format!("test-{name}-{}", std::process::id());
     let uid = rustix::process::getuid().as_raw();
     let storage = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -63,7 +68,7 @@ pub fn cluster(name: &str, servers: u16) -> Cluster {
         );
     }
     let ids: Vec<ServerId> = (0..servers).map(ServerId).collect();
-    let map = Map {
+    let mut map = Map {
         epoch: Epoch(1),
         deployment: 99,
         mount: "/bivouac".into(),
@@ -85,7 +90,8 @@ pub fn cluster(name: &str, servers: u16) -> Cluster {
         copies: 1,
         generations: vec![Generation { servers: ids }],
     };
-    for server in &map.servers {
+    change(&mut map);
+    for server in map.servers.iter().take(daemons.len()) {
         ControlLink::connect(&Endpoint::Tcp(server.address), &key, 99, HANG)
             .and_then(|mut link| link.tell(ControlRequest::Install { map: Box::new(map.clone()) }))
             .expect("installed");
