@@ -273,7 +273,7 @@ impl Node {
                 let Some(added) = found.strip_prefix(old.as_slice()) else { return false };
                 // Over several servers an attempt may be there up to a block that the next one did not take.
                 let is_attempt = |end: usize, bytes: &[u8]| {
-                    let ends = [0, data.len()].contains(&bytes.len()) || end as u64 % BLOCK == 0;
+                    let ends = [0, data.len()].contains(&bytes.len()) || (end as u64).is_multiple_of(BLOCK);
                     ends && data.starts_with(bytes)
                 };
                 (0..=added.len().min(data.len())).any(|first| {
