@@ -47,6 +47,14 @@ impl Tree {
         }
     }
 
+    /// Drops the names in a directory. Who begins there, with a descriptor or as the working directory, asks
+    /// its server again, which checks search permission.
+    fn forget_names(&mut self, dir: Ino) {
+        for known in self.children.remove(&dir).into_iter().flat_map(HashMap::into_values) {
+            self.places.remove(&known.ino);
+        }
+    }
+
     fn clear(&mut self) {
         self.children.clear();
         self.places.clear();
@@ -80,7 +88,8 @@ impl Paths {
         tree.places.insert(known.ino, (dir, name.into()));
     }
 
-    /// Drops the paths to directories, or with `None` all paths (but not which directories are split: that
+    /// Drops the paths to directories that moved or lost search permission, and the names in them, or with
+    /// `None` all paths (but not which directories are split: that
     /// never changes back). Returns the era that begins with this; `None` if a panic has left the cache
     /// unusable.
     pub(crate) fn forget(&self, moved: Option<&[Ino]>) -> Option<u64> {
@@ -88,7 +97,12 @@ impl Paths {
         let mut tree = self.known.write().ok()?;
         tree.era += 1;
         match moved {
-            Some(moved) => moved.iter().for_each(|ino| tree.forget_directory(*ino)),
+            Some(moved) => {
+                for ino in moved {
+                    tree.forget_directory(*ino);
+                    tree.forget_names(*ino);
+                }
+            }
             None => tree.clear(),
         }
         Some(tree.era)
@@ -139,12 +153,15 @@ mod tests {
         paths.learn(3, Ino(1), b"a", known(10));
         paths.learn(3, Ino(10), b"b", known(11));
         paths.learn(3, Ino(1), b"c", known(12));
+        paths.learn(3, Ino(11), b"d", known(13));
         assert_eq!(paths.forget(Some(&[Ino(10)])), Some(4));
         assert_eq!(child(&paths, 1, b"a"), None);
-        // What is below it is found by its number.
-        assert_eq!((child(&paths, 10, b"b"), child(&paths, 1, b"c")), (Some(11), Some(12)));
+        // It may have lost search permission; and somebody may have it as the working directory.
+        assert_eq!((child(&paths, 10, b"b"), child(&paths, 1, b"c")), (None, Some(12)));
+        // Further below it, directories are found by their number.
+        assert_eq!(child(&paths, 11, b"d"), Some(13));
         assert_eq!(paths.forget(None), Some(5));
-        assert_eq!((child(&paths, 10, b"b"), child(&paths, 1, b"c")), (None, None));
+        assert_eq!((child(&paths, 11, b"d"), child(&paths, 1, b"c")), (None, None));
     }
 
     #[test]
