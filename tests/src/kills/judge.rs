@@ -362,6 +362,28 @@ mod tests {
     }
 
     #[test]
+    fn an_append_over_several_servers_may_be_there_up_to_a_block_and_twice() {
+        let (len, block) = (2 * BLOCK as usize, BLOCK as usize);
+        let data = pattern(3, len as u64);
+        let may_be = |found: &[&[u8]], acknowledged| {
+            let node = Node { content: b"old".to_vec(), ..Node::default() };
+            let step = Step::Append { slot: 0, len: len as u64, seed: 3 };
+            node.may_be(
+                &[b"old", found.concat().as_slice()].concat(),
+                &Pending { step, node: None, acknowledged },
+            )
+        };
+        let to_a_block = &data[..block - 3];
+        for there in [&[][..], &[to_a_block], &[&data], &[&data, &data], &[&data, &data[..block - 3]]] {
+            assert!(may_be(there, None), "{}", there.concat().len());
+        }
+        assert!(!may_be(&[&data[..block]], None) && !may_be(&[&data[1..]], None));
+        assert!(may_be(&[to_a_block], Some(to_a_block.len() as u64)));
+        assert!(may_be(&[to_a_block, to_a_block], Some(to_a_block.len() as u64)));
+        assert!(!may_be(&[to_a_block], Some(len as u64)) && !may_be(&[], Some(1)));
+    }
+
+    #[test]
     fn what_was_not_answered_is_done_or_not_done_and_never_half() {
         let whole = pattern(3, 10);
         for outcome in [None, Some(Outcome::Failed(libc::EIO))] {
