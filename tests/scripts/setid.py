@@ -1,6 +1,7 @@
 """Prints what becomes of set-user-ID and set-group-ID bits: for each kind of inode, mode and operation a line with the result.
 
-Usage: setid.py DIRECTORY. The same lines come from any file system that does as Linux does.
+Usage: setid.py DIRECTORY [USER]. The same lines come from any file system that does as Linux does. With USER (a number; by the
+superuser), that user is the owner of everything, its group is the superuser's, and the operations are the user's, who is not in it.
 """
 
 import ctypes
@@ -12,6 +13,12 @@ import sys
 libc = ctypes.CDLL(None, use_errno=True)
 libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
 directory = sys.argv[1]
+user = int(sys.argv[2]) if len(sys.argv) > 2 else None
+if user is not None:
+    os.chown(directory, user, user)
+    os.setgroups([2000])
+    os.setegid(user)
+    os.seteuid(user)
 uid, gid = os.geteuid(), os.getegid()
 # A group of the caller's besides his own.
 other = next((group for group in os.getgroups() if group != gid), gid)
@@ -101,13 +108,36 @@ KINDS = {
     "socket": (lambda path: os.mknod(path, stat.S_IFSOCK | 0o600), {**ANY, **NO_LINK}),
     "link": (lambda path: os.symlink("nowhere", path), ANY),
 }
+
+
+def by_root(work):
+    """Does something as the superuser."""
+    os.seteuid(0)
+    os.setegid(0)
+    work()
+    os.setegid(gid)
+    os.seteuid(uid)
+
+
+def set_mode(path, mode):
+    if user is None:
+        os.chmod(path, mode)
+        return
+
+    def work():
+        os.chown(path, user, 0)
+        os.chmod(path, mode)
+
+    by_root(work)
+
+
 for kind, (make, operations) in KINDS.items():
     for mode in (0o6666, 0o6777, 0o4755, 0o2745, 0o2654, 0o7711):
         for name, operation in operations.items():
             path = os.path.join(directory, "it")
             make(path)
             if kind != "link":
-                os.chmod(path, mode)
+                set_mode(path, mode)
             try:
                 operation(path)
                 result = "done"

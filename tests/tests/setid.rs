@@ -147,3 +147,25 @@ fn set_id_bits_go_as_locally_in_a_mount() {
     );
     compare("ordinary user", &local(&place, true), &run(&script));
 }
+
+/// What the user owns is of a group that the user is not in: set-group-ID goes then also without group
+/// execution.
+#[test]
+fn set_id_bits_of_a_foreign_group_go_as_locally_in_a_mount() {
+    if skipped_without_mount() {
+        return;
+    }
+    let site = Site::new("setid-foreign");
+    let place = Local::new("foreign");
+    let name = site.up(2);
+    let script = |directory: &Path| {
+        let (shown, script) = (directory.display(), place.0.display());
+        format!("mkdir {shown} && {PYTHON} {script}/setid.py {shown} 1000")
+    };
+    let expected = shell(&script(&place.0.join("there")));
+    for access in ["fuse", "both"] {
+        let script = script(&Path::new("/bivouac").join(access));
+        let found = site.bivouac(["exec", &name, "--access", access, "--", "sh", "-c", &script]).ok();
+        compare(access, &expected, &found);
+    }
+}

@@ -160,6 +160,8 @@ pub(crate) struct Asked {
     pub(crate) node: u64,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
+    /// The thread that asks, as this process sees it; 0 if it does not see it, or the kernel itself asks.
+    pub(crate) pid: u32,
 }
 
 impl Asked {
@@ -175,9 +177,10 @@ impl Asked {
             node: rest.u64()?,
             uid: rest.u32()?,
             gid: rest.u32()?,
+            pid: rest.u32()?,
         };
-        // The process, and a length.
-        rest.skip(8)?;
+        // A length.
+        rest.skip(4)?;
         Ok((asked, rest))
     }
 }
@@ -229,7 +232,7 @@ mod tests {
         let message = request(op::LOOKUP, b"name\0");
         let (asked, mut fields) = Asked::parse(&message).unwrap();
         assert_eq!((asked.operation, asked.unique, asked.node), (op::LOOKUP, 77, 5));
-        assert_eq!((asked.uid, asked.gid), (1000, 100));
+        assert_eq!((asked.uid, asked.gid, asked.pid), (1000, 100, 4711));
         assert_eq!(fields.name(), Ok(&b"name"[..]));
         assert!(fields.0.is_empty());
     }

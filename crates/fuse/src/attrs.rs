@@ -1,6 +1,6 @@
 //! Attributes: showing them, setting them; how full the storage is.
 
-use crate::abi::{Reply, set};
+use crate::abi::{Asked, Reply, set};
 use crate::face::{Answer, Call, Face};
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{Attr, FileKind, NAME_MAX, Time};
@@ -48,6 +48,16 @@ fn note_privilege(face: &Face, attr: &Attr) {
     if privileged {
         face.shortcuts.detour(attr.ino);
     }
+}
+
+/// Whether the caller is the superuser or in this group. If its groups cannot be seen, it is in its own alone.
+fn is_in_group(asked: &Asked, gid: u32) -> bool {
+    let supplementary = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", asked.pid)).ok()?;
+        let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"))?;
+        Some(groups.split_whitespace().any(|group| group.parse() == Ok(gid)))
+    };
+    asked.uid == 0 || asked.gid == gid || supplementary().unwrap_or(false)
 }
 
 impl Call<'_> {
@@ -143,7 +153,14 @@ impl Call<'_> {
         // The kernel sends a request without anything to set when the owner is set to what it was, and when
         // the content is changed by a user whose changes clear set-id bits.
         let nothing = valid & !(set::FH | set::LOCKOWNER) == 0;
-        let wanted = if nothing { CHOWN_AS_IT_IS } else { wanted };
+        let mut wanted = if nothing { CHOWN_AS_IT_IS } else { wanted };
+        // The server takes the bits off as for the mount's user, who may be in more groups than the caller.
+        let owner = wanted.uid.is_some() || wanted.gid.is_some();
+        if owner && wanted.mode.is_none() && self.face.user.0 == 0 && self.asked.uid != 0 {
+            let attr = client.stat_number(ino)?;
+            let mode = self.without_privileges(&attr);
+            wanted.mode = (attr.kind != FileKind::Directory && mode != attr.mode).then_some(mode);
+        }
         // A truncation sets mtime by itself.
         let wanted = match wanted {
             SetAttr { mtime: Some(SetTime::Now), .. } if shown.is_some() => SetAttr { mtime: None, ..wanted },
@@ -174,15 +191,20 @@ impl Call<'_> {
     /// by this mount.
     pub(crate) fn take_privileges_of_all(&self, ino: bivouac_layout::Ino) -> Result<(), Errno> {
         let attr = self.face.client.stat_number(ino)?;
-        let mut mode = attr.mode & !SET_UID;
-        if mode & 0o010 != 0 {
-            mode &= !SET_GID;
-        }
+        let mode = self.without_privileges(&attr);
         if mode != attr.mode {
             let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
             note_privilege(self.face, &self.face.client.set_attr_number(ino, set)?);
         }
         Ok(())
+    }
+
+    /// The mode without the set-id bits that Linux takes off when the caller changes the content or the owner.
+    /// Set-group-ID without group execution stays if the caller is in the group.
+    fn without_privileges(&self, attr: &Attr) -> u16 {
+        let mode = attr.mode & !SET_UID;
+        let stays = mode & (SET_GID | 0o010) == SET_GID && is_in_group(&self.asked, attr.gid);
+        if stays { mode } else { mode & !SET_GID }
     }
 
     pub(crate) fn statfs(&mut self) -> Result<Answer, Errno> {
