@@ -51,7 +51,9 @@ fn processes_that_use_one_file_in_turns_see_each_others_bytes() {
     let turns = format!("python3 -B {}/programs/turns.py", env!("CARGO_MANIFEST_DIR"));
     // Each has the file mapped all the time.
     for (access, seed) in [("fuse", 7), ("both", 8)] {
-        let line = format!("cd /bivouac; {turns} 2500 {seed} kept '{turns} work f' '{turns} work f'; rm f");
+        let line = format!(
+            "cd /bivouac || exit 1; {turns} 2500 {seed} kept '{turns} work f' '{turns} work f'; rm f"
+        );
         let said = site.bivouac(["exec", &name, "--access", access, "--", "bash", "-c", &line]);
         assert_eq!(said.ok(), "2500 operations\n", "{access}");
     }

@@ -109,14 +109,14 @@ fn a_failed_flush_keeps_the_deployment_and_says_how_to_go_on() {
 fn kept_storage_is_brought_back_with_its_data() {
     let site = Site::new("kept");
     let name = site.up(3);
-    let write = "head -c 5000000 /dev/urandom > /bivouac/big; mkdir /bivouac/d; echo small > /bivouac/d/s; cd /bivouac; sha256sum big d/s";
+    let write = "head -c 5000000 /dev/urandom > /bivouac/big; mkdir /bivouac/d; echo small > /bivouac/d/s; cd /bivouac || exit 1; sha256sum big d/s";
     let before = site.sh(&name, write).ok();
     site.bivouac(["down", &name, "--keep"]).ok();
     assert_eq!(site.status(&name)["state"], "stopped");
     site.bivouac(["exec", &name, "--", "true"]).fails(64, &["does not run", &format!("bivouac up {name}")]);
     site.bivouac(["up", &name, "--servers", "2"]).fails(65, &["exists", "its own servers"]);
     assert!(site.bivouac(["up", &name]).ok().contains("is back"));
-    assert_eq!(site.sh(&name, "cd /bivouac; sha256sum big d/s").ok(), before);
+    assert_eq!(site.sh(&name, "cd /bivouac || exit 1; sha256sum big d/s").ok(), before);
     assert!(site.status(&name)["epoch"].as_u64() > Some(1));
     site.bivouac(["down", &name]).ok();
     site.assert_nothing_left(&name, &[]);

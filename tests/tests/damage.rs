@@ -8,9 +8,12 @@ use std::path::{Path, PathBuf};
 /// A deployment of one server with files, whose daemons were killed.
 fn killed(site: &Site) -> (String, PathBuf) {
     let name = site.up(1);
-    site.sh(&name, "cd /bivouac; for i in $(seq 200); do echo $i > small$i; done").ok();
-    site.sh(&name, "cd /bivouac; head -c 3000000 /dev/urandom > large; cp large other; truncate -s 1M hole")
-        .ok();
+    site.sh(&name, "cd /bivouac || exit 1; for i in $(seq 200); do echo $i > small$i; done").ok();
+    site.sh(
+        &name,
+        "cd /bivouac || exit 1; head -c 3000000 /dev/urandom > large; cp large other; truncate -s 1M hole",
+    )
+    .ok();
     kill(site, &name);
     let storage = run_dir(&name).join("storage-0");
     (name, storage)
@@ -83,11 +86,11 @@ fn a_sub_file_that_is_gone_is_eio_and_status_says_so_and_a_hole_is_zeros() {
     assert_eq!(site.total(&name, "damaged"), 1);
     let told = site.bivouac(["status", &name]).ok();
     assert!(told.contains("server 0 has lost what it held of 1 file:"), "{told}");
-    let script = "cd /bivouac; for f in large other; do cat $f > /dev/null 2>&1 && echo whole || echo lost; done | sort
+    let script = "cd /bivouac || exit 1; for f in large other; do cat $f > /dev/null 2>&1 && echo whole || echo lost; done | sort
         cmp -n 1048576 hole /dev/zero && echo zeros";
     assert_eq!(site.sh(&name, script).ok(), "lost\nwhole\nzeros\n");
     // Also for who writes, and in a mount; and removing is what helps.
-    let script = "cd /bivouac; for f in large other; do
+    let script = "cd /bivouac || exit 1; for f in large other; do
         dd if=/dev/zero of=$f bs=1 count=1 seek=5 conv=notrunc 2> /dev/null || { echo refused; rm $f && echo new > $f; }
     done; cat large other 2> /dev/null | grep -acx new";
     assert_eq!(site.sh(&name, script).ok(), "refused\n1\n");

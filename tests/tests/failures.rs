@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 fn a_dead_server_is_seen_within_two_seconds_and_other_files_go_on() {
     let site = Site::new("dead-server");
     let name = site.up(4);
-    let make = "cd /bivouac; for i in $(seq 40); do mkdir d$i; echo $i > d$i/small; head -c 3000000 /dev/zero > d$i/large; done";
+    let make = "cd /bivouac || exit 1; for i in $(seq 40); do mkdir d$i; echo $i > d$i/small; head -c 3000000 /dev/zero > d$i/large; done";
     site.sh(&name, make).ok();
     // Reads everything, over and over, and reports how long the longest operation took.
     let script = r#"
@@ -52,7 +52,7 @@ print(good, failed, worst)
     let begun = Instant::now();
     let after = site.sh(
         &name,
-        "cd /bivouac; for i in $(seq 40); do cat d$i/small > /dev/null 2>&1 || echo lost; done; echo end",
+        "cd /bivouac || exit 1; for i in $(seq 40); do cat d$i/small > /dev/null 2>&1 || echo lost; done; echo end",
     );
     let after = after.ok();
     assert!(after.contains("lost") && after.ends_with("end\n"), "{after}");

@@ -138,7 +138,8 @@ print('locked', sorted(locked), flush=True)
     assert!(!read.starts_with("40") && read.lines().count() == 1, "{read}");
     assert!(start.elapsed() < HANG / 2, "{:?}", start.elapsed());
     // Those whose own inodes are at the server stay where they are.
-    site.sh(&name, "cd /bivouac; for k in $(seq 0 7); do mv old$k new$k; done 2> /dev/null; true").ok();
+    site.sh(&name, "cd /bivouac || exit 1; for k in $(seq 0 7); do mv old$k new$k; done 2> /dev/null; true")
+        .ok();
     input.write_all(b"\n").expect("told");
     assert_eq!(says(), "killed");
     Site::kill(pid, Signal::CONT);

@@ -3,9 +3,10 @@
 //! and in a mount.
 
 use bivouac_tests::{Site, bivouac, skipped_without_mount, skipped_without_root};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/setid.py");
 /// An ordinary user, with a group besides his own.
@@ -167,5 +168,33 @@ fn set_id_bits_of_a_foreign_group_go_as_locally_in_a_mount() {
         let script = script(&Path::new("/bivouac").join(access));
         let found = site.bivouac(["exec", &name, "--access", access, "--", "sh", "-c", &script]).ok();
         compare(access, &expected, &found);
+    }
+}
+
+/// A truncation or an allocation through a descriptor takes the bits off also if another node has given them
+/// since, unseen by the kernel of this one.
+#[test]
+fn set_id_bits_that_were_given_elsewhere_go_with_a_truncation_or_an_allocation_in_a_mount() {
+    if skipped_without_mount() {
+        return;
+    }
+    let site = Site::new("setid-elsewhere");
+    let name = site.up(2);
+    site.sh(&name, "chmod 755 /bivouac && cd /bivouac && head -c 100000 /dev/zero > f && chown 1000:1000 f")
+        .ok();
+    for change in ["os.ftruncate(file, 5)", "os.posix_fallocate(file, 0, 200000)"] {
+        let python = format!(
+            "import os, sys; file = os.open('/bivouac/f', os.O_RDWR); print(1, flush=True); input(); {change}"
+        );
+        let line = format!("exec {USER} {PYTHON} -c \"{python}\"");
+        let mut command = site.command(["exec", &name, "--access", "fuse", "--", "sh", "-c", &line]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut said).expect("it says something");
+        assert_eq!(said, "1\n");
+        site.sh(&name, "chmod 6777 /bivouac/f").ok();
+        writeln!(child.stdin.take().expect("piped")).expect("it listens");
+        assert!(child.wait().expect("it ends").success());
+        assert_eq!(site.sh(&name, "stat -c %a /bivouac/f").ok(), "777\n", "{change}");
     }
 }

@@ -82,7 +82,7 @@ time.sleep(600)";
     let _crowd = Stranger::new(script, &[vec![address], names].concat());
     for round in 0..3 {
         let script = format!(
-            "cd /bivouac; for i in $(seq 50); do dd if=/dev/zero of=f{round}-$i bs=20000 count=1 status=none || exit 1; done; ls | wc -l"
+            "cd /bivouac || exit 1; for i in $(seq 50); do dd if=/dev/zero of=f{round}-$i bs=20000 count=1 status=none || exit 1; done; ls | wc -l"
         );
         assert_eq!(site.sh(&name, &script).ok(), format!("{}\n", 50 * (round + 1)));
     }

@@ -39,7 +39,7 @@ print(worst[0], worst[1], wrong)
 /// The slowest operation when this server dies.
 #[track_caller]
 fn slowest(site: &Site, name: &str, server: u64) -> f64 {
-    let make = "cd /bivouac; rm -rf d*; for i in $(seq 0 15); do mkdir d$i d$i/in; head -c 1000000 /dev/zero > d$i/large; done";
+    let make = "cd /bivouac || exit 1; rm -rf d*; for i in $(seq 0 15); do mkdir d$i d$i/in; head -c 1000000 /dev/zero > d$i/large; done";
     site.sh(name, make).ok();
     let program = site.path("operations.py");
     std::fs::write(&program, OPERATIONS).expect("written");
@@ -66,8 +66,11 @@ fn no_operation_takes_long_when_a_server_dies_with_the_controller_or_without() {
 fn an_operation_that_needs_several_dead_servers_does_not_wait_for_each_of_them() {
     let site = Site::new("waits-all");
     let name = site.up_with(4, &["--block-size", "64K"]);
-    site.sh(&name, "cd /bivouac; for i in $(seq 8); do mkdir d$i; head -c 1000000 /dev/zero > d$i/f; done")
-        .ok();
+    site.sh(
+        &name,
+        "cd /bivouac || exit 1; for i in $(seq 8); do mkdir d$i; head -c 1000000 /dev/zero > d$i/f; done",
+    )
+    .ok();
     let pids: Vec<String> = site.daemons(&name).iter().map(|(_, pid)| pid.to_string()).collect();
     let script = "import errno, os, signal, sys, time
 files = [os.open(f'/bivouac/d{i}/f', os.O_RDWR) for i in range(1, 9)]
@@ -146,7 +149,8 @@ fn a_read_error_of_the_storage_comes_through_at_once() {
     storage.iter().for_each(|path| std::fs::create_dir(path).expect("made"));
     let storage = storage.map(|path| path.to_string_lossy().into_owned());
     let name = site.up_with(1, &["--storage", &storage[0], "--storage", &storage[1]]);
-    site.sh(&name, "cd /bivouac; for i in $(seq 40); do head -c 4000000 /dev/urandom > f$i; done").ok();
+    site.sh(&name, "cd /bivouac || exit 1; for i in $(seq 40); do head -c 4000000 /dev/urandom > f$i; done")
+        .ok();
     disk.fail();
     // Through the server, as from another node.
     let script = "import errno, time

@@ -5,6 +5,7 @@
 //! again. It only ends when somebody unmounts it, so the next command of the same user that finds it does
 //! that ([`sweep`]).
 
+use bivouac_fuse::FuseError;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -43,29 +44,40 @@ pub fn at(path: &Path) -> Option<Listed> {
 
 /// Takes away the dead mounts of a user.
 pub fn sweep(owner: u32) {
-    for dead in all().iter().rev().filter(|listed| listed.owner == owner && listed.is_dead()) {
-        take_away(dead);
+    for listed in all().into_iter().rev().filter(|listed| listed.owner == owner) {
+        let (tell, told) = mpsc::channel();
+        // Where the server does not answer, this thread waits for it until the process ends.
+        let look = move || {
+            take_away_dead(&listed);
+            let _ = tell.send(());
+        };
+        if std::thread::Builder::new().name("look".into()).spawn(look).is_ok() {
+            let _ = told.recv_timeout(PATIENCE);
+        }
     }
 }
 
 /// Takes away a dead mount at a path, without a thread.
 pub fn sweep_at(path: &Path, owner: u32) {
-    let is_dead = matches!(rustix::fs::statfs(path), Err(rustix::io::Errno::NOTCONN));
-    if let Some(listed) = at(path).filter(|listed| is_dead && listed.owner == owner) {
-        take_away(&listed);
+    if let Some(listed) = at(path).filter(|listed| listed.owner == owner) {
+        take_away_dead(&listed);
     }
+}
+
+fn take_away_dead(listed: &Listed) {
+    tell_if_it_stays(listed, bivouac_fuse::take_away_dead(&listed.path));
 }
 
 /// Takes away all mounts of a deployment that is no more.
 pub fn take_away_of(deployment: &str, owner: u32) {
     for listed in all().iter().rev().filter(|l| l.owner == owner && l.deployment == deployment) {
-        take_away(listed);
+        tell_if_it_stays(listed, bivouac_fuse::take_away(&listed.path));
     }
 }
 
 /// If a dead mount cannot be unmounted, this is only printed: it does no harm elsewhere.
-fn take_away(listed: &Listed) {
-    if let Err(error) = bivouac_fuse::take_away(&listed.path)
+fn tell_if_it_stays(listed: &Listed, outcome: Result<(), FuseError>) {
+    if let Err(error) = outcome
         && all().contains(listed)
     {
         eprintln!("bivouac: a mount of {:?} stays at {}: {error}", listed.deployment, listed.path.display());
@@ -91,18 +103,6 @@ impl Listed {
             number: (major.parse().ok()?, minor.parse().ok()?),
             path: unescaped(path),
         })
-    }
-
-    /// Whether its server is gone.
-    pub fn is_dead(&self) -> bool {
-        let (tell, told) = mpsc::channel();
-        let path = self.path.clone();
-        // Where the server does not answer, this thread waits for it until the process ends.
-        let ask = move || {
-            let _ = tell.send(rustix::fs::statfs(&path).map(|_| ()));
-        };
-        let asked = std::thread::Builder::new().name("look".into()).spawn(ask);
-        asked.is_ok() && matches!(told.recv_timeout(PATIENCE), Ok(Err(rustix::io::Errno::NOTCONN)))
     }
 }
 

@@ -137,6 +137,25 @@ pub fn take_away(path: &Path) -> Result<(), FuseError> {
     }
 }
 
+/// Takes away the mount at a path if its server is gone. What another process has mounted there since this one
+/// looked stays. Waits while the server is there and does not answer.
+pub fn take_away_dead(path: &Path) -> Result<(), FuseError> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // A path that this user cannot look at, or that is gone, is no dead mount of this user.
+    let Ok(mount) = rustix::fs::open(path, flags, Mode::empty()) else { return Ok(()) };
+    if !matches!(rustix::fs::fstatfs(&mount), Err(Errno::NOTCONN)) {
+        return Ok(());
+    }
+    // The descriptor stands for this mount, and not for the next one at the same path.
+    match rustix::mount::unmount(format!("/proc/self/fd/{}", mount.as_raw_fd()), UnmountFlags::DETACH) {
+        // EINVAL: it is unmounted already.
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        // The helper knows paths only.
+        Err(Errno::PERM) => unmount(path, Mounted::ByHelper),
+        Err(error) => Err(FuseError::system("unmount")(error)),
+    }
+}
+
 fn helper_said(path: &Path, text: &[u8]) -> FuseError {
     let said = String::from_utf8_lossy(text).trim().to_owned();
     FuseError::Helper { path: path.to_owned(), said: if said.is_empty() { "nothing".into() } else { said } }

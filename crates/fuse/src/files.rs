@@ -219,8 +219,11 @@ impl Call<'_> {
         let mode = self.fields.u32()? as i32;
         let (offset, length) = (i64::try_from(offset), i64::try_from(length));
         let (Ok(offset), Ok(length)) = (offset, length) else { return Err(Errno::INVAL) };
-        // If set-id bits have to be cleared, the kernel has sent a `setattr` with nothing to set before.
         let file = self.file(fh)?;
+        // If the kernel knew of set-id bits that have to be cleared, it has sent a `setattr` with nothing to set.
+        if self.asked.uid != 0 {
+            self.take_privileges_of_all(self.ino())?;
+        }
         let range = offset as u64..(offset as u64).saturating_add(length as u64);
         let change = file.pages.change(Source::Call, range.clone());
         file.handle.fallocate(mode, offset, length)?;

@@ -50,6 +50,6 @@ mod shortcuts;
 mod writers;
 mod xattrs;
 
-pub use device::{Device, Mounted, take_away, unmount};
+pub use device::{Device, Mounted, take_away, take_away_dead, unmount};
 pub use error::FuseError;
 pub use session::serve;
