@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 
 /// Longest time for a daemon to take its first map; it recovers its metadata then.
 const INSTALL_LIMIT: Duration = Duration::from_secs(120);
+/// How long a process may take to end after it was killed.
+const DYING: Duration = Duration::from_secs(2);
 
 /// A deployment that serves.
 pub struct Started {
@@ -381,6 +383,22 @@ fn begin(record: &Record, key: &Key, map: Map) -> Result<(), Error> {
     Ok(())
 }
 
+/// Whether the daemons of this machine are gone. Those that were killed just now are waited for: a process takes
+/// a while to free its memory. Those elsewhere cannot be seen; their controller would answer.
+fn are_gone(daemons: &[DaemonRecord]) -> bool {
+    let alive = |daemon: &DaemonRecord| {
+        daemon.launcher != LauncherKind::Ssh && daemon.process.is_some_and(|process| process.is_alive())
+    };
+    let start = Instant::now();
+    while daemons.iter().any(alive) {
+        if start.elapsed() > DYING {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
 /// Brings a deployment back whose daemons are gone.
 fn resume(
     directory: &Directory,
@@ -389,15 +407,11 @@ fn resume(
     lock: &Lock,
 ) -> Result<Started, Error> {
     let name = &directory.name;
-    let alive = record.daemons.iter().any(|d| {
-        // Only of this machine can be told without asking; elsewhere its controller would answer.
-        d.launcher != LauncherKind::Ssh && d.process.is_some_and(|p| p.is_alive())
-    });
     let key = directory.key()?;
     let answers = record
         .controller(&key)
         .is_some_and(|c| ControlLink::connect(&c, &key, record.deployment, Duration::from_secs(3)).is_ok());
-    if alive || answers {
+    if answers || !are_gone(&record.daemons) {
         return Err(Error::refused(
             format!("the deployment {name:?} runs already"),
             format!(
