@@ -30,6 +30,38 @@ print(join(*lookers), open('d/swap').read(), os.listdir('d') and sorted(os.listd
 }
 
 #[test]
+fn a_directory_that_another_program_has_replaced_by_a_file_is_one_in_no_call() {
+    let script = "
+calls = {
+    'rename to it': lambda at, file: os.rename(at + '/missing', file + '/b'),
+    'rename from it': lambda at, file: os.rename(file + '/b', at + '/missing'),
+    'rename in it': lambda at, file: os.rename(file + '/b', file + '/c'),
+    'mkdir': lambda at, file: os.mkdir(file + '/b'),
+    'symlink': lambda at, file: os.symlink('b', file + '/b'),
+    'link': lambda at, file: os.link(file, file + '/b'),
+    'open': lambda at, file: os.open(file + '/b', os.O_CREAT),
+    'stat': lambda at, file: os.stat(file + '/b'),
+    'unlink': lambda at, file: os.unlink(file + '/b'),
+    'listdir': lambda at, file: os.listdir(file),
+}
+for number, (name, call) in enumerate(calls.items()):
+    at = f'd{number}'
+    os.makedirs(at + '/a')
+    # So that it is known.
+    open(at + '/a/b', 'w').close()
+    def replace():
+        os.unlink(at + '/a/b'); os.rmdir(at + '/a')
+    join(child(replace))
+    open(at + '/a', 'w').close()
+    try: call(at, at + '/a')
+    except NotADirectoryError: continue
+    except OSError as error: print(name, error)
+    else: print(name, 'was done')
+";
+    python_says("replaced", script, "");
+}
+
+#[test]
 fn noreplace_and_exchange_work_between_servers() {
     // Directories of their own, which lie on all servers: files, links and directories full and empty, each
     // way round.

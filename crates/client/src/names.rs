@@ -365,6 +365,13 @@ impl Client {
             Err(Failure::Errno(errno @ (Errno::NOTDIR | Errno::ISDIR | Errno::NOTEMPTY))) => {
                 Err(self.refused_rename(&from, &to, mode)?.unwrap_or(errno).into())
             }
+            Err(Failure::Errno(errno)) => {
+                // Perhaps an error of the first path, whose server is asked first.
+                if to.reached.cached && to.dir != from.dir {
+                    self.confirm(&to)?;
+                }
+                Err(errno.into())
+            }
             Err(failure) => Err(failure.into()),
         }
     }
