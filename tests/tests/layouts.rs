@@ -92,7 +92,7 @@ fn extended_attributes_show_and_set_the_layout() {
     let site = Site::new("layout-xattr");
     let deployment = site.up(4);
     let script = r"
-import os, errno
+import os, errno, subprocess
 W = 'user.bivouac.layout'
 def attempt(f, *args):
     try:
@@ -103,6 +103,8 @@ os.chdir('/bivouac')
 os.mkdir('d')
 print(attempt(os.getxattr, 'd', W), os.listxattr('d'))
 os.setxattr('d', W, b'block=1M width=2')
+subprocess.run(['cp', '-a', 'd', 'copy'], check=True)
+print(os.listxattr('d'), os.listxattr('copy'), os.getxattr('copy', W))
 os.setxattr('d', 'user.bivouac.first', b'1')
 os.setxattr('d', 'user.other', b'kept')
 print(os.getxattr('d', W), sorted(os.listxattr('d')))
@@ -116,6 +118,7 @@ print(attempt(os.setxattr, 'd', 'user.bivouac.colour', b'red'))";
     let out = site.sh(&deployment, &format!("python3 -B - <<'END'\n{script}\nEND")).ok();
     let expected = [
         "ENODATA []",
+        "['user.bivouac.layout'] ['user.bivouac.layout'] b'block=1M width=2'",
         "b'block=1M width=2 first=1' ['user.bivouac.layout', 'user.other']",
         "b'block=1M width=2 first=1' []",
         "ENOTEMPTY EINVAL",
@@ -124,6 +127,10 @@ print(attempt(os.setxattr, 'd', 'user.bivouac.colour', b'red'))";
     ];
     assert_eq!(out.lines().collect::<Vec<_>>(), expected);
     assert_eq!(holders(&site, &deployment, "/d/f"), ["1", "2"]);
-    // Copies take a directory's layout along, and no file's place.
-    site.sh(&deployment, "cd /bivouac && setfattr --version > /dev/null 2>&1; cp -a d e && cmp d/f e/f").ok();
+    // `cp -a` takes a directory's layout along, and no file's place; `flush` and `preload`, too.
+    site.sh(&deployment, "cd /bivouac && cp -a d e && cmp d/f e/f").ok();
+    let (there, home) = (site.path("there"), Path::new("/bivouac/back"));
+    site.bivouac(["flush", &deployment, "/bivouac/copy", &there.to_string_lossy()]).ok();
+    site.bivouac(["preload", &deployment, &there.to_string_lossy(), &home.to_string_lossy()]).ok();
+    assert_eq!(shown(&site, &deployment, "/back"), shown(&site, &deployment, "/copy"));
 }

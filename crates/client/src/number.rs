@@ -277,7 +277,7 @@ impl Client {
     /// The names of all extended attributes, each ended by NUL.
     pub fn list_xattr_number(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
         match self.known_record(ino) {
-            Some((attr, _)) if !attr.xattrs && attr.kind != FileKind::Directory => Ok(Vec::new()),
+            Some((attr, _)) if !attr.xattrs => Ok(Vec::new()),
             _ => self.list_xattr_of(ino),
         }
     }

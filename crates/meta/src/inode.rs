@@ -216,7 +216,7 @@ impl Inode {
             store,
             size_version: self.size_version,
             split: self.as_directory().is_some_and(|d| d.state == Spread::Split),
-            xattrs: !self.xattrs().is_empty(),
+            xattrs: !self.xattrs().is_empty() || self.as_directory().is_some_and(|d| !d.layout.is_empty()),
             layout,
             mtime_set: self.as_blocks().map(|blocks| blocks.mtime_set).filter(|set| *set != Time::MIN),
             allocated: self.as_blocks().and_then(|blocks| blocks.allocated),

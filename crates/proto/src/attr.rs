@@ -103,7 +103,8 @@ pub struct Attr {
     pub size_version: u32,
     /// A directory whose entries are spread over its parts.
     pub split: bool,
-    /// Whether it has extended attributes. Where it has none, they need not be asked for.
+    /// Whether it has extended attributes (of a directory, also the one that shows its layout). Where it has
+    /// none, they need not be asked for.
     pub xattrs: bool,
     /// How the blocks are spread; `None` where there are none (not `Store::Blocks`).
     pub layout: Option<Box<FileLayout>>,
