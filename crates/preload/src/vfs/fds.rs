@@ -10,7 +10,8 @@
 //! is *changing* until that is done ([`begin`], [`end`]): calls that come meanwhile ask the kernel each time
 //! and store nothing. Each change also counts up the word's *turn*, so that what was found out under an
 //! earlier turn is not written down under a later one, when the number is something else. Two changes of one
-//! number at once leave it not known.
+//! number at once leave it not known. The module [`steps`] has what threads do to the words
+//! without a lock.
 //!
 //! A call that took the number for the kernel's just before it became ours meets a placeholder, which is a
 //! directory: it fails in a way that files do not, and is done again ([`on`]).
@@ -350,6 +351,17 @@ pub fn end(change: Change, standing: Standing) {
     }
     if change.fd <= 2 && (change.was_ours || state >= FIRST_ENTRY) {
         crate::faces::stdio::std_descriptor_changed(change.fd);
+    }
+}
+
+/// What a duplicate of `fd` stands for, which the kernel has just made: `held` is what [`get`] gave before,
+/// and `seen` what was known after that.
+pub fn duplicated(fd: i32, seen: Sight, held: Option<File>) -> Standing {
+    let state = steps::duplicated(seen.0, sight(fd).0, held.as_ref().map(|file| file.index));
+    match (state, held) {
+        (UNKNOWN, _) => Standing::Unknown,
+        (FOREIGN, _) => Standing::Foreign,
+        (_, held) => held.map_or(Standing::Unknown, Standing::Ours),
     }
 }
 

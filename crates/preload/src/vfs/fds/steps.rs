@@ -123,6 +123,18 @@ pub fn hold<T>(word: &impl Cell, seen: u32, enter: impl FnOnce() -> Option<T>) -
     if word.load(Ordering::Acquire) == seen { Some(user) } else { None }
 }
 
+/// What a duplicate of a number stands for. `before` was the number's word after the entry `held` was looked
+/// up and before the kernel made the duplicate; `after` is its word now. Unknown, unless the number was that
+/// entry, or foreign, all the time: the kernel may have duplicated what came before or after.
+pub fn duplicated(before: u32, after: u32, held: Option<u32>) -> u32 {
+    match meaning(before) {
+        _ if before != after => UNKNOWN,
+        FOREIGN => FOREIGN,
+        entry if held.is_some_and(|index| FIRST_ENTRY + index == entry) => entry,
+        _ => UNKNOWN,
+    }
+}
+
 /// A `vfork` child gives a number another meaning for itself. Whether there was anything to doubt.
 pub fn doubt(word: &impl Cell) -> bool {
     word.update(Ordering::AcqRel, |seen| (seen & STATE != UNKNOWN).then_some(seen | DOUBTED)).is_ok()

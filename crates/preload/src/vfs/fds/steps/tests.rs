@@ -279,6 +279,32 @@ fn an_open_may_get_the_number_of_a_close_that_is_still_under_way_in_every_interl
     assert_eq!(seen, [false, true].into());
 }
 
+/// As when one thread duplicates the descriptor of a log, and another one puts a new log in its place. Every
+/// interleaving would take ten seconds.
+#[test]
+fn a_duplicate_stands_for_the_file_that_the_kernel_duplicated() {
+    let rotate = |table: &Arc<Table>| {
+        let user = User::new(table, B);
+        table.change(0, B, user.into_state());
+    };
+    let duplicate = |table: &Arc<Table>| {
+        let word = &table.words[0];
+        let held = table.find(0);
+        let before = Cell::load(word, Ordering::Acquire);
+        let file = table.kernel[0].load(Ordering::Acquire);
+        table.kernel[1].store(file, Ordering::Release);
+        let after = Cell::load(word, Ordering::Acquire);
+        let state = duplicated(before, after, held.as_ref().map(|user| user.1));
+        if state >= FIRST_ENTRY {
+            std::mem::forget(held);
+        }
+        table.set(1, state);
+        (file, state == UNKNOWN)
+    };
+    let seen = explore_within(Some(3), |table| table.open(0, A), rotate, duplicate);
+    assert_eq!(seen, [(A, false), (A, true), (B, false), (B, true)].into());
+}
+
 #[test]
 fn a_doubt_loses_no_change_of_the_number_in_every_interleaving() {
     let doubted = |table: &Arc<Table>| {
