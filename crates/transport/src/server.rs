@@ -16,7 +16,7 @@
 //! - [`accept`]: the acceptor thread; [`guests`]: how many connections may be there that do not authenticate,
 //!   and for how long.
 //! - [`greeting`]: the server's side of the authentication.
-//! - [`pool`]: parked connections and the workers.
+//! - [`pool`]: parked connections and the workers; [`staff`]: how many workers there are, and who waits.
 //! - [`crowd`]: whether busy-waiting takes a core from others.
 //! - [`inbox`]: receiving requests; [`responder`]: sending answers.
 
@@ -27,6 +27,7 @@ mod guests;
 mod inbox;
 mod pool;
 mod responder;
+mod staff;
 
 pub use responder::Responder;
 

@@ -10,7 +10,8 @@
 //! is *changing* until that is done ([`begin`], [`end`]): calls that come meanwhile ask the kernel each time
 //! and store nothing. Each change also counts up the word's *turn*, so that what was found out under an
 //! earlier turn is not written down under a later one, when the number is something else. Two changes of one
-//! number at once leave it not known.
+//! number at once leave it not known. The module [`steps`] has what threads do to the words
+//! without a lock.
 //!
 //! A call that took the number for the kernel's just before it became ours meets a placeholder, which is a
 //! directory: it fails in a way that files do not, and is done again ([`on`]).
@@ -21,8 +22,10 @@
 
 pub mod beside;
 mod file;
+mod steps;
 
 pub use file::File;
+pub use steps::{CHANGING, FOREIGN, STATE};
 
 use super::state;
 use crate::boundary;
@@ -32,24 +35,11 @@ use bivouac_proto::Errno;
 use rustix::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use steps::{DOUBTED, FIRST_ENTRY, NEW, UNKNOWN, USED, learn, meaning, replace};
 
 /// Numbers from here on are foreign always.
 pub const NUMBERS: usize = 1 << 20;
 
-/// The part of a word that says what the number is; the rest is the turn.
-pub const STATE: u32 = TURN - 1;
-const TURN: u32 = 1 << 18;
-/// Part of the state: a `vfork` child has given the number another meaning for itself. The rest is its
-/// parent's.
-const DOUBTED: u32 = 1 << 17;
-const UNKNOWN: u32 = 0;
-pub const FOREIGN: u32 = 1;
-pub const CHANGING: u32 = 2;
-/// Beside a mount: a file of the mount's, of which little use was made so far. See [`beside`].
-const NEW: u32 = 3;
-const USED: u32 = 4;
-/// States from here on are entries.
-const FIRST_ENTRY: u32 = 5;
 const _: () = assert!(file::ENTRIES as u32 + FIRST_ENTRY < DOUBTED);
 
 pub static WORDS: [AtomicU32; NUMBERS] = [const { AtomicU32::new(UNKNOWN) }; NUMBERS];
@@ -62,16 +52,6 @@ fn word(fd: i32) -> Option<&'static AtomicU32> {
 
 /// The thread whose `vfork` child doubted a number last.
 static DOUBTER: AtomicUsize = AtomicUsize::new(0);
-
-/// The state, apart from doubts.
-fn meaning(word: u32) -> u32 {
-    word & STATE & !DOUBTED
-}
-
-/// The word that follows another one: the same number's next turn, in this state.
-fn next(word: u32, state: u32) -> u32 {
-    (word & !STATE).wrapping_add(TURN) | state
-}
 
 /// What was known of a number at some time.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -128,12 +108,9 @@ fn find(fd: i32) -> Result<Option<File>, Errno> {
             FOREIGN => return Ok(None),
             CHANGING => return asked(fd),
             entry => {
-                let Some(file) = File::again(entry - FIRST_ENTRY) else {
-                    continue;
-                };
-                // Otherwise it was closed in between, and this may be another file.
-                if word.load(Ordering::Acquire) == seen {
-                    return Ok(Some(file));
+                let held = steps::hold(word, seen, || File::again(entry - FIRST_ENTRY));
+                if held.is_some() {
+                    return Ok(held);
                 }
             }
         }
@@ -148,7 +125,7 @@ fn is_another_here(word: &AtomicU32, seen: u32) -> bool {
     }
     if DOUBTER.load(Ordering::Relaxed) == process::thread_mark() {
         // This very thread goes on, so its child is gone.
-        let _ = word.compare_exchange(seen, seen & !DOUBTED, Ordering::AcqRel, Ordering::Relaxed);
+        steps::trust(word, seen);
     }
     false
 }
@@ -156,8 +133,7 @@ fn is_another_here(word: &AtomicU32, seen: u32) -> bool {
 /// In a `vfork` child: a number means something else from now on, or nothing; only here.
 pub fn doubt(fd: i32) {
     let Some(word) = word(fd) else { return };
-    let doubted = |seen: u32| (seen & STATE != UNKNOWN).then_some(seen | DOUBTED);
-    if word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, doubted).is_ok() {
+    if steps::doubt(word) {
         DOUBTER.store(process::thread_mark(), Ordering::Relaxed);
     }
 }
@@ -206,7 +182,7 @@ fn resolve(fd: i32, word: &AtomicU32, seen: u32) -> Result<Option<File>, Errno> 
     let found = look(fd)?;
     let learn = |state: u32| {
         HIGHEST.fetch_max(fd, Ordering::Relaxed);
-        word.compare_exchange(seen, next(seen, state), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        learn(word, seen, state)
     };
     match found {
         Look::Closed => Ok(None),
@@ -291,7 +267,7 @@ fn mistaken(fd: i32, seen: Sight) -> bool {
     }
     if seen.is_foreign() {
         // It became ours without this library noticing.
-        let _ = word.compare_exchange(seen.0, next(seen.0, UNKNOWN), Ordering::AcqRel, Ordering::Relaxed);
+        learn(word, seen.0, UNKNOWN);
     }
     true
 }
@@ -331,17 +307,6 @@ impl Standing {
     }
 }
 
-/// Replaces a number's word whatever it is; what it was.
-fn replace(word: &AtomicU32, state: u32) -> u32 {
-    let mut seen = word.load(Ordering::Relaxed);
-    loop {
-        match word.compare_exchange_weak(seen, next(seen, state), Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(old) => return old,
-            Err(now) => seen = now,
-        }
-    }
-}
-
 /// Sets what a number stands for that the kernel has just given out. Not in a `vfork` child.
 pub fn set(fd: i32, standing: Standing) {
     let Some(word) = word(fd) else { return };
@@ -367,9 +332,9 @@ pub struct Change {
 /// A number is about to be closed or replaced: what it stands for until then. Not in a `vfork` child.
 pub fn begin(fd: i32) -> (Change, Standing) {
     let Some(word) = word(fd) else { return (Change { fd, mark: 0, was_ours: false }, Standing::Foreign) };
-    let old = replace(word, CHANGING);
+    let (old, mark) = steps::begin(word);
     let was_ours = meaning(old) >= FIRST_ENTRY;
-    (Change { fd, mark: next(old, CHANGING), was_ours }, Standing::from_word(old))
+    (Change { fd, mark, was_ours }, Standing::from_word(old))
 }
 
 /// To be called after the kernel's call. If another change came in between, it is not known in which order
@@ -380,13 +345,23 @@ pub fn end(change: Change, standing: Standing) {
     if state != UNKNOWN {
         HIGHEST.fetch_max(change.fd, Ordering::Relaxed);
     }
-    let ended = next(change.mark, state);
-    if word.compare_exchange(change.mark, ended, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+    if let Some(old) = steps::end(word, change.mark, state) {
         drop(Standing::from_word(state));
-        drop(Standing::from_word(replace(word, UNKNOWN)));
+        drop(Standing::from_word(old));
     }
     if change.fd <= 2 && (change.was_ours || state >= FIRST_ENTRY) {
         crate::faces::stdio::std_descriptor_changed(change.fd);
+    }
+}
+
+/// What a duplicate of `fd` stands for, which the kernel has just made: `held` is what [`get`] gave before,
+/// and `seen` what was known after that.
+pub fn duplicated(fd: i32, seen: Sight, held: Option<File>) -> Standing {
+    let state = steps::duplicated(seen.0, sight(fd).0, held.as_ref().map(|file| file.index));
+    match (state, held) {
+        (UNKNOWN, _) => Standing::Unknown,
+        (FOREIGN, _) => Standing::Foreign,
+        (_, held) => held.map_or(Standing::Unknown, Standing::Ours),
     }
 }
 

@@ -338,12 +338,10 @@ impl Model {
     /// What the duplicate stands for. Unknown beside a mount, or if the descriptor itself has become another
     /// one meanwhile.
     fn standing(self) -> Standing {
-        match self.file {
-            _ if state::beside() || fds::sight(self.fd) != self.seen => Standing::Unknown,
-            Some(file) => Standing::Ours(file),
-            None if self.seen.is_foreign() => Standing::Foreign,
-            None => Standing::Unknown,
+        if state::beside() {
+            return Standing::Unknown;
         }
+        fds::duplicated(self.fd, self.seen, self.file)
     }
 }
 

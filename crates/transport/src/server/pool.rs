@@ -11,6 +11,7 @@ use super::greeting::{Greeted, Greeting};
 use super::guests::Ticket;
 use super::inbox::{Awake, Inbox, Incoming};
 use super::responder::{Outlet, Responder};
+use super::staff::{Behind, Staff};
 use super::{Halt, Parting, PeerInfo, Running, ServerOptions, Service};
 use crate::error::TransportError;
 use crate::socket;
@@ -23,7 +24,7 @@ use rustix::io::Errno as Sys;
 use rustix::net::sockopt::Timeout;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -108,11 +109,9 @@ pub(super) struct Pool<S: Service> {
     next_token: AtomicU64,
     parked: Mutex<HashMap<u64, Client<S::Session>>>,
     connections: Arc<AtomicUsize>,
-    /// Workers in the epoll. When it falls to 0, the worker that left last starts another.
-    waiting: AtomicUsize,
+    /// Who waits in the epoll. While nobody does, workers give connections back after each request.
+    staff: Staff<AtomicU64>,
     workers: Mutex<Workers>,
-    /// No worker waits and no more may be started: workers give connections back after each request.
-    full: AtomicBool,
     crowd: Crowd,
 }
 
@@ -143,6 +142,7 @@ impl<S: Service> Pool<S> {
     ) -> Result<Arc<Pool<S>>, TransportError> {
         let epoll = Fd::from(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         epoll::add(&epoll, &halt.event, EventData::new_u64(HALT), EventFlags::IN)?;
+        let staff = Staff::new(options.max_workers);
         let pool = Arc::new(Pool {
             service,
             options,
@@ -151,9 +151,8 @@ impl<S: Service> Pool<S> {
             next_token: AtomicU64::new(HALT + 1),
             parked: Mutex::default(),
             connections: Arc::default(),
-            waiting: AtomicUsize::new(0),
+            staff,
             workers: Mutex::default(),
-            full: AtomicBool::new(false),
             crowd: Crowd::new(),
         });
         pool.hire()?;
@@ -233,16 +232,9 @@ impl<S: Service> Pool<S> {
         }
     }
 
-    /// Starts a worker, if there may be one more.
+    /// Starts a worker, who is counted already.
     fn hire(self: &Arc<Self>) -> Result<(), TransportError> {
         let mut workers = lock(&self.workers);
-        if workers.threads.len() >= self.options.max_workers {
-            self.full.store(true, Ordering::Relaxed);
-            if !std::mem::replace(&mut workers.complained, true) {
-                tracing::warn!("all {} workers are busy: requests wait", self.options.max_workers);
-            }
-            return Ok(());
-        }
         let number = workers.next;
         workers.next += 1;
         let pool = Arc::clone(self);
@@ -254,20 +246,39 @@ impl<S: Service> Pool<S> {
                 Ok(())
             }
             Err(error) => {
-                self.full.store(true, Ordering::Relaxed);
+                self.staff.not_started();
                 Err(spawn_error(&error))
+            }
+        }
+    }
+
+    /// A worker has taken a connection: sees to it that another one waits.
+    fn provide(self: &Arc<Self>) {
+        match self.staff.take() {
+            Behind::Others => {}
+            Behind::Start => {
+                if let Err(error) = self.hire() {
+                    tracing::error!("cannot start a thread: {error}");
+                }
+            }
+            Behind::Nobody => {
+                if !std::mem::replace(&mut lock(&self.workers).complained, true) {
+                    tracing::warn!("all {} workers are busy: requests wait", self.options.max_workers);
+                }
             }
         }
     }
 
     fn work(self: Arc<Self>, number: u64) {
         let mut desk = Desk { inbox: Inbox::new(), body: Vec::new(), payload: Vec::new() };
-        while let Some(client) = self.next_client(&mut desk) {
+        while let Some(client) = self.next_client() {
             // Only a panic in the service's accept or closed gets here: it costs that connection, not the
             // worker.
             if catch_unwind(AssertUnwindSafe(|| self.attend(client, &mut desk))).is_err() {
                 tracing::error!("the service panicked over a connection, which is closed");
             }
+            desk.rest();
+            self.staff.wait();
         }
         if !self.halt.is_stopping() {
             // Nobody joins a worker that leaves for lack of work.
@@ -275,26 +286,21 @@ impl<S: Service> Pool<S> {
         }
     }
 
-    /// Waits for a parked connection to have something; `None`: leave.
-    fn next_client(self: &Arc<Self>, desk: &mut Desk) -> Option<Client<S::Session>> {
-        desk.rest();
-        self.waiting.fetch_add(1, Ordering::AcqRel);
-        self.full.store(false, Ordering::Relaxed);
+    /// Waits for a parked connection to have something; `None`: leave. The caller counts as one that waits.
+    fn next_client(self: &Arc<Self>) -> Option<Client<S::Session>> {
         let idle = socket::timespec(self.options.worker_idle);
         let mut timeout = Some(&idle);
         loop {
             let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(HALT) }];
             let result = epoll::wait(&self.epoll, &mut events, timeout);
             if self.halt.is_stopping() {
-                self.waiting.fetch_sub(1, Ordering::AcqRel);
                 return None;
             }
             match result {
                 Ok(0) => {
                     // Other workers wait: leave. The last one stays, and from then on waits without a time
                     // limit.
-                    let others = |n: usize| n.checked_sub(1).filter(|left| *left > 0);
-                    if self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, others).is_ok() {
+                    if self.staff.leave() {
                         return None;
                     }
                     timeout = None;
@@ -304,11 +310,7 @@ impl<S: Service> Pool<S> {
                     let Some(client) = lock(&self.parked).remove(&event.data.u64()) else {
                         continue;
                     };
-                    if self.waiting.fetch_sub(1, Ordering::AcqRel) == 1
-                        && let Err(error) = self.hire()
-                    {
-                        tracing::error!("cannot start a thread: {error}");
-                    }
+                    self.provide();
                     return Some(client);
                 }
                 Err(Sys::INTR) => {}
@@ -399,7 +401,7 @@ impl<S: Service> Pool<S> {
                 return Ok(Stay::Closed(Parting::Lost));
             }
             requests += 1;
-            if (rare && requests == 1 || self.full.load(Ordering::Relaxed)) && desk.inbox.is_empty() {
+            if (rare && requests == 1 || self.staff.is_short()) && desk.inbox.is_empty() {
                 client.visits.end(socket::now(), requests);
                 return Ok(Stay::Parked);
             }

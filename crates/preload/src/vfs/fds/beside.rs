@@ -9,10 +9,8 @@
 //!
 //! For all other calls the number stays foreign, so that the kernel handles them.
 
-use super::{
-    CHANGING, DOUBTED, FIRST_ENTRY, FOREIGN, File, HIGHEST, NEW, STATE, UNKNOWN, USED, is_another_here,
-    meaning, next, word,
-};
+use super::steps::{self, CHANGING, DOUBTED, FIRST_ENTRY, FOREIGN, NEW, STATE, UNKNOWN, USED, meaning};
+use super::{File, HIGHEST, is_another_here, word};
 use crate::vfs::beside::{describe, is_in_mount};
 use crate::vfs::state;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,12 +33,9 @@ fn find(fd: i32, word: &'static AtomicU32) -> Option<File> {
             FOREIGN | CHANGING => return None,
             UNKNOWN | NEW | USED => return approach(fd, word, seen),
             entry => {
-                let Some(file) = File::again(entry - FIRST_ENTRY) else {
-                    continue;
-                };
-                // Otherwise it was closed in between, and this may be another file.
-                if word.load(Ordering::Acquire) == seen {
-                    return Some(file);
+                let held = steps::hold(word, seen, || File::again(entry - FIRST_ENTRY));
+                if held.is_some() {
+                    return held;
                 }
             }
         }
@@ -55,7 +50,7 @@ fn approach(fd: i32, word: &'static AtomicU32, seen: u32) -> Option<File> {
     }
     let learn = |state: u32| {
         HIGHEST.fetch_max(fd, Ordering::Relaxed);
-        word.compare_exchange(seen, next(seen, state), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        steps::learn(word, seen, state)
     };
     match meaning(seen) {
         UNKNOWN => learn(if is_in_mount(fd) { NEW } else { FOREIGN }),

@@ -5,6 +5,7 @@
 //! read a number's word can safely try to count itself in. When the last user goes, the client is told: it
 //! asks the kernel whether another process holds the description.
 
+use super::steps;
 use crate::boundary;
 use crate::vfs::state;
 use bivouac_client::Handle;
@@ -21,25 +22,15 @@ static CHUNKS: [AtomicPtr<[Entry; CHUNK]>; ENTRIES / CHUNK] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; 64];
 static HINT: AtomicU32 = AtomicU32::new(0);
 
-/// The entry is being set up or freed.
-const BUSY: u32 = 1 << 31;
-
 struct Entry {
-    /// 0: free. Up to [`BUSY`]: users.
+    /// 0: free. The module [`steps`] changes it.
     users: AtomicU32,
     /// Set while there are users.
     handle: UnsafeCell<Option<Arc<Handle>>>,
 }
 
-// SAFETY: `handle` is written only by who holds BUSY, and read only by users.
+// SAFETY: `handle` is written only by who fills or empties the entry, and read only by users.
 unsafe impl Sync for Entry {}
-
-impl Entry {
-    fn enter(&self) -> bool {
-        let enter = |users: u32| (users > 0 && users < BUSY - 1).then_some(users + 1);
-        self.users.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_ok()
-    }
-}
 
 /// A use of an open file of ours. While it lives, the handle does.
 pub struct File {
@@ -71,15 +62,14 @@ impl File {
 
     /// An entry for a handle, with one user. `None`: all entries are taken.
     pub(super) fn new(handle: Arc<Handle>) -> Option<File> {
+        let mut handle = Some(handle);
         let start = HINT.load(Ordering::Relaxed);
         let all = (CHUNKS.len() * CHUNK) as u32;
         for step in 0..all {
             let index = (start + step) % all;
             let entry = make_entry(index)?;
-            if entry.users.compare_exchange(0, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                // SAFETY: BUSY is ours.
-                unsafe { *entry.handle.get() = Some(handle) };
-                entry.users.store(1, Ordering::Release);
+            // SAFETY: the entry is being filled, by this thread alone.
+            if steps::claim(&entry.users, || unsafe { *entry.handle.get() = handle.take() }) {
                 HINT.store(index + 1, Ordering::Relaxed);
                 return Some(File { index });
             }
@@ -89,14 +79,14 @@ impl File {
 
     /// One more user of an entry; `None`: it has none any more.
     pub(super) fn again(index: u32) -> Option<File> {
-        entry(index)?.enter().then_some(File { index })
+        steps::enter(&entry(index)?.users).then_some(File { index })
     }
 }
 
 impl Clone for File {
     fn clone(&self) -> File {
         if let Some(entry) = entry(self.index) {
-            entry.users.fetch_add(1, Ordering::Relaxed);
+            steps::share(&entry.users);
         }
         File { index: self.index }
     }
@@ -105,13 +95,10 @@ impl Clone for File {
 impl Drop for File {
     fn drop(&mut self) {
         let Some(entry) = entry(self.index) else { return };
-        let leave = |users: u32| Some(if users == 1 { BUSY } else { users - 1 });
-        if entry.users.fetch_update(Ordering::AcqRel, Ordering::Relaxed, leave) != Ok(1) {
+        // SAFETY: this was the last user, so the entry is being emptied, by this thread alone.
+        let Some(handle) = steps::leave(&entry.users, || unsafe { (*entry.handle.get()).take() }) else {
             return;
-        }
-        // SAFETY: the last user: BUSY is ours.
-        let handle = unsafe { (*entry.handle.get()).take() };
-        entry.users.store(0, Ordering::Release);
+        };
         HINT.fetch_min(self.index, Ordering::Relaxed);
         // Beside a mount, the description is the mount's.
         if let Some(handle) = handle.filter(|_| !state::beside()) {
