@@ -129,8 +129,8 @@ print(attempt(os.setxattr, 'd', 'user.bivouac.colour', b'red'))";
     assert_eq!(holders(&site, &deployment, "/d/f"), ["1", "2"]);
     // `cp -a` takes a directory's layout along, and no file's place; `flush` and `preload`, too.
     site.sh(&deployment, "cd /bivouac && cp -a d e && cmp d/f e/f").ok();
-    let (there, home) = (site.path("there"), Path::new("/bivouac/back"));
+    let there = site.path("there");
     site.bivouac(["flush", &deployment, "/bivouac/copy", &there.to_string_lossy()]).ok();
-    site.bivouac(["preload", &deployment, &there.to_string_lossy(), &home.to_string_lossy()]).ok();
+    site.bivouac(["preload", &deployment, &there.to_string_lossy(), "/bivouac/back"]).ok();
     assert_eq!(shown(&site, &deployment, "/back"), shown(&site, &deployment, "/copy"));
 }

@@ -123,8 +123,7 @@ pub(crate) fn data_locally(
             DataReply::Extent { length: extent.length, allocated: extent.allocated, written: extent.written }
         }
         DataRequest::Truncate { ino, size, extend } => {
-            store.truncate(ino, size, extend)?;
-            DataReply::Done
+            DataReply::Truncated { exists: store.truncate(ino, size, extend)? }
         }
         DataRequest::Fallocate { ino, offset, len, mode } => {
             store.fallocate(ino, offset, len, mode)?;

@@ -161,16 +161,17 @@ impl DataStore {
     }
 
     /// Truncates the sub-file to `size` bytes if it is longer; with `extend` also lengthens it, by a hole. A
-    /// sub-file that is gone can be truncated to 0, after which it does not count as missing any more.
-    pub fn truncate(&self, ino: Ino, size: u64, extend: bool) -> Result<(), DataError> {
+    /// sub-file that is gone can be truncated to 0, after which it does not count as missing any more. Says
+    /// whether there is a sub-file.
+    pub fn truncate(&self, ino: Ino, size: u64, extend: bool) -> Result<bool, DataError> {
         if size > FILE_MAX {
             return Err(DataError::TooFar);
         }
         let file = match if extend && size > 0 { self.made(ino).map(Some) } else { self.existing(ino) } {
-            Err(DataError::Missing(_)) if size == 0 => return self.remove(ino),
+            Err(DataError::Missing(_)) if size == 0 => return self.remove(ino).map(|()| false),
             file => file?,
         };
-        let Some(file) = file else { return Ok(()) };
+        let Some(file) = file else { return Ok(false) };
         // Two truncations at once could each see the length before the other one, and so lengthen a sub-file
         // that is to become shorter.
         let _alone = self.lock_truncations(ino);
@@ -178,7 +179,7 @@ impl DataStore {
         if length > size || (extend && length < size) {
             fs::ftruncate(&file, size)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Allocates or frees a range. Making a hole where there is no sub-file does nothing. EOPNOTSUPP where

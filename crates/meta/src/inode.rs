@@ -4,7 +4,7 @@
 //! pointer, and byte strings are boxed slices.
 
 use crate::access::Owner;
-use bivouac_layout::{FileLayout, Ino, Template};
+use bivouac_layout::{FileLayout, Ino, Map, ServerId, Template};
 use bivouac_proto::attr::Store;
 use bivouac_proto::{Attr, FileKind, Time};
 use serde::{Deserialize, Serialize};
@@ -60,6 +60,15 @@ pub(crate) struct Blocks {
     /// Storage that it takes on all servers, bytes, as of when it was last settled; `None`: what follows from
     /// its size.
     pub allocated: Option<u64>,
+}
+
+impl Blocks {
+    /// How far the sub-files of a file of this size reach, if these servers have one, bytes.
+    pub(crate) fn reach_with(&self, map: &Map, size: u64, found: &[ServerId]) -> u64 {
+        let known = self.reach.max(size);
+        let servers = self.layout.servers(map, known);
+        if found.iter().all(|server| servers.contains(server)) { known } else { u64::MAX }
+    }
 }
 
 /// A directory.

@@ -10,7 +10,7 @@
 //! Beside it lies its [mark](crate::mark), by which a log that has lost its end, or is gone, is distinguished
 //! from a complete one.
 
-use crate::error::{LogError, OpenError};
+use crate::error::{LogError, OpenError, open_file};
 use crate::mark::{Mark, Owed};
 use bivouac_node::Boot;
 use rustix::fs::FallocateFlags;
@@ -95,17 +95,13 @@ impl Log {
         let _ = std::fs::remove_file(temporary(path));
         let mark_path = path.with_extension("mark");
         let mut mark = Mark::open(&mark_path, identity, boot)?;
-        let mut file = match File::options().read(true).write(true).open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if let Some(owed) = mark.least() {
-                    return Err(OpenError::Missing { path: path.into(), owed, mark: mark_path });
-                }
-                let file = Revision::create(path, identity, 1, std::iter::empty::<Vec<u8>>(), &mut mark)
-                    .map_err(|e| OpenError::io(path)(e.into()))?;
-                return Ok(Log { path: path.into(), identity, file, mark });
+        let Some(mut file) = open_file(path)? else {
+            if let Some(owed) = mark.least() {
+                return Err(OpenError::Missing { path: path.into(), owed, mark: mark_path });
             }
-            Err(error) => return Err(OpenError::io(path)(error)),
+            let file = Revision::create(path, identity, 1, std::iter::empty::<Vec<u8>>(), &mut mark)
+                .map_err(|e| OpenError::io(path)(e.into()))?;
+            return Ok(Log { path: path.into(), identity, file, mark });
         };
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(OpenError::io(path))?;
@@ -119,6 +115,7 @@ impl Log {
         match mark.owed(number) {
             Owed::Bytes(owed) if owed > end => return Err(short(end, owed)),
             Owed::Another => return Err(OpenError::Outdated { path: path.into(), mark: mark_path }),
+            Owed::Lost => return Err(OpenError::MarkDamaged(mark_path)),
             Owed::Bytes(_) | Owed::Unknown => {}
         }
         file.set_len(end).map_err(OpenError::io(path))?;

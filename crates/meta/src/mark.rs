@@ -18,12 +18,12 @@
 //!
 //! An administrator who removes the mark decides to go on with the log as it is.
 
-use crate::error::OpenError;
+use crate::error::{OpenError, open_file};
 use crate::log::Identity;
 use bivouac_node::Boot;
 use rustix::fd::AsRawFd;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -54,6 +54,8 @@ pub(crate) struct Mark {
     current: Height,
     /// A snapshot whose name may or may not be on stable storage.
     next: Height,
+    /// Its file was there already.
+    found: bool,
     /// The last attempt to write failed, and that was logged.
     failed: bool,
 }
@@ -61,8 +63,10 @@ pub(crate) struct Mark {
 /// What a log must have, according to its mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owed {
-    /// There never was a mark: any log is accepted.
+    /// There was no mark: any log is accepted.
     Unknown,
+    /// There was a mark, and it has lost its content.
+    Lost,
     /// So many bytes.
     Bytes(u64),
     /// The log is not the one that was in use last.
@@ -72,19 +76,30 @@ pub(crate) enum Owed {
 impl Mark {
     /// Reads the mark at `path`, or makes one that knows nothing.
     pub(crate) fn open(path: &Path, identity: Identity, boot: Option<Boot>) -> Result<Mark, OpenError> {
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(OpenError::io(path))?;
-        let mut bytes = [0; LENGTH];
-        let known = match file.read_exact_at(&mut bytes, 0) {
-            Ok(()) => true,
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => false,
-            Err(error) => return Err(OpenError::io(path)(error)),
-        };
         let (current, next) = (Height::default(), Height::default());
-        let mut mark = Mark { file, path: path.into(), identity, boot, current, next, failed: false };
-        // A loss of power may leave a mark without its content; it counts as one that was just made.
-        if known && bytes.iter().any(|byte| *byte != 0) {
-            mark.take(&bytes)?;
+        let of = |file, found| Mark {
+            file,
+            path: path.into(),
+            identity,
+            boot,
+            current,
+            next,
+            found,
+            failed: false,
+        };
+        let Some(file) = open_file(path)? else {
+            let file = File::options().read(true).write(true).create_new(true).open(path);
+            return Ok(of(file.map_err(OpenError::io(path))?, false));
+        };
+        let mut bytes = Vec::with_capacity(LENGTH);
+        (&file).take(LENGTH as u64).read_to_end(&mut bytes).map_err(OpenError::io(path))?;
+        let mut mark = of(file, true);
+        // A server that was killed, or a loss of power, may leave a mark without its content, but only before
+        // its log has a name (see `announce`).
+        if bytes.iter().any(|byte| *byte != 0) {
+            let whole =
+                <&[u8; LENGTH]>::try_from(&bytes[..]).map_err(|_| OpenError::MarkDamaged(path.into()))?;
+            mark.take(whole)?;
         }
         Ok(mark)
     }
@@ -123,7 +138,13 @@ impl Mark {
     /// What a log of this revision must have.
     pub(crate) fn owed(&self, revision: u64) -> Owed {
         match [self.current, self.next].into_iter().find(|height| height.revision == revision) {
-            _ if self.is_blank() => Owed::Unknown,
+            _ if self.is_blank() => {
+                if self.found {
+                    Owed::Lost
+                } else {
+                    Owed::Unknown
+                }
+            }
             Some(height) => Owed::Bytes(height.committed),
             None => Owed::Another,
         }
@@ -170,9 +191,8 @@ impl Mark {
     pub(crate) fn announce(&mut self, revision: u64, length: u64) -> io::Result<()> {
         self.next = Height { revision, committed: length, synced: length };
         self.write()?;
-        // After a loss of power the snapshot may have the name: then it must be known. Nothing is lost with a
-        // first log.
-        if self.current.revision > 0 { self.file.sync_data() } else { Ok(()) }
+        // After a loss of power the snapshot may have the name: then it must be known.
+        self.file.sync_data()
     }
 
     /// The snapshot has the log's name, on stable storage: the old log cannot come back.

@@ -14,7 +14,7 @@ use crate::partition::LockedShard;
 use crate::shard::{Live, Opened, Shard, Written};
 use crate::steps::Begun;
 use crate::store::{Caller, Core, Outside};
-use bivouac_layout::{FileLayout, Ino, NodeId, ShardId};
+use bivouac_layout::{FileLayout, Ino, NodeId, ServerId, ShardId};
 use bivouac_proto::attr::{FileKind, dense};
 use bivouac_proto::data::{DataReply, DataRequest, WriteTime};
 use bivouac_proto::header::OpenId;
@@ -79,7 +79,7 @@ pub(crate) fn stamp(inode: &Inode) -> Stamp {
 }
 
 /// What the data servers of a file know of it, taken together.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Extent {
     /// The file's length, bytes.
     pub length: u64,
@@ -87,6 +87,8 @@ pub(crate) struct Extent {
     pub allocated: u64,
     /// When it was last written.
     pub written: WriteTime,
+    /// Who has a sub-file of it.
+    pub servers: Vec<ServerId>,
 }
 
 /// What an inode notes of its file's storage: nothing if it follows from the size.
@@ -256,7 +258,7 @@ impl<O: Outside> Core<O> {
             },
             |layout| self.extent(ino, layout),
             |locked, _, found| {
-                let found = (*found)?;
+                let found = found.as_ref().map_err(|errno| *errno)?;
                 let now = self.outside.now();
                 let Some(inode) = locked.shard.inodes.get(ino) else { return Ok(()) };
                 let live = locked.shard.live.get(&ino);
@@ -266,7 +268,10 @@ impl<O: Outside> Core<O> {
                     let last = WriteTime::exactly(written.last).max(found.written);
                     let allocated = noted(found.allocated, size);
                     let stamp = Stamp { allocated, ..settled_stamp(&inode, size, last, now) };
-                    commit_settled(locked, None, ino, (stamp, now))?;
+                    let blocks = inode.as_blocks();
+                    let map = self.outside.map();
+                    let reach = blocks.map_or(0, |blocks| blocks.reach_with(&map, size, &found.servers));
+                    commit_settled(locked, None, ino, (stamp, reach, now))?;
                 }
                 Ok(())
             },
@@ -283,16 +288,15 @@ impl<O: Outside> Core<O> {
         let asked = self.outside.now();
         let answers = self.outside.data_all(&servers, &DataRequest::Extent { ino });
         let answered = self.outside.now();
-        let mut found = Extent { length: 0, allocated: 0, written: WriteTime::NEVER };
-        for answer in answers {
+        let mut found = Extent { length: 0, allocated: 0, written: WriteTime::NEVER, servers: Vec::new() };
+        for (server, answer) in servers.into_iter().zip(answers) {
             match answer? {
                 DataReply::Extent { length, allocated, written } => {
+                    found.servers.extend(written.map(|_| server));
                     let written = written.map_or(WriteTime::NEVER, |w| w.time(asked, answered));
-                    found = Extent {
-                        length: found.length.max(length),
-                        allocated: found.allocated.saturating_add(allocated),
-                        written: found.written.max(written),
-                    };
+                    found.length = found.length.max(length);
+                    found.allocated = found.allocated.saturating_add(allocated);
+                    found.written = found.written.max(written);
                 }
                 _ => return Err(Errno::PROTO),
             }
@@ -353,7 +357,8 @@ fn settle_by_reports(locked: &mut LockedShard<'_>, caller: Option<&Caller>, ino:
         return Ok(false);
     }
     let stamp = settled_stamp(&inode, inode.size.max(written.end), WriteTime::exactly(written.last), now);
-    commit_settled(locked, caller, ino, (stamp, now))?;
+    let reach = stamp.size;
+    commit_settled(locked, caller, ino, (stamp, reach, now))?;
     Ok(true)
 }
 
@@ -361,9 +366,15 @@ fn commit_settled(
     locked: &mut LockedShard<'_>,
     caller: Option<&Caller>,
     ino: Ino,
-    (stamp, now): (Stamp, Time),
+    (stamp, reach, now): (Stamp, u64, Time),
 ) -> Op<()> {
     let mut draft = Draft::freeing(now);
+    let known = locked.shard.inodes.get(ino).and_then(|inode| Some(inode.as_blocks()?.reach)).unwrap_or(0);
+    if reach > known.max(stamp.size)
+        && let Some(blocks) = draft.inode(locked.shard, ino).and_then(Inode::blocks_mut)
+    {
+        blocks.reach = reach;
+    }
     draft.push(Mutation::Stamp(ino, stamp));
     match caller {
         Some(caller) => locked.commit_for(caller, draft)?,

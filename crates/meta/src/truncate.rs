@@ -19,7 +19,7 @@ use crate::store::{Caller, Core, Outside};
 use bivouac_layout::{Ino, Map, ServerId, ServerState};
 use bivouac_proto::attr::{FILE_MAX, INLINE_MAX, dense};
 use bivouac_proto::auth::Credentials;
-use bivouac_proto::data::DataRequest;
+use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::RequestId;
 use bivouac_proto::meta::MetaReply;
 use bivouac_proto::status::Failure;
@@ -48,6 +48,8 @@ struct Truncated {
     size: u64,
     /// What the inode notes of the file's storage.
     allocated: Option<u64>,
+    /// No sub-file reaches beyond this, also none that is empty now. Bytes.
+    reach: u64,
 }
 
 /// How an attempt to set a size ends.
@@ -118,10 +120,13 @@ impl<O: Outside> Core<O> {
                 Ok(Begun::Done(Outcome::Done(Box::new(attr))))
             }
             Body::Inline(_) => Ok(Begun::Done(Outcome::Spill)),
-            // Nobody works on it any more.
-            Body::Blocks(blocks) if blocks.truncating.is_some() => Ok(Begun::Done(Outcome::Unfinished)),
+            // Nobody works on it any more. What a shorter size leaves needs not be of the other size first.
+            Body::Blocks(blocks) if blocks.truncating.is_some_and(|unfinished| size > unfinished) => {
+                Ok(Begun::Done(Outcome::Unfinished))
+            }
             Body::Blocks(blocks) => {
-                let old = if blocks.settled { Some(inode.size) } else { None };
+                let exact = blocks.settled && blocks.truncating.is_none();
+                let old = exact.then_some(inode.size);
                 let requests = requests(map, ino, blocks, old, size);
                 let blocks = blocks.as_ref().clone();
                 let serves = |server| map.server(server).is_some_and(|s| s.state == ServerState::Up);
@@ -141,10 +146,15 @@ impl<O: Outside> Core<O> {
     }
 
     fn truncate_blocks(&self, ino: Ino, truncation: &Truncation) -> Result<Truncated, Errno> {
-        let answers = self.outside.data_each(&truncation.requests);
-        answers.into_iter().try_for_each(|answer| answer.map(drop))?;
-        let allocated = self.left_allocated(ino, truncation)?;
-        Ok(Truncated { size: truncation.size, allocated })
+        let Truncation { size, blocks, requests, .. } = truncation;
+        let mut found = Vec::new();
+        for ((server, _), answer) in requests.iter().zip(self.outside.data_each(requests)) {
+            if matches!(answer?, DataReply::Truncated { exists: true }) {
+                found.push(*server);
+            }
+        }
+        let reach = blocks.reach_with(&self.outside.map(), *size, &found);
+        Ok(Truncated { size: *size, allocated: self.left_allocated(ino, truncation)?, reach })
     }
 
     /// What the inode of a truncated file notes of its storage. Of a file that is being written the servers
@@ -171,7 +181,7 @@ impl<O: Outside> Core<O> {
         let now = self.outside.now();
         let live = locked.shard.live.entry(ino).or_default();
         live.restoring = false;
-        let Truncated { size, allocated } = match truncated {
+        let Truncated { size, allocated, reach } = match truncated {
             Ok(truncated) => truncated,
             Err(errno) => {
                 self.keeper.truncation(ino);
@@ -192,7 +202,7 @@ impl<O: Outside> Core<O> {
         if let Some(blocks) = inode.blocks_mut() {
             blocks.truncating = None;
             blocks.allocated = allocated;
-            blocks.reach = blocks.reach.max(size);
+            blocks.reach = blocks.reach.max(reach);
             settled = blocks.settled;
         }
         let attr = inode.attr(ino);

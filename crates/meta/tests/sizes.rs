@@ -543,9 +543,16 @@ fn a_truncation_that_fails_on_one_server_is_eio_until_it_is_finished() {
         assert_eq!(client.append(ino, b"x"), Err(Errno::IO));
         assert_eq!(client.truncate(ino, 20_000), Err(Errno::IO), "that one has to be finished first");
         fault(None);
-        // A repeat finishes it, and so does the keeper.
+        // A repeat finishes it, a shorter one takes its place, and the keeper finishes it, too.
         let size = match server.0 {
             0 => client.truncate(ino, 20_000).unwrap().size,
+            1 => {
+                cluster.requests();
+                let size = client.truncate(ino, 5000).unwrap().size;
+                let of_other_size = |request: &DataRequest| matches!(request, DataRequest::Truncate { size, .. } if *size > 5000);
+                assert!(!cluster.requests().iter().any(|(_, request)| of_other_size(request)));
+                size
+            }
             _ => {
                 cluster.stores().iter().for_each(|store| store.keep());
                 10_000
@@ -576,4 +583,31 @@ fn an_open_whose_truncation_fails_leaves_nothing_open() {
     assert_eq!(client.open("f", how).map(drop), Err(Errno::IO));
     let opens = cluster.stores().iter().map(|s| s.counts().opens).sum::<u64>();
     assert_eq!(opens, 0);
+}
+
+/// The sub-files of what was written before a truncation are empty after it, and are removed with the file all
+/// the same: whoever is the last to close it, and whatever he reports.
+#[test]
+fn what_was_written_before_a_truncation_is_removed_with_the_file() {
+    let cluster = Cluster::new(3);
+    let client = Client::new(&cluster);
+    for (n, report) in [None, wrote(600_000, 0), wrote(0, 1)].into_iter().enumerate() {
+        for writer_is_last in [false, true] {
+            let name = format!("f-{n}-{writer_is_last}");
+            let (attr, writer) = in_blocks(&client, &name);
+            let ino = attr.ino;
+            client.write_blocks(&cluster, &attr, 0, &vec![1; 600_000]);
+            let how = OpenHow { write: true, truncate: true, ..OpenHow::default() };
+            let (_, emptied, _) = client.open(&name, how).unwrap();
+            let releases = [(writer, report), (emptied, wrote(0, 1))];
+            for (open, report) in if writer_is_last { [releases[1], releases[0]] } else { releases } {
+                client.release(ino, open, report).unwrap();
+            }
+            assert_eq!((client.attr(ino).unwrap().store, client.attr(ino).unwrap().size), (SETTLED, 0));
+            assert!(!cluster.holders(ino).is_empty());
+            client.unlink(&name).unwrap();
+            cluster.stores().iter().for_each(|store| store.keep());
+            assert_eq!(cluster.holders(ino), [], "{name}");
+        }
+    }
 }

@@ -58,8 +58,8 @@ pub enum DataRequest {
         /// The file.
         ino: Ino,
     },
-    /// Truncates the sub-file to `size` if it is longer. With `extend` also lengthens it: for the server of
-    /// the last byte.
+    /// Truncates the sub-file to `size` if it is longer (`Truncated`). With `extend` also lengthens it: for
+    /// the server of the last byte.
     Truncate {
         /// The file.
         ino: Ino,
@@ -180,6 +180,11 @@ pub enum DataReply {
     },
     /// A descriptor comes with this.
     Passed,
+    /// The sub-file is not longer than it was to be.
+    Truncated {
+        /// Whether there is a sub-file.
+        exists: bool,
+    },
     /// It is done, and there is nothing to tell.
     Done,
     /// Storage.

@@ -9,7 +9,7 @@ use crate::place;
 use bivouac_layout::Ino;
 use bivouac_node::Boot;
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::fs::{self, AtFlags, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 
@@ -137,20 +137,24 @@ fn duplicate(root: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 /// What is noted: which sub-files there should be, whether each was synced, and in which boot the journal was
 /// kept.
 pub(super) fn read(root: &OwnedFd) -> Result<(HashMap<Ino, bool>, Option<Boot>), DataError> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    // Anything may have been put in its place; that is not waited for.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let mut bytes = Vec::new();
     match fs::openat(root, NAME, flags, Mode::empty()) {
         Ok(file) => {
+            if !FileType::from_raw_mode(fs::fstat(&file)?.st_mode).is_file() {
+                return Err(DataError::JournalUnknown);
+            }
             std::io::Read::read_to_end(&mut std::fs::File::from(file), &mut bytes)
                 .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         }
-        Err(Errno::NOENT) => {}
+        Err(Errno::NOENT) => return Ok((HashMap::new(), None)),
+        Err(Errno::LOOP) => return Err(DataError::JournalUnknown),
         Err(errno) => return Err(errno.into()),
     }
     let mut noted = HashMap::new();
-    let Some((header, notes)) = bytes.split_at_checked(HEADER) else {
-        return Ok((noted, None));
-    };
+    // It had a whole header on stable storage before it had its name.
+    let (header, notes) = bytes.split_at_checked(HEADER).ok_or(DataError::JournalUnknown)?;
     let mut boot = [0; Boot::LEN];
     boot.copy_from_slice(&header[16..]);
     if header[..8] != MAGIC[..] || header[8..12] != VERSION.to_le_bytes() {

@@ -84,9 +84,32 @@ fn notes_that_a_loss_of_power_left_empty_or_torn_say_nothing() {
     std::fs::write(&path, &bytes).unwrap();
     let inventory = open_in(1, dir.path(), &[]);
     assert!(missing(&inventory, 1) && !missing(&inventory, 2) && !missing(&inventory, 3));
+}
+
+#[test]
+fn what_is_no_journal_is_refused_and_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open_in(1, dir.path(), &[]));
+    let path = dir.path().join(NAME);
+    let good = std::fs::read(&path).unwrap();
+    let refused = || {
+        Inventory::open(&root(dir.path()), Boot::numbered(1), &[]).err() == Some(DataError::JournalUnknown)
+    };
+    for length in 0..HEADER {
+        std::fs::write(&path, &good[..length]).unwrap();
+        assert!(refused(), "{length}");
+    }
     std::fs::write(&path, vec![7; 100]).unwrap();
-    let refused = Inventory::open(&root(dir.path()), Boot::numbered(1), &[]);
-    assert_eq!(refused.err(), Some(DataError::JournalUnknown));
+    assert!(refused());
+    std::fs::remove_file(&path).unwrap();
+    fs::mknodat(fs::CWD, &path, fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    assert!(refused());
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    assert!(refused());
+    std::fs::remove_dir(&path).unwrap();
+    std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+    assert!(refused());
 }
 
 #[test]

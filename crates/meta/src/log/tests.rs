@@ -190,11 +190,7 @@ fn a_log_without_a_mark_is_taken_as_it_is_and_gets_one() {
     let dir = tempfile::tempdir().unwrap();
     let (path, _) = ten_records(dir.path());
     let mark = path.with_extension("mark");
-    // As left by a loss of power, an earlier version, somebody who decided so.
-    std::fs::write(&mark, b"").unwrap();
-    assert_eq!(read(&path).unwrap().len(), 10);
-    std::fs::write(&mark, vec![0; 92]).unwrap();
-    assert_eq!(read(&path).unwrap().len(), 10);
+    // As left by an earlier version, or by somebody who decided so.
     std::fs::remove_file(&mark).unwrap();
     assert_eq!(read(&path).unwrap().len(), 10);
     let whole = std::fs::read(&path).unwrap();
@@ -213,11 +209,38 @@ fn a_mark_of_another_log_or_a_damaged_one_is_refused() {
         bytes[at] ^= 4;
         std::fs::write(&mark, &bytes).unwrap();
         assert!(matches!(read(&path), Err(OpenError::MarkDamaged(_))), "{at}");
+        for short in [&good[..at], &vec![0; at]] {
+            std::fs::write(&mark, short).unwrap();
+            assert!(matches!(read(&path), Err(OpenError::MarkDamaged(_))), "{at}");
+        }
     }
+    // A server that was killed before its log had a name.
+    std::fs::write(&mark, b"").unwrap();
+    std::fs::rename(&path, dir.path().join("aside")).unwrap();
+    assert_eq!(read(&path).unwrap().len(), 0);
+    std::fs::rename(dir.path().join("aside"), &path).unwrap();
     let other = dir.path().join("other.log");
     Log::open(&other, Identity { deployment: 8, ..IDENTITY }, boot(1), |_| true).unwrap();
     std::fs::copy(other.with_extension("mark"), &mark).unwrap();
     assert!(matches!(read(&path), Err(OpenError::Foreign { .. })));
+}
+
+#[test]
+fn what_is_no_file_is_refused_and_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, _) = ten_records(dir.path());
+    for at in [path.clone(), path.with_extension("mark")] {
+        let aside = dir.path().join("aside");
+        std::fs::rename(&at, &aside).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &at, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert!(matches!(read(&path), Err(OpenError::NotAFile(_))));
+        std::fs::remove_file(&at).unwrap();
+        std::fs::create_dir(&at).unwrap();
+        assert!(matches!(read(&path), Err(OpenError::NotAFile(_))));
+        std::fs::remove_dir(&at).unwrap();
+        std::fs::rename(&aside, &at).unwrap();
+    }
+    assert_eq!(read(&path).unwrap().len(), 10);
 }
 
 /// A process may be killed between any two steps of a replacement, and then find either log.

@@ -346,7 +346,7 @@ impl Outside for Port {
                 } else if let Some(file) = files.get_mut(&ino) {
                     file.bytes.truncate(size as usize);
                 }
-                Ok(DataReply::Written { count: 0, before: 0, undo: 0 })
+                Ok(DataReply::Truncated { exists: files.contains_key(&ino) })
             }
             DataRequest::Remove { ino } => {
                 files.remove(&ino);

@@ -305,6 +305,7 @@ pub(super) fn replies() -> Vec<Reply> {
         },
         DataReply::Position { offset: u64::MAX },
         DataReply::Passed,
+        DataReply::Truncated { exists: true },
         DataReply::Done,
         DataReply::Space { total: u64::MAX, available: 0, device: 7, inodes: 9 },
     ];
