@@ -30,6 +30,25 @@ END"#;
 }
 
 #[test]
+fn offsets_at_the_limits_are_refused_or_shortened_as_locally() {
+    let script = r#"python3 -B - <<'END'
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+f, t = (os.open(name, os.O_RDWR | os.O_CREAT) for name in 'ft')
+os.write(f, b'x' * 1000)
+def attempt(at, to, count, flags=0):
+    at, to = ctypes.c_longlong(at), ctypes.c_longlong(to)
+    done = libc.copy_file_range(f, ctypes.byref(at), t, ctypes.byref(to), ctypes.c_size_t(count), flags)
+    return done if done >= 0 else errno.errorcode[ctypes.get_errno()]
+LAST, ALL = (1 << 63) - 1, (1 << 64) - 1
+for case in ((-1, 0, 10), (0, -1, 10), (-5, -5, 3), (-1, 0, 0), (0, LAST, 10), (LAST - 1, 0, 100), (0, 0, ALL), (10, 0, ALL),
+             (0, 0, 0), (2000, 0, 10), (0, LAST - 9, ALL), (0, 0, 10, 1)):
+    print(case, attempt(*case))
+END"#;
+    same_as_local("copy-limits", script);
+}
+
+#[test]
 fn a_small_file_is_copied_with_one_read_and_one_write_and_its_end_costs_a_look() {
     let site = Site::new("copy-cost");
     let deployment = site.up_with(2, &["--block-size", "64K"]);

@@ -67,21 +67,55 @@ fn a_metadata_log_that_was_truncated_or_removed_is_told_at_the_start_and_never_t
     site.sh(&name, "ls /bivouac > /dev/null").ok();
 }
 
+/// Removes a sub-file of one of the two large files.
+fn lose_one(storage: &Path) {
+    let directories = std::fs::read_dir(storage.join("sub")).expect("is there").flatten();
+    let files = directories.flat_map(|d| std::fs::read_dir(d.path()).expect("is there").flatten());
+    let large: Vec<PathBuf> = files
+        .map(|file| file.path())
+        .filter(|path| path.metadata().is_ok_and(|m| m.len() == 3_000_000))
+        .collect();
+    assert_eq!(large.len(), 2, "{large:?}");
+    std::fs::remove_file(&large[0]).expect("removes");
+}
+
+/// What was lost stays so whatever the file's size, except if nothing is left of it.
+#[test]
+fn a_file_that_lost_a_part_can_be_truncated_and_is_whole_again_once_it_is_empty() {
+    let site = Site::new("gone-truncated");
+    let (name, storage) = killed(&site);
+    lose_one(&storage);
+    site.bivouac(["up", &name]).ok();
+    let script = r"python3 -B - <<'END'
+import os
+os.chdir('/bivouac')
+def attempt(*args):
+    try: return os.truncate(*args)
+    except OSError as error: return error.errno
+def size_and_first(name):
+    try: return os.path.getsize(name), len(open(name, 'rb').read(1))
+    except OSError as error: return error.errno
+for name in ('large', 'other'):
+    print([(attempt(name, size), size_and_first(name)) for size in (1 << 20, 1 << 21, 0)])
+END";
+    let said = site.sh(&name, script).ok();
+    let mut lines: Vec<&str> = said.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(
+        lines,
+        [
+            "[(None, (1048576, 1)), (None, (2097152, 1)), (None, (0, 0))]",
+            "[(None, 5), (None, 5), (None, (0, 0))]"
+        ]
+    );
+    eventually("nothing is missed any more", || site.total(&name, "damaged") == 0);
+}
+
 #[test]
 fn a_sub_file_that_is_gone_is_eio_and_status_says_so_and_a_hole_is_zeros() {
     let site = Site::new("gone-sub-file");
     let (name, storage) = killed(&site);
-    let sub_files = || -> Vec<PathBuf> {
-        let directories = std::fs::read_dir(storage.join("sub")).expect("is there").flatten();
-        let files = directories.flat_map(|d| std::fs::read_dir(d.path()).expect("is there").flatten());
-        files
-            .map(|file| file.path())
-            .filter(|path| path.metadata().is_ok_and(|m| m.len() == 3_000_000))
-            .collect()
-    };
-    let lost = sub_files();
-    assert_eq!(lost.len(), 2, "{lost:?}");
-    std::fs::remove_file(&lost[0]).expect("removes");
+    lose_one(&storage);
     site.bivouac(["up", &name]).ok();
     assert_eq!(site.total(&name, "damaged"), 1);
     let told = site.bivouac(["status", &name]).ok();

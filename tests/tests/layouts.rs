@@ -132,5 +132,5 @@ print(attempt(os.setxattr, 'd', 'user.bivouac.colour', b'red'))";
     let there = site.path("there");
     site.bivouac(["flush", &deployment, "/bivouac/copy", &there.to_string_lossy()]).ok();
     site.bivouac(["preload", &deployment, &there.to_string_lossy(), "/bivouac/back"]).ok();
-    assert_eq!(shown(&site, &deployment, "/back"), shown(&site, &deployment, "/copy"));
+    assert_eq!(shown(&site, &deployment, "/back")[1..], shown(&site, &deployment, "/copy")[1..]);
 }

@@ -173,6 +173,15 @@ impl Directory {
         let path = self.path.join(KEY);
         let text = match read_own(&path) {
             Ok(text) => String::from_utf8_lossy(&text).into_owned(),
+            Err(e) if e.kind() == ErrorKind::NotFound && self.path.join(RECORD).exists() => {
+                return Err(Error::refused(
+                    format!("the key {} is missing", path.display()),
+                    format!(
+                        "restore it from a copy; without it, the deployment can only be taken down: `bivouac down {}`",
+                        self.name
+                    ),
+                ));
+            }
             Err(e) if e.kind() == ErrorKind::NotFound => return Err(Error::Unknown(self.name.clone())),
             Err(e) => return Err(Error::file("read", &path, e)),
         };
@@ -432,6 +441,9 @@ mod tests {
         directory.save(&record).expect("saves");
         assert_eq!(directory.load().expect("loads").deployment, 7);
         assert_eq!(home.list().expect("lists").len(), 1);
+        std::fs::remove_file(directory.path.join("key")).expect("removes it");
+        let said = directory.key().err().map(|error| error.to_string());
+        assert!(said.is_some_and(|said| said.contains("is missing")), "the deployment is there");
         std::fs::remove_dir_all(path).expect("cleans up");
     }
 

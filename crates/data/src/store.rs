@@ -161,14 +161,15 @@ impl DataStore {
     }
 
     /// Truncates the sub-file to `size` bytes if it is longer; with `extend` also lengthens it, by a hole. A
-    /// sub-file that is gone can be truncated to 0, after which it does not count as missing any more. Says
-    /// whether there is a sub-file.
+    /// sub-file that is gone stays so, unless it is truncated to 0: then it does not count as missing any more.
+    /// Says whether there is, or should be, a sub-file.
     pub fn truncate(&self, ino: Ino, size: u64, extend: bool) -> Result<bool, DataError> {
         if size > FILE_MAX {
             return Err(DataError::TooFar);
         }
         let file = match if extend && size > 0 { self.made(ino).map(Some) } else { self.existing(ino) } {
             Err(DataError::Missing(_)) if size == 0 => return self.remove(ino).map(|()| false),
+            Err(DataError::Missing(_)) => return Ok(true),
             file => file?,
         };
         let Some(file) = file else { return Ok(false) };

@@ -154,19 +154,20 @@ impl<O: Outside> Core<O> {
             }
         }
         let reach = blocks.reach_with(&self.outside.map(), *size, &found);
-        Ok(Truncated { size: *size, allocated: self.left_allocated(ino, truncation)?, reach })
+        Ok(Truncated { size: *size, allocated: self.left_allocated(ino, truncation), reach })
     }
 
     /// What the inode of a truncated file notes of its storage. Of a file that is being written the servers
     /// are asked when it is settled; of others only if what is left of their holes cannot be known.
-    fn left_allocated(&self, ino: Ino, truncation: &Truncation) -> Result<Option<u64>, Errno> {
+    fn left_allocated(&self, ino: Ino, truncation: &Truncation) -> Option<u64> {
         let Truncation { size, old, blocks, .. } = truncation;
         let old = old.unwrap_or(u64::MAX);
         match blocks.allocated {
-            _ if *size == 0 || !blocks.settled => Ok(None),
-            None if *size < old => Ok(None),
-            before if *size >= old => Ok(noted(before.unwrap_or(dense(old)), *size)),
-            _ => self.extent(ino, &blocks.layout).map(|found| noted(found.allocated, *size)),
+            _ if *size == 0 || !blocks.settled => None,
+            None if *size < old => None,
+            before if *size >= old => noted(before.unwrap_or(dense(old)), *size),
+            // Where that cannot be found out, it follows from the size.
+            _ => self.extent(ino, &blocks.layout).ok().and_then(|found| noted(found.allocated, *size)),
         }
     }
 

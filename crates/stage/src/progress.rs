@@ -3,7 +3,8 @@
 //! What there is to copy is counted ahead of the copying. As long as that goes on, the number of files has a
 //! `+` behind it.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Shows how far a copy is.
@@ -13,22 +14,28 @@ pub(crate) struct Progress {
     counting: AtomicBool,
     files: AtomicU64,
     found: AtomicU64,
+    /// Bytes of the files that were found.
+    bytes: AtomicU64,
 }
 
 impl Progress {
     pub(crate) fn new(shown: bool, label: &str) -> Progress {
-        let bar = ProgressBar::new(0);
+        // A bar of length 0 would be shown full.
+        let bar = ProgressBar::no_length();
         bar.set_draw_target(if shown {
             ProgressDrawTarget::stderr_with_hz(5)
         } else {
             ProgressDrawTarget::hidden()
         });
         let style =
-            "{prefix} {msg} files  {bytes}/{total_bytes}  {binary_bytes_per_sec}  {wide_bar} {eta} left";
-        bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
+            "{prefix} {msg} files  {bytes}/{total_bytes}  {binary_bytes_per_sec}  {wide_bar} {left} left";
+        let style = ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
+        bar.set_style(style.with_key("left", time_left));
         bar.set_prefix(label.to_owned());
-        let (files, found) = (AtomicU64::new(0), AtomicU64::new(0));
-        Progress { bar, shown, counting: AtomicBool::new(true), files, found }
+        let [files, found, bytes] = [0; 3].map(AtomicU64::new);
+        let progress = Progress { bar, shown, counting: AtomicBool::new(true), files, found, bytes };
+        progress.show_files();
+        progress
     }
 
     /// Whether the bar is shown, so that files have to be counted.
@@ -49,7 +56,8 @@ impl Progress {
     /// A file was counted.
     pub(crate) fn found(&self, bytes: u64) {
         self.found.fetch_add(1, Ordering::Relaxed);
-        self.bar.inc_length(bytes);
+        self.bar.set_length(self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes);
+        self.show_files();
     }
 
     /// So many bytes of a file were copied.
@@ -59,10 +67,15 @@ impl Progress {
 
     /// A file is done.
     pub(crate) fn done(&self) {
-        let files = self.files.fetch_add(1, Ordering::Relaxed) + 1;
+        self.files.fetch_add(1, Ordering::Relaxed);
+        self.show_files();
+    }
+
+    fn show_files(&self) {
         if !self.bar.is_hidden() {
+            let [files, found] = [&self.files, &self.found].map(|number| number.load(Ordering::Relaxed));
             let more = if self.is_counting() { "+" } else { "" };
-            self.bar.set_message(format!("{files}/{}{more}", self.found.load(Ordering::Relaxed)));
+            self.bar.set_message(format!("{files}/{found}{more}"));
         }
     }
 
@@ -75,4 +88,12 @@ impl Progress {
     pub(crate) fn counted(&self) -> (u64, u64) {
         (self.found.load(Ordering::Relaxed), self.bar.length().unwrap_or(0))
     }
+}
+
+/// How long the rest will take; not known before something was copied.
+fn time_left(state: &ProgressState, out: &mut dyn Write) {
+    let _ = match state.pos() {
+        0 => write!(out, "?"),
+        _ => write!(out, "{:#}", HumanDuration(state.eta())),
+    };
 }

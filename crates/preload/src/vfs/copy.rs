@@ -3,6 +3,7 @@
 use super::{data, fds, state};
 use bivouac_client::Handle;
 use bivouac_proto::Errno;
+use bivouac_proto::attr::FILE_MAX;
 use std::io::{IoSlice, IoSliceMut};
 
 /// Most bytes moved by one call: callers go on where it ended.
@@ -25,9 +26,6 @@ impl<'a> End<'a> {
         let file = fds::get(fd)?;
         if file.as_ref().is_some_and(|file| file.is_path_only()) {
             return Err(Errno::BADF);
-        }
-        if offset.as_ref().is_some_and(|offset| **offset < 0) {
-            return Err(Errno::INVAL);
         }
         Ok(End { fd, file, offset })
     }
@@ -115,13 +113,19 @@ pub fn copy_file_range(
 }
 
 /// Refuses ranges that no offset could name the end of, and those of one file that overlap, as the kernel
-/// does. Answers how much is to be copied: within one file, what lies before its end now. (The copy itself
-/// may make it longer.)
+/// does. Answers how much is to be copied: nothing beyond the greatest size of a file; within one file, what
+/// lies before its end now. (The copy itself may make it longer.)
 fn apart(from: &End<'_>, to: &End<'_>, len: usize) -> Result<usize, Errno> {
-    let (at, to_at) = (data::position(from.position()?)?, data::position(to.position()?)?);
-    if at.checked_add(len as u64).is_none() || to_at.checked_add(len as u64).is_none() {
+    let (at, to_at) = (from.position()?, to.position()?);
+    if [at, to_at].into_iter().any(|at| (at as u64).checked_add(len as u64).is_none()) {
         return Err(Errno::OVERFLOW);
     }
+    let (at, to_at) = (data::position(at)?, data::position(to_at)?);
+    let room = usize::try_from(FILE_MAX.saturating_sub(to_at)).unwrap_or(usize::MAX);
+    if room == 0 && len > 0 {
+        return Err(Errno::FBIG);
+    }
+    let len = len.min(room);
     let (Some(source), Some(target)) = (from.ours(), to.ours()) else { return Ok(len) };
     if source.ino() != target.ino() {
         return Ok(len);
@@ -157,6 +161,9 @@ fn regular(end: &End<'_>, write: bool) -> Result<(), Errno> {
 pub fn sendfile(to: i32, from: i32, offset: Option<&mut i64>, len: usize) -> Option<Result<usize, Errno>> {
     if fds::is_foreign(from) && fds::is_foreign(to) {
         return None;
+    }
+    if offset.as_ref().is_some_and(|offset| **offset < 0) {
+        return Some(Err(Errno::INVAL));
     }
     let ends = End::new(from, offset).and_then(|from| Ok((from, End::new(to, None)?)));
     let (from, to) = match ends {
