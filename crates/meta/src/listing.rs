@@ -156,11 +156,9 @@ impl<O: Outside> Core<O> {
     fn fill_in(&self, entries: &mut [DirEntry]) {
         for entry in entries {
             if entry.attr.is_none() && self.is_mine(entry.ino.shard()) {
-                let found: Result<Attr, Failure> = self
-                    .partitions
-                    .with(entry.ino.shard(), |locked| Ok(locked.shard.inode(entry.ino)?.attr(entry.ino)));
-                // Of a split directory only the whole is worth showing.
-                entry.attr = found.ok().filter(|attr| !attr.split).map(Box::new);
+                let found: Result<Option<Box<Attr>>, Failure> =
+                    self.partitions.with(entry.ino.shard(), |locked| Ok(listed(locked, entry.ino)));
+                entry.attr = found.ok().flatten();
             }
         }
     }
@@ -169,6 +167,14 @@ impl<O: Outside> Core<O> {
 /// The lowest cookie of a part.
 fn first_cookie(part: u16) -> u64 {
     u64::from(part) << (63 - PARTS.trailing_zeros())
+}
+
+/// What a listing shows of an inode: nothing of a split directory, of which only the whole is worth showing, and
+/// nothing of a file without a size.
+fn listed(locked: &LockedShard<'_>, ino: Ino) -> Option<Box<Attr>> {
+    locked.shard.has_a_size(ino).ok()?;
+    let attr = locked.shard.inodes.get(ino)?.attr(ino);
+    (!attr.split).then(|| Box::new(attr))
 }
 
 impl Listing {
@@ -187,16 +193,8 @@ impl Listing {
 
     fn push(&mut self, locked: &LockedShard<'_>, entry: Entry<'_>) {
         let named = entry.named;
-        let attr = if self.attrs && named.ino.shard() == locked.id {
-            locked
-                .shard
-                .inodes
-                .get(named.ino)
-                .map(|inode| Box::new(inode.attr(named.ino)))
-                .filter(|a| !a.split)
-        } else {
-            None
-        };
+        let here = self.attrs && named.ino.shard() == locked.id;
+        let attr = if here { listed(locked, named.ino) } else { None };
         // An upper bound of the encoding; attributes may still be filled in later.
         let layout = attr
             .as_ref()

@@ -37,7 +37,10 @@ impl<O: Outside> Core<O> {
                 let inode = locked.shard.inode(ino)?;
                 let layout = inode.layout(ino, &map);
                 match &inode.body {
-                    Body::Blocks(_) => Ok(Begun::Done(inode.attr(ino))),
+                    Body::Blocks(_) => {
+                        locked.shard.has_a_size(ino)?;
+                        Ok(Begun::Done(inode.attr(ino)))
+                    }
                     // First remove what an earlier attempt, which a crash or an error has interrupted, may
                     // have left at the server. The keeper does that, unless the server is away.
                     Body::Inline(_) if locked.shard.purges.contains_key(&ino) => {

@@ -541,6 +541,13 @@ fn a_truncation_that_fails_on_one_server_is_eio_until_it_is_finished() {
         let read = OpenHow { read: true, ..OpenHow::default() };
         assert_eq!(client.open("f", read).map(drop), Err(Errno::IO));
         assert_eq!(client.append(ino, b"x"), Err(Errno::IO));
+        assert_eq!(client.spill(ino), Err(Errno::IO));
+        let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        assert_eq!(client.inode(ino, MetaRequest::SetAttr { ino, set }, &[]).map(drop), Err(Errno::IO));
+        let shown = |name: &str| {
+            client.list("", 10).unwrap().into_iter().find(|e| e.name == name.as_bytes()).unwrap().attr
+        };
+        assert_eq!(shown("f"), None, "a listing shows no size, either");
         assert_eq!(client.truncate(ino, 20_000), Err(Errno::IO), "that one has to be finished first");
         fault(None);
         // A repeat finishes it, a shorter one takes its place, and the keeper finishes it, too.
