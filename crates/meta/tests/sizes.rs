@@ -618,3 +618,22 @@ fn what_was_written_before_a_truncation_is_removed_with_the_file() {
         }
     }
 }
+
+/// What a description that was closed before a restart has reported is forgotten with it: who reports one that is
+/// still open does not know of it.
+#[test]
+fn a_size_that_a_closed_description_reported_before_a_restart_is_found_out_again() {
+    let cluster = Cluster::new(3);
+    let client = Client::new(&cluster);
+    let (attr, first) = in_blocks(&client, "f");
+    let server = cluster.inner.map.primary(attr.ino.shard());
+    let (_, second) = client.create("f", false).unwrap();
+    client.write_blocks(&cluster, &attr, 0, &vec![1; 100_000]);
+    client.release(attr.ino, first, wrote(100_000, 0)).unwrap();
+    cluster.restart(server);
+    let opens = vec![Reopened { ino: attr.ino, open: second, write: true, append: false }];
+    client.send(attr.ino.shard(), &MetaRequest::Report { node: NodeId(0), opens, more: false }, &[]).unwrap();
+    client.release(attr.ino, second, wrote(0, 0)).unwrap();
+    let settled = client.attr(attr.ino).unwrap();
+    assert_eq!((settled.store, settled.size), (SETTLED, 100_000));
+}
