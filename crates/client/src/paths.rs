@@ -89,9 +89,8 @@ impl Paths {
     }
 
     /// Drops the paths to directories that moved or lost search permission, and the names in them, or with
-    /// `None` all paths (but not which directories are split: that
-    /// never changes back). Returns the era that begins with this; `None` if a panic has left the cache
-    /// unusable.
+    /// `None` all paths (but not which directories are split: that never changes back). Returns the era that
+    /// begins with this; `None` if a panic has left the cache unusable.
     pub(crate) fn forget(&self, moved: Option<&[Ino]>) -> Option<u64> {
         // No thread holds the lock during a request, so the wait is short.
         let mut tree = self.known.write().ok()?;

@@ -66,8 +66,8 @@ impl<O: Outside> Core<O> {
         payload: &[u8],
     ) -> Op<Begun<Appended, Append>> {
         let now = self.outside.now();
-        locked.shard.has_a_size(ino)?;
         let inode = locked.shard.inode(ino)?;
+        locked.shard.has_a_size(ino, &inode)?;
         let size_version = inode.size_version;
         match &inode.body {
             Body::Inline(data) if data.len() + payload.len() <= INLINE_MAX => {

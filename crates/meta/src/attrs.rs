@@ -58,8 +58,8 @@ impl<O: Outside> Core<O> {
                 return Ok((reply, owed(locked.shard), Time::MIN));
             }
             locked.shard.is_not_leaving(ino)?;
-            locked.shard.has_a_size(ino)?;
             let inode = locked.shard.inode(ino)?;
+            locked.shard.has_a_size(ino, &inode)?;
             may_set(&inode, &set, &caller.credentials)?;
             let mut draft = Draft::new(now);
             let changed = draft.inode(locked.shard, ino).ok_or(Errno::NOENT)?;

@@ -2,10 +2,8 @@
 
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal};
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Why a store does not open.
 #[derive(Debug, thiserror::Error)]
@@ -110,22 +108,6 @@ impl OpenError {
         let path = path.into();
         move |source| OpenError::Io { path, source }
     }
-}
-
-/// Opens an ordinary file for reading and writing; `None` if there is none. What else may be there is not waited
-/// for.
-pub(crate) fn open_file(path: &Path) -> Result<Option<File>, OpenError> {
-    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = match File::options().read(true).write(true).custom_flags(flags).open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
-            return Err(OpenError::NotAFile(path.into()));
-        }
-        Err(error) => return Err(OpenError::io(path)(error)),
-    };
-    let ordinary = file.metadata().map_err(OpenError::io(path))?.is_file();
-    if ordinary { Ok(Some(file)) } else { Err(OpenError::NotAFile(path.into())) }
 }
 
 /// Why a change could not be logged. Nothing was changed then.

@@ -37,6 +37,7 @@ mod coordinate;
 mod draft;
 mod entries;
 mod error;
+mod file;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzzing;
 mod grace;

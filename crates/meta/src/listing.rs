@@ -172,8 +172,9 @@ fn first_cookie(part: u16) -> u64 {
 /// What a listing shows of an inode: nothing of a split directory, of which only the whole is worth showing, and
 /// nothing of a file without a size.
 fn listed(locked: &LockedShard<'_>, ino: Ino) -> Option<Box<Attr>> {
-    locked.shard.has_a_size(ino).ok()?;
-    let attr = locked.shard.inodes.get(ino)?.attr(ino);
+    let inode = locked.shard.inodes.get(ino)?;
+    locked.shard.has_a_size(ino, &inode).ok()?;
+    let attr = inode.attr(ino);
     (!attr.split).then(|| Box::new(attr))
 }
 

@@ -10,7 +10,8 @@
 //! Beside it lies its [mark](crate::mark), by which a log that has lost its end, or is gone, is distinguished
 //! from a complete one.
 
-use crate::error::{LogError, OpenError, open_file};
+use crate::error::{LogError, OpenError};
+use crate::file::open_ordinary;
 use crate::mark::{Mark, Owed};
 use bivouac_node::Boot;
 use rustix::fs::FallocateFlags;
@@ -95,7 +96,7 @@ impl Log {
         let _ = std::fs::remove_file(temporary(path));
         let mark_path = path.with_extension("mark");
         let mut mark = Mark::open(&mark_path, identity, boot)?;
-        let Some(mut file) = open_file(path)? else {
+        let Some(mut file) = open_ordinary(path)? else {
             if let Some(owed) = mark.least() {
                 return Err(OpenError::Missing { path: path.into(), owed, mark: mark_path });
             }

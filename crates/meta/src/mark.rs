@@ -18,7 +18,8 @@
 //!
 //! An administrator who removes the mark decides to go on with the log as it is.
 
-use crate::error::{OpenError, open_file};
+use crate::error::OpenError;
+use crate::file::open_ordinary;
 use crate::log::Identity;
 use bivouac_node::Boot;
 use rustix::fd::AsRawFd;
@@ -87,7 +88,7 @@ impl Mark {
             found,
             failed: false,
         };
-        let Some(file) = open_file(path)? else {
+        let Some(file) = open_ordinary(path)? else {
             let file = File::options().read(true).write(true).create_new(true).open(path);
             return Ok(of(file.map_err(OpenError::io(path))?, false));
         };

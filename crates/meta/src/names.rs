@@ -345,8 +345,8 @@ pub(crate) struct Shown {
 /// What a reply shows of an inode in this shard. Waits while the inode is losing a link.
 pub(crate) fn shown(locked: &LockedShard<'_>, ino: Ino) -> Op<Shown> {
     locked.shard.is_not_leaving(ino)?;
-    locked.shard.has_a_size(ino)?;
     let inode = locked.shard.inode(ino)?;
+    locked.shard.has_a_size(ino, &inode)?;
     let mtime_set = inode.as_directory().map_or(Time::MIN, |d| d.mtime_set);
     Ok(Shown { attr: inode.attr(ino), mtime_set, target: inode.target().to_vec() })
 }
@@ -428,7 +428,7 @@ fn open_existing(
     if truncate {
         locked.shard.is_not_busy(ino)?;
     } else {
-        locked.shard.has_a_size(ino)?;
+        locked.shard.has_a_size(ino, &inode)?;
     }
     register(locked, now, ino, opened(how, open))?;
     let inode = locked.shard.inode(ino)?;

@@ -38,7 +38,7 @@ impl<O: Outside> Core<O> {
                 let layout = inode.layout(ino, &map);
                 match &inode.body {
                     Body::Blocks(_) => {
-                        locked.shard.has_a_size(ino)?;
+                        locked.shard.has_a_size(ino, &inode)?;
                         Ok(Begun::Done(inode.attr(ino)))
                     }
                     // First remove what an earlier attempt, which a crash or an error has interrupted, may

@@ -7,6 +7,7 @@
 //! as long as somebody is at work on it, also when that panics.
 
 use crate::error::{Op, Stop};
+use crate::inode::Inode;
 use crate::opens::reap;
 use crate::partition::LockedShard;
 use crate::shard::Shard;
@@ -57,9 +58,8 @@ impl Shard {
 
     /// EIO for a file whose truncation is unfinished: what it contains is not known. Waits if nobody has
     /// tried to finish it since the server's start.
-    pub(crate) fn has_a_size(&self, ino: Ino) -> Op<()> {
-        let truncating = |blocks: &crate::inode::Blocks| blocks.truncating.is_some();
-        if !self.inodes.get(ino).is_some_and(|inode| inode.as_blocks().is_some_and(truncating)) {
+    pub(crate) fn has_a_size(&self, ino: Ino, inode: &Inode) -> Op<()> {
+        if inode.as_blocks().is_none_or(|blocks| blocks.truncating.is_none()) {
             return Ok(());
         }
         match self.live.get(&ino) {
