@@ -637,3 +637,36 @@ fn a_size_that_a_closed_description_reported_before_a_restart_is_found_out_again
     let settled = client.attr(attr.ino).unwrap();
     assert_eq!((settled.store, settled.size), (SETTLED, 100_000));
 }
+
+/// Who opens a file while the keeper asks for its size after a restart knows no more than anybody else.
+#[test]
+fn an_open_while_the_size_is_found_out_after_a_restart_does_not_settle_it_at_the_old_one() {
+    for reopened in [false, true] {
+        let cluster = Cluster::new(3);
+        let client = Client::new(&cluster);
+        let (attr, first) = in_blocks(&client, "f");
+        client.write_blocks(&cluster, &attr, 0, &vec![1; 100_000]);
+        let server = cluster.inner.map.primary(attr.ino.shard());
+        cluster.kill(server);
+        cluster.start(server);
+        let ((here, arrived), (leave, wait)) = (channel(), channel());
+        *cluster.inner.data_pause.lock().unwrap() = Some((here, wait));
+        let open = std::thread::scope(|scope| {
+            scope.spawn(|| cluster.store(server).unwrap().recover());
+            arrived.recv().unwrap();
+            let open = if reopened {
+                client
+                    .inode(attr.ino, MetaRequest::Reopen { ino: attr.ino, open: first, write: true }, &[])
+                    .unwrap();
+                first
+            } else {
+                client.create("f", false).unwrap().1
+            };
+            leave.send(()).unwrap();
+            open
+        });
+        client.release(attr.ino, open, wrote(0, 0)).unwrap();
+        let settled = client.attr(attr.ino).unwrap();
+        assert_eq!((settled.store, settled.size), (SETTLED, 100_000), "reopened: {reopened}");
+    }
+}
