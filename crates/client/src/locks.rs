@@ -82,7 +82,9 @@ impl Handle {
             LockKind::Process => self.client().lock_owner()?,
             LockKind::Description => LockOwner::Description(self.open_id()),
             LockKind::Flock => LockOwner::Flock(self.open_id()),
-            LockKind::Member(number) => LockOwner::Process { session: self.client().session()?, pid: number },
+            LockKind::Member(number) => {
+                LockOwner::Process { session: self.client().session().map_err(|e| e.errno())?, pid: number }
+            }
         })
     }
 
@@ -169,7 +171,7 @@ impl Client {
     /// Whether a lock is one of this process's own, or of its descriptions.
     pub fn is_own_lock(&self, owner: LockOwner) -> bool {
         match owner {
-            LockOwner::Process { session, .. } => self.session() == Ok(session),
+            LockOwner::Process { session, .. } => self.session().is_ok_and(|own| own == session),
             LockOwner::Description(open) | LockOwner::Flock(open) => open.agent == self.agent_number(),
         }
     }

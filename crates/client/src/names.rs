@@ -366,8 +366,9 @@ impl Client {
                 Err(self.refused_rename(&from, &to, mode)?.unwrap_or(errno).into())
             }
             Err(Failure::Errno(errno)) => {
-                // Perhaps an error of the first path, whose server is asked first.
-                if to.reached.cached && to.dir != from.dir {
+                // Perhaps an error of the first path, whose server is asked first. (A server that does not
+                // answer has said nothing about any path, and may have been waited for.)
+                if errno != Errno::IO && to.reached.cached && to.dir != from.dir {
                     self.confirm(&to)?;
                 }
                 Err(errno.into())

@@ -1,4 +1,4 @@
-//! Servers that refuse connections, and since when.
+//! Servers that refuse connections, and since when; the node's agent, too.
 //!
 //! A server that lives always takes connections; one that refuses them is dead, or not back yet. The map says
 //! so soon, unless the controller has died, too. Until then a server that refuses is waited for, for
@@ -16,36 +16,56 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// After so long a refusal has nothing to do with an earlier one: the server may have been back meanwhile.
 const MEMORY: Duration = Duration::from_secs(12);
 
-/// Since when each server has been refusing connections, milliseconds of some clock; 0: it has not.
+/// Who takes connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Peer {
+    Server(ServerId),
+    /// The agent of this node, which a fork's child needs before it can ask any server.
+    Agent,
+}
+
+/// Since when each of them has been refusing connections, milliseconds of some clock; 0: it has not.
 #[derive(Debug)]
-pub(crate) struct Refusals(Box<[AtomicU32]>);
+pub(crate) struct Refusals {
+    servers: Box<[AtomicU32]>,
+    agent: AtomicU32,
+}
 
 impl Refusals {
     /// For servers with numbers below `places`.
     pub(crate) fn new(places: usize) -> Refusals {
-        Refusals((0..places).map(|_| AtomicU32::new(0)).collect())
+        let servers = (0..places).map(|_| AtomicU32::new(0)).collect();
+        Refusals { servers, agent: AtomicU32::new(0) }
     }
 
-    /// A server has taken a connection.
-    pub(crate) fn taken(&self, server: ServerId) {
-        if let Some(since) = self.0.get(usize::from(server.0)) {
+    fn place(&self, peer: Peer) -> Option<&AtomicU32> {
+        match peer {
+            Peer::Server(server) => self.servers.get(usize::from(server.0)),
+            Peer::Agent => Some(&self.agent),
+        }
+    }
+
+    /// Somebody has taken a connection.
+    pub(crate) fn taken(&self, peer: Peer) {
+        if let Some(since) = self.place(peer) {
             since.store(0, Ordering::Relaxed);
         }
     }
 
-    /// A server has refused one at `now`, nanoseconds.
-    pub(crate) fn refused(&self, server: ServerId, now: u64) {
-        let Some(place) = self.0.get(usize::from(server.0)) else { return };
+    /// Somebody has refused one at `now`, nanoseconds.
+    pub(crate) fn refused(&self, peer: Peer, now: u64) {
+        let Some(place) = self.place(peer) else { return };
         let now = millis(now);
         if age(place, now).is_none() {
-            let longest = self.0.iter().filter_map(|other| age(other, now)).max().unwrap_or(0);
+            let all = self.servers.iter().chain([&self.agent]);
+            let longest = all.filter_map(|other| age(other, now)).max().unwrap_or(0);
             place.store(now.wrapping_sub(longest).max(1), Ordering::Relaxed);
         }
     }
 
-    /// Whether a server that has just refused a connection has been waited for long enough.
-    pub(crate) fn is_gone(&self, server: ServerId, now: u64) -> bool {
-        let since = self.0.get(usize::from(server.0)).and_then(|place| age(place, millis(now)));
+    /// Whether a peer that has just refused a connection has been waited for long enough.
+    pub(crate) fn is_gone(&self, peer: Peer, now: u64) -> bool {
+        let since = self.place(peer).and_then(|place| age(place, millis(now)));
         since.is_some_and(|age| u128::from(age) >= PATIENCE.as_millis())
     }
 }
@@ -65,8 +85,8 @@ fn millis(nanoseconds: u64) -> u32 {
 mod tests {
     use super::*;
 
-    const A: ServerId = ServerId(0);
-    const B: ServerId = ServerId(1);
+    const A: Peer = Peer::Server(ServerId(0));
+    const B: Peer = Peer::Server(ServerId(1));
 
     fn at(seconds: f64) -> u64 {
         ((1000.0 + seconds) * 1e9) as u64
@@ -90,6 +110,10 @@ mod tests {
         refusals.refused(A, at(0.0));
         refusals.refused(B, at(2.0));
         assert!(refusals.is_gone(B, at(2.0)));
+        refusals.refused(Peer::Agent, at(2.0));
+        assert!(refusals.is_gone(Peer::Agent, at(2.0)));
+        refusals.taken(Peer::Agent);
+        assert!(!refusals.is_gone(Peer::Agent, at(2.1)) && refusals.is_gone(B, at(2.1)));
     }
 
     #[test]

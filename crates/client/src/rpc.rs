@@ -8,6 +8,7 @@
 
 use crate::links::Link;
 use crate::moves::Reached;
+use crate::refusals::Peer;
 use crate::session::Client;
 use bivouac_layout::{Ino, Map, ServerId, ServerState, ShardId};
 use bivouac_node::release::{begin_opening, monotonic};
@@ -273,7 +274,7 @@ impl Client {
     }
 
     /// The header of the next request on a connection, with a fresh identity.
-    pub(crate) fn next_header(&self, link: &mut Link, shard: ShardId) -> Result<Header, Errno> {
+    pub(crate) fn next_header(&self, link: &mut Link, shard: ShardId) -> Result<Header, TransportError> {
         link.sequence += 1;
         let id = RequestId { session: self.session()?, slot: link.slot, sequence: link.sequence };
         Ok(self.header(shard, id))
@@ -359,7 +360,7 @@ impl Client {
         let id = match identity.id {
             Some(id) => id,
             None => {
-                let header = self.next_header(&mut link, ShardId(0)).map_err(TransportError::System)?;
+                let header = self.next_header(&mut link, ShardId(0))?;
                 *identity.id.insert(header.id)
             }
         };
@@ -413,8 +414,9 @@ impl Client {
             | TransportError::System(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => return Err(error.errno()),
             _ => {}
         }
-        let refused = matches!(error, TransportError::Refused);
-        if refused && self.refusals.is_gone(server, monotonic()) {
+        let is_gone = |peer| self.refusals.is_gone(peer, monotonic());
+        if matches!(error, TransportError::Refused) && (is_gone(Peer::Server(server)) || is_gone(Peer::Agent))
+        {
             return Err(Errno::IO);
         }
         if backoff.begun.is_some() {

@@ -14,7 +14,7 @@ use crate::list::Listing;
 use crate::locks::Held;
 use crate::moves::Heard;
 use crate::paths::Paths;
-use crate::refusals::Refusals;
+use crate::refusals::{Peer, Refusals};
 use bivouac_layout::{Ino, Map, NodeId, SERVERS_MAX, ServerId};
 use bivouac_node::file::FileError;
 use bivouac_node::release::monotonic;
@@ -260,14 +260,7 @@ impl Client {
             let kept = idle.is_some();
             let mut link = match idle {
                 Some(link) => link,
-                None => connect_agent(
-                    &self.environment,
-                    &self.key,
-                    self.uid,
-                    &self.credentials,
-                    fork_count,
-                    self.map().deployment,
-                )?,
+                None => self.connect_agent(fork_count)?,
             };
             let answer = ask(&mut link, &Request::Agent(request.clone()));
             self.agents.give(link, fork_count);
@@ -276,6 +269,22 @@ impl Client {
                 Err(_) if kept => {}
                 answer => return answer.map(|(reply, _)| reply),
             }
+        }
+    }
+
+    fn connect_agent(&self, fork_count: u64) -> Result<Box<Link>, TransportError> {
+        let (key, deployment) = (&self.key, self.map().deployment);
+        let link = connect_agent(&self.environment, key, self.uid, &self.credentials, fork_count, deployment);
+        self.note_refusal(Peer::Agent, &link);
+        link
+    }
+
+    /// Notes whether a peer has taken a connection.
+    fn note_refusal<T>(&self, peer: Peer, connected: &Result<T, TransportError>) {
+        match connected {
+            Ok(_) => self.refusals.taken(peer),
+            Err(TransportError::Refused) => self.refusals.refused(peer, monotonic()),
+            Err(_) => {}
         }
     }
 
@@ -320,7 +329,7 @@ impl Client {
     }
 
     /// The session of this process; a fork's child gets its own at its first call.
-    pub(crate) fn session(&self) -> Result<u64, Errno> {
+    pub(crate) fn session(&self) -> Result<u64, TransportError> {
         let fork_count = self.fork.count();
         while self.session_forks.load(Ordering::Acquire) != fork_count {
             let me = fork_count << 32 | u64::from(bivouac_node::process::tid());
@@ -328,7 +337,7 @@ impl Client {
             if renewing == me {
                 // This is a signal handler that has interrupted it in the same thread: waiting would never
                 // end.
-                return Err(Errno::IO);
+                return Err(TransportError::System(Errno::IO));
             }
             if renewing >> 32 != fork_count
                 && self.renewing.compare_exchange(renewing, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -348,7 +357,7 @@ impl Client {
 
     /// The owner of this process's locks.
     pub(crate) fn lock_owner(&self) -> Result<LockOwner, Errno> {
-        self.session()?;
+        self.session().map_err(|error| error.errno())?;
         Ok(LockOwner::Process {
             session: self.owner.load(Ordering::Relaxed),
             pid: rustix::process::getpid().as_raw_nonzero().get() as u32,
@@ -356,7 +365,7 @@ impl Client {
     }
 
     /// Begins the session of a fork's child.
-    fn renew(&self, fork_count: u64) -> Result<(), Errno> {
+    fn renew(&self, fork_count: u64) -> Result<(), TransportError> {
         // Locks may have been held by threads of the parent that do not exist in this process.
         let paths = Box::into_raw(Box::new(Paths::new(self.era())));
         self.let_go(self.paths.swap(paths, Ordering::AcqRel));
@@ -364,9 +373,9 @@ impl Client {
         self.let_go(self.facts.swap(facts, Ordering::AcqRel));
         // Read before: if the agent is restarted meanwhile, the next one is told of locks.
         let restarts = self.agent_restarts();
-        let reply = self.ask_agent(&attach_request()).map_err(|e| e.errno())?;
+        let reply = self.ask_agent(&attach_request())?;
         let Some(Reply::Agent(AgentReply::Attached { session, owner, locked, map, .. })) = reply else {
-            return Err(Errno::IO);
+            return Err(TransportError::System(Errno::IO));
         };
         self.learn_map(map);
         let held = Box::into_raw(Box::new(Held::new(locked, restarts)));
@@ -393,7 +402,7 @@ impl Client {
     /// A connection to a server, of this thread alone until it is given back.
     pub(crate) fn take_link(&self, server: ServerId) -> Result<Box<Link>, TransportError> {
         let pool = self.pools.get(usize::from(server.0)).ok_or(TransportError::System(Errno::IO))?;
-        self.session().map_err(TransportError::System)?;
+        self.session()?;
         let fork_count = self.fork.count();
         if let Some(link) = pool.take(fork_count) {
             return Ok(link);
@@ -407,11 +416,7 @@ impl Client {
         };
         let role = Role::Client { credentials: self.credentials.clone(), node: self.node };
         let connected = Connection::connect(&endpoint, &self.key, map.deployment, role, &connect_options());
-        match &connected {
-            Ok(_) => self.refusals.taken(server),
-            Err(TransportError::Refused) => self.refusals.refused(server, monotonic()),
-            Err(_) => {}
-        }
+        self.note_refusal(Peer::Server(server), &connected);
         let (connection, _) = connected?;
         let slot = self.slots.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(Link::new(connection, fork_count, slot)))
