@@ -76,7 +76,7 @@ operations = {
 for operation in operations:
     for i in range(16):
         os.makedirs(f'{m}/{operation}{i}/in')
-        for name, size in (('small', 9), ('large', 1000000)):
+        for name, size in (('small', 9), ('large', 200000)):
             with open(f'{m}/{operation}{i}/{name}', 'wb') as f: f.write(b'x' * size)
 go, hold = os.pipe()
 out, tell = os.pipe()
