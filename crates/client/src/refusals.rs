@@ -4,14 +4,18 @@
 //! so soon, unless the controller has died, too. Until then a server that refuses is waited for, for
 //! [`PATIENCE`]: it may be starting again. That time is the failure's and not the request's: an operation
 //! that needs several dead servers, one after the other, does not wait for each of them. So a server that
-//! begins to refuse while another one has been refusing counts as refusing since then.
+//! begins to refuse while another one is refusing counts as refusing since then.
 
 use bivouac_layout::ServerId;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long a server that refuses connections is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Two servers refuse together if no more than this lies between two refusals. (Who waits for one tries
+/// again much sooner.)
+const TOGETHER: Duration = Duration::from_secs(1);
 
 /// After so long a refusal has nothing to do with an earlier one: the server may have been back meanwhile.
 const MEMORY: Duration = Duration::from_secs(12);
@@ -24,21 +28,20 @@ pub(crate) enum Peer {
     Agent,
 }
 
-/// Since when each of them has been refusing connections, milliseconds of some clock; 0: it has not.
+/// Since when each of them has been refusing connections.
 #[derive(Debug)]
 pub(crate) struct Refusals {
-    servers: Box<[AtomicU32]>,
-    agent: AtomicU32,
+    servers: Box<[Spell]>,
+    agent: Spell,
 }
 
 impl Refusals {
     /// For servers with numbers below `places`.
     pub(crate) fn new(places: usize) -> Refusals {
-        let servers = (0..places).map(|_| AtomicU32::new(0)).collect();
-        Refusals { servers, agent: AtomicU32::new(0) }
+        Refusals { servers: (0..places).map(|_| Spell::default()).collect(), agent: Spell::default() }
     }
 
-    fn place(&self, peer: Peer) -> Option<&AtomicU32> {
+    fn spell(&self, peer: Peer) -> Option<&Spell> {
         match peer {
             Peer::Server(server) => self.servers.get(usize::from(server.0)),
             Peer::Agent => Some(&self.agent),
@@ -47,34 +50,42 @@ impl Refusals {
 
     /// Somebody has taken a connection.
     pub(crate) fn taken(&self, peer: Peer) {
-        if let Some(since) = self.place(peer) {
-            since.store(0, Ordering::Relaxed);
+        if let Some(spell) = self.spell(peer) {
+            spell.0.store(0, Ordering::Relaxed);
         }
     }
 
     /// Somebody has refused one at `now`, nanoseconds.
     pub(crate) fn refused(&self, peer: Peer, now: u64) {
-        let Some(place) = self.place(peer) else { return };
+        let Some(spell) = self.spell(peer) else { return };
         let now = millis(now);
-        if age(place, now).is_none() {
+        let age = spell.age(now, MEMORY).unwrap_or_else(|| {
             let all = self.servers.iter().chain([&self.agent]);
-            let longest = all.filter_map(|other| age(other, now)).max().unwrap_or(0);
-            place.store(now.wrapping_sub(longest).max(1), Ordering::Relaxed);
-        }
+            all.filter_map(|other| other.age(now, TOGETHER)).max().unwrap_or(0)
+        });
+        spell.0.store(u64::from(now.wrapping_sub(age)) << 32 | u64::from(now), Ordering::Relaxed);
     }
 
     /// Whether a peer that has just refused a connection has been waited for long enough.
     pub(crate) fn is_gone(&self, peer: Peer, now: u64) -> bool {
-        let since = self.place(peer).and_then(|place| age(place, millis(now)));
-        since.is_some_and(|age| u128::from(age) >= PATIENCE.as_millis())
+        let age = self.spell(peer).and_then(|spell| spell.age(millis(now), MEMORY));
+        age.is_some_and(|age| u128::from(age) >= PATIENCE.as_millis())
     }
 }
 
-/// For how long a server has been refusing, milliseconds.
-fn age(since: &AtomicU32, now: u32) -> Option<u32> {
-    let since = since.load(Ordering::Relaxed);
-    let age = now.wrapping_sub(since);
-    (since != 0 && u128::from(age) < MEMORY.as_millis()).then_some(age)
+/// The times of the first and the last of a row of refusals, milliseconds of some clock, in the upper and the
+/// lower half; 0: there was none.
+#[derive(Debug, Default)]
+struct Spell(AtomicU64);
+
+impl Spell {
+    /// How long ago it began, milliseconds, if the last refusal was not longer ago than `pause`.
+    fn age(&self, now: u32, pause: Duration) -> Option<u32> {
+        let spell = self.0.load(Ordering::Relaxed);
+        let (first, last) = ((spell >> 32) as u32, spell as u32);
+        let is_over = u128::from(now.wrapping_sub(last)) > pause.as_millis();
+        (spell != 0 && !is_over).then_some(now.wrapping_sub(first))
+    }
 }
 
 fn millis(nanoseconds: u64) -> u32 {
@@ -99,21 +110,34 @@ mod tests {
         assert!(!refusals.is_gone(A, at(1.9)));
         refusals.refused(A, at(1.9));
         assert!(refusals.is_gone(A, at(2.1)));
+        refusals.refused(A, at(11.0));
+        refusals.refused(A, at(20.0));
+        assert!(refusals.is_gone(A, at(20.0)), "nothing says that it was back");
         refusals.taken(A);
-        refusals.refused(A, at(2.2));
-        assert!(!refusals.is_gone(A, at(2.3)), "it was back");
+        refusals.refused(A, at(20.1));
+        assert!(!refusals.is_gone(A, at(20.2)), "it was back");
     }
 
     #[test]
     fn servers_that_died_together_are_waited_for_together() {
         let refusals = Refusals::new(2);
         refusals.refused(A, at(0.0));
+        refusals.refused(A, at(1.9));
         refusals.refused(B, at(2.0));
         assert!(refusals.is_gone(B, at(2.0)));
         refusals.refused(Peer::Agent, at(2.0));
         assert!(refusals.is_gone(Peer::Agent, at(2.0)));
         refusals.taken(Peer::Agent);
         assert!(!refusals.is_gone(Peer::Agent, at(2.1)) && refusals.is_gone(B, at(2.1)));
+    }
+
+    #[test]
+    fn a_server_that_dies_after_another_one_is_waited_for_as_long() {
+        let refusals = Refusals::new(2);
+        refusals.refused(A, at(0.0));
+        // A may be back; nobody has asked it since.
+        refusals.refused(B, at(5.0));
+        assert!(!refusals.is_gone(B, at(6.9)) && refusals.is_gone(B, at(7.1)));
     }
 
     #[test]

@@ -414,9 +414,9 @@ impl Client {
             | TransportError::System(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => return Err(error.errno()),
             _ => {}
         }
-        let is_gone = |peer| self.refusals.is_gone(peer, monotonic());
-        if matches!(error, TransportError::Refused) && (is_gone(Peer::Server(server)) || is_gone(Peer::Agent))
-        {
+        // Without a session it was the agent that refused.
+        let peer = if self.has_session() { Peer::Server(server) } else { Peer::Agent };
+        if matches!(error, TransportError::Refused) && self.refusals.is_gone(peer, monotonic()) {
             return Err(Errno::IO);
         }
         if backoff.begun.is_some() {
