@@ -26,6 +26,9 @@ fn nothing_acknowledged_is_lost_when_daemons_are_killed_at_random() {
         for what in &siege.totals.wrong[known..] {
             println!("{what}");
         }
+        if (round + 1) % 20 == 0 {
+            println!("{} rounds, {} operations acknowledged", round + 1, siege.totals.acknowledged);
+        }
     }
     let totals = &siege.totals;
     println!("seed {seed}: {} operations acknowledged, {} unknown", totals.acknowledged, totals.unknown);

@@ -40,7 +40,6 @@ mod number;
 mod open;
 mod own;
 mod paths;
-mod refusals;
 mod rpc;
 mod session;
 mod shortcut;

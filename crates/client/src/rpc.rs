@@ -8,10 +8,9 @@
 
 use crate::links::Link;
 use crate::moves::Reached;
-use crate::refusals::Peer;
 use crate::session::Client;
 use bivouac_layout::{Ino, Map, ServerId, ServerState, ShardId};
-use bivouac_node::release::{begin_opening, monotonic};
+use bivouac_node::release::begin_opening;
 use bivouac_node::{Fd, SlotId};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::NO_REPLY;
@@ -19,7 +18,7 @@ use bivouac_proto::meta::{Change, MetaReply, MetaRequest};
 use bivouac_proto::node::NodeRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Refusal, Reply, Request, RequestId, Status};
-use bivouac_transport::{Answer, Connection, Exchange, Outgoing, TransportError, exchange};
+use bivouac_transport::{Answer, Connection, Exchange, Outgoing, Peer, TransportError, exchange};
 use std::io::{IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};
 
@@ -416,7 +415,7 @@ impl Client {
         }
         // Without a session it was the agent that refused.
         let peer = if self.has_session() { Peer::Server(server) } else { Peer::Agent };
-        if matches!(error, TransportError::Refused) && self.refusals.is_gone(peer, monotonic()) {
+        if matches!(error, TransportError::Refused) && self.refusals.is_gone(peer) {
             return Err(Errno::IO);
         }
         if backoff.begun.is_some() {

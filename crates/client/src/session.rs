@@ -14,17 +14,15 @@ use crate::list::Listing;
 use crate::locks::Held;
 use crate::moves::Heard;
 use crate::paths::Paths;
-use crate::refusals::{Peer, Refusals};
 use bivouac_layout::{Ino, Map, NodeId, SERVERS_MAX, ServerId};
 use bivouac_node::file::FileError;
-use bivouac_node::release::monotonic;
 use bivouac_node::{Environment, Fd, OpenTable, SlotId};
 use bivouac_proto::agent::{AgentReply, AgentRequest};
 use bivouac_proto::auth::{ANY_DEPLOYMENT, Credentials, KEY_LEN, Key, Role};
 use bivouac_proto::meta::LockOwner;
 use bivouac_proto::node::NodeRequest;
 use bivouac_proto::{Errno, Header, Kind, Reply, Request};
-use bivouac_transport::{ConnectOptions, Connection, Endpoint, Outgoing, TransportError};
+use bivouac_transport::{ConnectOptions, Connection, Endpoint, Outgoing, Peer, Refusals, TransportError};
 use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -275,17 +273,8 @@ impl Client {
     fn connect_agent(&self, fork_count: u64) -> Result<Box<Link>, TransportError> {
         let (key, deployment) = (&self.key, self.map().deployment);
         let link = connect_agent(&self.environment, key, self.uid, &self.credentials, fork_count, deployment);
-        self.note_refusal(Peer::Agent, &link);
+        self.refusals.note(Peer::Agent, &link);
         link
-    }
-
-    /// Notes whether a peer has taken a connection.
-    fn note_refusal<T>(&self, peer: Peer, connected: &Result<T, TransportError>) {
-        match connected {
-            Ok(_) => self.refusals.taken(peer),
-            Err(TransportError::Refused) => self.refusals.refused(peer, monotonic()),
-            Err(_) => {}
-        }
     }
 
     /// How often the node's agent has been restarted beside processes that lived on.
@@ -416,7 +405,7 @@ impl Client {
         };
         let role = Role::Client { credentials: self.credentials.clone(), node: self.node };
         let connected = Connection::connect(&endpoint, &self.key, map.deployment, role, &connect_options());
-        self.note_refusal(Peer::Server(server), &connected);
+        self.refusals.note(Peer::Server(server), &connected);
         let (connection, _) = connected?;
         let slot = self.slots.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(Link::new(connection, fork_count, slot)))

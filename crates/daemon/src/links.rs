@@ -2,12 +2,13 @@
 //!
 //! If a connection breaks, the daemon connects again and repeats the request under the same identity. It
 //! gives up when the map says that the server is down, when the server has refused connections for
-//! [`GONE_AFTER`], or after [`PATIENCE`]. When this daemon stops, the others most likely stop as well: then
+//! two seconds ([`Refusals`]: the map may never say so, because the controller may have been on the same
+//! machine), or after [`PATIENCE`]. When this daemon stops, the others most likely stop as well: then
 //! it repeats nothing ([`Links::close`]).
 
 use bivouac_data::DataStore;
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Map, ServerId, ShardId};
+use bivouac_layout::{Epoch, Map, SERVERS_MAX, ServerId, ShardId};
 use bivouac_meta::Outside;
 use bivouac_proto::auth::{Key, Role};
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -17,7 +18,8 @@ use bivouac_proto::peer::PeerRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Refusal, Reply, Request, Status, Time};
 use bivouac_transport::{
-    Answer, ConnectOptions, Connection, Endpoint, Exchange, Outgoing, TransportError, exchange,
+    Answer, ConnectOptions, Connection, Endpoint, Exchange, Outgoing, Peer, Refusals, TransportError,
+    exchange,
 };
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -29,10 +31,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long to wait for a silent server before looking into the map whether it is up.
 const SILENCE: Duration = Duration::from_secs(1);
-/// A server that refuses connections for so long is gone, whatever the map says.
-const GONE_AFTER: Duration = Duration::from_secs(2);
-/// If a server was found gone less than this ago, requests give up at the first refused connection.
-const GONE_FOR: Duration = Duration::from_secs(10);
 /// Idle connections kept for each server.
 const KEPT: usize = 32;
 
@@ -77,8 +75,8 @@ pub(crate) struct Links {
     /// The identity of requests: the daemon's start, with a slot for each connection.
     session: u64,
     slots: AtomicU32,
-    /// Servers that were found to take no connections, and when.
-    gone: Mutex<HashMap<ServerId, Instant>>,
+    /// Servers that take no connections.
+    refusals: Refusals,
     closing: AtomicBool,
     /// The daemon's own blocks.
     pub(crate) data: Option<Arc<DataStore>>,
@@ -89,8 +87,8 @@ impl Links {
         let epoch = AtomicU64::new(first.epoch.0);
         let (map, pools) = (RwLock::new(Arc::new(first)), Mutex::default());
         let (slots, closing) = (AtomicU32::new(1), AtomicBool::new(false));
-        let gone = Mutex::default();
-        Links { key, role, map, epoch, pools, session, slots, gone, closing, data }
+        let refusals = Refusals::new(SERVERS_MAX.into());
+        Links { key, role, map, epoch, pools, session, slots, refusals, closing, data }
     }
 
     /// The daemon stops: from now on a request that cannot be sent fails, also if it is under way.
@@ -186,7 +184,9 @@ impl Links {
                 }
                 Ok((Err(failure), _)) => break Err(failure),
                 Err(error) if !self.is_patient(begun) => break Err(error.errno().into()),
-                Err(TransportError::Refused) if self.is_gone(server, begun) => break Err(Errno::IO.into()),
+                Err(TransportError::Refused) if self.refusals.is_gone(Peer::Server(server)) => {
+                    break Err(Errno::IO.into());
+                }
                 Err(_) => {
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(Duration::from_millis(100));
@@ -237,18 +237,6 @@ impl Links {
 
     fn is_worth_waiting_for(&self, server: ServerId) -> bool {
         serves(&self.map(), server) && !self.closing.load(Ordering::Relaxed)
-    }
-
-    /// Whether to give up a server that has refused a connection: because it has done so since `begun` for
-    /// long enough, or was found gone a moment ago. (A living server always accepts connections. The map may
-    /// never say that a server is gone, because the controller may have been on the same machine.)
-    fn is_gone(&self, server: ServerId, begun: Instant) -> bool {
-        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = gone.get(&server).is_some_and(|found| found.elapsed() < GONE_FOR);
-        if !known && begun.elapsed() >= GONE_AFTER {
-            gone.insert(server, Instant::now());
-        }
-        known || begun.elapsed() >= GONE_AFTER
     }
 
     /// Sends encoded requests to several servers at once and waits for all answers, which come in the
@@ -321,11 +309,12 @@ impl Links {
         let address = map.server(server).ok_or(TransportError::Refused)?.address;
         let options =
             ConnectOptions { timeout: Duration::from_secs(2), silence: SILENCE, ..ConnectOptions::default() };
-        Connection::connect(&Endpoint::Tcp(address), &self.key, map.deployment, self.role.clone(), &options)
-            .map(|(connection, _)| {
-                let slot = self.slots.fetch_add(1, Ordering::Relaxed);
-                Link { connection, slot, sequence: 0 }
-            })
+        let (endpoint, role) = (Endpoint::Tcp(address), self.role.clone());
+        let connected = Connection::connect(&endpoint, &self.key, map.deployment, role, &options);
+        self.refusals.note(Peer::Server(server), &connected);
+        let (connection, _) = connected?;
+        let slot = self.slots.fetch_add(1, Ordering::Relaxed);
+        Ok(Link { connection, slot, sequence: 0 })
     }
 
     fn give(&self, server: ServerId, link: Link) {

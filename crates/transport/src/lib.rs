@@ -11,6 +11,7 @@
 //! - [`endpoint`]: where a daemon listens.
 //! - [`connection`]: one request, one answer; [`exchange()`]: several at once, on several connections.
 //! - [`server`]: accepting, authenticating, serving.
+//! - [`Refusals`]: who takes no connections, and since when.
 //! - [`faults`]: a proxy for tests that delays and withholds data, and breaks connections.
 //!
 //! Both halves prove to each other that they know the deployment's key ([`bivouac_proto::auth`]) before
@@ -25,6 +26,7 @@ mod gather;
 mod handshake;
 mod limits;
 mod progress;
+mod refusals;
 pub mod server;
 mod socket;
 mod spin;
@@ -36,5 +38,6 @@ pub use error::TransportError;
 pub use exchange::{Exchange, exchange};
 pub use limits::raise_descriptor_limit;
 pub use progress::Received;
+pub use refusals::{Peer, Refusals};
 pub use server::{Parting, PeerInfo, Responder, Server, ServerOptions, Service};
 pub use spin::Spin;

@@ -6,7 +6,9 @@
 //! that needs several dead servers, one after the other, does not wait for each of them. So a server that
 //! begins to refuse while another one is refusing counts as refusing since then.
 
+use crate::error::TransportError;
 use bivouac_layout::ServerId;
+use bivouac_node::release::monotonic;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -22,7 +24,8 @@ const MEMORY: Duration = Duration::from_secs(12);
 
 /// Who takes connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Peer {
+pub enum Peer {
+    /// A server.
     Server(ServerId),
     /// The agent of this node, which a fork's child needs before it can ask any server.
     Agent,
@@ -30,14 +33,14 @@ pub(crate) enum Peer {
 
 /// Since when each of them has been refusing connections.
 #[derive(Debug)]
-pub(crate) struct Refusals {
+pub struct Refusals {
     servers: Box<[Spell]>,
     agent: Spell,
 }
 
 impl Refusals {
-    /// For servers with numbers below `places`.
-    pub(crate) fn new(places: usize) -> Refusals {
+    /// Nobody has refused any. For servers with numbers below `places`.
+    pub fn new(places: usize) -> Refusals {
         Refusals { servers: (0..places).map(|_| Spell::default()).collect(), agent: Spell::default() }
     }
 
@@ -48,15 +51,28 @@ impl Refusals {
         }
     }
 
-    /// Somebody has taken a connection.
-    pub(crate) fn taken(&self, peer: Peer) {
+    /// Takes in how an attempt to connect has ended.
+    pub fn note<T>(&self, peer: Peer, connected: &Result<T, TransportError>) {
+        match connected {
+            Ok(_) => self.taken(peer),
+            Err(TransportError::Refused) => self.refused(peer, monotonic()),
+            Err(_) => {}
+        }
+    }
+
+    /// Whether a peer that has just refused a connection has been waited for long enough.
+    pub fn is_gone(&self, peer: Peer) -> bool {
+        self.is_gone_at(peer, monotonic())
+    }
+
+    fn taken(&self, peer: Peer) {
         if let Some(spell) = self.spell(peer) {
             spell.0.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Somebody has refused one at `now`, nanoseconds.
-    pub(crate) fn refused(&self, peer: Peer, now: u64) {
+    /// `now`: nanoseconds.
+    fn refused(&self, peer: Peer, now: u64) {
         let Some(spell) = self.spell(peer) else { return };
         let now = millis(now);
         let age = spell.age(now, MEMORY).unwrap_or_else(|| {
@@ -66,8 +82,7 @@ impl Refusals {
         spell.0.store(u64::from(now.wrapping_sub(age)) << 32 | u64::from(now), Ordering::Relaxed);
     }
 
-    /// Whether a peer that has just refused a connection has been waited for long enough.
-    pub(crate) fn is_gone(&self, peer: Peer, now: u64) -> bool {
+    fn is_gone_at(&self, peer: Peer, now: u64) -> bool {
         let age = self.spell(peer).and_then(|spell| spell.age(millis(now), MEMORY));
         age.is_some_and(|age| u128::from(age) >= PATIENCE.as_millis())
     }
@@ -107,15 +122,15 @@ mod tests {
     fn a_server_that_refuses_is_waited_for_once_and_not_by_each_request() {
         let refusals = Refusals::new(2);
         refusals.refused(A, at(0.0));
-        assert!(!refusals.is_gone(A, at(1.9)));
+        assert!(!refusals.is_gone_at(A, at(1.9)));
         refusals.refused(A, at(1.9));
-        assert!(refusals.is_gone(A, at(2.1)));
+        assert!(refusals.is_gone_at(A, at(2.1)));
         refusals.refused(A, at(11.0));
         refusals.refused(A, at(20.0));
-        assert!(refusals.is_gone(A, at(20.0)), "nothing says that it was back");
+        assert!(refusals.is_gone_at(A, at(20.0)), "nothing says that it was back");
         refusals.taken(A);
         refusals.refused(A, at(20.1));
-        assert!(!refusals.is_gone(A, at(20.2)), "it was back");
+        assert!(!refusals.is_gone_at(A, at(20.2)), "it was back");
     }
 
     #[test]
@@ -124,11 +139,11 @@ mod tests {
         refusals.refused(A, at(0.0));
         refusals.refused(A, at(1.9));
         refusals.refused(B, at(2.0));
-        assert!(refusals.is_gone(B, at(2.0)));
+        assert!(refusals.is_gone_at(B, at(2.0)));
         refusals.refused(Peer::Agent, at(2.0));
-        assert!(refusals.is_gone(Peer::Agent, at(2.0)));
+        assert!(refusals.is_gone_at(Peer::Agent, at(2.0)));
         refusals.taken(Peer::Agent);
-        assert!(!refusals.is_gone(Peer::Agent, at(2.1)) && refusals.is_gone(B, at(2.1)));
+        assert!(!refusals.is_gone_at(Peer::Agent, at(2.1)) && refusals.is_gone_at(B, at(2.1)));
     }
 
     #[test]
@@ -137,7 +152,7 @@ mod tests {
         refusals.refused(A, at(0.0));
         // A may be back; nobody has asked it since.
         refusals.refused(B, at(5.0));
-        assert!(!refusals.is_gone(B, at(6.9)) && refusals.is_gone(B, at(7.1)));
+        assert!(!refusals.is_gone_at(B, at(6.9)) && refusals.is_gone_at(B, at(7.1)));
     }
 
     #[test]
@@ -146,6 +161,6 @@ mod tests {
         refusals.refused(A, at(0.0));
         refusals.refused(B, at(12.5));
         refusals.refused(A, at(12.5));
-        assert!(!refusals.is_gone(A, at(13.0)) && !refusals.is_gone(B, at(13.0)));
+        assert!(!refusals.is_gone_at(A, at(13.0)) && !refusals.is_gone_at(B, at(13.0)));
     }
 }
