@@ -151,8 +151,9 @@ impl<O: Outside> Core<O> {
 
     /// Does what is due until the store is closed.
     pub(crate) fn keep_always(&self) {
-        // The first pass waits a little, for the other servers of a deployment that comes up as a whole.
-        let mut rest = true;
+        // The first pass begins at once: who looks at the files after a restart should not see half of what
+        // was under way when the servers died. (Requests to servers that are still starting are repeated.)
+        let mut rest = false;
         loop {
             let mut work = lock(&self.keeper.work);
             // After a failure, new tasks wait, too, so that tasks for a server that is down are tried only
