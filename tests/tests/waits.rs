@@ -81,7 +81,7 @@ for operation in operations:
 go, hold = os.pipe()
 out, tell = os.pipe()
 ready, warm = os.pipe()
-for number, operation in enumerate(operations):
+for operation in operations:
     for i in range(16):
         d, e = f'{m}/{operation}{i}', f'{m}/{operation}{(i + 1) % 16}'
         for x in (d, e): os.stat(f'{x}/small')

@@ -53,8 +53,8 @@ pub(crate) fn register(locked: &mut LockedShard<'_>, now: Time, ino: Ino, opened
     if writes_blocks && settled {
         live.written = Written { append_end: opened.append.then_some(size), ..Written::default() };
     } else if writes_blocks && !live.has_writer() {
-        // Somebody wrote to it before this server was restarted, or its servers have not answered since its
-        // last writer closed it. Nobody will report that again.
+        // Somebody wrote to it before this server was restarted, or the data servers have not answered since
+        // its last writer closed it. No report about those writes will come any more.
         live.written = Written { unsure: true, ..live.written };
     }
     match live.opens.iter_mut().find(|o| o.id == opened.id) {

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// again much sooner.)
 const TOGETHER: Duration = Duration::from_secs(1);
 
-/// After so long a refusal has nothing to do with an earlier one: the server may have been back meanwhile.
+/// A refusal has nothing to do with one that was longer ago: the server may have been back meanwhile.
 const MEMORY: Duration = Duration::from_secs(12);
 
 /// Who takes connections.
@@ -39,7 +39,7 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// Nobody has refused any. For servers with numbers below `places`.
+    /// For servers with numbers below `places` and the agent. None of them has refused a connection yet.
     pub fn new(places: usize) -> Refusals {
         Refusals { servers: (0..places).map(|_| Spell::default()).collect(), agent: Spell::default() }
     }

@@ -3,7 +3,7 @@
 use super::attempt::difference;
 use super::look::Look;
 use super::step::{Entry, Outcome, Step, pattern};
-use super::tree::{Node, Tree, parent};
+use super::tree::{Node, Tree};
 use super::work::is_late;
 use std::collections::BTreeMap;
 
@@ -12,10 +12,6 @@ pub const BLOCK: u64 = 64 << 10;
 
 /// Longest time that an operation may take, nanoseconds: `docs/semantics.md` says about two seconds.
 const LIMIT: u64 = 3_000_000_000;
-
-/// The same for the move of a directory, which waits for those of the other programs: each of them waits for
-/// the dead server itself.
-const LIMIT_MOVE: u64 = 11_000_000_000;
 
 /// The same where a server is there but does not answer: it is waited for, for ten seconds, and then all have
 /// to hear of it.
@@ -152,14 +148,7 @@ impl Judged {
         if took > self.slowest.0 {
             self.slowest = (took, format!("{step:?} -> {outcome:?}"));
         }
-        let limit = match step {
-            _ if met && times.stopped => LIMIT_STOPPED,
-            Step::Rename { from, to } if met && parent(from) != parent(to) && self.is_directory(from) => {
-                LIMIT_MOVE
-            }
-            _ => LIMIT,
-        };
-        if times.waited(began, at) > limit {
+        if times.waited(began, at) > if met && times.stopped { LIMIT_STOPPED } else { LIMIT } {
             self.wrong.push(format!("{step:?} took {:.1} s: {outcome:?}", took as f64 / 1e9));
         }
         if let Step::Share { number } = step {
@@ -200,10 +189,6 @@ impl Judged {
         if step.changes() {
             self.doubt(step, None);
         }
-    }
-
-    fn is_directory(&self, path: &str) -> bool {
-        self.tree.names.get(path).is_some_and(|number| self.tree.nodes[number].directory)
     }
 
     fn doubt(&mut self, step: &Step, acknowledged: Option<u64>) {

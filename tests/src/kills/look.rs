@@ -6,10 +6,6 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
-
-/// For so long after a restart link counts may be those of before an operation that was under way.
-const UNDER_WAY: Duration = Duration::from_millis(500);
 
 /// What is at a path.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -36,25 +32,8 @@ pub type Look = BTreeMap<String, Found>;
 pub fn look(mount: &Path, into: &Path) {
     let mut all = Look::new();
     walk(mount, "", &mut all);
-    wait_for_link_counts(mount, &mut all);
     std::fs::write(mount.join(super::SHARED), "").expect("emptied");
     std::fs::write(into, postcard::to_allocvec(&all).expect("it has a form")).expect("written");
-}
-
-/// A link or a removal that was under way when the servers died may be seen in part until they have told each
-/// other; `docs/semantics.md` says how long.
-fn wait_for_link_counts(mount: &Path, all: &mut Look) {
-    let mut names: BTreeMap<u64, u64> = BTreeMap::new();
-    for found in all.values().filter(|found| !found.directory) {
-        *names.entry(found.ino).or_default() += 1;
-    }
-    let begin = Instant::now();
-    for (path, found) in all.iter_mut().filter(|(_, found)| !found.directory) {
-        while found.links != names[&found.ino] && begin.elapsed() < UNDER_WAY {
-            std::thread::sleep(Duration::from_millis(5));
-            found.links = std::fs::symlink_metadata(mount.join(path)).map_or(0, |seen| seen.nlink());
-        }
-    }
 }
 
 fn walk(mount: &Path, directory: &str, all: &mut Look) {
