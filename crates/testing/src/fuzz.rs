@@ -102,11 +102,11 @@ fn edits() -> impl Strategy<Value = Vec<Edit>> {
     vec(edit, 0..6)
 }
 
-/// Runs a target for some seconds.
+/// Runs a target for some seconds; how often.
 ///
 /// # Panics
 /// If the target panics, with the bytes. A run that hangs, or allocates without bound, ends the process.
-pub fn run(name: &'static str, samples: &[Vec<u8>], limit: usize, target: impl Fn(&[u8])) {
+pub fn run(name: &'static str, samples: &[Vec<u8>], limit: usize, target: impl Fn(&[u8])) -> u64 {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
     let seed = number(SEED).unwrap_or_else(now);
@@ -115,12 +115,13 @@ pub fn run(name: &'static str, samples: &[Vec<u8>], limit: usize, target: impl F
     println!("{name}: {SEED}={seed}");
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &key);
+    let mut rng = TestRng::from_seed(RngAlgorithm::ChaCha, &key);
     let config = Config { cases: 64, failure_persistence: None, max_shrink_iters: 4096, ..Config::default() };
-    let mut runner = TestRunner::new_with_rng(config, rng);
 
     let watch = Watch::default();
+    let runs = Cell::new(0);
     let check = |bytes: &[u8]| {
+        runs.set(runs.get() + 1);
         watch.begin(bytes);
         ALLOCATED.set(0);
         LIMIT.set(limit);
@@ -136,11 +137,10 @@ pub fn run(name: &'static str, samples: &[Vec<u8>], limit: usize, target: impl F
     let fail = |why: &str, bytes: &[u8]| panic!("{name}, {SEED}={seed}: {why}\n{bytes:?}");
     samples.iter().for_each(|sample| check(sample).unwrap_or_else(|why| fail(&why, sample)));
 
-    let mut runs = 0;
     std::thread::scope(|scope| {
         scope.spawn(|| watch.look(name, seed));
         let _done = Done(&watch);
-        while runs == 0 || Instant::now() < until {
+        loop {
             let base = prop_oneof![
                 4 => any::<prop::sample::Index>().prop_map(Some),
                 1 => Just(None),
@@ -151,14 +151,20 @@ pub fn run(name: &'static str, samples: &[Vec<u8>], limit: usize, target: impl F
                 edits.iter().for_each(|edit| edit.apply(&mut bytes, samples));
                 bytes
             });
+            // A runner of its own for each turn: one that has run as many cases as it was to does nothing more.
+            let mut runner = TestRunner::new_with_rng(config.clone(), rng.clone());
             match runner.run(&input, |bytes| check(&bytes).map_err(TestCaseError::fail)) {
-                Ok(()) => runs += 64,
+                Ok(()) => rng = runner.new_rng(),
                 Err(TestError::Fail(why, bytes)) => fail(why.message(), &bytes),
                 Err(TestError::Abort(why)) => panic!("{name}: {why}"),
             }
+            if Instant::now() >= until {
+                break;
+            }
         }
     });
-    println!("{name}: {runs} runs");
+    println!("{name}: {} runs", runs.get());
+    runs.get()
 }
 
 /// Looks from another thread whether a run hangs.
