@@ -37,8 +37,8 @@ print(worst[0], worst[1], wrong)
 "#;
 
 /// Does each operation on each of 16 directories in a process of its own, as the first one that meets the death
-/// of a server, and prints the same. Half of the processes have sent requests before, half have only been forked
-/// by one that has.
+/// of a server, so many seconds ago, and prints the same. Half of the processes have sent requests before, half
+/// have only been forked by one that has.
 const FIRSTS: &str = r#"
 import errno, json, os, signal, sys, time
 m = '/bivouac/all/of/them'
@@ -98,7 +98,8 @@ for operation in operations:
             os._exit(0)
 os.close(tell)
 for _ in range(16 * len(operations)): os.read(ready, 1)
-for pid in sys.argv[1:]: os.kill(int(pid), signal.SIGKILL)
+for pid in sys.argv[2:]: os.kill(int(pid), signal.SIGKILL)
+time.sleep(float(sys.argv[1]))
 os.close(hold)
 said = [json.loads(line) for line in os.fdopen(out)]
 assert len(said) == 16 * len(operations), len(said)
@@ -111,17 +112,17 @@ print(*max(said)[:2], wrong)
 fn slowest(site: &Site, name: &str, server: u64) -> f64 {
     let make = "cd /bivouac || exit 1; rm -rf d*; for i in $(seq 0 15); do mkdir d$i d$i/in; head -c 1000000 /dev/zero > d$i/large; done";
     site.sh(name, make).ok();
-    slowest_of(site, name, &[server], OPERATIONS)
+    slowest_of(site, name, &[server], OPERATIONS, &[])
 }
 
 /// The same by another program.
 #[track_caller]
-fn slowest_of(site: &Site, name: &str, servers: &[u64], program: &str) -> f64 {
+fn slowest_of(site: &Site, name: &str, servers: &[u64], program: &str, more: &[&str]) -> f64 {
     let script = site.path("operations.py");
     std::fs::write(&script, program).expect("written");
     let victims = servers.iter().map(|server| site.server_pid(name, *server).to_string());
     let mut command = site.command(["exec", name, "--", "python3", "-B"]);
-    command.arg(script).args(victims);
+    command.arg(script).args(more).args(victims);
     let said = finish(command).ok();
     assert!(said.trim().ends_with("[]"), "{said}");
     said.split(' ').next().and_then(|worst| worst.parse().ok()).expect("a time")
@@ -144,8 +145,18 @@ fn no_operation_that_is_the_first_to_meet_dead_servers_waits_twice() {
     // With the controller, so that nobody declares them dead.
     for servers in [&[0][..], &[0, 2], &[0, 1, 3]] {
         let name = site.up_with(4, &["--block-size", "64K"]);
-        let worst = slowest_of(&site, &name, servers, FIRSTS);
+        let worst = slowest_of(&site, &name, servers, FIRSTS, &["0"]);
         assert!(worst < 3.5, "an operation took {worst} s after servers {servers:?} died");
+    }
+}
+
+#[test]
+fn nobody_waits_for_servers_that_have_been_dead_for_some_time() {
+    let site = Site::new("waits-later");
+    for servers in [&[0][..], &[0, 2]] {
+        let name = site.up_with(4, &["--block-size", "64K"]);
+        let worst = slowest_of(&site, &name, servers, FIRSTS, &["2.5"]);
+        assert!(worst < 1.5, "an operation took {worst} s when servers {servers:?} had long been dead");
     }
 }
 

@@ -415,8 +415,11 @@ impl Client {
         }
         // Without a session it was the agent that refused.
         let peer = if self.has_session() { Peer::Server(server) } else { Peer::Agent };
-        if matches!(error, TransportError::Refused) && self.refusals.is_gone(peer) {
-            return Err(Errno::IO);
+        if matches!(error, TransportError::Refused) {
+            self.refusals.heard(self.table().heard());
+            if self.refusals.is_gone(peer) {
+                return Err(Errno::IO);
+            }
         }
         if backoff.begun.is_some() {
             let _ = self.refresh_map();

@@ -170,6 +170,11 @@ impl Agent {
         self.shared.table.descriptor()
     }
 
+    /// Shows the processes of the node when the controller was last heard of.
+    pub(crate) fn heard(&self, at: u64) {
+        self.shared.table.set_heard(at);
+    }
+
     /// Shows the processes of the node which of its servers are down: such a server cannot say so itself.
     pub(crate) fn note_servers(&self, map: &Map) {
         for server in map.servers.iter().filter(|server| server.node == self.shared.node) {

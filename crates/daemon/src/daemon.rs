@@ -15,6 +15,7 @@ use crate::tether::Tether;
 use crate::vigil::Vigil;
 use bivouac_layout::{Epoch, Ino, Map, NodeId, ServerState, ShardId};
 use bivouac_meta::{Caller, MetaStore, Observer, Options, Replayed};
+use bivouac_node::release::monotonic;
 use bivouac_node::{TrafficPage, VersionPage};
 use bivouac_proto::auth::{Credentials, Hello, Key, Role, Welcome};
 use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
@@ -243,12 +244,20 @@ impl Daemon {
         self.counters.written.fetch_add(served.written, Ordering::Relaxed);
     }
 
-    /// What follows from a control request for the end of this daemon.
+    /// What follows from a control request for the end of this daemon, and for who waits for dead servers.
     fn note_control(&self, session: &mut Session, request: &ControlRequest) {
+        // A sender that only checks whether the daemon is alive has no map.
+        let heard = matches!(request, ControlRequest::Ping { epoch } if *epoch != Epoch(0));
+        if heard {
+            let now = monotonic();
+            self.links.refusals.heard(now);
+            if let Some(agent) = &self.agent {
+                agent.heard(now);
+            }
+        }
         let Some(tether) = &self.tether else { return };
         match request {
-            // A sender that only checks whether the daemon is alive has no map.
-            ControlRequest::Ping { epoch } if *epoch != Epoch(0) => tether.heard(),
+            ControlRequest::Ping { .. } if heard => tether.heard(),
             ControlRequest::Lifeline if !std::mem::replace(&mut session.lifeline, true) => tether.hold(),
             ControlRequest::Release => tether.release(),
             _ => {}

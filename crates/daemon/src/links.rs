@@ -76,7 +76,7 @@ pub(crate) struct Links {
     session: u64,
     slots: AtomicU32,
     /// Servers that take no connections.
-    refusals: Refusals,
+    pub(crate) refusals: Refusals,
     closing: AtomicBool,
     /// The daemon's own blocks.
     pub(crate) data: Option<Arc<DataStore>>,

@@ -36,7 +36,7 @@ pub const SLOTS: u32 = 65_536;
 const RETIRED_LONG: u32 = 2_000;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"BVWKOPEN");
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 pub(crate) const HEADER: usize = 4096;
 /// Servers whose state is noted have numbers below 64 times this.
 const DOWN_WORDS: usize = 64;
@@ -79,6 +79,8 @@ struct Header {
     used: AtomicU32,
     /// Servers of this node that are down as far as the agent knows, a bit for each.
     down: [AtomicU64; DOWN_WORDS],
+    /// When the agent last heard of the controller, nanoseconds of the monotonic clock; 0: never.
+    heard: AtomicU64,
 }
 
 /// The mapped table.
@@ -145,6 +147,7 @@ impl OpenTable {
         if !same {
             return Err(NodeError::Format);
         }
+        header.heard.store(0, Ordering::Relaxed);
         header.adoptions.fetch_add(1, Ordering::Release);
         table.descriptor = Some(descriptor);
         Ok(table)
@@ -203,6 +206,16 @@ impl OpenTable {
     /// Whether a server of this node is down, as far as the agent knows.
     pub fn is_down(&self, server: ServerId) -> bool {
         self.down(server).is_none_or(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
+    }
+
+    /// Notes when the controller was heard of, by [`crate::release::monotonic`]. By the agent.
+    pub fn set_heard(&self, at: u64) {
+        self.header().heard.store(at, Ordering::Relaxed);
+    }
+
+    /// When the agent last heard of the controller; 0 if it never has.
+    pub fn heard(&self) -> u64 {
+        self.header().heard.load(Ordering::Relaxed)
     }
 
     fn down(&self, server: ServerId) -> Option<(&AtomicU64, u64)> {

@@ -3,8 +3,10 @@
 //! A server that lives always takes connections; one that refuses them is dead, or not back yet. The map says
 //! so soon, unless the controller has died, too. Until then a server that refuses is waited for, for
 //! [`PATIENCE`]: it may be starting again. That time is the failure's and not the request's: an operation
-//! that needs several dead servers, one after the other, does not wait for each of them. So a server that
-//! begins to refuse while another one is refusing counts as refusing since then.
+//! that needs several dead servers, or several that each need a dead one, does not wait for each of them. So a
+//! server that begins to refuse while another one is refusing counts as refusing since then. And while the
+//! controller is not heard of ([`Refusals::heard`]), a server that refuses is waited for no longer than
+//! [`PATIENCE`] since the last time that it was: nothing comes back without the controller.
 
 use crate::error::TransportError;
 use bivouac_layout::ServerId;
@@ -36,12 +38,20 @@ pub enum Peer {
 pub struct Refusals {
     servers: Box<[Spell]>,
     agent: Spell,
+    /// When the controller was last heard of, nanoseconds; 0: not known.
+    heard: AtomicU64,
 }
 
 impl Refusals {
     /// For servers with numbers below `places` and the agent. None of them has refused a connection yet.
     pub fn new(places: usize) -> Refusals {
-        Refusals { servers: (0..places).map(|_| Spell::default()).collect(), agent: Spell::default() }
+        let servers = (0..places).map(|_| Spell::default()).collect();
+        Refusals { servers, agent: Spell::default(), heard: AtomicU64::new(0) }
+    }
+
+    /// Takes in when the controller was last heard of: a time of [`monotonic`], or 0 where nobody knows.
+    pub fn heard(&self, at: u64) {
+        self.heard.store(at, Ordering::Relaxed);
     }
 
     fn spell(&self, peer: Peer) -> Option<&Spell> {
@@ -83,8 +93,10 @@ impl Refusals {
     }
 
     fn is_gone_at(&self, peer: Peer, now: u64) -> bool {
+        let heard = self.heard.load(Ordering::Relaxed);
+        let unheard = if heard == 0 { 0 } else { now.saturating_sub(heard) / 1_000_000 };
         let age = self.spell(peer).and_then(|spell| spell.age(millis(now), MEMORY));
-        age.is_some_and(|age| u128::from(age) >= PATIENCE.as_millis())
+        age.is_some_and(|age| u128::from(unheard.max(age.into())) >= PATIENCE.as_millis())
     }
 }
 
@@ -153,6 +165,21 @@ mod tests {
         // A may be back; nobody has asked it since.
         refusals.refused(B, at(5.0));
         assert!(!refusals.is_gone_at(B, at(6.9)) && refusals.is_gone_at(B, at(7.1)));
+    }
+
+    #[test]
+    fn nobody_is_waited_for_any_more_when_the_controller_was_not_heard_of_for_as_long() {
+        let refusals = Refusals::new(2);
+        refusals.heard(at(0.0));
+        assert!(!refusals.is_gone_at(A, at(9.0)), "it has not refused");
+        refusals.refused(A, at(1.8));
+        assert!(!refusals.is_gone_at(A, at(1.9)) && refusals.is_gone_at(A, at(2.1)));
+        refusals.refused(B, at(9.0));
+        assert!(refusals.is_gone_at(B, at(9.0)));
+        refusals.heard(at(9.0));
+        assert!(!refusals.is_gone_at(B, at(9.1)) && refusals.is_gone_at(A, at(9.1)));
+        refusals.heard(at(20.0));
+        assert!(!refusals.is_gone_at(B, at(9.1)), "another node's clock");
     }
 
     #[test]
