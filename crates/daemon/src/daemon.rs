@@ -209,6 +209,9 @@ impl Daemon {
         // refusal.
         if !done && !matches!(request, MetaRequest::Release { .. } | MetaRequest::Abandon { .. }) {
             self.check_epoch(header)?;
+            if !store.has_resumed() {
+                return Err(Refusal::OldServer.into());
+            }
         }
         if !done && serve::walks(request) {
             store.check_namespace(header.namespace)?;

@@ -146,13 +146,16 @@ impl<O: Outside> Core<O> {
             }
         });
         work.orphans_unknown = true;
+        if !work.intents {
+            self.resumption.finish();
+        }
         *lock(&self.keeper.work) = work;
     }
 
     /// Does what is due until the store is closed.
     pub(crate) fn keep_always(&self) {
-        // The first pass begins at once: who looks at the files after a restart should not see half of what
-        // was under way when the servers died. (Requests to servers that are still starting are repeated.)
+        // The first pass begins at once: clients wait for it. (Requests to servers that are still starting are
+        // repeated.)
         let mut rest = false;
         loop {
             let mut work = lock(&self.keeper.work);
@@ -307,7 +310,7 @@ impl<O: Outside> Core<O> {
                 }
             }
         });
-        let mut left = young;
+        let mut left = false;
         for (id, servers) in decided {
             left |= !self.tell_commit(id, &servers);
         }
@@ -321,7 +324,11 @@ impl<O: Outside> Core<O> {
                 _ => true,
             };
         }
-        !left
+        if !left {
+            // Those from before the start are all old.
+            self.resumption.finish();
+        }
+        !left && !young
     }
 }
 

@@ -18,7 +18,7 @@
 //!   these have in common.
 //! - `intents`, `coordinate`, `rename`, `split`: operations over several shards and servers.
 //! - `announce`, `moves`: what other servers and clients have to learn of changed directories.
-//! - `keeper`, `teller`: work in the background.
+//! - `keeper`, `teller`: work in the background; `grace`, `resumption`: what comes first after a start.
 //!
 //! **How a change happens.** Under its partition's lock, an operation looks, drafts a batch of changes, and
 //! commits it: the batch is appended to the log as one checksummed record and then applied to memory. A batch
@@ -58,6 +58,7 @@ mod names;
 mod opens;
 mod partition;
 mod rename;
+mod resumption;
 mod runs;
 mod shard;
 mod spill;

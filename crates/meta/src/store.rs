@@ -7,6 +7,7 @@ use crate::keeper::Keeper;
 use crate::locking::Locking;
 use crate::moves::Moves;
 use crate::partition::{Logs, Partitions};
+use crate::resumption::Resumption;
 use crate::teller::Teller;
 use bivouac_layout::{Ino, Map, NodeId, ServerId, ShardId, Template};
 use bivouac_proto::auth::Credentials;
@@ -105,6 +106,9 @@ pub struct Options {
     /// For how long after the opening of a store the agents of all nodes are waited for to say what is open,
     /// before unlinked files are removed and sizes are settled.
     pub grace: Duration,
+    /// For how long after the opening clients may be kept waiting until interrupted operations over several
+    /// servers are finished ([`MetaStore::has_resumed`]).
+    pub resumption: Duration,
     /// How long an intent may be prepared before its coordinator is asked what became of it.
     pub intent_age: Duration,
     /// Run the background threads: the keeper (see [`MetaStore::keep`]) and the teller. Without them,
@@ -123,6 +127,7 @@ impl Options {
             deployment,
             patience: Duration::from_secs(10),
             grace: Duration::from_secs(30),
+            resumption: Duration::from_secs(1),
             intent_age: Duration::from_secs(2),
             background: true,
             compact_at: None,
@@ -158,6 +163,7 @@ pub(crate) struct Core<O> {
     pub patience: Duration,
     pub intent_age: Duration,
     pub keeper: Arc<Keeper>,
+    pub resumption: Resumption,
     pub teller: Teller,
     /// Whether the teller's thread runs.
     pub tells_later: bool,
@@ -216,6 +222,7 @@ impl Replayed {
         partitions.observer = options.observer;
         let core = Core {
             keeper,
+            resumption: Resumption::new(options.resumption),
             teller: Teller::default(),
             tells_later: options.background,
             locking: Locking::default(),
@@ -299,6 +306,12 @@ impl<O: Outside> MetaStore<O> {
     pub fn has_answered(&self, shard: ShardId, id: &RequestId) -> bool {
         let found = self.core.partitions.with(shard, |locked| Ok(repeated(locked.shard, id)?.is_some()));
         found.unwrap_or(false)
+    }
+
+    /// Whether clients may be served: what was under way before the start is finished, or another server that
+    /// is needed for that has not answered for the time of [`Options::resumption`].
+    pub fn has_resumed(&self) -> bool {
+        self.core.resumption.is_over()
     }
 
     /// Serves another server's request.

@@ -10,16 +10,17 @@ use common::Cluster;
 use common::client::{Client, directory_server, name_where};
 
 /// Prepares a cluster, runs `operation` with a crash at the n-th call of `victim` (or of anybody) to its
-/// outside, for every n, and then asks `judge` whether what is there is right. `judge` gets whether the
-/// operation was acknowledged.
+/// outside, for every n, and then asks `judge` whether what is there is right: once when only that server was
+/// restarted, and once as soon as clients may look after all were killed. `judge` gets whether the operation
+/// was acknowledged.
 fn at_every_step(
     victims: &[Option<ServerId>],
     prepare: impl Fn(&Client),
     operation: impl Fn(&Client, &Cluster) -> Result<(), Errno>,
     judge: impl Fn(&Client, bool),
 ) {
-    let mut crashes = 0;
-    for victim in victims {
+    let (mut crashes, mut waits) = (0, 0);
+    for (victim, all) in victims.iter().flat_map(|victim| [(victim, false), (victim, true)]) {
         for n in 0.. {
             let cluster = Cluster::new(3);
             let client = Client::new(&cluster);
@@ -28,7 +29,10 @@ fn at_every_step(
             cluster.crash_at(n);
             let result = operation(&client, &cluster);
             let crashed = cluster.stores().len() < 3;
-            cluster.heal();
+            match all {
+                true => waits += u32::from(cluster.resume()),
+                false => cluster.heal(),
+            }
             judge(&client, result.is_ok());
             check_tree(&client, &cluster);
             // Nothing stays locked, and the operation can be done again, whichever way it went.
@@ -40,7 +44,7 @@ fn at_every_step(
             crashes += 1;
         }
     }
-    assert!(crashes > 5, "only {crashes} steps were broken");
+    assert!(crashes > 5 && waits > 0, "only {crashes} steps were broken; {waits} waits");
 }
 
 /// Every directory hangs where its entry says; counts agree; no inode is without a name.

@@ -101,6 +101,7 @@ impl Cluster {
         let mut options = Options {
             patience: Duration::from_secs(2),
             grace: Duration::ZERO,
+            resumption: Duration::from_secs(1000),
             intent_age: Duration::ZERO,
             background: false,
             ..Options::new(DEPLOYMENT)
@@ -179,6 +180,24 @@ impl Cluster {
         for _ in 0..2 {
             self.stores().iter().for_each(|store| store.recover());
         }
+    }
+
+    /// Kills and starts all, and lets each finish what it has under way until clients may look again. Says
+    /// whether they had to wait.
+    pub fn resume(&self) -> bool {
+        self.inner.crash_at.store(usize::MAX, Ordering::SeqCst);
+        let servers = || self.inner.map.servers.iter().map(|server| server.id);
+        servers().for_each(|id| self.kill(id));
+        servers().for_each(|id| self.start(id));
+        let resumed = || self.stores().iter().all(|store| store.has_resumed());
+        let had_to_wait = !resumed();
+        let mut passes = 0;
+        while !resumed() {
+            assert!(passes < 2, "clients still have to wait");
+            self.stores().iter().for_each(|store| store.recover());
+            passes += 1;
+        }
+        had_to_wait
     }
 
     /// Crashes the server that makes the `n`-th call from now (the first is 0).
