@@ -8,6 +8,7 @@
 mod access;
 mod compare;
 pub mod kills;
+mod machine;
 pub mod model;
 mod network;
 mod script;
@@ -19,6 +20,7 @@ pub use bivouac_testing::{
     skipped_without_mount, skipped_without_root,
 };
 pub use compare::{manifest, same_as_local};
+pub use machine::{Lost, Machine};
 pub use network::{Network, on_node, on_node_by};
 pub use script::{python_in_each_access, python_in_each_access_to, python_says};
 pub use site::{Finished, Site, bivouac, default_signals, finish, run_dir};

@@ -18,7 +18,7 @@ fn nothing_acknowledged_is_lost_when_daemons_are_killed_at_random() {
     let clock = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let seed = number("BIVOUAC_KILL_SEED").unwrap_or_else(|| clock().map_or(1, |time| time.as_secs()));
     println!("seed {seed}, {rounds} rounds (BIVOUAC_KILL_SEED, BIVOUAC_KILL_ROUNDS)");
-    let site = Site::new("kills");
+    let site = Site::in_memory("kills");
     let mut siege = Siege::new(&site, Path::new(env!("CARGO_BIN_EXE_kills_client")), seed);
     for round in 0..rounds {
         let known = siege.totals.wrong.len();

@@ -5,6 +5,7 @@ use super::look::Look;
 use super::step::{Entry, Outcome, Step, pattern};
 use super::tree::{Node, Tree};
 use super::work::is_late;
+use crate::Lost;
 use std::collections::BTreeMap;
 
 /// Bytes of a block of the deployment under attack.
@@ -31,6 +32,8 @@ pub struct Times {
     pub recovered: u64,
     /// The fault was that a server was stopped.
     pub stopped: bool,
+    /// What the machine did not give.
+    pub lost: Lost,
 }
 
 impl Times {
@@ -39,12 +42,14 @@ impl Times {
         ended >= self.fault && began <= self.recovered + RECOVERY
     }
 
-    /// How long an operation waited for one and the same failure. Starting all daemons again is another one:
-    /// who waits for a server that waits for a dead one waits for both.
+    /// How long an operation waited for one and the same failure, without what the machine lost meanwhile.
+    /// Starting all daemons again is another one: who waits for a server that waits for a dead one waits for
+    /// both.
     fn waited(&self, began: u64, ended: u64) -> u64 {
+        let passed = |from, to| to - from - self.lost.between(from, to);
         match (began..ended).contains(&self.restart) {
-            true => (self.restart - began).max(ended - self.restart),
-            false => ended - began,
+            true => passed(began, self.restart).max(passed(self.restart, ended)),
+            false => passed(began, ended),
         }
     }
 }

@@ -7,7 +7,7 @@ use super::random::Random;
 use super::step::{Entry, now};
 use super::tree::Tree;
 use super::{RECORD, SHARED};
-use crate::{HANG, Site, accesses, eventually};
+use crate::{HANG, Machine, Site, accesses, eventually};
 use rustix::process::{Pid, Signal};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -77,6 +77,7 @@ pub struct Siege<'a> {
     mount: String,
     random: Random,
     programs: Vec<Program>,
+    machine: Machine,
     /// What was found so far.
     pub totals: Totals,
 }
@@ -107,7 +108,8 @@ impl<'a> Siege<'a> {
             std::fs::create_dir(site.path(&program.who)).expect("made");
         }
         let random = Random::new(seed);
-        Siege { site, client: client.to_owned(), name, mount, random, programs, totals: Totals::default() }
+        let (client, machine, totals) = (client.to_owned(), Machine::watch(), Totals::default());
+        Siege { site, client, name, mount, random, programs, machine, totals }
     }
 
     /// One round. What is found is added to the totals.
@@ -151,6 +153,7 @@ impl<'a> Siege<'a> {
             self.pause(3500, 4500);
             self.end(&times, round);
         }
+        times.lost = self.machine.lost();
         self.judge(fault, &times, round);
     }
 

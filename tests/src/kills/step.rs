@@ -1,5 +1,6 @@
 //! What the programs do, and how they note it.
 
+pub use bivouac_node::release::monotonic as now;
 use serde::{Deserialize, Serialize};
 
 /// One operation. Paths begin at the program's own directory; descriptors are named by slots.
@@ -107,12 +108,6 @@ pub enum Entry {
     End(u64, Outcome),
     /// It has closed everything and ends.
     Over,
-}
-
-/// The monotonic clock.
-pub fn now() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// What a write with this seed writes.
