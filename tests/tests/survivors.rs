@@ -145,3 +145,20 @@ fn what_died_together_with_the_daemons_is_closed_and_freed() {
     assert_eq!(site.total(&name, "opens"), 0);
     assert_eq!(site.sh(&name, "stat -c %s /bivouac/g").ok(), "1000000\n");
 }
+
+#[test]
+fn a_program_that_first_asks_while_nobody_answers_gets_on_when_the_daemons_are_back() {
+    let site = Site::new("survivor-begins");
+    for access in accesses() {
+        let name = site.up(2);
+        site.sh(&name, "echo content > /bivouac/file").ok();
+        let mut program = Program::start(&site, &name, access);
+        program.run("pass");
+        kill_all(&site, &name);
+        program.run("assert not os.path.exists('/bivouac/file')");
+        site.bivouac(["up", &name]).ok();
+        program.run("assert kept_trying(lambda: open('/bivouac/file').read()) == 'content\\n'");
+        program.run("assert kept_trying(lambda: open('/bivouac/other', 'w').write('more')) == 4");
+        program.end();
+    }
+}

@@ -39,18 +39,21 @@ pub struct Times {
 impl Times {
     /// Whether what was done between these times may have met the fault.
     fn concern(&self, began: u64, ended: u64) -> bool {
-        ended >= self.fault && began <= self.recovered + RECOVERY
+        ended >= self.fault && self.passed(self.recovered, began) <= RECOVERY
     }
 
     /// How long an operation waited for one and the same failure, without what the machine lost meanwhile.
     /// Starting all daemons again is another one: who waits for a server that waits for a dead one waits for
     /// both.
     fn waited(&self, began: u64, ended: u64) -> u64 {
-        let passed = |from, to| to - from - self.lost.between(from, to);
         match (began..ended).contains(&self.restart) {
-            true => passed(began, self.restart).max(passed(self.restart, ended)),
-            false => passed(began, ended),
+            true => self.passed(began, self.restart).max(self.passed(self.restart, ended)),
+            false => self.passed(began, ended),
         }
+    }
+
+    fn passed(&self, from: u64, to: u64) -> u64 {
+        to.saturating_sub(from).saturating_sub(self.lost.between(from, to))
     }
 }
 

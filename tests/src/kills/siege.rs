@@ -150,7 +150,10 @@ impl<'a> Siege<'a> {
         times.recovered = now();
         if fate == Programs::Survive {
             // Beyond the time for which operations may still fail.
-            self.pause(3500, 4500);
+            let enough = 3_500_000_000 + self.random.below(1_000_000_000);
+            while now() - times.recovered < enough + self.machine.lost().between(times.recovered, now()) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
             self.end(&times, round);
         }
         times.lost = self.machine.lost();
@@ -173,6 +176,10 @@ impl<'a> Siege<'a> {
             command.arg(self.random.number().to_string()).stderr(Stdio::inherit());
             program.running = Some(command.spawn().expect("it starts"));
         }
+        let works = |program: &Program| {
+            read_journal(&self.site.path(&program.who)).iter().any(|entry| matches!(entry, Entry::End(..)))
+        };
+        eventually("all programs work", || self.programs.iter().all(works));
     }
 
     /// What the daemons' record says.

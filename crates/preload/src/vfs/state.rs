@@ -4,15 +4,17 @@
 //! mount ([`beside`]) it leaves them to the kernel, and only knows which descriptors are the mount's.
 //!
 //! The client is attached at the first call that needs it, by one thread while others wait. If nothing
-//! answers, the process is told once on stderr, and every call on the mount fails with EIO from then on.
+//! answers, the process is told once on stderr, and calls on the mount fail with EIO; a second later the next
+//! call tries again, because the daemons may have been started meanwhile.
 
 use crate::boundary;
 use crate::raw;
 use bivouac_client::Client;
+use bivouac_node::release::monotonic;
 use bivouac_node::{Environment, process};
 use bivouac_proto::Errno;
 use std::ffi::{CStr, c_char};
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 const UNDECIDED: u8 = 0;
 const OFF: u8 = 1;
@@ -22,10 +24,15 @@ const BESIDE: u8 = 3;
 static MODE: AtomicU8 = AtomicU8::new(UNDECIDED);
 static CONFIG: AtomicPtr<Environment> = AtomicPtr::new(std::ptr::null_mut());
 static CLIENT: AtomicPtr<Client> = AtomicPtr::new(std::ptr::null_mut());
-/// The state of attaching: 0 for none, [`FAILED`], or the process (upper half) and the thread that attaches
-/// now.
+/// The state of attaching: 0 for none; the process (upper half) and the thread that attaches now; or
+/// [`FAILED`] and when that was, milliseconds.
 static ATTACHING: AtomicU64 = AtomicU64::new(0);
-const FAILED: u64 = u64::MAX;
+/// No process's number.
+const FAILED: u64 = u32::MAX as u64;
+/// How long nothing is tried after a failure, milliseconds.
+const PAUSE: u32 = 1000;
+/// The process has been told that nothing answers.
+static TOLD: AtomicBool = AtomicBool::new(false);
 /// The process's umask; kept by the `umask` face.
 static UMASK: AtomicU32 = AtomicU32::new(0o022);
 
@@ -214,7 +221,9 @@ fn attach() -> Result<&'static Client, Errno> {
             return Ok(unsafe { &*client });
         }
         match ATTACHING.load(Ordering::Acquire) {
-            FAILED => return Err(Errno::IO),
+            failed if failed >> 32 == FAILED && millis().wrapping_sub(failed as u32) < PAUSE => {
+                return Err(Errno::IO);
+            }
             // This same thread is attaching, and was interrupted by a signal whose handler uses the mount:
             // waiting would never end.
             thread if thread == me => return Err(Errno::IO),
@@ -223,19 +232,25 @@ fn attach() -> Result<&'static Client, Errno> {
                 let pause = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 100_000 };
                 let _ = rustix::thread::nanosleep(&pause);
             }
-            // No thread is attaching, or only one of the process that this one was forked from.
+            // No thread is attaching, or only one of the process that this one was forked from; or it is time
+            // to try again.
             other => {
                 if ATTACHING.compare_exchange(other, me, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                     let made = make_client();
                     if let Ok(client) = made {
                         CLIENT.store(std::ptr::from_ref(client).cast_mut(), Ordering::Release);
                     }
-                    ATTACHING.store(if made.is_ok() { 0 } else { FAILED }, Ordering::Release);
+                    let state = if made.is_ok() { 0 } else { FAILED << 32 | u64::from(millis()) };
+                    ATTACHING.store(state, Ordering::Release);
                     return made;
                 }
             }
         }
     }
+}
+
+fn millis() -> u32 {
+    (monotonic() / 1_000_000) as u32
 }
 
 pub(super) fn make_client() -> Result<&'static Client, Errno> {
@@ -246,7 +261,9 @@ pub(super) fn make_client() -> Result<&'static Client, Errno> {
         // The mount will say what there is to say.
         Ok(Err(_)) if beside() => Err(Errno::IO),
         Ok(Err(error)) => {
-            raw::complain(&format!("{} cannot be used: {error}", environment.mount));
+            if !TOLD.swap(true, Ordering::Relaxed) {
+                raw::complain(&format!("{} cannot be used: {error}", environment.mount));
+            }
             Err(Errno::IO)
         }
         Err(_) => Err(Errno::IO),
