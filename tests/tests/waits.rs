@@ -32,9 +32,9 @@ for i in range(16):
     attempt('chmod', os.chmod, d, 0o700)
 "#;
 
-/// Does each operation on each of 16 directories in a process of its own, as the first one that meets the death
-/// of a server, so many seconds ago, and prints the same. Half of the processes have sent requests before, half
-/// have only been forked by one that has.
+/// Kills processes, waits as many seconds as its first argument says, does each operation on each of 16
+/// directories in a process of its own, as the first one that meets the deaths, and prints the same. Half of the
+/// processes have sent requests before, half have only been forked by one that has.
 const FIRSTS: &str = r#"
 import errno, json, os, signal, sys, time
 m = '/bivouac/all/of/them'

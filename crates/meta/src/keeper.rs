@@ -325,7 +325,7 @@ impl<O: Outside> Core<O> {
             };
         }
         if !left {
-            // Those from before the start are all old.
+            // Intents that are too young to be asked about were begun since the start.
             self.resumption.finish();
         }
         !left && !young

@@ -77,7 +77,8 @@ impl From<Errno> for Status {
 pub enum Refusal {
     /// The sender's map is older than the server's, which is here.
     StaleMap(Box<Map>),
-    /// The sender's map is newer than the server's. The server is getting the newer one: try again shortly.
+    /// The sender's map is newer than the server's, which is getting the newer one; or the server has just been
+    /// started and is not ready yet. Try again shortly.
     OldServer,
     /// Directories were renamed, or lost search permission, since the namespace version that the request
     /// carries: forget cached paths through them and walk again.
