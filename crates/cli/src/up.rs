@@ -1,4 +1,4 @@
-//! Starting a deployment: plan, launch, first map, wait.
+//! Starting a deployment: plan, launch, have the controller begin, wait.
 //!
 //! The record is saved before the first daemon starts, and whatever goes wrong, everything that was started
 //! is stopped and removed again. A deployment that is there already, but whose daemons are gone, is brought
@@ -12,19 +12,18 @@ use crate::hosts::{self, Host};
 use crate::launch::{self, Leave, Order, Ready, StorageOrder};
 use crate::mounts;
 use crate::signals;
-use bivouac_daemon::controller::ControlLink;
+use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_daemon::{DaemonConfig, ServerConfig};
-use bivouac_layout::map::{Generation, Node, Server, ServerState};
-use bivouac_layout::{Epoch, First, Map, NodeId, SERVERS_MAX, ServerId, balance};
+use bivouac_layout::map::{Node, Server, ServerState};
+use bivouac_layout::{First, Founding, NodeId, SERVERS_MAX, ServerId};
 use bivouac_proto::auth::Key;
-use bivouac_proto::control::ControlRequest;
-use std::collections::BTreeSet;
+use bivouac_proto::control::{ControlReply, ControlRequest};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Longest time for a daemon to take its first map; it recovers its metadata then.
-const INSTALL_LIMIT: Duration = Duration::from_secs(120);
+/// Longest time for all daemons to begin to serve; they recover their metadata then.
+const BEGIN_LIMIT: Duration = Duration::from_secs(120);
 /// How long a process may take to end after it was killed.
 const DYING: Duration = Duration::from_secs(2);
 
@@ -92,7 +91,7 @@ fn found(
     record.daemons = plan(&hosts, args.servers.unwrap_or(1), args.port, &storage, directory)?;
     directory.save(&record)?;
     let started = launch_all(&mut record, &key, directory, false)
-        .and_then(|()| begin(&record, &key, first_map(&record)))
+        .and_then(|()| begin(&record, &key, ControlRequest::Found { founding: Box::new(founding(&record)) }))
         .and_then(|()| {
             record.state = State::Running;
             directory.save(&record)
@@ -288,99 +287,77 @@ fn fill_in(daemon: &mut DaemonRecord, ready: Ready) -> Result<(), Error> {
     Ok(())
 }
 
-/// The map at epoch 1.
-fn first_map(record: &Record) -> Map {
+/// With what the deployment begins.
+fn founding(record: &Record) -> Founding {
     let mut nodes: Vec<Node> =
-        record.daemons.iter().map(|d| Node { id: d.node, host: d.host.clone() }).collect();
+        record.daemons.iter().map(|d| Node { id: d.node, host: d.host.clone(), domain: d.node.0 }).collect();
     nodes.sort_by_key(|n| n.id);
     nodes.dedup_by_key(|n| n.id);
-    let servers = servers_of(record);
-    let ids: Vec<ServerId> = servers.iter().map(|s| s.id).collect();
-    Map {
-        epoch: Epoch(1),
-        deployment: record.deployment,
-        mount: record.mount.clone(),
+    let server = |d: &DaemonRecord| {
+        Some(Server { id: d.server?, node: d.node, address: d.address?, state: ServerState::Up })
+    };
+    let servers = record.daemons.iter().filter_map(server).collect();
+    Founding {
         block_size: record.block_size,
         width: record.width,
         first: record.first,
-        nodes,
-        shards: balance::deal(&[], &ids),
-        servers,
-        copies: 1,
-        generations: vec![Generation { servers: ids }],
+        ..Founding::new(record.deployment, &record.mount, nodes, servers)
     }
 }
 
-fn servers_of(record: &Record) -> Vec<Server> {
-    let mut servers: Vec<Server> = record
-        .daemons
-        .iter()
-        .filter_map(|d| {
-            Some(Server { id: d.server?, node: d.node, address: d.address?, state: ServerState::Up })
-        })
-        .collect();
-    servers.sort_by_key(|s| s.id);
-    servers
-}
-
-/// Installs the map everywhere and waits until all serve.
-fn begin(record: &Record, key: &Key, map: Map) -> Result<(), Error> {
+/// Has the controller begin, and waits until all daemons serve.
+fn begin(record: &Record, key: &Key, how: ControlRequest) -> Result<(), Error> {
     let problem = |daemon: &DaemonRecord, what: String| Error::Launch {
         host: daemon.host.clone(),
         cause: format!("{} {what}", daemon.label()),
         remedy: format!("log: {}", daemon.log.display()),
         refused: false,
     };
-    let install = |daemon: &DaemonRecord| -> Result<(), Error> {
-        let refused = |e| problem(daemon, format!("does not take its first map: {e}"));
-        let connect = || {
-            ControlLink::connect(
-                &daemon.endpoint(&record.name, key),
-                key,
-                record.deployment,
-                Duration::from_secs(15),
-            )
-        };
-        let mut link = connect().map_err(|e| {
-            let firewall = "started, but cannot be reached from here; is a firewall between the hosts?";
-            problem(
-                daemon,
-                format!("{firewall} ({} at {}: {e})", daemon.host, daemon.endpoint(&record.name, key)),
-            )
-        })?;
-        link.set_timeout(INSTALL_LIMIT).map_err(refused)?;
-        link.tell(ControlRequest::Install { map: Box::new(map.clone()) }).map_err(refused)?;
-        let deadline = Instant::now() + INSTALL_LIMIT;
-        loop {
-            if let Some(signal) = signals::interrupted() {
-                return Err(Error::Interrupted(signal));
-            }
-            let (epoch, _) = link.ping(map.epoch).map_err(refused)?;
-            if epoch >= map.epoch {
-                return Ok(());
-            }
-            if Instant::now() >= deadline {
-                return Err(problem(daemon, "does not begin to serve".into()));
-            }
-            std::thread::sleep(Duration::from_millis(5));
+    let controller = record.daemons.iter().find(|d| d.controller);
+    let controller = controller.ok_or_else(|| {
+        Error::refused("no daemon is the controller", format!("take {:?} down", record.name))
+    })?;
+    let gone = |e| problem(controller, format!("is the controller, and does not answer: {e}"));
+    let endpoint = controller.endpoint(&record.name, key);
+    let mut link = ControlLink::connect(&endpoint, key, record.deployment, BEGIN_LIMIT).map_err(gone)?;
+    link.tell(how).map_err(|error| match error {
+        LinkError::Failed(cause) => Error::refused(
+            cause,
+            format!("to give the deployment and its data up: `bivouac down {}`", record.name),
+        ),
+        other => gone(other),
+    })?;
+    let deadline = Instant::now() + BEGIN_LIMIT;
+    loop {
+        if let Some(signal) = signals::interrupted() {
+            return Err(Error::Interrupted(signal));
         }
-    };
-    if map.servers.len() != record.daemons.iter().filter(|d| d.server.is_some()).count() {
-        return Err(Error::refused("a server has no address", "this is a defect: see the logs"));
+        let (pending, failed) = match link.request(ControlRequest::Beginning).map_err(gone)? {
+            Some(ControlReply::Beginning { pending, failed }) => (pending, failed),
+            _ => return Err(gone(LinkError::Unexpected)),
+        };
+        if let Some((server, cause)) = failed.into_iter().next() {
+            let daemon = record.daemons.iter().find(|d| d.server == server).unwrap_or(controller);
+            return Err(problem(
+                daemon,
+                format!(
+                    "started, but does not serve: {cause} ({} at {}; is a firewall between the hosts?)",
+                    daemon.host,
+                    daemon.endpoint(&record.name, key)
+                ),
+            ));
+        }
+        if pending == 0 {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(problem(
+                controller,
+                format!("waits for {pending} daemons that do not begin to serve"),
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
-    // The controller last: once it has the map it watches the others.
-    let (last, first): (Vec<&DaemonRecord>, Vec<&DaemonRecord>) =
-        record.daemons.iter().partition(|d| d.controller);
-    for group in [first, last] {
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = group.into_iter().map(|daemon| scope.spawn(|| install(daemon))).collect();
-            threads
-                .into_iter()
-                .map(|t| t.join().unwrap_or(Err(Error::Interrupted(libc::SIGABRT))))
-                .collect::<Result<Vec<()>, Error>>()
-        })?;
-    }
-    Ok(())
 }
 
 /// Whether the daemons of this machine are gone. Those that were killed just now are waited for: a process takes
@@ -420,27 +397,12 @@ fn resume(
         ));
     }
     let whole = record.daemons.iter().all(|d| d.server.is_none() || !d.storage.is_empty());
-    let half_started = || {
-        Error::refused(
+    if !whole {
+        return Err(Error::refused(
             format!("the deployment {name:?} was left behind half started"),
             format!("remove what is left of it with `bivouac down {name}`"),
-        )
-    };
-    if !whole {
-        return Err(half_started());
+        ));
     }
-    let old = match bivouac_daemon::controller::MapLog::recover(&directory.path) {
-        Ok(old) => old,
-        Err(error) if error.is_missing() => return Err(half_started()),
-        Err(error) => {
-            return Err(Error::refused(
-                format!("the map of the deployment {name:?} cannot be read: {error}"),
-                format!(
-                    "restore that file from a copy; to give the deployment and its data up: `bivouac down {name}`"
-                ),
-            ));
-        }
-    };
     let asks_for_others = args.servers.is_some()
         || args.hosts.is_some()
         || !args.storage.is_empty()
@@ -455,7 +417,6 @@ fn resume(
     }
     // Stragglers, and the run directories of the earlier life.
     down::clean_hosts(&record, Leave::Mounts, Duration::from_millis(500))?;
-    let known: BTreeSet<ServerId> = old.servers.iter().map(|s| s.id).collect();
     for daemon in &mut record.daemons {
         (daemon.process, daemon.address) = (None, None);
     }
@@ -464,14 +425,8 @@ fn resume(
     directory.save(&record)?;
     let started = launch_all(&mut record, &key, directory, true)
         .and_then(|()| {
-            let servers = servers_of(&record);
-            if servers.iter().map(|s| s.id).collect::<BTreeSet<_>>() != known {
-                return Err(Error::refused(
-                    "the map and the servers do not fit together",
-                    "take the deployment down",
-                ));
-            }
-            begin(&record, &key, Map { epoch: Epoch(old.epoch.0 + 1), servers, ..old.clone() })
+            let addresses = record.daemons.iter().filter_map(|d| d.server.zip(d.address)).collect();
+            begin(&record, &key, ControlRequest::Resume { addresses })
         })
         .and_then(|()| {
             record.state = State::Running;
@@ -564,8 +519,7 @@ mod tests {
         for daemon in &mut record.daemons {
             daemon.address = Some("10.0.0.1:5".parse().expect("address"));
         }
-        let map = first_map(&record);
-        map.check().expect("a map");
+        let map = founding(&record).map().expect("a map");
         assert_eq!((map.nodes.len(), map.servers.len(), map.generations[0].servers.len()), (2, 4, 4));
     }
 

@@ -40,7 +40,7 @@ impl Blocks<'_> {
     /// Looks as far as one question to each server goes: what was found, and where the next question begins.
     fn seek_from(&self, at: u64, size: u64, hole: bool) -> Result<(Option<u64>, u64), Errno> {
         let (servers, range_end) = self.layout.turns_at(self.client.map(), at).ok_or(Errno::IO)?;
-        let width = u16::try_from(servers.len()).map_err(|_| Errno::IO)?;
+        let width = servers.len() as u32;
         let block_size = self.layout.block_size;
         let mut end = size.min(range_end);
         if hole {
@@ -50,7 +50,7 @@ impl Blocks<'_> {
         }
         let mut jobs: Vec<DataJob<'_>> = Vec::with_capacity(servers.len());
         for (turn, server) in servers.into_iter().enumerate() {
-            let share = Share { block_size, width, turn: turn as u16 };
+            let share = Share { block_size, width, turn: turn as u32 };
             let request = DataRequest::Seek { ino: self.ino, offset: at, end, hole, share };
             jobs.push(DataJob::new(server, request, &[], &mut []));
         }

@@ -1,7 +1,8 @@
 //! The controller: keeps the map, watches the servers, ends the deployment.
 //!
-//! One daemon of a deployment has this role. It alone changes the map ([`log`]): every change is committed to
-//! stable storage before anybody hears of it. It pings every daemon twice a second ([`health`]); a server
+//! One daemon of a deployment has this role. It alone makes and changes the map ([`log`]): it founds a new
+//! deployment, resumes one that was stopped, and declares servers down, joining and up. Every change is
+//! committed to stable storage before anybody hears of it. It pings every daemon twice a second ([`health`]); a server
 //! that dies is declared down within two seconds, at a new epoch, which goes to every daemon that lives, and
 //! so to every client that asks one of them. It is on no operation's path: while nothing changes, nobody
 //! needs it.
@@ -18,15 +19,16 @@ pub mod link;
 pub mod log;
 
 pub use link::{ControlLink, LinkError};
-pub use log::{MapChange, MapLog};
+pub use log::MapLog;
 
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Map, ServerId};
+use bivouac_layout::{Epoch, Founding, Map, MapChange, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlReply, ControlRequest, ServerHealth};
 use bivouac_transport::Endpoint;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -39,7 +41,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
     /// Its directory cannot be read or written.
-    #[error("{}: {cause}", path.display())]
+    #[error("the map cannot be read or written: {}: {cause}", path.display())]
     Store {
         /// Which file.
         path: PathBuf,
@@ -47,16 +49,22 @@ pub enum ControllerError {
         cause: std::io::Error,
     },
     /// What it stored is not what it wrote.
-    #[error("{} is damaged: {what}", path.display())]
+    #[error("the map cannot be read: {} is damaged ({what}); restore it from a copy", path.display())]
     Damaged {
         /// Which file.
         path: PathBuf,
         /// What is wrong with it.
         what: String,
     },
-    /// The first map breaks the map's rules.
-    #[error("not a map: {0}")]
+    /// There is no map: the deployment was never founded.
+    #[error("there is no map: the deployment was left behind half started")]
+    NotFounded,
+    /// No first map can be made of what the deployment is to begin with.
+    #[error("there can be no such deployment: {0}")]
     BadMap(&'static str),
+    /// The servers that were started are not those of the map.
+    #[error("the servers that were started are not those of the deployment")]
+    OtherServers,
     /// A change names a server that the map does not have.
     #[error("unknown server")]
     UnknownServer,
@@ -69,17 +77,15 @@ pub enum ControllerError {
 }
 
 impl ControllerError {
-    /// Whether a file is not there at all: nobody has begun to keep a map.
-    pub fn is_missing(&self) -> bool {
-        matches!(self, ControllerError::Store { cause, .. } if cause.kind() == std::io::ErrorKind::NotFound)
-    }
-
     /// What the asking peer gets.
     pub fn errno(&self) -> Errno {
         match self {
             ControllerError::Store { .. } | ControllerError::Damaged { .. } => Errno::IO,
             ControllerError::Thread(_) => Errno::AGAIN,
-            ControllerError::BadMap(_) | ControllerError::UnknownServer => Errno::INVAL,
+            ControllerError::NotFounded => Errno::NOENT,
+            ControllerError::BadMap(_) | ControllerError::OtherServers | ControllerError::UnknownServer => {
+                Errno::INVAL
+            }
             ControllerError::NotForController => Errno::OPNOTSUPP,
         }
     }
@@ -91,8 +97,6 @@ pub struct ControllerConfig {
     pub deployment_dir: PathBuf,
     /// The deployment's key.
     pub key: Key,
-    /// The first map; the deployment's number is in it.
-    pub map: Map,
     /// Where the controller's own daemon listens on its node (its agent's socket).
     pub own: Endpoint,
     /// The server number of its own daemon, if it is a server too.
@@ -123,10 +127,30 @@ pub struct Controller {
 
 impl Controller {
     /// Commits the first map and starts to watch.
-    pub fn start(config: ControllerConfig) -> Result<Controller, ControllerError> {
-        config.map.check().map_err(ControllerError::BadMap)?;
-        let mut members: Vec<Member> = config
-            .map
+    pub fn found(config: ControllerConfig, founding: Founding) -> Result<Controller, ControllerError> {
+        let map = founding.map().map_err(ControllerError::BadMap)?;
+        let log = MapLog::found(&config.deployment_dir, map)?;
+        Controller::start(config, log)
+    }
+
+    /// Goes on with the map that was committed last, and starts to watch: all its servers serve again, at
+    /// these addresses.
+    pub fn resume(
+        config: ControllerConfig,
+        addresses: Vec<(ServerId, SocketAddr)>,
+    ) -> Result<Controller, ControllerError> {
+        let mut log = MapLog::resume(&config.deployment_dir)?;
+        let known: BTreeSet<ServerId> = log.map().servers.iter().map(|s| s.id).collect();
+        if addresses.iter().map(|(server, _)| *server).collect::<BTreeSet<_>>() != known {
+            return Err(ControllerError::OtherServers);
+        }
+        log.propose(MapChange::Resumed { addresses })?;
+        Controller::start(config, log)
+    }
+
+    fn start(config: ControllerConfig, log: MapLog) -> Result<Controller, ControllerError> {
+        let map = log.map().clone();
+        let mut members: Vec<Member> = map
             .servers
             .iter()
             .filter(|s| Some(s.id) != config.own_server)
@@ -134,9 +158,8 @@ impl Controller {
             .collect();
         members.push(Member { endpoint: config.own, server: config.own_server });
         let now = Instant::now();
-        let health = config.map.servers.iter().map(|s| (s.id, (true, now))).collect();
-        let log = MapLog::found(&config.deployment_dir, config.map)?;
-        let map = log.map().clone();
+        let health = map.servers.iter().map(|s| (s.id, (true, now))).collect();
+        let pending = members.iter().map(|member| (member.server, None)).collect();
         let shared = Arc::new(Shared {
             key: config.key,
             deployment: map.deployment,
@@ -145,6 +168,7 @@ impl Controller {
             view: Mutex::new(View {
                 map,
                 health,
+                pending,
                 epochs: BTreeMap::new(),
                 stopping: false,
                 stop: Some(config.stop),
@@ -160,14 +184,15 @@ impl Controller {
         Ok(controller)
     }
 
-    /// Serves the requests that are the controller's: `Overview`, `Lifeline`, `Release`, `Shutdown`. `None`
-    /// is answered as done. A shutdown is answered at once and carried out in the background.
+    /// Serves the requests that are the controller's: `Beginning`, `Overview`, `Lifeline`, `Release`,
+    /// `Shutdown`. `None` is answered as done. A shutdown is answered at once and carried out in the background.
     pub fn handle(
         &self,
         session: &mut ControlSession,
         request: &ControlRequest,
     ) -> Result<Option<ControlReply>, ControllerError> {
         match request {
+            ControlRequest::Beginning => Ok(Some(self.shared.beginning())),
             ControlRequest::Overview => Ok(Some(self.shared.overview())),
             ControlRequest::Lifeline => {
                 session.lifeline = true;
@@ -261,6 +286,8 @@ struct View {
     map: Arc<Map>,
     /// Whether the server answered last time, and when it last did.
     health: BTreeMap<ServerId, (bool, Instant)>,
+    /// Daemons that have not begun to serve; and why not, if they cannot, as it seems.
+    pending: BTreeMap<Option<ServerId>, Option<String>>,
     /// The newest epoch that each server is known to have.
     epochs: BTreeMap<ServerId, Epoch>,
     stopping: bool,
@@ -302,6 +329,25 @@ impl Shared {
                 None
             }
         }
+    }
+
+    /// A daemon has its first map, and serves.
+    pub(crate) fn has_begun(&self, member: Option<ServerId>) {
+        lock(&self.view).pending.remove(&member);
+    }
+
+    /// A daemon does not begin to serve, for this reason.
+    pub(crate) fn has_failed(&self, member: Option<ServerId>, cause: String) {
+        if let Some(failed) = lock(&self.view).pending.get_mut(&member) {
+            *failed = Some(cause);
+        }
+    }
+
+    fn beginning(&self) -> ControlReply {
+        let view = lock(&self.view);
+        let failed =
+            view.pending.iter().filter_map(|(member, cause)| Some((*member, cause.clone()?))).collect();
+        ControlReply::Beginning { pending: view.pending.len() as u32, failed }
     }
 
     /// A server has the map of this epoch.

@@ -6,7 +6,7 @@
 
 use crate::agent::Agent;
 use crate::config::DaemonConfig;
-use crate::controller::{ControlSession, Controller, ControllerConfig};
+use crate::controller::{ControlSession, Controller, ControllerConfig, ControllerError};
 use crate::error::{DaemonError, InstallError};
 use crate::links::{Around, Links};
 use crate::order::{Order, Turn};
@@ -42,7 +42,7 @@ pub(crate) struct Daemon {
     pub(crate) meta: OnceLock<MetaStore<Around>>,
     pub(crate) controller: OnceLock<Controller>,
     begun: AtomicBool,
-    /// Held while a map is being installed.
+    /// Held while a map is being installed, or the controller started.
     installing: Mutex<()>,
     boot: u64,
     counters: Counters,
@@ -276,6 +276,12 @@ impl Daemon {
                 tracing::error!(%error, "a map is not taken");
                 ControlReply::Failed { cause: error.to_string() }
             }),
+            ControlRequest::Found { founding } => {
+                self.control_from(|config| Controller::found(config, (**founding).clone()))
+            }
+            ControlRequest::Resume { addresses } => {
+                self.control_from(|config| Controller::resume(config, addresses.clone()))
+            }
             ControlRequest::Stats => Some(ControlReply::Stats(Box::new(self.stats()))),
             _ => match self.controller.get() {
                 Some(controller) => {
@@ -292,6 +298,37 @@ impl Daemon {
             },
         };
         Ok(answer.map_or(Reply::Done, Reply::Control))
+    }
+
+    /// Takes the controller's role. Why not, if it cannot.
+    fn control_from(
+        &self,
+        start: impl FnOnce(ControllerConfig) -> Result<Controller, ControllerError>,
+    ) -> Option<ControlReply> {
+        let failed = |cause: String| Some(ControlReply::Failed { cause });
+        // Two at once would both write the map.
+        let _installing = self.installing.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.config.controller || self.controller.get().is_some() {
+            return failed("this daemon is not to be the controller, or is it already".into());
+        }
+        let ending = self.ending.clone();
+        let started = start(ControllerConfig {
+            deployment_dir: self.config.deployment_dir.clone(),
+            key: self.config.key.clone(),
+            own: crate::running::agent_endpoint(&self.config),
+            own_server: self.config.server.as_ref().map(|s| s.id),
+            stop: Box::new(move |keep| ending.tell(End::Told { keep })),
+        });
+        match started {
+            Ok(controller) => {
+                let _ = self.controller.set(controller);
+                None
+            }
+            Err(error) => {
+                tracing::error!(%error, "the deployment does not begin");
+                failed(error.to_string())
+            }
+        }
     }
 
     /// Takes over a map. With the first one the deployment begins here.
@@ -346,18 +383,6 @@ impl Daemon {
                     tracing::warn!(%error, "direct accesses of this node's processes are not counted")
                 }
             }
-        }
-        if self.config.controller && self.controller.get().is_none() {
-            let ending = self.ending.clone();
-            let controller = Controller::start(ControllerConfig {
-                deployment_dir: self.config.deployment_dir.clone(),
-                key: self.config.key.clone(),
-                map: map.clone(),
-                own: crate::running::agent_endpoint(&self.config),
-                own_server: self.config.server.as_ref().map(|s| s.id),
-                stop: Box::new(move |keep| ending.tell(End::Told { keep })),
-            })?;
-            let _ = self.controller.set(controller);
         }
         tracing::info!(epoch = %map.epoch, servers = map.servers.len(), "serving");
         Ok(())

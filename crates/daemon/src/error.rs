@@ -1,6 +1,5 @@
 //! Why a daemon does not start.
 
-use crate::controller::ControllerError;
 use bivouac_data::DataError;
 use bivouac_meta::OpenError;
 use bivouac_node::NodeError;
@@ -19,9 +18,6 @@ pub enum InstallError {
     /// The shards that the map gives to the server cannot be taken over.
     #[error("the server cannot take its part of the metadata over: {0}")]
     Adopt(bivouac_proto::Errno),
-    /// The controller's own files.
-    #[error(transparent)]
-    Controller(#[from] ControllerError),
 }
 
 /// Why a daemon does not start.

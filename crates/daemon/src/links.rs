@@ -436,8 +436,8 @@ impl Outside for Around {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bivouac_layout::NodeId;
     use bivouac_layout::map::Server;
-    use bivouac_layout::{First, NodeId};
 
     #[test]
     fn a_daemon_that_stops_does_not_wait_for_servers_that_have_stopped() {
@@ -446,19 +446,7 @@ mod tests {
         let address = listener.local_addr().expect("bound");
         drop(listener);
         let gone = Server { id: ServerId(1), node: NodeId(0), address, state: ServerState::Up };
-        let map = Map {
-            epoch: Epoch(1),
-            deployment: 7,
-            mount: "/m".into(),
-            block_size: 4096,
-            width: 0,
-            first: First::Hashed,
-            nodes: Vec::new(),
-            servers: vec![gone],
-            shards: Vec::new(),
-            copies: 1,
-            generations: Vec::new(),
-        };
+        let map = Map { servers: vec![gone], ..Map::before_the_first(7) };
         let key = Key([1; 32]);
         let links = Links::new(key, Role::Agent(1), map, None, 1);
         std::thread::scope(|scope| {

@@ -7,7 +7,7 @@ use crate::error::DaemonError;
 use crate::links::Links;
 use crate::run_dir::RunDir;
 use bivouac_data::{DataError, DataStore};
-use bivouac_layout::{Epoch, First, Map};
+use bivouac_layout::Map;
 use bivouac_meta::Replayed;
 use bivouac_proto::auth::Role;
 use bivouac_transport::{Endpoint, Server, ServerOptions};
@@ -37,7 +37,8 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
     };
     let (data, meta) = stores.unzip();
     let role = me.map_or(Role::Agent(boot), Role::Server);
-    let links = Arc::new(Links::new(config.key.clone(), role, no_map(&config), data, boot));
+    let links =
+        Arc::new(Links::new(config.key.clone(), role, Map::before_the_first(config.deployment), data, boot));
     let mut endpoints = Vec::new();
     let agent = if config.agent {
         let (run_dir, table) = RunDir::create(&config)?;
@@ -81,23 +82,6 @@ fn metadata_directory(storage: &Path) -> PathBuf {
 /// Where the daemon of a configuration listens as its node's agent.
 pub(crate) fn agent_endpoint(config: &DaemonConfig) -> Endpoint {
     Endpoint::Node(bivouac_node::agent_sockets(config.uid, &config.name, &config.key))
-}
-
-/// The map before the first map: epoch 0, without nodes and servers.
-fn no_map(config: &DaemonConfig) -> Map {
-    Map {
-        epoch: Epoch(0),
-        deployment: config.deployment,
-        mount: config.mount.clone(),
-        block_size: config.block_size,
-        width: 0,
-        first: First::Hashed,
-        nodes: Vec::new(),
-        servers: Vec::new(),
-        shards: Vec::new(),
-        copies: 1,
-        generations: Vec::new(),
-    }
 }
 
 impl Running {

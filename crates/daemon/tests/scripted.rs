@@ -154,7 +154,7 @@ impl Play {
         let Endpoint::Tcp(address) = server.local_addrs()[0] else { unreachable!("asked for TCP") };
         let c = cluster_with(name, 1, |map: &mut Map| {
             let (id, node) = (ServerId(1), NodeId(1));
-            map.nodes.push(Node { id: node, host: "there".into() });
+            map.nodes.push(Node { id: node, host: "there".into(), domain: 1 });
             map.servers.push(MapServer { id, node, address, state: ServerState::Up });
             map.shards = balance::deal(&[], &[ServerId(0)]);
             map.generations = vec![Generation { servers: vec![id] }];

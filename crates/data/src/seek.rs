@@ -124,7 +124,7 @@ mod tests {
         #[test]
         fn what_is_found_is_the_first_own_byte_of_its_kind(
             cells in prop::collection::vec(any::<bool>(), 0..60),
-            size in 1u32..20, width in 1u16..5, turn in 0u16..5, start in 0u64..260, len in 0u64..260,
+            size in 1u32..20, width in 1u32..5, turn in 0u32..5, start in 0u64..260, len in 0u64..260,
         ) {
             prop_assume!(turn < width);
             let own = Blocks::new(Share { block_size: size, width, turn }).unwrap();
@@ -137,7 +137,7 @@ mod tests {
         }
 
         #[test]
-        fn no_offset_overflows(size in 1u32.., width in 1u16.., turn: u16, start: u64, end: u64) {
+        fn no_offset_overflows(size in 1u32.., width in 1u32.., turn: u32, start: u64, end: u64) {
             prop_assume!(turn < width);
             let own = Blocks::new(Share { block_size: size, width, turn }).unwrap();
             let none = |_| Ok::<_, Infallible>(None);

@@ -13,6 +13,7 @@ pub(crate) enum Use {
     DirectoryShard = 2,
     PartShard = 3,
     FirstServer = 4,
+    Copies = 5,
 }
 
 /// Hash of a number.

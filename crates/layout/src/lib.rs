@@ -9,11 +9,17 @@
 //! - [`hash`]: the one stable hash behind every placement; changing it changes where data is.
 //! - [`namespace`]: which shard holds a directory, an entry, an inode.
 //! - [`placement`]: which server holds which byte of a file.
+//! - [`groups`]: what is replicated as one, who holds it, and who of them has everything.
 //! - [`template`]: what a directory says about the layout of new files.
 //! - [`map`]: the table of nodes, servers, shards and generations, with its epoch.
+//! - [`founding`]: what a deployment begins with, and the first map.
+//! - [`change`]: what can happen to a map.
 //! - [`balance`]: assigning shards to servers evenly, moving as few of them as possible.
 
 pub mod balance;
+pub mod change;
+pub mod founding;
+pub mod groups;
 pub mod hash;
 pub mod ids;
 pub mod map;
@@ -21,6 +27,9 @@ pub mod namespace;
 pub mod placement;
 pub mod template;
 
+pub use change::MapChange;
+pub use founding::Founding;
+pub use groups::{Group, Holders, REPLICAS_MAX};
 pub use ids::{Epoch, GenerationId, Ino, NodeId, SERVERS_MAX, SHARDS, ServerId, ShardId};
 pub use map::{Generation, Map, Node, Server, ServerState};
 pub use placement::{FileLayout, LayoutRange, Piece};

@@ -3,6 +3,7 @@
 //! Only the controller changes it. Everybody else holds a copy, states its epoch in every request, and gets
 //! the newer map when its own is out of date. So the controller is on no operation's path.
 
+use crate::groups::{Group, REPLICAS_MAX};
 use crate::ids::{Epoch, GenerationId, NodeId, SERVERS_MAX, SHARDS, ServerId, ShardId};
 use crate::placement::is_block_size;
 use crate::template::{First, Template};
@@ -16,6 +17,8 @@ pub struct Node {
     pub id: NodeId,
     /// Its name as the user gave it; compared whole, never by prefix or substring.
     pub host: String,
+    /// Its failure domain, for example its rack: copies go to different ones where these suffice.
+    pub domain: u16,
 }
 
 /// Whether a server takes part.
@@ -52,9 +55,10 @@ pub struct Generation {
 /// Names no server: the answer for a shard that does not exist.
 pub const NO_SERVER: ServerId = ServerId(u16::MAX);
 
-/// The map. Its invariants, kept by [`Map::check`]: servers are sorted by their numbers and run on listed
-/// nodes, every shard and every generation names servers that are listed (a generation none twice), there is
-/// at least one generation, and the block size is one that a file can have.
+/// The map. Its invariants, kept by [`Map::check`]: nodes and servers are sorted by their numbers, and servers
+/// run on listed nodes; every shard and every generation names servers that are listed, none twice; there is
+/// at least one generation; of every group one holder at least is in step; and the block size is one that a
+/// file can have.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub struct Map {
     /// Version.
@@ -69,27 +73,42 @@ pub struct Map {
     pub width: u16,
     /// Where new files begin, where their directory does not say.
     pub first: First,
-    /// Machines.
+    /// How many copies new files have, where their directory does not say.
+    pub replicas: u8,
+    /// Machines, sorted by number.
     pub nodes: Vec<Node>,
     /// Storage daemons, sorted by number.
     pub servers: Vec<Server>,
     /// For each shard the servers that hold it, primary first: `copies` entries a shard, shard after shard.
     pub shards: Vec<ServerId>,
-    /// How many servers hold each shard.
+    /// How many servers hold each shard. A file has no more copies than its inode.
     pub copies: u8,
     /// All generations ever made; the last is the newest.
     pub generations: Vec<Generation>,
+    /// Groups of which not all holders are in step, sorted; a bit for each holder that is not.
+    pub behind: Vec<(Group, u8)>,
+    /// Servers that were given up, sorted: others hold what they held.
+    pub lost: Vec<ServerId>,
 }
 
 impl Map {
     /// The server that answers for a shard; [`NO_SERVER`] if there is no such shard, as a peer may claim.
     pub fn primary(&self, shard: ShardId) -> ServerId {
-        self.shards.get(shard.0 as usize * self.copies as usize).copied().unwrap_or(NO_SERVER)
+        match self.copies {
+            1 => self.shards.get(usize::from(shard.0)).copied(),
+            _ => self.primary_of(Group::Shard(shard)),
+        }
+        .unwrap_or(NO_SERVER)
     }
 
     /// The shards that `server` answers for.
     pub fn shards_of(&self, server: ServerId) -> impl Iterator<Item = ShardId> + '_ {
         (0..SHARDS).map(ShardId).filter(move |s| self.primary(*s) == server)
+    }
+
+    /// What the map says of a node.
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.binary_search_by_key(&id, |n| n.id).ok().map(|i| &self.nodes[i])
     }
 
     /// What the map says of a server.
@@ -108,7 +127,7 @@ impl Map {
             block_size: Some(self.block_size),
             width: Some(self.width),
             first: Some(self.first),
-            replicas: Some(1),
+            replicas: Some(self.replicas),
         }
     }
 
@@ -120,27 +139,34 @@ impl Map {
     /// Whether the invariants hold; says what does not. Maps come from peers and files: check before use.
     pub fn check(&self) -> Result<(), &'static str> {
         let known = |id: &ServerId| self.server(*id).is_some();
-        let twice = |g: &Generation| {
-            let mut sorted = g.servers.clone();
-            sorted.sort_unstable();
-            sorted.windows(2).any(|w| w[0] == w[1])
-        };
-        if !self.servers.windows(2).all(|w| w[0].id < w[1].id) {
+        if !self.nodes.windows(2).all(|w| w[0].id < w[1].id) {
+            Err("nodes are not sorted by number")
+        } else if !self.servers.windows(2).all(|w| w[0].id < w[1].id) {
             Err("servers are not sorted by number")
         } else if self.servers.last().is_some_and(|s| s.id.0 >= SERVERS_MAX) {
             Err("a server has a number that none can have")
-        } else if !self.servers.iter().all(|s| self.nodes.iter().any(|n| n.id == s.node)) {
+        } else if !self.servers.iter().all(|s| self.node(s.node).is_some()) {
             Err("a server runs on an unknown node")
         } else if self.copies == 0 || self.shards.len() != SHARDS as usize * self.copies as usize {
             Err("the shard table has the wrong size")
+        } else if self.copies > REPLICAS_MAX || !(1..=self.copies).contains(&self.replicas) {
+            Err("the number of copies is out of bounds")
         } else if !self.shards.iter().all(known) {
             Err("a shard is held by an unknown server")
+        } else if self.copies > 1 && self.shards.chunks(self.copies.into()).any(has_twice) {
+            Err("a shard is held twice by one server")
         } else if self.generations.is_empty() || self.generations.iter().any(|g| g.servers.is_empty()) {
             Err("a generation is missing or empty")
         } else if !self.generations.iter().flat_map(|g| &g.servers).all(known) {
             Err("a generation names an unknown server")
-        } else if self.generations.iter().any(twice) {
+        } else if self.generations.iter().any(|g| has_twice(&g.servers)) {
             Err("a generation names a server twice")
+        } else if !self.lost.iter().all(known) || !self.lost.windows(2).all(|w| w[0] < w[1]) {
+            Err("servers that were given up are unknown or not sorted")
+        } else if !self.behind.windows(2).all(|w| w[0].0 < w[1].0) {
+            Err("groups are not sorted")
+        } else if !self.behind.iter().all(|(group, _)| self.holders(*group).in_step().next().is_some()) {
+            Err("no holder of a group is in step")
         } else if !is_block_size(self.block_size) {
             Err("the block size is out of bounds")
         } else if !(self.mount.starts_with('/') && self.mount.len() > 1 && !self.mount.ends_with('/')) {
@@ -151,15 +177,26 @@ impl Map {
     }
 }
 
+fn has_twice(servers: &[ServerId]) -> bool {
+    let mut sorted = servers.to_vec();
+    sorted.sort_unstable();
+    sorted.windows(2).any(|w| w[0] == w[1])
+}
+
 #[cfg(test)]
 pub(crate) mod fixture {
     //! Maps for tests.
 
     use super::*;
-    use crate::balance;
+    use crate::founding::Founding;
 
     /// A map of `servers`, each on a node of its own, with `generations` over them, given by their numbers.
     pub(crate) fn map(servers: u16, generations: &[&[u16]]) -> Map {
+        replicated(servers, 1, generations)
+    }
+
+    /// The same with so many copies of everything.
+    pub(crate) fn replicated(servers: u16, copies: u8, generations: &[&[u16]]) -> Map {
         let ids: Vec<ServerId> = (0..servers).map(ServerId).collect();
         let server = |&id: &ServerId| Server {
             id,
@@ -168,19 +205,15 @@ pub(crate) mod fixture {
             state: ServerState::Up,
         };
         let generation = |g: &&[u16]| Generation { servers: g.iter().copied().map(ServerId).collect() };
-        Map {
-            epoch: Epoch(1),
-            deployment: 7,
-            mount: "/bivouac".into(),
-            block_size: 512 << 10,
-            width: 0,
-            first: First::Hashed,
-            nodes: ids.iter().map(|id| Node { id: NodeId(id.0), host: format!("node{id}") }).collect(),
-            servers: ids.iter().map(server).collect(),
-            shards: balance::deal(&[], &ids),
-            copies: 1,
-            generations: generations.iter().map(generation).collect(),
-        }
+        let node = |id: &ServerId| Node { id: NodeId(id.0), host: format!("node{id}"), domain: id.0 };
+        let (nodes, servers) = (ids.iter().map(node).collect(), ids.iter().map(server).collect());
+        let founding = Founding {
+            replicas: copies,
+            metadata_replicas: copies,
+            ..Founding::new(7, "/bivouac", nodes, servers)
+        };
+        let first = founding.map().expect("a map");
+        Map { generations: generations.iter().map(generation).collect(), ..first }
     }
 
     /// A map of `servers` with one generation of all of them.
@@ -204,7 +237,19 @@ mod tests {
     #[test]
     fn each_broken_invariant_is_named() {
         type Break = fn(&mut Map);
-        let cases: [(&str, Break); 14] = [
+        let cases: [(&str, Break); 23] = [
+            ("nodes are not sorted", |m| m.nodes.swap(0, 1)),
+            ("copies is out of bounds", |m| m.replicas = 0),
+            ("copies is out of bounds", |m| m.replicas = 2),
+            ("held twice", |m| {
+                m.copies = 2;
+                m.shards = m.shards.iter().flat_map(|s| [*s; 2]).collect();
+            }),
+            ("given up", |m| m.lost = vec![ServerId(9)]),
+            ("given up", |m| m.lost = vec![ServerId(1), ServerId(0)]),
+            ("groups are not sorted", |m| m.behind = [3, 2].map(|s| (Group::Shard(ShardId(s)), 0)).to_vec()),
+            ("in step", |m| m.behind = vec![(Group::Shard(ShardId(3)), 1)]),
+            ("in step", |m| m.behind = vec![(Group::Shard(ShardId(SHARDS)), 0)]),
             ("sorted", |m| m.servers.swap(0, 1)),
             ("sorted", |m| m.servers[1].id = m.servers[0].id),
             ("none can have", |m| m.servers[2].id = NO_SERVER),

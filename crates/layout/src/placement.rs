@@ -1,10 +1,12 @@
 //! Which server holds which byte of a file.
 //!
-//! Block `b` of a file lies on server `(first + b mod width) mod n` of the `n` servers of its generation.
-//! There are no copies yet: the format has a field for their number (`replicas`), but no rule says where they
-//! go. A file may have several generations, each for a range of it: servers that come or go give new ranges a
-//! new generation, and what is already written stays where it is.
+//! Block `b` of a file belongs to the [group](crate::groups) at position `(first + b mod width) mod n` of the `n`
+//! servers of its generation, with the spread number `(first / n + b / width) mod spreads(n)`: so from one
+//! round of blocks to the next, and from one small file to the next, the copies of a server's blocks go to
+//! other servers. A file may have several generations, each for a range of it: servers that come or go give
+//! new ranges a new generation, and what is already written stays where it is.
 
+use crate::groups::{Group, spreads};
 use crate::hash::{self, Use};
 use crate::ids::{GenerationId, Ino, ServerId};
 use crate::map::Map;
@@ -31,9 +33,10 @@ pub struct FileLayout {
     pub block_size: u32,
     /// Over how many servers of its generation the file is striped; 0 means all of them.
     pub width: u16,
-    /// Position in the generation's list of the server that holds block 0, modulo the list's length.
+    /// Position in the generation's list of the server that holds block 0, modulo the list's length. What
+    /// exceeds the length chooses where copies begin.
     pub first: u32,
-    /// Copies of each block, at least 1.
+    /// Copies of each block, from 1 to [`Map::copies`].
     pub replicas: u8,
     /// The file's generations by range, ascending by `start`, the first starting at 0.
     pub ranges: Vec<LayoutRange>,
@@ -48,11 +51,13 @@ pub struct LayoutRange {
     pub generation: GenerationId,
 }
 
-/// A stretch of a file that lies on one server.
+/// A stretch of a file that lies on one server, and its copies on others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// Who holds it.
+    /// Who answers for it: the primary of its group.
     pub server: ServerId,
+    /// What it is replicated with.
+    pub group: Group,
     /// Where it starts in the file, bytes; the sub-file has it at the same offset.
     pub offset: u64,
     /// Its length, bytes; never 0.
@@ -75,7 +80,7 @@ impl FileLayout {
     /// check before use; the other functions answer `None` or nothing for a layout that fails this.
     pub fn is_valid(&self, map: &Map) -> bool {
         is_block_size(self.block_size)
-            && self.replicas >= 1
+            && (1..=map.copies).contains(&self.replicas)
             && self.ranges.first().is_some_and(|r| r.start == 0)
             && self.ranges.windows(2).all(|w| w[0].start < w[1].start)
             && self.ranges.iter().all(|r| {
@@ -84,41 +89,40 @@ impl FileLayout {
             })
     }
 
-    /// The server of the block that holds `offset`; no file goes as far as `u64::MAX`.
+    /// The server that answers for the block that holds `offset`; no file goes as far as `u64::MAX`.
     pub fn server_at(&self, map: &Map, offset: u64) -> Option<ServerId> {
         self.piece_at(map, offset, u64::MAX).map(|p| p.server)
     }
 
     /// The stretch from `offset` that lies on one server, not beyond `end`.
     pub fn piece_at(&self, map: &Map, offset: u64, end: u64) -> Option<Piece> {
-        let index = self.ranges.partition_point(|r| r.start <= offset).checked_sub(1)?;
-        let servers = &map.generation(self.ranges[index].generation)?.servers;
-        let range_end = self.ranges.get(index + 1).map_or(u64::MAX, |r| r.start);
-        let width = self.effective_width(servers.len());
-        let end = end.min(range_end);
-        if width == 0 || self.block_size == 0 || offset >= end {
+        let stripe = self.stripe_at(map, offset)?;
+        let end = end.min(stripe.end);
+        if offset >= end {
             return None;
         }
         let block = offset / u64::from(self.block_size);
-        let slot = (u64::from(self.first) + block % width) % servers.len() as u64;
         // With one server all blocks of the range are one stretch.
-        let stretch_end =
-            if width == 1 { end } else { (block + 1).saturating_mul(u64::from(self.block_size)).min(end) };
-        Some(Piece { server: servers[slot as usize], offset, len: stretch_end - offset })
+        let stretch_end = match stripe.period() {
+            1 => end,
+            _ => (block + 1).saturating_mul(u64::from(self.block_size)).min(end),
+        };
+        let group = stripe.group(block);
+        Some(Piece { server: map.primary_of(group)?, group, offset, len: stretch_end - offset })
     }
 
-    /// The servers over which the blocks from `offset` on are striped, in such an order that block `b` is on
-    /// the one at index `b mod` their number; and the offset where this ends, because another generation
-    /// begins.
+    /// The servers that answer for the blocks from `offset` on, in such an order that block `b` is on the one
+    /// at index `b mod` their number; and the offset where this ends, because another generation begins.
     pub fn turns_at(&self, map: &Map, offset: u64) -> Option<(Vec<ServerId>, u64)> {
-        let index = self.ranges.partition_point(|r| r.start <= offset).checked_sub(1)?;
-        let servers = &map.generation(self.ranges[index].generation)?.servers;
-        let end = self.ranges.get(index + 1).map_or(u64::MAX, |r| r.start);
-        let n = servers.len() as u64;
-        let turns = (0..self.effective_width(servers.len()))
-            .map(|turn| servers[((u64::from(self.first) + turn) % n) as usize])
-            .collect();
-        Some((turns, end))
+        let stripe = self.stripe_at(map, offset)?;
+        let mut turns: Vec<ServerId> =
+            (0..stripe.period()).map(|block| map.primary_of(stripe.group(block))).collect::<Option<_>>()?;
+        // While no server is down, every round of blocks has the same servers.
+        let (first, others) = turns.split_at(stripe.width as usize);
+        if others.chunks(first.len().max(1)).all(|round| round == first) {
+            turns.truncate(stripe.width as usize);
+        }
+        Some((turns, stripe.end))
     }
 
     /// The stretches of `range` in ascending order.
@@ -131,26 +135,25 @@ impl FileLayout {
         })
     }
 
-    /// Every server that can hold a byte of `0..end`, each once.
+    /// Every server that may serve a byte of `0..end`, each once: the holders in step.
     pub fn servers(&self, map: &Map, end: u64) -> Vec<ServerId> {
         let mut found: Vec<ServerId> = Vec::new();
-        for (i, range) in self.ranges.iter().enumerate() {
-            let range_end = self.ranges.get(i + 1).map_or(u64::MAX, |r| r.start).min(end);
-            let Some(generation) = map.generation(range.generation) else {
+        for range in &self.ranges {
+            let Some(stripe) = self.stripe_at(map, range.start) else {
                 continue;
             };
-            let n = generation.servers.len() as u64;
-            let width = self.effective_width(generation.servers.len());
-            if range.start >= range_end || width == 0 || self.block_size == 0 {
+            let range_end = stripe.end.min(end);
+            if range.start >= range_end {
                 continue;
             }
             let first_block = range.start / u64::from(self.block_size);
             let last_block = (range_end - 1) / u64::from(self.block_size);
-            // After `width` blocks the servers repeat.
-            for block in first_block..=last_block.min(first_block.saturating_add(width - 1)) {
-                let server = generation.servers[((u64::from(self.first) + block % width) % n) as usize];
-                if !found.contains(&server) {
-                    found.push(server);
+            // Then the servers repeat.
+            for block in first_block..=last_block.min(first_block.saturating_add(stripe.period() - 1)) {
+                for server in map.holders(stripe.group(block)).in_step() {
+                    if !found.contains(&server) {
+                        found.push(server);
+                    }
                 }
             }
         }
@@ -160,21 +163,19 @@ impl FileLayout {
     /// How long the sub-file of a server is at most if the file has `size` bytes: the end of its last block
     /// below `size`, or `size` if that lies in the block. 0 if the server has no block there.
     pub fn end_on(&self, map: &Map, server: ServerId, size: u64) -> u64 {
-        for (i, range) in self.ranges.iter().enumerate().rev() {
-            let end = self.ranges.get(i + 1).map_or(u64::MAX, |r| r.start).min(size);
-            let Some(generation) = map.generation(range.generation).filter(|_| range.start < end) else {
+        for range in self.ranges.iter().rev() {
+            let Some(stripe) = self.stripe_at(map, range.start) else {
                 continue;
             };
-            let n = generation.servers.len() as u64;
-            let width = self.effective_width(generation.servers.len());
-            if width == 0 || self.block_size == 0 {
+            let end = stripe.end.min(size);
+            if range.start >= end {
                 continue;
             }
             let block_size = u64::from(self.block_size);
             let (first, last) = (range.start / block_size, (end - 1) / block_size);
-            // Before `width` blocks the servers repeat.
-            for block in (first..=last).rev().take(width as usize) {
-                if generation.servers[((u64::from(self.first) + block % width) % n) as usize] == server {
+            // Before that the servers repeat.
+            for block in (first..=last).rev().take(stripe.period() as usize) {
+                if map.holders(stripe.group(block)).all().contains(&server) {
                     return (block + 1).saturating_mul(block_size).min(end);
                 }
             }
@@ -182,10 +183,28 @@ impl FileLayout {
         0
     }
 
+    /// How the range that holds `offset` is striped.
+    fn stripe_at(&self, map: &Map, offset: u64) -> Option<Stripe> {
+        let index = self.ranges.partition_point(|r| r.start <= offset).checked_sub(1)?;
+        let generation = self.ranges[index].generation;
+        let servers = map.generation(generation)?.servers.len() as u64;
+        let width = if self.width == 0 { servers } else { servers.min(self.width.into()) };
+        if width == 0 || self.block_size == 0 {
+            return None;
+        }
+        Some(Stripe {
+            generation,
+            first: self.first.into(),
+            servers,
+            width,
+            copies: self.replicas.min(map.copies),
+            end: self.ranges.get(index + 1).map_or(u64::MAX, |r| r.start),
+        })
+    }
+
     /// The resulting layout, for people: block size, servers, and which of them has the first block.
     pub fn described(&self, map: &Map) -> Template {
-        let servers = self.ranges.first().and_then(|r| map.generation(r.generation)).map(|g| g.servers.len());
-        let width = self.effective_width(servers.unwrap_or(0)).min(u64::from(u16::MAX)) as u16;
+        let width = self.stripe_at(map, 0).map_or(0, |stripe| stripe.width.min(u16::MAX.into()) as u16);
         Template {
             block_size: Some(self.block_size),
             width: Some(width),
@@ -193,10 +212,43 @@ impl FileLayout {
             replicas: (self.replicas != 1).then_some(self.replicas),
         }
     }
+}
 
-    fn effective_width(&self, servers: usize) -> u64 {
-        let width = if self.width == 0 { servers } else { (self.width as usize).min(servers) };
-        width as u64
+/// How the blocks of one range are dealt.
+struct Stripe {
+    generation: GenerationId,
+    first: u64,
+    /// Servers of the generation, at least 1.
+    servers: u64,
+    /// Over how many of them, at least 1.
+    width: u64,
+    copies: u8,
+    /// Where the range ends.
+    end: u64,
+}
+
+impl Stripe {
+    /// After so many blocks the groups repeat.
+    fn period(&self) -> u64 {
+        match self.copies {
+            0 | 1 => self.width,
+            _ => self.width * u64::from(spreads(self.servers as usize)),
+        }
+    }
+
+    /// The group of a block.
+    fn group(&self, block: u64) -> Group {
+        let position = (self.first + block % self.width) % self.servers;
+        let round = match self.copies {
+            0 | 1 => 0,
+            _ => (self.first / self.servers + block / self.width) % u64::from(spreads(self.servers as usize)),
+        };
+        Group::Blocks {
+            generation: self.generation,
+            position: position as u16,
+            spread: round as u16,
+            copies: self.copies.max(1),
+        }
     }
 }
 

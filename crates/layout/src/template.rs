@@ -38,7 +38,7 @@ pub struct Template {
     pub width: Option<u16>,
     /// Where the first block goes.
     pub first: Option<First>,
-    /// Copies of each block. Only 1 for now.
+    /// Copies of each block, at most as many as of the metadata.
     pub replicas: Option<u8>,
 }
 
@@ -107,8 +107,13 @@ impl Template {
     pub fn check(&self, map: &Map) -> Result<(), TemplateError> {
         if self.block_size.is_some_and(|bytes| !is_block_size(bytes)) {
             Err(TemplateError("block sizes are multiples of 4K, from 4K to 128M"))
-        } else if self.replicas.is_some_and(|n| n != 1) {
-            Err(TemplateError("there are no copies yet: replicas can only be 1"))
+        } else if self.replicas == Some(0) {
+            Err(TemplateError("replicas counts the original too: it is 1 or more"))
+        } else if self.replicas.is_some_and(|n| n > map.copies) {
+            Err(TemplateError(
+                "a file cannot have more replicas than its metadata: start the deployment with more of those \
+                 (`bivouac up --metadata-replicas N`)",
+            ))
         } else if let Some(First::Server(id)) = self.first
             && position(map, id).is_none()
         {
@@ -142,7 +147,7 @@ impl Template {
         let spread =
             FileLayout::spread(ino, whole.block_size.unwrap_or(map.block_size), map.newest_generation());
         let at = match whole.first {
-            Some(First::Server(id)) => position(map, id),
+            Some(First::Server(id)) => position(map, id).map(|at| at + beyond(spread.first, map)),
             _ => None,
         };
         FileLayout {
@@ -176,6 +181,16 @@ impl Template {
             }
         }
         Ok(())
+    }
+}
+
+/// What of a hashed first position chooses where copies begin.
+fn beyond(hashed: u32, map: &Map) -> u32 {
+    let servers = map.generations.last().map_or(1, |g| g.servers.len().max(1)) as u32;
+    match map.copies {
+        1 => 0,
+        // With room for a position.
+        _ => hashed.saturating_sub(servers) / servers * servers,
     }
 }
 

@@ -390,19 +390,7 @@ mod tests {
     /// What was decided is done or kept: a step that is left out would lose a name, or a file behind one.
     #[test]
     fn a_step_that_cannot_be_done_is_an_error_and_not_left_out() {
-        let map = Map {
-            epoch: bivouac_layout::Epoch(1),
-            deployment: 1,
-            mount: "/m".into(),
-            block_size: 4096,
-            width: 0,
-            first: bivouac_layout::First::Hashed,
-            nodes: Vec::new(),
-            servers: Vec::new(),
-            shards: Vec::new(),
-            copies: 1,
-            generations: Vec::new(),
-        };
+        let map = Map::before_the_first(1);
         let (dir, ino, name) = (Ino(7), Ino(8), b"name".to_vec());
         let steps = [
             Step::PutEntry { dir, name: name.clone(), ino, kind: FileKind::File, replace: None },

@@ -1,7 +1,8 @@
 //! Requests of the controller and of the command line to a daemon.
 
-use bivouac_layout::{Epoch, Map, ServerId};
+use bivouac_layout::{Epoch, Founding, Map, ServerId};
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 
 /// Requests that run a deployment.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
@@ -17,6 +18,20 @@ pub enum ControlRequest {
         /// The map.
         map: Box<Map>,
     },
+    /// Begin a deployment: make and keep its map, and give it to all its daemons. To the controller, once;
+    /// answered when the map is kept.
+    Found {
+        /// With what it begins.
+        founding: Box<Founding>,
+    },
+    /// Bring a deployment back whose daemons were all started again, with the map that the controller has
+    /// kept. To the controller, once; answered when that map is found.
+    Resume {
+        /// Where each server listens now.
+        addresses: Vec<(ServerId, SocketAddr)>,
+    },
+    /// Who does not serve yet after `Found` or `Resume` (`Beginning`). To the controller.
+    Beginning,
     /// What you hold and have done (`Stats`).
     Stats,
     /// What the controller knows of all servers (`Overview`). To the controller.
@@ -89,6 +104,14 @@ pub enum ControlReply {
     },
     /// Counters.
     Stats(Box<Stats>),
+    /// How far the deployment's beginning has come.
+    Beginning {
+        /// How many daemons do not serve yet.
+        pending: u32,
+        /// Those of them that cannot, as it seems, and why; `None` is the controller's own daemon where it is
+        /// no server.
+        failed: Vec<(Option<ServerId>, String)>,
+    },
     /// The deployment.
     Overview {
         /// The current map.

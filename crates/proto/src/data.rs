@@ -26,10 +26,10 @@ pub enum Fallocate {
 pub struct Share {
     /// Bytes of a block; not 0.
     pub block_size: u32,
-    /// Servers that take turns; not 0.
-    pub width: u16,
+    /// Turns; not 0.
+    pub width: u32,
     /// The server's turn, less than `width`.
-    pub turn: u16,
+    pub turn: u32,
 }
 
 /// Requests for data. Offsets and lengths are those of the file.

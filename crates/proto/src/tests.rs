@@ -232,7 +232,8 @@ fn whatever_is_taken_for_a_map_is_refused_or_can_be_used() {
             })
             .collect();
         map.nodes = vec![node.clone()];
-        map.copies = 1;
+        (map.copies, map.replicas) = (1, 1);
+        map.behind.clear();
         map.block_size = 1 << 20;
         map.width = 0;
         map.first = bivouac_layout::First::Hashed;

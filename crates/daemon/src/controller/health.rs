@@ -34,6 +34,11 @@ pub const HANG: Duration = Duration::from_secs(10);
 const REACH: Duration = Duration::from_millis(300);
 /// Time between two pings of a server that is joining.
 const JOINING: Duration = Duration::from_millis(20);
+/// How long a daemon may take to begin to serve with its first map: it recovers its storage then. Until then
+/// it does not count as hanging.
+const BEGINNING: Duration = Duration::from_secs(120);
+/// A daemon that could not be reached for so long at the beginning cannot be reached at all.
+const UNREACHED: Duration = Duration::from_secs(15);
 /// How long an answer of a server is awaited that is down already.
 const PATIENCE: Duration = Duration::from_millis(1000);
 
@@ -45,11 +50,14 @@ pub(super) struct Watcher {
     epoch: Epoch,
     boot: Option<u64>,
     last_answer: Instant,
+    /// It has had a map.
+    begun: bool,
 }
 
 impl Watcher {
     pub(super) fn new(member: Member) -> Watcher {
-        Watcher { member, link: None, epoch: Epoch(0), boot: None, last_answer: Instant::now() }
+        let last_answer = Instant::now();
+        Watcher { member, link: None, epoch: Epoch(0), boot: None, last_answer, begun: false }
     }
 
     /// Watches until the controller stops.
@@ -61,6 +69,9 @@ impl Watcher {
                 Ok(()) => {
                     self.last_answer = Instant::now();
                     self.report(shared, true);
+                    if !std::mem::replace(&mut self.begun, true) {
+                        shared.has_begun(self.member.server);
+                    }
                     if self.is(&map, ServerState::Down) || self.is(&map, ServerState::Joining) {
                         next = Instant::now() + JOINING;
                     }
@@ -68,6 +79,9 @@ impl Watcher {
                 Err(error) => {
                     // Unknown again; it also keeps a newer map from waking this watcher over and over.
                     self.epoch = Epoch(0);
+                    if !self.begun && (self.last_answer.elapsed() >= UNREACHED || !error.is_silence()) {
+                        shared.has_failed(self.member.server, error.to_string());
+                    }
                     // Refused, after `beat` has tried a fresh connection: nobody is there.
                     if error.is_death() || self.is_lost() {
                         self.link = None;
@@ -85,6 +99,9 @@ impl Watcher {
     /// Whether to declare a server down that does not answer.
     fn is_lost(&self) -> bool {
         let silent = self.last_answer.elapsed();
+        if !self.begun {
+            return silent >= BEGINNING;
+        }
         silent >= HANG || (silent >= SILENCE && !self.member.endpoint.takes_connections(REACH))
     }
 

@@ -8,12 +8,10 @@
 //! [`MapLog::map`]) and commit a change when a majority of them has the line.
 
 use super::ControllerError;
-use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Map, ServerId};
+use bivouac_layout::{Epoch, Map, MapChange};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,43 +23,6 @@ pub const LOG: &str = "changes.log";
 const LOG_LIMIT: u64 = 1 << 20;
 /// Longest file that is read, bytes: maps of thousands of servers, and changes up to the next snapshot.
 const LONGEST: usize = 1 << 30;
-
-/// One change of the map.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
-#[serde(rename_all = "snake_case")]
-pub enum MapChange {
-    /// A server takes part again, or not any more.
-    State {
-        /// Which.
-        server: ServerId,
-        /// Whether it takes part.
-        state: ServerState,
-    },
-    /// A server listens somewhere else (it was restarted).
-    Address {
-        /// Which.
-        server: ServerId,
-        /// Where.
-        address: SocketAddr,
-    },
-}
-
-impl MapChange {
-    /// Applies it to `map`, and raises the epoch. `None`: it names a server that the map does not have.
-    fn apply(&self, map: &Map) -> Option<Map> {
-        let mut next = map.clone();
-        let server = match self {
-            MapChange::State { server, .. } | MapChange::Address { server, .. } => *server,
-        };
-        let entry = next.servers.iter_mut().find(|s| s.id == server)?;
-        match self {
-            MapChange::State { state, .. } => entry.state = *state,
-            MapChange::Address { address, .. } => entry.address = *address,
-        }
-        next.epoch = Epoch(next.epoch.0 + 1);
-        Some(next)
-    }
-}
 
 /// A committed change.
 #[derive(Serialize, Deserialize)]
@@ -81,7 +42,8 @@ pub struct MapLog {
 }
 
 impl MapLog {
-    /// Begins with `map`, which replaces what was in `dir`.
+    /// Begins with `map`, which replaces what was in `dir`. (A crash in between leaves a log whose changes are
+    /// in the map already, and which are not applied again.)
     pub fn found(dir: &Path, map: Map) -> Result<MapLog, ControllerError> {
         write_snapshot(dir, &map)?;
         let path = dir.join(LOG);
@@ -95,11 +57,19 @@ impl MapLog {
         Ok(MapLog { dir: dir.to_owned(), file, len: 0, map: Arc::new(map) })
     }
 
+    /// Goes on with the newest map that was committed in `dir`.
+    pub fn resume(dir: &Path) -> Result<MapLog, ControllerError> {
+        MapLog::found(dir, MapLog::recover(dir)?)
+    }
+
     /// The newest map that was committed in `dir`.
     pub fn recover(dir: &Path) -> Result<Map, ControllerError> {
         let path = dir.join(SNAPSHOT);
         let store = |path: &Path, cause| ControllerError::Store { path: path.to_owned(), cause };
-        let text = read(&path).map_err(|cause| store(&path, cause))?;
+        let text = read(&path).map_err(|cause| match cause.kind() {
+            std::io::ErrorKind::NotFound => ControllerError::NotFounded,
+            _ => store(&path, cause),
+        })?;
         let damaged = |what: String| ControllerError::Damaged { path: path.clone(), what };
         let mut map: Map = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
         map.check().map_err(|e| damaged(e.to_owned()))?;
@@ -187,6 +157,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
 mod tests {
     use super::super::tests::{scratch, two_servers};
     use super::*;
+    use bivouac_layout::{ServerId, ServerState};
 
     fn down(server: u16) -> MapChange {
         MapChange::State { server: ServerId(server), state: ServerState::Down }
@@ -199,7 +170,7 @@ mod tests {
         let old_snapshot = std::fs::read(dir.path().join(SNAPSHOT)).expect("a snapshot");
         log.propose(down(1)).expect("commits");
         let moved =
-            MapChange::Address { server: ServerId(0), address: "10.0.0.1:9".parse().expect("address") };
+            MapChange::Resumed { addresses: vec![(ServerId(0), "10.0.0.1:9".parse().expect("address"))] };
         let newest = log.propose(moved).expect("commits");
         assert_eq!(MapLog::recover(dir.path()).expect("recovers"), *newest);
         std::fs::write(dir.path().join(SNAPSHOT), old_snapshot).expect("an older snapshot");

@@ -1,8 +1,8 @@
 //! The controller against daemons that do nothing but listen, hang and die.
 
 use super::*;
-use bivouac_layout::map::{Generation, Node, Server as MapServer};
-use bivouac_layout::{NodeId, balance};
+use bivouac_layout::NodeId;
+use bivouac_layout::map::{Node, Server as MapServer};
 use bivouac_proto::auth::{Hello, KEY_LEN, Welcome};
 use bivouac_proto::{Header, Reply, Request};
 use bivouac_testing::{HANG, eventually, is_quick};
@@ -36,10 +36,12 @@ pub(super) fn scratch(name: &str) -> Scratch {
 }
 
 pub(super) fn two_servers() -> Map {
-    map_of(&["127.0.0.1:1".parse().expect("address"), "127.0.0.1:2".parse().expect("address")])
+    let founding =
+        founding(&["127.0.0.1:1".parse().expect("address"), "127.0.0.1:2".parse().expect("address")]);
+    founding.map().expect("a map")
 }
 
-fn map_of(addresses: &[SocketAddr]) -> Map {
+fn founding(addresses: &[SocketAddr]) -> Founding {
     let ids: Vec<ServerId> = (0..addresses.len() as u16).map(ServerId).collect();
     let servers = ids.iter().zip(addresses).map(|(id, address)| MapServer {
         id: *id,
@@ -47,19 +49,8 @@ fn map_of(addresses: &[SocketAddr]) -> Map {
         address: *address,
         state: ServerState::Up,
     });
-    Map {
-        epoch: Epoch(1),
-        deployment: DEPLOYMENT,
-        mount: "/bivouac".into(),
-        block_size: 1 << 19,
-        width: 0,
-        first: bivouac_layout::First::Hashed,
-        nodes: vec![Node { id: NodeId(0), host: "here".into() }],
-        servers: servers.collect(),
-        shards: balance::deal(&[], &ids),
-        copies: 1,
-        generations: vec![Generation { servers: ids }],
-    }
+    let nodes = vec![Node { id: NodeId(0), host: "here".into(), domain: 0 }];
+    Founding::new(DEPLOYMENT, "/bivouac", nodes, servers.collect())
 }
 
 /// What a fake daemon was asked.
@@ -141,23 +132,27 @@ struct Cluster {
     dir: Scratch,
 }
 
+fn config(dir: &Scratch, own: Endpoint, stop: impl FnOnce(bool) + Send + 'static) -> ControllerConfig {
+    ControllerConfig {
+        deployment_dir: dir.path().to_owned(),
+        key: KEY,
+        own,
+        own_server: Some(ServerId(0)),
+        stop: Box::new(stop),
+    }
+}
+
 /// Three servers; the controller is in the daemon of the first.
 fn cluster(name: &str) -> Cluster {
     let daemons: Vec<Daemon> = (0..3).map(|_| daemon("127.0.0.1:0")).collect();
     let addresses: Vec<SocketAddr> = daemons.iter().map(|d| d.address).collect();
     let dir = scratch(name);
     let (send, stopped) = mpsc::channel();
-    let controller = Controller::start(ControllerConfig {
-        deployment_dir: dir.path().to_owned(),
-        key: KEY,
-        map: map_of(&addresses),
-        own: daemons[0].own.clone(),
-        own_server: Some(ServerId(0)),
-        stop: Box::new(move |keep| {
-            let _ = send.send(keep);
-        }),
-    })
-    .expect("starts");
+    let stop = move |keep| {
+        let _ = send.send(keep);
+    };
+    let config = config(&dir, daemons[0].own.clone(), stop);
+    let controller = Controller::found(config, founding(&addresses)).expect("starts");
     Cluster { daemons, controller, stopped, dir }
 }
 
@@ -185,6 +180,68 @@ fn every_daemon_gets_the_first_map_at_once() {
         });
         cluster.daemons.iter().all(|d| d.seen.before.load(Ordering::SeqCst) == 1)
     }));
+}
+
+/// What the controller says of the deployment's beginning, when nothing is pending or something has failed.
+fn beginning(controller: &Controller) -> (u32, Vec<(Option<ServerId>, String)>) {
+    let mut said = (0, Vec::new());
+    eventually("all serve, or somebody does not", || {
+        match controller.handle(&mut ControlSession::default(), &ControlRequest::Beginning) {
+            Ok(Some(ControlReply::Beginning { pending, failed })) => said = (pending, failed),
+            other => panic!("no answer: {other:?}"),
+        }
+        said.0 == 0 || !said.1.is_empty()
+    });
+    said
+}
+
+#[test]
+fn a_deployment_has_begun_when_all_daemons_have_the_map_and_resumes_with_the_map_that_it_had() {
+    let mut cluster = cluster("resume");
+    assert_eq!(beginning(&cluster.controller), (0, Vec::new()));
+    drop(cluster.daemons[1].server.take());
+    eventually("down", || cluster.state(1) == ServerState::Down);
+    cluster.controller.stop();
+    let before = cluster.controller.map();
+    cluster.daemons[1] = daemon("127.0.0.1:0");
+    let addresses: Vec<_> =
+        cluster.daemons.iter().zip(0..).map(|(daemon, id)| (ServerId(id), daemon.address)).collect();
+    let again = |addresses| {
+        Controller::resume(config(&cluster.dir, cluster.daemons[0].own.clone(), |_| {}), addresses)
+    };
+    assert!(matches!(again(addresses[..2].to_vec()), Err(ControllerError::OtherServers)));
+    let controller = again(addresses.clone()).expect("resumes");
+    assert_eq!(beginning(&controller), (0, Vec::new()));
+    let map = controller.map();
+    assert!(map.epoch > before.epoch && map.shards == before.shards);
+    for (server, (_, address)) in map.servers.iter().zip(addresses) {
+        assert_eq!((server.state, server.address), (ServerState::Up, address));
+    }
+    // The next one finds the change, too.
+    controller.stop();
+    assert_eq!(MapLog::recover(cluster.dir.path()).expect("recovers"), *map);
+}
+
+#[test]
+fn a_daemon_that_is_not_there_at_the_beginning_is_named() {
+    let daemons = [daemon("127.0.0.1:0"), daemon("127.0.0.1:0")];
+    let addresses: Vec<SocketAddr> = daemons.iter().map(|d| d.address).collect();
+    let [here, gone] = daemons;
+    drop(gone);
+    let dir = scratch("gone");
+    let controller =
+        Controller::found(config(&dir, here.own.clone(), |_| {}), founding(&addresses)).expect("starts");
+    let (pending, failed) = beginning(&controller);
+    assert!((1..=2).contains(&pending), "{pending}");
+    assert!(matches!(&failed[..], [(Some(ServerId(1)), _)]), "{failed:?}");
+}
+
+#[test]
+fn nothing_is_resumed_that_was_not_founded() {
+    let dir = scratch("never");
+    let here = daemon("127.0.0.1:0");
+    let resumed = Controller::resume(config(&dir, here.own.clone(), |_| {}), Vec::new());
+    assert!(matches!(resumed, Err(ControllerError::NotFounded)));
 }
 
 #[test]

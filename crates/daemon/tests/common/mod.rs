@@ -6,17 +6,18 @@ use bivouac_client::{Client, Fail, Handle};
 use bivouac_daemon::config::{DaemonConfig, ServerConfig};
 use bivouac_daemon::controller::ControlLink;
 use bivouac_daemon::{Running, start};
-use bivouac_layout::map::{Generation, Node, Server, ServerState};
-use bivouac_layout::{Epoch, Ino, Map, NodeId, ServerId, balance};
+use bivouac_layout::map::{Node, Server, ServerState};
+use bivouac_layout::{Founding, Ino, Map, NodeId, ServerId};
 use bivouac_node::Environment;
 use bivouac_proto::auth::Key;
-use bivouac_proto::control::ControlRequest;
-use bivouac_testing::HANG;
+use bivouac_proto::control::{ControlReply, ControlRequest};
+use bivouac_testing::{HANG, eventually};
 use bivouac_transport::Endpoint;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 const BLOCK: u32 = 64 << 10;
+const KEY: Key = Key([7; 32]);
 
 pub struct Cluster {
     pub daemons: Vec<Running>,
@@ -28,15 +29,39 @@ pub struct Cluster {
 }
 
 pub fn cluster(name: &str, servers: u16) -> Cluster {
-    cluster_with(name, servers, |_| {})
+    cluster_begun(name, servers, |founding, controller| {
+        let map = founding.clone().map().expect("a map");
+        controller.tell(ControlRequest::Found { founding: Box::new(founding) }).expect("founded");
+        eventually("all serve", || match controller.request(ControlRequest::Beginning) {
+            Ok(Some(ControlReply::Beginning { pending, failed })) => {
+                assert_eq!(failed, []);
+                pending == 0
+            }
+            other => panic!("no answer: {other:?}"),
+        });
+        map
+    })
 }
 
-/// The same, with another map than usual.
+/// The same with another map than usual, and without a controller.
 pub fn cluster_with(name: &str, servers: u16, change: impl FnOnce(&mut Map)) -> Cluster {
+    cluster_begun(name, servers, |founding, _| {
+        let mut map = founding.map().expect("a map");
+        change(&mut map);
+        for server in map.servers.iter().take(servers.into()) {
+            ControlLink::connect(&Endpoint::Tcp(server.address), &KEY, 99, HANG)
+                .and_then(|mut link| link.tell(ControlRequest::Install { map: Box::new(map.clone()) }))
+                .expect("installed");
+        }
+        map
+    })
+}
+
+/// Starts daemons and has them `begin`, which is given a link to the first.
+fn cluster_begun(name: &str, servers: u16, begin: impl FnOnce(Founding, &mut ControlLink) -> Map) -> Cluster {
     let name = format!("test-{name}-{}", std::process::id());
     let uid = rustix::process::getuid().as_raw();
     let storage = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let key = Key([7; 32]);
     let mut daemons = Vec::new();
     for id in 0..servers {
         let directory = storage.path().join(id.to_string());
@@ -46,7 +71,7 @@ pub fn cluster_with(name: &str, servers: u16, change: impl FnOnce(&mut Map)) -> 
                 name: name.clone(),
                 uid,
                 deployment: 99,
-                key: key.clone(),
+                key: KEY,
                 node: NodeId(0),
                 host: "here".into(),
                 server: Some(ServerConfig {
@@ -67,35 +92,17 @@ pub fn cluster_with(name: &str, servers: u16, change: impl FnOnce(&mut Map)) -> 
             .expect("a daemon"),
         );
     }
-    let ids: Vec<ServerId> = (0..servers).map(ServerId).collect();
-    let mut map = Map {
-        epoch: Epoch(1),
-        deployment: 99,
-        mount: "/bivouac".into(),
-        block_size: BLOCK,
-        width: 0,
-        first: bivouac_layout::First::Hashed,
-        nodes: vec![Node { id: NodeId(0), host: "here".into() }],
-        servers: ids
-            .iter()
-            .zip(&daemons)
-            .map(|(&id, daemon)| Server {
-                id,
-                node: NodeId(0),
-                address: daemon.address.expect("a server"),
-                state: ServerState::Up,
-            })
-            .collect(),
-        shards: balance::deal(&[], &ids),
-        copies: 1,
-        generations: vec![Generation { servers: ids }],
+    let server = |(id, daemon): (u16, &Running)| Server {
+        id: ServerId(id),
+        node: NodeId(0),
+        address: daemon.address.expect("a server"),
+        state: ServerState::Up,
     };
-    change(&mut map);
-    for server in map.servers.iter().take(daemons.len()) {
-        ControlLink::connect(&Endpoint::Tcp(server.address), &key, 99, HANG)
-            .and_then(|mut link| link.tell(ControlRequest::Install { map: Box::new(map.clone()) }))
-            .expect("installed");
-    }
+    let nodes = vec![Node { id: NodeId(0), host: "here".into(), domain: 0 }];
+    let founding = Founding::new(99, "/bivouac", nodes, (0..servers).zip(&daemons).map(server).collect());
+    let first = Endpoint::Tcp(founding.servers[0].address);
+    let mut link = ControlLink::connect(&first, &KEY, 99, HANG).expect("connected");
+    let map = begin(Founding { block_size: BLOCK, ..founding }, &mut link);
     let environment = Environment {
         key_path: bivouac_node::key_path(&bivouac_node::place::find(uid, &name).expect("made")),
         mounted: None,
@@ -103,7 +110,7 @@ pub fn cluster_with(name: &str, servers: u16, change: impl FnOnce(&mut Map)) -> 
         mount: "/bivouac".into(),
     };
     let client = Box::leak(Box::new(Client::attach(&environment).expect("attached")));
-    Cluster { daemons, map, key, environment, client, _storage: storage }
+    Cluster { daemons, map, key: KEY, environment, client, _storage: storage }
 }
 
 impl Drop for Cluster {

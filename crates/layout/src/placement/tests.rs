@@ -1,7 +1,10 @@
 use super::*;
+use crate::change::MapChange;
 use crate::fair::assert_fair;
 use crate::ids::ShardId;
-use crate::map::fixture::{map, uniform};
+use crate::map::ServerState;
+use crate::map::fixture::{map, replicated, uniform};
+use crate::template::First;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -231,4 +234,87 @@ fn values_never_change() {
         [0, 1, 6, 7, 8, 9, 1 << 40].map(|block| at(&layout, block)),
         [Some(5), Some(6), Some(5), Some(6), Some(5), Some(7), Some(5)]
     );
+}
+
+/// A map with copies, of which some servers are down.
+fn with_copies() -> impl Strategy<Value = (Map, u8)> {
+    (1u8..5, 1u8..5, prop::collection::vec(0u16..9, 0..4)).prop_map(|(copies, replicas, down)| {
+        let mut map =
+            replicated(9, copies, &[&[0, 1, 2, 3], &[3, 2, 1, 0, 4, 5, 6], &[8, 0, 3, 6], &[5, 7, 1, 2]]);
+        for server in down {
+            let change = MapChange::State { server: ServerId(server), state: ServerState::Down };
+            map = change.apply(&map).unwrap();
+        }
+        (map, replicas.min(copies))
+    })
+}
+
+/// The group of a block, by the rule in its plainest form.
+fn group_of(layout: &FileLayout, map: &Map, block: u64) -> Group {
+    let start = |r: &&LayoutRange| r.start / u64::from(layout.block_size) <= block;
+    let range = layout.ranges.iter().rev().find(start).unwrap();
+    let n = map.generations[range.generation.0 as usize].servers.len() as u64;
+    let width = if layout.width == 0 { n } else { n.min(layout.width.into()) };
+    let first = u64::from(layout.first);
+    let spread = if layout.replicas == 1 { 0 } else { (first / n + block / width) % (n - 1) };
+    Group::Blocks {
+        generation: range.generation,
+        position: ((first + block % width) % n) as u16,
+        spread: spread as u16,
+        copies: layout.replicas,
+    }
+}
+
+proptest! {
+    #[test]
+    fn with_copies_a_block_is_answered_for_by_its_primary_and_held_by_those_in_step(
+        layout in valid_layout(),
+        (map, replicas) in with_copies(),
+        blocks in 1u64..100,
+    ) {
+        let layout = FileLayout { replicas, ..layout };
+        prop_assert!(layout.is_valid(&map));
+        let size = u64::from(layout.block_size);
+        let mut holders = BTreeSet::new();
+        let mut ends = std::collections::BTreeMap::new();
+        for block in 0..blocks {
+            let group = group_of(&layout, &map, block);
+            let piece = layout.piece_at(&map, block * size, (block + 1) * size).unwrap();
+            prop_assert_eq!((piece.group, piece.len), (group, size));
+            prop_assert_eq!(Some(piece.server), map.primary_of(group));
+            let (turns, end) = layout.turns_at(&map, block * size).unwrap();
+            prop_assert!(end > block * size);
+            prop_assert_eq!(turns[(block % turns.len() as u64) as usize], piece.server);
+            holders.extend(map.holders(group).in_step());
+            ends.extend(map.holders(group).all().iter().map(|server| (*server, (block + 1) * size)));
+        }
+        let listed: BTreeSet<_> = layout.servers(&map, blocks * size).into_iter().collect();
+        prop_assert_eq!(listed, holders);
+        for server in map.servers.iter().map(|s| s.id) {
+            let end = ends.get(&server).copied().unwrap_or(0);
+            prop_assert_eq!(layout.end_on(&map, server, blocks * size), end, "{}", server);
+        }
+    }
+}
+
+#[test]
+fn copies_of_small_files_of_one_server_are_spread_over_all_others() {
+    let map = replicated(8, 2, &[&[0, 1, 2, 3, 4, 5, 6, 7]]);
+    for first in [First::Hashed, First::Server(ServerId(3))] {
+        let template = Template { first: Some(first), ..Template::default() };
+        let mut seconds = [0; 8];
+        for file in 0..8000 {
+            let layout = template.layout(Ino::new(ShardId(5), file + 1), &map);
+            let holders = map.holders(layout.piece_at(&map, 0, 1).unwrap().group);
+            if holders.all()[0] == ServerId(3) {
+                seconds[usize::from(holders.all()[1].0)] += 1;
+            }
+        }
+        assert_spread(&seconds);
+    }
+}
+
+fn assert_spread(seconds: &[u32; 8]) {
+    let others: Vec<u32> = (0..8).filter(|s| *s != 3).map(|s| seconds[s]).collect();
+    assert_fair("second copies", &others, &[1.0 / 7.0; 7]);
 }

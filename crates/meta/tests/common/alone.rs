@@ -1,8 +1,7 @@
 //! A deployment of one server without data: for what is about one store alone.
 #![allow(missing_docs)]
 
-use bivouac_layout::balance::deal;
-use bivouac_layout::{Epoch, First, Generation, Map, Node, NodeId, Server, ServerId, ServerState};
+use bivouac_layout::{Founding, Map, Node, NodeId, Server, ServerId, ServerState};
 use bivouac_meta::{MetaStore, OpenError, Options, Outside};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::peer::PeerRequest;
@@ -24,21 +23,10 @@ pub fn open(dir: &Path, options: Options) -> Result<MetaStore<Alone>, OpenError>
 }
 
 fn map(deployment: u64) -> Map {
-    let ids = [ServerId(0)];
     let (address, node) = (([127, 0, 0, 1], 1).into(), NodeId(0));
-    Map {
-        epoch: Epoch(1),
-        deployment,
-        mount: "/m".into(),
-        block_size: 1 << 19,
-        width: 0,
-        first: First::Hashed,
-        nodes: vec![Node { id: node, host: "here".into() }],
-        servers: vec![Server { id: ServerId(0), node, address, state: ServerState::Up }],
-        shards: deal(&[], &ids),
-        copies: 1,
-        generations: vec![Generation { servers: ids.to_vec() }],
-    }
+    let nodes = vec![Node { id: node, host: "here".into(), domain: 0 }];
+    let servers = vec![Server { id: ServerId(0), node, address, state: ServerState::Up }];
+    Founding::new(deployment, "/m", nodes, servers).map().expect("a map")
 }
 
 impl Outside for Alone {

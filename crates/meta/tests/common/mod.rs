@@ -3,8 +3,7 @@
 
 pub mod client;
 
-use bivouac_layout::balance::deal;
-use bivouac_layout::{Epoch, Generation, Ino, Map, Node, NodeId, Server, ServerId, ServerState};
+use bivouac_layout::{Founding, Ino, Map, Node, NodeId, Server, ServerId, ServerState};
 use bivouac_meta::{MetaStore, Options, Outside};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::peer::PeerRequest;
@@ -74,28 +73,17 @@ impl Cluster {
         change_map: impl FnOnce(&mut Map),
     ) -> Cluster {
         let ids: Vec<ServerId> = (0..servers).map(ServerId).collect();
-        let mut map = Map {
-            epoch: Epoch(1),
-            deployment: DEPLOYMENT,
-            mount: "/bivouac".into(),
-            block_size: BLOCK,
-            width: 0,
-            first: bivouac_layout::First::Hashed,
-            nodes: ids.iter().map(|id| Node { id: NodeId(id.0), host: format!("node{id}") }).collect(),
-            servers: ids
-                .iter()
-                .map(|id| Server {
-                    id: *id,
-                    // Each on a node of its own.
-                    node: NodeId(id.0),
-                    address: ([127, 0, 0, 1], 1).into(),
-                    state: ServerState::Up,
-                })
-                .collect(),
-            shards: deal(&[], &ids),
-            copies: 1,
-            generations: vec![Generation { servers: ids.clone() }],
+        // Each on a node of its own.
+        let node = |id: &ServerId| Node { id: NodeId(id.0), host: format!("node{id}"), domain: id.0 };
+        let server = |id: &ServerId| Server {
+            id: *id,
+            node: NodeId(id.0),
+            address: ([127, 0, 0, 1], 1).into(),
+            state: ServerState::Up,
         };
+        let (nodes, servers) = (ids.iter().map(node).collect(), ids.iter().map(server).collect());
+        let founding = Founding::new(DEPLOYMENT, "/bivouac", nodes, servers);
+        let mut map = Founding { block_size: BLOCK, ..founding }.map().unwrap();
         change_map(&mut map);
         map.check().unwrap();
         let mut options = Options {

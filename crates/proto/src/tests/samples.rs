@@ -14,7 +14,9 @@ use crate::node::NodeRequest;
 use crate::peer::{IntentId, MovedEntry, PeerReply, PeerRequest, Step};
 use crate::{OpenId, Refusal, Reply, Request};
 use bivouac_layout::map::{Generation, Map, Node, Server, ServerState};
-use bivouac_layout::{Epoch, FileLayout, First, GenerationId, Ino, NodeId, ServerId, ShardId, Template};
+use bivouac_layout::{
+    Epoch, FileLayout, First, Founding, GenerationId, Group, Ino, NodeId, ServerId, ShardId, Template,
+};
 
 const INO: Ino = Ino(u64::MAX);
 const AT: At = At { dir: INO, split: true, name: b"a name of 20 bytes.." };
@@ -34,6 +36,8 @@ const OWNERS: [LockOwner; 3] = [
     LockOwner::Flock(OPEN),
 ];
 
+const BLOCKS: Group = Group::Blocks { generation: GenerationId(1), position: 1, spread: 0, copies: 2 };
+
 /// A map of two servers, one of them down, with addresses of both families.
 pub(super) fn map() -> Box<Map> {
     let server = |id: u16, address: &str, state| Server {
@@ -52,12 +56,21 @@ pub(super) fn map() -> Box<Map> {
         block_size: 512 << 10,
         width: 2,
         first: First::Local,
-        nodes: (0..2).map(|n| Node { id: NodeId(n), host: format!("node{n}") }).collect(),
+        replicas: 2,
+        nodes: (0..2).map(|n| Node { id: NodeId(n), host: format!("node{n}"), domain: n }).collect(),
         servers,
-        shards: (0..4096).map(|shard| ServerId(shard % 2)).collect(),
-        copies: 1,
+        shards: (0..4096).flat_map(|shard| [ServerId(shard % 2), ServerId((shard + 1) % 2)]).collect(),
+        copies: 2,
         generations: vec![generation(&[0]), generation(&[1, 0])],
+        behind: vec![(Group::Shard(ShardId(7)), 1), (BLOCKS, 2)],
+        lost: Vec::new(),
     })
+}
+
+/// What a deployment of the map's nodes and servers begins with.
+fn founding() -> Founding {
+    let map = *map();
+    Founding::new(u64::MAX, "/bivouac", map.nodes, map.servers)
 }
 
 /// A small file's attributes.
@@ -123,6 +136,9 @@ pub(super) fn requests() -> Vec<Request<'static>> {
     let control = [
         ControlRequest::Ping { epoch: Epoch(u64::MAX) },
         ControlRequest::Install { map: map() },
+        ControlRequest::Found { founding: Box::new(founding()) },
+        ControlRequest::Resume { addresses: vec![(ServerId(4095), "[fe80::1]:65535".parse().unwrap())] },
+        ControlRequest::Beginning,
         ControlRequest::Stats,
         ControlRequest::Overview,
         ControlRequest::Shutdown { keep: true },
@@ -205,7 +221,7 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
 }
 
 fn data_requests() -> Vec<DataRequest> {
-    let share = Share { block_size: 128 << 20, width: u16::MAX, turn: 4095 };
+    let share = Share { block_size: 128 << 20, width: u32::MAX, turn: 4095 };
     let allocate = |mode| DataRequest::Fallocate { ino: INO, offset: u64::MAX, len: u64::MAX, mode };
     vec![
         DataRequest::Read { ino: INO, offset: u64::MAX, len: u32::MAX },
@@ -332,6 +348,10 @@ pub(super) fn replies() -> Vec<Reply> {
     let control = [
         ControlReply::Pong { epoch: Epoch(u64::MAX), boot: u64::MAX },
         ControlReply::Stats(Box::new(Stats { inodes: u64::MAX, opens: 1, ..Stats::default() })),
+        ControlReply::Beginning {
+            pending: u32::MAX,
+            failed: vec![(None, String::new()), (Some(ServerId(7)), "refused".into())],
+        },
         ControlReply::Overview { map: map(), health },
         ControlReply::Failed { cause: "damaged".into() },
     ];

@@ -1,0 +1,142 @@
+//! What a deployment begins with, and the first map, which follows from it.
+
+use crate::balance;
+use crate::groups::REPLICAS_MAX;
+use crate::ids::{Epoch, SHARDS, ServerId, ShardId};
+use crate::map::{Generation, Map, Node, Server};
+use crate::placement::DEFAULT_BLOCK;
+use crate::template::First;
+use serde::{Deserialize, Serialize};
+
+/// What a deployment begins with.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Founding {
+    /// Its random number.
+    pub deployment: u64,
+    /// Where programs see the file system.
+    pub mount: String,
+    /// Block size of new files, bytes.
+    pub block_size: u32,
+    /// Over how many servers new files are striped; 0 means all.
+    pub width: u16,
+    /// Where new files begin.
+    pub first: First,
+    /// Copies of new files' blocks.
+    pub replicas: u8,
+    /// Copies of the metadata, at least as many: a file must not outlive its inode.
+    pub metadata_replicas: u8,
+    /// Its machines, in any order.
+    pub nodes: Vec<Node>,
+    /// Its servers, in any order.
+    pub servers: Vec<Server>,
+}
+
+impl Founding {
+    /// A deployment without copies and with the usual layout.
+    pub fn new(deployment: u64, mount: &str, nodes: Vec<Node>, servers: Vec<Server>) -> Founding {
+        Founding {
+            deployment,
+            mount: mount.into(),
+            block_size: DEFAULT_BLOCK,
+            width: 0,
+            first: First::Hashed,
+            replicas: 1,
+            metadata_replicas: 1,
+            nodes,
+            servers,
+        }
+    }
+
+    /// The map at epoch 1; or what is wrong.
+    pub fn map(mut self) -> Result<Map, &'static str> {
+        if self.servers.len() < usize::from(self.metadata_replicas) {
+            return Err("there are fewer servers than copies");
+        }
+        if !(1..=REPLICAS_MAX).contains(&self.metadata_replicas) {
+            return Err("the number of copies is out of bounds");
+        }
+        self.nodes.sort_by_key(|n| n.id);
+        self.servers.sort_by_key(|s| s.id);
+        let servers: Vec<ServerId> = self.servers.iter().map(|s| s.id).collect();
+        let mut map = Map {
+            epoch: Epoch(1),
+            deployment: self.deployment,
+            mount: self.mount,
+            block_size: self.block_size,
+            width: self.width,
+            first: self.first,
+            replicas: self.replicas,
+            nodes: self.nodes,
+            shards: Vec::new(),
+            copies: self.metadata_replicas,
+            generations: vec![Generation { servers: servers.clone() }],
+            servers: self.servers,
+            behind: Vec::new(),
+            lost: Vec::new(),
+        };
+        let primaries = balance::deal(&[], &servers);
+        let copies = (0..SHARDS).map(ShardId).zip(primaries);
+        map.shards =
+            copies.flat_map(|(shard, primary)| map.deal_copies(shard, primary).all().to_vec()).collect();
+        map.check().map(|()| map)
+    }
+}
+
+impl Map {
+    /// The map before the first map: epoch 0, without nodes and servers.
+    pub fn before_the_first(deployment: u64) -> Map {
+        Map {
+            epoch: Epoch(0),
+            deployment,
+            mount: String::new(),
+            block_size: DEFAULT_BLOCK,
+            width: 0,
+            first: First::Hashed,
+            replicas: 1,
+            nodes: Vec::new(),
+            servers: Vec::new(),
+            shards: Vec::new(),
+            copies: 1,
+            generations: Vec::new(),
+            behind: Vec::new(),
+            lost: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::NodeId;
+    use crate::map::ServerState;
+
+    fn founding(servers: u16, copies: u8) -> Founding {
+        let server = |n: u16| Server {
+            id: ServerId(n),
+            node: NodeId(n),
+            address: ([127, 0, 0, 1], 1000 + n).into(),
+            state: ServerState::Up,
+        };
+        let node = |n: u16| Node { id: NodeId(n), host: format!("node{n}"), domain: n };
+        let (nodes, servers) =
+            ((0..servers).rev().map(node).collect(), (0..servers).rev().map(server).collect());
+        Founding { replicas: copies, metadata_replicas: copies, ..Founding::new(7, "/m", nodes, servers) }
+    }
+
+    #[test]
+    fn the_first_map_keeps_the_rules_of_maps() {
+        for (servers, copies) in [(1, 1), (5, 1), (2, 2), (8, 4), (8, 8), (200, 3)] {
+            let map = founding(servers, copies).map().expect("a map");
+            assert_eq!((map.epoch, map.servers.len(), map.copies), (Epoch(1), usize::from(servers), copies));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        assert!(founding(0, 1).map().is_err());
+        assert!(founding(2, 3).map().is_err(), "more copies than servers");
+        assert!(founding(9, 9).map().is_err() && founding(9, 0).map().is_err());
+        assert!(Founding { replicas: 3, ..founding(4, 2) }.map().is_err(), "a file would outlive its inode");
+        assert!(Founding { block_size: 5000, ..founding(1, 1) }.map().is_err());
+    }
+}

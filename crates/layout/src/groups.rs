@@ -1,0 +1,284 @@
+//! What is replicated as one, and who holds it.
+//!
+//! A [`Group`] is a shard of the metadata, or those blocks of files that have the same holders. A group has
+//! as many *holders* as copies, in a fixed order. The blocks of one server are many groups: their copies are
+//! spread over all other servers, so that the readers and writers of a server that fails are spread, too. The
+//! order of a group's candidates is computed from the group alone:
+//!
+//! 1. the server at the group's position in the generation (the *home*),
+//! 2. the server `1 + spread` places further on,
+//! 3. all others, at distances that grow by a stride that the hash of the spread chooses.
+//!
+//! The holders are the first candidates that lie in a failure domain, or else on a node, of their own; and
+//! where nodes do not suffice, any. Servers that were given up ([`Map::lost`]) are passed over, which is the
+//! rule of substitution: the holders that remain stay holders, in their order, and one more comes at the end.
+//!
+//! A holder is *in step* while it has everything that was acknowledged. The map lists the others
+//! ([`Map::behind`]), and nothing is acknowledged without a holder before it is listed there. The *primary* of
+//! a group is its first holder that is in step and up. If all holders that are in step are down, nobody may
+//! serve the group, because nobody else has the last writes.
+
+use crate::hash::{self, Use};
+use crate::ids::{GenerationId, SHARDS, ServerId, ShardId};
+use crate::map::{Map, ServerState};
+use serde::{Deserialize, Serialize};
+
+/// Most copies.
+pub const REPLICAS_MAX: u8 = 8;
+/// The copies of one server's blocks are spread over so many other servers at most.
+pub const SPREAD_MAX: u16 = 64;
+
+/// What is replicated as one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Debug)]
+pub enum Group {
+    /// A partition of the metadata.
+    Shard(ShardId),
+    /// Blocks with the same holders.
+    Blocks {
+        /// Over whose servers they are spread.
+        generation: GenerationId,
+        /// The home's place in the generation.
+        position: u16,
+        /// Less than [`spreads`]: where the second copy is.
+        spread: u16,
+        /// How many copies there are: files of one deployment may differ in it.
+        copies: u8,
+    },
+}
+
+/// Into how many groups the blocks of each of `servers` servers are divided.
+pub fn spreads(servers: usize) -> u16 {
+    servers.saturating_sub(1).clamp(1, usize::from(SPREAD_MAX)) as u16
+}
+
+/// The holders of a group, in their order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Holders {
+    servers: [ServerId; REPLICAS_MAX as usize],
+    count: u8,
+    /// A bit for each holder that is not in step, the lowest for the first.
+    behind: u8,
+}
+
+impl Holders {
+    const NONE: Holders = Holders { servers: [ServerId(0); REPLICAS_MAX as usize], count: 0, behind: 0 };
+
+    fn push(&mut self, server: ServerId) {
+        if let Some(place) = self.servers.get_mut(usize::from(self.count)) {
+            *place = server;
+            self.count += 1;
+        }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[ServerId] {
+        &self.servers[..usize::from(self.count)]
+    }
+
+    /// Those that have everything that was acknowledged.
+    pub fn in_step(&self) -> impl Iterator<Item = ServerId> + '_ {
+        self.with(0)
+    }
+
+    /// Those that have to catch up before they may serve.
+    pub fn behind(&self) -> impl Iterator<Item = ServerId> + '_ {
+        self.with(1)
+    }
+
+    fn with(&self, bit: u8) -> impl Iterator<Item = ServerId> + '_ {
+        let all = self.all().iter().enumerate();
+        all.filter(move |(at, _)| self.behind >> at & 1 == bit).map(|(_, server)| *server)
+    }
+
+    /// The bit of a holder; 0 if it is none.
+    fn bit(&self, server: ServerId) -> u8 {
+        self.all().iter().position(|s| *s == server).map_or(0, |at| 1 << at)
+    }
+}
+
+impl Map {
+    /// Who holds a group. Nobody, if the map knows nothing of it, as a peer may claim.
+    pub fn holders(&self, group: Group) -> Holders {
+        let mut holders = match group {
+            Group::Shard(shard) => self.shard_holders(shard),
+            Group::Blocks { generation, position, spread, copies } => {
+                self.block_holders(generation, position, spread, copies)
+            }
+        };
+        if !self.behind.is_empty() {
+            holders.behind = self.behind_of(group);
+        }
+        holders
+    }
+
+    /// Who answers for a group: its first holder that is in step and up. While there is none, the first that
+    /// is in step: it is waited for, or not, as the map says of it.
+    pub fn primary_of(&self, group: Group) -> Option<ServerId> {
+        let holders = self.holders(group);
+        let mut in_step = holders.in_step();
+        let first = in_step.next()?;
+        if self.copies == 1 || self.is_up(first) {
+            return Some(first);
+        }
+        Some(in_step.find(|server| self.is_up(*server)).unwrap_or(first))
+    }
+
+    /// Every group that has more than one copy.
+    pub fn replicated(&self) -> impl Iterator<Item = Group> + '_ {
+        let shards = (0..SHARDS).filter(|_| self.copies > 1).map(|shard| Group::Shard(ShardId(shard)));
+        let blocks = self.generations.iter().enumerate().flat_map(move |(number, generation)| {
+            let generation_id = GenerationId(number as u32);
+            let (positions, spreads) = (generation.servers.len() as u16, spreads(generation.servers.len()));
+            (0..positions).flat_map(move |position| {
+                (0..spreads).flat_map(move |spread| {
+                    (2..=self.copies).map(move |copies| Group::Blocks {
+                        generation: generation_id,
+                        position,
+                        spread,
+                        copies,
+                    })
+                })
+            })
+        });
+        shards.chain(blocks)
+    }
+
+    /// A server is down: from now on others acknowledge without it, and so it is behind in every group that
+    /// another holder in step can serve.
+    pub(crate) fn fall_behind(&mut self, server: ServerId) {
+        let is_served =
+            |holders: &Holders| holders.in_step().any(|other| other != server && self.is_up(other));
+        let mut changed = Vec::new();
+        for group in self.replicated() {
+            let holders = self.holders(group);
+            let bit = holders.bit(server);
+            if bit != 0 && holders.behind & bit == 0 && is_served(&holders) {
+                changed.push((group, holders.behind | bit));
+            }
+        }
+        self.set_behind(changed);
+    }
+
+    /// A server has caught up with these groups.
+    pub(crate) fn catch_up(&mut self, server: ServerId, groups: &[Group]) {
+        let caught_up = |group: &Group| {
+            let holders = self.holders(*group);
+            (*group, holders.behind & !holders.bit(server))
+        };
+        let changed = groups.iter().map(caught_up).collect();
+        self.set_behind(changed);
+    }
+
+    fn set_behind(&mut self, changed: Vec<(Group, u8)>) {
+        let mut all: std::collections::BTreeMap<Group, u8> = self.behind.iter().copied().collect();
+        all.extend(changed);
+        self.behind = all.into_iter().filter(|(_, behind)| *behind != 0).collect();
+    }
+
+    fn behind_of(&self, group: Group) -> u8 {
+        let found = self.behind.binary_search_by_key(&group, |(group, _)| *group);
+        found.ok().and_then(|at| self.behind.get(at)).map_or(0, |(_, behind)| *behind)
+    }
+
+    pub(crate) fn is_up(&self, server: ServerId) -> bool {
+        self.server(server).is_some_and(|s| s.state == ServerState::Up)
+    }
+
+    fn shard_holders(&self, shard: ShardId) -> Holders {
+        let copies = usize::from(self.copies);
+        let at = usize::from(shard.0) * copies;
+        let mut holders = Holders::NONE;
+        self.shards.get(at..at + copies).unwrap_or_default().iter().for_each(|server| holders.push(*server));
+        holders
+    }
+
+    fn block_holders(&self, generation: GenerationId, position: u16, spread: u16, copies: u8) -> Holders {
+        let servers = self.generation(generation).map_or(&[][..], |g| &g.servers);
+        let candidates = Candidates::new(servers, position, spread);
+        if copies <= 1 && self.lost.is_empty() {
+            let mut holders = Holders::NONE;
+            servers.get(usize::from(position)).into_iter().for_each(|home| holders.push(*home));
+            return holders;
+        }
+        self.choose(&candidates, copies)
+    }
+
+    /// The first candidates that are not given up, with failure domains, or else nodes, of their own; and
+    /// then any.
+    fn choose(&self, candidates: &Candidates<'_>, copies: u8) -> Holders {
+        let mut holders = Holders::NONE;
+        let place = |server: ServerId| {
+            let node = self.server(server).map(|s| s.node);
+            let domain = node.and_then(|node| self.node(node)).map(|node| node.domain);
+            (domain, node)
+        };
+        type Place = (Option<u16>, Option<crate::ids::NodeId>);
+        let apart: [fn(Place, Place) -> bool; 3] = [|a, b| a.0 != b.0, |a, b| a.1 != b.1, |_, _| true];
+        for is_apart in apart {
+            for candidate in candidates.iter() {
+                if holders.count >= copies {
+                    return holders;
+                }
+                let known = holders.all().contains(&candidate) || self.lost.contains(&candidate);
+                let here = place(candidate);
+                if !known && holders.all().iter().all(|other| is_apart(here, place(*other))) {
+                    holders.push(candidate);
+                }
+            }
+        }
+        holders
+    }
+
+    /// The holders of a shard with this primary, for the map's table.
+    pub(crate) fn deal_copies(&self, shard: ShardId, primary: ServerId) -> Holders {
+        let servers: Vec<ServerId> = self.servers.iter().map(|s| s.id).collect();
+        let position = servers.iter().position(|s| *s == primary).unwrap_or(0);
+        // The shards of one primary are `servers` apart, after a first deal.
+        let spread = usize::from(shard.0) / servers.len().max(1) % usize::from(spreads(servers.len()));
+        self.choose(&Candidates::new(&servers, position as u16, spread as u16), self.copies)
+    }
+}
+
+/// The servers of a generation, in the order in which they are to hold one group.
+struct Candidates<'a> {
+    servers: &'a [ServerId],
+    position: usize,
+    /// Distance of the second candidate from the first, less one.
+    begin: usize,
+    stride: usize,
+}
+
+impl<'a> Candidates<'a> {
+    fn new(servers: &'a [ServerId], position: u16, spread: u16) -> Candidates<'a> {
+        let others = servers.len().saturating_sub(1);
+        // Not by the position: if all servers have their copies at the same distances, all hold as much.
+        let hash = hash::number(Use::Copies, spread.into());
+        let begin = match others {
+            0 => 0,
+            few if few <= usize::from(SPREAD_MAX) => usize::from(spread) % few,
+            many => (hash >> 32) as usize % many,
+        };
+        // Distances are visited once each if stride and number have no common divisor.
+        let coprime = |stride: &usize| gcd(*stride, others) == 1;
+        let stride = match others {
+            0..=2 => 1,
+            _ => (1 + hash as usize % (others - 1)..).find(coprime).unwrap_or(1),
+        };
+        Candidates { servers, position: position.into(), begin, stride }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = ServerId> + '_ {
+        let (n, others) = (self.servers.len(), self.servers.len().saturating_sub(1));
+        let distance = move |step: usize| 1 + (self.begin + step * self.stride) % others;
+        let distances = std::iter::once(0).chain((0..others).map(distance));
+        let known = self.position < n;
+        distances.filter(move |_| known).map(move |distance| self.servers[(self.position + distance) % n])
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+use super::*;
+use crate::change::MapChange;
+use crate::fair::assert_fair;
+use crate::ids::NodeId;
+use crate::map::fixture::{map, replicated};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+fn blocks(position: u16, spread: u16, copies: u8) -> Group {
+    Group::Blocks { generation: GenerationId(0), position, spread, copies }
+}
+
+fn all_of(servers: u16, copies: u8) -> Map {
+    let all: Vec<u16> = (0..servers).collect();
+    replicated(servers, copies, &[&all])
+}
+
+fn state(map: &Map, server: ServerId, state: ServerState) -> Map {
+    MapChange::State { server, state }.apply(map).expect("a server of the map")
+}
+
+#[test]
+fn without_copies_the_home_alone_holds_a_group() {
+    let map = map(5, &[&[3, 1, 4]]);
+    assert_eq!(map.holders(blocks(2, 0, 1)).all(), [ServerId(4)]);
+    assert_eq!(map.primary_of(blocks(0, 1, 1)), Some(ServerId(3)));
+    assert_eq!(map.replicated().count(), 0);
+    assert_eq!(map.primary_of(blocks(3, 0, 1)), None, "a place that the generation does not have");
+    let unknown = Group::Blocks { generation: GenerationId(7), position: 0, spread: 0, copies: 2 };
+    assert_eq!(map.primary_of(unknown), None);
+    assert_eq!(map.primary_of(Group::Shard(ShardId(SHARDS))), None);
+}
+
+#[test]
+fn a_group_has_as_many_holders_as_copies_and_the_home_is_the_first() {
+    for (servers, copies) in [(2, 2), (3, 2), (5, 4), (8, 8), (100, 3)] {
+        let map = all_of(servers, copies);
+        for group in map.replicated() {
+            let holders = map.holders(group);
+            let distinct: BTreeSet<_> = holders.all().iter().collect();
+            let expected = match group {
+                Group::Shard(_) => copies,
+                Group::Blocks { position, copies, .. } => {
+                    assert_eq!(holders.all()[0], ServerId(position));
+                    copies
+                }
+            };
+            assert_eq!(
+                (distinct.len(), holders.all().len()),
+                (expected.into(), expected.into()),
+                "{group:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_second_copies_of_one_server_are_spread_evenly_over_all_others() {
+    let map = all_of(8, 2);
+    for position in 0..8 {
+        let seconds: BTreeSet<_> =
+            (0..spreads(8)).map(|spread| map.holders(blocks(position, spread, 2)).all()[1]).collect();
+        assert_eq!(seconds.len(), 7, "each of the others once");
+    }
+    // The readers of three servers that have failed are spread over the other five.
+    let mut map = all_of(8, 4);
+    for dead in [1, 4, 6] {
+        map = state(&map, ServerId(dead), ServerState::Down);
+    }
+    let mut taken = [0u32; 8];
+    let groups = map.replicated().filter(|group| matches!(group, Group::Blocks { copies: 4, .. }));
+    for group in groups.collect::<Vec<_>>() {
+        taken[usize::from(map.primary_of(group).expect("one lives").0)] += 1;
+    }
+    let living: Vec<u32> = [0, 2, 3, 5, 7].map(|server: usize| taken[server]).to_vec();
+    assert_eq!(living.iter().sum::<u32>(), 56);
+    assert_fair("groups of the dead", &living.iter().map(|n| n - 7).collect::<Vec<_>>(), &[0.2; 5]);
+}
+
+#[test]
+fn shards_and_their_copies_are_even() {
+    let map = all_of(8, 3);
+    for copy in 0..3 {
+        let mut held = [0u32; 8];
+        for shard in 0..SHARDS {
+            held[usize::from(map.holders(Group::Shard(ShardId(shard))).all()[copy].0)] += 1;
+        }
+        assert_fair("shards", &held, &[0.125; 8]);
+    }
+}
+
+#[test]
+fn copies_lie_on_different_nodes_and_in_different_domains_where_these_suffice() {
+    // Twelve servers, two on each of six nodes, two nodes in each of three racks.
+    let mut map = all_of(12, 4);
+    map.nodes.truncate(6);
+    for (number, server) in map.servers.iter_mut().enumerate() {
+        server.node = NodeId(number as u16 % 6);
+    }
+    map.nodes.iter_mut().for_each(|node| node.domain = node.id.0 / 2);
+    let node = |server: &ServerId| map.server(*server).map(|s| s.node.0).expect("listed");
+    for group in map.replicated().filter(|group| matches!(group, Group::Blocks { .. })).collect::<Vec<_>>() {
+        let holders = map.holders(group);
+        let nodes: BTreeSet<_> = holders.all().iter().map(node).collect();
+        let racks: BTreeSet<_> = nodes.iter().map(|node| node / 2).collect();
+        assert_eq!(nodes.len(), holders.all().len(), "{group:?}");
+        assert_eq!(racks.len(), holders.all().len().min(3), "{group:?}");
+    }
+}
+
+#[test]
+fn who_is_down_is_behind_until_it_has_caught_up_and_the_last_one_never_is() {
+    let map = all_of(3, 2);
+    let group = Group::Shard(ShardId(0));
+    let holders = map.holders(group);
+    let [a, b] = holders.all() else { panic!("two copies") };
+    assert_eq!(map.primary_of(group), Some(*a));
+    let one_down = state(&map, *a, ServerState::Down);
+    assert_eq!(one_down.primary_of(group), Some(*b));
+    assert_eq!(one_down.holders(group).behind().collect::<Vec<_>>(), [*a]);
+    let both_down = state(&one_down, *b, ServerState::Down);
+    assert_eq!(both_down.holders(group).in_step().collect::<Vec<_>>(), [*b], "the last writer");
+    // The first one comes back: it must not serve, because the other may have acknowledged more.
+    let back = state(&both_down, *a, ServerState::Up);
+    assert_eq!(back.primary_of(group), Some(*b));
+    assert_eq!(back.check(), Ok(()));
+    let all_back = state(&back, *b, ServerState::Up);
+    let in_step = MapChange::InStep { server: *a, groups: vec![group] }.apply(&all_back).expect("listed");
+    assert_eq!(in_step.primary_of(group), Some(*a));
+    assert_eq!(in_step.holders(group).behind().count(), 0);
+}
+
+#[test]
+fn a_server_that_was_given_up_is_substituted_and_the_others_stay() {
+    let map = all_of(8, 3);
+    let without = Map { lost: vec![ServerId(5)], ..map.clone() };
+    for group in map.replicated().filter(|group| matches!(group, Group::Blocks { .. })).collect::<Vec<_>>() {
+        let (before, after) = (map.holders(group), without.holders(group));
+        assert_eq!(before.all().len(), after.all().len());
+        let remain: Vec<_> = before.all().iter().filter(|server| **server != ServerId(5)).collect();
+        assert!(after.all().iter().all(|server| *server != ServerId(5)));
+        assert_eq!(after.all().iter().take(remain.len()).collect::<Vec<_>>(), remain, "{group:?}");
+    }
+}
+
+/// What happens to servers.
+fn events() -> impl Strategy<Value = Vec<(u16, u8)>> {
+    prop::collection::vec((0u16..6, 0u8..3), 0..40)
+}
+
+proptest! {
+    /// Whatever happens, a group is served only by a holder that has seen all that was acknowledged: here each
+    /// group counts its writes, and each holder what it has of them.
+    #[test]
+    fn nobody_serves_without_the_last_writes(copies in 2u8..5, events in events()) {
+        let mut map = all_of(6, copies);
+        let groups: Vec<Group> = map.replicated().filter(|g| !matches!(g, Group::Shard(s) if s.0 > 50)).collect();
+        let mut written = vec![0u32; groups.len()];
+        let mut has = vec![[0u32; 6]; groups.len()];
+        for (server, event) in events {
+            let server = ServerId(server);
+            map = match event {
+                0 => state(&map, server, ServerState::Down),
+                1 => state(&map, server, ServerState::Up),
+                _ => {
+                    // It catches up with whatever a holder can give it.
+                    let mut caught_up = Vec::new();
+                    for (index, group) in groups.iter().enumerate() {
+                        let source = map.primary_of(*group).filter(|p| map.is_up(*p));
+                        let behind = map.holders(*group).behind().any(|s| s == server);
+                        if let (Some(source), true, true) = (source, behind, map.is_up(server)) {
+                            has[index][usize::from(server.0)] = has[index][usize::from(source.0)];
+                            caught_up.push(*group);
+                        }
+                    }
+                    MapChange::InStep { server, groups: caught_up }.apply(&map).expect("listed")
+                }
+            };
+            prop_assert_eq!(map.check(), Ok(()));
+            for (index, group) in groups.iter().enumerate() {
+                let Some(primary) = map.primary_of(*group).filter(|p| map.is_up(*p)) else { continue };
+                prop_assert_eq!(has[index][usize::from(primary.0)], written[index], "{:?} at {}", group, primary);
+                // A write is acknowledged when all that are in step have it; one that is down cannot, so then
+                // nothing is acknowledged.
+                let in_step: Vec<_> = map.holders(*group).in_step().collect();
+                if in_step.iter().all(|s| map.is_up(*s)) {
+                    written[index] += 1;
+                    in_step.iter().for_each(|s| has[index][usize::from(s.0)] = written[index]);
+                }
+            }
+        }
+    }
+}
