@@ -12,7 +12,6 @@
 //! - [`connection`]: one request, one answer; [`exchange()`]: several at once, on several connections.
 //! - [`server`]: accepting, authenticating, serving.
 //! - [`Refusals`]: who takes no connections, and since when.
-//! - [`faults`]: a proxy for tests that delays and withholds data, and breaks connections.
 //!
 //! Both halves prove to each other that they know the deployment's key ([`bivouac_proto::auth`]) before
 //! anything else. What requests mean is left to the callers, and so is repeating one that failed.
@@ -21,7 +20,6 @@ pub mod connection;
 pub mod endpoint;
 mod error;
 mod exchange;
-pub mod faults;
 mod gather;
 mod handshake;
 mod limits;
