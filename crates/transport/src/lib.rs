@@ -10,14 +10,16 @@
 //!
 //! - [`endpoint`]: where a daemon listens.
 //! - [`connection`]: one request, one answer; [`exchange()`]: several at once, on several connections.
+//! - [`engine`]: where requests go and what happens when they fail; the table of time budgets.
 //! - [`server`]: accepting, authenticating, serving.
 //! - [`Refusals`]: who takes no connections, and since when.
 //!
 //! Both halves prove to each other that they know the deployment's key ([`bivouac_proto::auth`]) before
-//! anything else. What requests mean is left to the callers, and so is repeating one that failed.
+//! anything else. What requests mean is left to the callers.
 
 pub mod connection;
 pub mod endpoint;
+pub mod engine;
 mod error;
 mod exchange;
 mod gather;

@@ -1,6 +1,8 @@
 //! A small service to test connections against, and short ways to start and call it.
 #![allow(dead_code, unused_imports)] // each test file uses its part
 
+pub mod ledger;
+
 use bivouac_layout::{Epoch, Ino};
 use bivouac_proto::auth::{Hello, KEY_LEN, Key, Role, Welcome};
 use bivouac_proto::data::{DataReply, DataRequest};
