@@ -18,13 +18,12 @@ use bivouac_layout::map::{Generation, Node, Server, ServerState};
 use bivouac_layout::{Epoch, First, Map, NodeId, SERVERS_MAX, ServerId, balance};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::ControlRequest;
+use bivouac_transport::engine::budget::control;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Longest time for a daemon to take its first map; it recovers its metadata then.
-const INSTALL_LIMIT: Duration = Duration::from_secs(120);
 /// How long a process may take to end after it was killed.
 const DYING: Duration = Duration::from_secs(2);
 
@@ -334,12 +333,7 @@ fn begin(record: &Record, key: &Key, map: Map) -> Result<(), Error> {
     let install = |daemon: &DaemonRecord| -> Result<(), Error> {
         let refused = |e| problem(daemon, format!("does not take its first map: {e}"));
         let connect = || {
-            ControlLink::connect(
-                &daemon.endpoint(&record.name, key),
-                key,
-                record.deployment,
-                Duration::from_secs(15),
-            )
+            ControlLink::connect(&daemon.endpoint(&record.name, key), key, record.deployment, control::REACH)
         };
         let mut link = connect().map_err(|e| {
             let firewall = "started, but cannot be reached from here; is a firewall between the hosts?";
@@ -348,9 +342,9 @@ fn begin(record: &Record, key: &Key, map: Map) -> Result<(), Error> {
                 format!("{firewall} ({} at {}: {e})", daemon.host, daemon.endpoint(&record.name, key)),
             )
         })?;
-        link.set_timeout(INSTALL_LIMIT).map_err(refused)?;
+        link.set_timeout(control::INSTALL).map_err(refused)?;
         link.tell(ControlRequest::Install { map: Box::new(map.clone()) }).map_err(refused)?;
-        let deadline = Instant::now() + INSTALL_LIMIT;
+        let deadline = Instant::now() + control::INSTALL;
         loop {
             if let Some(signal) = signals::interrupted() {
                 return Err(Error::Interrupted(signal));
@@ -410,7 +404,7 @@ fn resume(
     let key = directory.key()?;
     let answers = record
         .controller(&key)
-        .is_some_and(|c| ControlLink::connect(&c, &key, record.deployment, Duration::from_secs(3)).is_ok());
+        .is_some_and(|c| ControlLink::connect(&c, &key, record.deployment, control::PRESENCE).is_ok());
     if answers || !are_gone(&record.daemons) {
         return Err(Error::refused(
             format!("the deployment {name:?} runs already"),
