@@ -16,6 +16,7 @@ use bivouac_daemon::controller::ControlLink;
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::ControlRequest;
 use bivouac_transport::Endpoint;
+use bivouac_transport::engine::budget::control;
 use std::time::Duration;
 
 /// How long daemons that were asked may take to end.
@@ -24,8 +25,6 @@ const GRACE: Duration = Duration::from_secs(15);
 const NO_GRACE: Duration = Duration::from_millis(200);
 /// How long the other daemons of a host may take to notice that they are deserted, and to end.
 const DESERTED_GRACE: Duration = Duration::from_secs(30);
-/// How long a daemon that is asked may take to answer.
-const ASK_LIMIT: Duration = Duration::from_secs(5);
 
 /// Takes down the deployment `name`. `force`: also if a host of it cannot be reached.
 pub fn down(home: &Home, name: &str, keep: bool, force: bool) -> Result<(), Error> {
@@ -72,7 +71,7 @@ pub fn take_down(directory: &Directory, record: &Record, keep: bool, _lock: &Loc
 /// Asks all daemons to stop. Returns whether all that were started have accepted.
 fn ask(record: &Record, key: &Key, keep: bool) -> bool {
     let tell = |endpoint: &Endpoint| {
-        ControlLink::connect(endpoint, key, record.deployment, ASK_LIMIT)
+        ControlLink::connect(endpoint, key, record.deployment, control::STOP)
             .and_then(|mut link| link.tell(ControlRequest::Shutdown { keep }))
             .is_ok()
     };

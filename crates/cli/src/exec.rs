@@ -14,6 +14,7 @@ use bivouac_daemon::config::hex_key;
 use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_layout::Epoch;
 use bivouac_node::Environment;
+use bivouac_transport::engine::budget::control;
 use bivouac_transport::{Endpoint, TransportError};
 use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
@@ -22,12 +23,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 /// File name of the preload library.
 const LIBRARY: &str = "libbivouac_preload.so";
-/// How long the node's agent may take to answer.
-const AGENT_LIMIT: Duration = Duration::from_secs(10);
 
 /// What programs need in their environment to use a deployment from this machine.
 pub struct Inside {
@@ -201,7 +199,7 @@ pub fn attachable(home: &Home, name: &str) -> Result<Environment, Error> {
         )
     })?;
     let socket = Endpoint::Node(bivouac_node::agent_sockets(uid(), name, &key));
-    ControlLink::connect(&socket, &key, trace.deployment, AGENT_LIMIT)
+    ControlLink::connect(&socket, &key, trace.deployment, control::BEGIN)
         .and_then(|mut link| link.ping(Epoch(0)))
         .map_err(|e| Error::Unanswered {
             cause: format!("the agent of {name:?} on this machine does not answer: {}", why(&e, &key_path)),

@@ -20,12 +20,9 @@ use crate::up::{self, Started};
 use crate::{down, status};
 use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_proto::control::ControlRequest;
+use bivouac_transport::engine::budget::control;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
-/// How long a daemon may take to take its lifeline.
-const LIFELINE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Where `run` is, for the thread that takes signals.
 enum Phase {
@@ -208,7 +205,7 @@ fn lifelines(started: &Started) -> Result<Vec<ControlLink>, Error> {
     let record = &started.record;
     let open = |daemon: &DaemonRecord| {
         let endpoint = daemon.endpoint(&record.name, &started.key);
-        let mut link = ControlLink::connect(&endpoint, &started.key, record.deployment, LIFELINE_LIMIT)?;
+        let mut link = ControlLink::connect(&endpoint, &started.key, record.deployment, control::BEGIN)?;
         link.tell(ControlRequest::Lifeline)?;
         Ok(link)
     };

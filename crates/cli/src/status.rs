@@ -9,13 +9,11 @@ use bivouac_layout::Map;
 use bivouac_layout::map::{Server, ServerState};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlReply, ControlRequest, ServerHealth, Stats};
+use bivouac_transport::engine::budget::control;
 use bivouac_transport::{Endpoint, TransportError};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-/// How long a daemon may take to answer.
-const LIMIT: Duration = Duration::from_secs(2);
 /// Version of the JSON; raised when a field changes its meaning or goes.
 const VERSION: u32 = 1;
 
@@ -354,7 +352,7 @@ fn without_controller(record: &Record, why: &str) -> (Condition, String) {
 
 fn overview(record: &Record, key: &Key) -> Result<(Map, Vec<ServerHealth>), LinkError> {
     let endpoint = record.controller(key).ok_or(LinkError::Transport(TransportError::Refused))?;
-    let mut link = ControlLink::connect(&endpoint, key, record.deployment, LIMIT)?;
+    let mut link = ControlLink::connect(&endpoint, key, record.deployment, control::LOOK)?;
     match link.request(ControlRequest::Overview)? {
         Some(ControlReply::Overview { map, health }) => Ok((*map, health)),
         _ => Err(LinkError::Unexpected),
@@ -405,7 +403,7 @@ fn ask(server: &Server, record: &Record, key: &Key) -> Option<Counters> {
         return None;
     }
     let mut link =
-        ControlLink::connect(&Endpoint::Tcp(server.address), key, record.deployment, LIMIT).ok()?;
+        ControlLink::connect(&Endpoint::Tcp(server.address), key, record.deployment, control::LOOK).ok()?;
     match link.request(ControlRequest::Stats) {
         Ok(Some(ControlReply::Stats(stats))) => Some((*stats).into()),
         _ => None,

@@ -18,12 +18,11 @@ use bivouac_layout::map::{Node, Server, ServerState};
 use bivouac_layout::{First, Founding, NodeId, SERVERS_MAX, ServerId};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlReply, ControlRequest};
+use bivouac_transport::engine::budget::control;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Longest time for all daemons to begin to serve; they recover their metadata then.
-const BEGIN_LIMIT: Duration = Duration::from_secs(120);
 /// How long a process may take to end after it was killed.
 const DYING: Duration = Duration::from_secs(2);
 
@@ -319,7 +318,7 @@ fn begin(record: &Record, key: &Key, how: ControlRequest) -> Result<(), Error> {
     })?;
     let gone = |e| problem(controller, format!("is the controller, and does not answer: {e}"));
     let endpoint = controller.endpoint(&record.name, key);
-    let mut link = ControlLink::connect(&endpoint, key, record.deployment, BEGIN_LIMIT).map_err(gone)?;
+    let mut link = ControlLink::connect(&endpoint, key, record.deployment, control::INSTALL).map_err(gone)?;
     link.tell(how).map_err(|error| match error {
         LinkError::Failed(cause) => Error::refused(
             cause,
@@ -327,7 +326,7 @@ fn begin(record: &Record, key: &Key, how: ControlRequest) -> Result<(), Error> {
         ),
         other => gone(other),
     })?;
-    let deadline = Instant::now() + BEGIN_LIMIT;
+    let deadline = Instant::now() + control::INSTALL;
     loop {
         if let Some(signal) = signals::interrupted() {
             return Err(Error::Interrupted(signal));
@@ -387,7 +386,7 @@ fn resume(
     let key = directory.key()?;
     let answers = record
         .controller(&key)
-        .is_some_and(|c| ControlLink::connect(&c, &key, record.deployment, Duration::from_secs(3)).is_ok());
+        .is_some_and(|c| ControlLink::connect(&c, &key, record.deployment, control::PRESENCE).is_ok());
     if answers || !are_gone(&record.daemons) {
         return Err(Error::refused(
             format!("the deployment {name:?} runs already"),

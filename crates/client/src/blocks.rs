@@ -9,7 +9,7 @@
 //! reads as zeros.
 
 use crate::local::{SubFiles, errno};
-use crate::rpc::DataJob;
+use crate::rpc::{DataJob, data_done, data_job};
 use crate::session::Client;
 use bivouac_layout::{FileLayout, Ino, Map, Piece, ServerId};
 use bivouac_proto::Errno;
@@ -140,12 +140,12 @@ impl Blocks<'_> {
             let rest = &mut part.buffer[part.filled..];
             let offset = part.piece.offset + part.filled as u64;
             let request = DataRequest::Read { ino: self.ino, offset, len: rest.len() as u32 };
-            jobs.push(DataJob::new(part.piece.server, request, &[], rest));
+            jobs.push(data_job(part.piece.server, request, &[], rest));
             filled.push((&mut part.filled, &mut part.failed));
         }
         self.client.data_jobs(&mut jobs);
         for (job, (filled, failed)) in jobs.iter_mut().zip(filled) {
-            match job.take() {
+            match data_done(job) {
                 Ok((DataReply::Read { length }, count)) => {
                     (*filled, *failed) = (*filled + count, None);
                     known_end = known_end.max(length);
@@ -250,10 +250,10 @@ impl Blocks<'_> {
         let mut jobs = Vec::with_capacity(changes.len());
         for change in &changes {
             let request = DataRequest::Write { ino: self.ino, offset: change.piece.offset, sync };
-            jobs.push(DataJob::new(change.piece.server, request, change.data, &mut []));
+            jobs.push(data_job(change.piece.server, request, change.data, &mut []));
         }
         self.client.data_jobs(&mut jobs);
-        let results: Vec<_> = jobs.iter_mut().map(DataJob::take).collect();
+        let results: Vec<_> = jobs.iter_mut().map(data_done).collect();
         for (change, result) in changes.into_iter().zip(results) {
             change.tried = true;
             change.landed = match result {

@@ -1,6 +1,6 @@
 //! What the data servers know of a file while somebody writes it: size, time of the last write, space.
 
-use crate::rpc::DataJob;
+use crate::rpc::{DataJob, data_done, data_job};
 use crate::session::Client;
 use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::Errno;
@@ -22,13 +22,13 @@ impl Client {
     /// Asks all these servers at once.
     pub(crate) fn extents(&self, ino: Ino, servers: &[ServerId]) -> Result<Extents, Errno> {
         let mut jobs: Vec<DataJob<'_>> =
-            servers.iter().map(|&s| DataJob::new(s, DataRequest::Extent { ino }, &[], &mut [])).collect();
+            servers.iter().map(|&s| data_job(s, DataRequest::Extent { ino }, &[], &mut [])).collect();
         let asked = now();
         self.data_jobs(&mut jobs);
         let answered = now();
         let mut sum = Extents { length: 0, allocated: 0, written: WriteTime::NEVER };
         for job in &mut jobs {
-            let (DataReply::Extent { length, allocated, written }, _) = job.take()? else {
+            let (DataReply::Extent { length, allocated, written }, _) = data_done(job)? else {
                 return Err(Errno::PROTO);
             };
             let written = written.map_or(WriteTime::NEVER, |write| write.time(asked, answered));

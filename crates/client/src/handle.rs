@@ -11,7 +11,7 @@ use crate::inline::Outcome;
 use crate::limits;
 use crate::local::SubFiles;
 use crate::names::removed;
-use crate::rpc::DataJob;
+use crate::rpc::{DataJob, data_done, data_job};
 use crate::session::Client;
 use bivouac_layout::{FileLayout, Ino};
 use bivouac_node::Fd;
@@ -529,10 +529,10 @@ impl Handle {
         let mut jobs: Vec<DataJob<'_>> = blocks
             .layout
             .pieces(map, range)
-            .map(|piece| DataJob::new(piece.server, request(piece.offset, piece.len), &[], &mut []))
+            .map(|piece| data_job(piece.server, request(piece.offset, piece.len), &[], &mut []))
             .collect();
         self.client.data_jobs(&mut jobs);
-        jobs.iter_mut().try_for_each(|job| job.take().map(|_| ()))
+        jobs.iter_mut().try_for_each(|job| data_done(job).map(|_| ()))
     }
 
     /// Puts data and attributes on stable storage, on all servers that hold any. (This also serves
@@ -548,9 +548,9 @@ impl Handle {
             if let Some(blocks) = self.in_blocks() {
                 let request = DataRequest::Sync { ino: self.ino };
                 let mut jobs: Vec<_> =
-                    blocks.servers().into_iter().map(|s| DataJob::new(s, request, &[], &mut [])).collect();
+                    blocks.servers().into_iter().map(|s| data_job(s, request, &[], &mut [])).collect();
                 self.client.data_jobs(&mut jobs);
-                jobs.iter_mut().try_for_each(|job| job.take().map(|_| ()))?;
+                jobs.iter_mut().try_for_each(|job| data_done(job).map(|_| ()))?;
             }
         }
         self.client.meta_on(self.ino, &MetaRequest::Sync { ino: self.ino }).map(|_| ())

@@ -8,7 +8,7 @@
 
 use crate::blocks::Blocks;
 use crate::handle::Handle;
-use crate::rpc::DataJob;
+use crate::rpc::{DataJob, data_done, data_job};
 use bivouac_proto::Errno;
 use bivouac_proto::data::{DataReply, DataRequest, Share};
 
@@ -52,12 +52,12 @@ impl Blocks<'_> {
         for (turn, server) in servers.into_iter().enumerate() {
             let share = Share { block_size, width, turn: turn as u32 };
             let request = DataRequest::Seek { ino: self.ino, offset: at, end, hole, share };
-            jobs.push(DataJob::new(server, request, &[], &mut []));
+            jobs.push(data_job(server, request, &[], &mut []));
         }
         self.client.data_jobs(&mut jobs);
         let mut nearest: Option<u64> = None;
         for job in &mut jobs {
-            match job.take() {
+            match data_done(job) {
                 Ok((DataReply::Position { offset }, _)) if (at..end).contains(&offset) => {
                     nearest = Some(nearest.map_or(offset, |nearest| nearest.min(offset)));
                 }

@@ -7,9 +7,8 @@
 //! in the node's table of open descriptions.
 //!
 //! The way of a call: [`walk`] turns a path into a directory and a last name, with the directories on the way
-//! cached ([`paths`]); [`rpc`] sends a request to the server of its shard, adapts to refusals (newer map,
-//! renamed directory, split directory) and repeats under the same identity what a broken connection left
-//! open; [`handle`] reads and writes: inline data of small files ([`inline`]), larger files block by block
+//! cached ([`paths`]); [`rpc`] sends a request to the server of its shard by the request engine
+//! ([`bivouac_transport::engine`]), which repeats it under the same identity until it is answered; [`handle`] reads and writes: inline data of small files ([`inline`]), larger files block by block
 //! ([`blocks`]), directly in the local sub-file where the block lies on this node ([`local`]), and in one
 //! exchange with all servers concerned where it does not.
 //!

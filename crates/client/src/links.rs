@@ -8,20 +8,17 @@
 use crate::hidden::Claim;
 use bivouac_node::process;
 use bivouac_transport::Connection;
+use bivouac_transport::engine::Lane;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A connection with what belongs to it.
 pub(crate) struct Link {
-    pub(crate) connection: Connection,
+    pub(crate) lane: Lane,
     claim: Claim,
     /// Fork count of the process that made it: it must not be used after a fork.
     fork_count: u64,
     /// The `vfork` child that made it, if it was one: the descriptor exists only in that child. Otherwise 0.
     borrower: u32,
-    /// Request slot of the session.
-    pub(crate) slot: u32,
-    /// Requests sent with this slot.
-    pub(crate) sequence: u64,
 }
 
 impl Link {
@@ -29,12 +26,12 @@ impl Link {
         let claim = Claim::new(connection.fd());
         let process = process::real_pid();
         let borrower = if process == process::pid() { 0 } else { process };
-        Link { connection, claim, fork_count, borrower, slot, sequence: 0 }
+        Link { lane: Lane::new(connection, slot), claim, fork_count, borrower }
     }
 
     /// Whether it is as good as when it was taken.
     pub(crate) fn works(&self) -> bool {
-        self.claim.holds() && !self.connection.is_broken()
+        self.claim.holds() && !self.lane.connection.is_broken()
     }
 
     /// Whether it can carry another request.
@@ -46,7 +43,7 @@ impl Link {
     pub(crate) fn discard(self) {
         let here = self.borrower == 0 || self.borrower == process::real_pid();
         if !self.claim.give_up() || !here {
-            self.connection.forget_descriptor();
+            self.lane.connection.forget_descriptor();
         }
     }
 }

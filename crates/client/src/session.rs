@@ -22,19 +22,14 @@ use bivouac_proto::auth::{ANY_DEPLOYMENT, Credentials, KEY_LEN, Key, Role};
 use bivouac_proto::meta::LockOwner;
 use bivouac_proto::node::NodeRequest;
 use bivouac_proto::{Errno, Header, Kind, Reply, Request};
+use bivouac_transport::engine::{self, Answered, Budget};
 use bivouac_transport::{ConnectOptions, Connection, Endpoint, Outgoing, Peer, Refusals, TransportError};
 use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
 /// How many descriptors are kept for asking the kernel whether a description is held. Programs that open and
 /// close one file after the other use only a few slots.
 const ASKERS: usize = 8;
-/// How long making a connection may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// How long to wait for a silent server before asking the agent whether the server is up.
-const SILENCE: Duration = Duration::from_secs(1);
 /// Longest key file: its digits, and what an editor may have put behind them.
 const KEY_FILE_MAX: usize = 2 * KEY_LEN + 64;
 
@@ -389,14 +384,13 @@ impl Client {
     }
 
     /// A connection to a server, of this thread alone until it is given back.
-    pub(crate) fn take_link(&self, server: ServerId) -> Result<Box<Link>, TransportError> {
+    pub(crate) fn take_link(&self, server: ServerId, map: &Map) -> Result<Box<Link>, TransportError> {
         let pool = self.pools.get(usize::from(server.0)).ok_or(TransportError::System(Errno::IO))?;
         self.session()?;
         let fork_count = self.fork.count();
         if let Some(link) = pool.take(fork_count) {
             return Ok(link);
         }
-        let map = self.map();
         let entry = map.server(server).ok_or(TransportError::System(Errno::IO))?;
         let endpoint = if entry.node == self.node && self.local_access {
             Endpoint::Node(bivouac_node::server_sockets(self.uid, &self.environment.name, &self.key, server))
@@ -450,7 +444,7 @@ fn present_credentials() -> Credentials {
 }
 
 fn connect_options() -> ConnectOptions {
-    ConnectOptions { timeout: CONNECT_TIMEOUT, silence: SILENCE, fd_floor: hidden::floor() }
+    Budget::CLIENT.options(hidden::floor())
 }
 
 fn connect_agent(
@@ -477,9 +471,8 @@ fn ask(link: &mut Link, request: &Request<'_>) -> Result<(Option<Reply>, Option<
     let mut body = Vec::with_capacity(64);
     bivouac_proto::encode(request, &mut body);
     let outgoing = Outgoing { before: &[], header: Header::new(Kind::Request), body: &body, payload: &[] };
-    let answer = link.connection.call(&outgoing, &mut [])?;
-    let reply = bivouac_proto::decode(answer.body).ok();
-    Ok((reply.filter(|_| answer.header.status == bivouac_proto::Status::OK), answer.fd))
+    let answered = engine::attempt(&mut link.lane.connection, &outgoing, &mut [], None, || false)?;
+    Ok(answered.map_or((None, None), |Answered { reply, fd, .. }| (Some(reply), fd)))
 }
 
 /// The key, from the file that the environment names. The environment may come from another node, where the

@@ -1,7 +1,7 @@
 //! Where a file lies: for people and their tools.
 
 use crate::error::Fail;
-use crate::rpc::DataJob;
+use crate::rpc::{data_done, data_job};
 use crate::session::Client;
 use bivouac_layout::{Ino, Map, ServerId};
 use bivouac_proto::Errno;
@@ -37,11 +37,11 @@ impl Client {
         let servers = layout.map(|layout| layout.servers(self.map(), u64::MAX)).unwrap_or_default();
         let request = DataRequest::Extent { ino: attr.ino };
         let mut jobs: Vec<_> =
-            servers.iter().map(|&server| DataJob::new(server, request, &[], &mut [])).collect();
+            servers.iter().map(|&server| data_job(server, request, &[], &mut [])).collect();
         self.data_jobs(&mut jobs);
         let mut blocks = Vec::with_capacity(servers.len());
         for (server, job) in servers.iter().zip(&mut jobs) {
-            match job.take()? {
+            match data_done(job)? {
                 (DataReply::Extent { allocated, .. }, _) => {
                     blocks.push(Holding { server: *server, stored: allocated });
                 }

@@ -27,15 +27,13 @@ use bivouac_proto::Errno;
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlReply, ControlRequest, ServerHealth};
 use bivouac_transport::Endpoint;
+use bivouac_transport::engine::budget::control;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-/// How long a daemon that is told to stop may take to answer.
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
+use std::time::Instant;
 
 /// What the controller cannot do.
 #[derive(Debug, thiserror::Error)]
@@ -381,7 +379,7 @@ impl Shared {
     }
 
     fn stop_member(&self, member: &Member, keep: bool) -> Result<(), LinkError> {
-        let mut link = ControlLink::connect(&member.endpoint, &self.key, self.deployment, STOP_PATIENCE)?;
+        let mut link = ControlLink::connect(&member.endpoint, &self.key, self.deployment, control::STOP)?;
         link.tell(ControlRequest::Shutdown { keep })
     }
 }

@@ -23,13 +23,10 @@ use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::node::NodeRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Refusal, Reply, Request};
+use bivouac_transport::engine::budget::OVERLAP;
 use bivouac_transport::{Parting, PeerInfo, Responder, Service};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
-
-/// How long a repeated request waits for its earlier attempt to end.
-const OVERLAP: Duration = Duration::from_secs(10);
 
 /// One daemon.
 pub(crate) struct Daemon {

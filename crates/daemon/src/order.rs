@@ -11,6 +11,7 @@
 
 use bivouac_proto::data::DataReply;
 use bivouac_proto::header::RequestId;
+use bivouac_transport::engine::budget::REMEMBERED;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,9 +19,6 @@ use std::time::{Duration, Instant};
 
 /// The slots are divided among so many tables, each with a lock of its own.
 const TABLES: usize = 64;
-/// A slot is forgotten so long after its last request, at the earliest: longer than any sender repeats a
-/// request.
-const FORGOTTEN: Duration = Duration::from_secs(120);
 /// A table is not swept while it has fewer slots than this.
 const FEW: usize = 256;
 
@@ -151,7 +149,7 @@ impl Table {
     /// this one leaves.
     fn sweep(&mut self, now: Instant) {
         if self.slots.len() >= self.sweep_at {
-            self.slots.retain(|_, latest| latest.running || now - latest.when < FORGOTTEN);
+            self.slots.retain(|_, latest| latest.running || now - latest.when < REMEMBERED);
             self.sweep_at = (2 * self.slots.len()).max(FEW);
         }
     }
@@ -233,10 +231,10 @@ mod tests {
             let latest = Latest { sequence: 1, attempt: 0, running: slot == 0, answer: None, when: start };
             table.slots.insert((1, slot), latest);
         }
-        table.sweep(start + FORGOTTEN / 2);
+        table.sweep(start + REMEMBERED / 2);
         assert_eq!((table.slots.len(), table.sweep_at), (FEW, 2 * FEW));
         table.sweep_at = FEW;
-        table.sweep(start + FORGOTTEN);
+        table.sweep(start + REMEMBERED);
         assert_eq!(table.slots.len(), 1, "what runs stays");
     }
 }

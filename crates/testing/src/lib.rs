@@ -5,8 +5,10 @@
 //! harness's capture, adds it to the file that `BIVOUAC_TESTS_SKIPPED` names, from which `.ci/run` counts,
 //! and fails the test where `BIVOUAC_TESTS_STRICT` says that this machine has all that tests need.
 //!
-//! [`fuzz`] runs fuzz targets as tests; [`eventually`] waits for what other threads and processes do.
+//! [`fuzz`] runs fuzz targets as tests; [`eventually`] waits for what other threads and processes do;
+//! [`faults`] is a proxy that delays and withholds data, loses answers, and breaks connections.
 
+pub mod faults;
 pub mod fuzz;
 mod machine;
 mod skips;

@@ -10,18 +10,18 @@
 //!
 //! - [`endpoint`]: where a daemon listens.
 //! - [`connection`]: one request, one answer; [`exchange()`]: several at once, on several connections.
+//! - [`engine`]: where requests go and what happens when they fail; the table of time budgets.
 //! - [`server`]: accepting, authenticating, serving.
 //! - [`Refusals`]: who takes no connections, and since when.
-//! - [`faults`]: a proxy for tests that delays and withholds data, and breaks connections.
 //!
 //! Both halves prove to each other that they know the deployment's key ([`bivouac_proto::auth`]) before
-//! anything else. What requests mean is left to the callers, and so is repeating one that failed.
+//! anything else. What requests mean is left to the callers.
 
 pub mod connection;
 pub mod endpoint;
+pub mod engine;
 mod error;
 mod exchange;
-pub mod faults;
 mod gather;
 mod handshake;
 mod limits;

@@ -2,27 +2,18 @@
 //!
 //! A server that lives always takes connections; one that refuses them is dead, or not back yet. The map says
 //! so soon, unless the controller has died, too. Until then a server that refuses is waited for, for
-//! [`PATIENCE`]: it may be starting again. That time is the failure's and not the request's: an operation
+//! [`GONE`]: it may be starting again. That time is the failure's and not the request's: an operation
 //! that needs several dead servers, or several that each need a dead one, does not wait for each of them. So a
 //! server that begins to refuse while another one is refusing counts as refusing since then. And while the
 //! controller is not heard of ([`Refusals::heard`]), a server that refuses is waited for no longer than
-//! [`PATIENCE`] since the last time that it was: nothing comes back without the controller.
+//! [`GONE`] since the last time that it was: nothing comes back without the controller.
 
+use crate::engine::budget::refusing::{GONE, MEMORY, TOGETHER};
 use crate::error::TransportError;
 use bivouac_layout::ServerId;
 use bivouac_node::release::monotonic;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-/// How long a server that refuses connections is waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Two servers refuse together if no more than this lies between two refusals. (Who waits for one tries
-/// again much sooner.)
-const TOGETHER: Duration = Duration::from_secs(1);
-
-/// A refusal has nothing to do with one that was longer ago: the server may have been back meanwhile.
-const MEMORY: Duration = Duration::from_secs(12);
 
 /// Who takes connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,7 +87,7 @@ impl Refusals {
         let heard = self.heard.load(Ordering::Relaxed);
         let unheard = if heard == 0 { 0 } else { now.saturating_sub(heard) / 1_000_000 };
         let age = self.spell(peer).and_then(|spell| spell.age(millis(now), MEMORY));
-        age.is_some_and(|age| u128::from(unheard.max(age.into())) >= PATIENCE.as_millis())
+        age.is_some_and(|age| u128::from(unheard.max(age.into())) >= GONE.as_millis())
     }
 }
 

@@ -5,7 +5,6 @@ mod common;
 use bivouac_layout::Ino;
 use bivouac_proto::Status;
 use bivouac_proto::data::DataRequest;
-use bivouac_transport::faults::{FaultProxy, Faults};
 use bivouac_transport::{Exchange, Outgoing, TransportError, exchange};
 use common::*;
 use std::io::{IoSlice, IoSliceMut};
@@ -58,8 +57,8 @@ fn one_dead_and_one_slow_server_do_not_fail_the_others() {
 #[test]
 fn a_silent_server_times_out_alone_and_its_connection_is_broken() {
     let servers: Vec<_> = (0..3).map(|_| start(Toy::new())).collect();
-    let proxy = FaultProxy::start(&loopback(), servers[0].local_addrs()[1].clone(), 1).unwrap();
-    let mut through = connect(proxy.endpoint());
+    let (proxy, through) = proxied(&loopback(), &servers[0].local_addrs()[1], 1);
+    let mut through = connect(&through);
     check_read(&mut through, 0, 100);
     let mut others: Vec<_> = servers[1..].iter().map(|s| connect(&s.local_addrs()[1])).collect();
     proxy.set(Faults { silent: true, ..Faults::default() });
@@ -108,8 +107,8 @@ fn transfers_larger_than_all_buffers_do_not_deadlock() {
 fn a_full_link_does_not_hold_up_the_requests_after_it() {
     let (stuck, free) = (Toy::new(), Toy::new());
     let servers = [start(stuck.clone()), start(free.clone())];
-    let proxy = FaultProxy::start(&loopback(), servers[0].local_addrs()[1].clone(), 1).unwrap();
-    let mut first = connect(proxy.endpoint());
+    let (proxy, through) = proxied(&loopback(), &servers[0].local_addrs()[1], 1);
+    let mut first = connect(&through);
     let mut second = connect(&servers[1].local_addrs()[1]);
     proxy.set(Faults { silent: true, ..Faults::default() });
 

@@ -3,7 +3,6 @@
 mod common;
 
 use bivouac_transport::TransportError;
-use bivouac_transport::faults::{FaultProxy, Faults};
 use common::*;
 use std::io::{IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};
@@ -12,8 +11,8 @@ use std::time::{Duration, Instant};
 fn a_faultless_proxy_changes_nothing() {
     let server = start(Toy::new());
     for address in server.local_addrs() {
-        let proxy = FaultProxy::start(&unix_endpoint(), address.clone(), 1).unwrap();
-        let mut connection = connect(proxy.endpoint());
+        let (_proxy, through) = proxied(&unix_endpoint(), address, 1);
+        let mut connection = connect(&through);
         for len in [0, 100, 5000, 1 << 20] {
             check_read(&mut connection, 3, len);
         }
@@ -23,8 +22,8 @@ fn a_faultless_proxy_changes_nothing() {
 #[test]
 fn delays_slow_down_and_silence_passes() {
     let server = start(Toy::new());
-    let proxy = FaultProxy::start(&loopback(), server.local_addrs()[1].clone(), 1).unwrap();
-    let mut connection = connect(proxy.endpoint());
+    let (proxy, through) = proxied(&loopback(), &server.local_addrs()[1], 1);
+    let mut connection = connect(&through);
     let delay = Duration::from_millis(30);
     proxy.set(Faults { delay: delay..delay * 2, ..Faults::default() });
     let begun = Instant::now();
@@ -48,8 +47,8 @@ fn a_cut_anywhere_is_an_error_and_never_a_wrong_answer() {
     let data = patterned(0, len);
     // The authentication takes some 400 bytes; from there on the cut moves through request and answer.
     for after in (0..90_000).step_by(1777) {
-        let proxy = FaultProxy::start(&loopback(), server.local_addrs()[1].clone(), after).unwrap();
-        let mut connection = connect(proxy.endpoint());
+        let (proxy, through) = proxied(&loopback(), &server.local_addrs()[1], after);
+        let mut connection = connect(&through);
         proxy.set(Faults { cut_after: Some(after), ..Faults::default() });
         let mut results = Vec::new();
         for _ in 0..2 {
@@ -68,11 +67,11 @@ fn a_cut_anywhere_is_an_error_and_never_a_wrong_answer() {
 #[test]
 fn seeded_cuts_leave_a_server_that_serves() {
     let server = start(Toy::new());
-    let proxy = FaultProxy::start(&loopback(), server.local_addrs()[1].clone(), 42).unwrap();
+    let (proxy, through) = proxied(&loopback(), &server.local_addrs()[1], 42);
     let mut cut = 0;
     for _ in 0..20 {
         proxy.set(Faults::default());
-        let mut connection = connect(proxy.endpoint());
+        let mut connection = connect(&through);
         proxy.set(Faults { cut_one_in: 20, ..Faults::default() });
         for _ in 0..20 {
             let mut room = vec![0; 50_000];

@@ -21,26 +21,15 @@ use super::{Member, Shared};
 use bivouac_layout::map::ServerState;
 use bivouac_layout::{Epoch, Map};
 use bivouac_proto::control::ControlRequest;
+use bivouac_transport::engine::budget::control;
+use bivouac_transport::engine::budget::ping::{ANSWER, HANG, REACH, SILENCE};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time between two pings.
 pub const INTERVAL: Duration = Duration::from_millis(500);
-/// A server that has not answered for so long is down if it cannot be reached.
-pub const SILENCE: Duration = Duration::from_millis(1500);
-/// A server that has not answered for so long is down even if its process is there.
-pub const HANG: Duration = Duration::from_secs(10);
-/// How long a silent server's machine may take to accept a connection.
-const REACH: Duration = Duration::from_millis(300);
 /// Time between two pings of a server that is joining.
 const JOINING: Duration = Duration::from_millis(20);
-/// How long a daemon may take to begin to serve with its first map: it recovers its storage then. Until then
-/// it does not count as hanging.
-const BEGINNING: Duration = Duration::from_secs(120);
-/// A daemon that could not be reached for so long at the beginning cannot be reached at all.
-const UNREACHED: Duration = Duration::from_secs(15);
-/// How long an answer of a server is awaited that is down already.
-const PATIENCE: Duration = Duration::from_millis(1000);
 
 /// What a watcher knows of its daemon.
 pub(super) struct Watcher {
@@ -79,7 +68,7 @@ impl Watcher {
                 Err(error) => {
                     // Unknown again; it also keeps a newer map from waking this watcher over and over.
                     self.epoch = Epoch(0);
-                    if !self.begun && (self.last_answer.elapsed() >= UNREACHED || !error.is_silence()) {
+                    if !self.begun && (self.last_answer.elapsed() >= control::REACH || !error.is_silence()) {
                         shared.has_failed(self.member.server, error.to_string());
                     }
                     // Refused, after `beat` has tried a fresh connection: nobody is there.
@@ -100,7 +89,7 @@ impl Watcher {
     fn is_lost(&self) -> bool {
         let silent = self.last_answer.elapsed();
         if !self.begun {
-            return silent >= BEGINNING;
+            return silent >= control::INSTALL;
         }
         silent >= HANG || (silent >= SILENCE && !self.member.endpoint.takes_connections(REACH))
     }
@@ -153,7 +142,7 @@ impl Watcher {
             _ => map.clone(),
         };
         if self.epoch < map.epoch {
-            link.set_timeout(self.patience().max(PATIENCE))?;
+            link.set_timeout(self.patience().max(ANSWER))?;
             link.tell(ControlRequest::Install { map: Box::new((*map).clone()) })?;
             self.epoch = map.epoch;
         }
@@ -171,7 +160,7 @@ impl Watcher {
     /// How long an answer is awaited: until the silence makes the server count as dead.
     fn patience(&self) -> Duration {
         let left = SILENCE.saturating_sub(self.last_answer.elapsed());
-        if left.is_zero() { PATIENCE } else { left }
+        if left.is_zero() { ANSWER } else { left }
     }
 
     fn declare_down(&self, shared: &Shared, map: &Map, error: &LinkError) {

@@ -3,7 +3,9 @@
 use bivouac_layout::Epoch;
 use bivouac_proto::auth::{Key, Role};
 use bivouac_proto::control::{ControlReply, ControlRequest};
-use bivouac_proto::{Errno, Header, Kind, Reply, Request, Status};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Header, Kind, Reply, Request};
+use bivouac_transport::engine;
 use bivouac_transport::{ConnectOptions, Connection, Endpoint, Outgoing, TransportError};
 use std::time::Duration;
 
@@ -40,9 +42,10 @@ impl LinkError {
 #[derive(Debug)]
 pub struct ControlLink {
     connection: Connection,
+    /// The last request.
     body: Vec<u8>,
-    /// The request whose answer is late; its body is in `body`.
-    late: Option<Header>,
+    /// Whether its answer has not come yet.
+    late: bool,
 }
 
 impl ControlLink {
@@ -55,7 +58,7 @@ impl ControlLink {
     ) -> Result<ControlLink, LinkError> {
         let options = ConnectOptions { timeout, silence: timeout, fd_floor: 0 };
         let (connection, _) = Connection::connect(endpoint, key, deployment, Role::Control, &options)?;
-        Ok(ControlLink { connection, body: Vec::new(), late: None })
+        Ok(ControlLink { connection, body: Vec::new(), late: false })
     }
 
     /// Changes how long an answer is awaited.
@@ -66,9 +69,10 @@ impl ControlLink {
 
     /// Waits for the answer that the last request did not get in time, if there is one, and drops it.
     pub fn finish(&mut self) -> Result<(), LinkError> {
-        let Some(header) = self.late else { return Ok(()) };
-        self.connection.go_on(&Outgoing { before: &[], header, body: &self.body, payload: &[] }, &mut [])?;
-        self.late = None;
+        if self.late {
+            self.connection.go_on(&outgoing(&self.body), &mut [])?;
+            self.late = false;
+        }
         Ok(())
     }
 
@@ -76,23 +80,17 @@ impl ControlLink {
     /// [`ControlLink::finish`].
     pub fn request(&mut self, request: ControlRequest) -> Result<Option<ControlReply>, LinkError> {
         self.finish()?;
-        let mut header = Header::new(Kind::Request);
-        header.epoch = Epoch(0);
         self.body.clear();
         bivouac_proto::encode(&Request::Control(request), &mut self.body);
-        self.late = Some(header);
-        let answer = self
-            .connection
-            .call(&Outgoing { before: &[], header, body: &self.body, payload: &[] }, &mut [])?;
-        self.late = None;
-        if answer.header.status != Status::OK {
-            return Err(answer.header.status.errno().map_or(LinkError::Unexpected, LinkError::Errno));
-        }
-        match bivouac_proto::decode(answer.body) {
+        self.late = true;
+        let answered = engine::attempt(&mut self.connection, &outgoing(&self.body), &mut [], None, || false)?;
+        self.late = false;
+        match answered.map(|answered| answered.reply) {
             Ok(Reply::Done) => Ok(None),
             Ok(Reply::Control(ControlReply::Failed { cause })) => Err(LinkError::Failed(cause)),
             Ok(Reply::Control(reply)) => Ok(Some(reply)),
-            _ => Err(LinkError::Unexpected),
+            Err(Failure::Errno(errno)) => Err(LinkError::Errno(errno)),
+            Ok(_) | Err(Failure::Refused(_)) => Err(LinkError::Unexpected),
         }
     }
 
@@ -108,4 +106,9 @@ impl ControlLink {
             _ => Err(LinkError::Unexpected),
         }
     }
+}
+
+/// A control request has no identity and no epoch: nobody repeats it.
+fn outgoing(body: &[u8]) -> Outgoing<'_> {
+    Outgoing { before: &[], header: Header::new(Kind::Request), body, payload: &[] }
 }

@@ -6,10 +6,12 @@ use bivouac_layout::map::{Node, Server as MapServer};
 use bivouac_proto::auth::{Hello, KEY_LEN, Welcome};
 use bivouac_proto::{Header, Reply, Request};
 use bivouac_testing::{HANG, eventually, is_quick};
+use bivouac_transport::engine::budget::ping;
 use bivouac_transport::{Parting, PeerInfo, Responder, Server, ServerOptions, Service};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
+use std::time::Duration;
 
 const KEY: Key = Key([7; KEY_LEN]);
 const DEPLOYMENT: u64 = 42;
@@ -251,7 +253,7 @@ fn a_dead_server_is_seen_within_two_seconds_and_told_to_the_living() {
     drop(cluster.daemons[1].server.take());
     let took = eventually("down", || cluster.state(1) == ServerState::Down);
     // Two seconds where the machine has time; never as late as one that only hangs.
-    assert!(took < health::HANG, "{took:?}");
+    assert!(took < ping::HANG, "{took:?}");
     assert_eq!((cluster.state(0), cluster.state(2)), (ServerState::Up, ServerState::Up));
     eventually("published", || {
         [0, 2].iter().all(|i| cluster.daemons[*i].seen.epoch.load(Ordering::SeqCst) == 2)
@@ -270,7 +272,7 @@ fn a_server_that_is_only_slow_stays_up_one_that_hangs_is_down_until_it_answers()
     eventually("watched", || slow.iter().all(|s| s.pings.load(Ordering::SeqCst) > 0));
     slow.iter().for_each(|s| s.hangs.store(true, Ordering::SeqCst));
     // A loaded machine: longer than a lost one may take to be noticed.
-    std::thread::sleep(2 * health::SILENCE);
+    std::thread::sleep(2 * ping::SILENCE);
     slow.iter().for_each(|s| s.hangs.store(false, Ordering::SeqCst));
     for slow in slow {
         let pings = slow.pings.load(Ordering::SeqCst);
@@ -279,7 +281,7 @@ fn a_server_that_is_only_slow_stays_up_one_that_hangs_is_down_until_it_answers()
     assert_eq!(cluster.controller.map().epoch, Epoch(1), "all are up, and were");
     seen.hangs.store(true, Ordering::SeqCst);
     let took = eventually("down", || cluster.state(2) == ServerState::Down);
-    assert!(took > health::HANG - health::INTERVAL, "{took:?}");
+    assert!(took > ping::HANG - health::INTERVAL, "{took:?}");
     seen.hangs.store(false, Ordering::SeqCst);
     eventually("up", || cluster.state(2) == ServerState::Up);
     eventually("told", || seen.epoch.load(Ordering::SeqCst) == 4);
@@ -332,7 +334,7 @@ fn shutdown_tells_all_others_and_then_its_own_daemon() {
 
 #[test]
 fn shutdown_does_not_wait_for_the_dead() {
-    assert!(is_quick(STOP_PATIENCE, || {
+    assert!(is_quick(control::STOP, || {
         let mut cluster = cluster("shutdown-dead");
         drop(cluster.daemons[1].server.take());
         let begin = Instant::now();

@@ -1,6 +1,8 @@
 //! A small service to test connections against, and short ways to start and call it.
 #![allow(dead_code, unused_imports)] // each test file uses its part
 
+pub mod ledger;
+
 use bivouac_layout::{Epoch, Ino};
 use bivouac_proto::auth::{Hello, KEY_LEN, Key, Role, Welcome};
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -17,6 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+pub use bivouac_testing::faults::{Address, FaultProxy, Faults};
 pub use bivouac_testing::{HANG, eventually};
 
 pub const DEPLOYMENT: u64 = 77;
@@ -172,6 +175,25 @@ pub fn unix_endpoint() -> Endpoint {
 
 pub fn loopback() -> Endpoint {
     Endpoint::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+}
+
+/// A proxy to a server, which clients find at the endpoint.
+pub fn proxied(at: &Endpoint, upstream: &Endpoint, seed: u64) -> (FaultProxy, Endpoint) {
+    let proxy = FaultProxy::start(&address(at), address(upstream), seed).unwrap();
+    let endpoint = match proxy.address() {
+        Address::Tcp(address) => Endpoint::Tcp(*address),
+        Address::Abstract(name) => Endpoint::Unix(name.clone()),
+    };
+    (proxy, endpoint)
+}
+
+/// Where an endpoint is, for the proxy.
+pub fn address(endpoint: &Endpoint) -> Address {
+    match endpoint {
+        Endpoint::Tcp(address) => Address::Tcp(*address),
+        Endpoint::Unix(name) => Address::Abstract(name.clone()),
+        Endpoint::Node(_) => panic!("not in these tests"),
+    }
 }
 
 /// Starts a server on a Unix socket (first address) and on TCP (second).

@@ -6,21 +6,65 @@
 //! chooses how a stream falls into pieces). Bytes are never changed or reordered within a connection, as TCP
 //! never does; between connections delays reorder at will. Descriptors are not passed on.
 //!
-//! It has a thread for each direction of each connection: it is for tests only, and nothing else here uses
-//! it.
+//! It has a thread for each direction of each connection, and knows nothing of what it passes on.
 
-use crate::endpoint::Endpoint;
-use crate::error::TransportError;
-use crate::socket;
-use bivouac_node::Fd;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, sockopt};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// Where the proxy or a server listens.
+#[derive(Clone, Debug)]
+pub enum Address {
+    /// Port 0 lets the kernel choose when listening.
+    Tcp(SocketAddr),
+    /// The name of an abstract Unix socket.
+    Abstract(String),
+}
+
+impl Address {
+    /// A free port of this machine.
+    pub fn loopback() -> Address {
+        Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))
+    }
+
+    /// A socket that listens, and where it does.
+    fn listen(&self) -> io::Result<(OwnedFd, Address)> {
+        match self {
+            Address::Tcp(address) => {
+                let listener = TcpListener::bind(address)?;
+                let bound = listener.local_addr()?;
+                Ok((listener.into(), Address::Tcp(bound)))
+            }
+            Address::Abstract(name) => {
+                let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+                Ok((UnixListener::bind_addr(&address)?.into(), self.clone()))
+            }
+        }
+    }
+
+    fn connect(&self) -> io::Result<OwnedFd> {
+        match self {
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect_timeout(address, Duration::from_secs(1))?;
+                stream.set_nodelay(true)?;
+                Ok(stream.into())
+            }
+            Address::Abstract(name) => {
+                let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+                Ok(UnixStream::connect_addr(&address)?.into())
+            }
+        }
+    }
+}
 
 /// What goes wrong. The default is nothing.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +76,13 @@ pub struct Faults {
     pub cut_one_in: u32,
     /// A connection ends after so many bytes, both directions together, counted from its beginning.
     pub cut_after: Option<u64>,
+    /// One piece of an answer in so many is lost: the connection breaks in place of it. 0: never.
+    pub lose_one_in: u32,
+    /// One piece of a request in so many is late: its sender sees the connection break at once, and the
+    /// server gets the piece after a time drawn from `lateness`. 0: never.
+    pub late_one_in: u32,
+    /// How late it is.
+    pub lateness: Range<Duration>,
     /// Nothing passes in either direction, and no end sees an error. When this is switched off, the
     /// connections go on. New connections are accepted meanwhile, and nothing passes on them either.
     pub silent: bool,
@@ -39,22 +90,21 @@ pub struct Faults {
 
 /// The proxy. Dropping it breaks all connections.
 pub struct FaultProxy {
-    endpoint: Endpoint,
+    address: Address,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
 }
 
 struct Shared {
-    upstream: Endpoint,
     seed: u64,
-    stop: Fd,
+    stop: OwnedFd,
     state: Mutex<State>,
     /// Notified when `state` changes.
     changed: Condvar,
 }
 
-#[derive(Default)]
 struct State {
+    upstream: Address,
     faults: Faults,
     stopping: bool,
     links: Vec<Arc<Link>>,
@@ -63,8 +113,8 @@ struct State {
 
 /// One proxied connection.
 struct Link {
-    client: Fd,
-    server: Fd,
+    client: OwnedFd,
+    server: OwnedFd,
     passed: Mutex<u64>,
 }
 
@@ -78,21 +128,27 @@ impl Link {
 
 impl FaultProxy {
     /// Listens at `at` and passes connections on to `upstream`, faultlessly at first.
-    pub fn start(at: &Endpoint, upstream: Endpoint, seed: u64) -> Result<FaultProxy, TransportError> {
-        let (listener, endpoint) = socket::listen(at)?;
-        let stop = Fd::from(rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?);
-        let state = Mutex::default();
-        let shared = Arc::new(Shared { upstream, seed, stop, state, changed: Condvar::new() });
+    pub fn start(at: &Address, upstream: Address, seed: u64) -> io::Result<FaultProxy> {
+        let (listener, address) = at.listen()?;
+        let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
+        let (faults, links, pumps) = Default::default();
+        let state = Mutex::new(State { upstream, faults, stopping: false, links, pumps });
+        let shared = Arc::new(Shared { seed, stop, state, changed: Condvar::new() });
         let acceptor = std::thread::spawn({
             let shared = Arc::clone(&shared);
             move || shared.accept(&listener)
         });
-        Ok(FaultProxy { endpoint, shared, acceptor: Some(acceptor) })
+        Ok(FaultProxy { address, shared, acceptor: Some(acceptor) })
     }
 
     /// Where clients connect.
-    pub fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Passes new connections on to another server.
+    pub fn redirect(&self, upstream: Address) {
+        lock(&self.shared.state).upstream = upstream;
     }
 
     /// Changes what goes wrong, for the next piece and all after it.
@@ -125,7 +181,7 @@ impl Drop for FaultProxy {
 }
 
 impl Shared {
-    fn accept(self: &Arc<Self>, listener: &Fd) {
+    fn accept(self: &Arc<Self>, listener: &OwnedFd) {
         for number in 0.. {
             let mut polled = [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
             let waited = rustix::event::poll(&mut polled, None);
@@ -138,17 +194,14 @@ impl Shared {
             let Ok(client) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else {
                 continue;
             };
+            // It fails for a Unix socket, which does not need it.
+            let _ = sockopt::set_tcp_nodelay(&client, true);
+            let upstream = lock(&self.state).upstream.clone();
             // A server that cannot be reached shows as a connection that ends at once.
-            if let Ok(server) = self.reach() {
-                self.link(Link { client: Fd::from(client), server, passed: Mutex::new(0) }, number);
+            if let Ok(server) = upstream.connect() {
+                self.link(Link { client, server, passed: Mutex::new(0) }, number);
             }
         }
-    }
-
-    fn reach(&self) -> Result<Fd, TransportError> {
-        let server = socket::connect(&self.upstream, socket::now() + Duration::from_secs(1))?;
-        sockopt::set_socket_timeout(&server, sockopt::Timeout::Send, None)?;
-        Ok(server)
     }
 
     fn link(self: &Arc<Self>, link: Link, number: u64) {
@@ -179,8 +232,15 @@ impl Shared {
             };
             let faults = self.await_sound(link);
             std::thread::sleep(chance.within(&faults.delay));
+            if !back && chance.one_in(faults.late_one_in) {
+                let _ = rustix::net::shutdown(&link.client, Shutdown::Both);
+                std::thread::sleep(chance.within(&faults.lateness));
+            }
             let mut pass = n;
-            if faults.cut_one_in > 0 && chance.next().is_multiple_of(u64::from(faults.cut_one_in)) {
+            if back && chance.one_in(faults.lose_one_in) {
+                pass = 0;
+            }
+            if chance.one_in(faults.cut_one_in) {
                 pass = (chance.next() % n as u64) as usize;
             }
             if let Some(limit) = faults.cut_after {
@@ -207,7 +267,7 @@ impl Shared {
     }
 }
 
-fn send_all(to: &Fd, mut bytes: &[u8]) -> Result<(), Errno> {
+fn send_all(to: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match rustix::net::send(to.as_fd(), bytes, SendFlags::NOSIGNAL) {
             Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
@@ -232,6 +292,11 @@ impl Chance {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+
+    /// Whether what happens once in so many times happens now; 0: never.
+    fn one_in(&mut self, times: u32) -> bool {
+        times > 0 && self.next().is_multiple_of(u64::from(times))
     }
 
     fn within(&mut self, range: &Range<Duration>) -> Duration {
