@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"BVKMETA\n";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Magic, version, partition, deployment, revision, checksum of these.
 const HEADER: usize = 8 + 4 + 4 + 8 + 8 + 4;
 /// Length and checksum of a record.

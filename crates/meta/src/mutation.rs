@@ -3,6 +3,9 @@
 //! A change is an image of the new state and never a computation on the old one. So replaying the log gives
 //! the state that the running server had. A [`Batch`] is one operation's changes to one shard; it is one
 //! record of the log and so happens whole or not at all. A snapshot consists of the same changes.
+//!
+//! The records of each shard are numbered by its own *sequence numbers*. A snapshot's batches carry the number of
+//! the last record that they contain the effect of.
 
 use crate::inode::{Inode, Part, Spread};
 use crate::shard::{Answer, Named, Prepared, Shard};
@@ -16,6 +19,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) struct Batch {
     pub shard: u16,
+    /// Its place in the shard's sequence of records; the first is 1.
+    pub sequence: u64,
     pub mutations: Vec<Mutation>,
 }
 
@@ -81,6 +86,19 @@ pub(crate) enum Mutation {
 }
 
 impl Shard {
+    /// Applies a record that was read. Says whether it can follow what was applied so far.
+    pub(crate) fn replay(&mut self, batch: Batch) -> bool {
+        // The first batch of a snapshot tells which number the shard has reached; its others carry the same.
+        let begins = self.sequence == 0 && matches!(batch.mutations.first(), Some(Mutation::Adopt));
+        if !begins && batch.sequence != self.sequence && Some(batch.sequence) != self.sequence.checked_add(1)
+        {
+            return false;
+        }
+        self.sequence = batch.sequence;
+        batch.mutations.into_iter().for_each(|mutation| self.apply(mutation));
+        true
+    }
+
     /// Applies a logged change to memory.
     pub(crate) fn apply(&mut self, mutation: Mutation) {
         match mutation {
@@ -230,7 +248,7 @@ impl Shard {
             .peekable();
         std::iter::from_fn(move || {
             all.peek()?;
-            Some(Batch { shard, mutations: all.by_ref().take(64).collect() })
+            Some(Batch { shard, sequence: self.sequence, mutations: all.by_ref().take(64).collect() })
         })
     }
 }

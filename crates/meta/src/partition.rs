@@ -107,6 +107,7 @@ impl LockedShard<'_> {
         write(self.log, self.record, &batch, frees).inspect_err(|_| self.full = true)?;
         let count = self.observer.filter(|_| seen).map(|observer| observer.changed(self.id));
         self.shard.concluded.clear();
+        self.shard.sequence = batch.sequence;
         for mutation in batch.mutations {
             if let Mutation::DropInode(ino) = &mutation {
                 self.removed += 1;
@@ -141,6 +142,11 @@ fn write(log: &mut Log, record: &mut Vec<u8>, batch: &Batch, frees: bool) -> Res
     Ok(())
 }
 
+/// The record that says how often the server was started. (Such records are not numbered.)
+fn whole_server(starts: u64) -> Batch {
+    Batch { shard: WHOLE_SERVER, sequence: 0, mutations: vec![Mutation::Starts(starts)] }
+}
+
 /// All logs of a server, replayed and not in use yet.
 #[derive(Debug)]
 pub(crate) struct Logs(Vec<Partition>);
@@ -170,8 +176,7 @@ impl Partition {
                     }
                 }
             } else {
-                let shard = shards.entry(batch.shard).or_default();
-                batch.mutations.into_iter().for_each(|m| shard.apply(m));
+                return shards.entry(batch.shard).or_default().replay(batch);
             }
             true
         })?;
@@ -338,13 +343,9 @@ impl Partitions {
         if partition.shards.contains_key(&id.0) {
             return Ok(());
         }
-        write(
-            &mut partition.log,
-            &mut partition.record,
-            &Batch { shard: id.0, mutations: vec![Mutation::Adopt] },
-            false,
-        )?;
-        partition.shards.insert(id.0, Shard::default());
+        let batch = Batch { shard: id.0, sequence: 1, mutations: vec![Mutation::Adopt] };
+        write(&mut partition.log, &mut partition.record, &batch, false)?;
+        partition.shards.insert(id.0, Shard { sequence: 1, ..Shard::default() });
         Ok(())
     }
 
@@ -360,7 +361,7 @@ impl Partitions {
         let mut guard = self.lock(0);
         let partition = &mut *guard;
         let starts = partition.starts + 1;
-        let batch = Batch { shard: WHOLE_SERVER, mutations: vec![Mutation::Starts(starts)] };
+        let batch = whole_server(starts);
         write(&mut partition.log, &mut partition.record, &batch, true)?;
         partition.starts = starts;
         Ok(starts)
@@ -424,7 +425,7 @@ fn compact_for_room(partition: &mut Partition) -> bool {
 
 fn compact(partition: &mut Partition) -> bool {
     let horizon = now() - ANSWER_AGE;
-    let whole = Batch { shard: WHOLE_SERVER, mutations: vec![Mutation::Starts(partition.starts)] };
+    let whole = whole_server(partition.starts);
     let batches = partition.shards.iter().flat_map(|(id, shard)| shard.snapshot(*id, horizon));
     let bodies = std::iter::once(whole).chain(batches).map(|batch| {
         let mut body = Vec::new();
@@ -451,3 +452,6 @@ fn now() -> Time {
     let elapsed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(elapsed.as_nanos()).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

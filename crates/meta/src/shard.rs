@@ -140,6 +140,8 @@ impl Live {
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
     // Durable.
+    /// Number of the newest record.
+    pub sequence: u64,
     pub entries: Entries,
     pub inodes: Inodes,
     pub parts: BTreeMap<(Ino, u16), Part>,
