@@ -62,7 +62,7 @@ mod tests {
     use crate::inode::{Blocks, Body, Directory, Inode, Spread};
     use crate::log::{Identity, Log};
     use crate::mutation::{Mutation, Stamp};
-    use bivouac_layout::{FileLayout, GenerationId, Ino, ServerId, Template};
+    use bivouac_layout::{FileLayout, GenerationId, Ino, ServerId, ShardId, Template};
     use bivouac_node::Boot;
     use bivouac_proto::{FileKind, OpenId};
 
@@ -105,7 +105,7 @@ mod tests {
             vec![
                 Mutation::DropEntry { dir, name: name() },
                 Mutation::DropInode(file),
-                Mutation::Decide(4, vec![ServerId(2)]),
+                Mutation::Decide(4, vec![ShardId(2)]),
                 Mutation::PutAnnouncement(dir, 9),
                 Mutation::LastInode(10),
                 Mutation::IntentLimit(100),

@@ -9,7 +9,7 @@
 
 use crate::inode::{Inode, Part, Spread};
 use crate::shard::{Answer, Named, Prepared, Shard};
-use bivouac_layout::{Ino, ServerId};
+use bivouac_layout::{Ino, ServerId, ShardId};
 use bivouac_proto::header::OpenId;
 use bivouac_proto::peer::IntentId;
 use bivouac_proto::{FileKind, Time};
@@ -69,7 +69,8 @@ pub(crate) enum Mutation {
     IntentLimit(u64),
     PutIntent(IntentId, Box<Prepared>),
     DropIntent(IntentId),
-    Decide(u64, Vec<ServerId>),
+    /// An intent is decided. The shards that have prepared it are to be told.
+    Decide(u64, Vec<ShardId>),
     DropDecision(u64),
     PutAnswer(u64, u32, Box<Answer>),
     PutOrphan(Ino, Vec<OpenId>),
@@ -163,8 +164,8 @@ impl Shard {
             Mutation::DropIntent(id) => {
                 self.intents.remove(&id);
             }
-            Mutation::Decide(number, servers) => {
-                self.decisions.insert(number, servers);
+            Mutation::Decide(number, participants) => {
+                self.decisions.insert(number, participants);
             }
             Mutation::DropDecision(number) => {
                 self.decisions.remove(&number);
@@ -223,7 +224,7 @@ impl Shard {
             .filter(|(_, prepared)| !prepared.own)
             .map(|(id, prepared)| Mutation::PutIntent(*id, Box::new(prepared.clone())));
         let decisions =
-            self.decisions.iter().map(|(number, servers)| Mutation::Decide(*number, servers.clone()));
+            self.decisions.iter().map(|(number, shards)| Mutation::Decide(*number, shards.clone()));
         let answers =
             self.answers.iter().filter(move |(_, answer)| answer.time >= horizon).map(
                 |((session, slot), answer)| Mutation::PutAnswer(*session, *slot, Box::new(answer.clone())),

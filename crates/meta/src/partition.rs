@@ -308,11 +308,6 @@ impl Partitions {
         }
     }
 
-    /// Whether this server holds a shard.
-    pub(crate) fn holds(&self, id: ShardId) -> bool {
-        self.lock(id.0 as usize).shards.contains_key(&id.0)
-    }
-
     /// The shards that this server holds.
     pub(crate) fn shards(&self) -> Vec<ShardId> {
         (0..PARTITIONS)
@@ -402,6 +397,7 @@ pub(crate) fn revive(shard: &mut Shard, grace: &Arc<Grace>) {
         let opens = holders.iter().map(|id| Opened { id: *id, write: true, append: false }).collect();
         shard.live.entry(*ino).or_default().opens = opens;
     }
+    shard.untold = shard.decisions.clone();
     let ids: Vec<_> = shard.intents.keys().copied().collect();
     for id in ids {
         shard.hold_keys(id);

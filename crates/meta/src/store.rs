@@ -14,12 +14,11 @@ use bivouac_proto::auth::Credentials;
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::RequestId;
 use bivouac_proto::meta::{Change, MetaReply, MetaRequest};
-use bivouac_proto::peer::{IntentId, PeerReply, PeerRequest};
+use bivouac_proto::peer::{PeerReply, PeerRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply, Time};
 use rustix::fs::FlockOperation;
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -168,9 +167,6 @@ pub(crate) struct Core<O> {
     /// Whether the teller's thread runs.
     pub tells_later: bool,
     pub locking: Locking,
-    /// In which shards the intents are that were prepared here. Locked only for moments, alone or while a
-    /// partition is locked.
-    pub prepared: Mutex<HashMap<IntentId, Vec<ShardId>>>,
     pub moves: Moves,
     /// Held as long as the store is open, so that no second server opens it.
     _exclusive: File,
@@ -226,7 +222,6 @@ impl Replayed {
             teller: Teller::default(),
             tells_later: options.background,
             locking: Locking::default(),
-            prepared: Mutex::default(),
             patience: options.patience,
             intent_age: options.intent_age,
             moves,
@@ -421,22 +416,26 @@ impl<O: Outside> Core<O> {
 
     pub(crate) fn serve_peer(&self, _from: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
         match request {
-            PeerRequest::Prepare { intent, steps } => {
-                self.prepare(*intent, steps).map(|made| Reply::Peer(PeerReply::Prepared { made }))
-            }
+            PeerRequest::Prepare { intent, shard, steps } => self
+                .prepare_in(*shard, *intent, steps, false)
+                .map(|made| Reply::Peer(PeerReply::Prepared { made })),
             PeerRequest::Commit { intents } => {
-                intents.iter().try_for_each(|intent| self.commit(*intent)).map(|()| Reply::Done)
+                let each = intents.iter().try_for_each(|(intent, shard)| self.commit(*shard, *intent));
+                each.map(|()| Reply::Done)
             }
-            PeerRequest::Abort { intent } => self.abort(*intent).map(|()| Reply::Done),
+            PeerRequest::Abort { intents } => {
+                let each = intents.iter().try_for_each(|(intent, shard)| self.abort(*shard, *intent));
+                each.map(|()| Reply::Done)
+            }
             PeerRequest::Outcome { intent } => {
                 self.outcome(*intent).map(|committed| Reply::Peer(PeerReply::Outcome { committed }))
             }
             PeerRequest::InstallParts { dir, owner, layout, time, parts, entries } => {
                 self.install_parts(*dir, (*owner, *layout), *time, parts, entries).map(|()| Reply::Done)
             }
-            PeerRequest::StatParts { dir } => self.stat_parts(*dir).map(Reply::Peer),
-            PeerRequest::OwnParts { dir, owner, layout } => {
-                self.own_parts(*dir, *owner, *layout).map(|()| Reply::Done)
+            PeerRequest::StatParts { dir, parts } => self.stat_parts(*dir, parts).map(Reply::Peer),
+            PeerRequest::OwnParts { dir, owner, layout, parts } => {
+                self.own_parts(*dir, *owner, *layout, parts).map(|()| Reply::Done)
             }
             PeerRequest::NoteMoves { moved } => {
                 self.note_moves_here(moved);

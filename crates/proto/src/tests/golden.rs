@@ -65,8 +65,10 @@ fn requests_are_these_bytes() {
             "010080808080808080088080408004",
         ),
         (
-            Request::Peer(PeerRequest::Commit { intents: vec![IntentId { shard: ShardId(9), number: 130 }] }),
-            "020101098201",
+            Request::Peer(PeerRequest::Commit {
+                intents: vec![(IntentId { shard: ShardId(9), number: 130 }, ShardId(300))],
+            }),
+            "020101098201ac02",
         ),
         (
             Request::Data(DataRequest::Seek {
