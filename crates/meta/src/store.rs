@@ -110,8 +110,9 @@ pub struct Options {
     pub resumption: Duration,
     /// How long an intent may be prepared before its coordinator is asked what became of it.
     pub intent_age: Duration,
-    /// Run the background threads: the keeper (see [`MetaStore::keep`]) and the teller. Without them,
-    /// participants of a removal are told before the client is answered.
+    /// Run the background threads: the keeper (see [`MetaStore::keep`]), the teller and the compactor. Without
+    /// them, participants of a removal are told before the client is answered, and a request that finds a log
+    /// too long compacts it.
     pub background: bool,
     /// Compact a log at this length, bytes, rather than at the default (for tests).
     pub compact_at: Option<u64>,
@@ -216,6 +217,7 @@ impl Replayed {
             observer.namespace(moves.version());
         }
         partitions.observer = options.observer;
+        partitions.compacts_later = options.background;
         let core = Core {
             keeper,
             resumption: Resumption::new(options.resumption),
@@ -235,6 +237,8 @@ impl Replayed {
         if options.background {
             store.start("meta-keeper", Core::keep_always).map_err(OpenError::io(&self.dir))?;
             store.start("meta-teller", Core::tell_always).map_err(OpenError::io(&self.dir))?;
+            let compact = |core: &Core<O>| core.partitions.compact_always();
+            store.start("meta-compactor", compact).map_err(OpenError::io(&self.dir))?;
         }
         Ok(store)
     }
@@ -357,6 +361,7 @@ impl<O: Outside> Drop for MetaStore<O> {
     fn drop(&mut self) {
         self.core.keeper.stop();
         self.core.teller.stop();
+        self.core.partitions.compactor.stop();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }

@@ -4,7 +4,7 @@ use bivouac_layout::Template;
 
 const SHARD: ShardId = ShardId(5);
 
-fn open(dir: &Path, compact_at: Option<u64>) -> Partitions {
+pub(crate) fn open(dir: &Path, compact_at: Option<u64>) -> Partitions {
     let grace = Arc::new(Grace::new(Duration::ZERO, Default::default()));
     let keeper = Arc::new(Keeper::new(Arc::clone(&grace)));
     let logs = Logs::replay(dir, 7).unwrap();
@@ -12,7 +12,7 @@ fn open(dir: &Path, compact_at: Option<u64>) -> Partitions {
 }
 
 /// Makes the directory `number` in the shard.
-fn make(partitions: &Partitions, shard: ShardId, number: u64) -> Result<(), Failure> {
+pub(crate) fn make(partitions: &Partitions, shard: ShardId, number: u64) -> Result<(), Failure> {
     partitions.with(shard, |locked| {
         let owner = Owner { mode: 0o755, uid: 0, gid: 0 };
         let name = format!("directory {number}");
