@@ -11,7 +11,7 @@ use crate::draft::Draft;
 use crate::error::{LogError, Op, OpenError, Stop};
 use crate::grace::Grace;
 use crate::inode::Inode;
-use crate::journal::Journal;
+use crate::journal::{Bodies, Journal};
 use crate::keeper::Keeper;
 use crate::log::{Identity, Log};
 use crate::mutation::{Batch, Mutation, WHOLE_SERVER};
@@ -115,6 +115,18 @@ impl LockedShard<'_> {
         }
         self.changed = true;
         Ok(count)
+    }
+
+    /// Makes a volatile change.
+    pub(crate) fn keep(&mut self, change: Mutation) {
+        self.keep_quietly(change);
+        self.changed = true;
+    }
+
+    /// The same for a change that nobody waits for.
+    pub(crate) fn keep_quietly(&mut self, change: Mutation) {
+        debug_assert!(change.is_volatile());
+        self.shard.apply(change);
     }
 
     /// Wakes those who wait, because something that they may wait for has changed without being logged.
@@ -338,6 +350,15 @@ impl Partitions {
         for number in 0..PARTITIONS {
             self.lock(number).shards.values_mut().for_each(&mut change);
         }
+    }
+
+    /// A shard's complete image, as another server gets it. Answers from before `horizon` are left out.
+    pub(crate) fn image(&self, id: ShardId, horizon: Time) -> Option<Bodies> {
+        let guard = self.lock(id.0 as usize);
+        let shard = guard.shards.get(&id.0)?;
+        let mut bodies = Bodies::default();
+        shard.snapshot(id.0, horizon).chain(shard.volatile(id.0)).for_each(|batch| bodies.add(&batch));
+        Some(bodies)
     }
 
     /// Takes charge of an empty shard. One that is held already stays as it is.

@@ -81,7 +81,7 @@ pub(crate) struct Holders {
 }
 
 /// An open file description.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub(crate) struct Opened {
     pub id: OpenId,
     pub write: bool,

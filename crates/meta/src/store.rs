@@ -339,6 +339,12 @@ impl<O: Outside> MetaStore<O> {
         self.core.partitions.shards()
     }
 
+    /// A complete image of a shard, opens and locks included. Servers whose shards are equal give the same.
+    pub fn image(&self, shard: ShardId) -> Option<Vec<Vec<u8>>> {
+        let bodies = self.core.partitions.image(shard, Time::MIN)?;
+        Some(bodies.iter().map(<[u8]>::to_vec).collect())
+    }
+
     /// How much it holds. Looks at every shard: for a status display.
     pub fn counts(&self) -> Counts {
         let mut counts = Counts { log_bytes: self.core.partitions.log_bytes(), ..Counts::default() };
