@@ -8,6 +8,7 @@ use crate::inode::{Body, Inode};
 use crate::layouts;
 use crate::names::shown;
 use crate::shard::Shard;
+use crate::split::parts_by_server;
 use crate::store::{Caller, Core, Outside, repeated};
 use bivouac_layout::Ino;
 use bivouac_proto::auth::Credentials;
@@ -34,8 +35,8 @@ impl<O: Outside> Core<O> {
             return Ok(attr);
         }
         (attr.size, attr.nlink) = (0, 2);
-        for server in &self.outside.map().servers {
-            match self.ask(server.id, &PeerRequest::StatParts { dir: attr.ino })? {
+        for (server, parts) in parts_by_server(&self.outside.map(), attr.ino) {
+            match self.ask(server, &PeerRequest::StatParts { dir: attr.ino, parts })? {
                 Reply::Peer(PeerReply::Parts { entries, subdirectories, mtime }) => {
                     attr.size += entries;
                     attr.nlink = attr.nlink.saturating_add(subdirectories);

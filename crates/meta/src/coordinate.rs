@@ -15,12 +15,13 @@ use crate::shard::{Named, Prepared};
 use crate::store::{Caller, Core, Outside};
 use crate::teller::can_wait;
 use bivouac_layout::namespace::{PARTS, directory_shard, part_shard};
-use bivouac_layout::{Ino, ServerId, ShardId};
+use bivouac_layout::{Ino, Map, ServerId, ShardId};
 use bivouac_proto::auth::Credentials;
 use bivouac_proto::meta::{At, MetaReply};
 use bivouac_proto::peer::{IntentId, PeerReply, PeerRequest, Step};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, Errno, FileKind, Refusal, Reply};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// In a step: the directory that the plan makes, whose number is not known yet.
@@ -132,7 +133,7 @@ impl<O: Outside> Core<O> {
         let elsewhere = plan.make.iter().chain(&plan.steps).filter(|(shard, _)| *shard != id.shard);
         let later = self.tells_later && elsewhere.into_iter().all(|(_, step)| can_wait(step));
         // All participants that may have prepared something, whether or not their answers came.
-        let mut asked: Vec<ServerId> = Vec::new();
+        let mut asked: Vec<ShardId> = Vec::new();
         let decided = self.prepare_all(id, plan, &mut asked).and_then(|made| {
             before()?;
             let reply = reply(made);
@@ -150,23 +151,22 @@ impl<O: Outside> Core<O> {
             }
             Err(failure) => {
                 let _ = self.conclude_in(id.shard, id, false);
-                for server in asked {
+                for (server, shards) in by_server(&self.outside.map(), &asked) {
+                    let intents = shards.into_iter().map(|shard| (id, shard)).collect();
                     // A participant that does not hear it asks for the outcome later.
-                    let _ = self.ask(server, &PeerRequest::Abort { intent: id });
+                    let _ = self.ask(server, &PeerRequest::Abort { intents });
                 }
                 Err(failure)
             }
         }
     }
 
-    fn prepare_all(&self, id: IntentId, plan: Plan, asked: &mut Vec<ServerId>) -> Result<Ino, Failure> {
-        let map = self.outside.map();
+    fn prepare_all(&self, id: IntentId, plan: Plan, asked: &mut Vec<ShardId>) -> Result<Ino, Failure> {
         let mut made = MADE;
         if let Some((shard, step)) = plan.make {
             // It needs no keys, so it need not be prepared in the order of keys.
-            let server = map.primary(shard);
-            asked.push(server);
-            made = self.prepare_at(server, shard, id, vec![step])?.first().copied().ok_or(Errno::PROTO)?;
+            asked.push(shard);
+            made = self.prepare_at(shard, id, vec![step])?.first().copied().ok_or(Errno::PROTO)?;
         }
         let mut steps: Vec<(ShardId, Step)> =
             plan.steps.into_iter().map(|(shard, step)| (shard, filled_in(step, made))).collect();
@@ -174,26 +174,21 @@ impl<O: Outside> Core<O> {
         for group in steps.chunk_by(|a, b| a.0 == b.0) {
             let Some((shard, _)) = group.first() else { continue };
             let steps: Vec<Step> = group.iter().map(|(_, step)| step.clone()).collect();
-            let server = map.primary(*shard);
-            if *shard != id.shard && !asked.contains(&server) {
-                asked.push(server);
+            if *shard != id.shard && !asked.contains(shard) {
+                asked.push(*shard);
             }
-            self.prepare_at(server, *shard, id, steps)?;
+            self.prepare_at(*shard, id, steps)?;
         }
         Ok(made)
     }
 
-    fn prepare_at(
-        &self,
-        server: ServerId,
-        shard: ShardId,
-        id: IntentId,
-        steps: Vec<Step>,
-    ) -> Result<Vec<Ino>, Failure> {
+    /// Prepares steps in a shard, whoever has it.
+    fn prepare_at(&self, shard: ShardId, id: IntentId, steps: Vec<Step>) -> Result<Vec<Ino>, Failure> {
+        let server = self.outside.map().primary(shard);
         if server == self.outside.me() {
             return self.prepare_in(shard, id, &steps, shard == id.shard);
         }
-        match self.outside.peer(server, &PeerRequest::Prepare { intent: id, steps })? {
+        match self.outside.peer(server, &PeerRequest::Prepare { intent: id, shard, steps })? {
             Reply::Peer(PeerReply::Prepared { made }) => Ok(made),
             _ => Err(Errno::PROTO.into()),
         }
@@ -204,7 +199,7 @@ impl<O: Outside> Core<O> {
         &self,
         caller: &Caller,
         id: IntentId,
-        participants: &[ServerId],
+        participants: &[ShardId],
         reply: &Reply,
     ) -> Result<(), Failure> {
         let now = self.outside.now();
@@ -220,6 +215,9 @@ impl<O: Outside> Core<O> {
             }
             draft.answer(&caller.id, reply);
             locked.commit(draft)?;
+            if !participants.is_empty() {
+                locked.shard.untold.insert(id.number, participants.to_vec());
+            }
             locked.shard.intents.remove(&id);
             locked.shard.release_keys(id, &steps);
             locked.shard.active.remove(&id.number);
@@ -230,12 +228,8 @@ impl<O: Outside> Core<O> {
     }
 
     /// Tells participants of a decision. Says whether all have heard it; the others are told again later.
-    pub(crate) fn tell_commit(&self, id: IntentId, participants: &[ServerId]) -> bool {
-        let mut all = true;
-        for server in participants {
-            all &= self.tell(*server, &[id]);
-        }
-        all
+    pub(crate) fn tell_commit(&self, id: IntentId, participants: &[ShardId]) -> bool {
+        self.tell(&participants.iter().map(|shard| (id, *shard)).collect::<Vec<_>>())
     }
 
     /// Repeats something as long as other operations are in its way, up to a time limit.
@@ -415,6 +409,15 @@ pub(crate) fn remove_parts(dir: Ino) -> Vec<(ShardId, Step)> {
     shards.sort();
     shards.dedup();
     shards.into_iter().map(|shard| (shard, Step::RemoveParts { dir, shard })).collect()
+}
+
+/// Shards by the servers that answer for them.
+fn by_server(map: &Map, shards: &[ShardId]) -> BTreeMap<ServerId, Vec<ShardId>> {
+    let mut by_server: BTreeMap<ServerId, Vec<ShardId>> = BTreeMap::new();
+    for shard in shards {
+        by_server.entry(map.primary(*shard)).or_default().push(*shard);
+    }
+    by_server
 }
 
 /// A step with the number of the new directory in its place.

@@ -185,7 +185,7 @@ impl Draft {
         // Inodes come before what drops them again.
         let inodes = self.inodes.into_iter().map(|(ino, inode)| Mutation::PutInode(ino, inode));
         mutations.splice(0..0, inodes);
-        Batch { shard: id.0, mutations }
+        Batch { shard: id.0, sequence: shard.sequence + 1, mutations }
     }
 
     fn change(&mut self, home: Home) -> &mut Change {

@@ -34,7 +34,9 @@ pub fn snapshot(bytes: &[u8]) {
             return;
         };
         id = batch.shard;
-        batch.mutations.into_iter().for_each(|mutation| shard.apply(mutation));
+        if !shard.replay(batch) {
+            return;
+        }
     }
     let written = |shard: &Shard| -> Vec<Vec<u8>> {
         let encoded = |batch: Batch| {
@@ -47,7 +49,7 @@ pub fn snapshot(bytes: &[u8]) {
     let (first, mut again) = (written(&shard), Shard::default());
     for body in &first {
         let batch = bivouac_proto::decode::<Batch>(body).expect("a snapshot can be read");
-        batch.mutations.into_iter().for_each(|mutation| again.apply(mutation));
+        assert!(again.replay(batch), "a snapshot's batches follow each other");
     }
     assert_eq!(written(&again), first, "a snapshot of what was read from one is the same");
     revive(&mut shard, &Arc::new(Grace::new(Duration::ZERO, BTreeSet::new())));
@@ -60,7 +62,7 @@ mod tests {
     use crate::inode::{Blocks, Body, Directory, Inode, Spread};
     use crate::log::{Identity, Log};
     use crate::mutation::{Mutation, Stamp};
-    use bivouac_layout::{FileLayout, GenerationId, Ino, ServerId, Template};
+    use bivouac_layout::{FileLayout, GenerationId, Ino, ServerId, ShardId, Template};
     use bivouac_node::Boot;
     use bivouac_proto::{FileKind, OpenId};
 
@@ -103,14 +105,14 @@ mod tests {
             vec![
                 Mutation::DropEntry { dir, name: name() },
                 Mutation::DropInode(file),
-                Mutation::Decide(4, vec![ServerId(2)]),
+                Mutation::Decide(4, vec![ShardId(2)]),
                 Mutation::PutAnnouncement(dir, 9),
                 Mutation::LastInode(10),
                 Mutation::IntentLimit(100),
             ],
             vec![Mutation::Unpack(dir), Mutation::DropOrphan(blocks), Mutation::DropDecision(4)],
         ];
-        all.into_iter().map(|mutations| Batch { shard: 3, mutations }).collect()
+        (1..).zip(all).map(|(sequence, mutations)| Batch { shard: 3, sequence, mutations }).collect()
     }
 
     fn bodies() -> Vec<Vec<u8>> {

@@ -13,14 +13,12 @@ use crate::inode::{Body, Inode, Spread};
 use crate::mutation::Mutation;
 use crate::partition::LockedShard;
 use crate::shard::{Holders, Key, Named, Prepared, Shard};
-use crate::store::{Core, Outside, lock};
-use bivouac_layout::namespace::{cookie, part_of, part_shard};
+use crate::store::{Core, Outside};
 use bivouac_layout::{Ino, Map, ShardId};
 use bivouac_proto::attr::LINK_MAX;
 use bivouac_proto::peer::{IntentId, Step};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, FileKind, Refusal};
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// The keys that a step holds, each with whether it holds the key exclusively.
@@ -246,19 +244,6 @@ pub(crate) fn promise(
 }
 
 impl<O: Outside> Core<O> {
-    /// Prepares steps on this server's shards.
-    pub(crate) fn prepare(&self, intent: IntentId, steps: &[Step]) -> Result<Vec<Ino>, Failure> {
-        let mut groups: BTreeMap<ShardId, Vec<Step>> = BTreeMap::new();
-        for step in steps {
-            groups.entry(self.shard_of_step(step)?).or_default().push(step.clone());
-        }
-        let mut made = Vec::new();
-        for (shard, steps) in groups {
-            made.extend(self.prepare_in(shard, intent, &steps, false)?);
-        }
-        Ok(made)
-    }
-
     /// Prepares steps in one shard.
     pub(crate) fn prepare_in(
         &self,
@@ -274,44 +259,14 @@ impl<O: Outside> Core<O> {
             promise(locked, Draft::new(now), intent, steps, own)
         })?;
         if !own {
-            let mut index = lock(&self.prepared);
-            let shards = index.entry(intent).or_default();
-            if !shards.contains(&shard) {
-                shards.push(shard);
-            }
-            drop(index);
             self.keeper.watch();
         }
         Ok(made)
     }
 
-    fn shard_of_step(&self, step: &Step) -> Result<ShardId, Failure> {
-        Ok(match step {
-            Step::PutEntry { dir, name, .. } | Step::RemoveEntry { dir, name, .. } => {
-                let of_part = part_shard(*dir, part_of(cookie(*dir, name)));
-                let packed = if self.partitions.holds(dir.shard()) {
-                    self.partitions.with(dir.shard(), |locked| locked.shard.home(*dir, false, name).map(drop))
-                } else {
-                    Err(Refusal::UnknownDirectory.into())
-                };
-                match packed {
-                    Ok(()) => dir.shard(),
-                    Err(Failure::Refused(_)) if self.partitions.holds(of_part) => of_part,
-                    Err(other) => return Err(other),
-                }
-            }
-            Step::MakeDirectory { shard, .. } | Step::RemoveParts { shard, .. } => *shard,
-            Step::RemoveDirectory { ino }
-            | Step::SetParent { ino, .. }
-            | Step::AddLink { ino }
-            | Step::DropLink { ino }
-            | Step::Touch { ino } => ino.shard(),
-        })
-    }
-
-    /// Does what was prepared here. Unknown intents were done before.
-    pub(crate) fn commit(&self, intent: IntentId) -> Result<(), Failure> {
-        let done = self.conclude(intent, true);
+    /// Does what was prepared in a shard. Unknown intents were done before.
+    pub(crate) fn commit(&self, shard: ShardId, intent: IntentId) -> Result<(), Failure> {
+        let done = self.conclude_in(shard, intent, true);
         if let Err(Failure::Errno(errno)) = &done {
             // The intent stays prepared, and the keeper tries again.
             tracing::error!(?intent, %errno, "a change that was decided could not be made");
@@ -319,24 +274,9 @@ impl<O: Outside> Core<O> {
         done
     }
 
-    /// Undoes what was prepared here, which is to forget it.
-    pub(crate) fn abort(&self, intent: IntentId) -> Result<(), Failure> {
-        self.conclude(intent, false)
-    }
-
-    fn conclude(&self, intent: IntentId, doing: bool) -> Result<(), Failure> {
-        let shards = lock(&self.prepared).get(&intent).cloned().unwrap_or_default();
-        for shard in &shards {
-            self.conclude_in(*shard, intent, doing)?;
-        }
-        let mut index = lock(&self.prepared);
-        if let Some(left) = index.get_mut(&intent) {
-            left.retain(|shard| !shards.contains(shard));
-            if left.is_empty() {
-                index.remove(&intent);
-            }
-        }
-        Ok(())
+    /// Undoes what was prepared in a shard, which is to forget it.
+    pub(crate) fn abort(&self, shard: ShardId, intent: IntentId) -> Result<(), Failure> {
+        self.conclude_in(shard, intent, false)
     }
 
     /// Ends an intent in one shard.

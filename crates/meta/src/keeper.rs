@@ -10,7 +10,7 @@ use crate::inode::Spread;
 use crate::mutation::Mutation;
 use crate::shard::Shard;
 use crate::store::{Core, Outside, lock};
-use bivouac_layout::{Ino, ServerId};
+use bivouac_layout::{Ino, ServerId, ShardId};
 use bivouac_proto::Reply;
 use bivouac_proto::data::DataRequest;
 use bivouac_proto::peer::{IntentId, PeerReply, PeerRequest};
@@ -125,11 +125,10 @@ impl<O: Outside> Core<O> {
     /// Fills the queues with what is unfinished according to the logs.
     pub(crate) fn find_work(&self) {
         let mut work = Work::default();
-        let mut index = lock(&self.prepared);
-        self.partitions.each(|id, shard| {
+        self.partitions.each(|_, shard| {
             work.purges.extend(shard.purges.keys());
             work.announcements.extend(shard.announcements.keys());
-            work.intents |= !shard.intents.is_empty() || !shard.decisions.is_empty();
+            work.intents |= !shard.intents.is_empty() || !shard.untold.is_empty();
             for (ino, inode) in shard.inodes.unpacked() {
                 match inode.as_blocks() {
                     Some(blocks) if blocks.truncating.is_some() => drop(work.truncations.insert(ino)),
@@ -140,9 +139,6 @@ impl<O: Outside> Core<O> {
                 if splitting || wants_split(inode) {
                     work.splits.insert(ino);
                 }
-            }
-            for intent in shard.intents.keys() {
-                index.entry(*intent).or_default().push(id);
             }
         });
         work.orphans_unknown = true;
@@ -295,34 +291,40 @@ impl<O: Outside> Core<O> {
     /// Tells participants of decisions again, and asks coordinators for the outcome of old promises. Says
     /// whether none is left.
     fn resolve_intents(&self) -> bool {
-        let mut decided: Vec<(IntentId, Vec<ServerId>)> = Vec::new();
-        let mut promised: Vec<IntentId> = Vec::new();
+        let mut decided: Vec<(IntentId, Vec<ShardId>)> = Vec::new();
+        let mut promised: Vec<(IntentId, ShardId)> = Vec::new();
         let mut young = false;
         self.partitions.each(|id, shard| {
-            let decisions = shard.decisions.iter().filter(|(number, _)| !shard.active.contains(number));
+            let decisions = shard.untold.iter().filter(|(number, _)| !shard.active.contains(number));
             decided.extend(
-                decisions.map(|(number, servers)| (IntentId { shard: id, number: *number }, servers.clone())),
+                decisions.map(|(number, untold)| (IntentId { shard: id, number: *number }, untold.clone())),
             );
             for (intent, prepared) in shard.intents.iter().filter(|(_, p)| !p.own) {
                 match prepared.since {
                     Some(since) if since.elapsed() < self.intent_age => young = true,
-                    _ => promised.push(*intent),
+                    _ => promised.push((*intent, id)),
                 }
             }
         });
         let mut left = false;
-        for (id, servers) in decided {
-            left |= !self.tell_commit(id, &servers);
+        for (id, untold) in decided {
+            left |= !self.tell_commit(id, &untold);
         }
         promised.sort();
-        promised.dedup();
-        for intent in promised {
+        for shards in promised.chunk_by(|a, b| a.0 == b.0) {
+            let Some((intent, _)) = shards.first().copied() else { continue };
             let coordinator = self.outside.map().primary(intent.shard);
-            left |= match self.ask(coordinator, &PeerRequest::Outcome { intent }) {
-                Ok(Reply::Peer(PeerReply::Outcome { committed: true })) => self.commit(intent).is_err(),
-                Ok(Reply::Peer(PeerReply::Outcome { committed: false })) => self.abort(intent).is_err(),
-                _ => true,
+            let Ok(Reply::Peer(PeerReply::Outcome { committed })) =
+                self.ask(coordinator, &PeerRequest::Outcome { intent })
+            else {
+                left = true;
+                continue;
             };
+            for (_, shard) in shards {
+                let concluded =
+                    if committed { self.commit(*shard, intent) } else { self.abort(*shard, intent) };
+                left |= concluded.is_err();
+            }
         }
         if !left {
             // Intents that are too young to be asked about were begun since the start.

@@ -6,9 +6,9 @@
 //! broken there at will.
 //!
 //! - [`MetaStore`]: the interface: open, adopt, serve, close.
-//! - `partition`, `log`: locking and logging. 64 log partitions, each a mutex over its shards and one log
-//!   file. `mark`: how long each log is known to have been, by which a truncated log is distinguished from a
-//!   whole one.
+//! - `partition`, `journal`, `log`: locking and logging. 64 log partitions, each a mutex over its shards and one
+//!   log file. `mark`: how long each log is known to have been, by which a truncated log is distinguished from a
+//!   whole one. `compaction`: long logs are replaced by snapshots, beside the operations.
 //! - `shard`, `inode`: what is in memory; `entries`, `inodes` and `runs`: how it is packed so as to need
 //!   little memory. `mutation`: the one way in which it changes. `draft`: changes in the making.
 //! - `names`, `listing`, `attrs`, `access`: entries and attributes, one shard at a time.
@@ -33,6 +33,7 @@ mod access;
 mod announce;
 mod append;
 mod attrs;
+mod compaction;
 mod coordinate;
 mod draft;
 mod entries;
@@ -45,6 +46,7 @@ mod inline;
 mod inode;
 mod inodes;
 mod intents;
+mod journal;
 mod keeper;
 mod layouts;
 mod listing;

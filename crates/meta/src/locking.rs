@@ -6,7 +6,9 @@
 //! file system. Locks live in memory: a server's restart loses them.
 
 use crate::error::Stop;
+use crate::mutation::Mutation;
 use crate::opens::STRAGGLERS;
+use crate::partition::LockedShard;
 use crate::store::{Core, Outside, lock};
 use bivouac_layout::Ino;
 use bivouac_proto::meta::{LockOwner, LockRange, MetaReply};
@@ -99,6 +101,10 @@ fn check(range: LockRange) -> Result<(), Errno> {
     if range.start < range.end { Ok(()) } else { Err(Errno::INVAL) }
 }
 
+fn has_locks(locked: &LockedShard<'_>, ino: Ino, owner: LockOwner, range: LockRange) -> bool {
+    locked.shard.live.get(&ino).is_some_and(|live| live.locks.has(owner, range.start, range.end))
+}
+
 impl<O: Outside> Core<O> {
     pub(crate) fn lock(
         &self,
@@ -121,11 +127,8 @@ impl<O: Outside> Core<O> {
                     // owners share a lock and both want it exclusively, one of them gets it. A request that
                     // waits does not release again, because its description may have got another lock
                     // meanwhile.
-                    if matches!(owner, LockOwner::Flock(_))
-                        && let Some(live) = locked.shard.live.get_mut(&ino)
-                        && live.locks.clear(owner, range.start, range.end)
-                    {
-                        locked.changed();
+                    if matches!(owner, LockOwner::Flock(_)) && has_locks(locked, ino, owner, range) {
+                        locked.keep(Mutation::DropLock(ino, owner, range.start, range.end));
                     }
                     return Err(Errno::AGAIN.into());
                 }
@@ -155,10 +158,9 @@ impl<O: Outside> Core<O> {
             if waited {
                 self.locking.stop_waiting(owner);
             }
-            locked.shard.live.entry(ino).or_default().locks.set(owner, range);
+            locked.keep(Mutation::PutLock(ino, owner, range));
             // Turning an exclusive lock into a shared one lets others in.
             self.locking.gave_up(|other| *other == owner);
-            locked.changed();
             Ok(Reply::Done)
         });
         if waited {
@@ -182,13 +184,12 @@ impl<O: Outside> Core<O> {
     }
 
     pub(crate) fn unlock(&self, ino: Ino, owner: LockOwner, start: u64, end: u64) -> Result<Reply, Failure> {
-        check(LockRange { start, end, exclusive: false })?;
+        let range = LockRange { start, end, exclusive: false };
+        check(range)?;
         self.partitions.with(ino.shard(), |locked| {
-            if let Some(live) = locked.shard.live.get_mut(&ino)
-                && live.locks.clear(owner, start, end)
-            {
+            if has_locks(locked, ino, owner, range) {
+                locked.keep(Mutation::DropLock(ino, owner, start, end));
                 self.locking.gave_up(|other| *other == owner);
-                locked.changed();
             }
             locked.shard.rest(ino);
             Ok(Reply::Done)
@@ -218,12 +219,11 @@ impl<O: Outside> Core<O> {
         };
         for ino in files {
             self.partitions.with(ino.shard(), |locked| {
-                if let Some(live) = locked.shard.live.get_mut(&ino) {
-                    live.locks.drop_session(session);
+                if locked.shard.live.contains_key(&ino) {
+                    locked.keep(Mutation::DropLocks(ino, session));
                     self.locking.gave_up(
                         |other| matches!(other, LockOwner::Process { session: s, .. } if *s == session),
                     );
-                    locked.changed();
                 }
                 locked.shard.rest(ino);
                 Ok(())

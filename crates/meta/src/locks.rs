@@ -36,6 +36,11 @@ impl LockTable {
         })
     }
 
+    /// Whether an owner has locks in a range.
+    pub(crate) fn has(&self, owner: LockOwner, start: u64, end: u64) -> bool {
+        self.iter().any(|(other, range)| *other == owner && range.start < end && start < range.end)
+    }
+
     /// Sets a lock with which nothing conflicts. It replaces the owner's locks on the same bytes.
     pub(crate) fn set(&mut self, owner: LockOwner, mut new: LockRange) {
         self.clear(owner, new.start, new.end);
@@ -53,10 +58,9 @@ impl LockTable {
         self.held.push((owner, new));
     }
 
-    /// Takes an owner's locks off a range. Returns whether there were any.
-    pub(crate) fn clear(&mut self, owner: LockOwner, start: u64, end: u64) -> bool {
+    /// Takes an owner's locks off a range.
+    pub(crate) fn clear(&mut self, owner: LockOwner, start: u64, end: u64) {
         let mut rests = Vec::new();
-        let before = self.held.len();
         self.held.retain(|(other, range)| {
             if *other != owner || range.end <= start || end <= range.start {
                 return true;
@@ -69,9 +73,7 @@ impl LockTable {
             }
             false
         });
-        let found = self.held.len() < before;
         self.held.extend(rests);
-        found
     }
 
     /// Takes off all locks of a description.
@@ -112,7 +114,9 @@ mod tests {
     fn unlocking_the_middle_splits_and_locking_it_again_merges() {
         let mut table = LockTable::default();
         table.set(process(1), range(0, 100, true));
-        assert!(table.clear(process(1), 40, 60));
+        assert!(table.has(process(1), 40, 60));
+        table.clear(process(1), 40, 60);
+        assert!(!table.has(process(1), 40, 60) && table.has(process(1), 39, 41));
         assert_eq!(table.iter().count(), 2);
         assert_eq!(table.conflicts(process(2), range(40, 60, true)).count(), 0);
         table.set(process(1), range(40, 60, true));

@@ -3,12 +3,15 @@
 //! A log is a header and then records, each a length, a checksum and a body. A record is written with one
 //! call and counts completely or not at all. The checksum covers the file's revision and the record's offset
 //! in it, so that remains of earlier, failed writes are never taken for records. A snapshot is a file of the
-//! same format, written anew and renamed over the old log.
+//! same format, written anew and renamed over the old log: at one go ([`Log::replace`]), or while the old one is
+//! in use ([`rewrite`]).
 //!
 //! The log survives the death of its process after every append, and the loss of power after [`Log::to_sync`]
 //! was synced. Space is allocated ahead, so that changes that free something go through on a full storage.
 //! Beside it lies its [mark](crate::mark), by which a log that has lost its end, or is gone, is distinguished
 //! from a complete one.
+
+mod rewrite;
 
 use crate::error::{LogError, OpenError};
 use crate::file::open_ordinary;
@@ -21,8 +24,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub(crate) use rewrite::Rewrite;
+
 const MAGIC: &[u8; 8] = b"BVKMETA\n";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Magic, version, partition, deployment, revision, checksum of these.
 const HEADER: usize = 8 + 4 + 4 + 8 + 8 + 4;
 /// Length and checksum of a record.
@@ -196,7 +201,7 @@ impl Revision {
         let file = Arc::new(file);
         let mut made = Revision { number, file, end: HEADER as u64, allocated: 0, name_synced: false };
         let renamed = made.fill(identity, bodies).and_then(|()| {
-            mark.announce(number, made.end)?;
+            mark.announce(number, made.end)?.sync_data()?;
             Ok(std::fs::rename(&temporary, path)?)
         });
         if let Err(error) = renamed {

@@ -27,6 +27,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"BVKMARK\n";
 const VERSION: u32 = 1;
@@ -47,7 +48,7 @@ pub(crate) struct Height {
 /// What a mark says, and the file that it is kept in.
 #[derive(Debug)]
 pub(crate) struct Mark {
-    file: File,
+    file: Arc<File>,
     path: PathBuf,
     identity: Identity,
     boot: Option<Boot>,
@@ -78,8 +79,8 @@ impl Mark {
     /// Reads the mark at `path`, or makes one that knows nothing.
     pub(crate) fn open(path: &Path, identity: Identity, boot: Option<Boot>) -> Result<Mark, OpenError> {
         let (current, next) = (Height::default(), Height::default());
-        let of = |file, found| Mark {
-            file,
+        let of = |file: File, found| Mark {
+            file: Arc::new(file),
             path: path.into(),
             identity,
             boot,
@@ -188,12 +189,21 @@ impl Mark {
         }
     }
 
-    /// A snapshot of this length, which is synced, is about to get the log's name.
-    pub(crate) fn announce(&mut self, revision: u64, length: u64) -> io::Result<()> {
+    /// A snapshot of this length, which is synced, is about to get the log's name. The mark's file, which is
+    /// returned, has to be synced before: after a loss of power the snapshot may have the name, and then it must
+    /// be known.
+    pub(crate) fn announce(&mut self, revision: u64, length: u64) -> io::Result<Arc<File>> {
         self.next = Height { revision, committed: length, synced: length };
         self.write()?;
-        // After a loss of power the snapshot may have the name: then it must be known.
-        self.file.sync_data()
+        Ok(Arc::clone(&self.file))
+    }
+
+    /// The announced snapshot will not get the log's name.
+    pub(crate) fn withdraw(&mut self) {
+        if self.next.revision > 0 && self.current.revision > 0 {
+            self.next = Height::default();
+            self.write_or_warn();
+        }
     }
 
     /// The snapshot has the log's name, on stable storage: the old log cannot come back.

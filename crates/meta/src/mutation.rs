@@ -3,11 +3,19 @@
 //! A change is an image of the new state and never a computation on the old one. So replaying the log gives
 //! the state that the running server had. A [`Batch`] is one operation's changes to one shard; it is one
 //! record of the log and so happens whole or not at all. A snapshot consists of the same changes.
+//!
+//! The records of each shard are numbered by its own *sequence numbers*. A snapshot's batches carry the number of
+//! the last record that they contain the effect of.
+//!
+//! Some changes are *volatile*: who has what open, and locks. They are no part of the log and of snapshots on disk,
+//! because those who hold files outlive a server and tell it again. But a server that is to take a shard over has
+//! to know them: an image for another server consists of the snapshot and [`Shard::volatile`].
 
 use crate::inode::{Inode, Part, Spread};
-use crate::shard::{Answer, Named, Prepared, Shard};
-use bivouac_layout::{Ino, ServerId};
+use crate::shard::{Answer, Live, Named, Opened, Prepared, Shard};
+use bivouac_layout::{Ino, ServerId, ShardId};
 use bivouac_proto::header::OpenId;
+use bivouac_proto::meta::{LockOwner, LockRange};
 use bivouac_proto::peer::IntentId;
 use bivouac_proto::{FileKind, Time};
 use serde::{Deserialize, Serialize};
@@ -16,6 +24,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) struct Batch {
     pub shard: u16,
+    /// Its place in the shard's sequence of records; the first is 1.
+    pub sequence: u64,
     pub mutations: Vec<Mutation>,
 }
 
@@ -64,7 +74,8 @@ pub(crate) enum Mutation {
     IntentLimit(u64),
     PutIntent(IntentId, Box<Prepared>),
     DropIntent(IntentId),
-    Decide(u64, Vec<ServerId>),
+    /// An intent is decided. The shards that have prepared it are to be told.
+    Decide(u64, Vec<ShardId>),
     DropDecision(u64),
     PutAnswer(u64, u32, Box<Answer>),
     PutOrphan(Ino, Vec<OpenId>),
@@ -78,9 +89,49 @@ pub(crate) enum Mutation {
     DropAnnouncement(Ino),
     /// How often the server was started ([`WHOLE_SERVER`]).
     Starts(u64),
+
+    // Volatile.
+    PutOpen(Ino, Opened),
+    /// Also takes off the description's locks.
+    DropOpen(Ino, OpenId),
+    /// With which none conflicts.
+    PutLock(Ino, LockOwner, LockRange),
+    DropLock(Ino, LockOwner, u64, u64),
+    /// Takes off the locks of a process, by its session.
+    DropLocks(Ino, u64),
+    /// Nobody has the description any more: requests for it are refused.
+    GiveUp(OpenId),
+}
+
+impl Mutation {
+    /// Whether it is no part of the log: see the module.
+    pub(crate) fn is_volatile(&self) -> bool {
+        matches!(
+            self,
+            Mutation::PutOpen(..)
+                | Mutation::DropOpen(..)
+                | Mutation::PutLock(..)
+                | Mutation::DropLock(..)
+                | Mutation::DropLocks(..)
+                | Mutation::GiveUp(_)
+        )
+    }
 }
 
 impl Shard {
+    /// Applies a record that was read. Says whether it can follow what was applied so far.
+    pub(crate) fn replay(&mut self, batch: Batch) -> bool {
+        // The first batch of a snapshot tells which number the shard has reached; its others carry the same.
+        let begins = self.sequence == 0 && matches!(batch.mutations.first(), Some(Mutation::Adopt));
+        if !begins && batch.sequence != self.sequence && Some(batch.sequence) != self.sequence.checked_add(1)
+        {
+            return false;
+        }
+        self.sequence = batch.sequence;
+        batch.mutations.into_iter().for_each(|mutation| self.apply(mutation));
+        true
+    }
+
     /// Applies a logged change to memory.
     pub(crate) fn apply(&mut self, mutation: Mutation) {
         match mutation {
@@ -145,8 +196,8 @@ impl Shard {
             Mutation::DropIntent(id) => {
                 self.intents.remove(&id);
             }
-            Mutation::Decide(number, servers) => {
-                self.decisions.insert(number, servers);
+            Mutation::Decide(number, participants) => {
+                self.decisions.insert(number, participants);
             }
             Mutation::DropDecision(number) => {
                 self.decisions.remove(&number);
@@ -170,6 +221,35 @@ impl Shard {
             Mutation::PutMover(mover) => self.mover = mover,
             Mutation::PutAnnouncement(ino, number) => drop(self.announcements.insert(ino, number)),
             Mutation::DropAnnouncement(ino) => drop(self.announcements.remove(&ino)),
+            Mutation::PutOpen(ino, opened) => {
+                let opens = &mut self.live.entry(ino).or_default().opens;
+                match opens.iter_mut().find(|open| open.id == opened.id) {
+                    Some(known) => *known = opened,
+                    None => opens.push(opened),
+                }
+            }
+            Mutation::DropOpen(ino, id) => {
+                self.change_live(ino, |live| {
+                    if let Some(index) = live.opens.iter().position(|open| open.id == id) {
+                        live.opens.swap_remove(index);
+                    }
+                    live.locks.drop_description(id);
+                });
+            }
+            Mutation::PutLock(ino, owner, range) => self.live.entry(ino).or_default().locks.set(owner, range),
+            Mutation::DropLock(ino, owner, start, end) => {
+                self.change_live(ino, |live| live.locks.clear(owner, start, end));
+            }
+            Mutation::DropLocks(ino, session) => {
+                self.change_live(ino, |live| live.locks.drop_session(session));
+            }
+            Mutation::GiveUp(id) => self.give_up(id),
+        }
+    }
+
+    fn change_live(&mut self, ino: Ino, change: impl FnOnce(&mut Live)) {
+        if let Some(live) = self.live.get_mut(&ino) {
+            change(live);
         }
     }
 
@@ -205,17 +285,19 @@ impl Shard {
             .filter(|(_, prepared)| !prepared.own)
             .map(|(id, prepared)| Mutation::PutIntent(*id, Box::new(prepared.clone())));
         let decisions =
-            self.decisions.iter().map(|(number, servers)| Mutation::Decide(*number, servers.clone()));
-        let answers =
-            self.answers.iter().filter(move |(_, answer)| answer.time >= horizon).map(
-                |((session, slot), answer)| Mutation::PutAnswer(*session, *slot, Box::new(answer.clone())),
-            );
+            self.decisions.iter().map(|(number, shards)| Mutation::Decide(*number, shards.clone()));
+        // In an order that does not depend on the server, so that equal shards have equal images.
+        let mut answers: Vec<_> = self.answers.iter().filter(|(_, answer)| answer.time >= horizon).collect();
+        answers.sort_unstable_by_key(|(slot, _)| **slot);
+        let answers = answers
+            .into_iter()
+            .map(|((session, slot), answer)| Mutation::PutAnswer(*session, *slot, Box::new(answer.clone())));
         let orphans = self.orphans.iter().map(|(ino, holders)| Mutation::PutOrphan(*ino, holders.clone()));
         let purges = self.purges.iter().map(|(ino, servers)| Mutation::PutPurge(*ino, servers.clone()));
         let announcements =
             self.announcements.iter().map(|(ino, number)| Mutation::PutAnnouncement(*ino, *number));
         let mover = self.mover.map(|mover| Mutation::PutMover(Some(mover)));
-        let mut all = head
+        let all = head
             .into_iter()
             .chain(inodes)
             .chain(parts)
@@ -226,11 +308,49 @@ impl Shard {
             .chain(orphans)
             .chain(purges)
             .chain(mover)
-            .chain(announcements)
-            .peekable();
+            .chain(announcements);
+        self.batches(shard, all)
+    }
+
+    /// The volatile changes that make this state out of one that was made by [`Shard::snapshot`], in batches.
+    ///
+    /// How far a file was written that is still being written is left out: reports of it may get lost with a
+    /// server, so a server that takes over asks the data servers. So are holders that are known by the log alone.
+    pub(crate) fn volatile(&self, shard: u16) -> impl Iterator<Item = Batch> + '_ {
+        let mut inos: Vec<Ino> = self.live.keys().copied().collect();
+        inos.sort_unstable();
+        let live = inos.into_iter().filter_map(|ino| Some((ino, self.live.get(&ino)?)));
+        let used = live.flat_map(|(ino, live)| {
+            let known = |open: &&Opened| !self.revived.contains(&(ino, open.id));
+            let mut opens: Vec<Opened> = live.opens.iter().filter(known).copied().collect();
+            opens.sort_unstable_by_key(|open| open.id);
+            let mut locks: Vec<_> = live.locks.iter().copied().collect();
+            locks.sort_unstable_by_key(|(owner, range)| (range.start, range.end, order(owner)));
+            let opens = opens.into_iter().map(move |open| Mutation::PutOpen(ino, open));
+            opens.chain(locks.into_iter().map(move |(owner, range)| Mutation::PutLock(ino, owner, range)))
+        });
+        let mut given_up: Vec<OpenId> = self.abandoned.keys().copied().collect();
+        given_up.sort_unstable();
+        self.batches(shard, used.chain(given_up.into_iter().map(Mutation::GiveUp)))
+    }
+
+    fn batches(&self, shard: u16, all: impl Iterator<Item = Mutation>) -> impl Iterator<Item = Batch> {
+        let (mut all, sequence) = (all.peekable(), self.sequence);
         std::iter::from_fn(move || {
             all.peek()?;
-            Some(Batch { shard, mutations: all.by_ref().take(64).collect() })
+            Some(Batch { shard, sequence, mutations: all.by_ref().take(64).collect() })
         })
     }
 }
+
+/// By what the locks of an image are ordered.
+fn order(owner: &LockOwner) -> (u8, u64, OpenId) {
+    match owner {
+        LockOwner::Process { session, pid } => (0, *session, OpenId { slot: *pid, ..OpenId::default() }),
+        LockOwner::Description(open) => (1, 0, *open),
+        LockOwner::Flock(open) => (2, 0, *open),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

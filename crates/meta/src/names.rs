@@ -113,8 +113,7 @@ impl<O: Outside> Core<O> {
                         MetaReply::Opened { attr, created: true, target: Vec::new() }
                     })
                     .inspect(|(ino, _, _)| {
-                        let live = locked.shard.live.entry(*ino).or_default();
-                        live.opens.push(opened(how, open));
+                        locked.keep_quietly(Mutation::PutOpen(*ino, opened(how, open)));
                     })
                     .map(
                         |(_, reply, grown)| {
@@ -209,7 +208,7 @@ impl<O: Outside> Core<O> {
             draft.push(Mutation::PutOrphan(ino, vec![open]));
             draft.answer(&caller.id, &reply);
             locked.commit(draft)?;
-            locked.shard.live.entry(ino).or_default().opens.push(opened(how, open));
+            locked.keep_quietly(Mutation::PutOpen(ino, opened(how, open)));
             Ok(reply)
         })
     }

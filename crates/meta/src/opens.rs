@@ -57,13 +57,10 @@ pub(crate) fn register(locked: &mut LockedShard<'_>, now: Time, ino: Ino, opened
         // its last writer closed it. No report about those writes will come any more.
         live.written = Written { unsure: true, ..live.written };
     }
-    match live.opens.iter_mut().find(|o| o.id == opened.id) {
-        Some(known) => *known = opened,
-        None => live.opens.push(opened),
-    }
     if opened.write && !opened.append {
         live.written.append_end = None;
     }
+    locked.keep_quietly(Mutation::PutOpen(ino, opened));
     Ok(())
 }
 
@@ -123,7 +120,7 @@ fn unsettle(locked: &mut LockedShard<'_>, ino: Ino, now: Time) -> Op<()> {
 
 impl Shard {
     /// Notes that nobody holds a description any more, and that nobody will.
-    fn give_up(&mut self, open: OpenId) {
+    pub(crate) fn give_up(&mut self, open: OpenId) {
         let now = Instant::now();
         // Amortized: the next sweep comes only after as many new descriptions as this one leaves.
         if self.abandoned.len() >= self.abandoned.capacity().max(64) {
@@ -150,7 +147,7 @@ impl<O: Outside> Core<O> {
         wrote: Option<Wrote>,
     ) -> Result<Reply, Failure> {
         let found = self.partitions.with(shard, |locked| {
-            locked.shard.give_up(open);
+            locked.keep_quietly(Mutation::GiveUp(open));
             let has_it = |live: &Live| live.opens.iter().any(|o| o.id == open);
             Ok(ino.or_else(|| locked.shard.live.iter().find(|(_, live)| has_it(live)).map(|(ino, _)| *ino)))
         })?;
@@ -206,17 +203,15 @@ impl<O: Outside> Core<O> {
             let in_blocks = inode.as_blocks().is_some();
             let orphan = inode.nlink == 0;
             let live = locked.shard.live.entry(ino).or_default();
-            let known =
-                live.opens.iter().position(|o| o.id == open).map(|index| live.opens.swap_remove(index));
+            let known = live.opens.iter().find(|o| o.id == open).copied();
             let wrote_blocks = in_blocks && (known.is_some_and(|o| o.write) || wrote.is_some());
             if wrote_blocks {
                 note(&mut live.written, wrote, size_version, now);
                 // Unknown here: opened before a restart, perhaps beside others that never report.
                 live.written.unsure |= known.is_none();
             }
-            live.locks.drop_description(open);
-            let no_writer = !live.has_writer();
-            locked.changed();
+            let no_writer = !live.opens.iter().any(|o| o.write && o.id != open);
+            locked.keep(Mutation::DropOpen(ino, open));
             let late = known.is_none() && wrote.is_some_and(|wrote| wrote.end > 0 || wrote.unsure);
             if in_blocks && late && !orphan {
                 // The size was settled without this writer, who outlived the server that knew of it.

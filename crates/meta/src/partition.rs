@@ -6,10 +6,12 @@
 //! leaves blocks of removed files behind, the partition tells the keeper as soon as the lock is free:
 //! operations need not do that.
 
+use crate::compaction::Compactor;
 use crate::draft::Draft;
 use crate::error::{LogError, Op, OpenError, Stop};
 use crate::grace::Grace;
 use crate::inode::Inode;
+use crate::journal::{Bodies, Journal};
 use crate::keeper::Keeper;
 use crate::log::{Identity, Log};
 use crate::mutation::{Batch, Mutation, WHOLE_SERVER};
@@ -30,39 +32,29 @@ use std::time::{Duration, Instant};
 pub(crate) const PARTITIONS: usize = 64;
 
 /// A log is compacted when it is longer than this, bytes, and than twice what the last snapshot took.
-const COMPACT_AT: u64 = 1 << 20;
-
-/// On a full storage a log is compacted early when it is longer than this, bytes, and than twice what the
-/// last snapshot took.
-const WORTHWHILE: u64 = 16 << 10;
+pub(crate) const COMPACT_AT: u64 = 1 << 20;
 
 /// After so many removed inodes, memory is given back to the system.
 const MUCH: usize = 16 << 10;
 
 /// Answers older than this need not be kept, nanoseconds.
-const ANSWER_AGE: Time = 120_000_000_000;
+pub(crate) const ANSWER_AGE: Time = 120_000_000_000;
 
 /// What a partition's lock protects.
 #[derive(Debug)]
-struct Partition {
-    shards: BTreeMap<u16, Shard>,
+pub(crate) struct Partition {
+    pub shards: BTreeMap<u16, Shard>,
     /// How often the server was started: of the first partition only.
-    starts: u64,
-    log: Log,
-    /// The next compaction is due at this length of the log, bytes.
-    compact_at: u64,
-    /// Length of the log right after its last snapshot, bytes.
-    compacted: u64,
-    record: Vec<u8>,
-    waiting: usize,
+    pub starts: u64,
+    pub journal: Journal,
+    pub waiting: usize,
 }
 
 /// A shard with its log, for work under the partition's lock.
 pub(crate) struct LockedShard<'a> {
     pub id: ShardId,
     pub shard: &'a mut Shard,
-    log: &'a mut Log,
-    record: &'a mut Vec<u8>,
+    journal: &'a mut Journal,
     observer: Option<&'a dyn Observer>,
     changed: bool,
     full: bool,
@@ -104,9 +96,10 @@ impl LockedShard<'_> {
         let frees = draft.frees;
         let now = draft.now;
         let batch = draft.finish(self.id, self.shard);
-        write(self.log, self.record, &batch, frees).inspect_err(|_| self.full = true)?;
+        self.journal.write(&batch, frees).inspect_err(|_| self.full = true)?;
         let count = self.observer.filter(|_| seen).map(|observer| observer.changed(self.id));
         self.shard.concluded.clear();
+        self.shard.sequence = batch.sequence;
         for mutation in batch.mutations {
             if let Mutation::DropInode(ino) = &mutation {
                 self.removed += 1;
@@ -124,21 +117,27 @@ impl LockedShard<'_> {
         Ok(count)
     }
 
+    /// Makes a volatile change.
+    pub(crate) fn keep(&mut self, change: Mutation) {
+        self.keep_quietly(change);
+        self.changed = true;
+    }
+
+    /// The same for a change that nobody waits for.
+    pub(crate) fn keep_quietly(&mut self, change: Mutation) {
+        debug_assert!(change.is_volatile());
+        self.shard.apply(change);
+    }
+
     /// Wakes those who wait, because something that they may wait for has changed without being logged.
     pub(crate) fn changed(&mut self) {
         self.changed = true;
     }
 }
 
-fn write(log: &mut Log, record: &mut Vec<u8>, batch: &Batch, frees: bool) -> Result<(), LogError> {
-    Log::start(record);
-    bivouac_proto::encode(batch, record);
-    log.append(record, frees)?;
-    // One huge record should not take memory for ever.
-    if record.capacity() > 1 << 20 {
-        *record = Vec::new();
-    }
-    Ok(())
+/// The record that says how often the server was started. (Such records are not numbered.)
+pub(crate) fn whole_server(starts: u64) -> Batch {
+    Batch { shard: WHOLE_SERVER, sequence: 0, mutations: vec![Mutation::Starts(starts)] }
 }
 
 /// All logs of a server, replayed and not in use yet.
@@ -170,13 +169,11 @@ impl Partition {
                     }
                 }
             } else {
-                let shard = shards.entry(batch.shard).or_default();
-                batch.mutations.into_iter().for_each(|m| shard.apply(m));
+                return shards.entry(batch.shard).or_default().replay(batch);
             }
             true
         })?;
-        let (record, waiting, compacted, compact_at) = (Vec::new(), 0, 0, COMPACT_AT);
-        Ok(Partition { shards, starts, log, compact_at, compacted, record, waiting })
+        Ok(Partition { shards, starts, journal: Journal::new(log, COMPACT_AT), waiting: 0 })
     }
 }
 
@@ -191,6 +188,21 @@ pub(crate) struct Partitions {
     removed: AtomicUsize,
     /// Hears of blocks that are to be removed.
     keeper: Arc<Keeper>,
+    /// At which length logs are compacted that were short after their last snapshot, bytes.
+    pub(crate) compact_at: u64,
+    pub(crate) compactor: Compactor,
+    /// Whether the compactor's thread runs. Without it, requests that make a log too long compact it when they are
+    /// done.
+    pub(crate) compacts_later: bool,
+}
+
+/// What is left to be done when a partition is unlocked again.
+#[derive(Default)]
+struct After {
+    /// Removed files whose blocks have to be removed.
+    owed: Vec<Ino>,
+    /// The log has become long.
+    compact: bool,
 }
 
 impl Partitions {
@@ -202,13 +214,16 @@ impl Partitions {
         compact_at: Option<u64>,
         keeper: Arc<Keeper>,
     ) -> Partitions {
+        let compact_at = compact_at.unwrap_or(COMPACT_AT);
         let in_use = |mut partition: Partition| {
             partition.shards.values_mut().for_each(|shard| revive(shard, &grace));
-            partition.compact_at = compact_at.unwrap_or(COMPACT_AT).max(partition.log.len());
+            partition.journal.compact_at = compact_at.max(partition.journal.log.len());
             (Mutex::new(partition), Condvar::new())
         };
         let partitions = logs.0.into_iter().map(in_use).collect();
-        Partitions { partitions, patience, observer: None, removed: AtomicUsize::new(0), keeper }
+        let (observer, removed, compactor) = (None, AtomicUsize::new(0), Compactor::default());
+        let compacts_later = false;
+        Partitions { partitions, patience, observer, removed, keeper, compact_at, compactor, compacts_later }
     }
 
     /// Whether so much was removed that memory should be given back; says so only once.
@@ -216,9 +231,14 @@ impl Partitions {
         self.removed.load(Ordering::Relaxed) >= MUCH && self.removed.swap(0, Ordering::Relaxed) >= MUCH
     }
 
-    fn lock(&self, number: usize) -> MutexGuard<'_, Partition> {
+    pub(crate) fn lock(&self, number: usize) -> MutexGuard<'_, Partition> {
         // A panic under the lock is a bug elsewhere; the state is as the log says all the same.
         self.partitions[number % PARTITIONS].0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where those wait who need something that another operation holds.
+    pub(crate) fn condvar(&self, number: usize) -> &Condvar {
+        &self.partitions[number % PARTITIONS].1
     }
 
     /// Runs `work` on a shard that this server holds. When it has to wait it is run again after every change,
@@ -238,9 +258,16 @@ impl Partitions {
         patience: Duration,
         work: impl FnMut(&mut LockedShard<'_>) -> Op<T>,
     ) -> Result<T, Failure> {
-        let mut owed = Vec::new();
-        let result = self.locked(id, patience, &mut owed, work);
-        owed.into_iter().for_each(|ino| self.keeper.purge(ino));
+        let mut after = After::default();
+        let result = self.locked(id, patience, &mut after, work);
+        after.owed.into_iter().for_each(|ino| self.keeper.purge(ino));
+        if after.compact {
+            let number = id.0 as usize % PARTITIONS;
+            match self.compacts_later {
+                true => self.compactor.add(number),
+                false => self.compact(number),
+            }
+        }
         result
     }
 
@@ -248,11 +275,11 @@ impl Partitions {
         &self,
         id: ShardId,
         patience: Duration,
-        owed: &mut Vec<Ino>,
+        after: &mut After,
         mut work: impl FnMut(&mut LockedShard<'_>) -> Op<T>,
     ) -> Result<T, Failure> {
         let number = id.0 as usize % PARTITIONS;
-        let condvar = &self.partitions[number].1;
+        let condvar = self.condvar(number);
         let mut guard = self.lock(number);
         let mut deadline: Option<Instant> = None;
         let mut made_room = false;
@@ -263,13 +290,12 @@ impl Partitions {
             let mut locked = LockedShard {
                 id,
                 shard,
-                log: &mut partition.log,
-                record: &mut partition.record,
+                journal: &mut partition.journal,
                 observer: self.observer.as_deref(),
                 changed: false,
                 full: false,
                 removed: 0,
-                owed,
+                owed: &mut after.owed,
             };
             let result = work(&mut locked);
             let full = locked.full;
@@ -280,12 +306,12 @@ impl Partitions {
                 if partition.waiting > 0 {
                     condvar.notify_all();
                 }
-                compact_if_due(partition);
+                after.compact |= partition.journal.is_due();
             }
             match result {
                 Ok(value) => return Ok(value),
                 // Nothing durable was changed, and work can be run again from the start.
-                Err(Stop::Fail(_)) if full && !made_room && compact_for_room(partition) => {
+                Err(Stop::Fail(_)) if full && !made_room && partition.compact_for_room(self.compact_at) => {
                     made_room = true;
                     continue;
                 }
@@ -301,11 +327,6 @@ impl Partitions {
             guard = condvar.wait_timeout(guard, until - now).unwrap_or_else(PoisonError::into_inner).0;
             guard.waiting -= 1;
         }
-    }
-
-    /// Whether this server holds a shard.
-    pub(crate) fn holds(&self, id: ShardId) -> bool {
-        self.lock(id.0 as usize).shards.contains_key(&id.0)
     }
 
     /// The shards that this server holds.
@@ -331,6 +352,15 @@ impl Partitions {
         }
     }
 
+    /// A shard's complete image, as another server gets it. Answers from before `horizon` are left out.
+    pub(crate) fn image(&self, id: ShardId, horizon: Time) -> Option<Bodies> {
+        let guard = self.lock(id.0 as usize);
+        let shard = guard.shards.get(&id.0)?;
+        let mut bodies = Bodies::default();
+        shard.snapshot(id.0, horizon).chain(shard.volatile(id.0)).for_each(|batch| bodies.add(&batch));
+        Some(bodies)
+    }
+
     /// Takes charge of an empty shard. One that is held already stays as it is.
     pub(crate) fn adopt(&self, id: ShardId) -> Result<(), LogError> {
         let mut guard = self.lock(id.0 as usize);
@@ -338,13 +368,9 @@ impl Partitions {
         if partition.shards.contains_key(&id.0) {
             return Ok(());
         }
-        write(
-            &mut partition.log,
-            &mut partition.record,
-            &Batch { shard: id.0, mutations: vec![Mutation::Adopt] },
-            false,
-        )?;
-        partition.shards.insert(id.0, Shard::default());
+        let batch = Batch { shard: id.0, sequence: 1, mutations: vec![Mutation::Adopt] };
+        partition.journal.write(&batch, false)?;
+        partition.shards.insert(id.0, Shard { sequence: 1, ..Shard::default() });
         Ok(())
     }
 
@@ -360,8 +386,8 @@ impl Partitions {
         let mut guard = self.lock(0);
         let partition = &mut *guard;
         let starts = partition.starts + 1;
-        let batch = Batch { shard: WHOLE_SERVER, mutations: vec![Mutation::Starts(starts)] };
-        write(&mut partition.log, &mut partition.record, &batch, true)?;
+        let batch = whole_server(starts);
+        partition.journal.write(&batch, true)?;
         partition.starts = starts;
         Ok(starts)
     }
@@ -369,9 +395,16 @@ impl Partitions {
     /// Puts the log of a shard on stable storage, without keeping its users out meanwhile.
     pub(crate) fn sync(&self, id: ShardId) -> Result<(), LogError> {
         let number = id.0 as usize;
-        let to_sync = self.lock(number).log.to_sync();
+        let mut guard = self.lock(number);
+        while guard.journal.rewriting.as_ref().is_some_and(|rewriting| rewriting.switching) {
+            guard.waiting += 1;
+            guard = self.condvar(number).wait(guard).unwrap_or_else(PoisonError::into_inner);
+            guard.waiting -= 1;
+        }
+        let to_sync = guard.journal.log.to_sync();
+        drop(guard);
         to_sync.sync()?;
-        self.lock(number).log.synced(&to_sync);
+        self.lock(number).journal.log.synced(&to_sync);
         Ok(())
     }
 
@@ -382,7 +415,7 @@ impl Partitions {
 
     /// Bytes in all logs.
     pub(crate) fn log_bytes(&self) -> u64 {
-        (0..PARTITIONS).map(|n| self.lock(n).log.len()).sum()
+        (0..PARTITIONS).map(|n| self.lock(n).journal.log.len()).sum()
     }
 }
 
@@ -401,53 +434,12 @@ pub(crate) fn revive(shard: &mut Shard, grace: &Arc<Grace>) {
         let opens = holders.iter().map(|id| Opened { id: *id, write: true, append: false }).collect();
         shard.live.entry(*ino).or_default().opens = opens;
     }
+    shard.untold = shard.decisions.clone();
     let ids: Vec<_> = shard.intents.keys().copied().collect();
     for id in ids {
         shard.hold_keys(id);
     }
 }
 
-fn compact_if_due(partition: &mut Partition) {
-    if partition.log.len() >= partition.compact_at {
-        compact(partition);
-    }
-}
-
-/// On a full storage: makes the log shorter, if that promises some room. Says whether it did.
-fn compact_for_room(partition: &mut Partition) -> bool {
-    if partition.log.len() < 2 * partition.compacted + WORTHWHILE {
-        return false;
-    }
-    partition.log.release_reserve();
-    compact(partition)
-}
-
-fn compact(partition: &mut Partition) -> bool {
-    let horizon = now() - ANSWER_AGE;
-    let whole = Batch { shard: WHOLE_SERVER, mutations: vec![Mutation::Starts(partition.starts)] };
-    let batches = partition.shards.iter().flat_map(|(id, shard)| shard.snapshot(*id, horizon));
-    let bodies = std::iter::once(whole).chain(batches).map(|batch| {
-        let mut body = Vec::new();
-        bivouac_proto::encode(&batch, &mut body);
-        body
-    });
-    let replaced = partition.log.replace(bodies);
-    match &replaced {
-        Ok(()) => {
-            partition.compacted = partition.log.len();
-            partition.compact_at = (2 * partition.log.len()).max(COMPACT_AT.min(partition.compact_at));
-        }
-        Err(error) => {
-            // The old log stays in use; there may be space later.
-            tracing::warn!(%error, path = %partition.log.path().display(), "a log could not be compacted");
-            partition.compact_at = partition.log.len() + COMPACT_AT;
-            partition.compacted = partition.log.len();
-        }
-    }
-    replaced.is_ok()
-}
-
-fn now() -> Time {
-    let elapsed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(elapsed.as_nanos()).unwrap_or(i64::MAX)
-}
+#[cfg(test)]
+pub(crate) mod tests;

@@ -11,7 +11,7 @@ use crate::inode::{Part, Spread};
 use crate::inodes::{Inodes, Seen};
 use crate::locks::LockTable;
 use bivouac_layout::namespace;
-use bivouac_layout::{Ino, ServerId};
+use bivouac_layout::{Ino, ServerId, ShardId};
 use bivouac_proto::header::OpenId;
 use bivouac_proto::peer::{IntentId, Step};
 use bivouac_proto::{Errno, FileKind, Refusal, Reply, Time};
@@ -81,7 +81,7 @@ pub(crate) struct Holders {
 }
 
 /// An open file description.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub(crate) struct Opened {
     pub id: OpenId,
     pub write: bool,
@@ -140,6 +140,8 @@ impl Live {
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
     // Durable.
+    /// Number of the newest record.
+    pub sequence: u64,
     pub entries: Entries,
     pub inodes: Inodes,
     pub parts: BTreeMap<(Ino, u16), Part>,
@@ -148,8 +150,8 @@ pub(crate) struct Shard {
     /// Numbers of intents below this were, or may have been, given out.
     pub intent_limit: u64,
     pub intents: BTreeMap<IntentId, Prepared>,
-    /// Decided intents of this shard, with the servers that may not have heard of the decision.
-    pub decisions: BTreeMap<u64, Vec<ServerId>>,
+    /// Decided intents of this shard, with the shards that take part.
+    pub decisions: BTreeMap<u64, Vec<ShardId>>,
     pub answers: HashMap<(u64, u32), Answer>,
     /// Inodes without links, with those who have them open.
     pub orphans: BTreeMap<Ino, Vec<OpenId>>,
@@ -168,6 +170,8 @@ pub(crate) struct Shard {
     pub active: HashSet<u64>,
     /// Requests under way that let go of the partition in between.
     pub running: HashSet<(u64, u32)>,
+    /// Participants that may not have heard of a decision, each with the intent's number.
+    pub untold: BTreeMap<u64, Vec<ShardId>>,
     /// Decisions that all participants have heard; the next change logs that.
     pub concluded: Vec<u64>,
     /// Open descriptions that their agents have given up, and when: requests for them are refused.

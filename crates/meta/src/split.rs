@@ -113,8 +113,8 @@ impl<O: Outside> Core<O> {
 
     /// Tells all parts of a split directory who owns it and what it says about new files.
     pub(crate) fn own_everywhere(&self, dir: Ino, owner: Owner, layout: Template) -> Result<(), Failure> {
-        for server in &self.outside.map().servers {
-            self.ask(server.id, &PeerRequest::OwnParts { dir, owner: owner.triple(), layout })?;
+        for (server, parts) in parts_by_server(&self.outside.map(), dir) {
+            self.ask(server, &PeerRequest::OwnParts { dir, owner: owner.triple(), layout, parts })?;
         }
         Ok(())
     }
@@ -159,10 +159,10 @@ impl<O: Outside> Core<O> {
         Ok(())
     }
 
-    /// What this server's parts of a directory know.
-    pub(crate) fn stat_parts(&self, dir: Ino) -> Result<PeerReply, Failure> {
+    /// What parts of a directory that are here know.
+    pub(crate) fn stat_parts(&self, dir: Ino, parts: &[u16]) -> Result<PeerReply, Failure> {
         let (mut entries, mut subdirectories, mut mtime) = (0, 0u32, Time::MIN);
-        for number in self.my_parts(dir) {
+        for number in parts.iter().copied() {
             let part = self.partitions.with(part_shard(dir, number), |locked| {
                 Ok(locked.shard.parts.get(&(dir, number)).copied())
             })?;
@@ -175,15 +175,16 @@ impl<O: Outside> Core<O> {
         Ok(PeerReply::Parts { entries, subdirectories, mtime })
     }
 
-    /// This server's parts of a directory have another owner, mode or layout.
+    /// Parts of a directory that are here have another owner, mode or layout.
     pub(crate) fn own_parts(
         &self,
         dir: Ino,
         (mode, uid, gid): (u16, u32, u32),
         layout: Template,
+        parts: &[u16],
     ) -> Result<(), Failure> {
         let now = self.outside.now();
-        for number in self.my_parts(dir) {
+        for number in parts.iter().copied() {
             self.partitions.with(part_shard(dir, number), |locked| {
                 let Some(part) = locked.shard.parts.get(&(dir, number)).copied() else {
                     return Ok(());
@@ -195,12 +196,15 @@ impl<O: Outside> Core<O> {
         }
         Ok(())
     }
+}
 
-    fn my_parts(&self, dir: Ino) -> Vec<u16> {
-        let map = self.outside.map();
-        let me = self.outside.me();
-        (0..PARTS).filter(|number| map.primary(part_shard(dir, *number)) == me).collect()
+/// The parts of a directory by the servers that answer for them.
+pub(crate) fn parts_by_server(map: &Map, dir: Ino) -> BTreeMap<ServerId, Vec<u16>> {
+    let mut by_server: BTreeMap<ServerId, Vec<u16>> = BTreeMap::new();
+    for part in 0..PARTS {
+        by_server.entry(map.primary(part_shard(dir, part))).or_default().push(part);
     }
+    by_server
 }
 
 fn set_state(inode: Option<&mut Inode>, state: Spread) {

@@ -14,12 +14,11 @@ use bivouac_proto::auth::Credentials;
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::RequestId;
 use bivouac_proto::meta::{Change, MetaReply, MetaRequest};
-use bivouac_proto::peer::{IntentId, PeerReply, PeerRequest};
+use bivouac_proto::peer::{PeerReply, PeerRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply, Time};
 use rustix::fs::FlockOperation;
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -111,8 +110,9 @@ pub struct Options {
     pub resumption: Duration,
     /// How long an intent may be prepared before its coordinator is asked what became of it.
     pub intent_age: Duration,
-    /// Run the background threads: the keeper (see [`MetaStore::keep`]) and the teller. Without them,
-    /// participants of a removal are told before the client is answered.
+    /// Run the background threads: the keeper (see [`MetaStore::keep`]), the teller and the compactor. Without
+    /// them, participants of a removal are told before the client is answered, and a request that finds a log
+    /// too long compacts it.
     pub background: bool,
     /// Compact a log at this length, bytes, rather than at the default (for tests).
     pub compact_at: Option<u64>,
@@ -168,9 +168,6 @@ pub(crate) struct Core<O> {
     /// Whether the teller's thread runs.
     pub tells_later: bool,
     pub locking: Locking,
-    /// In which shards the intents are that were prepared here. Locked only for moments, alone or while a
-    /// partition is locked.
-    pub prepared: Mutex<HashMap<IntentId, Vec<ShardId>>>,
     pub moves: Moves,
     /// Held as long as the store is open, so that no second server opens it.
     _exclusive: File,
@@ -220,13 +217,13 @@ impl Replayed {
             observer.namespace(moves.version());
         }
         partitions.observer = options.observer;
+        partitions.compacts_later = options.background;
         let core = Core {
             keeper,
             resumption: Resumption::new(options.resumption),
             teller: Teller::default(),
             tells_later: options.background,
             locking: Locking::default(),
-            prepared: Mutex::default(),
             patience: options.patience,
             intent_age: options.intent_age,
             moves,
@@ -240,6 +237,8 @@ impl Replayed {
         if options.background {
             store.start("meta-keeper", Core::keep_always).map_err(OpenError::io(&self.dir))?;
             store.start("meta-teller", Core::tell_always).map_err(OpenError::io(&self.dir))?;
+            let compact = |core: &Core<O>| core.partitions.compact_always();
+            store.start("meta-compactor", compact).map_err(OpenError::io(&self.dir))?;
         }
         Ok(store)
     }
@@ -340,6 +339,12 @@ impl<O: Outside> MetaStore<O> {
         self.core.partitions.shards()
     }
 
+    /// A complete image of a shard, opens and locks included. Servers whose shards are equal give the same.
+    pub fn image(&self, shard: ShardId) -> Option<Vec<Vec<u8>>> {
+        let bodies = self.core.partitions.image(shard, Time::MIN)?;
+        Some(bodies.iter().map(<[u8]>::to_vec).collect())
+    }
+
     /// How much it holds. Looks at every shard: for a status display.
     pub fn counts(&self) -> Counts {
         let mut counts = Counts { log_bytes: self.core.partitions.log_bytes(), ..Counts::default() };
@@ -362,6 +367,7 @@ impl<O: Outside> Drop for MetaStore<O> {
     fn drop(&mut self) {
         self.core.keeper.stop();
         self.core.teller.stop();
+        self.core.partitions.compactor.stop();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -421,22 +427,26 @@ impl<O: Outside> Core<O> {
 
     pub(crate) fn serve_peer(&self, _from: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
         match request {
-            PeerRequest::Prepare { intent, steps } => {
-                self.prepare(*intent, steps).map(|made| Reply::Peer(PeerReply::Prepared { made }))
-            }
+            PeerRequest::Prepare { intent, shard, steps } => self
+                .prepare_in(*shard, *intent, steps, false)
+                .map(|made| Reply::Peer(PeerReply::Prepared { made })),
             PeerRequest::Commit { intents } => {
-                intents.iter().try_for_each(|intent| self.commit(*intent)).map(|()| Reply::Done)
+                let each = intents.iter().try_for_each(|(intent, shard)| self.commit(*shard, *intent));
+                each.map(|()| Reply::Done)
             }
-            PeerRequest::Abort { intent } => self.abort(*intent).map(|()| Reply::Done),
+            PeerRequest::Abort { intents } => {
+                let each = intents.iter().try_for_each(|(intent, shard)| self.abort(*shard, *intent));
+                each.map(|()| Reply::Done)
+            }
             PeerRequest::Outcome { intent } => {
                 self.outcome(*intent).map(|committed| Reply::Peer(PeerReply::Outcome { committed }))
             }
             PeerRequest::InstallParts { dir, owner, layout, time, parts, entries } => {
                 self.install_parts(*dir, (*owner, *layout), *time, parts, entries).map(|()| Reply::Done)
             }
-            PeerRequest::StatParts { dir } => self.stat_parts(*dir).map(Reply::Peer),
-            PeerRequest::OwnParts { dir, owner, layout } => {
-                self.own_parts(*dir, *owner, *layout).map(|()| Reply::Done)
+            PeerRequest::StatParts { dir, parts } => self.stat_parts(*dir, parts).map(Reply::Peer),
+            PeerRequest::OwnParts { dir, owner, layout, parts } => {
+                self.own_parts(*dir, *owner, *layout, parts).map(|()| Reply::Done)
             }
             PeerRequest::NoteMoves { moved } => {
                 self.note_moves_here(moved);

@@ -5,14 +5,14 @@
 //! ([`crate::shard::Key::Leaving`]), and requests that look at it wait. A new directory exists at its
 //! participant, without a name, from when it was prepared. So removals and mkdir need not wait until the
 //! participants have heard. Their decisions are collected for [`LINGER`] and sent in one message to each
-//! participant.
+//! server.
 //!
 //! Nothing depends on this queue: decisions are in the log, and the keeper tells participants again that have
 //! not heard.
 
 use crate::shard::Shard;
 use crate::store::{Core, Outside, lock};
-use bivouac_layout::ServerId;
+use bivouac_layout::{ServerId, ShardId};
 use bivouac_proto::peer::{IntentId, PeerRequest, Step};
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -32,7 +32,8 @@ pub(crate) struct Teller {
 
 #[derive(Debug, Default)]
 struct News {
-    due: BTreeMap<ServerId, Vec<IntentId>>,
+    /// Intents, each with a shard that takes part.
+    due: Vec<(IntentId, ShardId)>,
     stop: bool,
 }
 
@@ -42,12 +43,10 @@ impl Teller {
         self.wake.notify_one();
     }
 
-    fn add(&self, intent: IntentId, servers: &[ServerId]) {
+    fn add(&self, intent: IntentId, participants: &[ShardId]) {
         let mut news = lock(&self.news);
         let wake = news.due.is_empty();
-        for server in servers {
-            news.due.entry(*server).or_default().push(intent);
-        }
+        news.due.extend(participants.iter().map(|shard| (intent, *shard)));
         drop(news);
         if wake {
             self.wake.notify_one();
@@ -55,7 +54,7 @@ impl Teller {
     }
 
     /// Waits until there is something to tell, and returns it. `None`: stop.
-    fn next(&self) -> Option<BTreeMap<ServerId, Vec<IntentId>>> {
+    fn next(&self) -> Option<Vec<(IntentId, ShardId)>> {
         let mut news = lock(&self.news);
         while news.due.is_empty() && !news.stop {
             news = self.wake.wait(news).unwrap_or_else(PoisonError::into_inner);
@@ -83,12 +82,12 @@ pub(crate) fn can_wait(step: &Step) -> bool {
 }
 
 impl<O: Outside> Core<O> {
-    /// Tells participants of a decision that [can wait](can_wait): this server at once, others soon.
-    pub(crate) fn tell_later(&self, id: IntentId, participants: &[ServerId]) {
-        let me = self.outside.me();
-        let others: Vec<ServerId> = participants.iter().copied().filter(|server| *server != me).collect();
-        if others.len() < participants.len() {
-            self.tell(me, &[id]);
+    /// Tells participants of a decision that [can wait](can_wait): shards of this server at once, others soon.
+    pub(crate) fn tell_later(&self, id: IntentId, participants: &[ShardId]) {
+        let (own, others): (Vec<ShardId>, Vec<ShardId>) =
+            participants.iter().partition(|shard| self.is_mine(**shard));
+        if !own.is_empty() {
+            self.tell_commit(id, &own);
         }
         if !others.is_empty() {
             self.teller.add(id, &others);
@@ -98,35 +97,43 @@ impl<O: Outside> Core<O> {
     /// Tells participants of decisions until the store is closed.
     pub(crate) fn tell_always(&self) {
         while let Some(due) = self.teller.next() {
-            for (server, intents) in due {
-                self.tell(server, &intents);
-            }
+            self.tell(&due);
         }
     }
 
-    /// Tells one participant of decisions of this server. Says whether it heard them; if not, the keeper goes
-    /// on.
-    pub(crate) fn tell(&self, server: ServerId, intents: &[IntentId]) -> bool {
-        let heard = self.ask(server, &PeerRequest::Commit { intents: intents.to_vec() }).is_ok();
-        if heard {
-            for id in intents {
-                let _ = self.partitions.with(id.shard, |locked| {
-                    heard_by(locked.shard, id.number, server);
+    /// Tells participants of decisions of this server's shards, with one message to each server. Says whether all
+    /// heard them; if not, the keeper goes on.
+    pub(crate) fn tell(&self, decided: &[(IntentId, ShardId)]) -> bool {
+        let map = self.outside.map();
+        let mut by_server: BTreeMap<ServerId, Vec<(IntentId, ShardId)>> = BTreeMap::new();
+        for (intent, participant) in decided {
+            by_server.entry(map.primary(*participant)).or_default().push((*intent, *participant));
+        }
+        let mut all = true;
+        for (server, intents) in by_server {
+            let request = PeerRequest::Commit { intents };
+            let heard = self.ask(server, &request).is_ok();
+            all &= heard;
+            let PeerRequest::Commit { intents } = request else { continue };
+            for (intent, participant) in intents.into_iter().filter(|_| heard) {
+                let _ = self.partitions.with(intent.shard, |locked| {
+                    heard_by(locked.shard, intent.number, participant);
                     Ok(())
                 });
             }
-        } else {
+        }
+        if !all {
             self.keeper.watch();
         }
-        heard
+        all
     }
 }
 
-fn heard_by(shard: &mut Shard, number: u64, server: ServerId) {
-    if let Some(deaf) = shard.decisions.get_mut(&number) {
-        deaf.retain(|other| *other != server);
+fn heard_by(shard: &mut Shard, number: u64, participant: ShardId) {
+    if let Some(deaf) = shard.untold.get_mut(&number) {
+        deaf.retain(|other| *other != participant);
         if deaf.is_empty() {
-            shard.decisions.remove(&number);
+            shard.untold.remove(&number);
             shard.concluded.push(number);
         }
     }

@@ -1,11 +1,14 @@
 //! Requests from server to server: operations that touch several shards, directory splits, moved directories.
 //!
-//! An operation over several shards is an *intent*. Its coordinator (the server of the first entry) makes
+//! An operation over several shards is an *intent*. Its coordinator (the shard of the first entry) makes
 //! every participant *prepare* (check, lock the keys, log what it will do), in ascending order of shard and
 //! key so that two intents never wait for each other in a circle; then logs the decision with its own part,
 //! which is the moment the operation happens; then tells the participants to commit. After a crash of the
 //! coordinator its log says which intents were decided; a participant with a prepared intent asks
 //! ([`PeerRequest::Outcome`]); one that the coordinator does not know was never decided and is undone.
+//!
+//! Coordinators and participants are shards and not servers: whose message it is, the sender asks its map when it
+//! sends it.
 
 use crate::attr::{Attr, FileKind, Time};
 use bivouac_layout::{Ino, ShardId, Template};
@@ -126,19 +129,21 @@ pub enum PeerRequest<'a> {
     Prepare {
         /// The intent.
         intent: IntentId,
-        /// The steps on this server's shards.
+        /// The shard in which they are.
+        shard: ShardId,
+        /// The steps there.
         steps: Vec<Step>,
     },
     /// They were decided: do the prepared steps. An intent that the participant does not know was committed
     /// before.
     Commit {
-        /// The intents.
-        intents: Vec<IntentId>,
+        /// The intents, each with a shard in which it was prepared.
+        intents: Vec<(IntentId, ShardId)>,
     },
-    /// It was given up: undo what was prepared. It is no error if the participant does not know the intent.
+    /// They were given up: undo what was prepared. It is no error if the participant does not know the intent.
     Abort {
-        /// The intent.
-        intent: IntentId,
+        /// The intents, each with a shard in which it may have been prepared.
+        intents: Vec<(IntentId, ShardId)>,
     },
     /// Was it decided? (`Outcome`)
     Outcome {
@@ -155,15 +160,17 @@ pub enum PeerRequest<'a> {
         layout: Template,
         /// Time of the split, for the parts' mtime.
         time: Time,
-        /// All parts that this server's shards hold, also the empty ones.
+        /// Which parts, also the empty ones.
         parts: Vec<u16>,
         /// The entries of those parts.
         entries: Vec<MovedEntry>,
     },
-    /// Entries, subdirectories and last change of the parts of a directory that this server holds (`Parts`).
+    /// Entries, subdirectories and last change of parts of a directory (`Parts`).
     StatParts {
         /// The directory.
         dir: Ino,
+        /// Which parts.
+        parts: Vec<u16>,
     },
     /// A split directory's permission bits, owner, group or layout changed.
     OwnParts {
@@ -173,6 +180,8 @@ pub enum PeerRequest<'a> {
         owner: (u16, u32, u32),
         /// What it says about the layout of new files now.
         layout: Template,
+        /// Which of its parts are told.
+        parts: Vec<u16>,
     },
     /// Directories are about to move, or lost search permission: from now on, refuse requests along cached
     /// paths from senders who have not heard of it.
@@ -219,7 +228,7 @@ pub enum PeerReply {
         /// It was.
         committed: bool,
     },
-    /// The parts of a directory on this server.
+    /// Parts of a directory, taken together.
     Parts {
         /// Entries.
         entries: u64,

@@ -257,7 +257,7 @@ fn a_replaced_log_is_never_accused_and_an_older_copy_never_excused() {
     // The steps of `Log::replace`: announced, renamed, known to be renamed, first record.
     let kept = dir.path().join("kept");
     std::fs::write(&kept, &old).unwrap();
-    log.mark.announce(2, 66).unwrap();
+    log.mark.announce(2, 66).unwrap().sync_data().unwrap();
     let announced = std::fs::read(&mark).unwrap();
     log.replace([b"the ten in one".to_vec(), b"!".to_vec()]).unwrap();
     let new = std::fs::read(&path).unwrap();
@@ -281,4 +281,73 @@ fn a_replaced_log_is_never_accused_and_an_older_copy_never_excused() {
         set(&new[..60], &announced);
         assert!(matches!(read_in(number, &path), Err(OpenError::Short { .. })));
     }
+}
+
+/// The same for a revision that is written while the log is in use: a process may be killed, or the machine lose
+/// its power, between any two steps.
+#[test]
+fn a_rewritten_log_is_never_accused_and_has_what_came_meanwhile() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("partition.log");
+    let mark = path.with_extension("mark");
+    let mut log = Log::open(&path, IDENTITY, boot(1), |_| true).unwrap();
+    for n in 0..10u8 {
+        add(&mut log, &[n; 40]);
+    }
+    let files = || (std::fs::read(&path).unwrap(), std::fs::read(&mark).unwrap());
+    let aside = tempfile::tempdir().unwrap();
+    let place = aside.path().join("partition.log");
+    // What is found if log and mark were these, in another boot if the number is not 1.
+    let found = |number: u128, log: &[u8], known: &[u8]| {
+        std::fs::write(&place, log).unwrap();
+        std::fs::write(place.with_extension("mark"), known).unwrap();
+        read_in(number, &place)
+    };
+    let mut rewrite = log.rewrite().unwrap();
+    rewrite.add(b"the ten in one").unwrap();
+    add(&mut log, b"eleven");
+    rewrite.add(b"eleven").unwrap();
+    rewrite.sync().unwrap();
+    let synced = rewrite.revision.end as usize;
+    let to_sync = log.announce(&rewrite).unwrap();
+    to_sync.sync_data().unwrap();
+    add(&mut log, b"twelve");
+    let (old, announced) = files();
+    for number in [1, 2] {
+        assert_eq!(found(number, &old, &announced).unwrap().len(), 12, "killed before the switch");
+    }
+    rewrite.add(b"twelve").unwrap();
+    log.switch(rewrite).unwrap();
+    let (new, switched) = files();
+    assert!(!temporary(&path).exists());
+    for number in [1, 2] {
+        assert_eq!(found(number, &new, &announced).unwrap().len(), 3, "killed after the renaming");
+        assert_eq!(found(number, &new, &switched).unwrap().len(), 3);
+        // Either file may have the name, and either mark have reached the storage.
+        assert_eq!(found(number, &old, &switched).unwrap().len(), 12);
+    }
+    for known in [&announced, &switched] {
+        // A loss of power may take what was not synced, and nothing else.
+        assert_eq!(found(2, &new[..synced], known).unwrap().len(), 2);
+        assert!(matches!(found(2, &new[..synced - 1], known), Err(OpenError::Short { .. })));
+    }
+    assert!(matches!(found(1, &new[..synced], &switched), Err(OpenError::Short { .. })));
+    add(&mut log, b"thirteen");
+    let to_sync = log.to_sync();
+    to_sync.sync().unwrap();
+    log.synced(&to_sync);
+    let (new, stable) = files();
+    for number in [1, 2] {
+        assert_eq!(found(number, &new, &stable).unwrap().len(), 4);
+        assert!(matches!(found(number, &old, &stable), Err(OpenError::Outdated { .. })));
+        assert!(matches!(found(number, &new[..new.len() - 1], &stable), Err(OpenError::Short { .. })));
+    }
+    // One that is given up leaves no trace.
+    let mut rewrite = log.rewrite().unwrap();
+    rewrite.add(b"never").unwrap();
+    log.announce(&rewrite).unwrap().sync_data().unwrap();
+    drop(rewrite);
+    log.abandon_rewrite();
+    assert_eq!(files(), (new, stable));
+    assert!(!temporary(&path).exists());
 }

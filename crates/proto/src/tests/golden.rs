@@ -32,7 +32,7 @@ fn a_header_is_these_bytes() {
     };
     let expected = [
         "4256574b", // magic
-        "0800",     // version
+        "0900",     // version
         "01",       // kind
         "01",       // flags
         "03020100", // body
@@ -65,8 +65,10 @@ fn requests_are_these_bytes() {
             "010080808080808080088080408004",
         ),
         (
-            Request::Peer(PeerRequest::Commit { intents: vec![IntentId { shard: ShardId(9), number: 130 }] }),
-            "020101098201",
+            Request::Peer(PeerRequest::Commit {
+                intents: vec![(IntentId { shard: ShardId(9), number: 130 }, ShardId(300))],
+            }),
+            "020101098201ac02",
         ),
         (
             Request::Data(DataRequest::Seek {

@@ -265,9 +265,9 @@ fn peer_requests() -> Vec<PeerRequest<'static>> {
     let entries = vec![MovedEntry { name: name(), ino: INO, kind: FileKind::Directory }];
     let owner = (0o7777, u32::MAX, u32::MAX);
     vec![
-        PeerRequest::Prepare { intent: INTENT, steps },
-        PeerRequest::Commit { intents: vec![INTENT, INTENT] },
-        PeerRequest::Abort { intent: INTENT },
+        PeerRequest::Prepare { intent: INTENT, shard: ShardId(9), steps },
+        PeerRequest::Commit { intents: vec![(INTENT, ShardId(0)), (INTENT, ShardId(4095))] },
+        PeerRequest::Abort { intents: vec![(INTENT, ShardId(7))] },
         PeerRequest::Outcome { intent: INTENT },
         PeerRequest::InstallParts {
             dir: INO,
@@ -277,8 +277,8 @@ fn peer_requests() -> Vec<PeerRequest<'static>> {
             parts: vec![0, 255],
             entries,
         },
-        PeerRequest::StatParts { dir: INO },
-        PeerRequest::OwnParts { dir: INO, owner, layout: LAYOUT },
+        PeerRequest::StatParts { dir: INO, parts: vec![3, 255] },
+        PeerRequest::OwnParts { dir: INO, owner, layout: LAYOUT, parts: vec![0] },
         PeerRequest::NoteMoves { moved: vec![INO] },
         PeerRequest::DirectoryMoves { intent: INTENT, take: true },
         PeerRequest::Inode { ino: INO },

@@ -1,0 +1,62 @@
+use super::*;
+use crate::access::Owner;
+use bivouac_layout::Template;
+
+const SHARD: ShardId = ShardId(5);
+
+pub(crate) fn open(dir: &Path, compact_at: Option<u64>) -> Partitions {
+    let grace = Arc::new(Grace::new(Duration::ZERO, Default::default()));
+    let keeper = Arc::new(Keeper::new(Arc::clone(&grace)));
+    let logs = Logs::replay(dir, 7).unwrap();
+    Partitions::new(logs, Duration::from_millis(200), grace, compact_at, keeper)
+}
+
+/// Makes the directory `number` in the shard.
+pub(crate) fn make(partitions: &Partitions, shard: ShardId, number: u64) -> Result<(), Failure> {
+    partitions.with(shard, |locked| {
+        let owner = Owner { mode: 0o755, uid: 0, gid: 0 };
+        let name = format!("directory {number}");
+        let inode = Inode::directory(owner, 0, Ino::ROOT, name.as_bytes(), Template::default());
+        let mut draft = Draft::new(0);
+        draft.put_inode(Ino::new(shard, number), inode);
+        locked.commit(draft)
+    })
+}
+
+fn sequence(partitions: &Partitions, shard: ShardId) -> u64 {
+    partitions.with(shard, |locked| Ok(locked.shard.sequence)).unwrap()
+}
+
+#[test]
+fn each_shard_counts_its_own_records_also_over_restarts_and_snapshots() {
+    let dir = tempfile::tempdir().unwrap();
+    // A shard of another partition, and one of the same.
+    let others = [ShardId(6), ShardId(5 + PARTITIONS as u16)];
+    let mut expected = [0, 0, 0];
+    for round in 0..6 {
+        // Every second time, all is written as a snapshot meanwhile.
+        let partitions = open(dir.path(), (round % 2 == 1).then_some(1));
+        for (shard, count) in [SHARD, others[0], others[1]].into_iter().zip(&mut expected) {
+            partitions.adopt(shard).unwrap();
+            *count += u64::from(round == 0);
+            assert_eq!(sequence(&partitions, shard), *count, "after a restart");
+            for number in 0..u64::from(shard.0) % 7 {
+                make(&partitions, shard, 10 * round + number + 1).unwrap();
+                *count += 1;
+                assert_eq!(sequence(&partitions, shard), *count);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_log_whose_records_do_not_follow_each_other_is_refused() {
+    let batch = |sequence, mutations| Batch { shard: SHARD.0, sequence, mutations };
+    for (first, second, fits) in [(1, 2, true), (7, 7, true), (7, 8, true), (7, 6, false), (7, 9, false)] {
+        let mut shard = Shard::default();
+        assert!(shard.replay(batch(first, vec![Mutation::Adopt])));
+        assert_eq!(shard.replay(batch(second, vec![Mutation::LastInode(4)])), fits, "{first} {second}");
+        assert_eq!((shard.last, shard.sequence), if fits { (4, second) } else { (0, first) });
+    }
+    assert!(!Shard::default().replay(batch(2, vec![Mutation::LastInode(4)])));
+}
