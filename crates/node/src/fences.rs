@@ -33,11 +33,10 @@
 //! meanwhile happens at the same time, and may come before.
 //!
 //! Store, then load, needs a full barrier on both sides: the server's is an atomic exchange, and so is the
-//! writer's mark. `membarrier(2)` could take over the writer's side, but it costs more than it saves. Its
-//! fast form is for registered processes, and registering takes a process that has two threads 10 to 20 ms;
-//! the other form takes the server 8 ms for each fence. The exchange takes 5 to 10 ns of some 700 of a write
-//! of 4 KiB; and because a lane is one thread's, counting a transfer in it takes no atomic addition, which is
-//! as dear.
+//! writer's mark. `membarrier(2)` could take over the writer's side, but not for nothing. Its fast form is
+//! for registered processes, and registering takes a process that has two threads 10 to 20 ms; the other form
+//! takes the server 8 ms for each fence. The exchange takes some 12 ns of some 600 of a write of 4 KiB. In
+//! return a transfer is counted without an atomic addition, because a lane is one thread's.
 //!
 //! # Those who do not come out
 //! A thread that is stopped inside a write, or leaves it by `siglongjmp`, leaves its mark. The server does
