@@ -2,7 +2,10 @@
 
 use bivouac_tests::{Site, accesses, eventually};
 use rustix::process::Signal;
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
 
@@ -94,6 +97,37 @@ fn what_a_survivor_has_written_is_there_for_all_before_it_closes_the_file_and_af
         eventually("nothing is open", || site.total(&name, "opens") == 0);
         site.bivouac(["down", &name]).ok();
     }
+}
+
+/// The fence pages that a process has descriptors of, by their inode numbers.
+fn fence_pages(pid: i32) -> BTreeSet<u64> {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process").flatten();
+    let is_page = |path: &PathBuf| {
+        std::fs::read_link(path).is_ok_and(|link| link.to_string_lossy().starts_with("/memfd:bivouac-fences"))
+    };
+    let pages = descriptors.map(|entry| entry.path()).filter(is_page);
+    pages.map(|path| std::fs::metadata(path).expect("a page").ino()).collect()
+}
+
+#[test]
+fn servers_that_are_started_again_can_fence_what_was_passed_before() {
+    let site = Site::new("survivor-fences");
+    let name = site.up(2);
+    let mut writer = Program::start(&site, &name, "preload");
+    writer.run("f = os.open('/bivouac/f', os.O_RDWR | os.O_CREAT)");
+    writer.run("assert os.pwrite(f, b'a' * 3000000, 0) == 3000000");
+    let pid = writer.run("print(os.getpid())").trim().parse().expect("a number");
+    let its = fence_pages(pid);
+    assert!(!its.is_empty(), "it writes directly");
+    kill_all(&site, &name);
+    site.bivouac(["up", &name]).ok();
+    let pages: BTreeSet<u64> = site.daemons(&name).iter().flat_map(|(_, pid)| fence_pages(*pid)).collect();
+    assert_eq!(pages, its, "the servers have the page that the program looks at");
+    writer.run("assert kept_trying(lambda: os.pwrite(f, b'b' * 3000000, 0)) == 3000000");
+    assert_eq!(site.sh(&name, "tr -d b < /bivouac/f | wc -c").ok(), "0\n");
+    assert_eq!(fence_pages(pid), its);
+    writer.end();
+    site.bivouac(["down", &name]).ok();
 }
 
 #[test]

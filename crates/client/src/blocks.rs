@@ -8,7 +8,7 @@
 //! was missing: what was written meanwhile is there now, and only what is still missing is a hole, which
 //! reads as zeros.
 
-use crate::local::{SubFiles, errno};
+use crate::local::{Direct, SubFiles};
 use crate::rpc::{DataJob, data_done, data_job};
 use crate::session::Client;
 use bivouac_layout::{FileLayout, Ino, Map, Piece, ServerId};
@@ -16,7 +16,6 @@ use bivouac_proto::Errno;
 use bivouac_proto::attr::{FILE_MAX, Store, TRANSFER_MAX};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::MAX_PAYLOAD;
-use rustix::fd::BorrowedFd;
 use std::io::IoSliceMut;
 
 /// A file in blocks, for the length of a call.
@@ -73,7 +72,7 @@ impl Blocks<'_> {
         if let Some(piece) = self.layout.piece_at(map, offset, end)
             && piece.len as usize == buffer.len()
             && let Some(sub_file) = self.local.get(self.client, piece.server, self.ino, false)
-            && let Ok(count) = self.read_local(piece.server, sub_file, offset, buffer)
+            && let Ok(Direct::Done(count)) = sub_file.read(offset, buffer)
         {
             if count == buffer.len() {
                 return Ok(count);
@@ -120,18 +119,12 @@ impl Blocks<'_> {
         let mut remote = Vec::new();
         for part in parts.iter_mut().filter(|p| p.filled < p.buffer.len()) {
             let at = part.piece.offset + part.filled as u64;
-            match self.local.get(self.client, part.piece.server, self.ino, false) {
-                Some(sub_file) => {
-                    match self.read_local(part.piece.server, sub_file, at, &mut part.buffer[part.filled..]) {
-                        Ok(count) => part.filled += count,
-                        Err(Errno::BADF) => {
-                            self.local.lost(part.piece.server);
-                            remote.push(part);
-                        }
-                        Err(errno) => part.failed = Some(errno),
-                    }
-                }
-                None => remote.push(part),
+            let sub_file = self.local.get(self.client, part.piece.server, self.ino, false);
+            let read = sub_file.map(|s| s.read(at, &mut part.buffer[part.filled..]));
+            match read.unwrap_or(Ok(Direct::ThroughServer)) {
+                Ok(Direct::Done(count)) => part.filled += count,
+                Ok(Direct::ThroughServer) => remote.push(part),
+                Err(errno) => part.failed = Some(errno),
             }
         }
         let mut jobs: Vec<DataJob<'_>> = Vec::with_capacity(remote.len());
@@ -168,9 +161,9 @@ impl Blocks<'_> {
             && piece.len as usize == data.len()
             && let Some(sub_file) = self.local.get(self.client, piece.server, self.ino, true)
         {
-            match self.write_local(piece.server, sub_file, offset, data) {
-                Err(Errno::BADF) => self.local.lost(piece.server),
-                done => return done,
+            match sub_file.write(offset, data)? {
+                Direct::Done(count) => return Ok(count),
+                Direct::ThroughServer => {}
             }
         }
         let mut changes = Vec::new();
@@ -200,13 +193,11 @@ impl Blocks<'_> {
             if !change.tried {
                 let server = change.piece.server;
                 let sub_file = self.local.get(self.client, server, self.ino, true);
-                let written = sub_file.map(|s| self.write_local(server, s, change.piece.offset, change.data));
-                match written {
-                    Some(Err(Errno::BADF)) | None => {
-                        self.local.lost(server);
-                        self.write_remote(vec![&mut *change], sync);
-                    }
-                    Some(landed) => change.landed = landed,
+                let written = sub_file.map(|s| s.write(change.piece.offset, change.data));
+                match written.unwrap_or(Ok(Direct::ThroughServer)) {
+                    Ok(Direct::Done(count)) => change.landed = Ok(count),
+                    Ok(Direct::ThroughServer) => self.write_remote(vec![&mut *change], sync),
+                    Err(errno) => change.landed = Err(errno),
                 }
             }
             if change.landed != Ok(change.data.len()) {
@@ -214,36 +205,6 @@ impl Blocks<'_> {
             }
         }
         self.settle(&changes)
-    }
-
-    /// Reads from a sub-file on this node, and counts it.
-    fn read_local(
-        &self,
-        server: ServerId,
-        sub_file: BorrowedFd<'_>,
-        offset: u64,
-        buffer: &mut [u8],
-    ) -> Result<usize, Errno> {
-        let count = read_local(sub_file, offset, buffer)?;
-        if let Some(traffic) = self.client.traffic(server) {
-            traffic.read(count);
-        }
-        Ok(count)
-    }
-
-    /// Writes to a sub-file on this node, and counts it.
-    fn write_local(
-        &self,
-        server: ServerId,
-        sub_file: BorrowedFd<'_>,
-        offset: u64,
-        data: &[u8],
-    ) -> Result<usize, Errno> {
-        let count = write_local(sub_file, offset, data)?;
-        if let Some(traffic) = self.client.traffic(server) {
-            traffic.written(count);
-        }
-        Ok(count)
     }
 
     fn write_remote(&self, changes: Vec<&mut Change<'_>>, sync: bool) {
@@ -303,8 +264,10 @@ impl Blocks<'_> {
         let servers = self.servers();
         let mut length = Some(0);
         for server in &servers {
-            let there = self.local.known(*server).and_then(|s| rustix::fs::fstat(s).ok());
-            length = length.zip(there).map(|(length, there)| u64::max(length, there.st_size as u64));
+            length = match self.local.known(self.client, *server).map(|sub_file| sub_file.length()) {
+                Some(Direct::Done(there)) => length.map(|length| u64::max(length, there)),
+                Some(Direct::ThroughServer) | None => None,
+            };
         }
         if let Some(length) = length {
             return Ok(length);
@@ -354,32 +317,6 @@ fn cut<'b>(map: &Map, layout: &FileLayout, offset: u64, mut buffer: &'b mut [u8]
         buffer = later;
     }
     parts
-}
-
-fn read_local(sub_file: BorrowedFd<'_>, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match rustix::io::pread(sub_file, &mut buffer[filled..], offset + filled as u64) {
-            Ok(0) => break,
-            Ok(n) => filled += n,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(errno(error)),
-        }
-    }
-    Ok(filled)
-}
-
-fn write_local(sub_file: BorrowedFd<'_>, offset: u64, data: &[u8]) -> Result<usize, Errno> {
-    let mut written = 0;
-    while written < data.len() {
-        match rustix::io::pwrite(sub_file, &data[written..], offset + written as u64) {
-            Ok(n) => written += n,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(_) if written > 0 => break,
-            Err(error) => return Err(errno(error)),
-        }
-    }
-    Ok(written)
 }
 
 /// A reader's view of `IoSliceMut` for one buffer.

@@ -18,12 +18,14 @@
 //! directory loses search permission ([`crate::moves`]). A thread that finds the lock of this cache taken
 //! goes on as if nothing were known.
 
+use crate::hidden::Hidden;
 use crate::moves::Reached;
 use crate::own::Runs;
 use crate::rpc::To;
 use crate::session::Client;
 use bivouac_layout::{Ino, ServerId, ShardId, namespace};
-use bivouac_node::{TrafficPage, VersionPage};
+use bivouac_node::{FencePage, VersionPage};
+use bivouac_proto::Errno;
 use bivouac_proto::attr::{Attr, DirEntry, FileKind, Store};
 use bivouac_proto::meta::{MetaReply, MetaRequest};
 use bivouac_proto::node::NodeRequest;
@@ -42,10 +44,17 @@ const WHOLE: u32 = 256;
 const SEARCH: u32 = 1;
 
 /// What this node's servers share with its processes, by server number: the version pages to read, and the
-/// counters of direct accesses.
+/// fence pages for direct accesses.
 pub(crate) struct Pages {
     versions: Box<[Shared<VersionPage>]>,
-    traffic: Box<[Shared<TrafficPage>]>,
+    fences: Box<[Shared<Fences>]>,
+}
+
+/// A server's fence page.
+struct Fences {
+    page: FencePage,
+    /// Kept for a server that follows when this one is killed: it looks for the page in `/proc`.
+    _for_server: Hidden,
 }
 
 /// A server's page as far as it is known: null before it was asked for, [`Shared::ABSENT`] where there is
@@ -128,7 +137,7 @@ impl Pages {
     pub(crate) fn new(servers: usize) -> Pages {
         Pages {
             versions: (0..servers).map(|_| Shared(AtomicPtr::default())).collect(),
-            traffic: (0..servers).map(|_| Shared(AtomicPtr::default())).collect(),
+            fences: (0..servers).map(|_| Shared(AtomicPtr::default())).collect(),
         }
     }
 }
@@ -210,24 +219,30 @@ impl Client {
     #[cold]
     fn fetch_page(&self, server: ServerId, page: &Shared<VersionPage>) {
         let here = self.map().server(server).is_some_and(|s| s.node == self.node());
-        let memory =
-            if here && self.local_access { self.node_memory(server, NodeRequest::Versions) } else { None };
+        let asked = here && self.local_access;
+        let memory = asked.then(|| self.node_memory(server, NodeRequest::Versions).ok()).flatten();
         page.set(memory.and_then(|memory| VersionPage::attach(memory.as_fd()).ok()));
     }
 
-    /// Where direct accesses to the sub-files of a server of this node are counted.
-    pub(crate) fn traffic(&self, server: ServerId) -> Option<&TrafficPage> {
-        self.pages().traffic.get(usize::from(server.0))?.get()
+    /// The fence page of a server of this node, once it was asked for.
+    pub(crate) fn fences(&self, server: ServerId) -> Option<&FencePage> {
+        Some(&self.pages().fences.get(usize::from(server.0))?.get()?.page)
     }
 
-    /// Asks a server of this node for its counters, once: it has just passed a sub-file.
-    pub(crate) fn fetch_traffic(&self, server: ServerId) {
-        if let Some(page) = self.pages().traffic.get(usize::from(server.0))
-            && !page.is_known()
-        {
-            let memory = self.node_memory(server, NodeRequest::Traffic);
-            page.set(memory.and_then(|memory| TrafficPage::attach(memory.as_fd()).ok()));
+    /// The same, and asks for it. Without one, nothing is accessed directly.
+    pub(crate) fn fetch_fences(&self, server: ServerId) -> Option<&FencePage> {
+        let place = self.pages().fences.get(usize::from(server.0))?;
+        if !place.is_known() {
+            match self.node_memory(server, NodeRequest::Fences) {
+                Ok(memory) => {
+                    let page = FencePage::attach(memory.as_fd()).ok();
+                    place.set(page.map(|page| Fences { page, _for_server: Hidden::new(memory) }));
+                }
+                Err(Errno::NOENT) => place.set(None),
+                Err(_) => {}
+            }
         }
+        self.fences(server)
     }
 
     pub(crate) fn seen(&self, shard: ShardId) -> Option<u64> {

@@ -577,7 +577,7 @@ impl Handle {
     }
 
     /// A descriptor of the local sub-file, when all of a range lies in it: for mapping it into memory. With
-    /// `write` the sub-file is made if need be.
+    /// `write` the sub-file is made if need be. (No fence holds up what goes through a mapping.)
     pub fn local_descriptor(&self, offset: u64, len: u64, write: bool) -> Option<Fd> {
         let blocks = self.in_blocks()?;
         let end = offset.checked_add(len)?;

@@ -3,10 +3,16 @@
 //! A server on the client's node passes the descriptor of its sub-file of a file over its Unix socket; from
 //! then on blocks that lie there are read and written without the server. One descriptor for each server,
 //! taken at the first access that needs it, kept for as long as the open file.
+//!
+//! Each access looks at the server's fence page before and after ([`bivouac_node::fences`]). If the page says
+//! that the file must not be accessed directly, the server has to be asked instead. If it says that the
+//! sub-file has become another local file, a new descriptor is asked for first.
 
 use crate::hidden::Hidden;
 use crate::session::Client;
 use bivouac_layout::{Ino, ServerId};
+use bivouac_node::FencePage;
+use bivouac_node::fences::Under;
 use bivouac_proto::Errno;
 use bivouac_proto::data::DataRequest;
 use rustix::fd::BorrowedFd;
@@ -17,9 +23,35 @@ pub(crate) struct SubFiles(Box<[Place]>);
 
 #[derive(Default)]
 struct Place {
-    passed: AtomicPtr<Hidden>,
+    passed: AtomicPtr<Passed>,
     /// There was no sub-file when one was needed for reading: from then on the server is asked.
     missing: AtomicBool,
+}
+
+/// A descriptor that was passed.
+struct Passed {
+    file: Hidden,
+    under: Under,
+    /// An access has found out that it is stale.
+    outdated: AtomicBool,
+    /// The one before it, which has become stale. Others may be using it still.
+    stale: *mut Passed,
+}
+
+/// A sub-file on this node.
+#[derive(Clone, Copy)]
+pub(crate) struct SubFile<'a> {
+    passed: &'a Passed,
+    file: BorrowedFd<'a>,
+    fences: &'a FencePage,
+}
+
+/// What became of a direct access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direct<T> {
+    Done(T),
+    /// It does not count: the server has to be asked.
+    ThroughServer,
 }
 
 impl SubFiles {
@@ -28,54 +60,56 @@ impl SubFiles {
     }
 
     /// The sub-file on `server`, if it was passed already.
-    pub(crate) fn known(&self, server: ServerId) -> Option<BorrowedFd<'_>> {
-        let known = self.0.get(usize::from(server.0))?.passed.load(Ordering::Acquire);
-        if known.is_null() {
-            return None;
-        }
-        // SAFETY: installed from Box::into_raw, freed only when `self` is dropped.
-        unsafe { &*known }.get()
+    pub(crate) fn known<'a>(&'a self, client: &'a Client, server: ServerId) -> Option<SubFile<'a>> {
+        let passed = self.0.get(usize::from(server.0))?.latest()?;
+        SubFile::of(passed, client.fences(server)?)
     }
 
     /// The sub-file on `server`, if the server is on this node and passes it. With `create` a missing one is
     /// made; otherwise a missing one (a hole) is `None`, too, and the server is asked each time.
-    pub(crate) fn get(
-        &self,
-        client: &Client,
+    pub(crate) fn get<'a>(
+        &'a self,
+        client: &'a Client,
         server: ServerId,
         ino: Ino,
         create: bool,
-    ) -> Option<BorrowedFd<'_>> {
+    ) -> Option<SubFile<'a>> {
         let place = self.0.get(usize::from(server.0))?;
-        if !place.passed.load(Ordering::Acquire).is_null() {
-            return self.known(server);
+        if let Some(passed) = place.latest()
+            && !passed.outdated.load(Ordering::Relaxed)
+        {
+            return SubFile::of(passed, client.fences(server)?);
         }
         if !create && place.missing.load(Ordering::Relaxed) {
             return None;
         }
         place.fetch(client, server, ino, create)
     }
-
-    /// To be called when the kernel answers EBADF: the program has closed the descriptor without the library
-    /// noticing. From now on the server reads and writes.
-    pub(crate) fn lost(&self, server: ServerId) {
-        if let Some(place) = self.0.get(usize::from(server.0)) {
-            let known = place.passed.load(Ordering::Acquire);
-            if !known.is_null() {
-                // SAFETY: as in `known`.
-                unsafe { &*known }.lost();
-            }
-        }
-    }
 }
 
 impl Place {
+    fn latest(&self) -> Option<&Passed> {
+        let passed = self.passed.load(Ordering::Acquire);
+        // SAFETY: null, or installed from Box::into_raw and freed only when `self` is dropped.
+        unsafe { passed.as_ref() }
+    }
+
     #[cold]
-    fn fetch(&self, client: &Client, server: ServerId, ino: Ino, create: bool) -> Option<BorrowedFd<'_>> {
+    fn fetch<'a>(
+        &'a self,
+        client: &'a Client,
+        server: ServerId,
+        ino: Ino,
+        create: bool,
+    ) -> Option<SubFile<'a>> {
         let map = client.map();
         if !client.local_access || map.server(server)?.node != client.node() {
             return None;
         }
+        let fences = client.fetch_fences(server)?;
+        let before = self.passed.load(Ordering::Acquire);
+        // In this order: the descriptor is at least as new.
+        let under = fences.before_pass(ino);
         let fd = match client.data(server, DataRequest::Pass { ino, create }, &[], &mut []) {
             Ok((_, _, fd)) => fd?,
             Err(errno) => {
@@ -83,37 +117,130 @@ impl Place {
                 return None;
             }
         };
-        client.fetch_traffic(server);
-        let passed = Box::into_raw(Box::new(Hidden::new(fd)));
-        let installed = match self.passed.compare_exchange(
-            std::ptr::null_mut(),
-            passed,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        ) {
-            Ok(_) => passed,
-            Err(other) => {
-                // SAFETY: another thread was first; ours is still ours alone.
-                drop(unsafe { Box::from_raw(passed) });
-                other
-            }
-        };
-        // SAFETY: as in `SubFiles::known`.
-        unsafe { &*installed }.get()
+        let outdated = AtomicBool::new(false);
+        let new = Box::into_raw(Box::new(Passed { file: Hidden::new(fd), under, outdated, stale: before }));
+        if self.passed.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: another thread was first; ours is still ours alone, and the stale one is theirs now.
+            drop(unsafe { Box::from_raw(new) });
+        }
+        SubFile::of(self.latest()?, fences)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let pointer = *self.passed.get_mut();
-        if !pointer.is_null() {
+        let mut next = *self.passed.get_mut();
+        while !next.is_null() {
             // SAFETY: installed from Box::into_raw; `&mut self` excludes users.
-            drop(unsafe { Box::from_raw(pointer) });
+            let passed = unsafe { Box::from_raw(next) };
+            next = passed.stale;
         }
     }
 }
 
+impl<'a> SubFile<'a> {
+    /// `None`: the program has taken the descriptor's number for itself.
+    fn of(passed: &'a Passed, fences: &'a FencePage) -> Option<SubFile<'a>> {
+        Some(SubFile { passed, file: passed.file.get()?, fences })
+    }
+
+    /// Its descriptor, for accesses that look at no fence.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'a> {
+        self.file
+    }
+
+    /// Its length, bytes.
+    pub(crate) fn length(&self) -> Direct<u64> {
+        let (Some(reading), Some(file)) = (self.fences.read(&self.passed.under), self.passed.file.get())
+        else {
+            return Direct::ThroughServer;
+        };
+        match rustix::fs::fstat(file) {
+            Ok(stat) if reading.counts() => Direct::Done(stat.st_size as u64),
+            _ => Direct::ThroughServer,
+        }
+    }
+
+    /// Reads as far as it goes.
+    pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<Direct<usize>, Errno> {
+        let (Some(reading), Some(file)) = (self.fences.read(&self.passed.under), self.passed.file.get())
+        else {
+            return Ok(Direct::ThroughServer);
+        };
+        let count = match read(file, offset, buffer) {
+            Ok(count) if reading.counts() => count,
+            Err(errno) if errno != Errno::BADF => return Err(errno),
+            failed => return Ok(self.not_done(failed.is_err())),
+        };
+        self.fences.count_read(count);
+        Ok(Direct::Done(count))
+    }
+
+    /// Writes; fewer bytes than given where the storage fills up. What does not count may have been written
+    /// all the same.
+    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<Direct<usize>, Errno> {
+        let Some(writing) = self.fences.write(&self.passed.under) else { return Ok(self.refused()) };
+        let written = write(self.file, offset, data);
+        if !writing.counts() {
+            return Ok(Direct::ThroughServer);
+        }
+        let count = match written {
+            Ok(count) => count,
+            Err(Errno::BADF) => return Ok(self.not_done(true)),
+            Err(errno) => return Err(errno),
+        };
+        writing.wrote(count);
+        Ok(Direct::Done(count))
+    }
+
+    /// The fence page does not let it begin. Should the sub-file be another local file now, the next access
+    /// asks for that first.
+    #[cold]
+    fn refused<T>(&self) -> Direct<T> {
+        if self.fences.is_stale(&self.passed.under) {
+            self.passed.outdated.store(true, Ordering::Relaxed);
+        }
+        Direct::ThroughServer
+    }
+
+    /// The server has to do it. `lost`: the kernel answers EBADF, because the program has closed the
+    /// descriptor without the library noticing; from now on the server reads and writes.
+    #[cold]
+    fn not_done(&self, lost: bool) -> Direct<usize> {
+        if lost {
+            self.passed.file.lost();
+        }
+        Direct::ThroughServer
+    }
+}
+
+fn read(file: BorrowedFd<'_>, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match rustix::io::pread(file, &mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(errno(error)),
+        }
+    }
+    Ok(filled)
+}
+
+fn write(file: BorrowedFd<'_>, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+    let mut written = 0;
+    while written < data.len() {
+        match rustix::io::pwrite(file, &data[written..], offset + written as u64) {
+            Ok(n) => written += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) if written > 0 => break,
+            Err(error) => return Err(errno(error)),
+        }
+    }
+    Ok(written)
+}
+
 /// A system call's error as the program sees it.
-pub(crate) fn errno(error: rustix::io::Errno) -> Errno {
+fn errno(error: rustix::io::Errno) -> Errno {
     Errno(error.raw_os_error() as u16)
 }

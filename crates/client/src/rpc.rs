@@ -243,10 +243,14 @@ impl Client {
     }
 
     /// A descriptor of memory that a server of this node shares with its processes.
-    pub(crate) fn node_memory(&self, server: ServerId, which: NodeRequest) -> Option<Fd> {
+    pub(crate) fn node_memory(&self, server: ServerId, which: NodeRequest) -> Result<Fd, Errno> {
         let mut body = Vec::with_capacity(8);
         bivouac_proto::encode(&Request::Node(which), &mut body);
-        self.call(To::Server(server, ShardId(0)), &body, &[], &mut [], None).ok()?.fd
+        match self.call(To::Server(server, ShardId(0)), &body, &[], &mut [], None) {
+            Ok(received) => received.fd.ok_or(Errno::PROTO),
+            Err(Failure::Errno(errno)) => Err(errno),
+            Err(Failure::Refused(_)) => Err(Errno::IO),
+        }
     }
 
     /// Sends a request to the metadata for which no answer is awaited; it may still be lost with a lost

@@ -84,8 +84,9 @@ impl Handle {
     }
 
     /// The sub-file that contains all of this file's data, if the file is in blocks and all of them are on
-    /// one server of this node. `create`: makes the sub-file if there is none yet. The file keeps this
-    /// sub-file until it is removed; what is done to the sub-file is done to the file.
+    /// one server of this node, for the kernel. `create`: makes the sub-file if there is none yet. The file
+    /// keeps this sub-file until it is removed; what is done to the sub-file is done to the file. (No fence
+    /// holds up what the kernel does with it.)
     pub fn whole_file(&self, create: bool) -> Option<BorrowedFd<'_>> {
         let blocks = self.in_blocks()?;
         let [server] = blocks.servers()[..] else { return None };
@@ -93,7 +94,7 @@ impl Handle {
         if blocks.layout.replicas != 1 {
             return None;
         }
-        blocks.local.get(self.client(), server, self.ino(), create)
+        Some(blocks.local.get(self.client(), server, self.ino(), create)?.descriptor())
     }
 
     /// Says whether the file may be written through this description without its noticing (by the kernel).

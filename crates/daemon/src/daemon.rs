@@ -16,7 +16,7 @@ use crate::vigil::Vigil;
 use bivouac_layout::{Epoch, Ino, Map, NodeId, ServerState, ShardId};
 use bivouac_meta::{Caller, MetaStore, Observer, Options, Replayed};
 use bivouac_node::release::monotonic;
-use bivouac_node::{TrafficPage, VersionPage};
+use bivouac_node::{Fences, VersionPage};
 use bivouac_proto::auth::{Credentials, Hello, Key, Role, Welcome};
 use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
 use bivouac_proto::meta::MetaRequest;
@@ -44,8 +44,6 @@ pub(crate) struct Daemon {
     boot: u64,
     counters: Counters,
     order: Order,
-    /// Counters of the direct accesses of this node's processes to this server's sub-files.
-    traffic: OnceLock<TrafficPage>,
     pub(crate) ending: Arc<Ending>,
     /// The server's version page, and what keeps it valid.
     page: OnceLock<(Arc<VersionPage>, Vigil)>,
@@ -153,7 +151,6 @@ impl Daemon {
             boot,
             counters: Counters::default(),
             order: Order::new(OVERLAP),
-            traffic: OnceLock::new(),
             ending,
         })
     }
@@ -374,12 +371,6 @@ impl Daemon {
             let store = replayed.serve(options, Around::new(self.links.clone(), server.id))?;
             store.adopt(map.shards_of(server.id)).map_err(InstallError::Adopt)?;
             let _ = self.meta.set(store);
-            match TrafficPage::create() {
-                Ok(page) => drop(self.traffic.set(page)),
-                Err(error) => {
-                    tracing::warn!(%error, "direct accesses of this node's processes are not counted")
-                }
-            }
         }
         tracing::info!(epoch = %map.epoch, servers = map.servers.len(), "serving");
         Ok(())
@@ -403,12 +394,17 @@ impl Daemon {
         }
     }
 
+    /// The fences of this server's sub-files.
+    fn fences(&self) -> Option<&Fences> {
+        self.links.data.as_ref()?.fences()
+    }
+
     /// Hands out memory that the processes of this node share.
     fn share(&self, request: NodeRequest, reply: &mut Responder<'_>) {
         let descriptor = match request {
             NodeRequest::Table => self.agent.as_ref().and_then(|agent| agent.table()),
             NodeRequest::Versions => self.page.get().and_then(|(page, _)| page.descriptor()),
-            NodeRequest::Traffic => self.traffic.get().and_then(TrafficPage::descriptor),
+            NodeRequest::Fences => self.fences().map(Fences::descriptor),
         };
         match descriptor {
             Some(descriptor) => reply.ok_descriptor(&Reply::Done, descriptor),
@@ -419,7 +415,7 @@ impl Daemon {
     fn stats(&self) -> Stats {
         let counts = self.meta.get().map(MetaStore::counts).unwrap_or_default();
         let space = self.links.data.as_ref().and_then(|d| d.space().ok()).unwrap_or_default();
-        let (direct_read, direct_written) = self.traffic.get().map_or((0, 0), TrafficPage::totals);
+        let (direct_read, direct_written) = self.fences().map_or((0, 0), Fences::totals);
         Stats {
             inodes: counts.inodes,
             stored: self.links.data.as_ref().map_or(0, |d| d.stored()),

@@ -4,11 +4,13 @@ use crate::agent::{Agent, random};
 use crate::config::{DaemonConfig, ServerConfig};
 use crate::daemon::{Daemon, End};
 use crate::error::DaemonError;
+use crate::heritage;
 use crate::links::Links;
 use crate::run_dir::RunDir;
 use bivouac_data::{DataError, DataStore};
 use bivouac_layout::Map;
 use bivouac_meta::Replayed;
+use bivouac_node::FencesOf;
 use bivouac_proto::auth::Role;
 use bivouac_transport::{Endpoint, Server, ServerOptions};
 use std::net::SocketAddr;
@@ -67,10 +69,15 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
 fn open_stores(deployment: u64, server: &ServerConfig) -> Result<(Arc<DataStore>, Replayed), DaemonError> {
     let first = server.storage.first().ok_or(DataError::NoDirectory)?;
     let metadata = metadata_directory(first);
-    if !server.storage.iter().any(|directory| DataStore::is_in(directory)) {
+    let resumes = server.storage.iter().any(|directory| DataStore::is_in(directory));
+    if !resumes {
         bivouac_meta::make_directory(&metadata)?;
     }
-    let data = DataStore::open(&server.storage, deployment, server.id)?;
+    let mut data = DataStore::open(&server.storage, deployment, server.id)?;
+    match heritage::fences(FencesOf { deployment, server: server.id }, resumes) {
+        Ok(fences) => data = data.with_fences(fences),
+        Err(error) => tracing::warn!(%error, "the processes of this node do not access sub-files directly"),
+    }
     Ok((Arc::new(data), Replayed::open(&metadata, deployment)?))
 }
 

@@ -9,6 +9,7 @@ use crate::error::{DataError, to_errno};
 use crate::identity::{self, Identity};
 use crate::inventory::{self, Inventory};
 use crate::place::{self, SUBDIRECTORIES};
+use crate::relocate;
 use bivouac_layout::{Ino, ServerId};
 use bivouac_node::Boot;
 use rustix::fd::{AsFd, OwnedFd};
@@ -28,7 +29,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::DI
 /// An open storage directory.
 pub(crate) struct Disk {
     path: PathBuf,
-    root: OwnedFd,
+    pub(crate) root: OwnedFd,
     /// The tree of sub-files.
     pub(crate) sub: OwnedFd,
     identity: Identity,
@@ -263,6 +264,8 @@ impl Found {
                     found.push(ino);
                     Ok(())
                 })?;
+                // Left by a server that was killed.
+                let _ = fs::unlinkat(&self.root, relocate::COPY, AtFlags::empty());
                 let inventory = Inventory::open(&self.root, Boot::current(), &found)?;
                 let (path, root, device) = (self.path, self.root, self.device);
                 Ok(Disk { path, root, sub, identity, _lock: lock, device, inventory })
@@ -303,7 +306,7 @@ impl Disk {
                 place::directory(mixed, count) == index && place::subdirectory(mixed) == subdirectory
             })
         })?;
-        for journal in [inventory::NAME, inventory::DRAFT] {
+        for journal in [inventory::NAME, inventory::DRAFT, relocate::COPY] {
             gone(fs::unlinkat(&self.root, journal, AtFlags::empty()))
                 .map_err(|errno| setup("remove", &self.path.join(journal), errno))?;
         }

@@ -29,7 +29,8 @@
 //! - `place`: where in the directories a sub-file lies.
 //! - `cache`: the open descriptors.
 //! - `file`: one open sub-file.
-//! - `store`: the operations. `seek`: looking for data and holes.
+//! - `store`: the operations. `seek`: looking for data and holes. `undo`: undoing a write.
+//! - `relocate`: keeping processes of the node out of a sub-file, and making it another local file.
 
 mod cache;
 mod disk;
@@ -38,6 +39,7 @@ mod file;
 mod identity;
 mod inventory;
 mod place;
+mod relocate;
 mod seek;
 mod store;
 mod suspects;

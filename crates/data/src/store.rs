@@ -5,9 +5,12 @@ use crate::disk::{self, Disk};
 use crate::error::DataError;
 use crate::file::SubFile;
 use crate::place::{self, SubPath};
+use crate::relocate::Relocations;
 use crate::suspects::Suspects;
 use crate::undo::Wrote;
 use bivouac_layout::{Ino, ServerId};
+use bivouac_node::Fences;
+use bivouac_node::fences::Against;
 use bivouac_proto::attr::FILE_MAX;
 use bivouac_proto::data::{Fallocate, LastWrite};
 use rustix::fd::OwnedFd;
@@ -19,6 +22,9 @@ use std::time::{Duration, Instant};
 
 /// Locks for truncations; files that share one by chance only wait a little.
 const TRUNCATION_LOCKS: usize = 64;
+/// How long undoing a write waits for direct writes that are under way: long for a write, short for a program
+/// that waits for the error that it is to get.
+const UNDO_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a server knows of a file's length and age.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +56,8 @@ pub struct DataStore {
     truncations: [Mutex<()>; TRUNCATION_LOCKS],
     stored: Mutex<Option<Stored>>,
     suspects: Suspects,
+    relocations: Relocations,
+    fences: Option<Fences>,
 }
 
 /// A remembered sum of allocated bytes.
@@ -90,7 +98,19 @@ impl DataStore {
             truncations: [const { Mutex::new(()) }; TRUNCATION_LOCKS],
             stored: Mutex::new(None),
             suspects: Suspects::default(),
+            relocations: Relocations::default(),
+            fences: None,
         })
+    }
+
+    /// Sub-files may be passed to processes of the node, which look at these fences.
+    pub fn with_fences(self, fences: Fences) -> DataStore {
+        DataStore { fences: Some(fences), ..self }
+    }
+
+    /// The fences that hold up direct accesses.
+    pub fn fences(&self) -> Option<&Fences> {
+        self.fences.as_ref()
     }
 
     /// The storage directories, in the order of their positions.
@@ -131,18 +151,25 @@ impl DataStore {
         if offset >= FILE_MAX {
             return Err(DataError::TooFar);
         }
-        let file = self.made(ino)?;
-        let wrote = file.write_noted(offset, from)?;
-        if sync {
-            self.sync_file(ino, &file)?;
-        }
-        Ok(wrote)
+        self.change(|| {
+            let file = self.made(ino)?;
+            let wrote = file.write_noted(offset, from)?;
+            if sync {
+                self.sync_file(ino, &file)?;
+            }
+            Ok(wrote)
+        })
     }
 
-    /// Undoes a write: see [`SubFile::take_back`].
+    /// Undoes a write: see [`SubFile::take_back`]. Direct writes are held up meanwhile, so that none is lost
+    /// that ends between the look at the length and the truncation. If one does not end, nothing is undone.
     pub fn take_back(&self, ino: Ino, undo: u64, end: u64, size: u64) -> Result<(), DataError> {
+        let fence = self.fences.as_ref().map(|fences| fences.raise(ino, Against::Writers));
+        if fence.as_ref().is_some_and(|fence| fence.wait(UNDO_PATIENCE).is_err()) {
+            return Ok(());
+        }
+        let _alone = self.lock_truncations(ino);
         if let Some(file) = self.existing(ino)? {
-            let _alone = self.lock_truncations(ino);
             file.take_back(undo, end, size)?;
         }
         Ok(())
@@ -167,15 +194,15 @@ impl DataStore {
         if size > FILE_MAX {
             return Err(DataError::TooFar);
         }
+        // Two truncations at once could each see the length before the other one, and so lengthen a sub-file
+        // that is to become shorter.
+        let _alone = self.lock_truncations(ino);
         let file = match if extend && size > 0 { self.made(ino).map(Some) } else { self.existing(ino) } {
             Err(DataError::Missing(_)) if size == 0 => return self.remove(ino).map(|()| false),
             Err(DataError::Missing(_)) => return Ok(true),
             file => file?,
         };
         let Some(file) = file else { return Ok(false) };
-        // Two truncations at once could each see the length before the other one, and so lengthen a sub-file
-        // that is to become shorter.
-        let _alone = self.lock_truncations(ino);
         let length = file.length()?;
         if length > size || (extend && length < size) {
             fs::ftruncate(&file, size)?;
@@ -192,6 +219,10 @@ impl DataStore {
         if offset.checked_add(len).is_none_or(|end| end > FILE_MAX) {
             return Err(DataError::TooFar);
         }
+        self.change(|| self.allocate(ino, offset, len, mode))
+    }
+
+    fn allocate(&self, ino: Ino, offset: u64, len: u64, mode: Fallocate) -> Result<(), DataError> {
         let keep = FallocateFlags::KEEP_SIZE;
         let punch = FallocateFlags::PUNCH_HOLE | keep;
         let flags = match mode {
@@ -254,6 +285,8 @@ impl DataStore {
     pub fn pass(&self, ino: Ino, create: bool) -> Result<OwnedFd, DataError> {
         let mixed = place::mix(ino);
         let path = SubPath::new(ino, mixed);
+        // While the sub-file becomes another local file, nobody gets the old one.
+        let _there = self.lock_truncations(ino);
         self.open_descriptor(ino, mixed, &path, create)?.ok_or(DataError::Io(bivouac_proto::Errno::NOENT))
     }
 
@@ -329,13 +362,13 @@ impl DataStore {
         first
     }
 
-    fn disk(&self, mixed: u64) -> Result<&Disk, DataError> {
+    pub(crate) fn disk(&self, mixed: u64) -> Result<&Disk, DataError> {
         // `directory` is below the number of disks, of which there is at least one.
         self.disks.get(place::directory(mixed, self.disks.len())).ok_or(DataError::NoDirectory)
     }
 
     /// The open sub-file, if there is one.
-    fn existing(&self, ino: Ino) -> Result<Option<Arc<SubFile>>, DataError> {
+    pub(crate) fn existing(&self, ino: Ino) -> Result<Option<Arc<SubFile>>, DataError> {
         self.acquire(ino, false)
     }
 
@@ -420,7 +453,7 @@ impl DataStore {
         }
     }
 
-    fn sync_file(&self, ino: Ino, file: &SubFile) -> Result<(), DataError> {
+    pub(crate) fn sync_file(&self, ino: Ino, file: &SubFile) -> Result<(), DataError> {
         file.sync(|| {
             let mixed = place::mix(ino);
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY | OFlags::NOFOLLOW;
@@ -433,7 +466,16 @@ impl DataStore {
         })
     }
 
-    fn lock_truncations(&self, ino: Ino) -> std::sync::MutexGuard<'_, ()> {
+    pub(crate) fn relocations(&self) -> &Relocations {
+        &self.relocations
+    }
+
+    /// The sub-file has become another local file.
+    pub(crate) fn forget(&self, mixed: u64) {
+        self.cache.removed(mixed);
+    }
+
+    pub(crate) fn lock_truncations(&self, ino: Ino) -> std::sync::MutexGuard<'_, ()> {
         let lock = &self.truncations[place::mix(ino) as usize % TRUNCATION_LOCKS];
         lock.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -4,11 +4,13 @@
 //! The bytes are steps: a number that says what is done, and its arguments. Some write over the memory, as a
 //! stray pointer would; the others use it.
 
+use crate::fences::{self, Against, FencePage, Fences, FencesOf};
 use crate::memory::Memory;
 use crate::table::{HEADER, LENGTH, OpenTable, SLOTS, SlotId, TableOf};
-use crate::{TrafficPage, VersionPage, traffic, versions};
+use crate::{VersionPage, versions};
 use bivouac_layout::{Ino, NodeId, ServerId, ShardId};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Takes a number off the bytes.
 struct Steps<'a>(&'a [u8]);
@@ -82,18 +84,14 @@ pub fn table(bytes: &[u8]) {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// The pages that servers hand out: versions of the metadata, and counters of what is read and written
-/// directly.
+/// The version page that a server hands out.
 pub fn pages(bytes: &[u8]) {
-    let (server, counters) = match (VersionPage::create(), TrafficPage::create()) {
-        (Ok(server), Ok(counters)) => (server, counters),
-        (server, counters) => panic!("{:?} {:?}", server.err(), counters.err()),
-    };
+    let server = VersionPage::create().expect("a page can be made");
     let descriptor = server.descriptor().expect("who made it has it");
     let reader = VersionPage::attach(descriptor).expect("attached");
     let mut steps = Steps(bytes);
     while let Some(kind) = steps.kind() {
-        match kind % 10 {
+        match kind % 8 {
             0 => scribble(&server.memory, versions::LENGTH, steps.number(), steps.number()),
             1 => scribble(&server.memory, versions::LENGTH, steps.number() % 32, steps.number()),
             2 => _ = server.changed(ShardId(steps.number() as u16)),
@@ -109,14 +107,49 @@ pub fn pages(bytes: &[u8]) {
                 let until = reader.namespace();
                 let _ = reader.moves(until.saturating_sub(steps.number() % 100), until);
             }
-            7 => drop((reader.is_live(), reader.total(), reader.shard(ShardId(steps.number() as u16)))),
+            _ => drop((reader.is_live(), reader.total(), reader.shard(ShardId(steps.number() as u16)))),
+        }
+    }
+}
+
+/// The fence page that a server hands out: nobody waits for ever, whatever is in it.
+pub fn fences(bytes: &[u8]) {
+    let of = FencesOf { deployment: 1, server: ServerId(2) };
+    let server = Fences::create(of).expect("a page can be made");
+    let page = FencePage::attach(server.descriptor()).expect("attached");
+    let mut steps = Steps(bytes);
+    let mut under = page.before_pass(Ino(1));
+    let header = (fences::FIRST_WORD / 8) as u64;
+    while let Some(kind) = steps.kind() {
+        match kind % 10 {
+            0 => scribble(&page.memory, fences::LENGTH, steps.number(), steps.number()),
+            1 => scribble(&page.memory, fences::LENGTH, steps.number() % header, steps.number()),
+            2 => under = page.before_pass(Ino(steps.number())),
+            3 => drop(page.read(&under).map(|reading| reading.counts())),
+            4 => {
+                if let Some(writing) = page.write(&under) {
+                    writing.wrote(steps.number() as usize);
+                    let _ = writing.counts();
+                }
+            }
+            5 => {
+                let fence = server.raise(Ino(steps.number()), Against::All);
+                let _ = fence.wait(Duration::ZERO);
+                fence.forget_late();
+            }
+            6 => {
+                let fence = server.raise(Ino(steps.number()), Against::Readers);
+                let _within = server.raise(Ino(steps.number()), Against::Writers);
+                drop(fence);
+            }
+            7 => server.set_lease(Some(steps.number())),
             8 => {
-                scribble(&counters.memory, traffic::LENGTH, steps.number(), steps.number());
-                counters.read(steps.number() as usize);
+                page.count_read(steps.number() as usize);
+                let _ = server.totals();
             }
             _ => {
-                counters.written(steps.number() as usize);
-                let _ = counters.totals();
+                let again = rustix::io::dup(server.descriptor()).expect("a descriptor");
+                let _ = Fences::adopt(of, again.into());
             }
         }
     }
@@ -159,7 +192,21 @@ mod tests {
         let moves = steps(&[(4, &[10]), (3, &[7, 11]), (5, &[10, 11]), (6, &[3]), (2, &[4]), (7, &[4])]);
         let damaged = steps(&[(3, &[7, 11]), (1, &[8, u64::MAX]), (6, &[0]), (5, &[u64::MAX, u64::MAX])]);
         let low = steps(&[(4, &[3]), (5, &[90, 95]), (1, &[8, 0]), (5, &[u64::MAX - 1, u64::MAX])]);
-        let counters = steps(&[(8, &[3, u64::MAX, u64::MAX]), (9, &[u64::MAX]), (9, &[1])]);
-        bivouac_testing::fuzz::run("pages", &[moves, damaged, low, counters], 16 << 20, pages);
+        bivouac_testing::fuzz::run("pages", &[moves, damaged, low], 16 << 20, pages);
+    }
+
+    #[test]
+    fn fence_pages_answer_whatever_is_written_over_them() {
+        let usual = steps(&[(2, &[7]), (3, &[]), (4, &[5]), (5, &[7]), (6, &[7, 7]), (8, &[1]), (9, &[])]);
+        let lanes = (fences::LENGTH / 8 - 1) as u64;
+        let damaged = steps(&[(4, &[5]), (0, &[lanes, 7]), (0, &[header_word(), u64::MAX]), (5, &[7])]);
+        let leased = steps(&[(7, &[u64::MAX]), (3, &[]), (7, &[1]), (4, &[5]), (8, &[u64::MAX])]);
+        let refused = steps(&[(1, &[0, 0]), (9, &[]), (1, &[1, u64::MAX]), (9, &[]), (5, &[0])]);
+        bivouac_testing::fuzz::run("fences", &[usual, damaged, leased, refused], 16 << 20, fences);
+    }
+
+    /// The first word behind the header.
+    fn header_word() -> u64 {
+        (fences::FIRST_WORD / 8) as u64
     }
 }

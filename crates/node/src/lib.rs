@@ -38,7 +38,8 @@
 //! - [`fd`]: descriptors that are closed without libc.
 //! - [`versions`]: [`VersionPage`], by which a process sees whether what it knows of a server's metadata is
 //!   still true.
-//! - [`traffic`]: [`TrafficPage`], what processes read and write directly.
+//! - [`fences`]: [`FencePage`], by which a server stops direct accesses to its sub-files, and which counts
+//!   them.
 //! - [`bypass`]: programs that the preload library does not reach.
 //! - [`raw`]: system calls that do not go through libc.
 //!
@@ -50,6 +51,7 @@ pub mod bypass;
 mod entered;
 pub mod error;
 pub mod fd;
+pub mod fences;
 pub mod file;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzzing;
@@ -63,16 +65,15 @@ pub mod raw;
 pub mod release;
 pub mod slot;
 pub mod table;
-pub mod traffic;
 pub mod versions;
 
 pub use boot::Boot;
 pub use entered::Entered;
 pub use error::NodeError;
 pub use fd::Fd;
+pub use fences::{FencePage, Fences, FencesOf};
 pub use names::{CATCH_VARIABLE, Environment, agent_sockets, key_path, node_dir, server_sockets};
 pub use offset::OffsetGuard;
 pub use slot::Slot;
 pub use table::{OpenTable, SlotId, TableOf};
-pub use traffic::TrafficPage;
 pub use versions::VersionPage;

@@ -77,6 +77,7 @@ impl Memory {
     }
 
     /// Its first byte, which is at the beginning of a page.
+    #[inline]
     pub fn base(&self) -> *mut u8 {
         self.base
     }

@@ -29,6 +29,11 @@ const NUMBER: u32 = (1 << NUMBER_BITS) - 1;
 /// listed.
 pub(crate) const OWNER_BITS: u32 = NUMBER_BITS + 6;
 
+/// The number of an owner in its PID namespace.
+pub(crate) fn number_of(owner: u32) -> u32 {
+    owner & NUMBER
+}
+
 /// An owner who is dead.
 pub(crate) const NOBODY: u32 = 0;
 

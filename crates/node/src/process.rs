@@ -18,6 +18,7 @@ thread_local! {
 }
 
 /// The number of this process.
+#[inline]
 pub fn pid() -> u32 {
     let Some(cached) = page() else { return real_pid() };
     match cached.load(Ordering::Relaxed) {
@@ -111,6 +112,7 @@ fn path_of_stat(id: u32, buffer: &mut [u8; 32]) -> &[u8] {
 }
 
 /// The page that a fork wipes; `None` where the kernel cannot do that.
+#[inline]
 fn page() -> Option<&'static AtomicU32> {
     let known = PAGE.load(Ordering::Acquire);
     let page = if known.is_null() { make_page()? } else { known };
@@ -118,6 +120,7 @@ fn page() -> Option<&'static AtomicU32> {
     Some(unsafe { &*page })
 }
 
+#[cold]
 fn make_page() -> Option<*mut AtomicU32> {
     const LEN: usize = 4096;
     // SAFETY: a fresh anonymous mapping at a place of the kernel's choice.

@@ -11,6 +11,7 @@ pub enum NodeRequest {
     Table,
     /// The server's version page. To a server; ENOENT if it has none.
     Versions,
-    /// The server's counters of direct accesses. To a server; ENOENT if it has none.
-    Traffic,
+    /// The server's fence page, without which nothing is accessed directly. To a server; ENOENT if it has
+    /// none.
+    Fences,
 }

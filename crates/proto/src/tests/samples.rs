@@ -146,7 +146,7 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         ControlRequest::Release,
     ];
     let node =
-        [NodeRequest::Table, NodeRequest::Versions, NodeRequest::Traffic].into_iter().map(Request::Node);
+        [NodeRequest::Table, NodeRequest::Versions, NodeRequest::Fences].into_iter().map(Request::Node);
     let rest =
         agent.into_iter().map(Request::Agent).chain(control.into_iter().map(Request::Control)).chain(node);
     meta.chain(data).chain(peer).chain(rest).collect()
