@@ -47,7 +47,7 @@ pub enum ControllerError {
         cause: std::io::Error,
     },
     /// What it stored is not what it wrote.
-    #[error("the map cannot be read: {} is damaged ({what}); restore it from a copy", path.display())]
+    #[error("the map cannot be read: {} is damaged ({what}); restore that file from a copy", path.display())]
     Damaged {
         /// Which file.
         path: PathBuf,
