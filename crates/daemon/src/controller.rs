@@ -2,10 +2,10 @@
 //!
 //! One daemon of a deployment has this role. It alone makes and changes the map ([`log`]): it founds a new
 //! deployment, resumes one that was stopped, and declares servers down, joining and up. Every change is
-//! committed to stable storage before anybody hears of it. It pings every daemon twice a second ([`health`]); a server
-//! that dies is declared down within two seconds, at a new epoch, which goes to every daemon that lives, and
-//! so to every client that asks one of them. It is on no operation's path: while nothing changes, nobody
-//! needs it.
+//! committed to stable storage before anybody hears of it. It pings every daemon twice a second ([`health`]);
+//! a server that dies is declared down within two seconds, at a new epoch, which goes to every daemon that
+//! lives, and so to every client that asks one of them. It is on no operation's path: while nothing changes,
+//! nobody needs it.
 //!
 //! Three things end a deployment: a `Shutdown` request; the end of a *lifeline*, the connection that `bivouac
 //! run` holds, so that nothing stays behind when it is killed; and a daemon's own death, which ends that

@@ -16,7 +16,7 @@
 use crate::error::LogError;
 use crate::journal::{Bodies, Rewriting};
 use crate::log::{Rewrite, ToSync};
-use crate::partition::{ANSWER_AGE, COMPACT_AT, Partition, Partitions, whole_server};
+use crate::partition::{ANSWER_AGE, Partition, Partitions, whole_server};
 use crate::store::lock;
 use bivouac_proto::Time;
 use std::collections::BTreeSet;
@@ -270,8 +270,7 @@ impl<'p> Compaction<'p> {
         let Partition { journal, waiting, .. } = &mut *guard;
         journal.log.switch(rewrite)?;
         journal.rewriting = None;
-        journal.compacted = journal.log.len();
-        journal.compact_at = (2 * journal.log.len()).max(COMPACT_AT.min(self.partitions.compact_at));
+        journal.note_compacted(self.partitions.compact_at);
         let to_sync = journal.log.to_sync();
         if *waiting > 0 {
             self.partitions.condvar(self.partition).notify_all();
@@ -316,10 +315,7 @@ impl Partition {
         });
         let replaced = journal.log.replace(bodies);
         match &replaced {
-            Ok(()) => {
-                journal.compacted = journal.log.len();
-                journal.compact_at = (2 * journal.log.len()).max(COMPACT_AT.min(default));
-            }
+            Ok(()) => journal.note_compacted(default),
             Err(error) => {
                 tracing::warn!(%error, path = %journal.log.path().display(), "a log could not be compacted");
                 journal.retry_later();

@@ -99,6 +99,13 @@ impl Journal {
         Ok(())
     }
 
+    /// The log is as short as it can be. `default`: at which length logs are compacted that are short after their
+    /// snapshot, bytes.
+    pub(crate) fn note_compacted(&mut self, default: u64) {
+        self.compacted = self.log.len();
+        self.compact_at = (2 * self.log.len()).max(COMPACT_AT.min(default));
+    }
+
     /// A compaction has failed: the old log stays in use, and there may be space later.
     pub(crate) fn retry_later(&mut self) {
         self.compact_at = self.log.len() + COMPACT_AT;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::partition::COMPACT_AT;
 use crate::partition::PARTITIONS;
 use crate::partition::tests::{make, open};
 use bivouac_layout::{Ino, ShardId};
