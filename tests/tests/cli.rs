@@ -411,7 +411,7 @@ fn killing_run_outright_takes_everything_down() {
     let name = site.name("run");
     let (mut child, _out) = start_run(&site, &name, "exec sleep 5");
     let pids: Vec<i32> = site.daemons(&name).into_iter().map(|d| d.1).collect();
-    assert_eq!(pids.len(), 2);
+    assert_eq!(pids.len(), 3, "two servers and their agent");
     child.kill().expect("kills");
     child.wait().expect("ends");
     eventually("all is gone", || !site.home().join(&name).exists() && !run_dir(&name).exists());

@@ -43,7 +43,7 @@ fn network_namespaces_are_nodes() {
         }
     }
     let pids: Vec<i32> = site.daemons(&name).into_iter().map(|d| d.1).collect();
-    assert_eq!(pids.len(), 3, "two servers, and an agent for this machine");
+    assert_eq!(pids.len(), 5, "two servers, and an agent on each node and this machine");
     site.bivouac(["down", &name]).ok();
     site.assert_nothing_left(&name, &pids);
 }

@@ -143,6 +143,10 @@ is `bivouac layout`. The same is shown and set by the extended attribute user.bi
 removed."
     )]
     Down(DownArgs),
+    /// Start servers of a running deployment again, with the data that they have.
+    #[command(after_long_help = "Example:
+  bivouac restart job 2 3")]
+    Restart(RestartArgs),
     /// Print the variables to export, for `eval` in a batch script.
     #[command(after_long_help = "Example:
   eval \"$(bivouac env job)\"
@@ -210,6 +214,14 @@ pub struct ServerArgs {
     /// Which server new files begin on. Default: hashed. Directories can have their own (`bivouac layout`).
     #[arg(long, value_enum)]
     pub first: Option<FirstChoice>,
+    /// How many servers hold each block of a file, and each piece of the metadata: everything survives as long as one
+    /// of them does. 1 to 8; default: 1.
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub replicas: Option<u8>,
+    /// How many servers hold each piece of the metadata, if that is to be more than --replicas: directories and files
+    /// can have so many copies at most (`bivouac layout`).
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub metadata_replicas: Option<u8>,
     /// How to start daemons on hosts.
     #[arg(long, value_enum, default_value_t = LauncherChoice::Auto)]
     pub launcher: LauncherChoice,
@@ -454,6 +466,17 @@ pub struct DownArgs {
     /// Forget the deployment even if a host of it cannot be reached any more.
     #[arg(long)]
     pub force: bool,
+}
+
+/// Arguments of `restart`.
+#[derive(Args, Debug)]
+pub struct RestartArgs {
+    /// Name of the deployment.
+    #[arg(value_parser = parse_name)]
+    pub name: String,
+    /// Numbers of the servers, as `bivouac status` shows them. One that runs is stopped first.
+    #[arg(required = true, value_name = "SERVER")]
+    pub servers: Vec<u16>,
 }
 
 /// Arguments of `env`.

@@ -14,6 +14,7 @@ use crate::process::ProcessId;
 use bivouac_daemon::config::hex_key;
 use bivouac_layout::{First, NodeId, ServerId};
 use bivouac_proto::auth::{KEY_LEN, Key};
+use bivouac_proto::control::Member;
 use bivouac_transport::Endpoint;
 use serde::{Deserialize, Serialize};
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
@@ -33,7 +34,7 @@ const LOGS: &str = "logs";
 const LONGEST: usize = 64 << 20;
 
 /// Version of the record's form.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Where all deployments of the user have their directories.
 #[derive(Clone, Debug)]
@@ -321,6 +322,10 @@ pub struct Record {
     /// Where new files begin.
     #[serde(default)]
     pub first: First,
+    /// How many servers hold each block of new files.
+    pub replicas: u8,
+    /// How many servers hold each shard of the metadata.
+    pub metadata_replicas: u8,
     /// What daemons log.
     pub log_level: String,
     /// It ends with the `run` that made it, however that ends.
@@ -343,6 +348,8 @@ impl Record {
             block_size,
             width: 0,
             first: First::Hashed,
+            replicas: 1,
+            metadata_replicas: 1,
             log_level: log_level.to_owned(),
             ephemeral: false,
             daemons: Vec::new(),
@@ -372,12 +379,12 @@ pub struct DaemonRecord {
     /// Whether it is the controller.
     pub controller: bool,
     /// Where it was told to listen.
-    pub listen: Option<SocketAddr>,
+    pub listen: SocketAddr,
     /// The host's address for others; `None`: it was not known before the daemon told.
     pub reach: Option<IpAddr>,
     /// The process, once it was ready.
     pub process: Option<ProcessId>,
-    /// Where others reach it, if it listens on the network.
+    /// Where others reach it, once it was ready.
     pub address: Option<SocketAddr>,
     /// Its log, on its machine.
     pub log: PathBuf,
@@ -394,6 +401,11 @@ impl DaemonRecord {
             Some(server) => format!("server-{server}"),
             None => format!("agent-{}", self.node),
         }
+    }
+
+    /// Which daemon it is.
+    pub fn member(&self) -> Member {
+        self.server.map_or(Member::Agent(self.node), Member::Server)
     }
 
     /// Where it can be asked. One that does not listen on the network is an agent on this machine.

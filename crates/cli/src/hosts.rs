@@ -252,6 +252,8 @@ mod tests {
             block_size: crate::args::BlockSize(4096),
             width: None,
             first: None,
+            replicas: None,
+            metadata_replicas: None,
             launcher: LauncherChoice::Auto,
             port: 0,
             log_level: "info".into(),

@@ -29,6 +29,7 @@ mod mount_point;
 mod mounts;
 mod private;
 mod process;
+mod restart;
 mod run;
 mod signals;
 mod status;
@@ -66,6 +67,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
         Command::Env(args) => exec::env(&Home::from_env()?, &args.name)?,
         Command::Status(args) => status::status(&Home::from_env()?, args.name.as_deref(), args.json)?,
         Command::Down(args) => down::down(&Home::from_env()?, &args.name, args.keep, args.force)?,
+        Command::Restart(args) => restart::restart(&Home::from_env()?, &args)?,
         Command::Preload(args) => {
             let tree = Copy { src: args.src, dst: Some(args.dst) };
             copy::copy(&Home::from_env()?, &args.name, &tree, Direction::In, args.threads)?;

@@ -5,8 +5,8 @@ use crate::home::{Directory, Home, LauncherKind, Record, State, uid};
 use crate::mounts;
 use crate::text::{count, imbalance, plural, size, table};
 use bivouac_daemon::controller::{ControlLink, LinkError};
-use bivouac_layout::Map;
 use bivouac_layout::map::{Server, ServerState};
+use bivouac_layout::{Group, Map, SHARDS, ShardId};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlReply, ControlRequest, ServerHealth, Stats};
 use bivouac_transport::engine::budget::control;
@@ -33,6 +33,9 @@ pub struct Deployment {
     problem: Option<String>,
     mount: String,
     block_size: u32,
+    /// Copies of new files' blocks, and of the metadata.
+    replicas: u8,
+    metadata_replicas: u8,
     epoch: Option<u64>,
     /// Seconds since 1970.
     created: u64,
@@ -73,8 +76,12 @@ struct ServerStatus {
     node: u16,
     host: String,
     address: Option<String>,
-    /// `up`, or `down`: requests to it fail.
+    /// Its process, on its host, as far as it was recorded.
+    pid: Option<u32>,
+    /// `up`; `down`; or `joining`: it answers again, and is about to be up.
     state: &'static str,
+    /// It has not got yet what it has missed of so many groups (shards, and parts of files).
+    behind: usize,
     /// Milliseconds since it last answered the controller.
     silent_ms: Option<u64>,
     storage: Vec<PathBuf>,
@@ -233,6 +240,8 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
         problem: None,
         mount: record.mount.clone(),
         block_size: record.block_size,
+        replicas: record.replicas,
+        metadata_replicas: record.metadata_replicas,
         epoch: None,
         created: record.created,
         directory: directory.path.clone(),
@@ -255,14 +264,20 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
             if !down.is_empty() {
                 deployment.state = Condition::Degraded;
                 deployment.problem = Some(format!(
-                    "server {} is down: what it holds cannot be reached; log: {}",
+                    "server {} is down: {}; `bivouac restart {} {}` starts it again; log: {}",
                     down.join(", "),
+                    what_is_lost(&map),
+                    record.name,
+                    down.join(" "),
                     deployment
                         .servers
                         .iter()
                         .find(|s| s.state == "down")
                         .map_or(String::new(), |s| s.log.display().to_string())
                 ));
+            } else if let Some(server) = deployment.servers.iter().find(|s| s.behind > 0) {
+                deployment.problem =
+                    Some(format!("server {} gets what it has missed while it was away", server.id));
             } else {
                 deployment.problem = damage(&deployment.servers);
             }
@@ -281,6 +296,17 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
     deployment.totals.servers_up = deployment.servers.iter().filter(|s| s.state == "up").count();
     deployment.totals.counters = sum(&deployment.servers);
     deployment
+}
+
+/// What nobody serves while servers are down, in words.
+fn what_is_lost(map: &Map) -> &'static str {
+    let is_served = |group| map.serving(group).next().is_some();
+    let shards = (0..SHARDS).map(|shard| Group::Shard(ShardId(shard)));
+    match (map.copies > 1 && shards.into_iter().all(is_served), map.replicas > 1) {
+        (true, true) if map.replicated().all(is_served) => "others serve what it holds",
+        (true, false) => "others serve its metadata, but the blocks that it holds cannot be reached",
+        _ => "what it holds cannot be reached",
+    }
 }
 
 /// The sub-files that servers have lost, in words.
@@ -350,7 +376,8 @@ fn without_controller(record: &Record, why: &str) -> (Condition, String) {
     }
 }
 
-fn overview(record: &Record, key: &Key) -> Result<(Map, Vec<ServerHealth>), LinkError> {
+/// What the controller knows.
+pub fn overview(record: &Record, key: &Key) -> Result<(Map, Vec<ServerHealth>), LinkError> {
     let endpoint = record.controller(key).ok_or(LinkError::Transport(TransportError::Refused))?;
     let mut link = ControlLink::connect(&endpoint, key, record.deployment, control::LOOK)?;
     match link.request(ControlRequest::Overview)? {
@@ -388,6 +415,8 @@ fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: &Key) -> Ve
                         ServerState::Joining => "joining",
                         ServerState::Down => "down",
                     },
+                    pid: recorded.and_then(|d| d.process).map(|process| process.pid),
+                    behind: map.replicated().filter(|group| map.is_behind(*group, server.id)).count(),
                     silent_ms: health.map(|h| h.silent_ms),
                     storage: recorded.map(|d| d.storage.clone()).unwrap_or_default(),
                     log: recorded.map(|d| d.log.clone()).unwrap_or_default(),
@@ -421,7 +450,9 @@ fn recorded_servers(record: &Record) -> Vec<ServerStatus> {
                 node: d.node.0,
                 host: d.host.clone(),
                 address: d.address.map(|a| a.to_string()),
+                pid: d.process.map(|process| process.pid),
                 state: "down",
+                behind: 0,
                 silent_ms: None,
                 storage: d.storage.clone(),
                 log: d.log.clone(),
@@ -557,9 +588,11 @@ mod tests {
                 "created",
                 "directory",
                 "epoch",
+                "metadata_replicas",
                 "mount",
                 "name",
                 "problem",
+                "replicas",
                 "servers",
                 "state",
                 "totals"
@@ -575,7 +608,9 @@ mod tests {
             node: 0,
             host: host.into(),
             address: None,
+            pid: None,
             state: "up",
+            behind: 0,
             silent_ms: None,
             storage: vec![storage.into()],
             log: PathBuf::new(),

@@ -86,8 +86,11 @@ fn found(
         Record::new(&directory.name, deployment, &args.mount, args.block_size.0, &args.log_level);
     record.width = args.width.map_or(0, |width| width.0);
     record.first = args.first.map_or(First::Hashed, FirstChoice::first);
+    record.replicas = args.replicas.unwrap_or(1);
+    record.metadata_replicas = args.metadata_replicas.unwrap_or(record.replicas);
     record.ephemeral = ephemeral;
     record.daemons = plan(&hosts, args.servers.unwrap_or(1), args.port, &storage, directory)?;
+    check_copies(&record)?;
     directory.save(&record)?;
     let started = launch_all(&mut record, &key, directory, false)
         .and_then(|()| begin(&record, &key, ControlRequest::Found { founding: Box::new(founding(&record)) }))
@@ -108,6 +111,25 @@ fn found(
     }
 }
 
+/// Whether there can be so many copies.
+fn check_copies(record: &Record) -> Result<(), Error> {
+    let servers = record.daemons.iter().filter(|d| d.server.is_some()).count();
+    let (replicas, copies) = (record.replicas, record.metadata_replicas);
+    if copies < replicas {
+        return Err(Error::refused(
+            format!("{copies} copies of the metadata are too few for {replicas} copies of files"),
+            "a file must not outlive its inode: give --metadata-replicas at least as much as --replicas",
+        ));
+    }
+    if usize::from(copies) > servers {
+        return Err(Error::refused(
+            format!("{copies} copies need as many servers, and there are {servers}"),
+            "give more --hosts or --servers, or fewer copies",
+        ));
+    }
+    Ok(())
+}
+
 /// Which daemons on which hosts. Servers are numbered host by host and then round again, so that neighbours
 /// in the generation are on different hosts.
 fn plan(
@@ -126,42 +148,29 @@ fn plan(
     }
     let mut daemons = Vec::with_capacity(total + 1);
     for (node, host) in hosts.iter().enumerate() {
-        for round in 0..servers_per_host {
-            let id = ServerId(round * hosts.len() as u16 + node as u16);
+        // The agent's port comes after those of the servers.
+        for round in [None].into_iter().chain((0..servers_per_host).map(Some)) {
+            let server = round.map(|round| ServerId(round * hosts.len() as u16 + node as u16));
+            let further = round.unwrap_or(servers_per_host);
             let port = match port {
                 0 => 0,
-                port => port.checked_add(round).ok_or_else(|| {
+                port => port.checked_add(further).ok_or_else(|| {
                     Error::refused(
-                        format!("port {port} and {round} more is beyond 65535"),
+                        format!("port {port} and {further} more is beyond 65535"),
                         "give a smaller --port",
                     )
                 })?,
             };
-            let listen = SocketAddr::new(host.listen, port);
-            daemons.push(record_of(
-                host,
-                NodeId(node as u16),
-                Some((id, listen)),
-                round == 0,
-                storage,
-                directory,
-            ));
+            daemons.push(record_of(host, NodeId(node as u16), server, port, storage, directory));
         }
     }
-    // The machine where it all begins needs an agent for `exec`, and its daemon is the controller.
+    // The machine where it all begins needs an agent for `exec`, which is the controller.
     if !hosts.iter().any(|h| h.here) {
-        daemons.push(record_of(
-            &hosts::this_machine(),
-            NodeId(hosts.len() as u16),
-            None,
-            true,
-            &[],
-            directory,
-        ));
+        daemons.push(record_of(&hosts::this_machine(), NodeId(hosts.len() as u16), None, 0, &[], directory));
     }
     let here = hosts.iter().position(|h| h.here).unwrap_or(hosts.len());
-    if let Some(first) = daemons.iter_mut().find(|d| usize::from(d.node.0) == here) {
-        first.controller = true;
+    for daemon in &mut daemons {
+        daemon.controller = daemon.agent && usize::from(daemon.node.0) == here;
     }
     Ok(daemons)
 }
@@ -169,8 +178,8 @@ fn plan(
 fn record_of(
     host: &Host,
     node: NodeId,
-    server: Option<(ServerId, SocketAddr)>,
-    agent: bool,
+    server: Option<ServerId>,
+    port: u16,
     storage: &[PathBuf],
     directory: &Directory,
 ) -> DaemonRecord {
@@ -178,15 +187,15 @@ fn record_of(
         host: host.name.clone(),
         node,
         launcher: host.launcher,
-        server: server.map(|(id, _)| id),
-        agent,
+        server,
+        agent: server.is_none(),
         controller: false,
-        listen: server.map(|(_, listen)| listen),
+        listen: SocketAddr::new(host.listen, port),
         reach: host.reach,
         process: None,
         address: None,
         log: PathBuf::new(),
-        storage_in: storage.to_vec(),
+        storage_in: if server.is_some() { storage.to_vec() } else { Vec::new() },
         storage: Vec::new(),
     };
     record.log = directory.logs().join(format!("{}.log", record.label()));
@@ -233,13 +242,17 @@ fn launch_all(record: &mut Record, key: &Key, directory: &Directory, existing: b
     failed.map_or(Ok(()), Err)
 }
 
+/// The order to start a daemon again, where it was.
+pub fn order_again(record: &Record, daemon: &DaemonRecord, key: &Key, directory: &Directory) -> Order {
+    let mut order = order(record, daemon, key, directory, true);
+    if let Some(address) = daemon.address {
+        order.config.listen.set_port(address.port());
+    }
+    order
+}
+
 fn order(record: &Record, daemon: &DaemonRecord, key: &Key, directory: &Directory, existing: bool) -> Order {
-    let server = daemon.server.zip(daemon.listen).map(|(id, listen)| ServerConfig {
-        id,
-        storage: Vec::new(),
-        created_storage: true,
-        listen,
-    });
+    let server = daemon.server.map(|id| ServerConfig { id, storage: Vec::new(), created_storage: true });
     Order {
         config: DaemonConfig {
             name: record.name.clone(),
@@ -248,6 +261,7 @@ fn order(record: &Record, daemon: &DaemonRecord, key: &Key, directory: &Director
             key: key.clone(),
             node: daemon.node,
             host: daemon.host.clone(),
+            listen: daemon.listen,
             server,
             agent: daemon.agent,
             controller: daemon.controller,
@@ -266,7 +280,8 @@ fn order(record: &Record, daemon: &DaemonRecord, key: &Key, directory: &Director
     }
 }
 
-fn fill_in(daemon: &mut DaemonRecord, ready: Ready) -> Result<(), Error> {
+/// Notes what a daemon that was started has answered.
+pub fn fill_in(daemon: &mut DaemonRecord, ready: Ready) -> Result<(), Error> {
     daemon.process = Some(ready.process);
     daemon.storage = ready.storage;
     daemon.address = match ready.address {
@@ -288,10 +303,10 @@ fn fill_in(daemon: &mut DaemonRecord, ready: Ready) -> Result<(), Error> {
 
 /// With what the deployment begins.
 fn founding(record: &Record) -> Founding {
-    let mut nodes: Vec<Node> =
-        record.daemons.iter().map(|d| Node { id: d.node, host: d.host.clone(), domain: d.node.0 }).collect();
-    nodes.sort_by_key(|n| n.id);
-    nodes.dedup_by_key(|n| n.id);
+    let node = |d: &DaemonRecord| {
+        Some(Node { id: d.node, host: d.host.clone(), agent: d.address?, domain: d.node.0 })
+    };
+    let nodes = record.daemons.iter().filter(|d| d.agent).filter_map(node).collect();
     let server = |d: &DaemonRecord| {
         Some(Server { id: d.server?, node: d.node, address: d.address?, state: ServerState::Up })
     };
@@ -300,6 +315,8 @@ fn founding(record: &Record) -> Founding {
         block_size: record.block_size,
         width: record.width,
         first: record.first,
+        replicas: record.replicas,
+        metadata_replicas: record.metadata_replicas,
         ..Founding::new(record.deployment, &record.mount, nodes, servers)
     }
 }
@@ -335,8 +352,8 @@ fn begin(record: &Record, key: &Key, how: ControlRequest) -> Result<(), Error> {
             Some(ControlReply::Beginning { pending, failed }) => (pending, failed),
             _ => return Err(gone(LinkError::Unexpected)),
         };
-        if let Some((server, cause)) = failed.into_iter().next() {
-            let daemon = record.daemons.iter().find(|d| d.server == server).unwrap_or(controller);
+        if let Some((member, cause)) = failed.into_iter().next() {
+            let daemon = record.daemons.iter().find(|d| d.member() == member).unwrap_or(controller);
             return Err(problem(
                 daemon,
                 format!(
@@ -407,6 +424,8 @@ fn resume(
         || !args.storage.is_empty()
         || args.width.is_some_and(|width| width.0 != record.width)
         || args.first.is_some_and(|first| first.first() != record.first)
+        || args.replicas.is_some_and(|replicas| replicas != record.replicas)
+        || args.metadata_replicas.is_some_and(|replicas| replicas != record.metadata_replicas)
         || (args.mount != "/bivouac" && args.mount != record.mount);
     if asks_for_others {
         return Err(Error::refused(
@@ -424,8 +443,10 @@ fn resume(
     directory.save(&record)?;
     let started = launch_all(&mut record, &key, directory, true)
         .and_then(|()| {
-            let addresses = record.daemons.iter().filter_map(|d| d.server.zip(d.address)).collect();
-            begin(&record, &key, ControlRequest::Resume { addresses })
+            let agents = record.daemons.iter().filter(|d| d.agent);
+            let agents = agents.filter_map(|d| Some((d.node, d.address?))).collect();
+            let servers = record.daemons.iter().filter_map(|d| d.server.zip(d.address)).collect();
+            begin(&record, &key, ControlRequest::Resume { agents, servers })
         })
         .and_then(|()| {
             record.state = State::Running;
@@ -488,7 +509,7 @@ mod tests {
         let hosts = [host("a", false), host("b", false), host("c", true)];
         let daemons = plan(&hosts, 2, 0, &[], &directory()).expect("a plan");
         let mut by_id: Vec<(u16, u16)> =
-            daemons.iter().map(|d| (d.server.expect("all serve").0, d.node.0)).collect();
+            daemons.iter().filter_map(|d| Some((d.server?.0, d.node.0))).collect();
         by_id.sort_unstable();
         assert_eq!(by_id, [(0, 0), (1, 1), (2, 2), (3, 0), (4, 1), (5, 2)]);
         assert_eq!(daemons.iter().filter(|d| d.agent).count(), 3, "one agent on each node");
@@ -499,16 +520,17 @@ mod tests {
     #[test]
     fn the_launching_machine_gets_an_agent_when_it_serves_nothing() {
         let daemons = plan(&[host("a", false)], 1, 7000, &[], &directory()).expect("a plan");
-        assert_eq!(daemons.len(), 2);
-        assert_eq!(daemons[0].listen.expect("listens").port(), 7000);
-        assert!(daemons[1].server.is_none() && daemons[1].agent && daemons[1].controller);
-        assert_eq!(daemons[1].node, NodeId(1));
+        assert_eq!(daemons.len(), 3);
+        assert_eq!((daemons[0].server, daemons[0].listen.port()), (None, 7001));
+        assert_eq!((daemons[1].server, daemons[1].listen.port()), (Some(ServerId(0)), 7000));
+        assert!(daemons[2].server.is_none() && daemons[2].agent && daemons[2].controller);
+        assert_eq!(daemons[2].node, NodeId(1));
     }
 
     #[test]
     fn ports_beyond_the_last_are_refused() {
-        assert!(plan(&[host("a", true)], 3, 65_534, &[], &directory()).is_err());
-        assert!(plan(&[host("a", true)], 2, 65_534, &[], &directory()).is_ok());
+        assert!(plan(&[host("a", true)], 2, 65_534, &[], &directory()).is_err());
+        assert!(plan(&[host("a", true)], 1, 65_534, &[], &directory()).is_ok());
     }
 
     #[test]

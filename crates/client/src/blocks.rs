@@ -8,8 +8,8 @@
 //! was missing: what was written meanwhile is there now, and only what is still missing is a hole, which
 //! reads as zeros.
 
-use crate::local::{Direct, SubFiles};
-use crate::rpc::{DataJob, data_done, data_job};
+use crate::local::{Direct, SubFile, SubFiles};
+use crate::rpc::{DataJob, data_done, piece_job};
 use crate::session::Client;
 use bivouac_layout::{FileLayout, Ino, Map, Piece, ServerId};
 use bivouac_proto::Errno;
@@ -71,7 +71,7 @@ impl Blocks<'_> {
         let mut first = 0;
         if let Some(piece) = self.layout.piece_at(map, offset, end)
             && piece.len as usize == buffer.len()
-            && let Some(sub_file) = self.local.get(self.client, piece.server, self.ino, false)
+            && let Some(sub_file) = self.direct(piece.server, false)
             && let Ok(Direct::Done(count)) = sub_file.read(offset, buffer)
         {
             if count == buffer.len() {
@@ -119,7 +119,7 @@ impl Blocks<'_> {
         let mut remote = Vec::new();
         for part in parts.iter_mut().filter(|p| p.filled < p.buffer.len()) {
             let at = part.piece.offset + part.filled as u64;
-            let sub_file = self.local.get(self.client, part.piece.server, self.ino, false);
+            let sub_file = self.direct(part.piece.server, false);
             let read = sub_file.map(|s| s.read(at, &mut part.buffer[part.filled..]));
             match read.unwrap_or(Ok(Direct::ThroughServer)) {
                 Ok(Direct::Done(count)) => part.filled += count,
@@ -133,7 +133,7 @@ impl Blocks<'_> {
             let rest = &mut part.buffer[part.filled..];
             let offset = part.piece.offset + part.filled as u64;
             let request = DataRequest::Read { ino: self.ino, offset, len: rest.len() as u32 };
-            jobs.push(data_job(part.piece.server, request, &[], rest));
+            jobs.push(piece_job(&part.piece, request, &[], rest));
             filled.push((&mut part.filled, &mut part.failed));
         }
         self.client.data_jobs(&mut jobs);
@@ -159,7 +159,7 @@ impl Blocks<'_> {
         let data = &data[..(end - offset) as usize];
         if let Some(piece) = self.layout.piece_at(map, offset, end)
             && piece.len as usize == data.len()
-            && let Some(sub_file) = self.local.get(self.client, piece.server, self.ino, true)
+            && let Some(sub_file) = self.direct(piece.server, true)
         {
             match sub_file.write(offset, data)? {
                 Direct::Done(count) => return Ok(count),
@@ -185,14 +185,13 @@ impl Blocks<'_> {
         }
         // What is written behind a gap has to be undone, which only a server can do. So pieces of other
         // servers go first, and direct writes on this node follow as far as there is no gap.
-        let is_local =
-            |change: &Change<'_>| self.local.get(self.client, change.piece.server, self.ino, true).is_some();
+        let is_local = |change: &Change<'_>| self.direct(change.piece.server, true).is_some();
         let remote: Vec<&mut Change<'_>> = changes.iter_mut().filter(|change| !is_local(change)).collect();
         self.write_remote(remote, sync);
         for change in &mut changes {
             if !change.tried {
                 let server = change.piece.server;
-                let sub_file = self.local.get(self.client, server, self.ino, true);
+                let sub_file = self.direct(server, true);
                 let written = sub_file.map(|s| s.write(change.piece.offset, change.data));
                 match written.unwrap_or(Ok(Direct::ThroughServer)) {
                     Ok(Direct::Done(count)) => change.landed = Ok(count),
@@ -211,7 +210,7 @@ impl Blocks<'_> {
         let mut jobs = Vec::with_capacity(changes.len());
         for change in &changes {
             let request = DataRequest::Write { ino: self.ino, offset: change.piece.offset, sync };
-            jobs.push(data_job(change.piece.server, request, change.data, &mut []));
+            jobs.push(piece_job(&change.piece, request, change.data, &mut []));
         }
         self.client.data_jobs(&mut jobs);
         let results: Vec<_> = jobs.iter_mut().map(data_done).collect();
@@ -253,7 +252,8 @@ impl Blocks<'_> {
             if undo != 0 && change.before < end {
                 let size = change.before.max(change.piece.offset);
                 let request = DataRequest::TakeBack { ino: self.ino, undo, end, size };
-                let _ = self.client.data(change.piece.server, request, &[], &mut []);
+                let mut jobs = [piece_job(&change.piece, request, &[], &mut [])];
+                self.client.data_jobs(&mut jobs);
             }
         }
     }
@@ -276,7 +276,16 @@ impl Blocks<'_> {
         if attr.store == (Store::Blocks { settled: true }) {
             return Ok(attr.size);
         }
-        Ok(self.client.extents(self.ino, &servers)?.length)
+        Ok(self.client.extents(self.ino, self.layout)?.length)
+    }
+
+    /// The sub-file of a server of this node, for direct access. Blocks that have copies are not accessed directly:
+    /// their primary orders what is done to them.
+    fn direct(&self, server: ServerId, create: bool) -> Option<SubFile<'_>> {
+        match self.layout.replicas {
+            1 => self.local.get(self.client, server, self.ino, create),
+            _ => None,
+        }
     }
 
     /// The servers that can hold a part of the file.

@@ -2,7 +2,7 @@
 
 use crate::rpc::{DataJob, data_done, data_job};
 use crate::session::Client;
-use bivouac_layout::{Ino, ServerId};
+use bivouac_layout::{FileLayout, Ino, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{Attr, FileKind, Store, Time};
 use bivouac_proto::data::{DataReply, DataRequest, WriteTime};
@@ -19,8 +19,16 @@ pub(crate) struct Extents {
 }
 
 impl Client {
-    /// Asks all these servers at once.
-    pub(crate) fn extents(&self, ino: Ino, servers: &[ServerId]) -> Result<Extents, Errno> {
+    /// Asks all servers of a file at once.
+    pub(crate) fn extents(&self, ino: Ino, layout: &FileLayout) -> Result<Extents, Errno> {
+        self.by_newest_map(|map| {
+            let mut sum = self.extents_on(ino, &layout.servers(map, u64::MAX))?;
+            sum.allocated /= u64::from(layout.copies(map).max(1));
+            Ok(sum)
+        })
+    }
+
+    fn extents_on(&self, ino: Ino, servers: &[ServerId]) -> Result<Extents, Errno> {
         let mut jobs: Vec<DataJob<'_>> =
             servers.iter().map(|&s| data_job(s, DataRequest::Extent { ino }, &[], &mut [])).collect();
         let asked = now();
@@ -47,7 +55,7 @@ impl Client {
             && attr.store == (Store::Blocks { settled: false })
             && let Some(layout) = &attr.layout
         {
-            let extents = self.extents(attr.ino, &layout.servers(self.map(), u64::MAX))?;
+            let extents = self.extents(attr.ino, layout)?;
             attr.size = attr.size.max(extents.length);
             attr.allocated = Some(extents.allocated);
             let WriteTime { earliest, shown } = extents.written;

@@ -207,6 +207,13 @@ impl Facts {
             }
         }
     }
+
+    /// A new era begins in which other servers answer for shards: nothing that is known can be compared with
+    /// their counts.
+    pub(crate) fn forget_all(&self, era: u64) {
+        let Ok(mut known) = self.0.write() else { return };
+        *known = Known { era: known.era.max(era), ..Known::default() };
+    }
 }
 
 impl Client {

@@ -11,7 +11,7 @@ use crate::inline::Outcome;
 use crate::limits;
 use crate::local::SubFiles;
 use crate::names::removed;
-use crate::rpc::{DataJob, data_done, data_job};
+use crate::rpc::{DataJob, data_done, data_job, piece_job};
 use crate::session::Client;
 use bivouac_layout::{FileLayout, Ino};
 use bivouac_node::Fd;
@@ -529,7 +529,7 @@ impl Handle {
         let mut jobs: Vec<DataJob<'_>> = blocks
             .layout
             .pieces(map, range)
-            .map(|piece| data_job(piece.server, request(piece.offset, piece.len), &[], &mut []))
+            .map(|piece| piece_job(&piece, request(piece.offset, piece.len), &[], &mut []))
             .collect();
         self.client.data_jobs(&mut jobs);
         jobs.iter_mut().try_for_each(|job| data_done(job).map(|_| ()))
@@ -547,10 +547,12 @@ impl Handle {
             }
             if let Some(blocks) = self.in_blocks() {
                 let request = DataRequest::Sync { ino: self.ino };
-                let mut jobs: Vec<_> =
-                    blocks.servers().into_iter().map(|s| data_job(s, request, &[], &mut [])).collect();
-                self.client.data_jobs(&mut jobs);
-                jobs.iter_mut().try_for_each(|job| data_done(job).map(|_| ()))?;
+                self.client.by_newest_map(|map| {
+                    let servers = blocks.layout.servers(map, u64::MAX).into_iter();
+                    let mut jobs: Vec<_> = servers.map(|s| data_job(s, request, &[], &mut [])).collect();
+                    self.client.data_jobs(&mut jobs);
+                    jobs.iter_mut().try_for_each(|job| data_done(job).map(|_| ()))
+                })?;
             }
         }
         self.client.meta_on(self.ino, &MetaRequest::Sync { ino: self.ino }).map(|_| ())
@@ -582,6 +584,10 @@ impl Handle {
         let blocks = self.in_blocks()?;
         let end = offset.checked_add(len)?;
         let piece = blocks.layout.piece_at(self.client.map(), offset, end).filter(|p| p.len == len)?;
+        // What has copies is not accessed past its primary.
+        if blocks.layout.replicas != 1 {
+            return None;
+        }
         if !self.client.local_access || self.client.map().server(piece.server)?.node != self.client.node() {
             return None;
         }

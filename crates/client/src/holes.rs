@@ -9,6 +9,7 @@
 use crate::blocks::Blocks;
 use crate::handle::Handle;
 use crate::rpc::{DataJob, data_done, data_job};
+use bivouac_layout::Map;
 use bivouac_proto::Errno;
 use bivouac_proto::data::{DataReply, DataRequest, Share};
 
@@ -39,7 +40,11 @@ impl Handle {
 impl Blocks<'_> {
     /// Looks as far as one question to each server goes: what was found, and where the next question begins.
     fn seek_from(&self, at: u64, size: u64, hole: bool) -> Result<(Option<u64>, u64), Errno> {
-        let (servers, range_end) = self.layout.turns_at(self.client.map(), at).ok_or(Errno::IO)?;
+        self.client.by_newest_map(|map| self.seek_by(map, at, size, hole))
+    }
+
+    fn seek_by(&self, map: &Map, at: u64, size: u64, hole: bool) -> Result<(Option<u64>, u64), Errno> {
+        let (servers, range_end) = self.layout.turns_at(map, at).ok_or(Errno::IO)?;
         let width = servers.len() as u32;
         let block_size = self.layout.block_size;
         let mut end = size.min(range_end);

@@ -8,7 +8,7 @@ use crate::ahead::Ahead;
 use crate::handle::Handle;
 use crate::rpc::To;
 use crate::session::Client;
-use bivouac_layout::{Ino, ServerState, namespace};
+use bivouac_layout::{Ino, Map, ServerState, namespace};
 use bivouac_proto::attr::{DirEntry, FileKind};
 use bivouac_proto::meta::{MetaReply, MetaRequest};
 use bivouac_proto::status::Failure;
@@ -198,7 +198,24 @@ impl Client {
 
     /// Asks every server for its parts, and merges.
     fn list_split(&self, dir: Ino, after: u64, limit: u32, attrs: bool) -> Result<Entries, Failure> {
-        let map = self.map();
+        loop {
+            let map = self.map();
+            let listed = self.list_split_by(map, dir, after, limit, attrs);
+            if map.copies == 1 || self.map().epoch == map.epoch {
+                return listed;
+            }
+            // Meanwhile a part may have gone from a server that was not asked yet to one that was.
+        }
+    }
+
+    fn list_split_by(
+        &self,
+        map: &Map,
+        dir: Ino,
+        after: u64,
+        limit: u32,
+        attrs: bool,
+    ) -> Result<Entries, Failure> {
         let held = |part| map.primary(namespace::part_shard(dir, part));
         let up = |server| map.server(server).is_some_and(|s| s.state == ServerState::Up);
         if !(0..namespace::PARTS).all(|part| up(held(part))) {

@@ -83,6 +83,14 @@ impl Client {
         version > known
     }
 
+    /// Other servers answer for shards than before: forgets all paths and facts.
+    pub(crate) fn hear_of_other_servers(&self) {
+        if let Some(era) = self.paths().forget(None) {
+            self.facts().forget_all(era);
+            self.heard().era.fetch_max(era, Ordering::AcqRel);
+        }
+    }
+
     /// A server has noted moves up to `version`. `moved`: those since this process last heard of its moves,
     /// or `None` if they are not known.
     pub(crate) fn hear(&self, server: ServerId, version: u64, moved: Option<&[Ino]>) {

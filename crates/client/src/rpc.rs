@@ -7,10 +7,11 @@
 use crate::links::Link;
 use crate::moves::Reached;
 use crate::session::Client;
-use bivouac_layout::map::ServerState;
-use bivouac_layout::{Ino, Map, ServerId, ShardId};
+use bivouac_layout::map::{NO_SERVER, ServerState};
+use bivouac_layout::{Group, Ino, Map, Piece, ServerId, ShardId};
 use bivouac_node::release::begin_opening;
 use bivouac_node::{Fd, SlotId};
+use bivouac_proto::copies::Copied;
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::meta::{Change, MetaReply, MetaRequest};
 use bivouac_proto::node::NodeRequest;
@@ -29,6 +30,8 @@ pub(crate) enum To {
     Shard(ShardId),
     /// The same, for a name in a directory that was reached in some way.
     Entry(ShardId, Reached),
+    /// The primary of a group of blocks.
+    Group(Group),
     /// A certain server; the shard is one of its own.
     Server(ServerId, ShardId),
 }
@@ -37,6 +40,7 @@ impl Target for To {
     fn server(&self, map: &Map) -> ServerId {
         match self {
             To::Shard(shard) | To::Entry(shard, _) => map.primary(*shard),
+            To::Group(group) => map.primary_of(*group).unwrap_or(NO_SERVER),
             To::Server(server, _) => *server,
         }
     }
@@ -44,7 +48,12 @@ impl Target for To {
     fn shard(&self) -> ShardId {
         match self {
             To::Shard(shard) | To::Entry(shard, _) | To::Server(_, shard) => *shard,
+            To::Group(_) => ShardId(0),
         }
+    }
+
+    fn may_move(&self, map: &Map) -> bool {
+        !matches!(self, To::Server(..)) && map.copies > 1
     }
 }
 
@@ -261,6 +270,18 @@ impl Client {
         engine::post(&Asking(self), To::Shard(shard), &body)
     }
 
+    /// Asks servers that the map names. Where something has copies, and the map changes meanwhile, others may have to be
+    /// asked.
+    pub(crate) fn by_newest_map<T>(&self, ask: impl Fn(&Map) -> Result<T, Errno>) -> Result<T, Errno> {
+        loop {
+            let map = self.map();
+            let answer = ask(map);
+            if answer.is_ok() || map.copies == 1 || self.map().epoch == map.epoch {
+                return answer;
+            }
+        }
+    }
+
     /// Sends requests for data to all their servers at once and waits for all answers.
     pub(crate) fn data_jobs(&self, jobs: &mut [DataJob<'_>]) {
         engine::call_each(&Asking(self), jobs);
@@ -296,6 +317,23 @@ pub(crate) fn data_job<'a>(
     let mut body = Vec::with_capacity(32);
     bivouac_proto::encode(&Request::Data(request), &mut body);
     Job::new(To::Server(server, ShardId(0)), body, payload, into)
+}
+
+/// A request about a piece of a file, to go out together with others: to its server, or where the piece has copies,
+/// to whoever is their primary by then.
+pub(crate) fn piece_job<'a>(
+    piece: &Piece,
+    request: DataRequest,
+    payload: &'a [u8],
+    into: &'a mut [u8],
+) -> DataJob<'a> {
+    let group = piece.group;
+    if !matches!(group, Group::Blocks { copies: 2.., .. }) {
+        return data_job(piece.server, request, payload, into);
+    }
+    let mut body = Vec::with_capacity(40);
+    bivouac_proto::encode(&Request::Copied(Copied { group, request }), &mut body);
+    Job::new(To::Group(group), body, payload, into)
 }
 
 /// How a request for data ended, and how many bytes came with its answer.

@@ -211,6 +211,7 @@ impl Client {
         if map.check().is_err() || map.deployment != current.deployment || map.epoch <= current.epoch {
             return;
         }
+        let primaries_change = map.copies > 1;
         let newer = Box::into_raw(map);
         // A lost race only means that somebody else installed one: the next refusal brings this one again.
         if self
@@ -225,6 +226,9 @@ impl Client {
         {
             // SAFETY: not installed, so nobody else has it.
             drop(unsafe { Box::from_raw(newer) });
+        }
+        if primaries_change {
+            self.hear_of_other_servers();
         }
     }
 

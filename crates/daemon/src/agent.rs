@@ -251,12 +251,12 @@ impl Shared {
         // Ends of sessions that servers have not heard of yet.
         let mut owed: Vec<(ServerId, u64)> = Vec::new();
         // Servers that have been told what is open, since they were last away.
-        let mut told = HashSet::new();
+        let mut told = report::Told::default();
         while !self.stopping.load(Ordering::Acquire) {
             let idle = self.sessions().processes.is_empty()
                 && self.table.in_use().next().is_none()
                 && owed.is_empty()
-                && self.all_told(&told);
+                && self.all_told(&mut told);
             let timeout = (!idle).then(|| rustix::time::Timespec {
                 tv_sec: SWEEP_EVERY.as_secs() as i64,
                 tv_nsec: SWEEP_EVERY.subsec_nanos().into(),
@@ -267,11 +267,17 @@ impl Shared {
                 let none = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
                 dead.extend(self.gather(&mut events, Some(&none)));
             }
+            let map = self.links.map();
             for (session, process) in dead {
-                owed.extend(process.locks.into_iter().map(|server| (server, session)));
+                // Where the metadata has copies, locks are known to others when their server has failed.
+                let every =
+                    map.servers.iter().map(|s| s.id).filter(|_| map.copies > 1 && !process.locks.is_empty());
+                let servers: HashSet<ServerId> = process.locks.iter().copied().chain(every).collect();
+                owed.extend(servers.into_iter().map(|server| (server, session)));
             }
             self.report(&mut told);
-            owed.retain(|(server, session)| !self.end(*server, *session));
+            let is_down = |server| map.server(server).is_none_or(|s| s.state == ServerState::Down);
+            owed.retain(|(server, session)| is_down(*server) || !self.end(*server, *session));
             self.sweep();
         }
     }

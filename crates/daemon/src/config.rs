@@ -27,9 +27,11 @@ pub struct DaemonConfig {
     pub node: NodeId,
     /// That machine's name, as the user gave it.
     pub host: String,
+    /// Where to listen for other nodes; port 0 takes any free one.
+    pub listen: SocketAddr,
     /// The storage role, if it has it.
     pub server: Option<ServerConfig>,
-    /// Whether it is its node's agent: the first daemon of a node is.
+    /// Whether it is its node's agent.
     pub agent: bool,
     /// Whether it is the controller. A controller is an agent too, so that it can be reached on its node.
     pub controller: bool,
@@ -58,8 +60,6 @@ pub struct ServerConfig {
     pub storage: Vec<PathBuf>,
     /// Whether Bivouac made the storage directories (and so removes them); always true today.
     pub created_storage: bool,
-    /// Where to listen; port 0 takes any free one.
-    pub listen: SocketAddr,
 }
 
 /// The key as hexadecimal digits.
@@ -110,11 +110,11 @@ mod tests {
             key: Key([0xab; KEY_LEN]),
             node: NodeId(3),
             host: "node3".into(),
+            listen: "0.0.0.0:0".parse().expect("an address"),
             server: Some(ServerConfig {
                 id: ServerId(7),
                 storage: vec!["/dev/shm/a".into(), "/scratch/b".into()],
                 created_storage: true,
-                listen: "0.0.0.0:0".parse().expect("an address"),
             }),
             agent: true,
             controller: false,

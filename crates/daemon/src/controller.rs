@@ -22,10 +22,10 @@ pub use link::{ControlLink, LinkError};
 pub use log::MapLog;
 
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Founding, Map, MapChange, ServerId};
+use bivouac_layout::{Epoch, Founding, Group, Map, MapChange, NodeId, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::auth::Key;
-use bivouac_proto::control::{ControlReply, ControlRequest, ServerHealth};
+use bivouac_proto::control::{ControlReply, ControlRequest, Member, ServerHealth};
 use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::control;
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,9 +60,9 @@ pub enum ControllerError {
     /// No first map can be made of what the deployment is to begin with.
     #[error("there can be no such deployment: {0}")]
     BadMap(&'static str),
-    /// The servers that were started are not those of the map.
-    #[error("the servers that were started are not those of the deployment")]
-    OtherServers,
+    /// The daemons that were started are not those of the map.
+    #[error("the servers and agents that were started are not those of the deployment")]
+    OtherDaemons,
     /// A change names a server that the map does not have.
     #[error("unknown server")]
     UnknownServer,
@@ -81,7 +81,7 @@ impl ControllerError {
             ControllerError::Store { .. } | ControllerError::Damaged { .. } => Errno::IO,
             ControllerError::Thread(_) => Errno::AGAIN,
             ControllerError::NotFounded => Errno::NOENT,
-            ControllerError::BadMap(_) | ControllerError::OtherServers | ControllerError::UnknownServer => {
+            ControllerError::BadMap(_) | ControllerError::OtherDaemons | ControllerError::UnknownServer => {
                 Errno::INVAL
             }
             ControllerError::NotForController => Errno::OPNOTSUPP,
@@ -95,19 +95,27 @@ pub struct ControllerConfig {
     pub deployment_dir: PathBuf,
     /// The deployment's key.
     pub key: Key,
-    /// Where the controller's own daemon listens on its node (its agent's socket).
+    /// The node whose agent the controller's own daemon is.
+    pub node: NodeId,
+    /// Where that daemon listens on its node.
     pub own: Endpoint,
-    /// The server number of its own daemon, if it is a server too.
-    pub own_server: Option<ServerId>,
     /// Ends the controller's own daemon; `true` keeps the storage. Called once, when all others were told.
     pub stop: Box<dyn FnOnce(bool) + Send>,
 }
 
 /// A daemon that the controller watches.
 #[derive(Clone, Debug)]
-pub(crate) struct Member {
+pub(crate) struct Watched {
     pub(crate) endpoint: Endpoint,
-    pub(crate) server: Option<ServerId>,
+    pub(crate) who: Member,
+}
+
+/// All daemons of a deployment, with their addresses. A server that is its node's agent, too, is one daemon.
+fn members(map: &Map) -> Vec<(Member, SocketAddr)> {
+    let is_server = |address: SocketAddr| map.servers.iter().any(|server| server.address == address);
+    let agents = map.nodes.iter().filter(|node| !is_server(node.agent));
+    let agents = agents.map(|node| (Member::Agent(node.id), node.agent));
+    agents.chain(map.servers.iter().map(|server| (Member::Server(server.id), server.address))).collect()
 }
 
 /// What one control connection has asked for. The daemon keeps one for each, and gives it back to
@@ -131,37 +139,43 @@ impl Controller {
         Controller::start(config, log)
     }
 
-    /// Goes on with the map that was committed last, and starts to watch: all its servers serve again, at
-    /// these addresses.
+    /// Goes on with the map that was committed last, and starts to watch: all its daemons run again, at these
+    /// addresses.
     pub fn resume(
         config: ControllerConfig,
-        addresses: Vec<(ServerId, SocketAddr)>,
+        agents: Vec<(NodeId, SocketAddr)>,
+        servers: Vec<(ServerId, SocketAddr)>,
     ) -> Result<Controller, ControllerError> {
         let mut log = MapLog::resume(&config.deployment_dir)?;
-        let known: BTreeSet<ServerId> = log.map().servers.iter().map(|s| s.id).collect();
-        if addresses.iter().map(|(server, _)| *server).collect::<BTreeSet<_>>() != known {
-            return Err(ControllerError::OtherServers);
+        let known_agents: BTreeSet<NodeId> = log.map().nodes.iter().map(|n| n.id).collect();
+        let known_servers: BTreeSet<ServerId> = log.map().servers.iter().map(|s| s.id).collect();
+        if agents.iter().map(|(node, _)| *node).collect::<BTreeSet<_>>() != known_agents
+            || servers.iter().map(|(server, _)| *server).collect::<BTreeSet<_>>() != known_servers
+        {
+            return Err(ControllerError::OtherDaemons);
         }
-        log.propose(MapChange::Resumed { addresses })?;
+        log.propose(MapChange::Resumed { agents, servers })?;
         Controller::start(config, log)
     }
 
     fn start(config: ControllerConfig, log: MapLog) -> Result<Controller, ControllerError> {
         let map = log.map().clone();
-        let mut members: Vec<Member> = map
-            .servers
-            .iter()
-            .filter(|s| Some(s.id) != config.own_server)
-            .map(|s| Member { endpoint: Endpoint::Tcp(s.address), server: Some(s.id) })
+        let own_address = map.node(config.node).map(|node| node.agent);
+        let (own, others): (Vec<_>, Vec<_>) =
+            members(&map).into_iter().partition(|(_, address)| Some(*address) == own_address);
+        let own = own.into_iter().map(|(who, _)| Watched { endpoint: config.own.clone(), who });
+        let others: Vec<Watched> = others
+            .into_iter()
+            .map(|(who, address)| Watched { endpoint: Endpoint::Tcp(address), who })
             .collect();
-        members.push(Member { endpoint: config.own, server: config.own_server });
+        let members: Vec<Watched> = own.chain(others.iter().cloned()).collect();
         let now = Instant::now();
         let health = map.servers.iter().map(|s| (s.id, (true, now))).collect();
-        let pending = members.iter().map(|member| (member.server, None)).collect();
+        let pending = members.iter().map(|member| (member.who, None)).collect();
         let shared = Arc::new(Shared {
             key: config.key,
             deployment: map.deployment,
-            others: members[..members.len() - 1].to_vec(),
+            others,
             log: Mutex::new(log),
             view: Mutex::new(View {
                 map,
@@ -273,7 +287,7 @@ impl Drop for Controller {
 pub(crate) struct Shared {
     pub(crate) key: Key,
     pub(crate) deployment: u64,
-    others: Vec<Member>,
+    others: Vec<Watched>,
     log: Mutex<MapLog>,
     view: Mutex<View>,
     changed: Condvar,
@@ -285,7 +299,7 @@ struct View {
     /// Whether the server answered last time, and when it last did.
     health: BTreeMap<ServerId, (bool, Instant)>,
     /// Daemons that have not begun to serve; and why not, if they cannot, as it seems.
-    pending: BTreeMap<Option<ServerId>, Option<String>>,
+    pending: BTreeMap<Member, Option<String>>,
     /// The newest epoch that each server is known to have.
     epochs: BTreeMap<ServerId, Epoch>,
     stopping: bool,
@@ -314,28 +328,42 @@ impl Shared {
 
     /// Commits a server's state; `None` when that failed (it is tried again at the next ping).
     pub(crate) fn set_state(&self, server: ServerId, state: ServerState) -> Option<Arc<Map>> {
+        tracing::info!(%server, ?state, "the server has another state");
+        self.propose(&mut lock(&self.log), MapChange::State { server, state })
+    }
+
+    /// Commits that a server has caught up with groups, if the map is still that by which it has.
+    pub(crate) fn set_in_step(&self, server: ServerId, epoch: Epoch, groups: Vec<Group>) -> Option<Arc<Map>> {
         let mut log = lock(&self.log);
-        match log.propose(MapChange::State { server, state }) {
+        if log.map().epoch != epoch {
+            return None;
+        }
+        tracing::info!(%server, groups = groups.len(), "the server has caught up");
+        self.propose(&mut log, MapChange::InStep { server, groups })
+    }
+
+    fn propose(&self, log: &mut MapLog, change: MapChange) -> Option<Arc<Map>> {
+        match log.propose(change) {
             Ok(map) => {
-                tracing::info!(%server, ?state, epoch = %map.epoch, "the map has changed");
+                tracing::info!(epoch = %map.epoch, "the map has changed");
                 lock(&self.view).map = map.clone();
                 self.changed.notify_all();
                 Some(map)
             }
             Err(error) => {
-                tracing::error!(%server, ?state, %error, "the map cannot be changed");
+                tracing::error!(%error, "the map cannot be changed");
                 None
             }
         }
     }
 
     /// A daemon has its first map, and serves.
-    pub(crate) fn has_begun(&self, member: Option<ServerId>) {
+    pub(crate) fn has_begun(&self, member: Member) {
         lock(&self.view).pending.remove(&member);
     }
 
     /// A daemon does not begin to serve, for this reason.
-    pub(crate) fn has_failed(&self, member: Option<ServerId>, cause: String) {
+    pub(crate) fn has_failed(&self, member: Member, cause: String) {
         if let Some(failed) = lock(&self.view).pending.get_mut(&member) {
             *failed = Some(cause);
         }
@@ -378,7 +406,7 @@ impl Shared {
         ControlReply::Overview { map: Box::new((*view.map).clone()), health }
     }
 
-    fn stop_member(&self, member: &Member, keep: bool) -> Result<(), LinkError> {
+    fn stop_member(&self, member: &Watched, keep: bool) -> Result<(), LinkError> {
         let mut link = ControlLink::connect(&member.endpoint, &self.key, self.deployment, control::STOP)?;
         link.tell(ControlRequest::Shutdown { keep })
     }

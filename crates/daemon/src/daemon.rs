@@ -7,18 +7,22 @@
 use crate::agent::Agent;
 use crate::config::DaemonConfig;
 use crate::controller::{ControlSession, Controller, ControllerConfig, ControllerError};
+use crate::copies::Copies;
 use crate::error::{DaemonError, InstallError};
+use crate::follower::Follower;
 use crate::links::{Around, Links};
 use crate::order::{Order, Turn};
 use crate::serve;
 use crate::tether::Tether;
 use crate::vigil::Vigil;
-use bivouac_layout::{Epoch, Ino, Map, NodeId, ServerState, ShardId};
+use bivouac_layout::{Epoch, Ino, Map, NodeId, ServerId, ServerState, ShardId};
 use bivouac_meta::{Caller, MetaStore, Observer, Options, Replayed};
 use bivouac_node::release::monotonic;
 use bivouac_node::{Fences, VersionPage};
 use bivouac_proto::auth::{Credentials, Hello, Key, Role, Welcome};
 use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
+use bivouac_proto::copies::{Copied, CopyRequest};
+use bivouac_proto::data::DataRequest;
 use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::node::NodeRequest;
 use bivouac_proto::status::Failure;
@@ -36,7 +40,11 @@ pub(crate) struct Daemon {
     /// On servers, until the first map is installed.
     replayed: Mutex<Option<Replayed>>,
     /// There once the first map was installed, on servers.
-    pub(crate) meta: OnceLock<MetaStore<Around>>,
+    pub(crate) meta: OnceLock<Arc<MetaStore<Around>>>,
+    /// On servers.
+    copies: Option<Arc<Copies>>,
+    /// On servers where something has copies.
+    pub(crate) follower: OnceLock<Follower>,
     pub(crate) controller: OnceLock<Controller>,
     begun: AtomicBool,
     /// Held while a map is being installed, or the controller started.
@@ -136,6 +144,8 @@ impl Daemon {
         meta: Option<Replayed>,
     ) -> Result<Daemon, DaemonError> {
         let ending = Arc::<Ending>::default();
+        let store = links.data.clone().zip(config.server.as_ref());
+        let copies = store.map(|(store, server)| Arc::new(Copies::new(links.clone(), store, server.id)));
         let tether = config.ephemeral.then(|| Tether::start(ending.clone())).transpose();
         Ok(Daemon {
             replayed: Mutex::new(meta),
@@ -144,6 +154,8 @@ impl Daemon {
             links,
             agent,
             meta: OnceLock::new(),
+            copies,
+            follower: OnceLock::new(),
             page: OnceLock::new(),
             controller: OnceLock::new(),
             begun: AtomicBool::new(false),
@@ -156,7 +168,7 @@ impl Daemon {
     }
 
     fn namespace(&self) -> u64 {
-        self.meta.get().map_or(0, MetaStore::namespace)
+        self.meta.get().map_or(0, |meta| meta.namespace())
     }
 
     /// Whether the deployment has begun here: the first map is there, and the stores are open.
@@ -188,7 +200,10 @@ impl Daemon {
         let (Some(store), Some(server)) = (self.meta.get(), &self.config.server) else {
             return Err(Errno::IO.into());
         };
-        serve::check_place(&self.links.map(), server.id, header.shard, request)?;
+        serve::check_place(&self.links.map(), server.id, header.shard, request).map_err(|failure| {
+            // By an older map it may have been the right server.
+            self.check_epoch(header).err().unwrap_or(failure)
+        })?;
         let _turn = match serve::changes(request) {
             true => match self.order.take(header.id, header.attempt) {
                 Turn::Begun(running) => Some(running),
@@ -198,7 +213,8 @@ impl Daemon {
         };
         // A request that was carried out already is answered again, whatever has changed since: a refusal
         // would say that it was not carried out.
-        let done = header.attempt > 0 && store.has_answered(header.shard, &header.id);
+        let repeats = header.attempt > 0 && serve::concerns_one_shard(request);
+        let done = repeats && store.has_answered(header.shard, &header.id)?;
         // A close is accepted even with an old map: nobody waits for its answer, and so would notice a
         // refusal.
         if !done && !matches!(request, MetaRequest::Release { .. } | MetaRequest::Abandon { .. }) {
@@ -215,15 +231,9 @@ impl Daemon {
         store.meta(&caller, request, payload, reply.buffer())
     }
 
-    fn data(
-        &self,
-        header: &Header,
-        request: &bivouac_proto::data::DataRequest,
-        payload: &[u8],
-        reply: &mut Responder<'_>,
-    ) {
+    fn data(&self, header: &Header, request: &DataRequest, payload: &[u8], reply: &mut Responder<'_>) {
         self.counters.data.fetch_add(1, Ordering::Relaxed);
-        let Some(store) = &self.links.data else {
+        let (Some(store), Some(copies)) = (&self.links.data, &self.copies) else {
             return reply.fail(&Errno::IO.into());
         };
         if let Err(failure) = self.check_epoch(header) {
@@ -236,9 +246,60 @@ impl Daemon {
             Turn::Overtaken => return reply.fail(&Refusal::Busy.into()),
         };
         let inodes = || self.meta.get().map_or(0, |meta| meta.counts().inodes);
-        let served = serve::data(store, request, payload, inodes, reply, &mut running);
+        let served = serve::data((store, copies), request, payload, inodes, reply, &mut running);
         self.counters.read.fetch_add(served.read, Ordering::Relaxed);
         self.counters.written.fetch_add(served.written, Ordering::Relaxed);
+    }
+
+    /// Blocks that have copies, at their primary.
+    fn copied(&self, header: &Header, copied: &Copied, payload: &[u8], reply: &mut Responder<'_>) {
+        self.counters.data.fetch_add(1, Ordering::Relaxed);
+        let (Some(store), Some(copies)) = (&self.links.data, &self.copies) else {
+            return reply.fail(&Errno::IO.into());
+        };
+        if let Err(failure) = self.check_epoch(header) {
+            return reply.fail(&failure);
+        }
+        if let DataRequest::Read { ino, offset, len } = copied.request {
+            return match copies.serving(copied.group) {
+                Ok(_) => match serve::read(store, ino, offset, len, reply) {
+                    Ok(count) => drop(self.counters.read.fetch_add(count, Ordering::Relaxed)),
+                    Err(error) => reply.fail(&error.errno().into()),
+                },
+                Err(refusal) => reply.fail(&refusal.into()),
+            };
+        }
+        let mut running = match self.order.take(header.id, header.attempt) {
+            Turn::Begun(running) => running,
+            Turn::Answered(answer) => return reply.ok(&Reply::Data(answer)),
+            Turn::Overtaken => return reply.fail(&Refusal::Busy.into()),
+        };
+        match copies.change(copied.group, &copied.request, payload) {
+            Ok(done) => {
+                running.answered(done);
+                self.counters.written.fetch_add(payload.len() as u64, Ordering::Relaxed);
+                reply.ok(&Reply::Data(done));
+            }
+            Err(failure) => reply.fail(&failure),
+        }
+    }
+
+    /// Another server's request about copies of blocks.
+    fn copy(
+        &self,
+        from: ServerId,
+        header: &Header,
+        request: &CopyRequest,
+        payload: &[u8],
+        reply: &mut Responder<'_>,
+    ) -> Result<Reply, Failure> {
+        let copies = self.copies.as_ref().ok_or(Errno::IO)?;
+        self.check_epoch(header)?;
+        let _running = match self.order.take(header.id, header.attempt) {
+            Turn::Begun(running) => running,
+            Turn::Answered(_) | Turn::Overtaken => return Err(Refusal::Busy.into()),
+        };
+        copies.serve(from, request, payload, reply.buffer()).map(Reply::Copy)
     }
 
     /// What follows from a control request for the end of this daemon, and for who waits for dead servers.
@@ -264,7 +325,9 @@ impl Daemon {
     fn control(&self, session: &mut ControlSession, request: &ControlRequest) -> Result<Reply, Failure> {
         let answer = match request {
             ControlRequest::Ping { .. } => {
-                Some(ControlReply::Pong { epoch: self.links.epoch(), boot: self.boot })
+                let epoch = self.links.epoch();
+                let caught_up = self.follower.get().map_or(Vec::new(), |follower| follower.caught_up(epoch));
+                Some(ControlReply::Pong { epoch, boot: self.boot, caught_up })
             }
             ControlRequest::Install { map } => self.install(map).err().map(|error| {
                 tracing::error!(%error, "a map is not taken");
@@ -273,8 +336,8 @@ impl Daemon {
             ControlRequest::Found { founding } => {
                 self.control_from(|config| Controller::found(config, (**founding).clone()))
             }
-            ControlRequest::Resume { addresses } => {
-                self.control_from(|config| Controller::resume(config, addresses.clone()))
+            ControlRequest::Resume { agents, servers } => {
+                self.control_from(|config| Controller::resume(config, agents.clone(), servers.clone()))
             }
             ControlRequest::Stats => Some(ControlReply::Stats(Box::new(self.stats()))),
             _ => match self.controller.get() {
@@ -309,8 +372,8 @@ impl Daemon {
         let started = start(ControllerConfig {
             deployment_dir: self.config.deployment_dir.clone(),
             key: self.config.key.clone(),
+            node: self.config.node,
             own: crate::running::agent_endpoint(&self.config),
-            own_server: self.config.server.as_ref().map(|s| s.id),
             stop: Box::new(move |keep| ending.tell(End::Told { keep })),
         });
         match started {
@@ -368,8 +431,14 @@ impl Daemon {
             // The store asks for the map from its first moment on.
             self.links.learn(map.clone());
             let options = Options { observer: self.version_page(), ..Options::new(self.config.deployment) };
-            let store = replayed.serve(options, Around::new(self.links.clone(), server.id))?;
+            let copies = self.copies.as_ref().ok_or(InstallError::Map("this server has no storage"))?;
+            let around = Around::new(self.links.clone(), server.id, copies.clone());
+            let store = Arc::new(replayed.serve(options, around)?);
             store.adopt(map.shards_of(server.id)).map_err(InstallError::Adopt)?;
+            if map.copies > 1 {
+                let follower = Follower::start(&self.links, store.clone(), copies, server.id);
+                let _ = self.follower.set(follower.map_err(InstallError::Thread)?);
+            }
             let _ = self.meta.set(store);
         }
         tracing::info!(epoch = %map.epoch, servers = map.servers.len(), "serving");
@@ -413,7 +482,7 @@ impl Daemon {
     }
 
     fn stats(&self) -> Stats {
-        let counts = self.meta.get().map(MetaStore::counts).unwrap_or_default();
+        let counts = self.meta.get().map(|meta| meta.counts()).unwrap_or_default();
         let space = self.links.data.as_ref().and_then(|d| d.space().ok()).unwrap_or_default();
         let (direct_read, direct_written) = self.fences().map_or((0, 0), Fences::totals);
         Stats {
@@ -488,6 +557,10 @@ impl Service for Daemon {
             (Request::Data(request), Role::Client { .. } | Role::Server(_)) => {
                 return self.data(header, request, payload, reply);
             }
+            (Request::Copied(copied), Role::Client { .. } | Role::Server(_)) => {
+                return self.copied(header, copied, payload, reply);
+            }
+            (Request::Copy(request), Role::Server(from)) => self.copy(*from, header, request, payload, reply),
             (Request::Peer(request), Role::Server(from)) => match self.meta.get() {
                 Some(store) => {
                     self.check_epoch(header).and_then(|()| match self.order.take(header.id, header.attempt) {

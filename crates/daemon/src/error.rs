@@ -18,6 +18,9 @@ pub enum InstallError {
     /// The shards that the map gives to the server cannot be taken over.
     #[error("the server cannot take its part of the metadata over: {0}")]
     Adopt(bivouac_proto::Errno),
+    /// The operating system gives no thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
 }
 
 /// Why a daemon does not start.

@@ -15,8 +15,10 @@
 pub mod agent;
 pub mod config;
 pub mod controller;
+mod copies;
 mod daemon;
 mod error;
+mod follower;
 mod heritage;
 mod links;
 mod order;

@@ -7,11 +7,14 @@
 //! whoever asked to decide. When this daemon stops, the others most likely stop as well: then it repeats
 //! nothing ([`Links::close`]).
 
+use crate::copies::Copies;
+use crate::serve;
 use bivouac_data::DataStore;
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Map, SERVERS_MAX, ServerId, ShardId};
+use bivouac_layout::{Epoch, Group, Map, SERVERS_MAX, ServerId, ShardId};
 use bivouac_meta::Outside;
 use bivouac_proto::auth::{Key, Role};
+use bivouac_proto::copies::Copied;
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::peer::PeerRequest;
@@ -22,8 +25,8 @@ use bivouac_transport::{Connection, Endpoint, Peer, Refusals, TransportError};
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Idle connections kept for each server.
 const KEPT: usize = 32;
@@ -41,6 +44,8 @@ pub(crate) struct Links {
     /// Servers that take no connections.
     pub(crate) refusals: Refusals,
     closing: AtomicBool,
+    /// Woken by a newer map, and when the daemon stops.
+    news: (Mutex<()>, Condvar),
     /// The daemon's own blocks.
     pub(crate) data: Option<Arc<DataStore>>,
 }
@@ -125,13 +130,28 @@ impl Links {
         let epoch = AtomicU64::new(first.epoch.0);
         let (map, pools) = (RwLock::new(Arc::new(first)), Mutex::default());
         let (slots, closing) = (AtomicU32::new(1), AtomicBool::new(false));
-        let refusals = Refusals::new(SERVERS_MAX.into());
-        Links { key, role, map, epoch, pools, session, slots, refusals, closing, data }
+        let (refusals, news) = (Refusals::new(SERVERS_MAX.into()), Default::default());
+        Links { key, role, map, epoch, pools, session, slots, refusals, closing, news, data }
     }
 
     /// The daemon stops: from now on a request that cannot be sent fails, also if it is under way.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Relaxed);
+        self.tell_news();
+    }
+
+    fn tell_news(&self) {
+        drop(self.news.0.lock().unwrap_or_else(PoisonError::into_inner));
+        self.news.1.notify_all();
+    }
+
+    /// Waits for a map that is newer than `known`, and not longer than `longest`. `None`: the daemon stops.
+    pub(crate) fn wait_for_map(&self, known: Epoch, longest: Duration) -> Option<Arc<Map>> {
+        let guard = self.news.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_old = |_: &mut ()| self.epoch() <= known && !self.is_closing();
+        let waited = self.news.1.wait_timeout_while(guard, longest, is_old);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        (!self.is_closing()).then(|| self.map())
     }
 
     /// The current map.
@@ -150,6 +170,8 @@ impl Links {
         if map.epoch > current.epoch {
             self.epoch.store(map.epoch.0, Ordering::Release);
             *current = Arc::new(map);
+            drop(current);
+            self.tell_news();
         }
     }
 
@@ -164,13 +186,9 @@ impl Links {
         self.ask(To::Server(server, shard), &Request::Meta(request.clone()))
     }
 
-    fn ask(&self, to: To, request: &Request<'_>) -> Result<Reply, Failure> {
-        self.call(to, request, &[], &mut [])
-    }
-
-    fn call(&self, to: To, request: &Request<'_>, payload: &[u8], into: &mut [u8]) -> Result<Reply, Failure> {
-        let message = Message { body: &encoded(request), payload: &[IoSlice::new(payload)], watch: None };
-        engine::call(self, to, &message, &mut [IoSliceMut::new(into)]).map(|answered| answered.reply)
+    /// Sends a request.
+    pub(crate) fn ask(&self, to: To, request: &Request<'_>) -> Result<Reply, Failure> {
+        self.ask_into(to, request, &[], &mut []).map(|(reply, _)| reply)
     }
 
     /// Sends several requests at once and waits for all answers, which come in the requests' order.
@@ -179,9 +197,29 @@ impl Links {
         jobs.into_iter().map(|mut job| job.take().map(|answered| answered.reply))
     }
 
-    fn own_data(&self, request: &DataRequest, payload: &[u8], into: &mut [u8]) -> Result<DataReply, Errno> {
-        let store = self.data.as_ref().ok_or(Errno::IO)?;
-        crate::serve::data_locally(store, request, payload, into)
+    /// Sends the same request to several servers at once; the answers in their order.
+    pub(crate) fn ask_each(
+        &self,
+        servers: &[ServerId],
+        request: &Request<'_>,
+        payload: &[u8],
+    ) -> Vec<Result<Reply, Failure>> {
+        let body = encoded(request);
+        let job = |server: &ServerId| Job::new(all_of(*server), &body[..], payload, &mut []);
+        self.call_each(servers.iter().map(job).collect()).collect()
+    }
+
+    /// Sends a request; how many bytes came with the answer.
+    pub(crate) fn ask_into(
+        &self,
+        to: To,
+        request: &Request<'_>,
+        payload: &[u8],
+        into: &mut [u8],
+    ) -> Result<(Reply, usize), Failure> {
+        let message = Message { body: &encoded(request), payload: &[IoSlice::new(payload)], watch: None };
+        let answered = engine::call(self, to, &message, &mut [IoSliceMut::new(into)])?;
+        Ok((answered.reply, answered.payload_len))
     }
 }
 
@@ -192,7 +230,7 @@ fn encoded(request: &Request<'_>) -> Vec<u8> {
 }
 
 /// A server, for a request that concerns no shard.
-fn all_of(server: ServerId) -> To {
+pub(crate) fn all_of(server: ServerId) -> To {
     To::Server(server, ShardId(0))
 }
 
@@ -216,11 +254,17 @@ pub(crate) struct Around {
     links: Arc<Links>,
     /// The server that the store belongs to: one without a number has no store.
     me: ServerId,
+    copies: Arc<Copies>,
 }
 
 impl Around {
-    pub(crate) fn new(links: Arc<Links>, me: ServerId) -> Around {
-        Around { links, me }
+    pub(crate) fn new(links: Arc<Links>, me: ServerId, copies: Arc<Copies>) -> Around {
+        Around { links, me, copies }
+    }
+
+    fn own_data(&self, request: &DataRequest, payload: &[u8], into: &mut [u8]) -> Result<DataReply, Errno> {
+        let store = self.links.data.as_ref().ok_or(Errno::IO)?;
+        serve::data_locally((store, &self.copies), request, payload, into)
     }
 }
 
@@ -243,6 +287,13 @@ impl Outside for Around {
         self.links.call_each(servers.iter().map(job).collect()).collect()
     }
 
+    fn peer_each(&self, requests: &[(ServerId, PeerRequest<'_>)]) -> Vec<Result<Reply, Failure>> {
+        let job = |(server, request): &(ServerId, PeerRequest<'_>)| {
+            Job::new(all_of(*server), encoded(&Request::Peer(request.clone())), &[], &mut [])
+        };
+        self.links.call_each(requests.iter().map(job).collect()).collect()
+    }
+
     fn data(
         &self,
         server: ServerId,
@@ -251,10 +302,30 @@ impl Outside for Around {
         into: &mut [u8],
     ) -> Result<DataReply, Errno> {
         if server == self.me {
-            return self.links.own_data(request, payload, into);
+            return self.own_data(request, payload, into);
         }
-        let answered = self.links.call(all_of(server), &Request::Data(*request), payload, into);
-        answered.map_err(errno).and_then(data_reply)
+        let answered = self.links.ask_into(all_of(server), &Request::Data(*request), payload, into);
+        answered.map_err(errno).and_then(|(reply, _)| data_reply(reply))
+    }
+
+    fn copied(&self, group: Group, request: &DataRequest, payload: &[u8]) -> Result<DataReply, Errno> {
+        let until = Instant::now() + Links::BUDGET.patience;
+        loop {
+            let answer = match self.links.map().primary_of(group) {
+                Some(primary) if primary == self.me => self.copies.change(group, request, payload),
+                _ => {
+                    let copied = Request::Copied(Copied { group, request: *request });
+                    let answered = self.links.ask_into(To::Group(group), &copied, payload, &mut []);
+                    answered.and_then(|(reply, _)| Ok(data_reply(reply)?))
+                }
+            };
+            match answer {
+                Err(Failure::Refused(_)) if Instant::now() < until && !self.links.is_closing() => {
+                    std::thread::sleep(Links::BUDGET.first_pause);
+                }
+                answer => return answer.map_err(errno),
+            }
+        }
     }
 
     fn data_each(&self, requests: &[(ServerId, DataRequest)]) -> Vec<Result<DataReply, Errno>> {
@@ -265,7 +336,7 @@ impl Outside for Around {
         let mut answers = self.links.call_each(others.map(job).collect());
         let other = |answer: Result<Reply, Failure>| answer.map_err(errno).and_then(data_reply);
         let answer = |(server, request): &(ServerId, DataRequest)| match *server == self.me {
-            true => self.links.own_data(request, &[], &mut []),
+            true => self.own_data(request, &[], &mut []),
             false => answers.next().map_or(Err(Errno::IO), other),
         };
         requests.iter().map(answer).collect()
@@ -282,7 +353,6 @@ mod tests {
     use super::*;
     use bivouac_layout::NodeId;
     use bivouac_layout::map::Server;
-    use std::time::{Duration, Instant};
 
     #[test]
     fn a_daemon_that_stops_does_not_wait_for_servers_that_have_stopped() {

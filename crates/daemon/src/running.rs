@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// A running daemon.
 pub struct Running {
-    /// Where it listens for other nodes, if it is a server.
+    /// Where it listens for other nodes.
     pub address: Option<SocketAddr>,
     daemon: Arc<Daemon>,
     server: Server,
@@ -41,7 +41,7 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
     let role = me.map_or(Role::Agent(boot), Role::Server);
     let links =
         Arc::new(Links::new(config.key.clone(), role, Map::before_the_first(config.deployment), data, boot));
-    let mut endpoints = Vec::new();
+    let mut endpoints = vec![Endpoint::Tcp(config.listen)];
     let agent = if config.agent {
         let (run_dir, table) = RunDir::create(&config)?;
         endpoints.push(agent_endpoint(&config));
@@ -52,7 +52,6 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
     if let Some(server) = &config.server {
         let names = bivouac_node::server_sockets(config.uid, &config.name, &config.key, server.id);
         endpoints.push(Endpoint::Node(names));
-        endpoints.push(Endpoint::Tcp(server.listen));
     }
     let daemon = Arc::new(Daemon::new(config, links, agent, boot, meta)?);
     let server = Server::start(daemon.clone(), endpoints, ServerOptions::default())?;
@@ -110,13 +109,19 @@ impl Running {
             controller.stop();
         }
         self.daemon.links.close();
+        if let Some(store) = self.daemon.meta.get() {
+            store.stop_waiting();
+        }
         self.server.stop();
         // The transport's server has stopped, and with it all other owners of the daemon are gone.
         let Some(daemon) = Arc::into_inner(self.daemon) else {
             tracing::error!("requests are still under way: the storage is left as it is");
             return end;
         };
-        if let Some(store) = daemon.meta.into_inner() {
+        if let Some(follower) = daemon.follower.into_inner() {
+            follower.join();
+        }
+        if let Some(store) = daemon.meta.into_inner().and_then(Arc::into_inner) {
             store.close();
         }
         if !keep && let Some(server) = &daemon.config.server {

@@ -2,6 +2,7 @@
 //!
 //! This module connects requests to the stores; what they mean is the stores' business.
 
+use crate::copies::Copies;
 use crate::order::Running;
 use bivouac_data::{DataError, DataStore};
 use bivouac_layout::{Ino, Map, ServerId, ShardId, namespace};
@@ -15,7 +16,7 @@ use rustix::fd::AsFd;
 
 /// Serves a request for data that arrived over a connection.
 pub(crate) fn data(
-    store: &DataStore,
+    (store, copies): (&DataStore, &Copies),
     request: &DataRequest,
     payload: &[u8],
     inodes: impl FnOnce() -> u64,
@@ -40,7 +41,7 @@ pub(crate) fn data(
             if let DataRequest::Write { .. } = request {
                 served.written = payload.len() as u64;
             }
-            match data_locally(store, request, payload, &mut []) {
+            match data_locally((store, copies), request, payload, &mut []) {
                 Ok(done) => {
                     // Kept before it is sent, so that a repetition finds it.
                     running.answered(done);
@@ -68,7 +69,7 @@ pub(crate) struct Served {
     pub(crate) written: u64,
 }
 
-fn read(
+pub(crate) fn read(
     store: &DataStore,
     ino: Ino,
     offset: u64,
@@ -99,7 +100,7 @@ fn read(
 
 /// Serves a request for data within the daemon. Reads fill `into`; descriptors are not passed this way.
 pub(crate) fn data_locally(
-    store: &DataStore,
+    (store, copies): (&DataStore, &Copies),
     request: &DataRequest,
     payload: &[u8],
     into: &mut [u8],
@@ -123,7 +124,9 @@ pub(crate) fn data_locally(
             DataReply::Extent { length: extent.length, allocated: extent.allocated, written: extent.written }
         }
         DataRequest::Truncate { ino, size, extend } => {
-            DataReply::Truncated { exists: store.truncate(ino, size, extend)? }
+            let exists = copies.apply(ino, || store.truncate(ino, size, extend))?;
+            copies.open(ino);
+            DataReply::Truncated { exists }
         }
         DataRequest::Fallocate { ino, offset, len, mode } => {
             store.fallocate(ino, offset, len, mode)?;
@@ -137,7 +140,11 @@ pub(crate) fn data_locally(
             DataReply::Done
         }
         DataRequest::Remove { ino } => {
-            store.remove(ino)?;
+            copies.apply(ino, || store.remove(ino))?;
+            DataReply::Done
+        }
+        DataRequest::Close { ino } => {
+            copies.close(ino).map_err(|_| Errno::AGAIN)?;
             DataReply::Done
         }
         // These need more than the store.
@@ -197,6 +204,11 @@ fn about<'a>(request: &MetaRequest<'a>) -> About<'a> {
     }
 }
 
+/// Whether a request is about the shard in its header, and not about all of the server.
+pub(crate) fn concerns_one_shard(request: &MetaRequest<'_>) -> bool {
+    !matches!(about(request), About::Server)
+}
+
 /// Whether a request carries paths that the client may have cached: then its namespace version matters.
 pub(crate) fn walks(request: &MetaRequest<'_>) -> bool {
     matches!(about(request), About::Entry(_))
@@ -232,7 +244,8 @@ pub(crate) fn check_place(
     let right = match about(request) {
         About::Entry(at) => namespace::entry_shard(at.dir, at.split, at.name),
         About::Inode(ino) => ino.shard(),
-        About::Server => shard,
+        // It may answer for no shard at the moment.
+        About::Server => return Ok(()),
     };
     if right != shard || shard.0 >= bivouac_layout::ids::SHARDS {
         return Err(Errno::INVAL.into());

@@ -52,7 +52,7 @@ fn stop_server(c: &mut Cluster, index: usize) {
     });
     for server in c.map.servers.iter().filter(|server| server.id != ServerId(index as u16)) {
         let mut link = link(server);
-        eventually("the others know", || link.ping(down).expect("answered").0 >= down);
+        eventually("the others know", || link.ping(down).expect("answered").epoch >= down);
     }
 }
 

@@ -72,7 +72,11 @@ impl Service for Scripted {
     ) {
         match bivouac_proto::decode(body) {
             Ok(Request::Control(ControlRequest::Ping { .. })) => {
-                reply.ok(&Reply::Control(ControlReply::Pong { epoch: self.versions().0, boot: 1 }));
+                reply.ok(&Reply::Control(ControlReply::Pong {
+                    epoch: self.versions().0,
+                    boot: 1,
+                    caught_up: Vec::new(),
+                }));
             }
             Ok(Request::Control(ControlRequest::Install { map })) => {
                 self.epoch.store(map.epoch.0, Ordering::SeqCst);
@@ -154,7 +158,7 @@ impl Play {
         let Endpoint::Tcp(address) = server.local_addrs()[0] else { unreachable!("asked for TCP") };
         let c = cluster_with(name, 1, |map: &mut Map| {
             let (id, node) = (ServerId(1), NodeId(1));
-            map.nodes.push(Node { id: node, host: "there".into(), domain: 1 });
+            map.nodes.push(Node { id: node, host: "there".into(), agent: address, domain: 1 });
             map.servers.push(MapServer { id, node, address, state: ServerState::Up });
             map.shards = balance::deal(&[], &[ServerId(0)]);
             map.generations = vec![Generation { servers: vec![id] }];

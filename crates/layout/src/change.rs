@@ -2,7 +2,7 @@
 //! changes in the same order has the same map.
 
 use crate::groups::Group;
-use crate::ids::{Epoch, ServerId};
+use crate::ids::{Epoch, NodeId, ServerId};
 use crate::map::{Map, ServerState};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -26,15 +26,18 @@ pub enum MapChange {
         /// Where.
         groups: Vec<Group>,
     },
-    /// All servers were stopped and started again, and all of them serve; some listen somewhere else.
+    /// All daemons were stopped and started again, and all servers serve; some listen somewhere else. Nobody knows
+    /// any more which changes of blocks were under way: copies have to be compared with their primaries.
     Resumed {
+        /// Where each node's agent listens.
+        agents: Vec<(NodeId, SocketAddr)>,
         /// Where each server listens.
-        addresses: Vec<(ServerId, SocketAddr)>,
+        servers: Vec<(ServerId, SocketAddr)>,
     },
 }
 
 impl MapChange {
-    /// The map after the change, at the next epoch. `None` if it names a server that the map does not have.
+    /// The map after the change, at the next epoch. `None` if it names a server or node that the map does not have.
     pub fn apply(&self, map: &Map) -> Option<Map> {
         let mut next = map.clone();
         next.epoch = Epoch(map.epoch.0 + 1);
@@ -49,11 +52,15 @@ impl MapChange {
                 map.server(*server)?;
                 next.catch_up(*server, groups);
             }
-            MapChange::Resumed { addresses } => {
-                for (server, address) in addresses {
+            MapChange::Resumed { agents, servers } => {
+                for (node, address) in agents {
+                    next.nodes.iter_mut().find(|n| n.id == *node)?.agent = *address;
+                }
+                for (server, address) in servers {
                     let server = next.servers.iter_mut().find(|s| s.id == *server)?;
                     (server.address, server.state) = (*address, ServerState::Up);
                 }
+                next.doubt_copies();
             }
         }
         Some(next)
@@ -77,13 +84,16 @@ mod tests {
         assert_eq!(down.server(ServerId(1)).map(|s| s.state), Some(ServerState::Down));
         assert_eq!(down.behind, [], "without copies nobody can be behind");
         let address = "10.0.0.9:99".parse().expect("an address");
-        let resumed = MapChange::Resumed { addresses: vec![(ServerId(1), address)] };
+        let resumed =
+            MapChange::Resumed { agents: vec![(NodeId(2), address)], servers: vec![(ServerId(1), address)] };
         let up = resumed.apply(&down).expect("a change");
         assert_eq!(up.server(ServerId(1)).map(|s| (s.address, s.state)), Some((address, ServerState::Up)));
+        assert_eq!(up.node(NodeId(2)).map(|n| n.agent), Some(address));
         for unknown in [
             state(9, ServerState::Down),
             MapChange::InStep { server: ServerId(9), groups: Vec::new() },
-            MapChange::Resumed { addresses: vec![(ServerId(9), address)] },
+            MapChange::Resumed { agents: Vec::new(), servers: vec![(ServerId(9), address)] },
+            MapChange::Resumed { agents: vec![(NodeId(9), address)], servers: Vec::new() },
         ] {
             assert_eq!(unknown.apply(&map), None);
         }

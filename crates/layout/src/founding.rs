@@ -117,7 +117,8 @@ mod tests {
             address: ([127, 0, 0, 1], 1000 + n).into(),
             state: ServerState::Up,
         };
-        let node = |n: u16| Node { id: NodeId(n), host: format!("node{n}"), domain: n };
+        let agent = ([127, 0, 0, 1], 1).into();
+        let node = |n: u16| Node { id: NodeId(n), host: format!("node{n}"), agent, domain: n };
         let (nodes, servers) =
             ((0..servers).rev().map(node).collect(), (0..servers).rev().map(server).collect());
         Founding { replicas: copies, metadata_replicas: copies, ..Founding::new(7, "/m", nodes, servers) }

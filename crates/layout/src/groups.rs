@@ -76,18 +76,18 @@ impl Holders {
     }
 
     /// Those that have everything that was acknowledged.
-    pub fn in_step(&self) -> impl Iterator<Item = ServerId> + '_ {
+    pub fn in_step(self) -> impl Iterator<Item = ServerId> {
         self.with(0)
     }
 
     /// Those that have to catch up before they may serve.
-    pub fn behind(&self) -> impl Iterator<Item = ServerId> + '_ {
+    pub fn behind(self) -> impl Iterator<Item = ServerId> {
         self.with(1)
     }
 
-    fn with(&self, bit: u8) -> impl Iterator<Item = ServerId> + '_ {
-        let all = self.all().iter().enumerate();
-        all.filter(move |(at, _)| self.behind >> at & 1 == bit).map(|(_, server)| *server)
+    fn with(self, bit: u8) -> impl Iterator<Item = ServerId> {
+        let all = self.servers.into_iter().take(self.count.into()).enumerate();
+        all.filter(move |(at, _)| self.behind >> at & 1 == bit).map(|(_, server)| server)
     }
 
     /// The bit of a holder; 0 if it is none.
@@ -121,6 +121,17 @@ impl Map {
             return Some(first);
         }
         Some(in_step.find(|server| self.is_up(*server)).unwrap_or(first))
+    }
+
+    /// Those who have everything of a group and take part: what is written goes to all of them. The first is
+    /// the primary.
+    pub fn serving(&self, group: Group) -> impl Iterator<Item = ServerId> + '_ {
+        self.holders(group).in_step().filter(|server| self.is_up(*server))
+    }
+
+    /// Whether a server holds a group, and has to catch up before it may serve it.
+    pub fn is_behind(&self, group: Group, server: ServerId) -> bool {
+        self.holders(group).behind().any(|holder| holder == server)
     }
 
     /// Every group that has more than one copy.
@@ -159,6 +170,19 @@ impl Map {
         self.set_behind(changed);
     }
 
+    /// In every group of blocks, all holders but the primary have to be compared with it.
+    pub(crate) fn doubt_copies(&mut self) {
+        let groups: Vec<Group> = self.replicated().filter(|g| matches!(g, Group::Blocks { .. })).collect();
+        let doubted = |group: Group| {
+            let holders = self.holders(group);
+            let primary = holders.bit(self.primary_of(group)?);
+            let all = ((1u16 << holders.count) - 1) as u8;
+            Some((group, all & !primary))
+        };
+        let changed = groups.into_iter().filter_map(doubted).collect();
+        self.set_behind(changed);
+    }
+
     /// A server has caught up with these groups.
     pub(crate) fn catch_up(&mut self, server: ServerId, groups: &[Group]) {
         let caught_up = |group: &Group| {
@@ -180,7 +204,8 @@ impl Map {
         found.ok().and_then(|at| self.behind.get(at)).map_or(0, |(_, behind)| *behind)
     }
 
-    pub(crate) fn is_up(&self, server: ServerId) -> bool {
+    /// Whether a server takes part.
+    pub fn is_up(&self, server: ServerId) -> bool {
         self.server(server).is_some_and(|s| s.state == ServerState::Up)
     }
 

@@ -17,6 +17,8 @@ pub struct Node {
     pub id: NodeId,
     /// Its name as the user gave it; compared whole, never by prefix or substring.
     pub host: String,
+    /// Where its agent listens for other nodes.
+    pub agent: SocketAddr,
     /// Its failure domain, for example its rack: copies go to different ones where these suffice.
     pub domain: u16,
 }
@@ -205,7 +207,12 @@ pub(crate) mod fixture {
             state: ServerState::Up,
         };
         let generation = |g: &&[u16]| Generation { servers: g.iter().copied().map(ServerId).collect() };
-        let node = |id: &ServerId| Node { id: NodeId(id.0), host: format!("node{id}"), domain: id.0 };
+        let node = |id: &ServerId| Node {
+            id: NodeId(id.0),
+            host: format!("node{id}"),
+            agent: SocketAddr::from(([127, 0, 0, 1], 10_000 + id.0)),
+            domain: id.0,
+        };
         let (nodes, servers) = (ids.iter().map(node).collect(), ids.iter().map(server).collect());
         let founding = Founding {
             replicas: copies,

@@ -125,6 +125,11 @@ impl FileLayout {
         Some((turns, stripe.end))
     }
 
+    /// How many servers hold each block.
+    pub fn copies(&self, map: &Map) -> u8 {
+        self.replicas.min(map.copies)
+    }
+
     /// The stretches of `range` in ascending order.
     pub fn pieces<'a>(&'a self, map: &'a Map, range: Range<u64>) -> impl Iterator<Item = Piece> + 'a {
         let mut at = range.start;
@@ -137,6 +142,22 @@ impl FileLayout {
 
     /// Every server that may serve a byte of `0..end`, each once: the holders in step.
     pub fn servers(&self, map: &Map, end: u64) -> Vec<ServerId> {
+        self.holders(map, end, |_, _| false)
+    }
+
+    /// Every server that has to make a change of all of `0..end`, each once: the holders in step, and those that are
+    /// catching up.
+    pub fn servers_to_change(&self, map: &Map, end: u64) -> Vec<ServerId> {
+        self.holders(map, end, |map, server| map.is_up(server))
+    }
+
+    /// Every server that may have stored a byte of `0..end`, each once, whether it is there or not.
+    pub fn servers_to_clear(&self, map: &Map, end: u64) -> Vec<ServerId> {
+        self.holders(map, end, |_, _| true)
+    }
+
+    /// The holders in step, and others if `also` says so.
+    fn holders(&self, map: &Map, end: u64, also: impl Fn(&Map, ServerId) -> bool) -> Vec<ServerId> {
         let mut found: Vec<ServerId> = Vec::new();
         for range in &self.ranges {
             let Some(stripe) = self.stripe_at(map, range.start) else {
@@ -150,7 +171,9 @@ impl FileLayout {
             let last_block = (range_end - 1) / u64::from(self.block_size);
             // Then the servers repeat.
             for block in first_block..=last_block.min(first_block.saturating_add(stripe.period() - 1)) {
-                for server in map.holders(stripe.group(block)).in_step() {
+                let holders = map.holders(stripe.group(block));
+                let behind = holders.behind().filter(|server| also(map, *server));
+                for server in holders.in_step().chain(behind) {
                     if !found.contains(&server) {
                         found.push(server);
                     }
@@ -197,7 +220,7 @@ impl FileLayout {
             first: self.first.into(),
             servers,
             width,
-            copies: self.replicas.min(map.copies),
+            copies: self.copies(map),
             end: self.ranges.get(index + 1).map_or(u64::MAX, |r| r.start),
         })
     }

@@ -58,7 +58,7 @@ impl Compactor {
         self.wake.notify_one();
     }
 
-    fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         lock(&self.work).stop
     }
 

@@ -21,6 +21,7 @@ use bivouac_proto::meta::{At, MetaReply};
 use bivouac_proto::peer::{IntentId, PeerReply, PeerRequest, Step};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, Errno, FileKind, Refusal, Reply};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -134,10 +135,11 @@ impl<O: Outside> Core<O> {
         let later = self.tells_later && elsewhere.into_iter().all(|(_, step)| can_wait(step));
         // All participants that may have prepared something, whether or not their answers came.
         let mut asked: Vec<ShardId> = Vec::new();
+        let logged = Cell::new(false);
         let decided = self.prepare_all(id, plan, &mut asked).and_then(|made| {
             before()?;
             let reply = reply(made);
-            self.decide(caller, id, &asked, &reply)?;
+            self.decide(caller, id, (&asked, &logged), &reply)?;
             Ok(reply)
         });
         match decided {
@@ -149,6 +151,9 @@ impl<O: Outside> Core<O> {
                 }
                 Ok(reply)
             }
+            // It is decided, unless the decision is lost with this server: its next primary knows, and participants
+            // ask that.
+            Err(failure) if logged.get() => Err(failure),
             Err(failure) => {
                 let _ = self.conclude_in(id.shard, id, false);
                 for (server, shards) in by_server(&self.outside.map(), &asked) {
@@ -184,22 +189,21 @@ impl<O: Outside> Core<O> {
 
     /// Prepares steps in a shard, whoever has it.
     fn prepare_at(&self, shard: ShardId, id: IntentId, steps: Vec<Step>) -> Result<Vec<Ino>, Failure> {
-        let server = self.outside.map().primary(shard);
-        if server == self.outside.me() {
+        if self.is_mine(shard) {
             return self.prepare_in(shard, id, &steps, shard == id.shard);
         }
-        match self.outside.peer(server, &PeerRequest::Prepare { intent: id, shard, steps })? {
+        match self.ask_shard(shard, &PeerRequest::Prepare { intent: id, shard, steps })? {
             Reply::Peer(PeerReply::Prepared { made }) => Ok(made),
             _ => Err(Errno::PROTO.into()),
         }
     }
 
-    /// The moment at which the operation happens.
+    /// The moment at which the operation happens. `logged`: whether that may be so, also if this fails.
     fn decide(
         &self,
         caller: &Caller,
         id: IntentId,
-        participants: &[ShardId],
+        (participants, logged): (&[ShardId], &Cell<bool>),
         reply: &Reply,
     ) -> Result<(), Failure> {
         let now = self.outside.now();
@@ -215,6 +219,7 @@ impl<O: Outside> Core<O> {
             }
             draft.answer(&caller.id, reply);
             locked.commit(draft)?;
+            logged.set(true);
             if !participants.is_empty() {
                 locked.shard.untold.insert(id.number, participants.to_vec());
             }
@@ -249,7 +254,7 @@ impl<O: Outside> Core<O> {
 
     /// An inode anywhere, with its parent if it is a directory.
     pub(crate) fn inode_anywhere(&self, ino: Ino) -> Result<(Attr, Ino), Failure> {
-        match self.ask(self.outside.map().primary(ino.shard()), &PeerRequest::Inode { ino })? {
+        match self.ask_shard(ino.shard(), &PeerRequest::Inode { ino })? {
             Reply::Peer(PeerReply::Inode { attr, parent }) => Ok((*attr, parent)),
             _ => Err(Errno::PROTO.into()),
         }
@@ -258,7 +263,7 @@ impl<O: Outside> Core<O> {
     /// An entry anywhere, with its directory's owner.
     pub(crate) fn entry_anywhere(&self, at: &At<'_>) -> Result<(Option<Named>, Owner), Failure> {
         let request = PeerRequest::Entry { dir: at.dir, split: at.split, name: at.name };
-        match self.ask(self.outside.map().primary(shard_of(at)), &request)? {
+        match self.ask_shard(shard_of(at), &request)? {
             Reply::Peer(PeerReply::Entry { named, owner }) => {
                 Ok((named.map(|(ino, kind)| Named { ino, kind }), Owner::from_triple(owner)))
             }

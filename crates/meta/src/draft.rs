@@ -119,7 +119,7 @@ impl Draft {
         };
         if let Some(blocks) = blocks {
             let end = if blocks.settled { blocks.reach } else { u64::MAX };
-            let servers = blocks.layout.servers(map, end);
+            let servers = blocks.layout.servers_to_clear(map, end);
             if !servers.is_empty() {
                 self.push(Mutation::PutPurge(ino, servers));
             }
@@ -185,7 +185,7 @@ impl Draft {
         // Inodes come before what drops them again.
         let inodes = self.inodes.into_iter().map(|(ino, inode)| Mutation::PutInode(ino, inode));
         mutations.splice(0..0, inodes);
-        Batch { shard: id.0, sequence: shard.sequence + 1, mutations }
+        Batch { shard: id.0, at: shard.stream.next(), mutations }
     }
 
     fn change(&mut self, home: Home) -> &mut Change {

@@ -5,12 +5,17 @@
 //! for a log file, and others for what stands in a record: what an older version wrote, or a mistake of ours,
 //! must not bring a server down either.
 
+use crate::copying::{replace, take_record};
 use crate::grace::Grace;
-use crate::log::records;
+use crate::journal::{Bodies, Journal};
+use crate::log::{Identity, Log, records};
 use crate::mutation::Batch;
 use crate::partition::revive;
 use crate::shard::Shard;
-use std::collections::BTreeSet;
+use crate::stream::Role;
+use bivouac_layout::ShardId;
+use bivouac_proto::peer::{Position, Shipment};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,7 +49,7 @@ pub fn snapshot(bytes: &[u8]) {
             bivouac_proto::encode(&batch, &mut body);
             body
         };
-        shard.snapshot(id, i64::MIN).map(encoded).collect()
+        shard.snapshot(id, i64::MIN).chain(shard.volatile(id)).map(encoded).collect()
     };
     let (first, mut again) = (written(&shard), Shard::default());
     for body in &first {
@@ -55,15 +60,68 @@ pub fn snapshot(bytes: &[u8]) {
     revive(&mut shard, &Arc::new(Grace::new(Duration::ZERO, BTreeSet::new())));
 }
 
+/// Whatever a primary sends as records or as an image: it is refused, or the copy's shard follows it, and its log
+/// can be read again. The bytes are as for [`snapshot`].
+pub fn copy(bytes: &[u8]) {
+    let shared = std::path::Path::new("/dev/shm");
+    let base = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
+    let place = base.join(format!("bivouac-fuzz-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&place);
+    std::fs::create_dir_all(&place).expect("made");
+    let path = place.join("partition.log");
+    let identity = Identity { deployment: 7, partition: 3 };
+    let open = |replay: &mut dyn FnMut(&[u8]) -> bool| Log::open(&path, identity, None, replay);
+    let mut journal = Journal::new(open(&mut |_| true).expect("made"), u64::MAX);
+    let (mut rest, mut shard, mut bodies) = (bytes, Shard::default(), Bodies::default());
+    shard.stream.role = Role::Copy;
+    let shipment = Shipment {
+        shard: ShardId(3),
+        term: u64::MAX,
+        after: Position::default(),
+        everywhere: 0,
+        records: Vec::new(),
+    };
+    while let Some((length, behind)) = rest.split_first_chunk::<2>() {
+        let length = behind.len().min(usize::from(u16::from_le_bytes(*length)));
+        let (body, behind) = behind.split_at(length);
+        rest = behind;
+        bodies.push(body);
+        let before = shard.stream.last;
+        if take_record(&mut shard, &mut journal, &shipment, body, 0) != Ok(true) {
+            assert_eq!(shard.stream.last, before, "what is refused changes nothing");
+        }
+    }
+    let replaced = replace(ShardId(3), &bodies, &mut journal);
+    drop(journal);
+    let (mut shards, mut staged) = (BTreeMap::new(), BTreeMap::new());
+    let read = open(&mut |body| {
+        bivouac_proto::decode::<Batch>(body)
+            .is_ok_and(|batch| crate::copying::replay(&mut shards, &mut staged, batch))
+    });
+    read.expect("what a copy has logged can be read");
+    let _ = std::fs::remove_dir_all(&place);
+    let expected = if let Ok(replaced) = replaced { replaced } else { shard };
+    let durable = |shard: &Shard| {
+        let mut bodies = Bodies::default();
+        shard.snapshot(3, i64::MIN).for_each(|batch| bodies.add(&batch));
+        bodies.iter().skip(1).map(<[u8]>::to_vec).collect::<Vec<_>>()
+    };
+    if let Some(read) = shards.get(&3) {
+        assert_eq!(read.entries.iter().count(), expected.entries.iter().count());
+        assert_eq!(durable(read).len(), durable(&expected).len());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::access::Owner;
     use crate::inode::{Blocks, Body, Directory, Inode, Spread};
-    use crate::log::{Identity, Log};
     use crate::mutation::{Mutation, Stamp};
-    use bivouac_layout::{FileLayout, GenerationId, Ino, ServerId, ShardId, Template};
+    use crate::shard::Opened;
+    use bivouac_layout::{FileLayout, GenerationId, Ino, ServerId, Template};
     use bivouac_node::Boot;
+    use bivouac_proto::meta::{LockOwner, LockRange};
     use bivouac_proto::{FileKind, OpenId};
 
     #[global_allocator]
@@ -110,9 +168,30 @@ mod tests {
                 Mutation::LastInode(10),
                 Mutation::IntentLimit(100),
             ],
+            vec![Mutation::PutOpen(file, Opened { id: open, write: true, append: false })],
+            vec![
+                Mutation::PutLock(
+                    file,
+                    LockOwner::Flock(open),
+                    LockRange { start: 0, end: 9, exclusive: true },
+                ),
+                Mutation::PutLock(
+                    file,
+                    LockOwner::Process { session: 4, pid: 5 },
+                    LockRange { start: 3, end: u64::MAX, exclusive: false },
+                ),
+                Mutation::DropLock(file, LockOwner::Flock(open), 4, 5),
+            ],
+            vec![Mutation::DropOpen(file, open), Mutation::DropLocks(file, 4), Mutation::GiveUp(open)],
+            vec![Mutation::Terms(vec![(1, 3), (2, 6)])],
             vec![Mutation::Unpack(dir), Mutation::DropOrphan(blocks), Mutation::DropDecision(4)],
         ];
-        (1..).zip(all).map(|(sequence, mutations)| Batch { shard: 3, sequence, mutations }).collect()
+        let batch = |(sequence, mutations)| Batch {
+            shard: 3,
+            at: Position { term: sequence / 3, sequence },
+            mutations,
+        };
+        (1..).zip(all).map(batch).collect()
     }
 
     fn bodies() -> Vec<Vec<u8>> {
@@ -142,11 +221,22 @@ mod tests {
     }
 
     #[test]
+    fn whatever_a_primary_sends_is_refused_or_followed() {
+        let framed = |body: &Vec<u8>| [&(body.len() as u16).to_le_bytes()[..], body].concat();
+        let records: Vec<_> = bodies().iter().map(framed).collect();
+        let mut samples: Vec<_> = (0..=records.len()).map(|count| records[..count].concat()).collect();
+        samples.extend(records);
+        bivouac_testing::fuzz::run("copy", &samples, 64 << 20, copy);
+    }
+
+    #[test]
     fn whatever_stands_in_records_is_refused_or_a_state_that_a_snapshot_keeps() {
         let framed = |body: &Vec<u8>| [&(body.len() as u16).to_le_bytes()[..], body].concat();
         let records: Vec<_> = bodies().iter().map(framed).collect();
         let mut samples: Vec<_> = (0..=records.len()).map(|count| records[..count].concat()).collect();
         samples.extend(records);
+        // Terms that do not belong to the place of their record.
+        samples.push(vec![10, 0, 3, 2, 8, 1, 24, 0]);
         bivouac_testing::fuzz::run("snapshot", &samples, 64 << 20, snapshot);
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Journal {
     /// How many compactions were begun.
     pub rewrites: u64,
     record: Vec<u8>,
+    /// Where the body begins in the record.
+    body: usize,
 }
 
 /// What operations have to do for a compaction that is under way.
@@ -78,23 +80,43 @@ impl Bodies {
 
 impl Journal {
     pub(crate) fn new(log: Log, compact_at: u64) -> Journal {
-        Journal { log, compact_at, compacted: 0, rewriting: None, rewrites: 0, record: Vec::new() }
+        Journal { log, compact_at, compacted: 0, rewriting: None, rewrites: 0, record: Vec::new(), body: 0 }
     }
 
     /// Logs a batch. `frees`: the change frees space. If this fails, the log is as before.
     pub(crate) fn write(&mut self, batch: &Batch, frees: bool) -> Result<(), LogError> {
-        Log::start(&mut self.record);
-        let prefix = self.record.len();
+        self.start();
         bivouac_proto::encode(batch, &mut self.record);
-        self.log.append(&mut self.record, frees)?;
-        if let Some(rewriting) = &mut self.rewriting
-            && (batch.shard < rewriting.next || batch.shard == WHOLE_SERVER)
-        {
-            rewriting.tail.push(self.record.get(prefix..).unwrap_or_default());
-        }
+        self.append(batch.shard, frees)
+    }
+
+    /// Logs a shard's batch that is encoded already.
+    pub(crate) fn write_body(&mut self, shard: u16, body: &[u8], frees: bool) -> Result<(), LogError> {
+        self.start();
+        self.record.extend_from_slice(body);
+        self.append(shard, frees)
+    }
+
+    /// The body of the record that was written last.
+    pub(crate) fn last(&self) -> &[u8] {
+        self.record.get(self.body..).unwrap_or_default()
+    }
+
+    fn start(&mut self) {
         // One huge record should not take memory for ever.
         if self.record.capacity() > 1 << 20 {
             self.record = Vec::new();
+        }
+        Log::start(&mut self.record);
+        self.body = self.record.len();
+    }
+
+    fn append(&mut self, shard: u16, frees: bool) -> Result<(), LogError> {
+        self.log.append(&mut self.record, frees)?;
+        if let Some(rewriting) = &mut self.rewriting
+            && (shard < rewriting.next || shard == WHOLE_SERVER)
+        {
+            rewriting.tail.push(self.record.get(self.body..).unwrap_or_default());
         }
         Ok(())
     }

@@ -8,9 +8,8 @@ use crate::draft::{Draft, wants_split};
 use crate::grace::Grace;
 use crate::inode::Spread;
 use crate::mutation::Mutation;
-use crate::shard::Shard;
 use crate::store::{Core, Outside, lock};
-use bivouac_layout::{Ino, ServerId, ShardId};
+use bivouac_layout::{Ino, NodeId, ServerId, ShardId};
 use bivouac_proto::Reply;
 use bivouac_proto::data::DataRequest;
 use bivouac_proto::peer::{IntentId, PeerReply, PeerRequest};
@@ -34,6 +33,8 @@ struct Work {
     orphans_unknown: bool,
     /// There may be unfinished intents.
     intents: bool,
+    /// Shards could not be taken over yet.
+    unserved: bool,
     /// Memory of removed inodes can be given back.
     memory: bool,
     stop: bool,
@@ -46,7 +47,7 @@ impl Work {
     }
 
     fn has_leftovers(&self) -> bool {
-        self.intents || !self.settles.is_empty() || self.orphans_unknown
+        self.intents || self.unserved || !self.settles.is_empty() || self.orphans_unknown
     }
 }
 
@@ -57,13 +58,19 @@ pub(crate) struct Keeper {
     wake: Condvar,
     /// One pass at a time.
     pass: Mutex<()>,
-    /// While it lasts agents may register opens again.
-    pub grace: Arc<Grace>,
+    /// The times in which agents may register opens again: of the start, and of shards that were taken over since,
+    /// each with the term. Locked only for moments.
+    pub graces: Mutex<Vec<(u64, Arc<Grace>)>>,
 }
 
 impl Keeper {
     pub(crate) fn new(grace: Arc<Grace>) -> Keeper {
-        Keeper { work: Mutex::default(), wake: Condvar::new(), pass: Mutex::new(()), grace }
+        Keeper {
+            work: Mutex::default(),
+            wake: Condvar::new(),
+            pass: Mutex::new(()),
+            graces: Mutex::new(vec![(0, grace)]),
+        }
     }
 
     /// A file was removed; its blocks have to be.
@@ -110,22 +117,71 @@ impl Keeper {
         self.add(|work| !std::mem::replace(&mut work.stop, true));
     }
 
+    /// Queues work again that was not done.
+    fn take_back(&self, left: Work) {
+        let mut queued = lock(&self.work);
+        queued.intents |= left.intents;
+        queued.unserved |= left.unserved;
+        queued.truncations.extend(left.truncations);
+        queued.announcements.extend(left.announcements);
+        queued.splits.extend(left.splits);
+        queued.settles.extend(left.settles);
+        queued.orphans_unknown |= left.orphans_unknown;
+        queued.purges.extend(left.purges);
+    }
+
+    /// The work with the intents that were found meanwhile.
+    fn with_news(&self, work: Work) -> Work {
+        let found = std::mem::take(&mut lock(&self.work).intents);
+        Work { intents: work.intents | found, ..work }
+    }
+
     fn add(&self, change: impl FnOnce(&mut Work) -> bool) {
         if change(&mut lock(&self.work)) {
             self.wake.notify_one();
         }
     }
 
+    /// A node's agent has reported everything. Whether it was the last one.
+    pub(crate) fn reported(&self, node: NodeId) -> bool {
+        let graces = lock(&self.graces);
+        // Each is told, so no short cut.
+        graces.iter().fold(false, |last, (_, grace)| grace.reported(node) | last)
+    }
+
     fn in_grace(&self) -> bool {
-        !self.grace.is_over()
+        lock(&self.graces).iter().any(|(_, grace)| !grace.is_over())
     }
 }
 
 impl<O: Outside> Core<O> {
     /// Fills the queues with what is unfinished according to the logs.
     pub(crate) fn find_work(&self) {
+        let mut work = self.work_of(|_| true);
+        work.orphans_unknown = true;
+        if !work.intents {
+            self.resumption.finish();
+        }
+        *lock(&self.keeper.work) = work;
+    }
+
+    /// The same for shards that were taken over.
+    pub(crate) fn find_work_of(&self, shards: &[ShardId]) {
+        if shards.is_empty() {
+            return;
+        }
+        let mut work = self.work_of(|id| shards.binary_search(&id).is_ok());
+        work.orphans_unknown = true;
+        self.keeper.take_back(work);
+        self.keeper.wake.notify_one();
+    }
+
+    fn work_of(&self, concerns: impl Fn(ShardId) -> bool) -> Work {
         let mut work = Work::default();
-        self.partitions.each(|_, shard| {
+        self.partitions.each(|id, shard| {
+            if !concerns(id) {
+                return;
+            }
             work.purges.extend(shard.purges.keys());
             work.announcements.extend(shard.announcements.keys());
             work.intents |= !shard.intents.is_empty() || !shard.untold.is_empty();
@@ -141,11 +197,7 @@ impl<O: Outside> Core<O> {
                 }
             }
         });
-        work.orphans_unknown = true;
-        if !work.intents {
-            self.resumption.finish();
-        }
-        *lock(&self.keeper.work) = work;
+        work
     }
 
     /// Does what is due until the store is closed.
@@ -198,7 +250,9 @@ impl<O: Outside> Core<O> {
             };
             std::mem::replace(&mut *queued, later)
         };
-        let mut failed = Work::default();
+        let mut failed = Work { unserved: !self.follow(), ..Work::default() };
+        // What was taken over just now may have left intents, which clients wait for.
+        let work = self.keeper.with_news(work);
         if work.intents {
             failed.intents = !self.resolve_intents();
         }
@@ -219,14 +273,7 @@ impl<O: Outside> Core<O> {
         }
         failed.purges = work.purges.into_iter().filter(|ino| !self.purge(*ino)).collect();
         let well = !failed.has_tasks() && !failed.has_leftovers();
-        let mut queued = lock(&self.keeper.work);
-        queued.intents |= failed.intents;
-        queued.truncations.extend(failed.truncations);
-        queued.announcements.extend(failed.announcements);
-        queued.splits.extend(failed.splits);
-        queued.settles.extend(failed.settles);
-        queued.orphans_unknown |= failed.orphans_unknown;
-        queued.purges.extend(failed.purges);
+        self.keeper.take_back(failed);
         well
     }
 
@@ -234,8 +281,20 @@ impl<O: Outside> Core<O> {
     /// removed.
     fn reap_orphans(&self) -> bool {
         let mut found = Vec::new();
-        if self.keeper.grace.all_have_reported() {
-            self.partitions.each_mut(Shard::forget_revived);
+        let mut unclaimed = Vec::new();
+        self.partitions.each_mut(|id, shard| {
+            if shard.grace.as_ref().is_some_and(|grace| grace.all_have_reported()) {
+                shard.forget_revived();
+                let told = std::mem::take(&mut shard.unconfirmed);
+                unclaimed.extend(told.into_iter().map(|(ino, open)| (id, ino, open)));
+            }
+        });
+        for (id, ino, open) in unclaimed {
+            let _ = self.partitions.with(id, |locked| {
+                locked.keep(Mutation::DropOpen(ino, open));
+                locked.shard.rest(ino);
+                Ok(())
+            });
         }
         self.partitions.each(|_, shard| {
             let unused = |ino: &&Ino| !shard.in_use(**ino);
@@ -308,14 +367,14 @@ impl<O: Outside> Core<O> {
         });
         let mut left = false;
         for (id, untold) in decided {
-            left |= !self.tell_commit(id, &untold);
+            // What is told of must not be lost with this server.
+            left |= self.partitions.with(id.shard, |_| Ok(())).is_err() || !self.tell_commit(id, &untold);
         }
         promised.sort();
         for shards in promised.chunk_by(|a, b| a.0 == b.0) {
             let Some((intent, _)) = shards.first().copied() else { continue };
-            let coordinator = self.outside.map().primary(intent.shard);
             let Ok(Reply::Peer(PeerReply::Outcome { committed })) =
-                self.ask(coordinator, &PeerRequest::Outcome { intent })
+                self.ask_shard(intent.shard, &PeerRequest::Outcome { intent })
             else {
                 left = true;
                 continue;

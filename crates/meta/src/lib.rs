@@ -18,6 +18,7 @@
 //!   these have in common.
 //! - `intents`, `coordinate`, `rename`, `split`: operations over several shards and servers.
 //! - `announce`, `moves`: what other servers and clients have to learn of changed directories.
+//! - `stream`, `shipping`, `copying`, `takeover`: shards with copies on other servers.
 //! - `keeper`, `teller`: work in the background; `grace`, `resumption`: what comes first after a start.
 //!
 //! **How a change happens.** Under its partition's lock, an operation looks, drafts a batch of changes, and
@@ -35,6 +36,7 @@ mod append;
 mod attrs;
 mod compaction;
 mod coordinate;
+mod copying;
 mod draft;
 mod entries;
 mod error;
@@ -63,10 +65,13 @@ mod rename;
 mod resumption;
 mod runs;
 mod shard;
+mod shipping;
 mod spill;
 mod split;
 mod steps;
 mod store;
+mod stream;
+mod takeover;
 mod teller;
 mod truncate;
 

@@ -3,7 +3,8 @@
 //! A blocked request waits at the server for a bounded time and is then sent again by its client, so the
 //! table of who waits for whom is almost always complete. A circle that the table shows is EDEADLK for the
 //! request that closes it; circles over several servers are not seen, and end by a signal, as on any network
-//! file system. Locks live in memory: a server's restart loses them.
+//! file system. Locks live in memory: a server's restart loses them, unless
+//! the shard has copies.
 
 use crate::error::Stop;
 use crate::mutation::Mutation;
@@ -67,6 +68,16 @@ impl Locking {
         }
         waits.insert(waiter, blockers);
         Ok(())
+    }
+
+    /// Whether a process has ended. If not, notes that it has locks on a file.
+    pub(crate) fn has_ended(&self, session: u64, ino: Ino) -> bool {
+        let mut sessions = lock(&self.sessions);
+        let ended = sessions.ended.contains_key(&session);
+        if !ended {
+            sessions.files.entry(session).or_default().insert(ino);
+        }
+        ended
     }
 
     fn cancel(&self, what: (Ino, LockOwner, LockRange)) {
@@ -142,12 +153,10 @@ impl<O: Outside> Core<O> {
             if let LockOwner::Description(open) | LockOwner::Flock(open) = owner {
                 locked.shard.is_wanted(open)?;
             }
-            if let LockOwner::Process { session, .. } = owner {
-                let mut sessions = lock(&self.locking.sessions);
-                if sessions.ended.contains_key(&session) {
-                    return Err(Errno::INTR.into());
-                }
-                sessions.files.entry(session).or_default().insert(ino);
+            if let LockOwner::Process { session, .. } = owner
+                && self.locking.has_ended(session, ino)
+            {
+                return Err(Errno::INTR.into());
             }
             if !patience.is_zero() {
                 // Too late to be cancelled.

@@ -4,19 +4,20 @@
 //! the state that the running server had. A [`Batch`] is one operation's changes to one shard; it is one
 //! record of the log and so happens whole or not at all. A snapshot consists of the same changes.
 //!
-//! The records of each shard are numbered by its own *sequence numbers*. A snapshot's batches carry the number of
-//! the last record that they contain the effect of.
+//! The records of each shard are numbered by its own *sequence numbers* ([`crate::stream`]). A snapshot's batches
+//! carry the place of the last record that they contain the effect of.
 //!
 //! Some changes are *volatile*: who has what open, and locks. They are no part of the log and of snapshots on disk,
 //! because those who hold files outlive a server and tell it again. But a server that is to take a shard over has
 //! to know them: an image for another server consists of the snapshot and [`Shard::volatile`].
 
 use crate::inode::{Inode, Part, Spread};
+use crate::locks::LockTable;
 use crate::shard::{Answer, Live, Named, Opened, Prepared, Shard};
 use bivouac_layout::{Ino, ServerId, ShardId};
 use bivouac_proto::header::OpenId;
 use bivouac_proto::meta::{LockOwner, LockRange};
-use bivouac_proto::peer::IntentId;
+use bivouac_proto::peer::{IntentId, Position};
 use bivouac_proto::{FileKind, Time};
 use serde::{Deserialize, Serialize};
 
@@ -24,8 +25,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) struct Batch {
     pub shard: u16,
-    /// Its place in the shard's sequence of records; the first is 1.
-    pub sequence: u64,
+    /// Its place in the shard's stream of records, whose first has the number 1.
+    pub at: Position,
     pub mutations: Vec<Mutation>,
 }
 
@@ -89,6 +90,13 @@ pub(crate) enum Mutation {
     DropAnnouncement(Ino),
     /// How often the server was started ([`WHOLE_SERVER`]).
     Starts(u64),
+    /// Terms of the stream so far, each with the number of its first record.
+    Terms(Vec<(u64, u64)>),
+    /// The record is a part of an image that is to replace the shard. With `true` it is the first, and parts from
+    /// before are void.
+    Staged(bool),
+    /// The image is complete, and replaces the shard.
+    Replace,
 
     // Volatile.
     PutOpen(Ino, Opened),
@@ -101,9 +109,22 @@ pub(crate) enum Mutation {
     DropLocks(Ino, u64),
     /// Nobody has the description any more: requests for it are refused.
     GiveUp(OpenId),
+    /// All that is volatile was told before: also to a copy that was restarted.
+    AllTold,
 }
 
+/// So many changes are in a batch of a snapshot, counting large ones several times, so that it fits into a message.
+const BATCH: usize = 64;
+
 impl Mutation {
+    fn weight(&self) -> usize {
+        match self {
+            Mutation::PutInode(_, inode) if inode.extra.is_some() => BATCH / 4,
+            Mutation::PutIntent(..) | Mutation::PutOrphan(..) | Mutation::PutAnswer(..) => 4,
+            _ => 1,
+        }
+    }
+
     /// Whether it is no part of the log: see the module.
     pub(crate) fn is_volatile(&self) -> bool {
         matches!(
@@ -114,20 +135,34 @@ impl Mutation {
                 | Mutation::DropLock(..)
                 | Mutation::DropLocks(..)
                 | Mutation::GiveUp(_)
+                | Mutation::AllTold
         )
+    }
+}
+
+impl Batch {
+    /// Whether the terms that it states, if it does, can be those of a stream that ends at its place.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.mutations.iter().all(|mutation| match mutation {
+            Mutation::Terms(terms) => {
+                let ascend = terms.windows(2).all(|two| two[0].0 < two[1].0 && two[0].1 < two[1].1);
+                let fits = |(term, first): &(u64, u64)| *term == self.at.term && *first <= self.at.sequence;
+                ascend && terms.first().is_some_and(|(term, _)| *term > 0) && terms.last().is_some_and(fits)
+            }
+            _ => true,
+        })
     }
 }
 
 impl Shard {
     /// Applies a record that was read. Says whether it can follow what was applied so far.
     pub(crate) fn replay(&mut self, batch: Batch) -> bool {
-        // The first batch of a snapshot tells which number the shard has reached; its others carry the same.
-        let begins = self.sequence == 0 && matches!(batch.mutations.first(), Some(Mutation::Adopt));
-        if !begins && batch.sequence != self.sequence && Some(batch.sequence) != self.sequence.checked_add(1)
-        {
+        // All batches of a snapshot have the same place. Numbers are missing where volatile changes had them.
+        let last = self.stream.last;
+        if batch.at.term < last.term || batch.at.sequence < last.sequence || !batch.is_sound() {
             return false;
         }
-        self.sequence = batch.sequence;
+        self.stream.advance(batch.at);
         batch.mutations.into_iter().for_each(|mutation| self.apply(mutation));
         true
     }
@@ -135,7 +170,8 @@ impl Shard {
     /// Applies a logged change to memory.
     pub(crate) fn apply(&mut self, mutation: Mutation) {
         match mutation {
-            Mutation::Adopt | Mutation::Starts(_) => {}
+            Mutation::Adopt | Mutation::Starts(_) | Mutation::Staged(_) | Mutation::Replace => {}
+            Mutation::Terms(terms) => self.stream.terms = terms,
             Mutation::PutInode(ino, inode) => {
                 self.last = self.last.max(ino.counter());
                 self.inodes.put(ino, inode);
@@ -144,6 +180,12 @@ impl Shard {
                 self.inodes.remove(ino);
                 self.orphans.remove(&ino);
                 self.announcements.remove(&ino);
+                if !self.live.is_empty()
+                    && let Some(live) = self.live.get_mut(&ino)
+                {
+                    live.opens.clear();
+                    live.locks = LockTable::default();
+                }
             }
             Mutation::Stamp(ino, stamp) => {
                 self.inodes.modify(ino, |inode| {
@@ -236,6 +278,8 @@ impl Shard {
                     live.locks.drop_description(id);
                 });
             }
+            Mutation::PutLock(_, _, range) if range.start >= range.end => {}
+            Mutation::DropLock(_, _, start, end) if start >= end => {}
             Mutation::PutLock(ino, owner, range) => self.live.entry(ino).or_default().locks.set(owner, range),
             Mutation::DropLock(ino, owner, start, end) => {
                 self.change_live(ino, |live| live.locks.clear(owner, start, end));
@@ -244,6 +288,7 @@ impl Shard {
                 self.change_live(ino, |live| live.locks.drop_session(session));
             }
             Mutation::GiveUp(id) => self.give_up(id),
+            Mutation::AllTold => self.stream.restarted = false,
         }
     }
 
@@ -271,6 +316,8 @@ impl Shard {
     pub(crate) fn snapshot(&self, shard: u16, horizon: Time) -> impl Iterator<Item = Batch> + '_ {
         let head =
             [Mutation::Adopt, Mutation::LastInode(self.last), Mutation::IntentLimit(self.intent_limit)];
+        let terms = Some(&self.stream.terms).filter(|terms| !terms.is_empty());
+        let terms = terms.map(|terms| Mutation::Terms(terms.clone()));
         let inodes = self.inodes.iter().map(|(ino, inode)| Mutation::PutInode(ino, inode));
         let parts = self.parts.iter().map(|((dir, number), part)| Mutation::PutPart(*dir, *number, *part));
         let entries = self.entries.iter().map(|entry| Mutation::PutEntry {
@@ -299,6 +346,7 @@ impl Shard {
         let mover = self.mover.map(|mover| Mutation::PutMover(Some(mover)));
         let all = head
             .into_iter()
+            .chain(terms)
             .chain(inodes)
             .chain(parts)
             .chain(entries)
@@ -335,10 +383,16 @@ impl Shard {
     }
 
     fn batches(&self, shard: u16, all: impl Iterator<Item = Mutation>) -> impl Iterator<Item = Batch> {
-        let (mut all, sequence) = (all.peekable(), self.sequence);
+        let (mut all, at) = (all.peekable(), self.stream.last);
         std::iter::from_fn(move || {
             all.peek()?;
-            Some(Batch { shard, sequence, mutations: all.by_ref().take(64).collect() })
+            let mut room = BATCH;
+            let mut mutations = Vec::new();
+            while let Some(next) = all.next_if(|_| room > 0) {
+                room = room.saturating_sub(next.weight());
+                mutations.push(next);
+            }
+            Some(Batch { shard, at, mutations })
         })
     }
 }

@@ -20,7 +20,7 @@ use bivouac_proto::data::{DataReply, DataRequest, WriteTime};
 use bivouac_proto::header::OpenId;
 use bivouac_proto::meta::{Reopened, Wrote};
 use bivouac_proto::status::Failure;
-use bivouac_proto::{Errno, Reply, Time};
+use bivouac_proto::{Errno, Refusal, Reply, Time};
 use std::time::{Duration, Instant};
 
 /// How long the server remembers that a description was given up: longer than a request can be on its way.
@@ -49,6 +49,7 @@ pub(crate) fn register(locked: &mut LockedShard<'_>, now: Time, ino: Ino, opened
     }
     locked.commit(draft)?;
     locked.shard.revived.remove(&(ino, opened.id));
+    locked.shard.unconfirmed.remove(&(ino, opened.id));
     let live = locked.shard.live.entry(ino).or_default();
     if writes_blocks && settled {
         live.written = Written { append_end: opened.append.then_some(size), ..Written::default() };
@@ -167,6 +168,10 @@ impl<O: Outside> Core<O> {
 
     /// Registers what a node's processes hold. What is gone is passed over.
     pub(crate) fn report(&self, node: NodeId, opens: &[Reopened], more: bool) -> Result<Reply, Failure> {
+        if !self.has_followed() {
+            // It does not wait yet for the agents to tell what is open in the shards that it takes over.
+            return Err(Refusal::OldServer.into());
+        }
         for &Reopened { ino, open, write, append } in opens {
             let now = self.outside.now();
             let registered = self
@@ -178,7 +183,7 @@ impl<O: Outside> Core<O> {
                 Err(failure) => return Err(failure),
             }
         }
-        if !more && self.keeper.grace.reported(node) {
+        if !more && self.keeper.reported(node) {
             self.keeper.orphans();
         }
         Ok(Reply::Done)
@@ -211,7 +216,13 @@ impl<O: Outside> Core<O> {
                 live.written.unsure |= known.is_none();
             }
             let no_writer = !live.opens.iter().any(|o| o.write && o.id != open);
-            locked.keep(Mutation::DropOpen(ino, open));
+            if live.locks.is_empty() {
+                locked.keep_quietly(Mutation::DropOpen(ino, open));
+                locked.changed();
+            } else {
+                // Others may get its locks from now on: that must not be forgotten.
+                locked.keep(Mutation::DropOpen(ino, open));
+            }
             let late = known.is_none() && wrote.is_some_and(|wrote| wrote.end > 0 || wrote.unsure);
             if in_blocks && late && !orphan {
                 // The size was settled without this writer, who outlived the server that knew of it.
@@ -280,7 +291,8 @@ impl<O: Outside> Core<O> {
 
     /// Asks the servers of a file in blocks what they know of it.
     pub(crate) fn extent(&self, ino: Ino, layout: &FileLayout) -> Result<Extent, Errno> {
-        let servers = layout.servers(&self.outside.map(), u64::MAX);
+        let map = self.outside.map();
+        let servers = layout.servers(&map, u64::MAX);
         let asked = self.outside.now();
         let answers = self.outside.data_all(&servers, &DataRequest::Extent { ino });
         let answered = self.outside.now();
@@ -297,6 +309,7 @@ impl<O: Outside> Core<O> {
                 _ => return Err(Errno::PROTO),
             }
         }
+        found.allocated /= u64::from(layout.copies(&map).max(1));
         Ok(found)
     }
 }

@@ -2,11 +2,13 @@
 //!
 //! Shard `s` belongs to partition `s % PARTITIONS`. A partition is one mutex over its shards, and one log.
 //! Work runs under the lock ([`Partitions::with`]), never blocks on anything but the log while it holds it,
-//! and starts over when it had to wait for somebody. No two partitions are ever locked at once. If a change
+//! and starts over when it had to wait for somebody. No two partitions are ever locked at once. What the caller may
+//! learn from it is everywhere before `with` returns ([`crate::shipping`]); without copies it is at once. If a change
 //! leaves blocks of removed files behind, the partition tells the keeper as soon as the lock is free:
 //! operations need not do that.
 
 use crate::compaction::Compactor;
+use crate::copying::{self, Staging};
 use crate::draft::Draft;
 use crate::error::{LogError, Op, OpenError, Stop};
 use crate::grace::Grace;
@@ -16,10 +18,13 @@ use crate::keeper::Keeper;
 use crate::log::{Identity, Log};
 use crate::mutation::{Batch, Mutation, WHOLE_SERVER};
 use crate::shard::{Opened, Shard};
-use crate::store::{Caller, Observer};
-use bivouac_layout::{Ino, ShardId};
+use crate::shipping::{Shipping, encoded};
+use crate::store::{Caller, Observer, Outside};
+use crate::stream::Role;
+use bivouac_layout::{Ino, ServerId, ShardId};
 use bivouac_node::Boot;
 use bivouac_proto::meta::Change;
+use bivouac_proto::peer::Position;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Time};
 use std::collections::BTreeMap;
@@ -37,6 +42,9 @@ pub(crate) const COMPACT_AT: u64 = 1 << 20;
 /// After so many removed inodes, memory is given back to the system.
 const MUCH: usize = 16 << 10;
 
+/// After so many records that nobody waits for, somebody does, so that they are sent.
+const UNSENT: u64 = 128;
+
 /// Answers older than this need not be kept, nanoseconds.
 pub(crate) const ANSWER_AGE: Time = 120_000_000_000;
 
@@ -47,6 +55,8 @@ pub(crate) struct Partition {
     /// How often the server was started: of the first partition only.
     pub starts: u64,
     pub journal: Journal,
+    /// Images of shards that are arriving.
+    pub staging: BTreeMap<u16, Staging>,
     pub waiting: usize,
 }
 
@@ -99,7 +109,12 @@ impl LockedShard<'_> {
         self.journal.write(&batch, frees).inspect_err(|_| self.full = true)?;
         let count = self.observer.filter(|_| seen).map(|observer| observer.changed(self.id));
         self.shard.concluded.clear();
-        self.shard.sequence = batch.sequence;
+        let stream = &mut self.shard.stream;
+        stream.advance(batch.at);
+        stream.awaited = batch.at.sequence;
+        if stream.is_shared() {
+            stream.keep(batch.at, self.journal.last());
+        }
         for mutation in batch.mutations {
             if let Mutation::DropInode(ino) = &mutation {
                 self.removed += 1;
@@ -121,12 +136,23 @@ impl LockedShard<'_> {
     pub(crate) fn keep(&mut self, change: Mutation) {
         self.keep_quietly(change);
         self.changed = true;
+        self.shard.stream.awaited = self.shard.stream.last.sequence;
     }
 
-    /// The same for a change that nobody waits for.
+    /// The same for a change that nobody waits for, neither here nor at the copies.
     pub(crate) fn keep_quietly(&mut self, change: Mutation) {
         debug_assert!(change.is_volatile());
-        self.shard.apply(change);
+        if !self.shard.stream.is_shared() {
+            return self.shard.apply(change);
+        }
+        let stream = &mut self.shard.stream;
+        let batch = Batch { shard: self.id.0, at: stream.next(), mutations: vec![change] };
+        stream.advance(batch.at);
+        stream.keep(batch.at, &encoded(&batch));
+        if stream.last.sequence - stream.everywhere > UNSENT {
+            stream.awaited = stream.last.sequence;
+        }
+        batch.mutations.into_iter().for_each(|change| self.shard.apply(change));
     }
 
     /// Wakes those who wait, because something that they may wait for has changed without being logged.
@@ -137,7 +163,7 @@ impl LockedShard<'_> {
 
 /// The record that says how often the server was started. (Such records are not numbered.)
 pub(crate) fn whole_server(starts: u64) -> Batch {
-    Batch { shard: WHOLE_SERVER, sequence: 0, mutations: vec![Mutation::Starts(starts)] }
+    Batch { shard: WHOLE_SERVER, at: Position::default(), mutations: vec![Mutation::Starts(starts)] }
 }
 
 /// All logs of a server, replayed and not in use yet.
@@ -157,7 +183,7 @@ impl Partition {
     fn replay(dir: &Path, identity: Identity, boot: Option<Boot>) -> Result<Partition, OpenError> {
         let path = dir.join(format!("partition-{:02}.log", identity.partition));
         let mut shards: BTreeMap<u16, Shard> = BTreeMap::new();
-        let mut starts = 0;
+        let (mut starts, mut staged) = (0, BTreeMap::new());
         let log = Log::open(&path, identity, boot, |body| {
             let Ok(batch) = bivouac_proto::decode::<Batch>(body) else {
                 return false;
@@ -169,11 +195,17 @@ impl Partition {
                     }
                 }
             } else {
-                return shards.entry(batch.shard).or_default().replay(batch);
+                return copying::replay(&mut shards, &mut staged, batch);
             }
             true
         })?;
-        Ok(Partition { shards, starts, journal: Journal::new(log, COMPACT_AT), waiting: 0 })
+        Ok(Partition {
+            shards,
+            starts,
+            journal: Journal::new(log, COMPACT_AT),
+            staging: BTreeMap::new(),
+            waiting: 0,
+        })
     }
 }
 
@@ -194,6 +226,11 @@ pub(crate) struct Partitions {
     /// Whether the compactor's thread runs. Without it, requests that make a log too long compact it when they are
     /// done.
     pub(crate) compacts_later: bool,
+    /// The other servers, to which the shards' copies are.
+    pub(crate) outside: Option<Arc<dyn Outside>>,
+    pub(crate) shipping: Shipping,
+    /// Whether shards have copies.
+    pub(crate) shared: bool,
 }
 
 /// What is left to be done when a partition is unlocked again.
@@ -203,27 +240,51 @@ struct After {
     owed: Vec<Ino>,
     /// The log has become long.
     compact: bool,
+    /// The reply may tell of records up to this one, and not all of them are everywhere yet.
+    ticket: Option<u64>,
 }
 
 impl Partitions {
-    /// Takes replayed logs into use. `compact_at`: see [`COMPACT_AT`], which is the default.
+    /// Takes replayed logs into use. `compact_at`: see [`COMPACT_AT`], which is the default. `shared`: the shards
+    /// have copies, and are answered for when they were taken over.
     pub(crate) fn new(
         logs: Logs,
         patience: Duration,
         grace: Arc<Grace>,
         compact_at: Option<u64>,
+        shared: bool,
         keeper: Arc<Keeper>,
     ) -> Partitions {
         let compact_at = compact_at.unwrap_or(COMPACT_AT);
         let in_use = |mut partition: Partition| {
-            partition.shards.values_mut().for_each(|shard| revive(shard, &grace));
+            for shard in partition.shards.values_mut() {
+                match shared {
+                    true => {
+                        let stream = &mut shard.stream;
+                        (stream.role, stream.everywhere, stream.restarted) = (Role::Copy, 0, true);
+                    }
+                    false => revive(shard, &grace),
+                }
+            }
             partition.journal.compact_at = compact_at.max(partition.journal.log.len());
             (Mutex::new(partition), Condvar::new())
         };
         let partitions = logs.0.into_iter().map(in_use).collect();
         let (observer, removed, compactor) = (None, AtomicUsize::new(0), Compactor::default());
-        let compacts_later = false;
-        Partitions { partitions, patience, observer, removed, keeper, compact_at, compactor, compacts_later }
+        let (compacts_later, outside, shipping) = (false, None, Shipping::default());
+        Partitions {
+            partitions,
+            patience,
+            observer,
+            removed,
+            keeper,
+            compact_at,
+            compactor,
+            compacts_later,
+            outside,
+            shipping,
+            shared,
+        }
     }
 
     /// Whether so much was removed that memory should be given back; says so only once.
@@ -261,14 +322,33 @@ impl Partitions {
         let mut after = After::default();
         let result = self.locked(id, patience, &mut after, work);
         after.owed.into_iter().for_each(|ino| self.keeper.purge(ino));
-        if after.compact {
-            let number = id.0 as usize % PARTITIONS;
-            match self.compacts_later {
-                true => self.compactor.add(number),
-                false => self.compact(number),
-            }
+        self.compact_if(id.0 as usize % PARTITIONS, after.compact);
+        if let Some(ticket) = after.ticket {
+            self.settle(id, ticket)?;
         }
         result
+    }
+
+    /// Compacts a log, if it is due.
+    pub(crate) fn compact_if(&self, number: usize, due: bool) {
+        match self.compacts_later {
+            _ if !due => {}
+            true => self.compactor.add(number),
+            false => self.compact(number),
+        }
+    }
+
+    /// Why this server does not answer for a shard.
+    fn not_served(&self, id: ShardId) -> Failure {
+        match self.outside.as_deref() {
+            // It will in a moment.
+            Some(outside) if self.shared && outside.map().primary(id) == outside.me() => {
+                Refusal::OldServer.into()
+            }
+            // Another one does; whoever asks looks at the map again.
+            Some(_) if self.shared => Refusal::Busy.into(),
+            _ => Errno::IO.into(),
+        }
     }
 
     fn locked<T>(
@@ -285,8 +365,11 @@ impl Partitions {
         let mut made_room = false;
         loop {
             let partition = &mut *guard;
-            // Requests for shards of other servers are refused before they come here.
-            let shard = partition.shards.get_mut(&id.0).ok_or(Failure::Errno(Errno::IO))?;
+            // Without copies, requests for shards of other servers are refused before they come here.
+            let shard = match partition.shards.get_mut(&id.0) {
+                Some(shard) if shard.stream.serves() => shard,
+                _ => return Err(self.not_served(id)),
+            };
             let mut locked = LockedShard {
                 id,
                 shard,
@@ -299,6 +382,8 @@ impl Partitions {
             };
             let result = work(&mut locked);
             let full = locked.full;
+            let stream = &locked.shard.stream;
+            after.ticket = (stream.awaited > stream.everywhere).then_some(stream.awaited);
             if locked.removed > 0 {
                 self.removed.fetch_add(locked.removed, Ordering::Relaxed);
             }
@@ -336,19 +421,49 @@ impl Partitions {
             .collect()
     }
 
-    /// Looks at every shard, one partition at a time.
+    /// Whether this server answers for a shard.
+    pub(crate) fn serves(&self, id: ShardId) -> bool {
+        self.lock(id.0 as usize).shards.get(&id.0).is_some_and(|shard| shard.stream.serves())
+    }
+
+    /// The number of a shard's newest record.
+    pub(crate) fn newest(&self, id: ShardId) -> u64 {
+        self.lock(id.0 as usize).shards.get(&id.0).map_or(0, |shard| shard.stream.last.sequence)
+    }
+
+    /// Changes what is only in memory of a shard, whatever this server is for it.
+    pub(crate) fn change(&self, id: ShardId, change: impl FnOnce(&mut Shard)) {
+        if let Some(shard) = self.lock(id.0 as usize).shards.get_mut(&id.0) {
+            change(shard);
+        }
+    }
+
+    /// Notes that a shard has news for its copies.
+    pub(crate) fn note_news(&self, id: ShardId) {
+        let servers: Vec<ServerId> = match self.lock(id.0 as usize).shards.get(&id.0) {
+            Some(shard) => shard.stream.followers.iter().map(|follower| follower.server).collect(),
+            None => Vec::new(),
+        };
+        self.shipping.note(id, &servers);
+    }
+
+    /// Looks at every shard that this server answers for, one partition at a time.
     pub(crate) fn each(&self, mut look: impl FnMut(ShardId, &Shard)) {
         for number in 0..PARTITIONS {
-            for (id, shard) in &self.lock(number).shards {
+            for (id, shard) in self.lock(number).shards.iter().filter(|(_, shard)| shard.stream.serves()) {
                 look(ShardId(*id), shard);
             }
         }
     }
 
-    /// Changes what is only in memory of all shards.
-    pub(crate) fn each_mut(&self, mut change: impl FnMut(&mut Shard)) {
+    /// Changes what is only in memory of all shards, copies included.
+    pub(crate) fn each_mut(&self, mut change: impl FnMut(ShardId, &mut Shard)) {
         for number in 0..PARTITIONS {
-            self.lock(number).shards.values_mut().for_each(&mut change);
+            let mut guard = self.lock(number);
+            guard.shards.iter_mut().for_each(|(id, shard)| change(ShardId(*id), shard));
+            if guard.waiting > 0 {
+                self.condvar(number).notify_all();
+            }
         }
     }
 
@@ -361,16 +476,24 @@ impl Partitions {
         Some(bodies)
     }
 
-    /// Takes charge of an empty shard. One that is held already stays as it is.
-    pub(crate) fn adopt(&self, id: ShardId) -> Result<(), LogError> {
+    /// Takes charge of an empty shard. One that is held already stays as it is. `term`: of a shard that has
+    /// copies, which is to be taken over then.
+    pub(crate) fn adopt(&self, id: ShardId, term: Option<u64>) -> Result<(), LogError> {
         let mut guard = self.lock(id.0 as usize);
         let partition = &mut *guard;
         if partition.shards.contains_key(&id.0) {
             return Ok(());
         }
-        let batch = Batch { shard: id.0, sequence: 1, mutations: vec![Mutation::Adopt] };
+        let mut shard = Shard::default();
+        let at = Position { term: term.unwrap_or(0), sequence: 1 };
+        let batch = Batch { shard: id.0, at, mutations: vec![Mutation::Adopt] };
         partition.journal.write(&batch, false)?;
-        partition.shards.insert(id.0, Shard { sequence: 1, ..Shard::default() });
+        if term.is_some() {
+            shard.stream.role = Role::Copy;
+            shard.stream.keep(at, partition.journal.last());
+        }
+        shard.stream.advance(at);
+        partition.shards.insert(id.0, shard);
         Ok(())
     }
 
@@ -431,8 +554,14 @@ pub(crate) fn revive(shard: &mut Shard, grace: &Arc<Grace>) {
     for (ino, holders) in &shard.orphans {
         // What they may do is forgotten; that they hold the inode, if they still live, is what matters.
         shard.revived.extend(holders.iter().map(|id| (*ino, *id)));
-        let opens = holders.iter().map(|id| Opened { id: *id, write: true, append: false }).collect();
-        shard.live.entry(*ino).or_default().opens = opens;
+        let opens = &mut shard.live.entry(*ino).or_default().opens;
+        for id in holders {
+            if opens.iter().any(|open| open.id == *id) {
+                shard.revived.remove(&(*ino, *id));
+            } else {
+                opens.push(Opened { id: *id, write: true, append: false });
+            }
+        }
     }
     shard.untold = shard.decisions.clone();
     let ids: Vec<_> = shard.intents.keys().copied().collect();

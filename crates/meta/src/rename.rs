@@ -97,7 +97,7 @@ impl<O: Outside> Core<O> {
         });
         let give_back = PeerRequest::DirectoryMoves { intent: intent.id, take: false };
         // If this is not heard, shard 0's server asks for the outcome when somebody else wants the lock.
-        let _ = self.ask(self.outside.map().primary(MOVES), &give_back);
+        let _ = self.ask_shard(MOVES, &give_back);
         result
     }
 
@@ -205,7 +205,7 @@ impl<O: Outside> Core<O> {
 
     fn take_moves(&self, intent: &Active<'_, O>) -> Result<(), Failure> {
         let request = PeerRequest::DirectoryMoves { intent: intent.id, take: true };
-        self.patiently(|| self.ask(self.outside.map().primary(MOVES), &request).map(drop))
+        self.patiently(|| self.ask_shard(MOVES, &request).map(drop))
     }
 
     /// Keeps the lock of directory moves.
@@ -229,8 +229,7 @@ impl<O: Outside> Core<O> {
         };
         let Some(holder) = set(None)? else { return Ok(()) };
         // The present holder keeps the lock only while it is neither decided nor given up.
-        let coordinator = self.outside.map().primary(holder.shard);
-        match self.ask(coordinator, &PeerRequest::Outcome { intent: holder })? {
+        match self.ask_shard(holder.shard, &PeerRequest::Outcome { intent: holder })? {
             // It is decided, but some participants may not have carried it out yet.
             Reply::Peer(PeerReply::Outcome { committed: true }) => Err(Refusal::Busy.into()),
             Reply::Peer(PeerReply::Outcome { committed: false }) => match set(Some(holder))? {

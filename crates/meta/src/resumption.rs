@@ -6,20 +6,30 @@
 //! before the start are resolved. A server that is needed for that may be dead, so they are refused only for a
 //! time ([`crate::Options::resumption`]).
 
+use crate::store::lock;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Whether what was under way has been finished.
 #[derive(Debug)]
 pub(crate) struct Resumption {
-    until: Instant,
+    longest: Duration,
+    until: Mutex<Instant>,
     done: AtomicBool,
 }
 
 impl Resumption {
     /// The server starts. Clients wait no longer than `longest`.
     pub(crate) fn new(longest: Duration) -> Resumption {
-        Resumption { until: Instant::now() + longest, done: AtomicBool::new(false) }
+        let until = Mutex::new(Instant::now() + longest);
+        Resumption { longest, until, done: AtomicBool::new(false) }
+    }
+
+    /// The server has taken over shards with intents: clients wait again.
+    pub(crate) fn begin(&self) {
+        *lock(&self.until) = Instant::now() + self.longest;
+        self.done.store(false, Ordering::Release);
     }
 
     /// All intents from before the start are resolved.
@@ -31,7 +41,7 @@ impl Resumption {
     pub(crate) fn is_over(&self) -> bool {
         self.done.load(Ordering::Acquire)
             || {
-                let late = Instant::now() >= self.until;
+                let late = Instant::now() >= *lock(&self.until);
                 if late && !self.done.swap(true, Ordering::AcqRel) {
                     tracing::warn!(
                         "operations over several servers that a crash has interrupted are not finished yet: others do not answer"

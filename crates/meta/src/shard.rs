@@ -10,6 +10,7 @@ use crate::grace::Grace;
 use crate::inode::{Part, Spread};
 use crate::inodes::{Inodes, Seen};
 use crate::locks::LockTable;
+use crate::stream::Stream;
 use bivouac_layout::namespace;
 use bivouac_layout::{Ino, ServerId, ShardId};
 use bivouac_proto::header::OpenId;
@@ -140,8 +141,6 @@ impl Live {
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
     // Durable.
-    /// Number of the newest record.
-    pub sequence: u64,
     pub entries: Entries,
     pub inodes: Inodes,
     pub parts: BTreeMap<(Ino, u16), Part>,
@@ -162,6 +161,8 @@ pub(crate) struct Shard {
     /// Directories about whose latest change an announcement is due, with the change's number.
     pub announcements: BTreeMap<Ino, u64>,
 
+    pub stream: Stream,
+
     // Volatile.
     pub live: HashMap<Ino, Live>,
     pub keys: BTreeMap<Key, Holders>,
@@ -180,6 +181,8 @@ pub(crate) struct Shard {
     pub grace: Option<Arc<Grace>>,
     /// Holders of inodes without links, by the log, which nobody has named since the server's start.
     pub revived: HashSet<(Ino, OpenId)>,
+    /// Opens that the shard's primary before this server has told of, and nobody has named since.
+    pub unconfirmed: HashSet<(Ino, OpenId)>,
     /// Answers that were put since old ones were last dropped.
     pub answers_put: usize,
 }

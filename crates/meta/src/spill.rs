@@ -9,7 +9,7 @@ use crate::partition::LockedShard;
 use crate::shard::Written;
 use crate::steps::Begun;
 use crate::store::{Caller, Core, Outside};
-use bivouac_layout::{FileLayout, Ino, ServerId, Template};
+use bivouac_layout::{FileLayout, Ino, Piece, Template};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::meta::MetaReply;
 use bivouac_proto::status::Failure;
@@ -19,7 +19,8 @@ use bivouac_proto::{Attr, Errno, Reply, Time};
 struct Moving {
     data: Box<[u8]>,
     layout: FileLayout,
-    holder: ServerId,
+    /// Where it goes: it is shorter than any block.
+    first: Piece,
 }
 
 impl<O: Outside> Core<O> {
@@ -52,18 +53,19 @@ impl<O: Outside> Core<O> {
                     }
                     Body::Inline(data) => {
                         let data = data.clone();
-                        let holder = layout.server_at(&map, 0).ok_or(Errno::IO)?;
+                        let first = layout.piece_at(&map, 0, data.len() as u64).ok_or(Errno::IO)?;
+                        let holders = layout.servers_to_change(&map, data.len() as u64);
                         let mut draft = Draft::new(now);
-                        draft.push(Mutation::PutPurge(ino, vec![holder]));
+                        draft.push(Mutation::PutPurge(ino, holders));
                         locked.commit(draft)?;
-                        Ok(Begun::Work(Moving { data, layout, holder }))
+                        Ok(Begun::Work(Moving { data, layout, first }))
                     }
                     _ => Err(not_a_file(&inode)),
                 }
             },
-            |Moving { data, holder, .. }| {
+            |Moving { data, first, .. }| {
                 let request = DataRequest::Write { ino, offset: 0, sync: false };
-                match self.outside.data(*holder, &request, data, &mut [])? {
+                match self.outside.write(first, &request, data)? {
                     DataReply::Written { count, .. } if count as usize == data.len() => Ok(()),
                     DataReply::Written { .. } => Err(Errno::NOSPC),
                     _ => Err(Errno::PROTO),

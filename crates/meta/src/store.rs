@@ -9,7 +9,7 @@ use crate::moves::Moves;
 use crate::partition::{Logs, Partitions};
 use crate::resumption::Resumption;
 use crate::teller::Teller;
-use bivouac_layout::{Ino, Map, NodeId, ServerId, ShardId, Template};
+use bivouac_layout::{FileLayout, Group, Ino, Map, NodeId, Piece, ServerId, ShardId, Template};
 use bivouac_proto::auth::Credentials;
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::RequestId;
@@ -24,6 +24,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// Most files in one answer.
+const FILES: usize = 1000;
 
 /// What a store needs from outside itself. Its methods are never called under a lock, and may block.
 pub trait Outside: Send + Sync + 'static {
@@ -42,6 +45,11 @@ pub trait Outside: Send + Sync + 'static {
         servers.iter().map(|server| self.peer(*server, request)).collect()
     }
 
+    /// Asks several others something each, if possible in parallel; the answers in their order.
+    fn peer_each(&self, requests: &[(ServerId, PeerRequest<'_>)]) -> Vec<Result<Reply, Failure>> {
+        requests.iter().map(|(server, request)| self.peer(*server, request)).collect()
+    }
+
     /// A data operation on any server, the own one included. `payload` is what a write sends, `into` what a
     /// read fills.
     fn data(
@@ -51,6 +59,17 @@ pub trait Outside: Send + Sync + 'static {
         payload: &[u8],
         into: &mut [u8],
     ) -> Result<DataReply, Errno>;
+
+    /// A change of blocks that have copies, at the primary of their group, whoever that is.
+    fn copied(&self, group: Group, request: &DataRequest, payload: &[u8]) -> Result<DataReply, Errno>;
+
+    /// A write of a piece of a file.
+    fn write(&self, piece: &Piece, request: &DataRequest, payload: &[u8]) -> Result<DataReply, Errno> {
+        match piece.group {
+            Group::Blocks { copies: 2.., .. } => self.copied(piece.group, request, payload),
+            _ => self.data(piece.server, request, payload, &mut []),
+        }
+    }
 
     /// Data operations on several servers, if possible in parallel; the answers in their order.
     fn data_each(&self, requests: &[(ServerId, DataRequest)]) -> Vec<Result<DataReply, Errno>> {
@@ -159,9 +178,13 @@ pub struct MetaStore<O: Outside> {
 /// What the operations work on. They are its methods, in a module for each family.
 pub(crate) struct Core<O> {
     pub partitions: Partitions,
-    pub outside: O,
+    pub outside: Arc<O>,
     pub patience: Duration,
     pub intent_age: Duration,
+    /// Longest time in which agents tell what is open, after a start or a take-over.
+    pub grace: Duration,
+    /// Held while shards are taken over.
+    pub following: Mutex<()>,
     pub keeper: Arc<Keeper>,
     pub resumption: Resumption,
     pub teller: Teller,
@@ -206,11 +229,14 @@ impl Replayed {
 
     /// Takes the store into use. [`MetaStore::recover`] is to be called when other servers can be asked.
     pub fn serve<O: Outside>(self, options: Options, outside: O) -> Result<MetaStore<O>, OpenError> {
+        let outside = Arc::new(outside);
+        let shared = outside.map().copies > 1;
         let nodes = outside.map().nodes.iter().map(|node| node.id).collect();
         let grace = Arc::new(Grace::new(options.grace, nodes));
         let keeper = Arc::new(Keeper::new(Arc::clone(&grace)));
         let (patience, compact_at) = (options.patience, options.compact_at);
-        let mut partitions = Partitions::new(self.logs, patience, grace, compact_at, Arc::clone(&keeper));
+        let mut partitions =
+            Partitions::new(self.logs, patience, grace, compact_at, shared, Arc::clone(&keeper));
         let starts = partitions.count_start().map_err(|e| OpenError::io(&self.dir)(e.into()))?;
         let moves = Moves::new(starts);
         if let Some(observer) = &options.observer {
@@ -218,6 +244,7 @@ impl Replayed {
         }
         partitions.observer = options.observer;
         partitions.compacts_later = options.background;
+        partitions.outside = Some(Arc::clone(&outside) as Arc<dyn Outside>);
         let core = Core {
             keeper,
             resumption: Resumption::new(options.resumption),
@@ -226,6 +253,8 @@ impl Replayed {
             locking: Locking::default(),
             patience: options.patience,
             intent_age: options.intent_age,
+            grace: options.grace,
+            following: Mutex::default(),
             moves,
             partitions,
             outside,
@@ -257,15 +286,30 @@ impl<O: Outside> MetaStore<O> {
     }
 
     /// Takes charge of shards that are empty, at a deployment's first start; what is held already stays as it
-    /// is. In shard 0 the root directory is made, with the process's user and group and mode 0755.
+    /// is. In shard 0 the root directory is made, with the process's user and group and mode 0755. Shards with
+    /// copies are served, and the root is made, after [`MetaStore::follow`].
     pub fn adopt(&self, shards: impl IntoIterator<Item = ShardId>) -> Result<(), Errno> {
+        let map = self.core.outside.map();
+        let term = (map.copies > 1).then(|| map.epoch.0);
         for shard in shards {
-            self.core.partitions.adopt(shard).map_err(|e| e.errno())?;
-            if shard == Ino::ROOT.shard() {
+            self.core.partitions.adopt(shard, term).map_err(|e| e.errno())?;
+            if shard == Ino::ROOT.shard() && term.is_none() {
                 self.core.make_root().map_err(errno)?;
             }
         }
         Ok(())
+    }
+
+    /// To be called when the map has changed: takes over the shards that this server is to answer for now, and lets
+    /// go of others. Says whether it answers for all that it should; if not, the keeper tries again.
+    pub fn follow(&self) -> bool {
+        self.core.follow()
+    }
+
+    /// The server stops: from now on operations fail that wait for servers with copies, which may have stopped
+    /// before it.
+    pub fn stop_waiting(&self) {
+        self.core.partitions.compactor.stop();
     }
 
     /// Finishes what a crash has left: intents, splits, truncations, and (when the grace time is over) sizes
@@ -301,10 +345,10 @@ impl<O: Outside> MetaStore<O> {
         })
     }
 
-    /// Whether a request was carried out before, so that it would only be answered again.
-    pub fn has_answered(&self, shard: ShardId, id: &RequestId) -> bool {
-        let found = self.core.partitions.with(shard, |locked| Ok(repeated(locked.shard, id)?.is_some()));
-        found.unwrap_or(false)
+    /// Whether a request was carried out before, so that it would only be answered again. Refused while nobody can
+    /// say that.
+    pub fn has_answered(&self, shard: ShardId, id: &RequestId) -> Result<bool, Failure> {
+        self.core.partitions.with(shard, |locked| Ok(repeated(locked.shard, id)?.is_some()))
     }
 
     /// Whether clients may be served: what was under way before the start is finished, or another server that
@@ -425,7 +469,7 @@ impl<O: Outside> Core<O> {
         }
     }
 
-    pub(crate) fn serve_peer(&self, _from: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
+    pub(crate) fn serve_peer(&self, from: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
         match request {
             PeerRequest::Prepare { intent, shard, steps } => self
                 .prepare_in(*shard, *intent, steps, false)
@@ -458,6 +502,27 @@ impl<O: Outside> Core<O> {
             PeerRequest::Inode { ino } => self
                 .inode_here(*ino)
                 .map(|(attr, parent)| Reply::Peer(PeerReply::Inode { attr: Box::new(attr), parent })),
+            PeerRequest::Files { shard, after } => {
+                self.files_with_copies(*shard, *after).map(|files| Reply::Peer(PeerReply::Files(files)))
+            }
+            PeerRequest::CatchUp => self.catch_up(from).map(|()| Reply::Done),
+            PeerRequest::Ship { shipments } => {
+                let now = self.outside.now();
+                let held = shipments.iter().map(|shipment| self.partitions.receive(shipment, now));
+                Ok(Reply::Peer(PeerReply::Held(held.collect::<Result<_, _>>()?)))
+            }
+            PeerRequest::Image { shard, term, part, last, batches } => {
+                let held = self.partitions.receive_image(*shard, *term, (*part, *last), batches)?;
+                Ok(Reply::Peer(PeerReply::Held(vec![held])))
+            }
+            PeerRequest::Positions { shards } => {
+                let held = shards.iter().map(|(shard, term)| self.partitions.position(*shard, *term));
+                Ok(Reply::Peer(PeerReply::Held(held.collect())))
+            }
+            PeerRequest::Supply { shard, term, to, from } => {
+                let outside: &dyn Outside = &*self.outside;
+                self.partitions.supply(outside, *shard, *term, *to, *from).map(|_| Reply::Done)
+            }
             PeerRequest::Entry { dir, split, name } => {
                 self.entry_here(*dir, *split, name).map(|(named, owner)| {
                     let named = named.map(|n| (n.ino, n.kind));
@@ -473,6 +538,33 @@ impl<O: Outside> Core<O> {
             self.serve_peer(server, request)
         } else {
             self.outside.peer(server, request)
+        }
+    }
+
+    /// Files of a shard that have copies, in the order of their numbers, behind this one.
+    fn files_with_copies(&self, shard: ShardId, after: Ino) -> Result<Vec<(Ino, FileLayout)>, Failure> {
+        let map = self.outside.map();
+        self.partitions.with(shard, |locked| {
+            let later = locked.shard.inodes.iter().filter(|(ino, _)| *ino > after);
+            let mut found: Vec<(Ino, FileLayout)> = later
+                .filter_map(|(ino, inode)| Some((ino, inode.as_blocks()?.layout.clone())))
+                .filter(|(_, layout)| layout.copies(&map) > 1)
+                .collect();
+            found.sort_unstable_by_key(|(ino, _)| *ino);
+            found.truncate(FILES);
+            Ok(found)
+        })
+    }
+
+    /// Asks the server that answers for a shard. Where the shard has copies and that server does not answer, another
+    /// one is going to: Busy.
+    pub(crate) fn ask_shard(&self, shard: ShardId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
+        let map = self.outside.map();
+        match self.ask(map.primary(shard), request) {
+            Err(Failure::Errno(Errno::IO) | Failure::Refused(Refusal::OldServer)) if map.copies > 1 => {
+                Err(Refusal::Busy.into())
+            }
+            answer => answer,
         }
     }
 
@@ -518,11 +610,8 @@ impl<O: Outside> Core<O> {
             if locked.shard.inodes.get(Ino::ROOT).is_some() {
                 return Ok(());
             }
-            let uid = rustix::process::geteuid().as_raw();
-            let gid = rustix::process::getegid().as_raw();
-            let owner = crate::access::Owner { mode: 0o755, uid, gid };
             let mut draft = crate::draft::Draft::new(now);
-            draft.put_inode(Ino::ROOT, Inode::directory(owner, now, Ino::ROOT, b"", Template::default()));
+            draft.put_inode(Ino::ROOT, root(now));
             locked.commit(draft)
         })
     }
@@ -531,6 +620,14 @@ impl<O: Outside> Core<O> {
         self.partitions.sync(ino.shard()).map_err(|e: LogError| Failure::Errno(e.errno()))?;
         Ok(Reply::Done)
     }
+}
+
+/// The root directory of a new deployment: it is that of the process's user.
+pub(crate) fn root(now: Time) -> Inode {
+    let uid = rustix::process::geteuid().as_raw();
+    let gid = rustix::process::getegid().as_raw();
+    let owner = crate::access::Owner { mode: 0o755, uid, gid };
+    Inode::directory(owner, now, Ino::ROOT, b"", Template::default())
 }
 
 /// The answer to a request that was done before. Waits while it is being done.

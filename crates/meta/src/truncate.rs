@@ -39,6 +39,8 @@ struct Truncation {
     /// The file's size, if that is exact.
     old: Option<u64>,
     blocks: Blocks,
+    /// Where the file has copies: who keeps changes out until its part of the truncation is done.
+    closes: Vec<(ServerId, DataRequest)>,
     requests: Vec<(ServerId, DataRequest)>,
 }
 
@@ -139,14 +141,16 @@ impl<O: Outside> Core<O> {
                     blocks.truncating = Some(size);
                 }
                 locked.commit(draft)?;
-                Ok(Begun::Work(Truncation { size, old, blocks, requests }))
+                let closes = closes(map, ino, &blocks, &requests);
+                Ok(Begun::Work(Truncation { size, old, blocks, closes, requests }))
             }
             _ => Err(not_a_file(&inode)),
         }
     }
 
     fn truncate_blocks(&self, ino: Ino, truncation: &Truncation) -> Result<Truncated, Errno> {
-        let Truncation { size, blocks, requests, .. } = truncation;
+        let Truncation { size, blocks, closes, requests, .. } = truncation;
+        self.outside.data_each(closes).into_iter().try_for_each(|answer| answer.map(drop))?;
         let mut found = Vec::new();
         for ((server, _), answer) in requests.iter().zip(self.outside.data_each(requests)) {
             if matches!(answer?, DataReply::Truncated { exists: true }) {
@@ -228,11 +232,26 @@ impl<O: Outside> Core<O> {
                 let owed = inode.as_blocks().and_then(|blocks| Some((blocks, blocks.truncating?)));
                 let Some((blocks, size)) = owed else { return Ok(Begun::Done(())) };
                 let (requests, blocks) = (requests(&map, ino, blocks, None, size), blocks.clone());
-                Ok(Begun::Work(Truncation { size, old: None, blocks, requests }))
+                let closes = closes(&map, ino, &blocks, &requests);
+                Ok(Begun::Work(Truncation { size, old: None, blocks, closes, requests }))
             },
             |truncation| self.truncate_blocks(ino, truncation),
             |locked, _, truncated| self.end_truncation(locked, ino, &setting, *truncated).map(drop),
         )
+    }
+}
+
+/// With copies, changes go from server to server: all servers keep them out until each has done its part, so that none
+/// of them is made before the truncation here and after it there.
+fn closes(
+    map: &Map,
+    ino: Ino,
+    blocks: &Blocks,
+    requests: &[(ServerId, DataRequest)],
+) -> Vec<(ServerId, DataRequest)> {
+    match blocks.layout.copies(map) {
+        1 => Vec::new(),
+        _ => requests.iter().map(|(server, _)| (*server, DataRequest::Close { ino })).collect(),
     }
 }
 
@@ -245,6 +264,15 @@ fn requests(
     old: Option<u64>,
     size: u64,
 ) -> Vec<(ServerId, DataRequest)> {
+    if blocks.layout.copies(map) > 1 {
+        let last = size.checked_sub(1).and_then(|last| blocks.layout.piece_at(map, last, u64::MAX));
+        let has_last = |server| last.is_some_and(|piece| map.holders(piece.group).all().contains(&server));
+        let cut = |server| {
+            let size = blocks.layout.end_on(map, server, size);
+            (server, DataRequest::Truncate { ino, size, extend: has_last(server) })
+        };
+        return blocks.layout.servers_to_change(map, u64::MAX).into_iter().map(cut).collect();
+    }
     let last = size.checked_sub(1).and_then(|last| blocks.layout.server_at(map, last));
     let longer = match old {
         Some(old) if size >= old => Vec::new(),

@@ -7,7 +7,7 @@ use bivouac_layout::{Ino, ServerId};
 use bivouac_proto::meta::RenameMode;
 use bivouac_proto::{Errno, FileKind};
 use common::Cluster;
-use common::client::{Client, directory_server, name_where};
+use common::client::{Client, name_where};
 
 /// Prepares a cluster, runs `operation` with a crash at the n-th call of `victim` (or of anybody) to its
 /// outside, for every n, and then asks `judge` whether what is there is right: once when only that server was
@@ -45,6 +45,53 @@ fn at_every_step(
         }
     }
     assert!(crashes > 5 && waits > 0, "only {crashes} steps were broken; {waits} waits");
+}
+
+/// With one copy, with two and with three.
+fn with_and_without_copies(
+    victims: &[Option<ServerId>],
+    prepare: impl Fn(&Client),
+    operation: impl Fn(&Client, &Cluster) -> Result<(), Errno>,
+    judge: impl Fn(&Client, bool),
+) {
+    at_every_step(victims, &prepare, &operation, &judge);
+    at_every_step_with_copies((2, 5), &prepare, &operation, &judge);
+    at_every_step_with_copies((3, 11), &prepare, &operation, &judge);
+}
+
+/// The same where the metadata has copies: the server that makes the n-th call dies and stays away. The client
+/// sees nothing of it; the copies are equal, also with the one that comes back.
+fn at_every_step_with_copies(
+    (copies, stride): (u16, usize),
+    prepare: impl Fn(&Client),
+    operation: impl Fn(&Client, &Cluster) -> Result<(), Errno>,
+    judge: impl Fn(&Client, bool),
+) {
+    let mut crashes = 0;
+    for n in (0..).step_by(stride) {
+        let cluster = Cluster::replicated(3, copies);
+        let client = Client::new(&cluster);
+        prepare(&client);
+        cluster.crash_at(n);
+        let result = operation(&client, &cluster);
+        cluster.inner.crash_at.store(usize::MAX, std::sync::atomic::Ordering::SeqCst);
+        cluster.inner.failover();
+        let dead = (0..3).map(ServerId).find(|id| cluster.store(*id).is_none());
+        cluster.stores().iter().for_each(|store| store.recover());
+        assert_eq!(result, Ok(()), "crash at {n}");
+        judge(&client, true);
+        check_tree(&client, &cluster);
+        cluster.check_copies();
+        let _ = operation(&client, &cluster);
+        check_tree(&client, &cluster);
+        let Some(dead) = dead else { break };
+        crashes += 1;
+        cluster.come_back(dead);
+        cluster.stores().iter().for_each(|store| store.recover());
+        check_tree(&client, &cluster);
+        cluster.check_copies();
+    }
+    assert!(crashes > 2, "only {crashes} steps were broken");
 }
 
 /// Every directory hangs where its entry says; counts agree; no inode is without a name.
@@ -89,9 +136,12 @@ fn check_tree(client: &Client, cluster: &Cluster) {
 const ANYBODY: &[Option<ServerId>] = &[None];
 const EACH: &[Option<ServerId>] = &[None, Some(ServerId(0)), Some(ServerId(1)), Some(ServerId(2))];
 
-/// Names of directories below the root that lie on the given servers.
+/// Names of directories below the root that lay on the given servers at first.
 fn directory_on(client: &Client, prefix: &str, server: u16) -> String {
-    name_where(prefix, |name| directory_server(&client.inner, Ino::ROOT, name) == ServerId(server))
+    name_where(prefix, |name| {
+        let shard = bivouac_layout::namespace::directory_shard(Ino::ROOT, name.as_bytes());
+        client.inner.home(shard) == ServerId(server)
+    })
 }
 
 #[test]
@@ -110,8 +160,24 @@ fn mkdir_happens_wholly_or_not_at_all() {
 }
 
 #[test]
+fn mkdir_happens_once_whoever_dies() {
+    for (server, copies) in [(0, 2), (1, 2), (2, 3)] {
+        at_every_step_with_copies(
+            (copies, 4),
+            |_| {},
+            |client, _| match client.mkdir(&directory_on(client, "d", server)) {
+                // The second time.
+                Err(Errno::EXIST) if client.stat("done").is_ok() => Ok(()),
+                made => made.and_then(|()| client.put("done", b"").map(drop)),
+            },
+            |client, _| assert!(client.stat(&directory_on(client, "d", server)).is_ok()),
+        );
+    }
+}
+
+#[test]
 fn rmdir_happens_wholly_or_not_at_all() {
-    at_every_step(
+    with_and_without_copies(
         ANYBODY,
         |client| client.mkdir(&directory_on(client, "d", 1)).unwrap(),
         |client, _| client.rmdir(&directory_on(client, "d", 1)),
@@ -124,7 +190,7 @@ fn rmdir_happens_wholly_or_not_at_all() {
 
 #[test]
 fn link_to_another_server_happens_wholly_or_not_at_all() {
-    at_every_step(
+    with_and_without_copies(
         ANYBODY,
         |client| {
             client.mkdir(&directory_on(client, "x", 1)).unwrap();
@@ -146,7 +212,7 @@ fn link_to_another_server_happens_wholly_or_not_at_all() {
 
 #[test]
 fn rename_over_a_hard_linked_target_never_loses_both_names() {
-    at_every_step(
+    with_and_without_copies(
         EACH,
         |client| {
             let (x, y, z) =
@@ -185,7 +251,7 @@ fn rename_over_a_hard_linked_target_never_loses_both_names() {
 
 #[test]
 fn moving_a_directory_happens_wholly_or_not_at_all() {
-    at_every_step(
+    with_and_without_copies(
         EACH,
         |client| {
             for (prefix, server) in [("a", 1), ("b", 2)] {
@@ -211,7 +277,7 @@ fn moving_a_directory_happens_wholly_or_not_at_all() {
 
 #[test]
 fn exchange_happens_wholly_or_not_at_all() {
-    at_every_step(
+    with_and_without_copies(
         ANYBODY,
         |client| {
             let (a, b) = (directory_on(client, "a", 1), directory_on(client, "b", 2));
@@ -256,7 +322,7 @@ fn a_split_that_is_interrupted_is_done_again_and_loses_nothing() {
                 };
                 client.entry(dir, &name, request, &[]).unwrap();
             }
-            let server = cluster.inner.map.primary(dir.ino.shard());
+            let server = cluster.inner.map().primary(dir.ino.shard());
             *cluster.inner.victim.lock().unwrap() = victim;
             cluster.crash_at(n);
             let _ = cluster.inner.serve(server, |store| {

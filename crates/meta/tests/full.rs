@@ -39,7 +39,7 @@ fn a_full_storage_refuses_new_files_lets_old_ones_go_and_then_takes_new_ones() {
         return;
     };
     cluster.start(id);
-    cluster.store(id).unwrap().adopt(cluster.inner.map.shards_of(id)).unwrap();
+    cluster.store(id).unwrap().adopt(cluster.inner.map().shards_of(id)).unwrap();
     let client = Client::new(&cluster);
     let mut made = 0;
     let refused = loop {

@@ -41,7 +41,7 @@ fn made(client: &Client, path: &str) -> Attr {
 }
 
 fn holder(cluster: &Cluster, attr: &Attr) -> ServerId {
-    attr.layout.as_ref().unwrap().server_at(&cluster.inner.map, 0).unwrap()
+    attr.layout.as_ref().unwrap().server_at(&cluster.inner.map(), 0).unwrap()
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn local_files_begin_on_the_node_of_who_makes_them() {
     // A node without a server: somewhere, as if nothing had been said.
     client.node = NodeId(77);
     let attr = made(&client, "d/far");
-    let spread = Template::default().layout(attr.ino, &cluster.inner.map);
+    let spread = Template::default().layout(attr.ino, &cluster.inner.map());
     assert_eq!(attr.layout.unwrap().first, spread.first);
 }
 
@@ -122,7 +122,7 @@ fn the_deployments_defaults_fill_in_what_a_directory_leaves_open() {
     set(&client, "d", "user.bivouac.first", "hashed").unwrap();
     let attr = made(&client, "d/g");
     let spread = Template { first: Some(First::Hashed), ..Template::default() };
-    assert_eq!(attr.layout.unwrap().first, spread.layout(attr.ino, &cluster.inner.map).first);
+    assert_eq!(attr.layout.unwrap().first, spread.layout(attr.ino, &cluster.inner.map()).first);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn a_directory_made_on_another_server_takes_the_layout_over_after_a_restart_too(
     let cluster = Cluster::new(3);
     let client = Client::new(&cluster);
     set(&client, "", WHOLE, "width=2").unwrap();
-    let root = cluster.inner.map.primary(Ino::ROOT.shard());
+    let root = cluster.inner.map().primary(Ino::ROOT.shard());
     let name =
         name_where("d", |name| common::client::directory_server(&cluster.inner, Ino::ROOT, name) != root);
     client.mkdir(&name).unwrap();

@@ -203,6 +203,18 @@ impl Tree {
     }
 }
 
+/// Kills a server. Where there are copies it stays away, and the one that was away before comes back.
+fn kill(cluster: &Cluster, server: ServerId) {
+    if cluster.inner.map().copies == 1 {
+        return cluster.restart(server);
+    }
+    if let Some(away) = (0..3).map(ServerId).find(|id| cluster.store(*id).is_none()) {
+        cluster.come_back(away);
+    }
+    cluster.kill(server);
+    cluster.inner.failover();
+}
+
 fn run(client: &Client, cluster: &Cluster, tree: &mut Tree, op: &Op) {
     let (found, expected) = match op {
         Op::Put(path, data) => (client.put(path, data).map(drop), tree.put(path, data)),
@@ -218,7 +230,7 @@ fn run(client: &Client, cluster: &Cluster, tree: &mut Tree, op: &Op) {
             assert_eq!(found, expected, "list {path}");
             return;
         }
-        Op::Restart(server) => return cluster.restart(ServerId(*server)),
+        Op::Restart(server) => return kill(cluster, ServerId(*server)),
         Op::Keep => return cluster.stores().iter().for_each(|s| s.keep()),
     };
     assert_eq!(found, expected, "{op:?}");
@@ -295,5 +307,30 @@ proptest! {
         nodes.sort();
         nodes.dedup();
         prop_assert_eq!(inodes, nodes.len() as u64);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_sequence_of_operations_and_failovers_agrees_with_the_reference(
+        ops in proptest::collection::vec(op(), 1..80),
+        copies in 2u16..4,
+    ) {
+        let cluster = Cluster::replicated(3, copies);
+        let client = Client::new(&cluster);
+        let mut tree = Tree { nodes: vec![Node::Dir(BTreeMap::new())] };
+        for op in &ops {
+            run(&client, &cluster, &mut tree, op);
+        }
+        compare(&client, &tree, "", 0, bivouac_layout::Ino::ROOT);
+        cluster.check_copies();
+        for server in 0..3 {
+            kill(&cluster, ServerId(server));
+            compare(&client, &tree, "", 0, bivouac_layout::Ino::ROOT);
+        }
+        cluster.stores().iter().for_each(|s| s.keep());
+        cluster.check_copies();
     }
 }

@@ -443,8 +443,8 @@ fn a_lost_permission_that_not_all_were_told_of_is_told_when_it_is_asked_for_agai
     let client = Client::new(&cluster);
     client.mkdir("a").unwrap();
     let ino = client.stat("a").unwrap().ino;
-    let deaf = cluster.inner.map.servers.iter().map(|s| s.id).find(|id| {
-        ![ino.shard(), Ino::ROOT.shard()].iter().any(|shard| cluster.inner.map.primary(*shard) == *id)
+    let deaf = cluster.inner.map().servers.iter().map(|s| s.id).find(|id| {
+        ![ino.shard(), Ino::ROOT.shard()].iter().any(|shard| cluster.inner.map().primary(*shard) == *id)
     });
     let deaf = deaf.unwrap();
     cluster.kill(deaf);

@@ -207,7 +207,7 @@ fn a_repeated_request_is_answered_and_not_done_again_also_after_a_restart() {
         let id = client.next_id();
         let first = client.send_as(id, root, request, &[]).unwrap();
         assert_eq!(client.send_as(id, root, request, &[]).unwrap(), first);
-        cluster.restart(cluster.inner.map.primary(root));
+        cluster.restart(cluster.inner.map().primary(root));
         assert_eq!(client.send_as(id, root, request, &[]).unwrap(), first, "{request:?}");
         // Nobody awaits an answer to an older one, and it is not done.
         let stale = RequestId { sequence: id.sequence - 1, ..id };

@@ -77,7 +77,7 @@ fn a_size_that_was_open_at_a_crash_is_settled_from_the_servers() {
     let client = Client::new(&cluster);
     let (attr, open) = in_blocks(&client, "f");
     client.write_blocks(&cluster, &attr, 0, &vec![1; 60_000]);
-    let server = cluster.inner.map.primary(attr.ino.shard());
+    let server = cluster.inner.map().primary(attr.ino.shard());
     // A server that does not answer: it stays unsettled, and is tried again.
     *cluster.inner.data_fault.lock().unwrap() = Some((None, Errno::IO));
     cluster.restart(server);
@@ -100,7 +100,7 @@ fn a_size_that_was_settled_without_a_writer_who_lived_on_is_found_out_again_when
     let client = Client::new(&cluster);
     for reports in [false, true] {
         let (attr, open) = in_blocks(&client, &format!("f-{reports}"));
-        let server = cluster.inner.map.primary(attr.ino.shard());
+        let server = cluster.inner.map().primary(attr.ino.shard());
         client.write_blocks(&cluster, &attr, 0, &vec![1; 100_000]);
         cluster.restart(server);
         // There is no grace time here: the writer is taken for dead.
@@ -189,7 +189,7 @@ fn appenders_never_meet_whether_inline_or_in_blocks() {
     let attr = client.attr(ino).unwrap();
     assert_eq!((attr.store, attr.size), (SETTLED, 4 * 100 * 61));
     let mut whole = vec![0; attr.size as usize];
-    for piece in attr.layout.unwrap().pieces(&cluster.inner.map, 0..attr.size) {
+    for piece in attr.layout.unwrap().pieces(&cluster.inner.map(), 0..attr.size) {
         let range = piece.offset as usize..(piece.offset + piece.len) as usize;
         let files = cluster.inner.data[piece.server.0 as usize].lock().unwrap();
         whole[range.clone()].copy_from_slice(&files[&ino].bytes[range]);
@@ -264,7 +264,7 @@ fn small_files_ask_only_the_servers_that_can_hold_something() {
     client.truncate(attr.ino, 10).unwrap();
     client.unlink("one").unwrap();
     cluster.stores().iter().for_each(|s| s.keep());
-    let holder = attr.layout.unwrap().server_at(&cluster.inner.map, 0).unwrap();
+    let holder = attr.layout.unwrap().server_at(&cluster.inner.map(), 0).unwrap();
     let asked = cluster.requests();
     assert_eq!(asked.len(), 2, "{asked:?}");
     assert!(asked.iter().all(|(server, _)| *server == holder));
@@ -283,7 +283,7 @@ fn blocks_of_a_removed_file_go_also_when_the_server_dies_in_between() {
     assert_eq!(cluster.holders(attr.ino).len(), 3);
     client.unlink("f").unwrap();
     assert_eq!(cluster.holders(attr.ino).len(), 3);
-    cluster.restart(cluster.inner.map.primary(attr.ino.shard()));
+    cluster.restart(cluster.inner.map().primary(attr.ino.shard()));
     assert_eq!(cluster.holders(attr.ino), []);
 }
 
@@ -411,7 +411,7 @@ fn a_repeated_append_is_done_once() {
         let id = client.next_id();
         let request = MetaRequest::Append { ino: attr.ino };
         let first = client.send_as(id, attr.ino.shard(), &request, b"once").unwrap();
-        cluster.restart(cluster.inner.map.primary(attr.ino.shard()));
+        cluster.restart(cluster.inner.map().primary(attr.ino.shard()));
         let again = client.send_as(id, attr.ino.shard(), &request, b"once").unwrap();
         assert_eq!(first, again);
         assert!(matches!(again.0, Reply::Meta(MetaReply::Appended { offset: 0, written: 4, .. })));
@@ -626,7 +626,7 @@ fn a_size_that_a_closed_description_reported_before_a_restart_is_found_out_again
     let cluster = Cluster::new(3);
     let client = Client::new(&cluster);
     let (attr, first) = in_blocks(&client, "f");
-    let server = cluster.inner.map.primary(attr.ino.shard());
+    let server = cluster.inner.map().primary(attr.ino.shard());
     let (_, second) = client.create("f", false).unwrap();
     client.write_blocks(&cluster, &attr, 0, &vec![1; 100_000]);
     client.release(attr.ino, first, wrote(100_000, 0)).unwrap();
@@ -646,7 +646,7 @@ fn an_open_while_the_size_is_found_out_after_a_restart_does_not_settle_it_at_the
         let client = Client::new(&cluster);
         let (attr, first) = in_blocks(&client, "f");
         client.write_blocks(&cluster, &attr, 0, &vec![1; 100_000]);
-        let server = cluster.inner.map.primary(attr.ino.shard());
+        let server = cluster.inner.map().primary(attr.ino.shard());
         cluster.kill(server);
         cluster.start(server);
         let ((here, arrived), (leave, wait)) = (channel(), channel());

@@ -1,6 +1,6 @@
 //! Requests of the controller and of the command line to a daemon.
 
-use bivouac_layout::{Epoch, Founding, Map, ServerId};
+use bivouac_layout::{Epoch, Founding, Group, Map, NodeId, ServerId};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -27,8 +27,10 @@ pub enum ControlRequest {
     /// Bring a deployment back whose daemons were all started again, with the map that the controller has
     /// kept. To the controller, once; answered when that map is found.
     Resume {
+        /// Where each node's agent listens now.
+        agents: Vec<(NodeId, SocketAddr)>,
         /// Where each server listens now.
-        addresses: Vec<(ServerId, SocketAddr)>,
+        servers: Vec<(ServerId, SocketAddr)>,
     },
     /// Who does not serve yet after `Found` or `Resume` (`Beginning`). To the controller.
     Beginning,
@@ -46,6 +48,15 @@ pub enum ControlRequest {
     /// Revokes an earlier [`ControlRequest::Lifeline`] of the same connection: the deployment goes on when
     /// this connection ends. To the controller.
     Release,
+}
+
+/// A daemon, as the controller knows it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Debug)]
+pub enum Member {
+    /// The agent of a node.
+    Agent(NodeId),
+    /// A server.
+    Server(ServerId),
 }
 
 /// Counters of one daemon since its start.
@@ -101,6 +112,8 @@ pub enum ControlReply {
         epoch: Epoch,
         /// Differs after each start.
         boot: u64,
+        /// By this map I am behind in these groups, and have caught up with them.
+        caught_up: Vec<Group>,
     },
     /// Counters.
     Stats(Box<Stats>),
@@ -108,9 +121,8 @@ pub enum ControlReply {
     Beginning {
         /// How many daemons do not serve yet.
         pending: u32,
-        /// Those of them that cannot, as it seems, and why; `None` is the controller's own daemon where it is
-        /// no server.
-        failed: Vec<(Option<ServerId>, String)>,
+        /// Those of them that cannot, as it seems, and why.
+        failed: Vec<(Member, String)>,
     },
     /// The deployment.
     Overview {

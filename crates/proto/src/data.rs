@@ -126,6 +126,12 @@ pub enum DataRequest {
         /// How long the sub-file is to be, bytes.
         size: u64,
     },
+    /// From the inode's server, for a file that has copies: let no new change of the file begin, and answer when
+    /// none is under way. A truncation ends this.
+    Close {
+        /// The file.
+        ino: Ino,
+    },
 }
 
 impl DataRequest {
@@ -136,6 +142,7 @@ impl DataRequest {
             | DataRequest::Truncate { .. }
             | DataRequest::TakeBack { .. }
             | DataRequest::Fallocate { .. }
+            | DataRequest::Close { .. }
             | DataRequest::Remove { .. } => true,
             DataRequest::Read { .. }
             | DataRequest::Extent { .. }

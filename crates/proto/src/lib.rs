@@ -18,6 +18,7 @@ pub mod attr;
 pub mod auth;
 pub mod codec;
 pub mod control;
+pub mod copies;
 pub mod data;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzzing;
@@ -52,6 +53,10 @@ pub enum Request<'a> {
     /// For memory that the processes of a node share: to an agent or a server of that node, over a Unix
     /// socket.
     Node(node::NodeRequest),
+    /// Bytes of files that have copies: to the primary of their group.
+    Copied(copies::Copied),
+    /// From server to server, about copies of blocks.
+    Copy(copies::CopyRequest),
 }
 
 /// Any reply's body when [`Header::status`] is [`Status::OK`].
@@ -72,6 +77,8 @@ pub enum Reply {
     /// Answer to a [`Request::Meta`] that has changed its shard in one step, or sets attributes of a file
     /// that is being written.
     Changed(meta::Change, meta::MetaReply),
+    /// Answer to a [`Request::Copy`].
+    Copy(copies::CopyReply),
 }
 
 #[cfg(test)]

@@ -11,8 +11,9 @@
 //! sends it.
 
 use crate::attr::{Attr, FileKind, Time};
-use bivouac_layout::{Ino, ShardId, Template};
+use bivouac_layout::{FileLayout, Ino, ServerId, ShardId, Template};
 use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
 
 /// The name of an intent: the coordinator's shard and a number that the shard never gives twice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Debug)]
@@ -21,6 +22,43 @@ pub struct IntentId {
     pub shard: ShardId,
     /// Counts its intents.
     pub number: u64,
+}
+
+/// The place of a record in a shard's stream of records.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Debug, Default)]
+pub struct Position {
+    /// The term of the primary that made the record.
+    pub term: u64,
+    /// Counts the shard's records.
+    pub sequence: u64,
+}
+
+/// Records of a shard for one of its copies.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub struct Shipment {
+    /// The shard.
+    pub shard: ShardId,
+    /// The sender's term. A server that knows of a later one refuses.
+    pub term: u64,
+    /// The record before these.
+    pub after: Position,
+    /// All records up to this are everywhere, and need not be kept for others.
+    pub everywhere: u64,
+    /// The records, encoded as in the log.
+    pub records: Vec<ByteBuf>,
+}
+
+/// What a server says of its copy of a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub enum Held {
+    /// It has everything up to here.
+    Has(Position),
+    /// It has everything up to here but what is volatile: it was restarted.
+    Restarted(Position),
+    /// What it was sent does not follow what it has, which ends here.
+    Lacks(Position),
+    /// It knows of a primary with this later term.
+    Deposed(u64),
 }
 
 /// One participant's step of an intent, checked when prepared, done when committed.
@@ -150,6 +188,16 @@ pub enum PeerRequest<'a> {
         /// The intent.
         intent: IntentId,
     },
+    /// Give me what I have missed of the shards that you answer for, and from now on all that is new. When this is
+    /// answered I have everything that was acknowledged, as long as the map stays as it is.
+    CatchUp,
+    /// The files of a shard that have copies (`Files`), as many as go into an answer; none: that was all.
+    Files {
+        /// The shard.
+        shard: ShardId,
+        /// Those behind this one.
+        after: Ino,
+    },
     /// Holds these entries of a directory that is being split; replaces what an earlier try left.
     InstallParts {
         /// The directory.
@@ -213,6 +261,41 @@ pub enum PeerRequest<'a> {
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
+    /// Records for copies (`Held`, one for each shipment).
+    Ship {
+        /// Of each shard at most one.
+        shipments: Vec<Shipment>,
+    },
+    /// A part of a shard's image, which replaces the receiver's copy when it is complete (`Held`, one).
+    Image {
+        /// The shard.
+        shard: ShardId,
+        /// The sender's term.
+        term: u64,
+        /// Where the image's parts begin, continue and end: the number of this one.
+        part: u32,
+        /// It is the last one.
+        last: bool,
+        /// Batches of changes, encoded as in the log.
+        batches: Vec<ByteBuf>,
+    },
+    /// A server that takes shards over asks where their copies are (`Held`, one for each shard). From then on the
+    /// receiver refuses primaries with earlier terms.
+    Positions {
+        /// The shards, each with the asker's term.
+        shards: Vec<(ShardId, u64)>,
+    },
+    /// A server that takes a shard over lacks records that the receiver has: it is to send them (`Done`).
+    Supply {
+        /// The shard.
+        shard: ShardId,
+        /// The asker's term.
+        term: u64,
+        /// The asker.
+        to: ServerId,
+        /// Where the asker's copy ends.
+        from: Position,
+    },
 }
 
 /// Replies from server to server.
@@ -237,6 +320,8 @@ pub enum PeerReply {
         /// Last change.
         mtime: Time,
     },
+    /// Files, in the order of their numbers, each with its layout.
+    Files(Vec<(Ino, FileLayout)>),
     /// An inode.
     Inode {
         /// Its attributes. Of a split directory they lack what the parts know.
@@ -251,4 +336,6 @@ pub enum PeerReply {
         /// Permission bits, owner and group of the directory.
         owner: (u16, u32, u32),
     },
+    /// What the receiver has of shards.
+    Held(Vec<Held>),
 }

@@ -37,8 +37,8 @@ pub use several::{Job, call_each};
 use crate::connection::Outgoing;
 use crate::error::TransportError;
 use backoff::Backoff;
-use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Map, ServerId, ShardId};
+use bivouac_layout::map::{NO_SERVER, ServerState};
+use bivouac_layout::{Epoch, Group, Map, ServerId, ShardId};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Refusal, RequestId};
 use identity::Identity;
@@ -149,6 +149,9 @@ pub trait Target: Copy {
 
     /// The shard that the request states.
     fn shard(&self) -> ShardId;
+
+    /// Whether another server may have to be asked instead when this one has failed.
+    fn may_move(&self, map: &Map) -> bool;
 }
 
 /// Where requests go that do not depend on how their path was reached.
@@ -156,6 +159,8 @@ pub trait Target: Copy {
 pub enum To {
     /// The server that holds a shard.
     Shard(ShardId),
+    /// The primary of a group of blocks.
+    Group(Group),
     /// A certain server; the shard is one of its own, or 0 where none is concerned.
     Server(ServerId, ShardId),
 }
@@ -164,6 +169,7 @@ impl Target for To {
     fn server(&self, map: &Map) -> ServerId {
         match self {
             To::Shard(shard) => map.primary(*shard),
+            To::Group(group) => map.primary_of(*group).unwrap_or(NO_SERVER),
             To::Server(server, _) => *server,
         }
     }
@@ -171,7 +177,12 @@ impl Target for To {
     fn shard(&self) -> ShardId {
         match self {
             To::Shard(shard) | To::Server(_, shard) => *shard,
+            To::Group(_) => ShardId(0),
         }
+    }
+
+    fn may_move(&self, map: &Map) -> bool {
+        !matches!(self, To::Server(..)) && map.copies > 1
     }
 }
 
@@ -212,6 +223,9 @@ fn call_as<R: Requester>(
         }
         let namespace = match requester.namespace(server, to) {
             Ok(namespace) => namespace,
+            // An earlier attempt may have been carried out: only the server can say. With a version before the
+            // first, it refuses if not.
+            Err(_) if identity.has_begun() => 0,
             Err(refusal) => break Err(refusal.into()),
         };
         let asked = identity.link_for(requester, server, &map).and_then(|(mut link, id, attempts)| {
@@ -234,7 +248,7 @@ fn call_as<R: Requester>(
             }
             Ok(answered) => break answered,
             Err(error) => {
-                if let Err(errno) = mend(requester, server, &error, &mut backoff) {
+                if let Err(errno) = mend(requester, to, server, &error, &mut backoff) {
                     break Err(errno.into());
                 }
             }
@@ -306,6 +320,7 @@ fn adapt<R: Requester>(
 /// After an attempt that was not answered: waits before the next one, or says how the request ends.
 fn mend<R: Requester>(
     requester: &R,
+    to: R::To,
     server: ServerId,
     error: &TransportError,
     backoff: &mut Backoff,
@@ -313,13 +328,14 @@ fn mend<R: Requester>(
     if R::is_hopeless(error) || requester.is_closing() {
         return Err(error.errno());
     }
-    if *error == TransportError::Refused && requester.is_gone(server) {
+    if *error == TransportError::Refused && !to.may_move(&requester.map()) && requester.is_gone(server) {
         return Err(Errno::IO);
     }
     // The first repetition is for a connection that was broken before the request, and costs no question.
     if backoff.has_begun() {
         requester.refresh();
-        if !is_asked::<R>(&requester.map(), server) {
+        let map = requester.map();
+        if !is_asked::<R>(&map, to.server(&map)) {
             return Err(Errno::IO);
         }
     }

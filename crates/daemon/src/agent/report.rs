@@ -2,12 +2,13 @@
 //!
 //! A server that was killed has forgotten who has its files open, and a new one waits until it knows (`Grace`
 //! in the crate `meta`). So each server that was not there a moment ago is told once, also by an agent that
-//! has nothing to say. What is closed while the report is on its way could be registered after its release:
+//! has nothing to say. So is each that answers for more shards than before, where the metadata has copies: it
+//! knows of the opens that its predecessor was told of, but not which of them are over. What is closed while the report is on its way could be registered after its release:
 //! therefore the table is looked at again afterwards.
 
 use super::Shared;
-use bivouac_layout::ServerId;
 use bivouac_layout::map::{Map, ServerState};
+use bivouac_layout::{Epoch, SHARDS, ServerId, ShardId};
 use bivouac_node::SlotId;
 use bivouac_node::release::reopened;
 use bivouac_proto::meta::{MetaRequest, Reopened};
@@ -17,17 +18,47 @@ use std::collections::HashSet;
 /// Descriptions in one message.
 const AT_ONCE: usize = 1000;
 
+/// Whom this agent has told.
+#[derive(Default)]
+pub(super) struct Told {
+    servers: HashSet<ServerId>,
+    /// By the map of this epoch.
+    epoch: Epoch,
+    /// Who answered for each shard then.
+    primaries: Vec<ServerId>,
+}
+
+impl Told {
+    /// Forgets those who have to be told again.
+    fn follow(&mut self, map: &Map) {
+        self.servers.retain(|server| there(map).any(|there| there == *server));
+        if map.copies > 1 && map.epoch != self.epoch {
+            let primaries: Vec<ServerId> = (0..SHARDS).map(|shard| map.primary(ShardId(shard))).collect();
+            for (now, _) in primaries.iter().zip(&self.primaries).filter(|(now, before)| now != before) {
+                self.servers.remove(now);
+            }
+            (self.epoch, self.primaries) = (map.epoch, primaries);
+        }
+    }
+
+    fn all(&self, map: &Map) -> bool {
+        there(map).all(|server| self.servers.contains(&server))
+    }
+}
+
 impl Shared {
     /// Whether every server that is there has been told.
-    pub(super) fn all_told(&self, told: &HashSet<ServerId>) -> bool {
-        there(&self.links.map()).all(|server| told.contains(&server))
+    pub(super) fn all_told(&self, told: &mut Told) -> bool {
+        let map = self.links.map();
+        told.follow(&map);
+        told.all(&map)
     }
 
     /// Tells those who have not been told. Whom that fails for is tried again.
-    pub(super) fn report(&self, told: &mut HashSet<ServerId>) {
+    pub(super) fn report(&self, told: &mut Told) {
         let map = self.links.map();
-        told.retain(|server| there(&map).any(|there| there == *server));
-        if self.all_told(told) {
+        told.follow(&map);
+        if told.all(&map) {
             return;
         }
         let open: Vec<(SlotId, Reopened)> = self
@@ -35,11 +66,11 @@ impl Shared {
             .in_use()
             .filter_map(|id| Some((id, reopened(&self.table, self.number, id)?)))
             .collect();
-        for server in there(&map).filter(|server| !told.contains(server)).collect::<Vec<_>>() {
+        for server in there(&map).filter(|server| !told.servers.contains(server)).collect::<Vec<_>>() {
             let of_server = |(_, opened): &&(SlotId, Reopened)| map.primary(opened.ino.shard()) == server;
             let theirs: Vec<_> = open.iter().filter(of_server).copied().collect();
             match self.tell(server, &theirs) {
-                Ok(()) => drop(told.insert(server)),
+                Ok(()) => drop(told.servers.insert(server)),
                 Err(failure) => {
                     tracing::warn!(?failure, %server, "the server does not know yet what is open here");
                 }

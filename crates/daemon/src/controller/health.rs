@@ -17,10 +17,10 @@
 //! then).
 
 use super::link::{ControlLink, LinkError};
-use super::{Member, Shared};
+use super::{Shared, Watched};
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Map};
-use bivouac_proto::control::ControlRequest;
+use bivouac_layout::{Epoch, Map, ServerId};
+use bivouac_proto::control::{ControlRequest, Member};
 use bivouac_transport::engine::budget::control;
 use bivouac_transport::engine::budget::ping::{ANSWER, HANG, REACH, SILENCE};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const JOINING: Duration = Duration::from_millis(20);
 
 /// What a watcher knows of its daemon.
 pub(super) struct Watcher {
-    member: Member,
+    member: Watched,
     link: Option<ControlLink>,
     /// The newest epoch that the daemon is known to have.
     epoch: Epoch,
@@ -44,7 +44,7 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    pub(super) fn new(member: Member) -> Watcher {
+    pub(super) fn new(member: Watched) -> Watcher {
         let last_answer = Instant::now();
         Watcher { member, link: None, epoch: Epoch(0), boot: None, last_answer, begun: false }
     }
@@ -59,7 +59,7 @@ impl Watcher {
                     self.last_answer = Instant::now();
                     self.report(shared, true);
                     if !std::mem::replace(&mut self.begun, true) {
-                        shared.has_begun(self.member.server);
+                        shared.has_begun(self.member.who);
                     }
                     if self.is(&map, ServerState::Down) || self.is(&map, ServerState::Joining) {
                         next = Instant::now() + JOINING;
@@ -69,7 +69,7 @@ impl Watcher {
                     // Unknown again; it also keeps a newer map from waking this watcher over and over.
                     self.epoch = Epoch(0);
                     if !self.begun && (self.last_answer.elapsed() >= control::REACH || !error.is_silence()) {
-                        shared.has_failed(self.member.server, error.to_string());
+                        shared.has_failed(self.member.who, error.to_string());
                     }
                     // Refused, after `beat` has tried a fresh connection: nobody is there.
                     if error.is_death() || self.is_lost() {
@@ -82,6 +82,14 @@ impl Watcher {
                     self.report(shared, false);
                 }
             }
+        }
+    }
+
+    /// The server that it watches, if it is one.
+    fn server(&self) -> Option<ServerId> {
+        match self.member.who {
+            Member::Server(server) => Some(server),
+            Member::Agent(_) => None,
         }
     }
 
@@ -124,29 +132,41 @@ impl Watcher {
         link.set_timeout(self.patience())?;
         // Any answer is a sign of life; the next ping will bring its contents again.
         link.finish()?;
-        let (epoch, boot) = link.ping(map.epoch)?;
+        let pong = link.ping(map.epoch)?;
         self.last_answer = Instant::now();
-        if self.boot.replace(boot).is_some_and(|before| before != boot) {
+        self.epoch = pong.epoch;
+        let mut map = map.clone();
+        if self.boot.replace(pong.boot).is_some_and(|before| before != pong.boot) {
             tracing::info!(member = %self.member.endpoint, "the daemon was restarted");
+            if let Some(server) = self.server()
+                && map.copies > 1
+                && !self.is(&map, ServerState::Down)
+            {
+                // It has lost what is in memory only, and others have that.
+                map = shared.set_state(server, ServerState::Down).unwrap_or(map);
+            }
         }
-        self.epoch = epoch;
         // The state first, so that the map that it gets says so.
-        let map = match self.member.server {
-            Some(server) if self.is(map, ServerState::Down) => {
+        let changed = match self.server() {
+            Some(server) if self.is(&map, ServerState::Down) => {
                 tracing::info!(%server, "the server answers again");
-                shared.set_state(server, ServerState::Joining).unwrap_or_else(|| map.clone())
+                shared.set_state(server, ServerState::Joining)
             }
-            Some(server) if self.is(map, ServerState::Joining) && shared.all_have(map) => {
-                shared.set_state(server, ServerState::Up).unwrap_or_else(|| map.clone())
+            Some(server) if self.is(&map, ServerState::Joining) && shared.all_have(&map) => {
+                shared.set_state(server, ServerState::Up)
             }
-            _ => map.clone(),
+            Some(server) if !pong.caught_up.is_empty() => {
+                shared.set_in_step(server, pong.epoch, pong.caught_up)
+            }
+            _ => None,
         };
+        let map = changed.unwrap_or(map);
         if self.epoch < map.epoch {
             link.set_timeout(self.patience().max(ANSWER))?;
             link.tell(ControlRequest::Install { map: Box::new((*map).clone()) })?;
             self.epoch = map.epoch;
         }
-        if let Some(server) = self.member.server {
+        if let Some(server) = self.server() {
             shared.has(server, self.epoch);
         }
         Ok(())
@@ -154,7 +174,7 @@ impl Watcher {
 
     /// Whether the daemon is a server in this state.
     fn is(&self, map: &Map, state: ServerState) -> bool {
-        self.member.server.and_then(|server| map.server(server)).is_some_and(|s| s.state == state)
+        self.server().and_then(|server| map.server(server)).is_some_and(|s| s.state == state)
     }
 
     /// How long an answer is awaited: until the silence makes the server count as dead.
@@ -164,7 +184,7 @@ impl Watcher {
     }
 
     fn declare_down(&self, shared: &Shared, map: &Map, error: &LinkError) {
-        let Some(server) = self.member.server else { return };
+        let Some(server) = self.server() else { return };
         if !self.is(map, ServerState::Down) {
             let silent_ms = self.last_answer.elapsed().as_millis() as u64;
             tracing::warn!(%server, silent_ms, %error, "the server is down");
@@ -173,7 +193,7 @@ impl Watcher {
     }
 
     fn report(&self, shared: &Shared, alive: bool) {
-        if let Some(server) = self.member.server {
+        if let Some(server) = self.server() {
             shared.report(server, alive, self.last_answer);
         }
     }

@@ -1,6 +1,6 @@
 //! A control connection: what the controller and the command line say to a daemon.
 
-use bivouac_layout::Epoch;
+use bivouac_layout::{Epoch, Group};
 use bivouac_proto::auth::{Key, Role};
 use bivouac_proto::control::{ControlReply, ControlRequest};
 use bivouac_proto::status::Failure;
@@ -36,6 +36,16 @@ impl LinkError {
     pub fn is_silence(&self) -> bool {
         matches!(self, LinkError::Transport(TransportError::TimedOut))
     }
+}
+
+/// A sign of life: [`ControlReply::Pong`].
+pub struct Pong {
+    /// The epoch of the daemon's map.
+    pub epoch: Epoch,
+    /// Differs after each start.
+    pub boot: u64,
+    /// Groups with which it has caught up, by that map.
+    pub caught_up: Vec<Group>,
 }
 
 /// An authenticated connection with [`Role::Control`].
@@ -99,10 +109,10 @@ impl ControlLink {
         self.request(request).map(|_| ())
     }
 
-    /// Asks for a sign of life; answers with epoch and boot number.
-    pub fn ping(&mut self, epoch: Epoch) -> Result<(Epoch, u64), LinkError> {
+    /// Asks for a sign of life.
+    pub fn ping(&mut self, epoch: Epoch) -> Result<Pong, LinkError> {
         match self.request(ControlRequest::Ping { epoch })? {
-            Some(ControlReply::Pong { epoch, boot }) => Ok((epoch, boot)),
+            Some(ControlReply::Pong { epoch, boot, caught_up }) => Ok(Pong { epoch, boot, caught_up }),
             _ => Err(LinkError::Unexpected),
         }
     }

@@ -169,8 +169,10 @@ mod tests {
         let mut log = MapLog::found(dir.path(), two_servers()).expect("founds");
         let old_snapshot = std::fs::read(dir.path().join(SNAPSHOT)).expect("a snapshot");
         log.propose(down(1)).expect("commits");
-        let moved =
-            MapChange::Resumed { addresses: vec![(ServerId(0), "10.0.0.1:9".parse().expect("address"))] };
+        let moved = MapChange::Resumed {
+            agents: Vec::new(),
+            servers: vec![(ServerId(0), "10.0.0.1:9".parse().expect("address"))],
+        };
         let newest = log.propose(moved).expect("commits");
         assert_eq!(MapLog::recover(dir.path()).expect("recovers"), *newest);
         std::fs::write(dir.path().join(SNAPSHOT), old_snapshot).expect("an older snapshot");

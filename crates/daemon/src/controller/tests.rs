@@ -51,7 +51,8 @@ fn founding(addresses: &[SocketAddr]) -> Founding {
         address: *address,
         state: ServerState::Up,
     });
-    let nodes = vec![Node { id: NodeId(0), host: "here".into(), domain: 0 }];
+    // The agent is the first server's daemon.
+    let nodes = vec![Node { id: NodeId(0), host: "here".into(), agent: addresses[0], domain: 0 }];
     Founding::new(DEPLOYMENT, "/bivouac", nodes, servers.collect())
 }
 
@@ -90,7 +91,7 @@ impl Service for Fake {
             Ok(Request::Control(ControlRequest::Ping { .. })) => {
                 self.0.pings.fetch_add(1, Ordering::SeqCst);
                 let epoch = self.versions().0;
-                reply.ok(&Reply::Control(ControlReply::Pong { epoch, boot: 1 }));
+                reply.ok(&Reply::Control(ControlReply::Pong { epoch, boot: 1, caught_up: Vec::new() }));
             }
             Ok(Request::Control(ControlRequest::Install { map })) => {
                 self.0.before.store(self.0.pings.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -138,8 +139,8 @@ fn config(dir: &Scratch, own: Endpoint, stop: impl FnOnce(bool) + Send + 'static
     ControllerConfig {
         deployment_dir: dir.path().to_owned(),
         key: KEY,
+        node: NodeId(0),
         own,
-        own_server: Some(ServerId(0)),
         stop: Box::new(stop),
     }
 }
@@ -185,7 +186,7 @@ fn every_daemon_gets_the_first_map_at_once() {
 }
 
 /// What the controller says of the deployment's beginning, when nothing is pending or something has failed.
-fn beginning(controller: &Controller) -> (u32, Vec<(Option<ServerId>, String)>) {
+fn beginning(controller: &Controller) -> (u32, Vec<(Member, String)>) {
     let mut said = (0, Vec::new());
     eventually("all serve, or somebody does not", || {
         match controller.handle(&mut ControlSession::default(), &ControlRequest::Beginning) {
@@ -208,11 +209,16 @@ fn a_deployment_has_begun_when_all_daemons_have_the_map_and_resumes_with_the_map
     cluster.daemons[1] = daemon("127.0.0.1:0");
     let addresses: Vec<_> =
         cluster.daemons.iter().zip(0..).map(|(daemon, id)| (ServerId(id), daemon.address)).collect();
-    let again = |addresses| {
-        Controller::resume(config(&cluster.dir, cluster.daemons[0].own.clone(), |_| {}), addresses)
+    let again = |servers: &[(ServerId, SocketAddr)]| {
+        let agents = vec![(NodeId(0), cluster.daemons[0].address)];
+        Controller::resume(
+            config(&cluster.dir, cluster.daemons[0].own.clone(), |_| {}),
+            agents,
+            servers.to_vec(),
+        )
     };
-    assert!(matches!(again(addresses[..2].to_vec()), Err(ControllerError::OtherServers)));
-    let controller = again(addresses.clone()).expect("resumes");
+    assert!(matches!(again(&addresses[..2]), Err(ControllerError::OtherDaemons)));
+    let controller = again(&addresses).expect("resumes");
     assert_eq!(beginning(&controller), (0, Vec::new()));
     let map = controller.map();
     assert!(map.epoch > before.epoch && map.shards == before.shards);
@@ -235,14 +241,14 @@ fn a_daemon_that_is_not_there_at_the_beginning_is_named() {
         Controller::found(config(&dir, here.own.clone(), |_| {}), founding(&addresses)).expect("starts");
     let (pending, failed) = beginning(&controller);
     assert!((1..=2).contains(&pending), "{pending}");
-    assert!(matches!(&failed[..], [(Some(ServerId(1)), _)]), "{failed:?}");
+    assert!(matches!(&failed[..], [(Member::Server(ServerId(1)), _)]), "{failed:?}");
 }
 
 #[test]
 fn nothing_is_resumed_that_was_not_founded() {
     let dir = scratch("never");
     let here = daemon("127.0.0.1:0");
-    let resumed = Controller::resume(config(&dir, here.own.clone(), |_| {}), Vec::new());
+    let resumed = Controller::resume(config(&dir, here.own.clone(), |_| {}), Vec::new(), Vec::new());
     assert!(matches!(resumed, Err(ControllerError::NotFounded)));
 }
 

@@ -78,8 +78,8 @@ fn cluster_begun(name: &str, servers: u16, begin: impl FnOnce(Founding, &mut Con
                     id: ServerId(id),
                     storage: vec![directory],
                     created_storage: true,
-                    listen: "127.0.0.1:0".parse().expect("an address"),
                 }),
+                listen: "127.0.0.1:0".parse().expect("an address"),
                 agent: id == 0,
                 controller: id == 0,
                 mount: "/bivouac".into(),
@@ -98,7 +98,8 @@ fn cluster_begun(name: &str, servers: u16, begin: impl FnOnce(Founding, &mut Con
         address: daemon.address.expect("a server"),
         state: ServerState::Up,
     };
-    let nodes = vec![Node { id: NodeId(0), host: "here".into(), domain: 0 }];
+    let agent = daemons[0].address.expect("it listens");
+    let nodes = vec![Node { id: NodeId(0), host: "here".into(), agent, domain: 0 }];
     let founding = Founding::new(99, "/bivouac", nodes, (0..servers).zip(&daemons).map(server).collect());
     let first = Endpoint::Tcp(founding.servers[0].address);
     let mut link = ControlLink::connect(&first, &KEY, 99, HANG).expect("connected");

@@ -26,7 +26,7 @@ struct Busy {
 impl Busy {
     fn new(dir: &Path) -> Busy {
         let partitions = open(dir, None);
-        SHARDS.iter().for_each(|shard| partitions.adopt(*shard).unwrap());
+        SHARDS.iter().for_each(|shard| partitions.adopt(*shard, None).unwrap());
         let mut busy = Busy { partitions, made: 0 };
         (0..20).for_each(|_| busy.make());
         busy
@@ -53,7 +53,7 @@ fn is_all_in(made: u64, dir: &Path, when: &str) {
     for shard in SHARDS {
         let found = opened.with(shard, |locked| {
             let missing = (1..=made).find(|n| locked.shard.inodes.get(Ino::new(shard, *n)).is_none());
-            Ok((locked.shard.sequence, locked.shard.inodes.len() as u64, missing))
+            Ok((locked.shard.stream.last.sequence, locked.shard.inodes.len() as u64, missing))
         });
         assert_eq!(found.unwrap(), (1 + made, made, None), "{shard:?} {when}");
     }

@@ -1,7 +1,7 @@
 //! A deployment of one server without data: for what is about one store alone.
 #![allow(missing_docs)]
 
-use bivouac_layout::{Founding, Map, Node, NodeId, Server, ServerId, ServerState};
+use bivouac_layout::{Founding, Group, Map, Node, NodeId, Server, ServerId, ServerState};
 use bivouac_meta::{MetaStore, OpenError, Options, Outside};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::peer::PeerRequest;
@@ -24,7 +24,7 @@ pub fn open(dir: &Path, options: Options) -> Result<MetaStore<Alone>, OpenError>
 
 fn map(deployment: u64) -> Map {
     let (address, node) = (([127, 0, 0, 1], 1).into(), NodeId(0));
-    let nodes = vec![Node { id: node, host: "here".into(), domain: 0 }];
+    let nodes = vec![Node { id: node, host: "here".into(), agent: address, domain: 0 }];
     let servers = vec![Server { id: ServerId(0), node, address, state: ServerState::Up }];
     Founding::new(deployment, "/m", nodes, servers).map().expect("a map")
 }
@@ -40,6 +40,9 @@ impl Outside for Alone {
         Err(Errno::IO.into())
     }
     fn data(&self, _: ServerId, _: &DataRequest, _: &[u8], _: &mut [u8]) -> Result<DataReply, Errno> {
+        Err(Errno::IO)
+    }
+    fn copied(&self, _: Group, _: &DataRequest, _: &[u8]) -> Result<DataReply, Errno> {
         Err(Errno::IO)
     }
     fn now(&self) -> Time {

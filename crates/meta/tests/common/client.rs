@@ -61,7 +61,19 @@ impl Client {
         request: &MetaRequest<'_>,
         payload: &[u8],
     ) -> Result<(Reply, Vec<u8>), Failure> {
-        self.send_to(self.inner.map.primary(shard), id, shard, request, payload)
+        for _ in 0..20 {
+            let server = self.inner.primary(shard);
+            let answer = self.send_to(server, id, shard, request, payload);
+            let died = self.inner.store(server).is_none();
+            let again = matches!(answer, Err(Failure::Refused(Refusal::OldServer | Refusal::Busy)));
+            if self.inner.map().copies == 1 || !died && !again {
+                return answer;
+            }
+            // As clients do: the same again, at the server that answers for the shard now.
+            self.inner.failover();
+            self.inner.keep();
+        }
+        panic!("nobody answers for {shard:?}: {request:?}");
     }
 
     pub fn send_to(
@@ -281,7 +293,7 @@ impl Client {
     pub fn write_blocks(&self, cluster: &Cluster, attr: &Attr, offset: u64, data: &[u8]) {
         let layout = attr.layout.as_ref().expect("the file is in blocks");
         let now = cluster.now();
-        for piece in layout.pieces(&self.inner.map, offset..offset + data.len() as u64) {
+        for piece in layout.pieces(&self.inner.map(), offset..offset + data.len() as u64) {
             let mut files = self.inner.data[piece.server.0 as usize].lock().unwrap();
             let file = files.entry(attr.ino).or_default();
             let end = (piece.offset + piece.len) as usize;
@@ -328,8 +340,8 @@ impl Client {
             return self.send(dir.ino.shard(), &request, &[]).map(listing);
         }
         let (mut all, mut all_end, mut bound) = (Vec::new(), true, u64::MAX);
-        for server in &self.inner.map.servers {
-            let shard = self.inner.map.shards_of(server.id).next().unwrap();
+        for server in &self.inner.map().servers {
+            let shard = self.inner.map().shards_of(server.id).next().unwrap();
             let (entries, end) =
                 self.send_to(server.id, self.next_id(), shard, &request, &[]).map(listing)?;
             assert!(entries.is_sorted_by_key(|e| e.cookie), "a listing is in the order of cookies");
@@ -357,7 +369,7 @@ pub fn name_where(prefix: &str, good: impl Fn(&str) -> bool) -> String {
     (0..100_000).map(|n| format!("{prefix}{n}")).find(|name| good(name)).expect("some name does")
 }
 
-/// Which server makes the directory `name` in `parent`.
+/// Which server makes the directory `name` in `parent`, while all are well.
 pub fn directory_server(inner: &Inner, parent: Ino, name: &str) -> ServerId {
-    inner.map.primary(bivouac_layout::namespace::directory_shard(parent, name.as_bytes()))
+    inner.home(bivouac_layout::namespace::directory_shard(parent, name.as_bytes()))
 }

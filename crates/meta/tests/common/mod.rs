@@ -3,7 +3,7 @@
 
 pub mod client;
 
-use bivouac_layout::{Founding, Ino, Map, Node, NodeId, Server, ServerId, ServerState};
+use bivouac_layout::{Founding, Group, Ino, Map, MapChange, Node, NodeId, Server, ServerId, ServerState};
 use bivouac_meta::{MetaStore, Options, Outside};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::peer::PeerRequest;
@@ -30,7 +30,15 @@ pub struct Cluster {
 }
 
 pub struct Inner {
-    pub map: Arc<Map>,
+    map: RwLock<Arc<Map>>,
+    /// What servers take for the map that have not heard of a newer one.
+    pub stale: Mutex<HashMap<ServerId, Arc<Map>>>,
+    /// Servers that cannot be reached.
+    pub cut_off: Mutex<Vec<ServerId>>,
+    /// Parts of images that were sent.
+    pub images: AtomicUsize,
+    /// Somebody makes the others take over already.
+    failing_over: Mutex<()>,
     dir: tempfile::TempDir,
     options: Options,
     stores: Vec<RwLock<Option<Arc<Store>>>>,
@@ -74,7 +82,8 @@ impl Cluster {
     ) -> Cluster {
         let ids: Vec<ServerId> = (0..servers).map(ServerId).collect();
         // Each on a node of its own.
-        let node = |id: &ServerId| Node { id: NodeId(id.0), host: format!("node{id}"), domain: id.0 };
+        let agent = ([127, 0, 0, 1], 1).into();
+        let node = |id: &ServerId| Node { id: NodeId(id.0), host: format!("node{id}"), agent, domain: id.0 };
         let server = |id: &ServerId| Server {
             id: *id,
             node: NodeId(id.0),
@@ -97,7 +106,11 @@ impl Cluster {
         change(&mut options);
         let base = if std::path::Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
         let inner = Arc::new(Inner {
-            map: Arc::new(map),
+            map: RwLock::new(Arc::new(map)),
+            stale: Mutex::default(),
+            cut_off: Mutex::default(),
+            images: AtomicUsize::new(0),
+            failing_over: Mutex::new(()),
             dir: tempfile::tempdir_in(base).unwrap(),
             options,
             stores: ids.iter().map(|_| RwLock::new(None)).collect(),
@@ -118,9 +131,68 @@ impl Cluster {
             cluster.start(*id);
         }
         for id in ids {
-            cluster.store(id).unwrap().adopt(cluster.inner.map.shards_of(id)).unwrap();
+            cluster.store(id).unwrap().adopt(cluster.inner.map().shards_of(id)).unwrap();
         }
+        cluster.inner.follow();
         cluster
+    }
+
+    /// A cluster whose metadata has several copies.
+    pub fn replicated(servers: u16, copies: u16) -> Cluster {
+        Cluster::with_map(
+            servers,
+            |options| options.patience = Duration::from_millis(100),
+            |map| {
+                let next = |first: ServerId| (0..copies).map(move |n| ServerId((first.0 + n) % servers));
+                map.shards = map.shards.iter().copied().flat_map(next).collect();
+                map.copies = copies as u8;
+            },
+        )
+    }
+
+    /// Starts a server that was declared down, gives it what it missed, and takes it in again.
+    pub fn come_back(&self, id: ServerId) {
+        self.start(id);
+        self.inner.set_state(id, ServerState::Joining);
+        self.inner.set_state(id, ServerState::Up);
+        self.inner.follow();
+        for store in self.stores() {
+            store.peer(id, &PeerRequest::CatchUp).unwrap();
+        }
+        self.is_in_step(id);
+    }
+
+    /// A server has caught up.
+    pub fn is_in_step(&self, id: ServerId) {
+        self.inner.change(&MapChange::InStep { server: id, groups: self.inner.map().replicated().collect() });
+        self.inner.follow();
+    }
+
+    /// All copies of all shards are equal.
+    pub fn check_copies(&self) {
+        let stores = self.stores();
+        let map = self.inner.map();
+        for store in &stores {
+            // What nobody waits for goes, too.
+            map.servers
+                .iter()
+                .filter(|s| s.state == ServerState::Up)
+                .for_each(|s| drop(store.peer(s.id, &PeerRequest::CatchUp).unwrap()));
+        }
+        for shard in (0..bivouac_layout::SHARDS).map(bivouac_layout::ShardId) {
+            let holders = self.inner.holders_of(shard);
+            let images: Vec<_> =
+                holders.iter().map(|id| self.store(*id).unwrap().image(shard).expect("held")).collect();
+            for (image, holder) in images.iter().zip(&holders).skip(1) {
+                let differs = image.iter().zip(&images[0]).find(|(here, there)| here != there);
+                let lengths = (image.len(), images[0].len());
+                assert!(
+                    *image == images[0],
+                    "{shard:?} on {holder} and on {}: {lengths:?} {differs:?}",
+                    holders[0]
+                );
+            }
+        }
     }
 
     pub fn dir(&self, id: ServerId) -> PathBuf {
@@ -132,7 +204,7 @@ impl Cluster {
     }
 
     pub fn stores(&self) -> Vec<Arc<Store>> {
-        self.inner.map.servers.iter().filter_map(|s| self.store(s.id)).collect()
+        self.inner.map().servers.iter().filter_map(|s| self.store(s.id)).collect()
     }
 
     /// Takes a server away, as a crash does: memory is lost, the log is as it is.
@@ -160,7 +232,7 @@ impl Cluster {
     /// Starts whoever is down, then lets all finish what they have under way.
     pub fn heal(&self) {
         self.inner.crash_at.store(usize::MAX, Ordering::SeqCst);
-        for server in &self.inner.map.servers {
+        for server in &self.inner.map().servers {
             if self.store(server.id).is_none() {
                 self.start(server.id);
             }
@@ -174,7 +246,8 @@ impl Cluster {
     /// whether they had to wait.
     pub fn resume(&self) -> bool {
         self.inner.crash_at.store(usize::MAX, Ordering::SeqCst);
-        let servers = || self.inner.map.servers.iter().map(|server| server.id);
+        let map = self.inner.map();
+        let servers = || map.servers.iter().map(|server| server.id);
         servers().for_each(|id| self.kill(id));
         servers().for_each(|id| self.start(id));
         let resumed = || self.stores().iter().all(|store| store.has_resumed());
@@ -205,7 +278,7 @@ impl Cluster {
     /// What the data servers hold of a file, put together.
     pub fn holders(&self, ino: Ino) -> Vec<ServerId> {
         self.inner
-            .map
+            .map()
             .servers
             .iter()
             .map(|s| s.id)
@@ -219,6 +292,86 @@ impl Cluster {
 }
 
 impl Inner {
+    pub fn map(&self) -> Arc<Map> {
+        self.map.read().unwrap().clone()
+    }
+
+    /// The servers that have all of a shard, the one that answers for it first.
+    pub fn holders_of(&self, shard: bivouac_layout::ShardId) -> Vec<ServerId> {
+        self.map().serving(Group::Shard(shard)).collect()
+    }
+
+    /// The server that answers for a shard while all are well.
+    pub fn home(&self, shard: bivouac_layout::ShardId) -> ServerId {
+        self.map().holders(Group::Shard(shard)).all()[0]
+    }
+
+    /// The server to ask about a shard.
+    pub fn primary(&self, shard: bivouac_layout::ShardId) -> ServerId {
+        self.map().primary(shard)
+    }
+
+    /// What the controller does.
+    pub fn set_state(&self, id: ServerId, state: ServerState) {
+        if self.map().server(id).unwrap().state != state {
+            self.change(&MapChange::State { server: id, state });
+        }
+    }
+
+    fn change(&self, change: &MapChange) {
+        let mut held = self.map.write().unwrap();
+        *held = Arc::new(change.apply(&held).unwrap());
+    }
+
+    /// Declares the dead down, where the metadata has copies.
+    fn declare(&self) {
+        let map = self.map();
+        for server in map.servers.iter().filter(|_| map.copies > 1) {
+            if self.store(server.id).is_none() {
+                self.set_state(server.id, ServerState::Down);
+            }
+        }
+    }
+
+    /// Declares the dead down, and lets the others take over.
+    pub fn failover(&self) {
+        self.declare();
+        if self.map().copies > 1 {
+            let _alone = self.failing_over.lock().unwrap();
+            self.follow();
+        }
+    }
+
+    /// What the background threads do.
+    pub fn keep(&self) {
+        for server in &self.map().servers {
+            if self.store(server.id).is_some() {
+                let kept = self.serve(server.id, |store| {
+                    store.keep();
+                    Ok(())
+                });
+                assert!(kept.is_ok() || self.store(server.id).is_none());
+            }
+        }
+    }
+
+    /// Lets all do what the map says.
+    pub fn follow(&self) {
+        for _ in 0..10 {
+            let epoch = self.map().epoch;
+            let mut all = true;
+            for server in &self.map().servers {
+                if self.store(server.id).is_some() {
+                    all &= self.serve(server.id, |store| Ok(store.follow())).unwrap_or(false);
+                    self.declare();
+                }
+            }
+            if all && self.map().epoch == epoch {
+                return;
+            }
+        }
+    }
+
     pub fn store(&self, id: ServerId) -> Option<Arc<Store>> {
         self.stores[id.0 as usize].read().unwrap().clone()
     }
@@ -236,7 +389,9 @@ impl Inner {
             Ok(result) => result,
             Err(panic) => match panic.downcast::<Crash>() {
                 Ok(crash) => {
-                    assert_eq!(crash.0, id);
+                    if crash.0 != id {
+                        resume_unwind(crash);
+                    }
                     self.stores[id.0 as usize].write().unwrap().take();
                     Err(Errno::IO.into())
                 }
@@ -273,7 +428,9 @@ impl Port {
 
 impl Outside for Port {
     fn map(&self) -> Arc<Map> {
-        self.inner().map.clone()
+        let inner = self.inner();
+        let stale = inner.stale.lock().unwrap().get(&self.me).cloned();
+        stale.unwrap_or_else(|| inner.map())
     }
 
     fn me(&self) -> ServerId {
@@ -288,7 +445,24 @@ impl Outside for Port {
         bivouac_proto::encode(request, &mut encoded);
         assert!(encoded.len() <= bivouac_proto::header::MAX_BODY as usize);
         let request: PeerRequest<'_> = bivouac_proto::decode(&encoded).unwrap();
-        inner.serve(server, |store| store.peer(self.me, &request))
+        if inner.cut_off.lock().unwrap().iter().any(|off| [server, self.me].contains(off)) {
+            return Err(Errno::IO.into());
+        }
+        if matches!(request, PeerRequest::Image { .. }) {
+            inner.images.fetch_add(1, Ordering::SeqCst);
+        }
+        let answer = inner.serve(server, |store| store.peer(self.me, &request));
+        if inner.store(server).is_none() && inner.map().copies > 1 {
+            inner.declare();
+            std::thread::spawn(move || inner.failover());
+        }
+        answer
+    }
+
+    fn copied(&self, group: Group, request: &DataRequest, payload: &[u8]) -> Result<DataReply, Errno> {
+        let holders = self.map().holders(group);
+        let made = holders.all().iter().map(|holder| self.data(*holder, request, payload, &mut []));
+        made.collect::<Result<Vec<_>, _>>()?.pop().ok_or(Errno::IO)
     }
 
     fn data(
@@ -359,6 +533,7 @@ impl Outside for Port {
                 files.remove(&ino);
                 Ok(DataReply::Written { count: 0, before: 0, undo: 0 })
             }
+            DataRequest::Close { .. } => Ok(DataReply::Done),
             other => panic!("a store has no use for {other:?}"),
         }
     }

@@ -4,15 +4,16 @@
 use crate::agent::{AgentReply, AgentRequest};
 use crate::attr::{Attr, DirEntry, FileKind, Store};
 use crate::auth::{Credentials, Hello, Role};
-use crate::control::{ControlReply, ControlRequest, ServerHealth, Stats};
+use crate::control::{ControlReply, ControlRequest, Member, ServerHealth, Stats};
+use crate::copies::{self, Copied, CopyReply, CopyRequest, Mark};
 use crate::data::{DataReply, DataRequest, Fallocate, Share};
 use crate::meta::{
     At, Change, Create, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply, MetaRequest, OpenHow, RenameMode,
     Reopened, SetAttr, SetTime, Wrote, XattrMode,
 };
 use crate::node::NodeRequest;
-use crate::peer::{IntentId, MovedEntry, PeerReply, PeerRequest, Step};
-use crate::{OpenId, Refusal, Reply, Request};
+use crate::peer::{Held, IntentId, MovedEntry, PeerReply, PeerRequest, Position, Shipment, Step};
+use crate::{Errno, OpenId, Refusal, Reply, Request};
 use bivouac_layout::map::{Generation, Map, Node, Server, ServerState};
 use bivouac_layout::{
     Epoch, FileLayout, First, Founding, GenerationId, Group, Ino, NodeId, ServerId, ShardId, Template,
@@ -23,6 +24,8 @@ const AT: At = At { dir: INO, split: true, name: b"a name of 20 bytes.." };
 const OTHER: At = At { dir: Ino(1), split: false, name: b"\xff not UTF-8" };
 const OPEN: OpenId = OpenId { agent: u64::MAX, slot: u32::MAX, incarnation: u32::MAX };
 const INTENT: IntentId = IntentId { shard: ShardId(4095), number: u64::MAX };
+const GROUP: Group =
+    Group::Blocks { generation: GenerationId(u32::MAX), position: u16::MAX, spread: 63, copies: 8 };
 const LAYOUT: Template = Template {
     block_size: Some(128 << 20),
     width: Some(u16::MAX),
@@ -57,7 +60,14 @@ pub(super) fn map() -> Box<Map> {
         width: 2,
         first: First::Local,
         replicas: 2,
-        nodes: (0..2).map(|n| Node { id: NodeId(n), host: format!("node{n}"), domain: n }).collect(),
+        nodes: (0..2)
+            .map(|n| Node {
+                id: NodeId(n),
+                host: format!("node{n}"),
+                agent: ([10, 0, 0, 1], n).into(),
+                domain: n,
+            })
+            .collect(),
         servers,
         shards: (0..4096).flat_map(|shard| [ServerId(shard % 2), ServerId((shard + 1) % 2)]).collect(),
         copies: 2,
@@ -137,7 +147,10 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         ControlRequest::Ping { epoch: Epoch(u64::MAX) },
         ControlRequest::Install { map: map() },
         ControlRequest::Found { founding: Box::new(founding()) },
-        ControlRequest::Resume { addresses: vec![(ServerId(4095), "[fe80::1]:65535".parse().unwrap())] },
+        ControlRequest::Resume {
+            agents: vec![(NodeId(u16::MAX), "[fe80::1]:65535".parse().unwrap())],
+            servers: vec![(ServerId(4095), "[fe80::1]:65535".parse().unwrap())],
+        },
         ControlRequest::Beginning,
         ControlRequest::Stats,
         ControlRequest::Overview,
@@ -147,9 +160,11 @@ pub(super) fn requests() -> Vec<Request<'static>> {
     ];
     let node =
         [NodeRequest::Table, NodeRequest::Versions, NodeRequest::Fences].into_iter().map(Request::Node);
+    let copied = data_requests().into_iter().map(|request| Request::Copied(Copied { group: GROUP, request }));
+    let copies = copied.chain(copy_requests().into_iter().map(Request::Copy));
     let rest =
         agent.into_iter().map(Request::Agent).chain(control.into_iter().map(Request::Control)).chain(node);
-    meta.chain(data).chain(peer).chain(rest).collect()
+    meta.chain(data).chain(peer).chain(rest).chain(copies).collect()
 }
 
 fn meta_requests() -> Vec<MetaRequest<'static>> {
@@ -238,6 +253,26 @@ fn data_requests() -> Vec<DataRequest> {
         DataRequest::Pass { ino: INO, create: true },
         DataRequest::Space,
         DataRequest::TakeBack { ino: INO, undo: 1, end: u64::MAX, size: 3 },
+        DataRequest::Close { ino: INO },
+    ]
+}
+
+fn copy_requests() -> Vec<CopyRequest> {
+    let forward = |change| CopyRequest::Forward {
+        group: GROUP,
+        slot: u32::MAX,
+        ino: INO,
+        offset: u64::MAX,
+        len: u64::MAX,
+        change,
+    };
+    vec![
+        forward(copies::Change::Write { sync: true }),
+        forward(copies::Change::Fallocate(Fallocate::Zero)),
+        forward(copies::Change::Mirror { undoes: true }),
+        CopyRequest::Fetch { group: GROUP, ino: INO, offset: u64::MAX, len: u32::MAX },
+        CopyRequest::Digest { group: GROUP, ino: INO, offset: u64::MAX, len: u64::MAX },
+        CopyRequest::Marks,
     ]
 }
 
@@ -264,11 +299,17 @@ fn peer_requests() -> Vec<PeerRequest<'static>> {
     ];
     let entries = vec![MovedEntry { name: name(), ino: INO, kind: FileKind::Directory }];
     let owner = (0o7777, u32::MAX, u32::MAX);
+    let position = Position { term: u64::MAX, sequence: 300 };
+    let bytes = || serde_bytes::ByteBuf::from(vec![0xff; 9]);
+    let records = vec![bytes(), bytes()];
+    let shipment = Shipment { shard: ShardId(7), term: 5, after: position, everywhere: 299, records };
     vec![
         PeerRequest::Prepare { intent: INTENT, shard: ShardId(9), steps },
         PeerRequest::Commit { intents: vec![(INTENT, ShardId(0)), (INTENT, ShardId(4095))] },
         PeerRequest::Abort { intents: vec![(INTENT, ShardId(7))] },
         PeerRequest::Outcome { intent: INTENT },
+        PeerRequest::CatchUp,
+        PeerRequest::Files { shard: ShardId(9), after: INO },
         PeerRequest::InstallParts {
             dir: INO,
             owner,
@@ -283,6 +324,10 @@ fn peer_requests() -> Vec<PeerRequest<'static>> {
         PeerRequest::DirectoryMoves { intent: INTENT, take: true },
         PeerRequest::Inode { ino: INO },
         PeerRequest::Entry { dir: INO, split: true, name: b"\xff name" },
+        PeerRequest::Ship { shipments: vec![shipment] },
+        PeerRequest::Image { shard: ShardId(9), term: 3, part: u32::MAX, last: true, batches: vec![bytes()] },
+        PeerRequest::Positions { shards: vec![(ShardId(0), u64::MAX), (ShardId(4095), 0)] },
+        PeerRequest::Supply { shard: ShardId(1), term: 7, to: ServerId(2), from: position },
     ]
 }
 
@@ -331,6 +376,13 @@ pub(super) fn replies() -> Vec<Reply> {
         PeerReply::Parts { entries: u64::MAX, subdirectories: u32::MAX, mtime: i64::MIN },
         PeerReply::Inode { attr: attr(), parent: INO },
         PeerReply::Entry { named: Some((INO, FileKind::File)), owner: (0o755, 1, 2) },
+        PeerReply::Files(vec![(INO, FileLayout::spread(INO, 4096, GenerationId(0)))]),
+        PeerReply::Held(vec![
+            Held::Has(Position { term: 1, sequence: u64::MAX }),
+            Held::Lacks(Position::default()),
+            Held::Restarted(Position { term: 300, sequence: 0 }),
+            Held::Deposed(u64::MAX),
+        ]),
     ];
     let agent = [
         AgentReply::Attached {
@@ -346,15 +398,25 @@ pub(super) fn replies() -> Vec<Reply> {
     ];
     let health = vec![ServerHealth { server: ServerId(1), alive: false, silent_ms: u64::MAX }];
     let control = [
-        ControlReply::Pong { epoch: Epoch(u64::MAX), boot: u64::MAX },
+        ControlReply::Pong {
+            epoch: Epoch(u64::MAX),
+            boot: u64::MAX,
+            caught_up: vec![Group::Shard(ShardId(7))],
+        },
         ControlReply::Stats(Box::new(Stats { inodes: u64::MAX, opens: 1, ..Stats::default() })),
         ControlReply::Beginning {
             pending: u32::MAX,
-            failed: vec![(None, String::new()), (Some(ServerId(7)), "refused".into())],
+            failed: vec![
+                (Member::Agent(NodeId(1)), String::new()),
+                (Member::Server(ServerId(7)), "no".into()),
+            ],
         },
         ControlReply::Overview { map: map(), health },
         ControlReply::Failed { cause: "damaged".into() },
     ];
+    let mark = Mark { group: GROUP, ino: INO, offset: 1, len: u64::MAX };
+    let copies =
+        [CopyReply::Made, CopyReply::Failed(Errno::NOSPC), CopyReply::Read, CopyReply::Marks(vec![mark])];
     let writer = OpenId { agent: u64::MAX, slot: 1, incarnation: 2 };
     let change = Change { count: u64::MAX, time: i64::MIN, writer: Some(writer) };
     std::iter::once(Reply::Done)
@@ -364,6 +426,7 @@ pub(super) fn replies() -> Vec<Reply> {
         .chain(agent.into_iter().map(Reply::Agent))
         .chain(control.into_iter().map(Reply::Control))
         .chain([Reply::Changed(change, MetaReply::Done)])
+        .chain(copies.into_iter().map(Reply::Copy))
         .collect()
 }
 

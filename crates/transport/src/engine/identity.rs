@@ -52,6 +52,11 @@ impl<L> Identity<L> {
         Identity { id: Some(id), attempts: 1, owner: None }
     }
 
+    /// Whether an attempt was begun.
+    pub(super) fn has_begun(&self) -> bool {
+        self.attempts > 0
+    }
+
     /// A connection for the next attempt, the identity, and how many attempts there were before.
     pub(super) fn link_for<R: Requester<Link = L>>(
         &mut self,

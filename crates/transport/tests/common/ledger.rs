@@ -345,7 +345,8 @@ pub fn map(servers: u16) -> Map {
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
         state: ServerState::Up,
     };
-    let nodes = vec![Node { id: NodeId(0), host: "here".into(), domain: 0 }];
+    let nodes =
+        vec![Node { id: NodeId(0), host: "here".into(), agent: (Ipv4Addr::LOCALHOST, 1).into(), domain: 0 }];
     let founding = Founding::new(DEPLOYMENT, "/m", nodes, (0..servers).map(server).collect());
     let map = founding.map().expect("a map");
     Map { shards: vec![ServerId(0); SHARDS.into()], ..map }

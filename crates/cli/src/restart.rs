@@ -1,0 +1,106 @@
+//! Starting servers of a running deployment again, on the storage that they have.
+//!
+//! A server that still answers is asked to stop first. The new process listens where the old one did: the map says
+//! where that is, and programs that hold the old address find it there. The command waits until the controller has
+//! taken the server in again.
+
+use crate::args::RestartArgs;
+use crate::error::Error;
+use crate::home::{DaemonRecord, Home, Record, State};
+use crate::{launch, status, text, up};
+use bivouac_daemon::controller::{ControlLink, LinkError};
+use bivouac_layout::{Epoch, ServerId, ServerState};
+use bivouac_proto::auth::Key;
+use bivouac_proto::control::ControlRequest;
+use bivouac_transport::engine::budget::control;
+use std::time::{Duration, Instant};
+
+/// How long a server that was asked to stop may take.
+const STOPPING: Duration = Duration::from_secs(15);
+
+/// Starts servers again, one after the other.
+pub fn restart(home: &Home, args: &RestartArgs) -> Result<(), Error> {
+    let directory = home.deployment(&args.name);
+    let _lock = directory.lock()?;
+    let (mut record, key) = (directory.load()?, directory.key()?);
+    if record.state != State::Running {
+        return Err(Error::refused(
+            format!("the deployment {:?} does not run", args.name),
+            format!("`bivouac up {}` brings all of it back", args.name),
+        ));
+    }
+    for number in &args.servers {
+        let id = ServerId(*number);
+        let at = record.daemons.iter().position(|d| d.server == Some(id)).ok_or_else(|| {
+            let servers = record.daemons.iter().filter(|d| d.server.is_some()).count();
+            Error::refused(
+                format!("the deployment {:?} has no server {number}", args.name),
+                format!("it has {}: see `bivouac status {}`", text::plural(servers, "server"), args.name),
+            )
+        })?;
+        stop(&record, &record.daemons[at], &key)?;
+        let order = up::order_again(&record, &record.daemons[at], &key, &directory);
+        let ready = launch::start(record.daemons[at].launcher, &order)?;
+        up::fill_in(&mut record.daemons[at], ready)?;
+        directory.save(&record)?;
+        wait_until_up(&record, &key, &record.daemons[at], id)?;
+        println!("server {number} of {} is back", args.name);
+    }
+    Ok(())
+}
+
+/// Asks a server to stop, if it is there, and waits until it is gone.
+fn stop(record: &Record, daemon: &DaemonRecord, key: &Key) -> Result<(), Error> {
+    let endpoint = daemon.endpoint(&record.name, key);
+    let until = Instant::now() + STOPPING;
+    let mut told = false;
+    loop {
+        match ControlLink::connect(&endpoint, key, record.deployment, control::STOP) {
+            Ok(mut link) if !told => told = link.tell(ControlRequest::Shutdown { keep: true }).is_ok(),
+            Ok(_) => {}
+            Err(error) if error.is_death() => return Ok(()),
+            Err(_) => {}
+        }
+        if Instant::now() >= until {
+            let process = daemon.process.as_ref().map_or(0, |process| process.pid);
+            return Err(Error::Unanswered {
+                cause: format!("{} on {} does not end", daemon.label(), daemon.host),
+                remedy: format!(
+                    "end its process {process} there (`kill -9 {process}`), and repeat the command"
+                ),
+            });
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits until the map says that the server takes part again.
+fn wait_until_up(record: &Record, key: &Key, daemon: &DaemonRecord, id: ServerId) -> Result<(), Error> {
+    let until = Instant::now() + control::INSTALL;
+    loop {
+        if has_been_taken_in(record, key, daemon, id).unwrap_or(false) {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            return Err(Error::Unanswered {
+                cause: format!("{} was started again, and is not taken in", daemon.label()),
+                remedy: format!("log: {}", daemon.log.display()),
+            });
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether the map says that the server takes part, and the server has that map.
+fn has_been_taken_in(
+    record: &Record,
+    key: &Key,
+    daemon: &DaemonRecord,
+    id: ServerId,
+) -> Result<bool, LinkError> {
+    let endpoint = daemon.endpoint(&record.name, key);
+    // A sender without a map says that it has none.
+    let known = ControlLink::connect(&endpoint, key, record.deployment, control::LOOK)?.ping(Epoch(0))?.epoch;
+    let (map, _) = status::overview(record, key)?;
+    Ok(map.server(id).is_some_and(|server| server.state == ServerState::Up) && known == map.epoch)
+}

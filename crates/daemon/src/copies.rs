@@ -1,0 +1,268 @@
+//! Blocks that have copies: what their primary does, and what the other holders do.
+//!
+//! The primary of a group orders the changes of its blocks. It keeps other changes of the same range out
+//! ([`ranges`]), has all other holders that are up make the change, whether they are in step or catching up, and makes
+//! it itself when they have. So its own sub-file shows what everybody has: it can be read without looking whether a
+//! change is under way. A holder that does not answer is waited for until the map says that it is down. If one cannot
+//! make the change, because its storage is full or fails, the primary gives the others its own bytes of the range
+//! again, and the program gets the error.
+//!
+//! A holder keeps in mind which changes may not have been made by all others ([`marks`]). When a primary dies, the
+//! next one gathers these, and gives all holders its own bytes of their ranges before it serves the group.
+//!
+//! A server that was away compares what it holds with the primaries ([`catching`]).
+
+mod catching;
+mod holder;
+mod marks;
+mod ranges;
+
+use crate::links::Links;
+use bivouac_data::DataStore;
+use bivouac_layout::{Group, Ino, Map, ServerId};
+use bivouac_proto::copies::{Change, CopyReply, CopyRequest};
+use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Refusal, Reply, Request};
+use bivouac_transport::engine::Requester;
+use catching::Catching;
+use marks::{Marks, Slots};
+use ranges::Ranges;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long a change waits for others of the same range.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of a range that are given to a holder again at once.
+const MIRRORED: u64 = 1 << 20;
+/// Time before a holder is asked again that has not answered.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// The blocks of this server that have copies.
+pub(crate) struct Copies {
+    links: Arc<Links>,
+    store: Arc<DataStore>,
+    me: ServerId,
+    ranges: Ranges,
+    slots: Slots,
+    marks: Marks,
+    catching: Catching,
+    /// What the maps up to this epoch have made this server the primary of, it serves.
+    ready: AtomicU64,
+}
+
+/// A change of a range, as its primary has the others make it.
+#[derive(Clone, Copy)]
+struct Step {
+    group: Group,
+    slot: u32,
+    ino: Ino,
+    offset: u64,
+    len: u64,
+    change: Change,
+}
+
+impl Copies {
+    /// Of a server that has just been started: it serves no group before [`Copies::follow`].
+    pub(crate) fn new(links: Arc<Links>, store: Arc<DataStore>, me: ServerId) -> Copies {
+        let (slots, marks, catching) = Default::default();
+        let (ranges, ready) = (Ranges::new(PATIENCE), AtomicU64::new(0));
+        Copies { links, store, me, ranges, slots, marks, catching, ready }
+    }
+
+    /// The map, if this server is the group's primary by it and serves the group.
+    pub(crate) fn serving(&self, group: Group) -> Result<Arc<Map>, Refusal> {
+        let map = self.links.map();
+        let serves = map.primary_of(group) == Some(self.me) && map.is_up(self.me);
+        if serves && self.ready.load(Ordering::Acquire) >= map.epoch.0 {
+            Ok(map)
+        } else {
+            Err(Refusal::OldServer)
+        }
+    }
+
+    /// Makes a change of a group's blocks, everywhere.
+    pub(crate) fn change(
+        &self,
+        group: Group,
+        request: &DataRequest,
+        payload: &[u8],
+    ) -> Result<DataReply, Failure> {
+        let range = match *request {
+            DataRequest::Write { offset, .. } => offset..offset.saturating_add(payload.len() as u64),
+            DataRequest::Fallocate { offset, len, .. } => offset..offset.saturating_add(len),
+            DataRequest::TakeBack { end, size, .. } if size < end => size..end,
+            _ => return Err(Errno::INVAL.into()),
+        };
+        let (DataRequest::Write { ino, .. }
+        | DataRequest::Fallocate { ino, .. }
+        | DataRequest::TakeBack { ino, .. }) = *request
+        else {
+            return Err(Errno::INVAL.into());
+        };
+        let _alone = self.ranges.hold(ino, range.clone())?;
+        // Not before: a holder that begins to catch up must not be left out.
+        let others = self.others(&*self.serving(group)?, group);
+        let slot = self.slots.take();
+        let step = |change| Step {
+            group,
+            slot: slot.number(),
+            ino,
+            offset: range.start,
+            len: range.end - range.start,
+            change,
+        };
+        let forwarded = match *request {
+            DataRequest::Write { sync, .. } => self.forward(&step(Change::Write { sync }), &others, payload),
+            DataRequest::Fallocate { mode, .. } => self.forward(&step(Change::Fallocate(mode)), &others, &[]),
+            _ => Ok(()),
+        };
+        // Another primary may have taken over meanwhile, which decides what becomes of the change.
+        self.serving(group)?;
+        let made = forwarded
+            .and_then(|()| crate::serve::data_locally((&self.store, self), request, payload, &mut []))
+            .map_err(Failure::Errno);
+        let is_whole = match made {
+            Ok(DataReply::Written { count, .. }) => count as usize == payload.len(),
+            Ok(_) => !matches!(request, DataRequest::TakeBack { .. }),
+            Err(_) => false,
+        };
+        if !is_whole {
+            let undoes = !matches!(request, DataRequest::TakeBack { .. });
+            self.mirror(&step(Change::Mirror { undoes }), &others)?;
+        }
+        made
+    }
+
+    /// The other holders that are up.
+    fn others(&self, map: &Map, group: Group) -> Vec<ServerId> {
+        let holders = map.holders(group);
+        holders.all().iter().copied().filter(|server| *server != self.me && map.is_up(*server)).collect()
+    }
+
+    /// Gives others this server's bytes of a range.
+    fn mirror(&self, step: &Step, others: &[ServerId]) -> Result<(), Errno> {
+        let end = step.offset.saturating_add(step.len);
+        let mut buffer = vec![0; step.len.min(MIRRORED) as usize];
+        let mut at = step.offset;
+        while at < end {
+            let len = (end - at).min(MIRRORED);
+            let count = self.store.read(step.ino, at, &mut buffer[..len as usize])?;
+            // Behind the sub-file's end there is nothing to read.
+            let len = if (count as u64) < len { end - at } else { len };
+            self.forward(&Step { offset: at, len, ..*step }, others, &buffer[..count])?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Has all others make a change. The error of one whose storage cannot.
+    fn forward(&self, step: &Step, others: &[ServerId], payload: &[u8]) -> Result<(), Errno> {
+        let Step { group, slot, ino, offset, len, change } = *step;
+        let mut left = others.to_vec();
+        let mut failed = Ok(());
+        let request = Request::Copy(CopyRequest::Forward { group, slot, ino, offset, len, change });
+        loop {
+            let answers = self.links.ask_each(&left, &request, payload);
+            let map = self.links.map();
+            let mut again = Vec::new();
+            for (server, answer) in left.iter().zip(answers) {
+                match answer {
+                    Ok(Reply::Copy(CopyReply::Made)) => {}
+                    Ok(Reply::Copy(CopyReply::Failed(errno))) => failed = Err(errno),
+                    Ok(_) => failed = Err(Errno::PROTO),
+                    // One that is down, or holds it no more, is not waited for; nor is anybody by a primary that
+                    // has been replaced.
+                    Err(_) if map.primary_of(group) != Some(self.me) => {}
+                    Err(_) if self.others(&map, group).contains(server) => again.push(*server),
+                    Err(_) => {}
+                }
+            }
+            if again.is_empty() {
+                return failed;
+            }
+            if self.links.is_closing() {
+                return Err(Errno::IO);
+            }
+            left = again;
+            std::thread::sleep(AGAIN);
+        }
+    }
+
+    /// Bytes of a range when no change of it is under way, for a holder that catches up.
+    pub(crate) fn settled(
+        &self,
+        group: Group,
+        ino: Ino,
+        range: Range<u64>,
+    ) -> Result<ranges::Held<'_>, Failure> {
+        let held = self.ranges.hold(ino, range)?;
+        self.serving(group)?;
+        Ok(held)
+    }
+
+    /// Makes a change of a sub-file: what was fetched from others before is older.
+    pub(crate) fn apply<T>(&self, ino: Ino, make: impl FnOnce() -> T) -> T {
+        self.catching.apply(ino, make)
+    }
+
+    /// Keeps changes of a file out until [`Copies::open`].
+    pub(crate) fn close(&self, ino: Ino) -> Result<(), Refusal> {
+        self.ranges.close(ino)
+    }
+
+    /// Lets changes of a file begin.
+    pub(crate) fn open(&self, ino: Ino) {
+        self.ranges.open(ino);
+    }
+
+    /// Does what a new map asks for: takes over the groups of which this server is the primary now. Says whether it
+    /// serves them.
+    pub(crate) fn follow(&self, before: &Map, map: &Map) -> bool {
+        let is_new = |group: &Group| {
+            map.primary_of(*group) == Some(self.me) && before.primary_of(*group) != Some(self.me)
+        };
+        let gained: Vec<Group> =
+            map.replicated().filter(|g| matches!(g, Group::Blocks { .. })).filter(is_new).collect();
+        if !gained.is_empty() && !self.take_over(map, &gained) {
+            return false;
+        }
+        self.ready.fetch_max(map.epoch.0, Ordering::AcqRel);
+        true
+    }
+
+    /// Gives all holders this server's bytes of what may not have been changed everywhere.
+    fn take_over(&self, map: &Map, gained: &[Group]) -> bool {
+        let others: std::collections::BTreeSet<ServerId> =
+            gained.iter().flat_map(|group| self.others(map, *group)).collect();
+        let others: Vec<ServerId> = others.into_iter().collect();
+        let request = Request::Copy(CopyRequest::Marks);
+        let mut found = self.marks.all();
+        for answer in self.links.ask_each(&others, &request, &[]) {
+            match answer {
+                Ok(Reply::Copy(CopyReply::Marks(marks))) => found.extend(marks),
+                _ => return false,
+            }
+        }
+        found.retain(|mark| gained.contains(&mark.group));
+        for mark in &found {
+            let slot = self.slots.take();
+            let (group, ino) = (mark.group, mark.ino);
+            let step = Step {
+                group,
+                slot: slot.number(),
+                ino,
+                offset: mark.offset,
+                len: mark.len,
+                change: Change::Mirror { undoes: false },
+            };
+            if let Err(errno) = self.mirror(&step, &self.others(map, group)) {
+                tracing::error!(?group, %ino, %errno, "copies of a range may differ");
+            }
+        }
+        self.marks.forget(gained);
+        self.links.epoch() == map.epoch
+    }
+}

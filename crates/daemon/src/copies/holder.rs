@@ -1,0 +1,154 @@
+//! What a holder of blocks does that is not their primary.
+
+use super::Copies;
+use super::marks::Made;
+use bivouac_data::DataError;
+use bivouac_layout::{Group, Ino, ServerId};
+use bivouac_proto::attr::FILE_MAX;
+use bivouac_proto::copies::{Change, CopyReply, CopyRequest, DIGESTED, Mark};
+use bivouac_proto::data::Fallocate;
+use bivouac_proto::header::MAX_PAYLOAD;
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Refusal};
+
+/// Longest range of which checksums are asked at once, bytes.
+const DIGEST_AT_ONCE: u64 = 64 << 20;
+
+impl Copies {
+    /// Serves another server's request. What is to go with the reply is appended to `out`.
+    pub(crate) fn serve(
+        &self,
+        from: ServerId,
+        request: &CopyRequest,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<CopyReply, Failure> {
+        match *request {
+            CopyRequest::Forward { group, slot, ino, offset, len, change } => {
+                let mark = Mark { group, ino, offset, len };
+                self.forwarded(from, slot, mark, change, payload)
+            }
+            CopyRequest::Fetch { group, ino, offset, len } => {
+                let len = len.min(MAX_PAYLOAD);
+                let _settled = self.settled(group, ino, offset..offset.saturating_add(len.into()))?;
+                out.resize(len as usize, 0);
+                let count = self.store.read(ino, offset, out).map_err(|error| error.errno())?;
+                out.truncate(count);
+                Ok(CopyReply::Read)
+            }
+            CopyRequest::Digest { group, ino, offset, len }
+                if len <= DIGEST_AT_ONCE && offset <= FILE_MAX =>
+            {
+                let _settled = self.settled(group, ino, offset..offset + len)?;
+                let digests = self.digests(ino, offset, len).map_err(|error| error.errno())?;
+                digests.iter().for_each(|digest| out.extend_from_slice(&digest.to_le_bytes()));
+                Ok(CopyReply::Read)
+            }
+            CopyRequest::Digest { .. } => Err(Errno::INVAL.into()),
+            CopyRequest::Marks => Ok(CopyReply::Marks(self.marks.all())),
+        }
+    }
+
+    /// Makes a change that the primary has others make, too.
+    fn forwarded(
+        &self,
+        from: ServerId,
+        slot: u32,
+        mark: Mark,
+        change: Change,
+        payload: &[u8],
+    ) -> Result<CopyReply, Failure> {
+        let fits = match change {
+            Change::Write { .. } => payload.len() as u64 == mark.len,
+            Change::Mirror { .. } => payload.len() as u64 <= mark.len,
+            Change::Fallocate(_) => payload.is_empty(),
+        };
+        let is_in_a_file = mark.offset.checked_add(mark.len).is_some_and(|end| end <= FILE_MAX);
+        if !fits || !is_in_a_file {
+            return Err(Errno::INVAL.into());
+        }
+        let map = self.links.map();
+        if map.primary_of(mark.group) != Some(from) || !map.holders(mark.group).all().contains(&self.me) {
+            // By the same map: the sender is about to hear of a newer one.
+            return Err(Refusal::Busy.into());
+        }
+        let is_behind = map.is_behind(mark.group, self.me);
+        let before = self.store.extent(mark.ino).map_or(0, |extent| extent.length);
+        let undoes = change == Change::Mirror { undoes: true };
+        let noted = self.marks.note(from, slot, undoes, Made { mark, before });
+        let made = self.catching.apply(mark.ino, || match change {
+            Change::Write { sync } => self.copy_write(mark.ino, mark.offset, payload, sync),
+            Change::Fallocate(mode) => self.store.fallocate(mark.ino, mark.offset, mark.len, mode),
+            Change::Mirror { undoes } => {
+                let range = mark.offset..mark.offset + mark.len;
+                self.copy_mirror(mark.ino, range, payload, undoes.then_some(noted.before))
+            }
+        });
+        match made {
+            Ok(()) => Ok(CopyReply::Made),
+            // It has to catch up anyway, and begins again.
+            Err(error) if is_behind => {
+                tracing::warn!(ino = %mark.ino, %error, "a change was not made while catching up");
+                self.catching.spoil();
+                Ok(CopyReply::Made)
+            }
+            Err(error) => Ok(CopyReply::Failed(error.errno())),
+        }
+    }
+
+    pub(super) fn copy_write(
+        &self,
+        ino: Ino,
+        offset: u64,
+        bytes: &[u8],
+        sync: bool,
+    ) -> Result<(), DataError> {
+        match self.store.write(ino, offset, bytes, sync)? {
+            wrote if wrote.count == bytes.len() => Ok(()),
+            _ => Err(DataError::Io(Errno::NOSPC)),
+        }
+    }
+
+    /// The range becomes these bytes, and a hole behind them. `before`: how long the sub-file was before a change
+    /// that this undoes.
+    pub(super) fn copy_mirror(
+        &self,
+        ino: Ino,
+        range: std::ops::Range<u64>,
+        bytes: &[u8],
+        before: Option<u64>,
+    ) -> Result<(), DataError> {
+        if !bytes.is_empty() {
+            self.copy_write(ino, range.start, bytes, false)?;
+        }
+        let (data_end, length) = (range.start + bytes.len() as u64, self.store.extent(ino)?.length);
+        if data_end >= range.end || length <= data_end {
+            return Ok(());
+        }
+        if length > range.end {
+            return self.store.fallocate(ino, data_end, range.end - data_end, Fallocate::PunchHole);
+        }
+        let end = before.filter(|_| bytes.is_empty()).map_or(data_end, |before| before.min(data_end));
+        self.store.truncate(ino, end, false).map(drop)
+    }
+
+    /// The checksums of a range of a sub-file.
+    pub(super) fn digests(&self, ino: Ino, offset: u64, len: u64) -> Result<Vec<u32>, DataError> {
+        let mut buffer = vec![0; DIGESTED as usize];
+        let end = offset + len;
+        let starts = (offset..end).step_by(DIGESTED as usize);
+        starts
+            .map(|at| {
+                let wanted = (end - at).min(DIGESTED) as usize;
+                let count = self.store.read(ino, at, &mut buffer[..wanted])?;
+                buffer[count..wanted].fill(0);
+                Ok(crc32c::crc32c(&buffer[..wanted]))
+            })
+            .collect()
+    }
+}
+
+/// Whether a group is one of blocks.
+pub(super) fn is_of_blocks(group: &Group) -> bool {
+    matches!(group, Group::Blocks { .. })
+}

@@ -1,0 +1,117 @@
+//! What a server does about a new map where something has copies.
+//!
+//! A map may make this server the primary of shards and of groups of blocks: then it takes them over. By a map it may
+//! be behind, because it was away: then it gets what it has missed from the primaries. All of this takes other
+//! servers' answers, so threads of their own do it, again and again until nothing is left to do. With what the server
+//! has caught up, the daemon tells the controller in its answers to pings ([`Follower::caught_up`]); what it has caught
+//! up with by one map is worth nothing by the next one, because a primary that has changed does not know of it.
+
+use crate::copies::Copies;
+use crate::links::{Links, all_of};
+use bivouac_layout::{Epoch, Group, Map, ServerId};
+use bivouac_meta::MetaStore;
+use bivouac_meta::Outside;
+use bivouac_proto::Request;
+use bivouac_proto::peer::PeerRequest;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Time between two tries of what did not work.
+const RETRY: Duration = Duration::from_millis(20);
+/// Longest sleep when nothing is to be done.
+const REST: Duration = Duration::from_secs(60);
+
+/// The groups with which a server has caught up, and by which map.
+type CaughtUp = Arc<Mutex<(Epoch, Vec<Group>)>>;
+
+/// The threads.
+pub(crate) struct Follower {
+    caught_up: CaughtUp,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Follower {
+    /// Begins.
+    pub(crate) fn start<O: Outside>(
+        links: &Arc<Links>,
+        store: Arc<MetaStore<O>>,
+        copies: &Arc<Copies>,
+        me: ServerId,
+    ) -> std::io::Result<Follower> {
+        let caught_up = CaughtUp::default();
+        let mut threads = vec![each_map(links, "meta-follower", move |_| store.follow())?];
+        let (data, mut before) = (copies.clone(), (*links.map()).clone());
+        before.servers.clear();
+        let follow = move |map: &Map| {
+            let follows = data.follow(&before, map);
+            if follows {
+                before = map.clone();
+            }
+            follows
+        };
+        threads.push(each_map(links, "data-follower", follow)?);
+        let (links_too, copies, noted) = (links.clone(), copies.clone(), caught_up.clone());
+        let catch_up = move |map: &Map| {
+            let groups = behind(map, me);
+            let catches_up = groups.is_empty() || catch_up(&links_too, &copies, map, &groups);
+            if catches_up {
+                *noted.lock().unwrap_or_else(PoisonError::into_inner) = (map.epoch, groups);
+            }
+            catches_up
+        };
+        threads.push(each_map(links, "catcher", catch_up)?);
+        Ok(Follower { caught_up, threads })
+    }
+
+    /// The groups in which this server is behind by the map of this epoch, and has caught up.
+    pub(crate) fn caught_up(&self, epoch: Epoch) -> Vec<Group> {
+        let noted = self.caught_up.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.0 == epoch { noted.1.clone() } else { Vec::new() }
+    }
+
+    /// Waits for the threads, after [`Links::close`].
+    pub(crate) fn join(self) {
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Does something by each new map, until it says that it is done with it.
+fn each_map(
+    links: &Arc<Links>,
+    name: &str,
+    mut work: impl FnMut(&Map) -> bool + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    let links = links.clone();
+    std::thread::Builder::new().name(name.into()).spawn(move || {
+        let (mut known, mut rest) = (Epoch(0), Duration::ZERO);
+        while let Some(map) = links.wait_for_map(known, rest) {
+            rest = if work(&map) { REST } else { RETRY };
+            known = map.epoch;
+        }
+    })
+}
+
+/// The groups in which this server has to catch up now: it takes part again. First the metadata, which takes a
+/// moment.
+fn behind(map: &Map, me: ServerId) -> Vec<Group> {
+    if !map.is_up(me) {
+        return Vec::new();
+    }
+    let groups = map.replicated().filter(|group| map.is_behind(*group, me));
+    let (shards, blocks): (Vec<_>, Vec<_>) = groups.partition(|group| matches!(group, Group::Shard(_)));
+    if shards.is_empty() { blocks } else { shards }
+}
+
+/// Gets what was missed from all primaries. Says whether that is everything, by this map.
+fn catch_up(links: &Arc<Links>, copies: &Copies, map: &Map, groups: &[Group]) -> bool {
+    let shards = groups.iter().filter(|group| matches!(group, Group::Shard(_)));
+    let primaries: BTreeSet<ServerId> = shards.filter_map(|group| map.primary_of(*group)).collect();
+    let request = Request::Peer(PeerRequest::CatchUp);
+    primaries.into_iter().all(|server| links.ask(all_of(server), &request).is_ok())
+        && copies.catch_up(map, groups).is_ok()
+        && links.epoch() == map.epoch
+}

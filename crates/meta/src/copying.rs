@@ -1,0 +1,242 @@
+//! Replication, the copy's side: records from the primary go into this server's log and memory.
+//!
+//! A copy serves nobody, and does no work for the shard. It takes records that follow what it has, passes over
+//! those that it has already, and says where it is. Volatile changes go into memory only.
+//!
+//! An image replaces the whole shard. Its parts are gathered in memory. When it is complete it is written to the log
+//! as records that do not count until one more makes them count ([`Mutation::Staged`], [`Mutation::Replace`]), so
+//! that a crash leaves either the old state or the new one.
+
+use crate::error::LogError;
+use crate::journal::{Bodies, Journal};
+use crate::mutation::{Batch, Mutation};
+use crate::partition::{ANSWER_AGE, PARTITIONS, Partition, Partitions};
+use crate::shard::Shard;
+use crate::store::Observer;
+use crate::stream::Role;
+use bivouac_layout::ShardId;
+use bivouac_proto::peer::{Held, Shipment};
+use bivouac_proto::{Errno, Time};
+use serde_bytes::ByteBuf;
+use std::collections::BTreeMap;
+
+/// An image that is not complete yet.
+#[derive(Debug, Default)]
+pub(crate) struct Staging {
+    parts: u32,
+    bodies: Bodies,
+}
+
+/// The shard, if this sender may change it: it must not be that of an older primary.
+fn shard_for<'a>(
+    shards: &'a mut BTreeMap<u16, Shard>,
+    (id, term): (ShardId, u64),
+    observer: Option<&dyn Observer>,
+) -> Result<&'a mut Shard, Held> {
+    if id.0 >= bivouac_layout::SHARDS {
+        return Err(Held::Deposed(u64::MAX));
+    }
+    let new = || {
+        let mut shard = Shard::default();
+        shard.stream.role = Role::Copy;
+        shard
+    };
+    let shard = shards.entry(id.0).or_insert_with(new);
+    if term < shard.stream.term || !shard.stream.is_shared() {
+        return Err(Held::Deposed(shard.stream.term));
+    }
+    shard.stream.term = term;
+    if shard.stream.role == Role::Primary {
+        shard.step_down(id, observer);
+    }
+    Ok(shard)
+}
+
+impl Partitions {
+    /// Takes records in.
+    pub(crate) fn receive(&self, shipment: &Shipment, now: Time) -> Result<Held, Errno> {
+        if !self.shared {
+            return Err(Errno::PROTO);
+        }
+        let number = usize::from(shipment.shard.0) % PARTITIONS;
+        let mut guard = self.lock(number);
+        let Partition { shards, journal, waiting, .. } = &mut *guard;
+        let shard = match shard_for(shards, (shipment.shard, shipment.term), self.observer.as_deref()) {
+            Ok(shard) => shard,
+            Err(held) => return Ok(held),
+        };
+        if *waiting > 0 {
+            self.condvar(number).notify_all();
+        }
+        if !shard.stream.contains(shipment.after) {
+            return Ok(Held::Lacks(shard.stream.last));
+        }
+        for record in &shipment.records {
+            if !take_record(shard, journal, shipment, record, now)? {
+                return Ok(Held::Lacks(shard.stream.last));
+            }
+        }
+        shard.stream.settled(shipment.everywhere);
+        let held = shard.stream.held();
+        let compact = journal.is_due();
+        drop(guard);
+        self.compact_if(number, compact);
+        Ok(held)
+    }
+
+    /// Takes in a part of an image.
+    pub(crate) fn receive_image(
+        &self,
+        id: ShardId,
+        term: u64,
+        (part, last): (u32, bool),
+        batches: &[ByteBuf],
+    ) -> Result<Held, Errno> {
+        if !self.shared {
+            return Err(Errno::PROTO);
+        }
+        let number = usize::from(id.0) % PARTITIONS;
+        let mut guard = self.lock(number);
+        let Partition { shards, staging, journal, .. } = &mut *guard;
+        let shard = match shard_for(shards, (id, term), self.observer.as_deref()) {
+            Ok(shard) => shard,
+            Err(held) => return Ok(held),
+        };
+        if part == 0 {
+            staging.remove(&id.0);
+        }
+        let staged = staging.entry(id.0).or_default();
+        if staged.parts != part {
+            return Ok(Held::Lacks(shard.stream.last));
+        }
+        staged.parts += 1;
+        batches.iter().for_each(|batch| staged.bodies.push(batch));
+        if !last {
+            return Ok(Held::Lacks(shard.stream.last));
+        }
+        let staged = staging.remove(&id.0).unwrap_or_default();
+        let mut new = replace(id, &staged.bodies, journal)?;
+        (new.stream.role, new.stream.term) = (Role::Copy, term);
+        *shard = new;
+        let held = shard.stream.held();
+        let compact = journal.is_due();
+        drop(guard);
+        self.compact_if(number, compact);
+        Ok(held)
+    }
+
+    /// Where this server's copy of a shard is, for a server that takes the shard over in this term.
+    pub(crate) fn position(&self, id: ShardId, term: u64) -> Held {
+        if !self.shared {
+            return Held::Deposed(u64::MAX);
+        }
+        let number = usize::from(id.0) % PARTITIONS;
+        let mut guard = self.lock(number);
+        let Partition { shards, waiting, .. } = &mut *guard;
+        if *waiting > 0 {
+            self.condvar(number).notify_all();
+        }
+        match shard_for(shards, (id, term), self.observer.as_deref()) {
+            Ok(shard) => shard.stream.held(),
+            Err(held) => held,
+        }
+    }
+}
+
+/// Takes a record in, unless it is there. Says whether the shard has it then.
+pub(crate) fn take_record(
+    shard: &mut Shard,
+    journal: &mut Journal,
+    shipment: &Shipment,
+    record: &[u8],
+    now: Time,
+) -> Result<bool, Errno> {
+    let batch = bivouac_proto::decode::<Batch>(record).map_err(|_| Errno::PROTO)?;
+    let (at, last) = (batch.at, shard.stream.last);
+    if batch.shard != shipment.shard.0 || at.term > shipment.term || !is_plain(&batch) {
+        return Err(Errno::PROTO);
+    }
+    if at.sequence <= last.sequence {
+        return Ok(shard.stream.contains(at));
+    }
+    if at.sequence != last.sequence + 1 || at.term < last.term {
+        return Ok(false);
+    }
+    if !is_volatile(&batch) {
+        // What the primary has done must be done here, too, also with the last space there is.
+        journal.write_body(batch.shard, record, true).map_err(|error| error.errno())?;
+    }
+    shard.stream.advance(at);
+    shard.stream.keep(at, record);
+    batch.mutations.into_iter().for_each(|change| shard.apply(change));
+    if shard.answers_put > 64 + 2 * shard.answers.len() {
+        shard.forget_answers(now - ANSWER_AGE);
+    }
+    Ok(true)
+}
+
+/// Whether a batch is one that a primary may send: of changes of a shard only, either all volatile or none.
+fn is_plain(batch: &Batch) -> bool {
+    let other =
+        |change: &Mutation| matches!(change, Mutation::Staged(_) | Mutation::Replace | Mutation::Starts(_));
+    let volatile = batch.mutations.iter().filter(|change| change.is_volatile()).count();
+    (volatile == 0 || volatile == batch.mutations.len())
+        && !batch.mutations.iter().any(other)
+        && batch.is_sound()
+}
+
+fn is_volatile(batch: &Batch) -> bool {
+    batch.mutations.first().is_some_and(Mutation::is_volatile)
+}
+
+/// Makes a shard of an image, and logs it.
+pub(crate) fn replace(id: ShardId, bodies: &Bodies, journal: &mut Journal) -> Result<Shard, Errno> {
+    let (mut shard, mut staged, mut first) = (Shard::default(), Bodies::default(), true);
+    shard.stream.role = Role::Copy;
+    for body in bodies.iter() {
+        let mut batch = bivouac_proto::decode::<Batch>(body).map_err(|_| Errno::PROTO)?;
+        if batch.shard != id.0 || !is_plain(&batch) {
+            return Err(Errno::PROTO);
+        }
+        if !is_volatile(&batch) {
+            batch.mutations.insert(0, Mutation::Staged(first));
+            first = false;
+            staged.add(&batch);
+        }
+        if !shard.replay(batch) {
+            return Err(Errno::PROTO);
+        }
+    }
+    if first {
+        return Err(Errno::PROTO);
+    }
+    let errno = |error: LogError| error.errno();
+    staged.iter().try_for_each(|body| journal.write_body(id.0, body, true)).map_err(errno)?;
+    let at = shard.stream.last;
+    journal.write(&Batch { shard: id.0, at, mutations: vec![Mutation::Replace] }, true).map_err(errno)?;
+    Ok(shard)
+}
+
+/// Replays a record of the log that may be a part of an image. `staged`: images that are not complete.
+pub(crate) fn replay(
+    shards: &mut BTreeMap<u16, Shard>,
+    staged: &mut BTreeMap<u16, Shard>,
+    batch: Batch,
+) -> bool {
+    match batch.mutations.first() {
+        Some(Mutation::Staged(first)) => {
+            if *first {
+                staged.remove(&batch.shard);
+            }
+            staged.entry(batch.shard).or_default().replay(batch)
+        }
+        Some(Mutation::Replace) => match staged.remove(&batch.shard) {
+            Some(shard) => {
+                shards.insert(batch.shard, shard);
+                true
+            }
+            None => false,
+        },
+        _ => shards.entry(batch.shard).or_default().replay(batch),
+    }
+}

@@ -1,0 +1,272 @@
+//! A server that becomes the primary of shards, and servers that come back.
+//!
+//! [`Core::follow`] compares what the map says with what this server does. Where it is to answer for a shard now,
+//! it asks the other holders where they are (from then on they refuse the former primary), takes what it lacks from
+//! the one that has most, brings the others to the same place, and revives the shard as after a restart: keys of
+//! prepared intents, unfinished truncations, holders of files without links. The first replies wait until all
+//! holders have the same.
+//!
+//! A server that was away gets what it missed from the primaries ([`Core::catch_up`]), which from then on wait for
+//! it as for other copies. Only then may the map call it a holder again.
+
+use crate::grace::Grace;
+use crate::mutation::{Batch, Mutation};
+use crate::partition::{Partition, revive};
+use crate::shard::Written;
+use crate::store::{Core, Outside, lock, root};
+use crate::stream::{Follower, Role};
+use bivouac_layout::{Group, Ino, Map, ServerId, ServerState, ShardId};
+use bivouac_proto::meta::LockOwner;
+use bivouac_proto::peer::{Held, PeerReply, PeerRequest, Position};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Refusal, Reply};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+impl<O: Outside> Core<O> {
+    /// Does what the map says: steps down where another server is the primary, and takes over where this one is.
+    /// Says whether this server answers for all shards that it should.
+    pub(crate) fn follow(&self) -> bool {
+        let map = self.outside.map();
+        if map.copies == 1 {
+            return true;
+        }
+        let Ok(_one_at_a_time) = self.following.try_lock() else {
+            // Somebody is at it, perhaps by an older map.
+            return false;
+        };
+        let due = self.due(&map);
+        due.is_empty() || self.take_over(&map, &due).len() == due.len()
+    }
+
+    /// Whether it answers for all shards that it should.
+    pub(crate) fn has_followed(&self) -> bool {
+        let map = self.outside.map();
+        map.copies == 1 || self.due(&map).is_empty()
+    }
+
+    /// The shards that are to be taken over.
+    fn due(&self, map: &Map) -> Vec<ShardId> {
+        let me = self.outside.me();
+        let observer = self.partitions.observer.as_deref();
+        self.partitions.each_mut(|id, shard| shard.follow_map(id, map, me, observer));
+        let mine = |id: &ShardId| map.serving(Group::Shard(*id)).next() == Some(me);
+        let is_due = |id: &ShardId| !self.partitions.serves(*id);
+        (0..bivouac_layout::SHARDS).map(ShardId).filter(mine).filter(is_due).collect()
+    }
+
+    /// Takes shards over. Returns those that this server answers for now: others wait for a server that does not
+    /// answer, or for a newer map.
+    fn take_over(&self, map: &Map, due: &[ShardId]) -> Vec<ShardId> {
+        let (me, term) = (self.outside.me(), map.epoch.0);
+        let mut asked: BTreeMap<ServerId, Vec<(ShardId, u64)>> = BTreeMap::new();
+        for id in due {
+            for server in map.serving(Group::Shard(*id)).filter(|server| *server != me) {
+                asked.entry(server).or_default().push((*id, term));
+            }
+        }
+        let requests: Vec<(ServerId, PeerRequest<'_>)> =
+            asked.into_iter().map(|(server, shards)| (server, PeerRequest::Positions { shards })).collect();
+        let answers = self.outside.peer_each(&requests);
+        let mut found: BTreeMap<ShardId, Vec<(ServerId, Held)>> = BTreeMap::new();
+        let mut unknown: BTreeSet<ShardId> = BTreeSet::new();
+        for ((server, request), answer) in requests.iter().zip(answers) {
+            let PeerRequest::Positions { shards } = request else { continue };
+            let held = match answer {
+                Ok(Reply::Peer(PeerReply::Held(held))) if held.len() == shards.len() => held,
+                _ => Vec::new(),
+            };
+            for (at, (id, _)) in shards.iter().enumerate() {
+                match held.get(at) {
+                    Some(held @ (Held::Has(_) | Held::Restarted(_))) => {
+                        found.entry(*id).or_default().push((*server, *held));
+                    }
+                    _ => drop(unknown.insert(*id)),
+                }
+            }
+        }
+        let known = due.iter().copied().filter(|id| !unknown.contains(id));
+        let taken: Vec<ShardId> = known
+            .filter(|id| {
+                let others = found.remove(id).unwrap_or_default();
+                self.complete(*id, term, &others).is_ok() && self.rise(*id, term, others)
+            })
+            .collect();
+        self.find_work_of(&taken);
+        // All at once, so that they go together.
+        let all = taken.iter().map(|id| (*id, self.partitions.newest(*id)));
+        let taken: Vec<(ShardId, u64)> = all.collect();
+        for (id, _) in &taken {
+            self.partitions.note_news(*id);
+        }
+        let settled = taken.into_iter().filter(|(id, newest)| self.partitions.settle(*id, *newest).is_ok());
+        settled.map(|(id, _)| id).collect()
+    }
+
+    /// Gets what this server lacks of a shard from the holder that has most.
+    fn complete(&self, id: ShardId, term: u64, others: &[(ServerId, Held)]) -> Result<(), Failure> {
+        let own = ranked(self.partitions.position(id, term)).ok_or(Errno::IO)?;
+        let ranks = others.iter().filter_map(|(server, held)| Some((ranked(*held)?, *server)));
+        let Some((best, server)) = ranks.max().filter(|(best, _)| *best > own) else { return Ok(()) };
+        // A server that was restarted lacks volatile changes from before its position: these are in an image.
+        let nowhere = Position { term: u64::MAX, sequence: u64::MAX };
+        let from = if own.1 { own.0 } else { nowhere };
+        self.outside.peer(server, &PeerRequest::Supply { shard: id, term, to: self.outside.me(), from })?;
+        let own = ranked(self.partitions.position(id, term));
+        if own.is_some_and(|own| own.0 >= best.0) { Ok(()) } else { Err(Errno::IO.into()) }
+    }
+
+    /// Makes this server the primary. Says no if there is a later one already.
+    fn rise(&self, id: ShardId, term: u64, others: Vec<(ServerId, Held)>) -> bool {
+        let grace = self.grace_of_term(term);
+        let mut guard = self.partitions.lock(usize::from(id.0));
+        let Partition { shards, journal, waiting, .. } = &mut *guard;
+        let shard = shards.entry(id.0).or_default();
+        if shard.stream.term > term {
+            return false;
+        }
+        // The first record of the term.
+        let at = Position { term, sequence: shard.stream.last.sequence + 1 };
+        let mut batch = Batch { shard: id.0, at, mutations: vec![Mutation::Adopt] };
+        if id == Ino::ROOT.shard() && shard.inodes.get(Ino::ROOT).is_none() {
+            // At the deployment's first start.
+            batch.mutations.push(Mutation::PutInode(Ino::ROOT, Box::new(root(self.outside.now()))));
+        }
+        if let Err(error) = journal.write(&batch, true) {
+            tracing::warn!(%error, ?id, "a shard could not be taken over");
+            return false;
+        }
+        shard.stream.advance(at);
+        shard.stream.keep(at, journal.last());
+        batch.mutations.into_iter().for_each(|mutation| shard.apply(mutation));
+        (shard.stream.role, shard.stream.term, shard.stream.reign) = (Role::Primary, term, term);
+        shard.stream.followers = others.iter().map(|(server, _)| Follower::unknown(*server)).collect();
+        shard.stream.restarted = false;
+        for (server, held) in others {
+            match held {
+                Held::Restarted(position) => shard.is_restarted(id, server, position),
+                Held::Has(position) | Held::Lacks(position) => shard.stream.is_at(server, position),
+                Held::Deposed(_) => {}
+            }
+        }
+        shard.stream.awaited = shard.stream.last.sequence;
+        shard.stream.count();
+        let told = shard.live.iter().flat_map(|(ino, live)| live.opens.iter().map(|open| (*ino, open.id)));
+        shard.unconfirmed = told.collect();
+        for live in shard.live.values_mut() {
+            // Reports of writes may have been lost with the former primary.
+            live.written = Written { unsure: true, ..Written::default() };
+        }
+        revive(shard, &grace);
+        let process = |owner: &LockOwner| match owner {
+            LockOwner::Process { session, .. } => Some(*session),
+            _ => None,
+        };
+        let locks: BTreeSet<(Ino, u64)> = shard
+            .live
+            .iter()
+            .flat_map(|(ino, live)| live.locks.iter().filter_map(|(owner, _)| Some((*ino, process(owner)?))))
+            .collect();
+        if !shard.intents.is_empty() || !shard.untold.is_empty() {
+            self.resumption.begin();
+        }
+        if *waiting > 0 {
+            self.partitions.condvar(usize::from(id.0)).notify_all();
+        }
+        drop(guard);
+        for (ino, session) in locks {
+            if self.locking.has_ended(session, ino) {
+                // The former primary did not hear of it any more.
+                let _ = self.partitions.with(id, |locked| {
+                    locked.keep(Mutation::DropLocks(ino, session));
+                    locked.shard.rest(ino);
+                    Ok(())
+                });
+            }
+        }
+        true
+    }
+
+    /// The time in which agents tell again what is open in shards that were taken over: one for each term.
+    fn grace_of_term(&self, term: u64) -> Arc<Grace> {
+        let mut graces = lock(&self.keeper.graces);
+        if let Some((_, known)) = graces.iter().find(|(of, _)| *of == term) {
+            return Arc::clone(known);
+        }
+        let nodes = self.outside.map().nodes.iter().map(|node| node.id).collect();
+        let grace = Arc::new(Grace::new(self.grace, nodes));
+        graces.retain(|(_, grace)| !grace.is_over());
+        graces.push((term, Arc::clone(&grace)));
+        grace
+    }
+
+    /// Gives a server that was away, or was only restarted, what it has missed of this server's shards. When this returns, it has
+    /// everything, and no reply is given any more before it has what the reply tells. It is forgotten again when a
+    /// newer map says that it is down.
+    pub(crate) fn catch_up(&self, server: ServerId) -> Result<(), Failure> {
+        let map = self.outside.map();
+        if server == self.outside.me() {
+            return Ok(());
+        }
+        if map.server(server).is_none_or(|s| s.state == ServerState::Down) {
+            return Err(Errno::IO.into());
+        }
+        if !self.due(&map).is_empty() {
+            // Soon it answers for more.
+            return Err(Refusal::OldServer.into());
+        }
+        let mut mine = Vec::new();
+        self.partitions.each_mut(|id, shard| {
+            if shard.stream.role == Role::Primary && map.holders(Group::Shard(id)).all().contains(&server) {
+                let known = shard.stream.follower(server).is_some();
+                if let Some(follower) = shard.stream.follower(server) {
+                    // It may have been restarted, and has to say where it is.
+                    (follower.is_known, follower.has) = (false, 0);
+                    shard.stream.count();
+                }
+                mine.push((id, shard.stream.term, known));
+            }
+        });
+        // Even one that lacks nothing has to hear of the term.
+        let unknown = mine.iter().filter(|(_, _, known)| !known);
+        let shards: Vec<(ShardId, u64)> = unknown.map(|(id, term, _)| (*id, *term)).collect();
+        let request = PeerRequest::Positions { shards };
+        let PeerRequest::Positions { shards } = &request else { return Err(Errno::PROTO.into()) };
+        let held = match shards.is_empty() {
+            true => Vec::new(),
+            false => match self.outside.peer(server, &request)? {
+                Reply::Peer(PeerReply::Held(held)) if held.len() == shards.len() => held,
+                _ => return Err(Errno::PROTO.into()),
+            },
+        };
+        for ((id, term), held) in shards.iter().zip(held) {
+            let (Held::Has(from) | Held::Restarted(from)) = held else { return Err(Errno::IO.into()) };
+            // Most of it goes while nobody waits for it.
+            let end = self.partitions.supply(&*self.outside, *id, *term, server, from)?;
+            self.partitions.change(*id, |shard| {
+                if shard.stream.role == Role::Primary && shard.stream.follower(server).is_none() {
+                    shard.stream.followers.push(Follower { joins: true, ..Follower::unknown(server) });
+                    match held {
+                        Held::Restarted(_) => shard.is_restarted(*id, server, end),
+                        _ => shard.stream.is_at(server, end),
+                    }
+                }
+            });
+        }
+        // The answer of one that was restarted adds to the stream what it is to be told.
+        for _ in 0..2 {
+            mine.iter().for_each(|(id, ..)| self.partitions.note_news(*id));
+            mine.iter().try_for_each(|(id, ..)| self.partitions.settle(*id, self.partitions.newest(*id)))?;
+        }
+        Ok(())
+    }
+}
+
+/// By what the holder that has most is found: where its copy ends, and whether it has all that is volatile.
+fn ranked(held: Held) -> Option<(Position, bool)> {
+    match held {
+        Held::Has(position) => Some((position, true)),
+        Held::Restarted(position) => Some((position, false)),
+        Held::Lacks(_) | Held::Deposed(_) => None,
+    }
+}

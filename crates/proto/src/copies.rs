@@ -1,0 +1,111 @@
+//! Requests about blocks of files that have copies on several servers.
+//!
+//! A program asks the primary of the blocks' group ([`Copied`]). The primary lets changes of the same range follow
+//! each other, has the other holders do each of them ([`CopyRequest::Forward`]), and does it itself last: so what it
+//! shows of a range is what all have.
+
+use crate::data::{DataRequest, Fallocate};
+use bivouac_layout::{Group, Ino};
+use serde::{Deserialize, Serialize};
+
+/// To the primary of a group: a request about its blocks. Reading, writing, allocating, and undoing a write.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Copied {
+    /// Which group.
+    pub group: Group,
+    /// What is to be done.
+    pub request: DataRequest,
+}
+
+/// Requests among the servers that hold the same blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub enum CopyRequest {
+    /// From the primary: make this change to your copy, too (`Made`, or `Failed`).
+    Forward {
+        /// Whose blocks.
+        group: Group,
+        /// The change's slot: of one primary, at most one change is under way in each. The next one in the slot
+        /// tells that all have made the one before.
+        slot: u32,
+        /// The file.
+        ino: Ino,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// What.
+        change: Change,
+    },
+    /// To the primary: the bytes of a range (payload), when no change of it is under way (`Read`). Shorter where
+    /// the primary's sub-file ends.
+    Fetch {
+        /// Whose blocks.
+        group: Group,
+        /// The file.
+        ino: Ino,
+        /// First byte.
+        offset: u64,
+        /// At most [`crate::header::MAX_PAYLOAD`].
+        len: u32,
+    },
+    /// To the primary: the CRC-32C of each [`DIGESTED`] bytes of a range (payload, little endian), when no change of
+    /// it is under way. What lies behind the sub-file's end counts as zeros.
+    Digest {
+        /// Whose blocks.
+        group: Group,
+        /// The file.
+        ino: Ino,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// To a holder, from the group's next primary: changes that may not have been made by all (`Marks`).
+    Marks,
+}
+
+/// For so many bytes there is one checksum.
+pub const DIGESTED: u64 = 64 << 10;
+
+/// A change of a range, as it goes to copies.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub enum Change {
+    /// The range becomes the payload.
+    Write {
+        /// Answer only when it is on stable storage.
+        sync: bool,
+    },
+    /// The range is allocated or freed.
+    Fallocate(Fallocate),
+    /// The range becomes the payload, and a hole behind that. A sub-file that ends in the hole ends before it.
+    Mirror {
+        /// This undoes the change before in the same slot: the sub-file is not to be longer than it was before.
+        undoes: bool,
+    },
+}
+
+/// A change that not all holders may have made.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Mark {
+    /// Whose blocks.
+    pub group: Group,
+    /// The file.
+    pub ino: Ino,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// Replies to [`CopyRequest`]s.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub enum CopyReply {
+    /// The copy has made the change.
+    Made,
+    /// Its storage has not: the error.
+    Failed(crate::Errno),
+    /// The payload was read.
+    Read,
+    /// Changes.
+    Marks(Vec<Mark>),
+}
