@@ -279,6 +279,67 @@ fn copies_that_cannot_be_are_refused_and_the_error_says_what_can() {
 }
 
 #[test]
+fn a_file_has_as_many_copies_as_its_directory_says_and_no_more_than_the_metadata() {
+    let site = Site::in_memory("replicas-layout");
+    let name = site.up_with(4, &["--metadata-replicas", "3"]);
+    let layout = |args: &[&str]| site.bivouac(["layout", "-d", &name].iter().chain(args));
+    site.sh(&name, "mkdir /bivouac/two /bivouac/three").ok();
+    layout(&["--replicas", "2", "/two"]).ok();
+    layout(&["--replicas", "3", "/three"]).ok();
+    layout(&["--replicas", "4", "/two"]).fails(65, &["replicas=4", "--metadata-replicas"]);
+    let write = "for d in . two three; do head -c 4M /dev/urandom > /bivouac/$d/f; done; du -sb --apparent-size /bivouac/f";
+    site.sh(&name, write).ok();
+    for (path, copies) in [("/f", 1), ("/two/f", 2), ("/three/f", 3)] {
+        let shown = layout(&[path]).ok();
+        assert_eq!(shown.contains(&format!("replicas={copies}")), copies > 1, "{shown}");
+    }
+    let stored = |server: &serde_json::Value| server["stored"].as_u64().expect("a number");
+    let sum = || site.status(&name)["servers"].as_array().expect("servers").iter().map(stored).sum::<u64>();
+    assert_eq!(sum(), (1 + 2 + 3) * (4 << 20));
+    // What is there once is what a program is told, however often it is stored.
+    let disk = site.sh(&name, "du -sk /bivouac/three | cut -f1").ok();
+    assert_eq!(disk.trim(), "4096");
+    Site::kill(site.server_pid(&name, 2), Signal::KILL);
+    eventually("status shows the dead server", || site.status(&name)["servers"][2]["state"] == "down");
+    site.sh(&name, "cat /bivouac/two/f /bivouac/three/f > /dev/null && rm -r /bivouac/two /bivouac/three")
+        .ok();
+    assert_ne!(
+        site.sh(&name, "cat /bivouac/f > /dev/null").code,
+        0,
+        "one copy is there only while its servers are"
+    );
+    site.bivouac(["restart", &name, "2"]).ok();
+    all_in_step(&site, &name);
+    site.sh(&name, "cat /bivouac/f > /dev/null").ok();
+    eventually("what was removed meanwhile is gone from the server that was away", || sum() == 4 << 20);
+    site.bivouac(["down", &name]).ok();
+}
+
+#[test]
+fn what_a_server_has_missed_it_gets_with_its_times_and_holes() {
+    let site = Site::in_memory("missed");
+    let name = site.up_with(2, &["--replicas", "2", "--block-size", "64K"]);
+    let file = "/bivouac/f";
+    site.sh(&name, &format!("head -c 1000000 /dev/urandom > {file}; cp {file} {file}2; cp {file} {file}3"))
+        .ok();
+    Site::kill(site.server_pid(&name, 0), Signal::KILL);
+    eventually("status shows the dead server", || site.status(&name)["servers"][0]["state"] == "down");
+    // A hole, a file that ends in one, one that is shorter, and a new one.
+    let change = "cd /bivouac && fallocate -p -o 65536 -l 400000 f && truncate -s 200000 f2 && truncate -s 900000 f2 && \
+         truncate -s 3 f3 && head -c 300000 /dev/urandom > new";
+    site.sh(&name, change).ok();
+    let look = "cd /bivouac && stat -c '%n %s %Y' * && md5sum * && du -k f f2 f3 new";
+    let before = site.sh(&name, look).ok();
+    std::thread::sleep(Duration::from_millis(1100));
+    site.bivouac(["restart", &name, "0"]).ok();
+    all_in_step(&site, &name);
+    Site::kill(site.server_pid(&name, 1), Signal::KILL);
+    eventually("status shows the dead server", || site.status(&name)["servers"][1]["state"] == "down");
+    assert_eq!(site.sh(&name, look).ok(), before);
+    site.bivouac(["down", &name]).ok();
+}
+
+#[test]
 fn a_server_is_restarted_on_request_with_what_it_has() {
     let site = Site::in_memory("restart");
     let name = site.up(2);

@@ -435,6 +435,10 @@ pub struct LayoutArgs {
     /// or a server's number; `default` for the deployment's.
     #[arg(long, value_name = "WHERE")]
     pub first: Option<String>,
+    /// How many servers hold each block, up to the copies that the deployment has of its metadata (`up --replicas`,
+    /// `--metadata-replicas`); `default` for the deployment's.
+    #[arg(long, value_name = "R")]
+    pub replicas: Option<String>,
     /// Forget what is set (before setting what else is given).
     #[arg(long)]
     pub default: bool,

@@ -68,7 +68,12 @@ fn place(path: &Path, mount: &str, named: bool) -> Result<Vec<u8>, Error> {
 
 /// The fields to be set, each with its text, once they are found to make sense.
 fn changes(args: &LayoutArgs, client: &Client) -> Result<Vec<(Field, String)>, Error> {
-    let given = [(Field::Block, &args.block_size), (Field::Width, &args.width), (Field::First, &args.first)];
+    let given = [
+        (Field::Block, &args.block_size),
+        (Field::Width, &args.width),
+        (Field::First, &args.first),
+        (Field::Replicas, &args.replicas),
+    ];
     let mut template = Template::default();
     let mut changes = Vec::new();
     for (field, text) in given {
@@ -132,7 +137,8 @@ fn show(client: &Client, path: &[u8], shown: &str) -> Result<String, Error> {
     match spread.attr.kind {
         FileKind::Directory => {
             let template: Template = set.parse().unwrap_or_default();
-            let whole = Template { replicas: None, ..template.or(map.defaults()) };
+            let whole = template.or(map.defaults());
+            let whole = Template { replicas: whole.replicas.filter(|replicas| *replicas != 1), ..whole };
             let set = if set.is_empty() { "nothing" } else { &set };
             text += &format!("  set here   {set}\n  new files  {whole}\n");
         }

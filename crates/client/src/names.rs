@@ -6,7 +6,7 @@ use crate::limits;
 use crate::rpc::To;
 use crate::session::Client;
 use crate::walk::{Again, Failing, Last, MAX_GONE, Place, Walk};
-use bivouac_layout::{Ino, ServerState, namespace};
+use bivouac_layout::{Ino, Map, ServerState, namespace};
 use bivouac_proto::attr::{Attr, FILE_MAX, FileKind, NAME_MAX, PATH_MAX};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::meta::{At, MetaReply, MetaRequest, RenameMode, SetAttr, XattrMode};
@@ -565,9 +565,12 @@ impl Client {
         self.meta_on(ino, &MetaRequest::RemoveXattr { ino, name }).map(|_| ())
     }
 
-    /// How full the storage of the servers that are up is.
+    /// How full the storage of the servers that are up is, in bytes of files with the deployment's number of copies.
     pub fn statfs(&self) -> Result<StatFs, Errno> {
-        let map = self.map();
+        self.by_newest_map(|map| self.statfs_by(map))
+    }
+
+    fn statfs_by(&self, map: &Map) -> Result<StatFs, Errno> {
         let mut sum = StatFs { total: 0, available: 0, block_size: map.block_size, inodes: 0 };
         let mut counted = Vec::new();
         for server in map.servers.iter().filter(|s| s.state == ServerState::Up) {
@@ -583,6 +586,8 @@ impl Client {
                 sum.available = sum.available.saturating_add(available);
             }
         }
+        let copies = u64::from(map.replicas.max(1));
+        (sum.total, sum.available) = (sum.total / copies, sum.available / copies);
         Ok(sum)
     }
 

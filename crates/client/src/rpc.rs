@@ -51,10 +51,6 @@ impl Target for To {
             To::Group(_) => ShardId(0),
         }
     }
-
-    fn may_move(&self, map: &Map) -> bool {
-        !matches!(self, To::Server(..)) && map.copies > 1
-    }
 }
 
 /// A client as a sender of requests. It is a type of its own, so that faces cannot send requests past the

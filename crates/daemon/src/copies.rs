@@ -248,8 +248,11 @@ impl Copies {
         }
         found.retain(|mark| gained.contains(&mark.group));
         for mark in &found {
-            let slot = self.slots.take();
             let (group, ino) = (mark.group, mark.ino);
+            let Ok(_alone) = self.ranges.hold(ino, mark.offset..mark.offset.saturating_add(mark.len)) else {
+                return false;
+            };
+            let slot = self.slots.take();
             let step = Step {
                 group,
                 slot: slot.number(),

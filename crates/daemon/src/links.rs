@@ -234,6 +234,12 @@ pub(crate) fn all_of(server: ServerId) -> To {
     To::Server(server, ShardId(0))
 }
 
+/// The clock.
+pub(crate) fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
 fn data_reply(reply: Reply) -> Result<DataReply, Errno> {
     match reply {
         Reply::Data(reply) => Ok(reply),
@@ -343,8 +349,7 @@ impl Outside for Around {
     }
 
     fn now(&self) -> Time {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+        now()
     }
 }
 

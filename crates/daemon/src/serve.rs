@@ -144,7 +144,7 @@ pub(crate) fn data_locally(
             DataReply::Done
         }
         DataRequest::Close { ino } => {
-            copies.close(ino).map_err(|_| Errno::AGAIN)?;
+            copies.close(ino).map_err(|_| Errno::IO)?;
             DataReply::Done
         }
         // These need more than the store.

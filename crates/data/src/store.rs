@@ -11,10 +11,11 @@ use crate::undo::Wrote;
 use bivouac_layout::{Ino, ServerId};
 use bivouac_node::Fences;
 use bivouac_node::fences::Against;
+use bivouac_proto::Time;
 use bivouac_proto::attr::FILE_MAX;
 use bivouac_proto::data::{Fallocate, LastWrite};
 use rustix::fd::OwnedFd;
-use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, Stat};
+use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -208,6 +209,15 @@ impl DataStore {
             fs::ftruncate(&file, size)?;
         }
         Ok(true)
+    }
+
+    /// Sets when the sub-file was last written, if there is one: after changes that bring back what was there.
+    pub fn set_written(&self, ino: Ino, at: Time) -> Result<(), DataError> {
+        let Some(file) = self.existing(ino)? else { return Ok(()) };
+        let last_modification =
+            Timespec { tv_sec: at.div_euclid(1_000_000_000), tv_nsec: at.rem_euclid(1_000_000_000) as _ };
+        let last_access = Timespec { tv_sec: 0, tv_nsec: fs::UTIME_OMIT };
+        Ok(fs::futimens(&file, &Timestamps { last_access, last_modification })?)
     }
 
     /// Allocates or frees a range. Making a hole where there is no sub-file does nothing. EOPNOTSUPP where

@@ -159,28 +159,31 @@ impl FileLayout {
     /// The holders in step, and others if `also` says so.
     fn holders(&self, map: &Map, end: u64, also: impl Fn(&Map, ServerId) -> bool) -> Vec<ServerId> {
         let mut found: Vec<ServerId> = Vec::new();
-        for range in &self.ranges {
-            let Some(stripe) = self.stripe_at(map, range.start) else {
-                continue;
-            };
-            let range_end = stripe.end.min(end);
-            if range.start >= range_end {
-                continue;
-            }
-            let first_block = range.start / u64::from(self.block_size);
-            let last_block = (range_end - 1) / u64::from(self.block_size);
-            // Then the servers repeat.
-            for block in first_block..=last_block.min(first_block.saturating_add(stripe.period() - 1)) {
-                let holders = map.holders(stripe.group(block));
-                let behind = holders.behind().filter(|server| also(map, *server));
-                for server in holders.in_step().chain(behind) {
-                    if !found.contains(&server) {
-                        found.push(server);
-                    }
+        for group in self.groups(map, end) {
+            let holders = map.holders(group);
+            let behind = holders.behind().filter(|server| also(map, *server));
+            for server in holders.in_step().chain(behind) {
+                if !found.contains(&server) {
+                    found.push(server);
                 }
             }
         }
         found
+    }
+
+    /// The groups of the blocks of `0..end`.
+    pub fn groups<'a>(&'a self, map: &'a Map, end: u64) -> impl Iterator<Item = Group> + 'a {
+        self.ranges.iter().filter_map(move |range| Some((range, self.stripe_at(map, range.start)?))).flat_map(
+            move |(range, stripe)| {
+                let range_end = stripe.end.min(end);
+                let block_size = u64::from(self.block_size);
+                let blocks = range.start / block_size..range_end.div_ceil(block_size);
+                // Then the groups repeat.
+                let period = stripe.period() as usize;
+                let is_empty = range.start >= range_end;
+                blocks.take(if is_empty { 0 } else { period }).map(move |block| stripe.group(block))
+            },
+        )
     }
 
     /// How long the sub-file of a server is at most if the file has `size` bytes: the end of its last block

@@ -44,6 +44,7 @@ mod file;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzzing;
 mod grace;
+mod holders;
 mod inline;
 mod inode;
 mod inodes;

@@ -291,14 +291,15 @@ impl<O: Outside> Core<O> {
 
     /// Asks the servers of a file in blocks what they know of it.
     pub(crate) fn extent(&self, ino: Ino, layout: &FileLayout) -> Result<Extent, Errno> {
-        let map = self.outside.map();
-        let servers = layout.servers(&map, u64::MAX);
         let asked = self.outside.now();
-        let answers = self.outside.data_all(&servers, &DataRequest::Extent { ino });
+        let answers = self.ask_holders(layout, |map| {
+            let servers = layout.servers(map, u64::MAX);
+            servers.into_iter().map(|server| (server, DataRequest::Extent { ino })).collect()
+        })?;
         let answered = self.outside.now();
         let mut found = Extent { length: 0, allocated: 0, written: WriteTime::NEVER, servers: Vec::new() };
-        for (server, answer) in servers.into_iter().zip(answers) {
-            match answer? {
+        for (server, answer) in answers {
+            match answer {
                 DataReply::Extent { length, allocated, written } => {
                     found.servers.extend(written.map(|_| server));
                     let written = written.map_or(WriteTime::NEVER, |w| w.time(asked, answered));
@@ -309,7 +310,7 @@ impl<O: Outside> Core<O> {
                 _ => return Err(Errno::PROTO),
             }
         }
-        found.allocated /= u64::from(layout.copies(&map).max(1));
+        found.allocated /= u64::from(layout.copies(&self.outside.map()).max(1));
         Ok(found)
     }
 }

@@ -39,9 +39,6 @@ struct Truncation {
     /// The file's size, if that is exact.
     old: Option<u64>,
     blocks: Blocks,
-    /// Where the file has copies: who keeps changes out until its part of the truncation is done.
-    closes: Vec<(ServerId, DataRequest)>,
-    requests: Vec<(ServerId, DataRequest)>,
 }
 
 /// What they did.
@@ -141,22 +138,20 @@ impl<O: Outside> Core<O> {
                     blocks.truncating = Some(size);
                 }
                 locked.commit(draft)?;
-                let closes = closes(map, ino, &blocks, &requests);
-                Ok(Begun::Work(Truncation { size, old, blocks, closes, requests }))
+                Ok(Begun::Work(Truncation { size, old, blocks }))
             }
             _ => Err(not_a_file(&inode)),
         }
     }
 
     fn truncate_blocks(&self, ino: Ino, truncation: &Truncation) -> Result<Truncated, Errno> {
-        let Truncation { size, blocks, closes, requests, .. } = truncation;
-        self.outside.data_each(closes).into_iter().try_for_each(|answer| answer.map(drop))?;
-        let mut found = Vec::new();
-        for ((server, _), answer) in requests.iter().zip(self.outside.data_each(requests)) {
-            if matches!(answer?, DataReply::Truncated { exists: true }) {
-                found.push(*server);
-            }
+        let Truncation { size, old, blocks } = truncation;
+        if blocks.layout.copies(&self.outside.map()) > 1 {
+            self.ask_holders(&blocks.layout, |map| closes(map, ino, blocks))?;
         }
+        let answers = self.ask_holders(&blocks.layout, |map| requests(map, ino, blocks, *old, *size))?;
+        let cut = |(server, reply)| matches!(reply, DataReply::Truncated { exists: true }).then_some(server);
+        let found: Vec<ServerId> = answers.into_iter().filter_map(cut).collect();
         let reach = blocks.reach_with(&self.outside.map(), *size, &found);
         Ok(Truncated { size: *size, allocated: self.left_allocated(ino, truncation), reach })
     }
@@ -222,7 +217,6 @@ impl<O: Outside> Core<O> {
 
     /// Finishes a truncation that a crash has interrupted, or a server's failure.
     pub(crate) fn finish_truncation(&self, ino: Ino) -> Result<(), Failure> {
-        let map = self.outside.map();
         let (who, id) = (Credentials::default(), RequestId::default());
         let setting = Setting { who: &who, id: &id, reply: |attr| MetaReply::Attr(Box::new(attr)) };
         self.in_steps(
@@ -231,9 +225,7 @@ impl<O: Outside> Core<O> {
                 let Some(inode) = locked.shard.inodes.get(ino) else { return Ok(Begun::Done(())) };
                 let owed = inode.as_blocks().and_then(|blocks| Some((blocks, blocks.truncating?)));
                 let Some((blocks, size)) = owed else { return Ok(Begun::Done(())) };
-                let (requests, blocks) = (requests(&map, ino, blocks, None, size), blocks.clone());
-                let closes = closes(&map, ino, &blocks, &requests);
-                Ok(Begun::Work(Truncation { size, old: None, blocks, closes, requests }))
+                Ok(Begun::Work(Truncation { size, old: None, blocks: blocks.clone() }))
             },
             |truncation| self.truncate_blocks(ino, truncation),
             |locked, _, truncated| self.end_truncation(locked, ino, &setting, *truncated).map(drop),
@@ -243,16 +235,9 @@ impl<O: Outside> Core<O> {
 
 /// With copies, changes go from server to server: all servers keep them out until each has done its part, so that none
 /// of them is made before the truncation here and after it there.
-fn closes(
-    map: &Map,
-    ino: Ino,
-    blocks: &Blocks,
-    requests: &[(ServerId, DataRequest)],
-) -> Vec<(ServerId, DataRequest)> {
-    match blocks.layout.copies(map) {
-        1 => Vec::new(),
-        _ => requests.iter().map(|(server, _)| (*server, DataRequest::Close { ino })).collect(),
-    }
+fn closes(map: &Map, ino: Ino, blocks: &Blocks) -> Vec<(ServerId, DataRequest)> {
+    let servers = blocks.layout.servers_to_change(map, u64::MAX);
+    servers.into_iter().map(|server| (server, DataRequest::Close { ino })).collect()
 }
 
 /// What each server has to do so that a file has a size. `old`: its size, if that is exact and no sub-file

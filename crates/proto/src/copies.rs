@@ -4,7 +4,7 @@
 //! each other, has the other holders do each of them ([`CopyRequest::Forward`]), and does it itself last: so what it
 //! shows of a range is what all have.
 
-use crate::data::{DataRequest, Fallocate};
+use crate::data::{DataRequest, Fallocate, LastWrite};
 use bivouac_layout::{Group, Ino};
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +60,13 @@ pub enum CopyRequest {
         /// Bytes.
         len: u64,
     },
+    /// To the primary: how far its sub-file reaches when no change of the file is under way (`Extent`).
+    Extent {
+        /// Whose blocks.
+        group: Group,
+        /// The file.
+        ino: Ino,
+    },
     /// To a holder, from the group's next primary: changes that may not have been made by all (`Marks`).
     Marks,
 }
@@ -106,6 +113,13 @@ pub enum CopyReply {
     Failed(crate::Errno),
     /// The payload was read.
     Read,
+    /// Of the sub-file.
+    Extent {
+        /// Its length, bytes; 0 if there is none.
+        length: u64,
+        /// When it was last written; `None` if there is none.
+        written: Option<LastWrite>,
+    },
     /// Changes.
     Marks(Vec<Mark>),
 }

@@ -149,9 +149,6 @@ pub trait Target: Copy {
 
     /// The shard that the request states.
     fn shard(&self) -> ShardId;
-
-    /// Whether another server may have to be asked instead when this one has failed.
-    fn may_move(&self, map: &Map) -> bool;
 }
 
 /// Where requests go that do not depend on how their path was reached.
@@ -179,10 +176,6 @@ impl Target for To {
             To::Shard(shard) | To::Server(_, shard) => *shard,
             To::Group(_) => ShardId(0),
         }
-    }
-
-    fn may_move(&self, map: &Map) -> bool {
-        !matches!(self, To::Server(..)) && map.copies > 1
     }
 }
 
@@ -328,7 +321,8 @@ fn mend<R: Requester>(
     if R::is_hopeless(error) || requester.is_closing() {
         return Err(error.errno());
     }
-    if *error == TransportError::Refused && !to.may_move(&requester.map()) && requester.is_gone(server) {
+    // With copies the map says who takes its place: it is waited for until then.
+    if *error == TransportError::Refused && requester.map().copies == 1 && requester.is_gone(server) {
         return Err(Errno::IO);
     }
     // The first repetition is for a connection that was broken before the request, and costs no question.

@@ -7,17 +7,18 @@
 
 use super::Copies;
 use super::holder::is_of_blocks;
-use crate::links::all_of;
+use crate::links::{all_of, now};
 use bivouac_data::DataError;
-use bivouac_layout::{FileLayout, Group, Ino, Map, ServerId, ShardId};
+use bivouac_layout::{FileLayout, Group, Ino, Map, Piece, ServerId, ShardId};
 use bivouac_proto::copies::{CopyReply, CopyRequest, DIGESTED};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::peer::{PeerReply, PeerRequest};
 use bivouac_proto::status::Failure;
-use bivouac_proto::{Errno, Reply, Request};
+use bivouac_proto::{Errno, Reply, Request, Time};
 use bivouac_transport::engine::To;
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes of which checksums are asked at once.
@@ -29,6 +30,8 @@ pub(crate) struct Catching {
     /// The file, and whether it was changed since the fetching began.
     fetching: Mutex<Option<(Ino, bool)>>,
     spoiled: AtomicBool,
+    /// How many stretches were fetched.
+    fetched: AtomicU64,
 }
 
 impl Catching {
@@ -66,6 +69,23 @@ impl Catching {
     }
 }
 
+/// What another server has of a file.
+#[derive(Clone, Copy)]
+struct Theirs {
+    length: u64,
+    written: Option<Time>,
+}
+
+/// Where a stretch of a file is fetched from.
+#[derive(Clone, Copy)]
+struct Source {
+    group: Group,
+    primary: ServerId,
+    ino: Ino,
+    /// When the primary's sub-file was written last.
+    written: Option<Time>,
+}
+
 impl Copies {
     /// Gets what this server has missed of these groups. `Ok`: it has everything, by this map.
     pub(crate) fn catch_up(&self, map: &Map, groups: &[Group]) -> Result<(), Failure> {
@@ -79,8 +99,12 @@ impl Copies {
                 let files = self.files(shard, after)?;
                 let Some((last, _)) = files.last() else { break };
                 after = *last;
+                let before = self.catching.fetched.load(Ordering::Relaxed);
                 for (ino, layout) in &files {
                     self.catch_up_file(map, *ino, layout)?;
+                }
+                if self.catching.fetched.load(Ordering::Relaxed) != before {
+                    self.remove_what_is_gone(shard, &files)?;
                 }
             }
         }
@@ -97,57 +121,116 @@ impl Copies {
         }
     }
 
-    /// The length of a server's sub-file.
-    fn length_on(&self, server: ServerId, ino: Ino) -> Result<u64, Failure> {
-        match self.links.ask(all_of(server), &Request::Data(DataRequest::Extent { ino }))? {
-            Reply::Data(DataReply::Extent { length, .. }) => Ok(length),
+    /// A file may have been removed after it was listed, here before its bytes were fetched.
+    fn remove_what_is_gone(&self, shard: ShardId, listed: &[(Ino, FileLayout)]) -> Result<(), Failure> {
+        let Some(((first, _), (last, _))) = listed.first().zip(listed.last()) else { return Ok(()) };
+        let mut there = BTreeSet::new();
+        let mut after = Ino(first.0 - 1);
+        while after < *last {
+            let files = self.files(shard, after)?;
+            after = files.last().map_or(*last, |(ino, _)| *ino);
+            there.extend(files.into_iter().map(|(ino, _)| ino));
+        }
+        for (ino, _) in listed.iter().filter(|(ino, _)| !there.contains(ino)) {
+            self.store.remove(*ino).map_err(|error| error.errno())?;
+        }
+        Ok(())
+    }
+
+    fn extent_on(&self, server: ServerId, ino: Ino) -> Result<Theirs, Failure> {
+        self.ask_extent(server, &Request::Data(DataRequest::Extent { ino }))
+    }
+
+    /// How far a server's sub-file reaches, and when it was written last.
+    fn ask_extent(&self, server: ServerId, request: &Request<'_>) -> Result<Theirs, Failure> {
+        let asked = now();
+        match self.links.ask(all_of(server), request)? {
+            Reply::Data(DataReply::Extent { length, written, .. })
+            | Reply::Copy(CopyReply::Extent { length, written }) => {
+                let written = written.map(|written| written.time(asked, now()).shown);
+                Ok(Theirs { length, written })
+            }
             _ => Err(Errno::PROTO.into()),
         }
     }
 
     fn catch_up_file(&self, map: &Map, ino: Ino, layout: &FileLayout) -> Result<(), Failure> {
-        // How far the primaries of its stretches reach.
-        let mut lengths: BTreeMap<ServerId, u64> = BTreeMap::new();
-        let own = self.store.extent(ino).map_err(|error| error.errno())?.length;
-        let mut length_of = |server: ServerId| -> Result<u64, Failure> {
-            if let Some(known) = lengths.get(&server) {
-                return Ok(*known);
-            }
-            let length = self.length_on(server, ino)?;
-            lengths.insert(server, length);
-            Ok(length)
-        };
-        let mut end = own;
-        for server in layout.servers(map, u64::MAX) {
-            if server != self.me {
-                end = end.max(length_of(server)?);
-            }
+        let own = self.length(ino)?;
+        let mut theirs = BTreeMap::new();
+        for server in layout.servers(map, u64::MAX).into_iter().filter(|server| *server != self.me) {
+            theirs.insert(server, self.extent_on(server, ino)?);
         }
-        for piece in layout.pieces(map, 0..end) {
-            if !map.is_behind(piece.group, self.me) {
-                continue;
-            }
-            let (mut at, stop) = (piece.offset, piece.offset + piece.len);
+        let end = theirs.values().map(|theirs: &Theirs| theirs.length).fold(own, u64::max);
+        for piece in layout.pieces(map, 0..end).filter(|piece| map.is_behind(piece.group, self.me)) {
+            let theirs = theirs.get(&piece.server).ok_or(Errno::AGAIN)?;
+            let from = Source { group: piece.group, primary: piece.server, ino, written: theirs.written };
             // Behind the ends of both there is nothing to compare.
-            let stop = stop.min(own.max(length_of(piece.server)?));
+            let stop = (piece.offset + piece.len).min(own.max(theirs.length));
+            let mut at = piece.offset;
             while at < stop {
                 let len = (stop - at).min(COMPARED);
-                self.compare(piece.group, piece.server, ino, at, len)?;
+                self.compare(&from, at, len)?;
                 at += len;
             }
         }
-        Ok(())
+        // A hole at the end looks the same whether it is there or not.
+        if self.length(ino)? == self.reach(map, layout, &theirs, own) {
+            return Ok(());
+        }
+        self.even(map, ino, layout)
+    }
+
+    /// The length of the own sub-file.
+    fn length(&self, ino: Ino) -> Result<u64, Failure> {
+        Ok(self.store.extent(ino).map_err(|error| error.errno())?.length)
+    }
+
+    /// How long this server's sub-file is, when it is not behind: as far as the primaries' go in its own blocks.
+    fn reach(&self, map: &Map, layout: &FileLayout, theirs: &BTreeMap<ServerId, Theirs>, own: u64) -> u64 {
+        let end = theirs.values().map(|theirs| theirs.length).fold(own, u64::max);
+        let reach = |piece: Piece| {
+            let length = if map.is_behind(piece.group, self.me) {
+                theirs.get(&piece.server).map_or(0, |theirs| theirs.length)
+            } else if map.holders(piece.group).all().contains(&self.me) {
+                own
+            } else {
+                0
+            };
+            let reach = length.min(piece.offset + piece.len);
+            if reach > piece.offset { reach } else { 0 }
+        };
+        layout.pieces(map, 0..end).map(reach).max().unwrap_or(0)
+    }
+
+    /// Gives the own sub-file the length that it should have.
+    fn even(&self, map: &Map, ino: Ino, layout: &FileLayout) -> Result<(), Failure> {
+        let groups: BTreeMap<ServerId, Group> = layout
+            .groups(map, u64::MAX)
+            .filter(|group| map.is_behind(*group, self.me))
+            .filter_map(|group| Some((map.primary_of(group)?, group)))
+            .collect();
+        loop {
+            self.catching.begin(ino);
+            let own = self.length(ino)?;
+            let mut theirs = BTreeMap::new();
+            for (server, group) in &groups {
+                let request = Request::Copy(CopyRequest::Extent { group: *group, ino });
+                theirs.insert(*server, self.ask_extent(*server, &request)?);
+            }
+            let reach = self.reach(map, layout, &theirs, own);
+            let written = theirs.values().filter_map(|theirs| theirs.written).max();
+            let made = self
+                .catching
+                .end(|| self.unseen(ino, written, || self.store.truncate(ino, reach, true).map(drop)));
+            if let Some(made) = made {
+                return made.map_err(|error| error.errno().into());
+            }
+        }
     }
 
     /// Compares a range with its primary's, and fetches what differs.
-    fn compare(
-        &self,
-        group: Group,
-        primary: ServerId,
-        ino: Ino,
-        offset: u64,
-        len: u64,
-    ) -> Result<(), Failure> {
+    fn compare(&self, from: &Source, offset: u64, len: u64) -> Result<(), Failure> {
+        let Source { group, primary, ino, .. } = *from;
         let mut theirs = vec![0; len.div_ceil(DIGESTED) as usize * 4];
         let request = Request::Copy(CopyRequest::Digest { group, ino, offset, len });
         let own = self.digests(ino, offset, len).map_err(|error| error.errno())?;
@@ -159,13 +242,14 @@ impl Copies {
         for (number, (own, theirs)) in own.iter().zip(theirs).enumerate() {
             if *own != u32::from_le_bytes(*theirs) {
                 let at = offset + number as u64 * DIGESTED;
-                self.fetch(group, primary, ino, at, (offset + len - at).min(DIGESTED))?;
+                self.fetch(from, at, (offset + len - at).min(DIGESTED))?;
             }
         }
         Ok(())
     }
 
-    fn fetch(&self, group: Group, primary: ServerId, ino: Ino, offset: u64, len: u64) -> Result<(), Failure> {
+    fn fetch(&self, from: &Source, offset: u64, len: u64) -> Result<(), Failure> {
+        let Source { group, primary, ino, .. } = *from;
         let mut bytes = vec![0; len as usize];
         loop {
             self.catching.begin(ino);
@@ -174,11 +258,37 @@ impl Copies {
                 (Reply::Copy(CopyReply::Read), count) if count <= bytes.len() => count,
                 _ => return Err(Errno::PROTO.into()),
             };
-            let made =
-                self.catching.end(|| self.copy_mirror(ino, offset..offset + len, &bytes[..count], None));
+            let made = self.catching.end(|| self.take_in(from, offset..offset + len, &bytes[..count]));
             if let Some(made) = made {
+                self.catching.fetched.fetch_add(1, Ordering::Relaxed);
                 return made.map_err(|error: DataError| error.errno().into());
             }
         }
+    }
+
+    /// A range becomes as it is at its primary.
+    fn take_in(&self, from: &Source, range: Range<u64>, bytes: &[u8]) -> Result<(), DataError> {
+        let end = range.start + bytes.len() as u64;
+        let is_hole = bytes.iter().all(|byte| *byte == 0);
+        self.unseen(from.ino, from.written, || {
+            self.copy_mirror(from.ino, range, if is_hole { &[] } else { bytes }, None)?;
+            if !bytes.is_empty() && self.store.extent(from.ino)?.length < end {
+                self.store.truncate(from.ino, end, true)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes a change that is not one of the file: when it was written last stays, or becomes `theirs` if that is
+    /// later.
+    fn unseen(
+        &self,
+        ino: Ino,
+        theirs: Option<Time>,
+        change: impl FnOnce() -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        let own = self.store.extent(ino)?.written.map(|written| written.at);
+        change()?;
+        own.max(theirs).map_or(Ok(()), |written| self.store.set_written(ino, written))
     }
 }

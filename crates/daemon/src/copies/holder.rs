@@ -45,6 +45,11 @@ impl Copies {
                 Ok(CopyReply::Read)
             }
             CopyRequest::Digest { .. } => Err(Errno::INVAL.into()),
+            CopyRequest::Extent { group, ino } => {
+                let _settled = self.settled(group, ino, 0..FILE_MAX)?;
+                let extent = self.store.extent(ino).map_err(|error| error.errno())?;
+                Ok(CopyReply::Extent { length: extent.length, written: extent.written })
+            }
             CopyRequest::Marks => Ok(CopyReply::Marks(self.marks.all())),
         }
     }

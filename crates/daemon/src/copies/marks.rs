@@ -87,3 +87,54 @@ impl Marks {
         self.lock().retain(|_, made| !groups.contains(&made.mark.group));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_layout::{GenerationId, Ino};
+
+    fn group(first: u16) -> Group {
+        Group::Blocks { generation: GenerationId(0), position: first, copies: 2, spread: 0 }
+    }
+
+    fn made(first: u16, offset: u64, before: u64) -> Made {
+        Made { mark: Mark { group: group(first), ino: Ino(7), offset, len: 10 }, before }
+    }
+
+    #[test]
+    fn a_slot_is_taken_by_one_change_at_a_time_and_used_again() {
+        let slots = Slots::default();
+        let (first, second) = (slots.take(), slots.take());
+        assert_ne!(first.number(), second.number());
+        let number = first.number();
+        drop(first);
+        assert_eq!(slots.take().number(), number);
+    }
+
+    #[test]
+    fn the_next_change_of_a_slot_says_that_the_one_before_is_everywhere() {
+        let marks = Marks::default();
+        marks.note(ServerId(1), 1, false, made(0, 0, 0));
+        marks.note(ServerId(1), 2, false, made(0, 100, 0));
+        marks.note(ServerId(2), 1, false, made(1, 200, 0));
+        marks.note(ServerId(1), 1, false, made(0, 300, 0));
+        let offsets = |marks: &Marks| {
+            let mut offsets: Vec<u64> = marks.all().iter().map(|mark| mark.offset).collect();
+            offsets.sort_unstable();
+            offsets
+        };
+        assert_eq!(offsets(&marks), [100, 200, 300]);
+        marks.forget(&[group(0)]);
+        assert_eq!(offsets(&marks), [200]);
+    }
+
+    #[test]
+    fn a_change_is_undone_to_the_length_from_before_it() {
+        let marks = Marks::default();
+        marks.note(ServerId(1), 1, false, made(0, 0, 5));
+        assert_eq!(marks.note(ServerId(1), 1, true, made(0, 0, 10)).before, 5);
+        // Once more: the undoing was asked for again.
+        assert_eq!(marks.note(ServerId(1), 1, true, made(0, 0, 5)).before, 5);
+        assert_eq!(marks.note(ServerId(1), 2, true, made(0, 0, 10)).before, 10, "the change never came");
+    }
+}

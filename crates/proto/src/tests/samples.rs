@@ -272,6 +272,7 @@ fn copy_requests() -> Vec<CopyRequest> {
         forward(copies::Change::Mirror { undoes: true }),
         CopyRequest::Fetch { group: GROUP, ino: INO, offset: u64::MAX, len: u32::MAX },
         CopyRequest::Digest { group: GROUP, ino: INO, offset: u64::MAX, len: u64::MAX },
+        CopyRequest::Extent { group: GROUP, ino: INO },
         CopyRequest::Marks,
     ]
 }
@@ -415,8 +416,14 @@ pub(super) fn replies() -> Vec<Reply> {
         ControlReply::Failed { cause: "damaged".into() },
     ];
     let mark = Mark { group: GROUP, ino: INO, offset: 1, len: u64::MAX };
-    let copies =
-        [CopyReply::Made, CopyReply::Failed(Errno::NOSPC), CopyReply::Read, CopyReply::Marks(vec![mark])];
+    let written = Some(crate::data::LastWrite { age: u64::MAX, at: i64::MIN });
+    let copies = [
+        CopyReply::Made,
+        CopyReply::Failed(Errno::NOSPC),
+        CopyReply::Read,
+        CopyReply::Extent { length: u64::MAX, written },
+        CopyReply::Marks(vec![mark]),
+    ];
     let writer = OpenId { agent: u64::MAX, slot: 1, incarnation: 2 };
     let change = Change { count: u64::MAX, time: i64::MIN, writer: Some(writer) };
     std::iter::once(Reply::Done)
