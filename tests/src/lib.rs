@@ -8,6 +8,7 @@
 mod access;
 mod compare;
 pub mod kills;
+pub mod load;
 mod machine;
 pub mod model;
 mod network;
@@ -21,6 +22,6 @@ pub use bivouac_testing::{
 };
 pub use compare::{manifest, same_as_local};
 pub use machine::{Lost, Machine};
-pub use network::{Network, on_node, on_node_by};
+pub use network::{Cut, Network, on_node, on_node_by};
 pub use script::{python_in_each_access, python_in_each_access_to, python_says};
 pub use site::{Finished, Site, bivouac, default_signals, finish, run_dir};

@@ -9,18 +9,35 @@ pub struct Network {
     bridge: String,
     /// The namespaces.
     pub names: Vec<String>,
+    subnet: String,
+}
+
+/// What of a node's link is cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cut {
+    /// All of it.
+    Link,
+    /// What the node sends.
+    Sending,
+    /// What the node receives.
+    Receiving,
 }
 
 impl Network {
     /// Two namespaces.
     pub fn pair() -> Network {
+        Network::of(2)
+    }
+
+    /// So many namespaces.
+    pub fn of(nodes: usize) -> Network {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         // Of a process's eight tests, no two have the same; nor those of processes that run at once, most
         // likely.
         let id = (8 * std::process::id() + COUNT.fetch_add(1, Ordering::Relaxed) % 8) % 16_000;
         let subnet = format!("10.{}.{}", 64 + id / 250 % 64, id % 250);
-        let network =
-            Network { bridge: format!("bvb{id}"), names: vec![format!("bvt{id}a"), format!("bvt{id}b")] };
+        let names = ('a'..).take(nodes).map(|letter| format!("bvt{id}{letter}")).collect();
+        let network = Network { bridge: format!("bvb{id}"), names, subnet: subnet.clone() };
         let bridge = &network.bridge;
         ip(format!("link add {bridge} type bridge"));
         ip(format!("addr add {subnet}.1/24 dev {bridge}"));
@@ -34,6 +51,28 @@ impl Network {
             ip(format!("-n {name} link set lo up"));
         }
         network
+    }
+
+    /// Cuts a node off, or connects it again.
+    pub fn cut(&self, node: usize, what: Cut, is_cut: bool) {
+        let verb = if is_cut { "add" } else { "del" };
+        let subnet = &self.subnet;
+        let address = |node: usize| format!("{subnet}.{}/32", node + 2);
+        match what {
+            Cut::Link => self.link(node, !is_cut),
+            // Of two routes the narrower one counts.
+            Cut::Sending => {
+                for half in ["0", "128"] {
+                    ip(format!("-n {} route {verb} blackhole {subnet}.{half}/25", self.names[node]));
+                }
+            }
+            Cut::Receiving => {
+                ip(format!("route {verb} blackhole {}", address(node)));
+                for other in (0..self.names.len()).filter(|other| *other != node) {
+                    ip(format!("-n {} route {verb} blackhole {}", self.names[other], address(node)));
+                }
+            }
+        }
     }
 
     /// The host's end of a node's link, off or on.

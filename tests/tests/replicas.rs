@@ -1,130 +1,17 @@
 //! Deployments with copies: servers die and come back, and programs do not notice.
 
+use bivouac_tests::load::{BLOCKS, NAMES, all_in_step};
 use bivouac_tests::{Site, accesses, eventually};
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Makes, renames, links, lists, reads and removes small files, which lie in the metadata, until a file says stop.
-/// Every operation has to succeed, and everything that was acknowledged has to be there; prints how many operations
-/// there were, and how long the longest took.
-const LOAD: &str = r#"
-import os, sys, time
-home, stop, worst, count = sys.argv[1], sys.argv[2], 0, 0
-def timed(call, *args):
-    global worst, count
-    begun = time.monotonic()
-    answer = call(*args)
-    worst, count = max(worst, time.monotonic() - begun), count + 1
-    return answer
-def write(path, text):
-    with open(path, 'w') as f: f.write(text)
-def read(path):
-    with open(path) as f: return f.read()
-timed(os.mkdir, home)
-there, turn = {}, 0
-while not os.path.exists(stop):
-    turn += 1
-    name, directory = f'f{turn}', f'{home}/d{turn % 7}'
-    if turn <= 7: timed(os.mkdir, directory)
-    timed(write, f'{home}/{name}', name)
-    timed(os.rename, f'{home}/{name}', f'{directory}/{name}')
-    there[f'{directory}/{name}'] = name
-    if turn % 3 == 0:
-        timed(os.link, f'{directory}/{name}', f'{home}/link{turn}')
-        there[f'{home}/link{turn}'] = name
-    if turn % 5 == 0:
-        gone = next(iter(there))
-        timed(os.unlink, gone)
-        del there[gone]
-    some = list(there)[turn * 7919 % len(there)]
-    assert timed(read, some) == there[some], some
-    if turn == 20: open(stop + '.begun', 'w').close()
-found = {os.path.join(base, name) for base, _, names in os.walk(home) for name in names}
-assert found == set(there), found ^ set(there)
-for path, text in there.items(): assert timed(read, path) == text, path
-print(count, worst)
-"#;
-
-/// Writes, overwrites, extends, truncates and reads files of some blocks, until a file says stop; every operation has to
-/// succeed, and every file has to have what was written last. Then it says so, and looks at all again each time that it
-/// reads a line.
-const BLOCKS: &str = r#"
-import os, random, sys, time
-home, stop, count, worst = sys.argv[1], sys.argv[2], 0, 0
-random.seed(7)
-os.mkdir(home)
-files = {}
-def timed(call, *args):
-    global worst, count
-    begun = time.monotonic()
-    answer = call(*args)
-    worst, count = max(worst, time.monotonic() - begun), count + 1
-    return answer
-def check(name):
-    fd = timed(os.open, f'{home}/{name}', os.O_RDONLY)
-    found = bytearray()
-    while True:
-        part = timed(os.pread, fd, 1 << 20, len(found))
-        if not part: break
-        found += part
-    os.close(fd)
-    content = files[name]
-    if found != content:
-        at = next((i for i, (a, b) in enumerate(zip(found, content)) if a != b), min(len(found), len(content)))
-        raise AssertionError(f'{name}: {len(found)} of {len(content)} bytes, other from {at} on')
-turn = 0
-while not os.path.exists(stop):
-    turn += 1
-    name = f'f{turn % 12}'
-    content = files.setdefault(name, bytearray())
-    fd = timed(os.open, f'{home}/{name}', os.O_RDWR | os.O_CREAT)
-    what = random.random()
-    if what < 0.6:
-        offset = random.randrange(0, len(content) + 50000)
-        data = random.randbytes(random.choice([1, 100, 5000, 70000, 300000]))
-        written = 0
-        while written < len(data): written += timed(os.pwrite, fd, data[written:], offset + written)
-        if len(content) < offset: content += bytes(offset - len(content))
-        content[offset:offset + len(data)] = data
-    elif what < 0.75:
-        size = random.randrange(0, len(content) + 30000)
-        timed(os.ftruncate, fd, size)
-        content[size:] = bytes(max(0, size - len(content)))
-    elif what < 0.85 and len(content) > 10:
-        offset, length = random.randrange(0, len(content) - 1), random.randrange(1, 200000)
-        end = min(offset + length, len(content))
-        import ctypes
-        libc = ctypes.CDLL(None, use_errno=True)
-        done = timed(libc.fallocate, fd, 3, ctypes.c_long(offset), ctypes.c_long(end - offset))
-        if done == 0: content[offset:end] = bytes(end - offset)
-    else:
-        timed(os.fsync, fd)
-    os.close(fd)
-    check(random.choice(list(files)))
-    if turn == 30: open(stop + '.begun', 'w').close()
-for name in files: check(name)
-print('written', count, worst, flush=True)
-for line in sys.stdin:
-    for name in files: check(name)
-    print('the same', flush=True)
-"#;
-
-/// Waits until no server has anything to catch up with.
-fn all_in_step(site: &Site, name: &str) {
-    eventually("all servers have caught up", || {
-        let status = site.status(name);
-        let servers = status["servers"].as_array().expect("servers");
-        servers.iter().all(|server| server["state"] == "up" && server["behind"] == 0)
-    });
-}
-
 #[test]
 fn programs_do_not_notice_that_servers_die_and_come_back_while_the_metadata_has_copies() {
     let site = Site::in_memory("failover");
     let program = site.path("load.py");
-    std::fs::write(&program, LOAD).expect("written");
+    std::fs::write(&program, NAMES).expect("written");
     for access in accesses() {
         let name = site.up_with(3, &["--metadata-replicas", "2"]);
         let stop = site.path(&format!("stop-{access}"));
@@ -337,6 +224,103 @@ fn what_a_server_has_missed_it_gets_with_its_times_and_holes() {
     eventually("status shows the dead server", || site.status(&name)["servers"][1]["state"] == "down");
     assert_eq!(site.sh(&name, look).ok(), before);
     site.bivouac(["down", &name]).ok();
+}
+
+/// Kills a server, and waits until that is known.
+fn kill(site: &Site, name: &str, server: u64) {
+    Site::kill(site.server_pid(name, server), Signal::KILL);
+    eventually("status shows the dead server", || {
+        site.status(name)["servers"][server as usize]["state"] == "down"
+    });
+}
+
+/// Makes files of all sizes, and prints their checksums.
+const FILES: &str = "mkdir -p /bivouac/d/e && cd /bivouac/d && for i in $(seq 40); do head -c $((i * i * 1000)) /dev/urandom > e/$i; \
+    echo $i > $i; done && ln -s e/5 link && find . -type f | sort | xargs md5sum";
+
+#[test]
+fn others_take_the_place_of_a_server_that_does_not_come_back() {
+    let site = Site::in_memory("heal");
+    for heal_after in ["never", "1"] {
+        let name = site.up_with(4, &["--replicas", "2", "--heal-after", heal_after, "--block-size", "64K"]);
+        let sums = site.sh(&name, FILES).ok();
+        let look = "cd /bivouac/d && find . -type f | sort | xargs md5sum";
+        site.bivouac(["heal", &name]).ok();
+        kill(&site, &name, 2);
+        match heal_after {
+            "never" => {
+                assert!(site.status(&name)["incomplete"].as_u64() > Some(0));
+                let said = site.bivouac(["heal", &name]).ok();
+                assert_eq!(said, "server 2 given up: others get what it held\neverything has 2 copies\n");
+            }
+            _ => {
+                eventually("others have what it held", || {
+                    let status = site.status(&name);
+                    status["servers"][2]["given_up"] == true && status["incomplete"] == 0
+                });
+            }
+        }
+        let status = site.status(&name);
+        assert_eq!((&status["state"], &status["incomplete"]), (&"running".into(), &0.into()));
+        // Any other one may die now.
+        kill(&site, &name, 0);
+        assert_eq!(site.sh(&name, look).ok(), sums, "with --heal-after {heal_after}");
+        site.sh(&name, "cd /bivouac/d && rm -r e && mkdir new && head -c 1M /dev/urandom > new/f").ok();
+        site.bivouac(["heal", &name]).ok();
+        site.bivouac(["down", &name]).ok();
+    }
+}
+
+#[test]
+fn who_had_the_last_changes_is_given_up_only_if_the_loss_is_accepted() {
+    let site = Site::in_memory("heal-loss");
+    let name = site.up_with(4, &["--replicas", "2", "--heal-after", "1"]);
+    site.sh(&name, FILES).ok();
+    let (two, three) = (site.server_pid(&name, 2), site.server_pid(&name, 3));
+    // Both at once: some things had copies on these two only.
+    kill(&site, &name, 0);
+    kill(&site, &name, 1);
+    let heal = |options: &[&str]| site.bivouac(["heal", &name].iter().chain(options));
+    std::thread::sleep(Duration::from_secs(2));
+    heal(&[]).fails(65, &["server 0, 1", "are lost", "--accept-loss", "bivouac restart"]);
+    assert!(
+        site.status(&name)["servers"].as_array().expect("servers").iter().all(|s| s["given_up"] == false)
+    );
+    heal(&["--accept-loss"]).ok();
+    assert_eq!(site.status(&name)["incomplete"], 0);
+    site.sh(
+        &name,
+        "mkdir -p /bivouac/new && head -c 1M /dev/urandom > /bivouac/new/f && cat /bivouac/new/f > /dev/null",
+    )
+    .ok();
+    kill(&site, &name, 2);
+    heal(&[]).fails(65, &["1 server", "2 copies", "bivouac restart"]);
+    assert_eq!((site.server_pid(&name, 3), site.server_pid(&name, 2)), (three, two));
+    site.bivouac(["down", &name]).ok();
+    let single = site.up(2);
+    kill(&site, &single, 1);
+    site.bivouac(["heal", &single]).fails(65, &["one copy", "bivouac restart"]);
+    site.bivouac(["down", &single]).ok();
+}
+
+#[test]
+fn changes_that_too_few_would_have_are_refused_and_reading_goes_on() {
+    let site = Site::in_memory("min-copies");
+    let name = site.up_with(3, &["--replicas", "2", "--min-copies", "2", "--heal-after", "never"]);
+    site.sh(&name, FILES).ok();
+    kill(&site, &name, 1);
+    let read = "cd /bivouac/d && cat e/* [0-9]* > /dev/null && ls -lR > /dev/null";
+    site.sh(&name, read).ok();
+    let change = "cd /bivouac/d && for i in $(seq 20); do echo x > new$i || exit 1; done";
+    assert_ne!(site.sh(&name, change).code, 0, "some of them would have one copy");
+    let write = "cd /bivouac/d && for i in $(seq 30 40); do dd if=/dev/zero of=e/$i bs=64K count=4 conv=notrunc || exit 1; done";
+    assert_ne!(site.sh(&name, write).code, 0);
+    site.bivouac(["restart", &name, "1"]).ok();
+    all_in_step(&site, &name);
+    site.sh(&name, &format!("{change} && {write}")).ok();
+    site.bivouac(["down", &name]).ok();
+    let up = |options: &[&str]| site.bivouac(["up", "x", "--servers", "2"].iter().chain(options));
+    up(&["--replicas", "2", "--min-copies", "3"]).fails(65, &["no change could have 3 copies"]);
 }
 
 #[test]

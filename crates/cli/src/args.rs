@@ -147,6 +147,13 @@ removed."
     #[command(after_long_help = "Example:
   bivouac restart job 2 3")]
     Restart(RestartArgs),
+    /// Give up servers that are down and do not come back: others get what they held.
+    #[command(after_long_help = "Example:
+  bivouac heal job
+
+Servers that have been down for --heal-after seconds are given up without being asked. A server that was given up \
+and starts again holds no copies any more; what has one copy only is still there.")]
+    Heal(HealArgs),
     /// Print the variables to export, for `eval` in a batch script.
     #[command(after_long_help = "Example:
   eval \"$(bivouac env job)\"
@@ -222,6 +229,17 @@ pub struct ServerArgs {
     /// can have so many copies at most (`bivouac layout`).
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub metadata_replicas: Option<u8>,
+    /// Refuse changes that fewer servers than this would have, because others are down. Default: 1.
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub min_copies: Option<u8>,
+    /// After so many seconds others take the place of a server that is down, where there are copies; or `never`.
+    /// Default: 30.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_heal_after)]
+    pub heal_after: Option<u32>,
+    /// A file with a host and the name of its rack, or whatever fails as one, on each line: copies are in different ones
+    /// where these suffice.
+    #[arg(long, value_name = "FILE")]
+    pub failure_domain: Option<PathBuf>,
     /// How to start daemons on hosts.
     #[arg(long, value_enum, default_value_t = LauncherChoice::Auto)]
     pub launcher: LauncherChoice,
@@ -472,6 +490,17 @@ pub struct DownArgs {
     pub force: bool,
 }
 
+/// Arguments of `heal`.
+#[derive(Args, Debug)]
+pub struct HealArgs {
+    /// Name of the deployment.
+    #[arg(value_parser = parse_name)]
+    pub name: String,
+    /// Also if nobody else has what was acknowledged last: it is lost then.
+    #[arg(long)]
+    pub accept_loss: bool,
+}
+
 /// Arguments of `restart`.
 #[derive(Args, Debug)]
 pub struct RestartArgs {
@@ -554,6 +583,13 @@ fn parse_log_level(text: &str) -> Result<String, String> {
 
 fn parse_block_size(text: &str) -> Result<BlockSize, String> {
     template::parse_size(text).map(BlockSize).map_err(|e| e.to_string())
+}
+
+fn parse_heal_after(text: &str) -> Result<u32, String> {
+    match text {
+        "never" => Ok(0),
+        _ => text.parse().ok().filter(|seconds| *seconds > 0).ok_or("seconds from 1, or `never`".into()),
+    }
 }
 
 fn parse_width(text: &str) -> Result<Width, String> {

@@ -326,6 +326,10 @@ pub struct Record {
     pub replicas: u8,
     /// How many servers hold each shard of the metadata.
     pub metadata_replicas: u8,
+    /// Changes that fewer copies would have are refused.
+    pub min_copies: u8,
+    /// After so many seconds a server that is down is given up; 0: never.
+    pub heal_after: u32,
     /// What daemons log.
     pub log_level: String,
     /// It ends with the `run` that made it, however that ends.
@@ -350,6 +354,8 @@ impl Record {
             first: First::Hashed,
             replicas: 1,
             metadata_replicas: 1,
+            min_copies: 1,
+            heal_after: 0,
             log_level: log_level.to_owned(),
             ephemeral: false,
             daemons: Vec::new(),
@@ -370,6 +376,8 @@ pub struct DaemonRecord {
     pub host: String,
     /// The machine's number.
     pub node: NodeId,
+    /// What fails together with the machine has the same number.
+    pub domain: u16,
     /// How it was started.
     pub launcher: LauncherKind,
     /// Its number as a server, if it is one.

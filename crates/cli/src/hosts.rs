@@ -97,6 +97,42 @@ fn read_list(path: &Path) -> std::io::Result<String> {
 }
 
 /// Host names from a file (the first word of each line; `#` begins a comment) or a list.
+/// The failure domains of hosts, in their order: numbers, the same for hosts of the same domain. The file has a host
+/// and its domain on each line.
+pub fn domains(file: &Path, hosts: &[Host]) -> Result<Vec<u16>, Error> {
+    let shown = file.display();
+    let text = read_list(file).map_err(|_| {
+        Error::refused(format!("cannot read the file of failure domains {shown}"), "check its path")
+    })?;
+    let mut domain_of = std::collections::BTreeMap::new();
+    let mut known: Vec<&str> = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
+        match (words.next(), words.next(), words.next()) {
+            (None, ..) => {}
+            (Some(host), Some(domain), None) => {
+                let at = known.iter().position(|other| *other == domain).unwrap_or(known.len());
+                if at == known.len() {
+                    known.push(domain);
+                }
+                domain_of.insert(host.to_ascii_lowercase(), at as u16);
+            }
+            _ => {
+                return Err(Error::refused(
+                    format!("{line:?} in {shown} is not a host and its failure domain"),
+                    "give two words on each line: a host, and the name of its rack",
+                ));
+            }
+        }
+    }
+    let domain = |host: &Host| {
+        domain_of.get(&host.name.to_ascii_lowercase()).copied().ok_or_else(|| {
+            Error::refused(format!("{shown} does not name {}", host.name), "give all hosts a failure domain")
+        })
+    };
+    hosts.iter().map(domain).collect()
+}
+
 fn names(hosts: &str) -> Result<Vec<String>, Error> {
     let text = match read_list(Path::new(hosts)) {
         Ok(text) => text,
@@ -254,6 +290,9 @@ mod tests {
             first: None,
             replicas: None,
             metadata_replicas: None,
+            min_copies: None,
+            heal_after: None,
+            failure_domain: None,
             launcher: LauncherChoice::Auto,
             port: 0,
             log_level: "info".into(),

@@ -20,6 +20,7 @@ mod down;
 mod error;
 mod exec;
 mod existing;
+mod heal;
 mod home;
 mod hosts;
 mod launch;
@@ -67,6 +68,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
         Command::Env(args) => exec::env(&Home::from_env()?, &args.name)?,
         Command::Status(args) => status::status(&Home::from_env()?, args.name.as_deref(), args.json)?,
         Command::Down(args) => down::down(&Home::from_env()?, &args.name, args.keep, args.force)?,
+        Command::Heal(args) => heal::heal(&Home::from_env()?, &args)?,
         Command::Restart(args) => restart::restart(&Home::from_env()?, &args)?,
         Command::Preload(args) => {
             let tree = Copy { src: args.src, dst: Some(args.dst) };

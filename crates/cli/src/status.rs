@@ -36,6 +36,8 @@ pub struct Deployment {
     /// Copies of new files' blocks, and of the metadata.
     replicas: u8,
     metadata_replicas: u8,
+    /// So many pieces (shards, and groups of blocks) have fewer copies than they should.
+    incomplete: usize,
     epoch: Option<u64>,
     /// Seconds since 1970.
     created: u64,
@@ -82,6 +84,8 @@ struct ServerStatus {
     state: &'static str,
     /// It has not got yet what it has missed of so many groups (shards, and parts of files).
     behind: usize,
+    /// Others have taken its place: it holds no copies.
+    given_up: bool,
     /// Milliseconds since it last answered the controller.
     silent_ms: Option<u64>,
     storage: Vec<PathBuf>,
@@ -242,6 +246,7 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
         block_size: record.block_size,
         replicas: record.replicas,
         metadata_replicas: record.metadata_replicas,
+        incomplete: 0,
         epoch: None,
         created: record.created,
         directory: directory.path.clone(),
@@ -259,8 +264,11 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
         (_, Ok(((map, health), key))) => {
             deployment.epoch = Some(map.epoch.0);
             deployment.servers = servers(record, &map, &health, &key);
+            deployment.incomplete = incomplete(&map).0;
+            // What has one copy cannot be held by others.
+            let is_missed = |s: &&ServerStatus| s.state == "down" && (!s.given_up || map.replicas == 1);
             let down: Vec<String> =
-                deployment.servers.iter().filter(|s| s.state == "down").map(|s| s.id.to_string()).collect();
+                deployment.servers.iter().filter(is_missed).map(|s| s.id.to_string()).collect();
             if !down.is_empty() {
                 deployment.state = Condition::Degraded;
                 deployment.problem = Some(format!(
@@ -276,8 +284,11 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
                         .map_or(String::new(), |s| s.log.display().to_string())
                 ));
             } else if let Some(server) = deployment.servers.iter().find(|s| s.behind > 0) {
-                deployment.problem =
-                    Some(format!("server {} gets what it has missed while it was away", server.id));
+                deployment.problem = Some(format!(
+                    "{} of everything has too few copies: server {} gets what it lacks",
+                    plural(deployment.incomplete, "piece"),
+                    server.id
+                ));
             } else {
                 deployment.problem = damage(&deployment.servers);
             }
@@ -296,6 +307,15 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
     deployment.totals.servers_up = deployment.servers.iter().filter(|s| s.state == "up").count();
     deployment.totals.counters = sum(&deployment.servers);
     deployment
+}
+
+/// How many shards and groups of blocks have fewer copies than they should, and how many there are.
+pub fn incomplete(map: &Map) -> (usize, usize) {
+    let has_too_few = |group: &Group| {
+        let holders = map.holders(*group);
+        holders.in_step().filter(|server| map.is_up(*server)).count() < holders.all().len()
+    };
+    (map.replicated().filter(has_too_few).count(), map.replicated().count())
 }
 
 /// What nobody serves while servers are down, in words.
@@ -417,6 +437,7 @@ fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: &Key) -> Ve
                     },
                     pid: recorded.and_then(|d| d.process).map(|process| process.pid),
                     behind: map.replicated().filter(|group| map.is_behind(*group, server.id)).count(),
+                    given_up: map.is_given_up(server.id),
                     silent_ms: health.map(|h| h.silent_ms),
                     storage: recorded.map(|d| d.storage.clone()).unwrap_or_default(),
                     log: recorded.map(|d| d.log.clone()).unwrap_or_default(),
@@ -453,6 +474,7 @@ fn recorded_servers(record: &Record) -> Vec<ServerStatus> {
                 pid: d.process.map(|process| process.pid),
                 state: "down",
                 behind: 0,
+                given_up: false,
                 silent_ms: None,
                 storage: d.storage.clone(),
                 log: d.log.clone(),
@@ -533,7 +555,8 @@ fn servers_table(d: &Deployment) -> String {
     };
     for s in &d.servers {
         let address = s.address.clone().unwrap_or_else(|| "-".into());
-        let mut row = vec![s.id.to_string(), s.host.clone(), address, s.state.to_owned()];
+        let state = if s.given_up { format!("{}, given up", s.state) } else { s.state.to_owned() };
+        let mut row = vec![s.id.to_string(), s.host.clone(), address, state];
         row.extend(numbers(s.counters.as_ref()));
         rows.push(row);
     }
@@ -588,6 +611,7 @@ mod tests {
                 "created",
                 "directory",
                 "epoch",
+                "incomplete",
                 "metadata_replicas",
                 "mount",
                 "name",
@@ -611,6 +635,7 @@ mod tests {
             pid: None,
             state: "up",
             behind: 0,
+            given_up: false,
             silent_ms: None,
             storage: vec![storage.into()],
             log: PathBuf::new(),

@@ -23,6 +23,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// After so many seconds a server that is down is given up, unless the user says otherwise.
+const HEAL_AFTER: u32 = 30;
 /// How long a process may take to end after it was killed.
 const DYING: Duration = Duration::from_secs(2);
 
@@ -88,8 +90,16 @@ fn found(
     record.first = args.first.map_or(First::Hashed, FirstChoice::first);
     record.replicas = args.replicas.unwrap_or(1);
     record.metadata_replicas = args.metadata_replicas.unwrap_or(record.replicas);
+    record.min_copies = args.min_copies.unwrap_or(1);
+    record.heal_after = args.heal_after.unwrap_or(HEAL_AFTER);
     record.ephemeral = ephemeral;
     record.daemons = plan(&hosts, args.servers.unwrap_or(1), args.port, &storage, directory)?;
+    if let Some(file) = &args.failure_domain {
+        let domains = hosts::domains(file, &hosts)?;
+        for daemon in &mut record.daemons {
+            daemon.domain = domains.get(usize::from(daemon.node.0)).copied().unwrap_or(u16::MAX);
+        }
+    }
     check_copies(&record)?;
     directory.save(&record)?;
     let started = launch_all(&mut record, &key, directory, false)
@@ -119,6 +129,12 @@ fn check_copies(record: &Record) -> Result<(), Error> {
         return Err(Error::refused(
             format!("{copies} copies of the metadata are too few for {replicas} copies of files"),
             "a file must not outlive its inode: give --metadata-replicas at least as much as --replicas",
+        ));
+    }
+    if record.min_copies > copies {
+        return Err(Error::refused(
+            format!("no change could have {} copies: there are {copies}", record.min_copies),
+            "give --min-copies at most as much as --replicas",
         ));
     }
     if usize::from(copies) > servers {
@@ -186,6 +202,7 @@ fn record_of(
     let mut record = DaemonRecord {
         host: host.name.clone(),
         node,
+        domain: node.0,
         launcher: host.launcher,
         server,
         agent: server.is_none(),
@@ -304,7 +321,7 @@ pub fn fill_in(daemon: &mut DaemonRecord, ready: Ready) -> Result<(), Error> {
 /// With what the deployment begins.
 fn founding(record: &Record) -> Founding {
     let node = |d: &DaemonRecord| {
-        Some(Node { id: d.node, host: d.host.clone(), agent: d.address?, domain: d.node.0 })
+        Some(Node { id: d.node, host: d.host.clone(), agent: d.address?, domain: d.domain })
     };
     let nodes = record.daemons.iter().filter(|d| d.agent).filter_map(node).collect();
     let server = |d: &DaemonRecord| {
@@ -317,6 +334,8 @@ fn founding(record: &Record) -> Founding {
         first: record.first,
         replicas: record.replicas,
         metadata_replicas: record.metadata_replicas,
+        min_copies: record.min_copies,
+        heal_after: record.heal_after,
         ..Founding::new(record.deployment, &record.mount, nodes, servers)
     }
 }
@@ -426,6 +445,9 @@ fn resume(
         || args.first.is_some_and(|first| first.first() != record.first)
         || args.replicas.is_some_and(|replicas| replicas != record.replicas)
         || args.metadata_replicas.is_some_and(|replicas| replicas != record.metadata_replicas)
+        || args.min_copies.is_some_and(|copies| copies != record.min_copies)
+        || args.heal_after.is_some_and(|seconds| seconds != record.heal_after)
+        || args.failure_domain.is_some()
         || (args.mount != "/bivouac" && args.mount != record.mount);
     if asks_for_others {
         return Err(Error::refused(

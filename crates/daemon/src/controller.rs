@@ -66,6 +66,9 @@ pub enum ControllerError {
     /// A change names a server that the map does not have.
     #[error("unknown server")]
     UnknownServer,
+    /// Servers take part, or are needed.
+    #[error("the servers are not down, too few would be left, or nobody else has what they hold")]
+    CannotGiveUp,
     /// No thread could be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
@@ -81,9 +84,10 @@ impl ControllerError {
             ControllerError::Store { .. } | ControllerError::Damaged { .. } => Errno::IO,
             ControllerError::Thread(_) => Errno::AGAIN,
             ControllerError::NotFounded => Errno::NOENT,
-            ControllerError::BadMap(_) | ControllerError::OtherDaemons | ControllerError::UnknownServer => {
-                Errno::INVAL
-            }
+            ControllerError::BadMap(_)
+            | ControllerError::OtherDaemons
+            | ControllerError::UnknownServer
+            | ControllerError::CannotGiveUp => Errno::INVAL,
             ControllerError::NotForController => Errno::OPNOTSUPP,
         }
     }
@@ -196,8 +200,8 @@ impl Controller {
         Ok(controller)
     }
 
-    /// Serves the requests that are the controller's: `Beginning`, `Overview`, `Lifeline`, `Release`,
-    /// `Shutdown`. `None` is answered as done. A shutdown is answered at once and carried out in the background.
+    /// Serves the requests that are the controller's: `Beginning`, `Overview`, `GiveUp`, `Lifeline`,
+    /// `Release`, `Shutdown`. `None` is answered as done. A shutdown is answered at once and carried out in the background.
     pub fn handle(
         &self,
         session: &mut ControlSession,
@@ -206,6 +210,10 @@ impl Controller {
         match request {
             ControlRequest::Beginning => Ok(Some(self.shared.beginning())),
             ControlRequest::Overview => Ok(Some(self.shared.overview())),
+            ControlRequest::GiveUp { servers, accept_loss } => {
+                self.shared.give_up(servers.clone(), *accept_loss).ok_or(ControllerError::CannotGiveUp)?;
+                Ok(None)
+            }
             ControlRequest::Lifeline => {
                 session.lifeline = true;
                 Ok(None)
@@ -340,6 +348,27 @@ impl Shared {
         }
         tracing::info!(%server, groups = groups.len(), "the server has caught up");
         self.propose(&mut log, MapChange::InStep { server, groups })
+    }
+
+    /// Commits that copies cannot be relied on, if the map is still that by which they were.
+    pub(crate) fn set_behind(&self, epoch: Epoch, copies: &[(Group, ServerId)]) -> Option<Arc<Map>> {
+        let mut log = lock(&self.log);
+        let change = MapChange::Behind { copies: copies.to_vec() };
+        let next = change.apply(log.map())?;
+        if log.map().epoch != epoch || next.behind == log.map().behind {
+            return None;
+        }
+        tracing::warn!(copies = copies.len(), "copies are not relied on: their storage fails");
+        self.propose(&mut log, change)
+    }
+
+    /// Commits that servers do not come back; `None` if they cannot be done without.
+    pub(crate) fn give_up(&self, servers: Vec<ServerId>, accept_loss: bool) -> Option<Arc<Map>> {
+        let mut log = lock(&self.log);
+        let change = MapChange::GiveUp { servers, accept_loss };
+        change.apply(log.map())?;
+        tracing::warn!(?change, "others take the place of servers that are down");
+        self.propose(&mut log, change)
     }
 
     fn propose(&self, log: &mut MapLog, change: MapChange) -> Option<Arc<Map>> {

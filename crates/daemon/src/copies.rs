@@ -5,7 +5,8 @@
 //! it itself when they have. So its own sub-file shows what everybody has: it can be read without looking whether a
 //! change is under way. A holder that does not answer is waited for until the map says that it is down. If one cannot
 //! make the change, because its storage is full or fails, the primary gives the others its own bytes of the range
-//! again, and the program gets the error.
+//! again, and the program gets the error. A copy that cannot even do that is not relied on any more ([`Copies::suspects`]):
+//! the map calls it behind, until it has caught up.
 //!
 //! A holder keeps in mind which changes may not have been made by all others ([`marks`]). When a primary dies, the
 //! next one gathers these, and gives all holders its own bytes of their ranges before it serves the group.
@@ -28,9 +29,10 @@ use bivouac_transport::engine::Requester;
 use catching::Catching;
 use marks::{Marks, Slots};
 use ranges::Ranges;
+use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long a change waits for others of the same range.
@@ -51,6 +53,8 @@ pub(crate) struct Copies {
     catching: Catching,
     /// What the maps up to this epoch have made this server the primary of, it serves.
     ready: AtomicU64,
+    /// Copies whose storage fails.
+    suspects: Mutex<BTreeSet<(Group, ServerId)>>,
 }
 
 /// A change of a range, as its primary has the others make it.
@@ -68,8 +72,8 @@ impl Copies {
     /// Of a server that has just been started: it serves no group before [`Copies::follow`].
     pub(crate) fn new(links: Arc<Links>, store: Arc<DataStore>, me: ServerId) -> Copies {
         let (slots, marks, catching) = Default::default();
-        let (ranges, ready) = (Ranges::new(PATIENCE), AtomicU64::new(0));
-        Copies { links, store, me, ranges, slots, marks, catching, ready }
+        let (ranges, ready, suspects) = (Ranges::new(PATIENCE), AtomicU64::new(0), Mutex::default());
+        Copies { links, store, me, ranges, slots, marks, catching, ready, suspects }
     }
 
     /// The map, if this server is the group's primary by it and serves the group.
@@ -104,7 +108,11 @@ impl Copies {
         };
         let _alone = self.ranges.hold(ino, range.clone())?;
         // Not before: a holder that begins to catch up must not be left out.
-        let others = self.others(&*self.serving(group)?, group);
+        let map = self.serving(group)?;
+        let others = self.others(&map, group);
+        if map.has_too_few(group) {
+            return Err(Errno::IO.into());
+        }
         let slot = self.slots.take();
         let step = |change| Step {
             group,
@@ -114,14 +122,16 @@ impl Copies {
             len: range.end - range.start,
             change,
         };
-        let forwarded = match *request {
+        let failed = match *request {
             DataRequest::Write { sync, .. } => self.forward(&step(Change::Write { sync }), &others, payload),
             DataRequest::Fallocate { mode, .. } => self.forward(&step(Change::Fallocate(mode)), &others, &[]),
-            _ => Ok(()),
+            _ => Vec::new(),
         };
+        let forwarded = failed.first().map_or(Ok(()), |(_, errno)| Err(*errno));
         // Another primary may have taken over meanwhile, which decides what becomes of the change.
-        self.serving(group)?;
+        let map = self.serving(group)?;
         let made = forwarded
+            .and_then(|()| if map.has_too_few(group) { Err(Errno::IO) } else { Ok(()) })
             .and_then(|()| crate::serve::data_locally((&self.store, self), request, payload, &mut []))
             .map_err(Failure::Errno);
         let is_whole = match made {
@@ -131,9 +141,33 @@ impl Copies {
         };
         if !is_whole {
             let undoes = !matches!(request, DataRequest::TakeBack { .. });
-            self.mirror(&step(Change::Mirror { undoes }), &others)?;
+            self.mirror(&step(Change::Mirror { undoes }), &others);
         }
         made
+    }
+
+    /// A read of this server's copy has failed. Whether another one is going to answer.
+    pub(crate) fn cannot_read(&self, group: Group) -> bool {
+        self.suspect(group, self.me);
+        self.links.map().serving(group).any(|holder| holder != self.me)
+    }
+
+    /// A holder's storage fails: the controller is to know that it has not everything.
+    fn suspect(&self, group: Group, holder: ServerId) {
+        let is_new = self.suspects.lock().unwrap_or_else(PoisonError::into_inner).insert((group, holder));
+        if is_new {
+            tracing::error!(?group, %holder, "the copy cannot be relied on: its storage fails");
+        }
+    }
+
+    /// Copies that are in step by the map, and whose storage fails.
+    pub(crate) fn suspects(&self) -> Vec<(Group, ServerId)> {
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        if !suspects.is_empty() {
+            let map = self.links.map();
+            suspects.retain(|(group, holder)| map.serving(*group).any(|other| other == *holder));
+        }
+        suspects.iter().copied().collect()
     }
 
     /// The other holders that are up.
@@ -142,27 +176,30 @@ impl Copies {
         holders.all().iter().copied().filter(|server| *server != self.me && map.is_up(*server)).collect()
     }
 
-    /// Gives others this server's bytes of a range.
-    fn mirror(&self, step: &Step, others: &[ServerId]) -> Result<(), Errno> {
+    /// Gives others this server's bytes of a range. A copy that cannot take them cannot be relied on any more.
+    fn mirror(&self, step: &Step, others: &[ServerId]) {
         let end = step.offset.saturating_add(step.len);
         let mut buffer = vec![0; step.len.min(MIRRORED) as usize];
         let mut at = step.offset;
         while at < end {
             let len = (end - at).min(MIRRORED);
-            let count = self.store.read(step.ino, at, &mut buffer[..len as usize])?;
+            let Ok(count) = self.store.read(step.ino, at, &mut buffer[..len as usize]) else {
+                return self.suspect(step.group, self.me);
+            };
             // Behind the sub-file's end there is nothing to read.
             let len = if (count as u64) < len { end - at } else { len };
-            self.forward(&Step { offset: at, len, ..*step }, others, &buffer[..count])?;
+            for (holder, _) in self.forward(&Step { offset: at, len, ..*step }, others, &buffer[..count]) {
+                self.suspect(step.group, holder);
+            }
             at += len;
         }
-        Ok(())
     }
 
-    /// Has all others make a change. The error of one whose storage cannot.
-    fn forward(&self, step: &Step, others: &[ServerId], payload: &[u8]) -> Result<(), Errno> {
+    /// Has all others make a change. Those whose storage cannot, and why.
+    fn forward(&self, step: &Step, others: &[ServerId], payload: &[u8]) -> Vec<(ServerId, Errno)> {
         let Step { group, slot, ino, offset, len, change } = *step;
         let mut left = others.to_vec();
-        let mut failed = Ok(());
+        let mut failed = Vec::new();
         let request = Request::Copy(CopyRequest::Forward { group, slot, ino, offset, len, change });
         loop {
             let answers = self.links.ask_each(&left, &request, payload);
@@ -171,8 +208,8 @@ impl Copies {
             for (server, answer) in left.iter().zip(answers) {
                 match answer {
                     Ok(Reply::Copy(CopyReply::Made)) => {}
-                    Ok(Reply::Copy(CopyReply::Failed(errno))) => failed = Err(errno),
-                    Ok(_) => failed = Err(Errno::PROTO),
+                    Ok(Reply::Copy(CopyReply::Failed(errno))) => failed.push((*server, errno)),
+                    Ok(_) => failed.push((*server, Errno::PROTO)),
                     // One that is down, or holds it no more, is not waited for; nor is anybody by a primary that
                     // has been replaced.
                     Err(_) if map.primary_of(group) != Some(self.me) => {}
@@ -180,11 +217,12 @@ impl Copies {
                     Err(_) => {}
                 }
             }
-            if again.is_empty() {
+            if self.links.is_closing() {
+                failed.extend(again.into_iter().map(|server| (server, Errno::IO)));
                 return failed;
             }
-            if self.links.is_closing() {
-                return Err(Errno::IO);
+            if again.is_empty() {
+                return failed;
             }
             left = again;
             std::thread::sleep(AGAIN);
@@ -235,8 +273,7 @@ impl Copies {
 
     /// Gives all holders this server's bytes of what may not have been changed everywhere.
     fn take_over(&self, map: &Map, gained: &[Group]) -> bool {
-        let others: std::collections::BTreeSet<ServerId> =
-            gained.iter().flat_map(|group| self.others(map, *group)).collect();
+        let others: BTreeSet<ServerId> = gained.iter().flat_map(|group| self.others(map, *group)).collect();
         let others: Vec<ServerId> = others.into_iter().collect();
         let request = Request::Copy(CopyRequest::Marks);
         let mut found = self.marks.all();
@@ -261,9 +298,7 @@ impl Copies {
                 len: mark.len,
                 change: Change::Mirror { undoes: false },
             };
-            if let Err(errno) = self.mirror(&step, &self.others(map, group)) {
-                tracing::error!(?group, %ino, %errno, "copies of a range may differ");
-            }
+            self.mirror(&step, &self.others(map, group));
         }
         self.marks.forget(gained);
         self.links.epoch() == map.epoch

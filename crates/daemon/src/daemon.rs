@@ -264,6 +264,7 @@ impl Daemon {
             return match copies.serving(copied.group) {
                 Ok(_) => match serve::read(store, ino, offset, len, reply) {
                     Ok(count) => drop(self.counters.read.fetch_add(count, Ordering::Relaxed)),
+                    Err(_) if copies.cannot_read(copied.group) => reply.fail(&Refusal::Busy.into()),
                     Err(error) => reply.fail(&error.errno().into()),
                 },
                 Err(refusal) => reply.fail(&refusal.into()),
@@ -327,7 +328,8 @@ impl Daemon {
             ControlRequest::Ping { .. } => {
                 let epoch = self.links.epoch();
                 let caught_up = self.follower.get().map_or(Vec::new(), |follower| follower.caught_up(epoch));
-                Some(ControlReply::Pong { epoch, boot: self.boot, caught_up })
+                let suspects = self.copies.as_ref().map_or(Vec::new(), |copies| copies.suspects());
+                Some(ControlReply::Pong { epoch, boot: self.boot, caught_up, suspects })
             }
             ControlRequest::Install { map } => self.install(map).err().map(|error| {
                 tracing::error!(%error, "a map is not taken");

@@ -20,6 +20,8 @@ use std::time::Duration;
 
 /// Time between two tries of what did not work.
 const RETRY: Duration = Duration::from_millis(20);
+/// Longest time between two tries of catching up: a storage may fail for long.
+const LONGEST: Duration = Duration::from_secs(1);
 /// Longest sleep when nothing is to be done.
 const REST: Duration = Duration::from_secs(60);
 
@@ -41,7 +43,7 @@ impl Follower {
         me: ServerId,
     ) -> std::io::Result<Follower> {
         let caught_up = CaughtUp::default();
-        let mut threads = vec![each_map(links, "meta-follower", move |_| store.follow())?];
+        let mut threads = vec![each_map(links, ("meta-follower", RETRY), move |_| store.follow())?];
         let (data, mut before) = (copies.clone(), (*links.map()).clone());
         before.servers.clear();
         let follow = move |map: &Map| {
@@ -51,7 +53,7 @@ impl Follower {
             }
             follows
         };
-        threads.push(each_map(links, "data-follower", follow)?);
+        threads.push(each_map(links, ("data-follower", RETRY), follow)?);
         let (links_too, copies, noted) = (links.clone(), copies.clone(), caught_up.clone());
         let catch_up = move |map: &Map| {
             let groups = behind(map, me);
@@ -61,7 +63,7 @@ impl Follower {
             }
             catches_up
         };
-        threads.push(each_map(links, "catcher", catch_up)?);
+        threads.push(each_map(links, ("catcher", LONGEST), catch_up)?);
         Ok(Follower { caught_up, threads })
     }
 
@@ -79,17 +81,18 @@ impl Follower {
     }
 }
 
-/// Does something by each new map, until it says that it is done with it.
+/// Does something by each new map, until it says that it is done with it. `longest`: between two tries.
 fn each_map(
     links: &Arc<Links>,
-    name: &str,
+    (name, longest): (&str, Duration),
     mut work: impl FnMut(&Map) -> bool + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
     let links = links.clone();
     std::thread::Builder::new().name(name.into()).spawn(move || {
         let (mut known, mut rest) = (Epoch(0), Duration::ZERO);
         while let Some(map) = links.wait_for_map(known, rest) {
-            rest = if work(&map) { REST } else { RETRY };
+            let again = if map.epoch > known { RETRY } else { (rest * 2).min(longest) };
+            rest = if work(&map) { REST } else { again };
             known = map.epoch;
         }
     })

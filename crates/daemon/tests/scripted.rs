@@ -76,6 +76,7 @@ impl Service for Scripted {
                     epoch: self.versions().0,
                     boot: 1,
                     caught_up: Vec::new(),
+                    suspects: Vec::new(),
                 }));
             }
             Ok(Request::Control(ControlRequest::Install { map })) => {

@@ -1,6 +1,7 @@
 //! The changes that a map can undergo. Applying one is a pure function, so that everybody who applies the same
 //! changes in the same order has the same map.
 
+use crate::giving_up::Without;
 use crate::groups::Group;
 use crate::ids::{Epoch, NodeId, ServerId};
 use crate::map::{Map, ServerState};
@@ -26,6 +27,18 @@ pub enum MapChange {
         /// Where.
         groups: Vec<Group>,
     },
+    /// Copies that cannot be relied on: they are behind, where others can serve the group.
+    Behind {
+        /// In which groups who.
+        copies: Vec<(Group, ServerId)>,
+    },
+    /// Servers that are down do not come back: others take their place.
+    GiveUp {
+        /// Which.
+        servers: Vec<ServerId>,
+        /// Also if nobody else has what was acknowledged last.
+        accept_loss: bool,
+    },
     /// All daemons were stopped and started again, and all servers serve; some listen somewhere else. Nobody knows
     /// any more which changes of blocks were under way: copies have to be compared with their primaries.
     Resumed {
@@ -37,7 +50,8 @@ pub enum MapChange {
 }
 
 impl MapChange {
-    /// The map after the change, at the next epoch. `None` if it names a server or node that the map does not have.
+    /// The map after the change, at the next epoch. `None` if it names a server or node that the map does not have, or
+    /// gives up what cannot be given up.
     pub fn apply(&self, map: &Map) -> Option<Map> {
         let mut next = map.clone();
         next.epoch = Epoch(map.epoch.0 + 1);
@@ -51,6 +65,16 @@ impl MapChange {
             MapChange::InStep { server, groups } => {
                 map.server(*server)?;
                 next.catch_up(*server, groups);
+            }
+            MapChange::Behind { copies } => {
+                copies.iter().for_each(|(group, server)| next.distrust(*group, *server));
+            }
+            MapChange::GiveUp { servers, accept_loss } => {
+                let Without { map: without, lost } = map.without(servers)?;
+                if !(lost.is_empty() || *accept_loss) {
+                    return None;
+                }
+                next = Map { epoch: next.epoch, ..without };
             }
             MapChange::Resumed { agents, servers } => {
                 for (node, address) in agents {

@@ -1,7 +1,7 @@
 //! What a deployment begins with, and the first map, which follows from it.
 
 use crate::balance;
-use crate::groups::REPLICAS_MAX;
+use crate::groups::{Holders, REPLICAS_MAX};
 use crate::ids::{Epoch, SHARDS, ServerId, ShardId};
 use crate::map::{Generation, Map, Node, Server};
 use crate::placement::DEFAULT_BLOCK;
@@ -25,6 +25,10 @@ pub struct Founding {
     pub replicas: u8,
     /// Copies of the metadata, at least as many: a file must not outlive its inode.
     pub metadata_replicas: u8,
+    /// A change is refused where fewer copies than this would have it.
+    pub min_copies: u8,
+    /// After so many seconds a server that is down is given up, where there are copies; 0: never.
+    pub heal_after: u32,
     /// Its machines, in any order.
     pub nodes: Vec<Node>,
     /// Its servers, in any order.
@@ -42,6 +46,8 @@ impl Founding {
             first: First::Hashed,
             replicas: 1,
             metadata_replicas: 1,
+            min_copies: 1,
+            heal_after: 0,
             nodes,
             servers,
         }
@@ -69,6 +75,8 @@ impl Founding {
             nodes: self.nodes,
             shards: Vec::new(),
             copies: self.metadata_replicas,
+            min_copies: self.min_copies,
+            heal_after: self.heal_after,
             generations: vec![Generation { servers: servers.clone() }],
             servers: self.servers,
             behind: Vec::new(),
@@ -76,8 +84,9 @@ impl Founding {
         };
         let primaries = balance::deal(&[], &servers);
         let copies = (0..SHARDS).map(ShardId).zip(primaries);
-        map.shards =
-            copies.flat_map(|(shard, primary)| map.deal_copies(shard, primary).all().to_vec()).collect();
+        map.shards = copies
+            .flat_map(|(shard, primary)| map.deal_copies(shard, primary, Holders::NONE).all().to_vec())
+            .collect();
         map.check().map(|()| map)
     }
 }
@@ -97,6 +106,8 @@ impl Map {
             servers: Vec::new(),
             shards: Vec::new(),
             copies: 1,
+            min_copies: 1,
+            heal_after: 0,
             generations: Vec::new(),
             behind: Vec::new(),
             lost: Vec::new(),

@@ -60,8 +60,17 @@ pub struct Holders {
     behind: u8,
 }
 
+impl FromIterator<ServerId> for Holders {
+    fn from_iter<I: IntoIterator<Item = ServerId>>(servers: I) -> Holders {
+        let mut holders = Holders::NONE;
+        servers.into_iter().for_each(|server| holders.push(server));
+        holders
+    }
+}
+
 impl Holders {
-    const NONE: Holders = Holders { servers: [ServerId(0); REPLICAS_MAX as usize], count: 0, behind: 0 };
+    pub(crate) const NONE: Holders =
+        Holders { servers: [ServerId(0); REPLICAS_MAX as usize], count: 0, behind: 0 };
 
     fn push(&mut self, server: ServerId) {
         if let Some(place) = self.servers.get_mut(usize::from(self.count)) {
@@ -129,6 +138,12 @@ impl Map {
         self.holders(group).in_step().filter(|server| self.is_up(*server))
     }
 
+    /// Whether so few holders have everything of a group that changes of it are to be refused.
+    pub fn has_too_few(&self, group: Group) -> bool {
+        let wanted = usize::from(self.min_copies).min(self.holders(group).all().len());
+        self.min_copies > 1 && self.serving(group).count() < wanted
+    }
+
     /// Whether a server holds a group, and has to catch up before it may serve it.
     pub fn is_behind(&self, group: Group, server: ServerId) -> bool {
         self.holders(group).behind().any(|holder| holder == server)
@@ -168,6 +183,14 @@ impl Map {
             }
         }
         self.set_behind(changed);
+    }
+
+    /// A copy cannot be relied on: it is behind, if another holder in step can serve the group.
+    pub(crate) fn distrust(&mut self, group: Group, server: ServerId) {
+        let holders = self.holders(group);
+        if holders.in_step().any(|other| other != server && self.is_up(other)) {
+            self.set_behind(vec![(group, holders.behind | holders.bit(server))]);
+        }
     }
 
     /// In every group of blocks, all holders but the primary have to be compared with it.
@@ -220,18 +243,16 @@ impl Map {
     fn block_holders(&self, generation: GenerationId, position: u16, spread: u16, copies: u8) -> Holders {
         let servers = self.generation(generation).map_or(&[][..], |g| &g.servers);
         let candidates = Candidates::new(servers, position, spread);
-        if copies <= 1 && self.lost.is_empty() {
-            let mut holders = Holders::NONE;
-            servers.get(usize::from(position)).into_iter().for_each(|home| holders.push(*home));
-            return holders;
+        if copies <= 1 {
+            let home = servers.get(usize::from(position)).into_iter();
+            return home.copied().collect();
         }
-        self.choose(&candidates, copies)
+        self.choose(Holders::NONE, &candidates, copies)
     }
 
-    /// The first candidates that are not given up, with failure domains, or else nodes, of their own; and
-    /// then any.
-    fn choose(&self, candidates: &Candidates<'_>, copies: u8) -> Holders {
-        let mut holders = Holders::NONE;
+    /// After these holders the first candidates that are not given up, with failure domains, or else nodes, of their
+    /// own; and then any.
+    fn choose(&self, mut holders: Holders, candidates: &Candidates<'_>, copies: u8) -> Holders {
         let place = |server: ServerId| {
             let node = self.server(server).map(|s| s.node);
             let domain = node.and_then(|node| self.node(node)).map(|node| node.domain);
@@ -254,13 +275,13 @@ impl Map {
         holders
     }
 
-    /// The holders of a shard with this primary, for the map's table.
-    pub(crate) fn deal_copies(&self, shard: ShardId, primary: ServerId) -> Holders {
+    /// The holders of a shard with this home, for the map's table: first these, and then others.
+    pub(crate) fn deal_copies(&self, shard: ShardId, home: ServerId, first: Holders) -> Holders {
         let servers: Vec<ServerId> = self.servers.iter().map(|s| s.id).collect();
-        let position = servers.iter().position(|s| *s == primary).unwrap_or(0);
+        let position = servers.iter().position(|s| *s == home).unwrap_or(0);
         // The shards of one primary are `servers` apart, after a first deal.
         let spread = usize::from(shard.0) / servers.len().max(1) % usize::from(spreads(servers.len()));
-        self.choose(&Candidates::new(&servers, position as u16, spread as u16), self.copies)
+        self.choose(first, &Candidates::new(&servers, position as u16, spread as u16), self.copies)
     }
 }
 

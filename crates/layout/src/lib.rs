@@ -19,6 +19,7 @@
 pub mod balance;
 pub mod change;
 pub mod founding;
+mod giving_up;
 pub mod groups;
 pub mod hash;
 pub mod ids;
@@ -29,6 +30,7 @@ pub mod template;
 
 pub use change::MapChange;
 pub use founding::Founding;
+pub use giving_up::Without;
 pub use groups::{Group, Holders, REPLICAS_MAX};
 pub use ids::{Epoch, GenerationId, Ino, NodeId, SERVERS_MAX, SHARDS, ServerId, ShardId};
 pub use map::{Generation, Map, Node, Server, ServerState};

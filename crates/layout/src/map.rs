@@ -85,6 +85,10 @@ pub struct Map {
     pub shards: Vec<ServerId>,
     /// How many servers hold each shard. A file has no more copies than its inode.
     pub copies: u8,
+    /// A change is refused where fewer copies than this would have it. (Where fewer are wanted, all have to.)
+    pub min_copies: u8,
+    /// A server that has been down for so many seconds is given up, where that is possible without a loss. 0: never.
+    pub heal_after: u32,
     /// All generations ever made; the last is the newest.
     pub generations: Vec<Generation>,
     /// Groups of which not all holders are in step, sorted; a bit for each holder that is not.
@@ -151,7 +155,10 @@ impl Map {
             Err("a server runs on an unknown node")
         } else if self.copies == 0 || self.shards.len() != SHARDS as usize * self.copies as usize {
             Err("the shard table has the wrong size")
-        } else if self.copies > REPLICAS_MAX || !(1..=self.copies).contains(&self.replicas) {
+        } else if self.copies > REPLICAS_MAX
+            || !(1..=self.copies).contains(&self.replicas)
+            || !(1..=self.copies).contains(&self.min_copies)
+        {
             Err("the number of copies is out of bounds")
         } else if !self.shards.iter().all(known) {
             Err("a shard is held by an unknown server")

@@ -106,6 +106,9 @@ impl LockedShard<'_> {
         let frees = draft.frees;
         let now = draft.now;
         let batch = draft.finish(self.id, self.shard);
+        if self.shard.stream.has_too_few && !batch.mutations.iter().all(Mutation::is_volatile) {
+            return Err(Errno::IO.into());
+        }
         self.journal.write(&batch, frees).inspect_err(|_| self.full = true)?;
         let count = self.observer.filter(|_| seen).map(|observer| observer.changed(self.id));
         self.shard.concluded.clear();

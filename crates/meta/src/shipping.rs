@@ -317,6 +317,7 @@ impl Shard {
         }
         let stream = &mut self.stream;
         stream.term = map.epoch.0;
+        stream.has_too_few = map.has_too_few(group);
         let is_there = |server| map.server(server).is_some_and(|s| s.state != ServerState::Down);
         let joins = |server| is_there(server) && map.is_behind(group, server);
         let holds = |server| map.serving(group).any(|holder| holder == server);

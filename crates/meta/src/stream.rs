@@ -83,6 +83,8 @@ pub(crate) struct Stream {
     pub awaited: u64,
     /// All records up to this are everywhere.
     pub everywhere: u64,
+    /// By the map there are fewer copies than a change is to have.
+    pub has_too_few: bool,
     /// The copies that are waited for.
     pub followers: Vec<Follower>,
     /// The newest records. All that may not be everywhere are among them.

@@ -140,6 +140,7 @@ impl<O: Outside> Core<O> {
         shard.stream.keep(at, journal.last());
         batch.mutations.into_iter().for_each(|mutation| shard.apply(mutation));
         (shard.stream.role, shard.stream.term, shard.stream.reign) = (Role::Primary, term, term);
+        shard.stream.has_too_few = self.outside.map().has_too_few(Group::Shard(id));
         shard.stream.followers = others.iter().map(|(server, _)| Follower::unknown(*server)).collect();
         shard.stream.restarted = false;
         for (server, held) in others {

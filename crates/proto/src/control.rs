@@ -38,6 +38,13 @@ pub enum ControlRequest {
     Stats,
     /// What the controller knows of all servers (`Overview`). To the controller.
     Overview,
+    /// These servers are down and do not come back: others take their place. To the controller.
+    GiveUp {
+        /// Which.
+        servers: Vec<ServerId>,
+        /// Also if nobody else has what was acknowledged last.
+        accept_loss: bool,
+    },
     /// Stop. Without `keep`, remove everything that you stored.
     Shutdown {
         /// Leave the storage for a later start.
@@ -114,6 +121,8 @@ pub enum ControlReply {
         boot: u64,
         /// By this map I am behind in these groups, and have caught up with them.
         caught_up: Vec<Group>,
+        /// By this map these copies have everything, but their storage fails.
+        suspects: Vec<(Group, ServerId)>,
     },
     /// Counters.
     Stats(Box<Stats>),

@@ -232,7 +232,7 @@ fn whatever_is_taken_for_a_map_is_refused_or_can_be_used() {
             })
             .collect();
         map.nodes = vec![node.clone()];
-        (map.copies, map.replicas) = (1, 1);
+        (map.copies, map.replicas, map.min_copies) = (1, 1, 1);
         map.behind.clear();
         map.block_size = 1 << 20;
         map.width = 0;

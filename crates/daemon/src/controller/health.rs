@@ -41,12 +41,17 @@ pub(super) struct Watcher {
     last_answer: Instant,
     /// It has had a map.
     begun: bool,
+    /// Since when the map calls it down.
+    down_since: Option<Instant>,
+    /// By this map it could not be given up.
+    needed: Epoch,
 }
 
 impl Watcher {
     pub(super) fn new(member: Watched) -> Watcher {
         let last_answer = Instant::now();
-        Watcher { member, link: None, epoch: Epoch(0), boot: None, last_answer, begun: false }
+        let (epoch, needed) = (Epoch(0), Epoch(0));
+        Watcher { member, link: None, epoch, boot: None, last_answer, begun: false, down_since: None, needed }
     }
 
     /// Watches until the controller stops.
@@ -54,6 +59,7 @@ impl Watcher {
         let mut next = Instant::now();
         while let Some(map) = shared.wait(next, self.epoch) {
             next = Instant::now() + INTERVAL;
+            self.give_up(shared, &map);
             match self.beat(shared, &map) {
                 Ok(()) => {
                     self.last_answer = Instant::now();
@@ -155,6 +161,7 @@ impl Watcher {
             Some(server) if self.is(&map, ServerState::Joining) && shared.all_have(&map) => {
                 shared.set_state(server, ServerState::Up)
             }
+            Some(_) if !pong.suspects.is_empty() => shared.set_behind(pong.epoch, &pong.suspects),
             Some(server) if !pong.caught_up.is_empty() => {
                 shared.set_in_step(server, pong.epoch, pong.caught_up)
             }
@@ -189,6 +196,22 @@ impl Watcher {
             let silent_ms = self.last_answer.elapsed().as_millis() as u64;
             tracing::warn!(%server, silent_ms, %error, "the server is down");
             shared.set_state(server, ServerState::Down);
+        }
+    }
+
+    /// Has others take the server's place when it has been down for long enough.
+    fn give_up(&mut self, shared: &Shared, map: &Map) {
+        let Some(server) = self.server().filter(|_| self.is(map, ServerState::Down)) else {
+            self.down_since = None;
+            return;
+        };
+        let since = *self.down_since.get_or_insert_with(Instant::now);
+        let is_due = map.heal_after > 0 && since.elapsed() >= Duration::from_secs(map.heal_after.into());
+        if !is_due || map.copies == 1 || map.is_given_up(server) || self.needed == map.epoch {
+            return;
+        }
+        if shared.give_up(vec![server], false).is_none() {
+            self.needed = map.epoch;
         }
     }
 

@@ -1,6 +1,6 @@
 //! A control connection: what the controller and the command line say to a daemon.
 
-use bivouac_layout::{Epoch, Group};
+use bivouac_layout::{Epoch, Group, ServerId};
 use bivouac_proto::auth::{Key, Role};
 use bivouac_proto::control::{ControlReply, ControlRequest};
 use bivouac_proto::status::Failure;
@@ -46,6 +46,8 @@ pub struct Pong {
     pub boot: u64,
     /// Groups with which it has caught up, by that map.
     pub caught_up: Vec<Group>,
+    /// Copies in step by that map whose storage fails.
+    pub suspects: Vec<(Group, ServerId)>,
 }
 
 /// An authenticated connection with [`Role::Control`].
@@ -112,7 +114,9 @@ impl ControlLink {
     /// Asks for a sign of life.
     pub fn ping(&mut self, epoch: Epoch) -> Result<Pong, LinkError> {
         match self.request(ControlRequest::Ping { epoch })? {
-            Some(ControlReply::Pong { epoch, boot, caught_up }) => Ok(Pong { epoch, boot, caught_up }),
+            Some(ControlReply::Pong { epoch, boot, caught_up, suspects }) => {
+                Ok(Pong { epoch, boot, caught_up, suspects })
+            }
             _ => Err(LinkError::Unexpected),
         }
     }

@@ -91,7 +91,12 @@ impl Service for Fake {
             Ok(Request::Control(ControlRequest::Ping { .. })) => {
                 self.0.pings.fetch_add(1, Ordering::SeqCst);
                 let epoch = self.versions().0;
-                reply.ok(&Reply::Control(ControlReply::Pong { epoch, boot: 1, caught_up: Vec::new() }));
+                reply.ok(&Reply::Control(ControlReply::Pong {
+                    epoch,
+                    boot: 1,
+                    caught_up: Vec::new(),
+                    suspects: Vec::new(),
+                }));
             }
             Ok(Request::Control(ControlRequest::Install { map })) => {
                 self.0.before.store(self.0.pings.load(Ordering::SeqCst), Ordering::SeqCst);

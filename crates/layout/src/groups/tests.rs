@@ -145,7 +145,7 @@ fn a_server_that_was_given_up_is_substituted_and_the_others_stay() {
 
 /// What happens to servers.
 fn events() -> impl Strategy<Value = Vec<(u16, u8)>> {
-    prop::collection::vec((0u16..6, 0u8..3), 0..40)
+    prop::collection::vec((0u16..6, 0u8..7), 0..40)
 }
 
 proptest! {
@@ -160,8 +160,12 @@ proptest! {
         for (server, event) in events {
             let server = ServerId(server);
             map = match event {
-                0 => state(&map, server, ServerState::Down),
-                1 => state(&map, server, ServerState::Up),
+                0 | 1 => state(&map, server, ServerState::Down),
+                2 | 3 => state(&map, server, ServerState::Up),
+                4 => {
+                    let given_up = MapChange::GiveUp { servers: vec![server], accept_loss: false };
+                    given_up.apply(&map).unwrap_or(map)
+                }
                 _ => {
                     // It catches up with whatever a holder can give it.
                     let mut caught_up = Vec::new();

@@ -1,0 +1,142 @@
+//! Giving servers up that do not come back, and waiting until others hold what these held.
+
+use crate::args::HealArgs;
+use crate::error::Error;
+use crate::home::{Home, State};
+use crate::status;
+use crate::text::plural;
+use bivouac_daemon::controller::{ControlLink, LinkError};
+use bivouac_layout::{Group, Map, ServerId, ServerState};
+use bivouac_proto::control::ControlRequest;
+use bivouac_transport::engine::budget::control;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// Time between two looks at how far it is.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Gives up all servers that are down, and waits until everything has all its copies again.
+pub fn heal(home: &Home, args: &HealArgs) -> Result<(), Error> {
+    let directory = home.deployment(&args.name);
+    let (record, key) = (directory.load()?, directory.key()?);
+    if record.state != State::Running {
+        return Err(Error::refused(
+            format!("the deployment {:?} does not run", args.name),
+            format!("`bivouac up {}` brings all of it back", args.name),
+        ));
+    }
+    let unanswered = |error: LinkError| Error::Unanswered {
+        cause: format!("the controller of {:?} does not answer: {error}", args.name),
+        remedy: format!("see `bivouac status {}`", args.name),
+    };
+    let look = || status::overview(&record, &key).map(|(map, _)| map).map_err(unanswered);
+    let map = look()?;
+    let servers = to_give_up(&map, args)?;
+    if !servers.is_empty() {
+        let request = ControlRequest::GiveUp { servers: servers.clone(), accept_loss: args.accept_loss };
+        let endpoint =
+            record.controller(&key).ok_or_else(|| Error::refused("no controller", "see `bivouac status`"))?;
+        let mut link =
+            ControlLink::connect(&endpoint, &key, record.deployment, control::INSTALL).map_err(unanswered)?;
+        link.request(request).map_err(unanswered)?;
+        println!(
+            "{} given up: others get what {} held",
+            named(&servers),
+            if servers.len() == 1 { "it" } else { "they" }
+        );
+    }
+    wait(look)
+}
+
+/// The servers that are down, if the others can do without them.
+fn to_give_up(map: &Map, args: &HealArgs) -> Result<Vec<ServerId>, Error> {
+    let is_down = |server: &&bivouac_layout::Server| server.state == ServerState::Down;
+    let down = map.servers.iter().filter(is_down).map(|server| server.id);
+    let down: Vec<ServerId> = down.filter(|server| !map.is_given_up(*server)).collect();
+    if down.is_empty() {
+        return Ok(down);
+    }
+    if map.copies == 1 {
+        return Err(Error::refused(
+            format!(
+                "the deployment {:?} has one copy of everything: nobody else has what {} held",
+                args.name,
+                named(&down)
+            ),
+            format!("start it again: `bivouac restart {} {}`", args.name, numbers(&down)),
+        ));
+    }
+    let Some(without) = map.without(&down) else {
+        let left = map.servers.len() - map.lost.len() - down.len();
+        return Err(Error::refused(
+            format!(
+                "without {} there are {} for {} copies",
+                named(&down),
+                plural(left, "server"),
+                map.copies
+            ),
+            format!("start one again: `bivouac restart {} {}`", args.name, numbers(&down)),
+        ));
+    };
+    if !without.lost.is_empty() && !args.accept_loss {
+        let shards = without.lost.iter().filter(|group| matches!(group, Group::Shard(_))).count();
+        return Err(Error::refused(
+            format!(
+                "only {} had what was acknowledged last: without, the newest changes are lost in {} of the metadata and {} of files",
+                named(&down),
+                plural(shards, "piece"),
+                plural(without.lost.len() - shards, "group"),
+            ),
+            format!(
+                "start it again: `bivouac restart {0} {1}`; or, if it never comes back, `bivouac heal --accept-loss {0}`",
+                args.name,
+                numbers(&down)
+            ),
+        ));
+    }
+    Ok(down)
+}
+
+fn numbers(servers: &[ServerId]) -> String {
+    servers.iter().map(ServerId::to_string).collect::<Vec<_>>().join(" ")
+}
+
+fn named(servers: &[ServerId]) -> String {
+    format!("server {}", servers.iter().map(ServerId::to_string).collect::<Vec<_>>().join(", "))
+}
+
+/// Waits until nobody has to catch up any more.
+fn wait(look: impl Fn() -> Result<Map, Error>) -> Result<(), Error> {
+    let shows = std::io::stderr().is_terminal();
+    loop {
+        let map = look()?;
+        let (incomplete, all) = status::incomplete(&map);
+        if shows {
+            eprint!("\r{} of {all} have all copies ", all - incomplete);
+        }
+        let waits =
+            map.servers.iter().any(|server| server.state != ServerState::Down && is_behind(&map, server.id));
+        if incomplete == 0 || !waits {
+            if shows {
+                eprintln!();
+            }
+            return match incomplete {
+                0 => {
+                    println!("everything has {}", plural(map.copies.into(), "copy"));
+                    Ok(())
+                }
+                _ => Err(Error::refused(
+                    format!(
+                        "{incomplete} of {all} pieces have too few copies, and nobody is there to hold more"
+                    ),
+                    "start servers again that are down: `bivouac status` names them",
+                )),
+            };
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn is_behind(map: &Map, server: ServerId) -> bool {
+    map.behind.iter().any(|(group, _)| map.is_behind(*group, server))
+}

@@ -1,0 +1,133 @@
+//! Servers that do not come back: others take their place.
+//!
+//! In each group that has copies, the holders that remain stay holders, and the next candidate is one more, which has to
+//! catch up: that restores the number of copies. What has one copy stays where it is, and cannot be reached; new files
+//! are spread over the servers that are left.
+
+use crate::groups::{Group, Holders};
+use crate::ids::{SHARDS, ServerId, ShardId};
+use crate::map::{Generation, Map, ServerState};
+
+/// A map without some of its servers.
+pub struct Without {
+    /// The map; its epoch is that of the map before.
+    pub map: Map,
+    /// Groups of which no holder is left that has everything that was acknowledged.
+    pub lost: Vec<Group>,
+}
+
+impl Map {
+    /// Whether a server was given up.
+    pub fn is_given_up(&self, server: ServerId) -> bool {
+        self.lost.binary_search(&server).is_ok()
+    }
+
+    /// Gives servers up that are down. `None` if one is not, or if fewer servers are left than there are copies.
+    pub fn without(&self, servers: &[ServerId]) -> Option<Without> {
+        let is_down = |id: &ServerId| self.server(*id).is_some_and(|s| s.state == ServerState::Down);
+        let mut map = self.clone();
+        map.lost.extend(servers);
+        map.lost.sort_unstable();
+        map.lost.dedup();
+        let left = self.servers.len() - map.lost.len();
+        if !servers.iter().all(is_down) || left < usize::from(self.copies) {
+            return None;
+        }
+        let rows = (0..SHARDS).map(|shard| self.holders(Group::Shard(ShardId(shard))));
+        map.shards = rows.zip(0..).flat_map(|(row, shard)| map.substituted(ShardId(shard), &row)).collect();
+        let mut lost = Vec::new();
+        let behind = self.replicated().map(|group| {
+            let (before, after) = (self.holders(group), map.holders(group));
+            let mut complete: Vec<ServerId> =
+                before.in_step().filter(|server| after.all().contains(server)).collect();
+            if complete.is_empty() {
+                lost.push(group);
+                // The most that there is left of it.
+                complete = before.behind().filter(|server| after.all().contains(server)).collect();
+                if complete.is_empty() {
+                    complete.extend(after.all().first());
+                }
+            }
+            let bit = |(at, server): (usize, &ServerId)| u8::from(!complete.contains(server)) << at;
+            (group, after.all().iter().enumerate().map(bit).fold(0, |bits, bit| bits | bit))
+        });
+        map.behind = behind.filter(|(_, behind)| *behind != 0).collect();
+        map.behind.sort_unstable();
+        let mut newest = map.generations.last().map_or(Vec::new(), |newest| newest.servers.clone());
+        newest.retain(|server| !map.is_given_up(*server));
+        if map.generations.last().is_some_and(|last| last.servers != newest) && !newest.is_empty() {
+            map.generations.push(Generation { servers: newest });
+        }
+        Some(Without { map, lost })
+    }
+
+    /// The holders of a shard, with others in place of those that were given up.
+    fn substituted(&self, shard: ShardId, row: &Holders) -> Vec<ServerId> {
+        let remain = row.all().iter().copied().filter(|server| !self.is_given_up(*server));
+        match row.all().first() {
+            Some(home) => self.deal_copies(shard, *home, remain.collect()).all().to_vec(),
+            None => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::change::MapChange;
+    use crate::ids::GenerationId;
+    use crate::map::fixture::replicated;
+
+    fn down(map: &Map, server: u16) -> Map {
+        MapChange::State { server: ServerId(server), state: ServerState::Down }.apply(map).expect("listed")
+    }
+
+    #[test]
+    fn others_take_the_place_of_a_server_that_was_given_up_and_have_to_catch_up() {
+        let before = down(&replicated(5, 3, &[&[0, 1, 2, 3, 4]]), 2);
+        let Without { map, lost } = before.without(&[ServerId(2)]).expect("enough are left");
+        assert_eq!((map.check(), lost), (Ok(()), Vec::new()));
+        let mut taken = 0;
+        for group in before.replicated() {
+            let (before, after) = (before.holders(group), map.holders(group));
+            assert_eq!(before.all().len(), after.all().len(), "{group:?}");
+            assert!(!after.all().contains(&ServerId(2)), "{group:?}");
+            for server in after.all() {
+                let is_new = !before.all().contains(server);
+                assert_eq!(map.is_behind(group, *server), is_new, "{group:?}");
+                taken += u32::from(is_new);
+            }
+        }
+        assert!(taken > u32::from(SHARDS) / 2);
+        assert_eq!(map.generations.len(), 2);
+        assert_eq!(map.newest_generation(), GenerationId(1));
+        assert_eq!(map.generations[1].servers, [0, 1, 3, 4].map(ServerId));
+        // What has one copy is still looked for where it is.
+        let single = Group::Blocks { generation: GenerationId(0), position: 2, spread: 0, copies: 1 };
+        assert_eq!(map.holders(single).all(), [ServerId(2)]);
+    }
+
+    #[test]
+    fn who_is_up_and_who_is_needed_cannot_be_given_up() {
+        let map = replicated(3, 2, &[&[0, 1, 2]]);
+        assert!(map.without(&[ServerId(1)]).is_none(), "it is up");
+        assert!(map.without(&[ServerId(7)]).is_none(), "there is none");
+        let one = down(&map, 1).without(&[ServerId(1)]).expect("two are left").map;
+        assert!(down(&one, 2).without(&[ServerId(2)]).is_none(), "one server for two copies");
+    }
+
+    #[test]
+    fn what_is_lost_with_the_last_that_had_everything_is_told_and_the_rest_is_kept() {
+        let map = down(&down(&replicated(4, 2, &[&[0, 1, 2, 3]]), 0), 1);
+        let last_writers = |map: &Map| {
+            let only = |g: &Group| map.holders(*g).in_step().all(|server| server == ServerId(1));
+            map.replicated().filter(only).collect::<Vec<_>>()
+        };
+        let expected = last_writers(&map);
+        assert!(!expected.is_empty(), "0 was down when 1 acknowledged alone");
+        let Without { map: after, lost } = map.without(&[ServerId(1)]).expect("three are left");
+        assert_eq!(lost, expected);
+        assert_eq!(after.check(), Ok(()), "of every group one counts as complete");
+        assert!(lost.iter().all(|group| after.primary_of(*group) == Some(ServerId(0))), "it has the most");
+    }
+}
