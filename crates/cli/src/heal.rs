@@ -82,7 +82,7 @@ fn to_give_up(map: &Map, args: &HealArgs) -> Result<Vec<ServerId>, Error> {
         let shards = without.lost.iter().filter(|group| matches!(group, Group::Shard(_))).count();
         return Err(Error::refused(
             format!(
-                "only {} had what was acknowledged last: without, the newest changes are lost in {} of the metadata and {} of files",
+                "only {} had what was acknowledged last in {} of the metadata and {} of blocks: the newest changes there would be lost",
                 named(&down),
                 plural(shards, "piece"),
                 plural(without.lost.len() - shards, "group"),
@@ -122,7 +122,7 @@ fn wait(look: impl Fn() -> Result<Map, Error>) -> Result<(), Error> {
             }
             return match incomplete {
                 0 => {
-                    println!("everything has {}", plural(map.copies.into(), "copy"));
+                    println!("everything has all its copies");
                     Ok(())
                 }
                 _ => Err(Error::refused(
