@@ -11,9 +11,12 @@ home, stop, worst, count = sys.argv[1], sys.argv[2], 0, 0
 def timed(call, *args):
     global worst, count
     begun = time.monotonic()
-    answer = call(*args)
-    worst, count = max(worst, time.monotonic() - begun), count + 1
-    return answer
+    try:
+        return call(*args)
+    except OSError as error:
+        print(f'{time.strftime("%T")}: {error}, after {time.monotonic() - begun:.3f} s', file=sys.stderr)
+        raise
+    finally: worst, count = max(worst, time.monotonic() - begun), count + 1
 def write(path, text):
     with open(path, 'w') as f: f.write(text)
 def read(path):
@@ -55,9 +58,12 @@ files = {}
 def timed(call, *args):
     global worst, count
     begun = time.monotonic()
-    answer = call(*args)
-    worst, count = max(worst, time.monotonic() - begun), count + 1
-    return answer
+    try:
+        return call(*args)
+    except OSError as error:
+        print(f'{time.strftime("%T")}: {error}, after {time.monotonic() - begun:.3f} s', file=sys.stderr)
+        raise
+    finally: worst, count = max(worst, time.monotonic() - begun), count + 1
 def check(name):
     fd = timed(os.open, f'{home}/{name}', os.O_RDONLY)
     found = bytearray()

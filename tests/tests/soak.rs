@@ -77,7 +77,7 @@ fn state(site: &Site, name: &str, server: usize) -> String {
 /// Lets something happen to servers, each on the node of its number, and waits until all have caught up.
 fn inflict(site: &Site, net: &Network, name: &str, fault: Fault, servers: &[usize]) {
     let pid = |server: usize| site.server_pid(name, server as u64);
-    let down = |server: usize| eventually("it is down", || state(site, name, server) == "down");
+    let down = |server: usize| _ = eventually("it is down", || state(site, name, server) == "down");
     let restart = || {
         for server in servers {
             site.bivouac(["restart", name, &server.to_string()]).ok();
@@ -128,7 +128,15 @@ fn no_operation_fails_and_all_copies_are_the_same_after_random_faults() {
         let name = site.name(replicas);
         let hosts = net.names.join(",");
         let up = ["up", &name, "--hosts", &hosts, "--launcher", "netns", "--replicas", replicas];
-        site.bivouac(up.iter().chain(&["--block-size", "64K", "--heal-after", "never"])).ok();
+        site.bivouac(up.iter().chain(&[
+            "--block-size",
+            "64K",
+            "--heal-after",
+            "never",
+            "--log-level",
+            "debug",
+        ]))
+        .ok();
         let mut names = Load::start(&site, &name, NAMES, "names");
         let mut blocks = Load::start(&site, &name, BLOCKS, "blocks");
         let until = Instant::now() + Duration::from_secs(seconds) / 2;

@@ -264,6 +264,10 @@ impl Copies {
         };
         let gained: Vec<Group> =
             map.replicated().filter(|g| matches!(g, Group::Blocks { .. })).filter(is_new).collect();
+        if !before.is_up(self.me) {
+            // It was away: what was closed by then is open elsewhere.
+            self.ranges.open_all();
+        }
         if !gained.is_empty() && !self.take_over(map, &gained) {
             return false;
         }

@@ -179,12 +179,15 @@ impl Daemon {
     /// Refuses a sender whose map is not the daemon's.
     fn check_epoch(&self, header: &Header) -> Result<(), Failure> {
         let mine = self.links.epoch();
-        if header.epoch == mine {
-            Ok(())
-        } else if header.epoch < mine {
-            Err(Refusal::StaleMap(Box::new((*self.links.map()).clone())).into())
+        if header.epoch == mine { Ok(()) } else { Err(self.other_epoch(header, mine)) }
+    }
+
+    /// The refusal for a sender whose map is another one than that of the epoch `mine`.
+    fn other_epoch(&self, header: &Header, mine: Epoch) -> Failure {
+        if header.epoch < mine {
+            Refusal::StaleMap(Box::new((*self.links.map()).clone())).into()
         } else {
-            Err(Refusal::OldServer.into())
+            Refusal::OldServer.into()
         }
     }
 
@@ -200,9 +203,10 @@ impl Daemon {
         let (Some(store), Some(server)) = (self.meta.get(), &self.config.server) else {
             return Err(Errno::IO.into());
         };
-        serve::check_place(&self.links.map(), server.id, header.shard, request).map_err(|failure| {
-            // By an older map it may have been the right server.
-            self.check_epoch(header).err().unwrap_or(failure)
+        let map = self.links.map();
+        serve::check_place(&map, server.id, header.shard, request).map_err(|failure| {
+            // By the sender's map it may be the right server. (The daemon may have a newer one by now.)
+            if header.epoch == map.epoch { failure } else { self.other_epoch(header, map.epoch) }
         })?;
         let _turn = match serve::changes(request) {
             true => match self.order.take(header.id, header.attempt) {

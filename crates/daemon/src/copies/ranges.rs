@@ -1,7 +1,9 @@
 //! Which ranges of files are being changed, so that changes of the same bytes follow each other.
 //!
 //! A file can be *closed* for a truncation: changes that are under way end, and new ones wait until it is opened
-//! again. So a truncation that closes a file at all of its servers first meets no change half-way between them.
+//! again. So a truncation that closes a file at all of its servers first meets no change half-way between them. Who
+//! closes a file opens it soon, or somebody else does in its place; but a request to close it may also arrive late, when
+//! the truncation is over. So a file does not stay closed for longer than [`LONGEST`].
 
 use bivouac_layout::Ino;
 use bivouac_proto::Refusal;
@@ -11,6 +13,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const PARTS: usize = 64;
+/// Longest time that a file is closed: that in which a truncation whose server has died is finished by the next one.
+const LONGEST: Duration = Duration::from_secs(15);
+/// Time between two looks at whether a file is closed for too long.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// The files that are being changed or closed.
 type Files = HashMap<Ino, File>;
@@ -18,7 +24,18 @@ type Files = HashMap<Ino, File>;
 #[derive(Default)]
 struct File {
     held: Vec<Range<u64>>,
-    closed: bool,
+    /// Since when.
+    closed: Option<Instant>,
+}
+
+impl File {
+    fn is_closed(&self) -> bool {
+        self.closed.is_some_and(|since| since.elapsed() < LONGEST)
+    }
+
+    fn is_unused(&self) -> bool {
+        self.held.is_empty() && !self.is_closed()
+    }
 }
 
 /// See the module.
@@ -42,7 +59,7 @@ impl Drop for Held<'_> {
             if let Some(at) = file.held.iter().position(|held| *held == self.range) {
                 file.held.swap_remove(at);
             }
-            if file.held.is_empty() && !file.closed {
+            if file.is_unused() {
                 files.remove(&self.ino);
             }
         }
@@ -81,21 +98,21 @@ impl Ranges {
             if left.is_zero() {
                 return Err(Refusal::Busy);
             }
-            files = changed.wait_timeout(files, left).unwrap_or_else(PoisonError::into_inner).0;
+            files = changed.wait_timeout(files, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     /// Waits until nobody else changes anything of the range, and keeps others out.
     pub(crate) fn hold(&self, ino: Ino, range: Range<u64>) -> Result<Held<'_>, Refusal> {
         let overlaps = |held: &Range<u64>| held.start < range.end && range.start < held.end;
-        let is_free = |file: &File| !file.closed && !file.held.iter().any(overlaps);
+        let is_free = |file: &File| !file.is_closed() && !file.held.iter().any(overlaps);
         self.when(ino, is_free, |file| file.held.push(range.clone()))?;
         Ok(Held { ranges: self, ino, range })
     }
 
     /// Keeps new changes of a file waiting, and waits until none is under way.
     pub(crate) fn close(&self, ino: Ino) -> Result<(), Refusal> {
-        self.when(ino, |_| true, |file| file.closed = true)?;
+        self.when(ino, |_| true, |file| file.closed = Some(Instant::now()))?;
         self.when(ino, |file| file.held.is_empty(), |_| {})
     }
 
@@ -103,13 +120,23 @@ impl Ranges {
     pub(crate) fn open(&self, ino: Ino) {
         let (mut files, changed) = self.lock(ino);
         if let Some(file) = files.get_mut(&ino) {
-            file.closed = false;
-            if file.held.is_empty() {
+            file.closed = None;
+            if file.is_unused() {
                 files.remove(&ino);
             }
         }
         drop(files);
         changed.notify_all();
+    }
+
+    /// The same for all files.
+    pub(crate) fn open_all(&self) {
+        for (files, changed) in &self.parts {
+            let mut files = files.lock().unwrap_or_else(PoisonError::into_inner);
+            files.values_mut().for_each(|file| file.closed = None);
+            files.retain(|_, file| !file.is_unused());
+            changed.notify_all();
+        }
     }
 }
 

@@ -4,29 +4,36 @@ use super::Budget;
 use crate::socket::{now, timespec};
 use std::time::Duration;
 
+/// Longest time that an attempt counts for. One that took longer was not made all the time: its process was stopped, and
+/// has to find out first what has happened meanwhile.
+const ATTEMPT: Duration = Duration::from_secs(4);
+
 /// Waits between attempts: short at first, then longer.
 pub(super) struct Backoff {
     patience: Duration,
-    /// When the first wait began: nothing is timed while all goes well.
-    begun: Option<Duration>,
+    /// How much of it is spent.
+    spent: Duration,
+    /// When the latest wait began: nothing is timed while all goes well.
+    latest: Option<Duration>,
     next: Duration,
 }
 
 impl Backoff {
     pub(super) fn new(budget: &Budget) -> Backoff {
-        Backoff { patience: budget.patience, begun: None, next: budget.first_pause }
+        Backoff { patience: budget.patience, spent: Duration::ZERO, latest: None, next: budget.first_pause }
     }
 
     /// Whether it has waited before.
     pub(super) fn has_begun(&self) -> bool {
-        self.begun.is_some()
+        self.latest.is_some()
     }
 
     /// Waits, for no longer than `longest`; false when patience is over.
     pub(super) fn wait(&mut self, longest: Duration) -> bool {
         let now = now();
-        let begun = *self.begun.get_or_insert(now);
-        if now.saturating_sub(begun) > self.patience {
+        let since = self.latest.replace(now).map_or(Duration::ZERO, |latest| now.saturating_sub(latest));
+        self.spent += since.min(ATTEMPT);
+        if self.spent > self.patience {
             return false;
         }
         // A raw system call: inside a program, libc's function may be one of ours.
@@ -50,8 +57,16 @@ mod tests {
         backoff.next = Duration::from_millis(90);
         assert!(backoff.wait(LONGEST));
         assert_eq!(backoff.next, Duration::from_millis(100));
-        backoff.begun = now().checked_sub(Budget::CLIENT.patience + Duration::from_secs(1));
-        assert!(backoff.begun.is_none() || !backoff.wait(LONGEST));
+        backoff.spent = Budget::CLIENT.patience + Duration::from_millis(1);
+        assert!(!backoff.wait(LONGEST));
+    }
+
+    #[test]
+    fn time_in_which_the_process_was_stopped_does_not_count() {
+        let mut backoff = Backoff::new(&Budget::SERVER);
+        assert!(backoff.wait(LONGEST));
+        backoff.latest = backoff.latest.and_then(|latest| latest.checked_sub(Budget::SERVER.patience * 3));
+        assert!(backoff.wait(LONGEST) && backoff.spent < Budget::SERVER.patience);
     }
 
     #[test]
