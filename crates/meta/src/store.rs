@@ -532,13 +532,15 @@ impl<O: Outside> Core<O> {
         }
     }
 
-    /// Asks a server, which may be this one.
+    /// Asks a server, which may be this one. Where there are copies and it does not answer, another one is going to:
+    /// Busy.
     pub(crate) fn ask(&self, server: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
         if server == self.outside.me() {
-            self.serve_peer(server, request)
-        } else {
-            self.outside.peer(server, request)
+            return self.serve_peer(server, request);
         }
+        let answer = self.outside.peer(server, request);
+        let has_copies = self.outside.map().copies > 1;
+        answer.map_err(|failure| if has_copies { later(failure) } else { failure })
     }
 
     /// Files of a shard that have copies, in the order of their numbers, behind this one.
@@ -556,16 +558,9 @@ impl<O: Outside> Core<O> {
         })
     }
 
-    /// Asks the server that answers for a shard. Where the shard has copies and that server does not answer, another
-    /// one is going to: Busy.
+    /// Asks the server that answers for a shard.
     pub(crate) fn ask_shard(&self, shard: ShardId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
-        let map = self.outside.map();
-        match self.ask(map.primary(shard), request) {
-            Err(Failure::Errno(Errno::IO) | Failure::Refused(Refusal::OldServer)) if map.copies > 1 => {
-                Err(Refusal::Busy.into())
-            }
-            answer => answer,
-        }
+        self.ask(self.outside.map().primary(shard), request)
     }
 
     /// Whether this server answers for a shard.
@@ -645,6 +640,14 @@ pub(crate) fn repeated(shard: &crate::shard::Shard, id: &RequestId) -> crate::er
         // be carried out.
         Some(answer) if answer.sequence > id.sequence => Err(Refusal::Busy.into()),
         _ => Ok(None),
+    }
+}
+
+/// The failure of a server in whose place another one is going to answer.
+fn later(failure: Failure) -> Failure {
+    match failure {
+        Failure::Errno(Errno::IO) | Failure::Refused(Refusal::OldServer) => Refusal::Busy.into(),
+        other => other,
     }
 }
 

@@ -3,7 +3,7 @@
 //! | who asks whom | connect | silence before asking whether the peer is up | repeats a request for |
 //! |---|---|---|---|
 //! | client: server, agent | 3 s | 1 s | 30 s |
-//! | server or agent: server | 2 s | 1 s | 10 s |
+//! | server or agent: server | 2 s | 1 s | 15 s |
 //! | controller: daemon (ping) | 1.5 s since the last answer | none: it is who says so | while it runs |
 //! | command line: daemon | 2 to 15 s ([`control`]) | none | never |
 //!
@@ -50,12 +50,12 @@ impl Budget {
         longest_refused: Budget::LONGEST_PAUSE,
     };
 
-    /// Of servers and agents among each other: they hold what others wait for. A server whose map is older is
-    /// getting the newer one, and asked often.
+    /// Of servers and agents among each other: they hold what others wait for. They are patient until the map says
+    /// of a server that hangs that it is down. A server whose map is older is getting the newer one, and asked often.
     pub const SERVER: Budget = Budget {
         connect: Duration::from_secs(2),
         silence: Duration::from_secs(1),
-        patience: Duration::from_secs(10),
+        patience: Duration::from_secs(15),
         first_pause: Duration::from_millis(1),
         longest_refused: Duration::from_millis(1),
     };
@@ -73,6 +73,7 @@ pub const OVERLAP: Duration = Duration::from_secs(10);
 
 const _: () = assert!(REMEMBERED.as_secs() > 2 * Budget::CLIENT.patience.as_secs());
 const _: () = assert!(Budget::SERVER.patience.as_secs() < Budget::CLIENT.patience.as_secs());
+const _: () = assert!(Budget::SERVER.patience.as_secs() > ping::HANG.as_secs() + 2);
 
 /// Servers that refuse connections ([`crate::Refusals`]).
 pub mod refusing {
