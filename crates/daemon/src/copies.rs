@@ -132,7 +132,11 @@ impl Copies {
         let map = self.serving(group)?;
         let made = forwarded
             .and_then(|()| if map.has_too_few(group) { Err(Errno::IO) } else { Ok(()) })
-            .and_then(|()| crate::serve::data_locally((&self.store, self), request, payload, &mut []))
+            .and_then(|()| {
+                // It may be behind in other blocks of the file, and be about to give the sub-file another length.
+                let make = || crate::serve::data_locally((&self.store, self), request, payload, &mut []);
+                self.catching.apply(ino, make)
+            })
             .map_err(Failure::Errno);
         let is_whole = match made {
             Ok(DataReply::Written { count, .. }) => count as usize == payload.len(),

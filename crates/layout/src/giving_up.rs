@@ -6,7 +6,7 @@
 
 use crate::groups::{Group, Holders};
 use crate::ids::{SHARDS, ServerId, ShardId};
-use crate::map::{Generation, Map, ServerState};
+use crate::map::{Generation, Map, Server, ServerState};
 
 /// A map without some of its servers.
 pub struct Without {
@@ -57,6 +57,10 @@ impl Map {
         newest.retain(|server| !map.is_given_up(*server));
         if map.generations.last().is_some_and(|last| last.servers != newest) && !newest.is_empty() {
             map.generations.push(Generation { servers: newest });
+            // Others that are down now are behind in what the new generation will hold, too.
+            let down = |server: &&Server| server.state != ServerState::Up && !map.is_given_up(server.id);
+            let down: Vec<ServerId> = map.servers.iter().filter(down).map(|server| server.id).collect();
+            down.into_iter().for_each(|server| map.fall_behind(server));
         }
         Some(Without { map, lost })
     }
@@ -105,6 +109,24 @@ mod tests {
         // What has one copy is still looked for where it is.
         let single = Group::Blocks { generation: GenerationId(0), position: 2, spread: 0, copies: 1 };
         assert_eq!(map.holders(single).all(), [ServerId(2)]);
+    }
+
+    #[test]
+    fn who_is_down_at_that_moment_is_behind_in_what_comes_after_it() {
+        let before = down(&down(&replicated(5, 2, &[&[0, 1, 2, 3, 4]]), 3), 2);
+        let map = before.without(&[ServerId(3)]).expect("enough are left").map;
+        let newest = map.newest_generation();
+        let is_new =
+            |group: &Group| matches!(group, Group::Blocks { generation, .. } if *generation == newest);
+        let held: Vec<Group> = map
+            .replicated()
+            .filter(is_new)
+            .filter(|g| map.holders(*g).all().contains(&ServerId(2)))
+            .collect();
+        assert!(!held.is_empty());
+        for group in held {
+            assert!(map.is_behind(group, ServerId(2)), "{group:?}: it has nothing of what others will write");
+        }
     }
 
     #[test]
