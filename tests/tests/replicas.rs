@@ -37,8 +37,9 @@ fn programs_do_not_notice_that_servers_die_and_come_back_while_the_metadata_has_
         let told: Vec<f64> = told.split_whitespace().map(|word| word.parse().expect("a number")).collect();
         let [count, worst] = told[..] else { panic!("{told:?}") };
         assert!(count > 200.0, "{access}: only {count} operations");
-        // Two seconds until it is certain that the server is dead, and a busy machine.
-        assert!(worst < 10.0, "{access}: an operation took {worst} s");
+        // Two seconds until it is certain that the server is dead, and a busy machine. Now and then one waits for the
+        // 10 s after which a server refuses what is in another operation's way.
+        assert!(worst < 15.0, "{access}: an operation took {worst} s");
         site.bivouac(["down", &name]).ok();
     }
 }
