@@ -125,15 +125,19 @@ def failover(bench, network):
     with deployment(bench, network, 2) as found:
         times = []
         names = " ".join(f"f{n}" for n in range(64))
-        found.run(["sh", "-c", f"cd {found.mount} && for f in {names}; do head -c 1M /dev/urandom > $f; done"])
+
+        def within(script):
+            run(network.within(network.head, found.command(["sh", "-c", f"cd {found.mount} && {script}"])))
+
+        within(f"for f in {names}; do head -c 1M /dev/urandom > $f; done")
         for number in range(bench.repetitions):
             victim = number % NODES
             begun = time.monotonic()
             os.kill(server(found, victim)["pid"], signal.SIGKILL)
             # Each file has blocks on all servers.
-            found.run(["sh", "-c", f"cd {found.mount} && cat f{number} > /dev/null && echo x >> f{number}"])
+            within(f"cat f{number} > /dev/null && echo x >> f{number}")
             times.append(time.monotonic() - begun)
-            run([BIVOUAC, "restart", found.name, str(victim)])
+            run(network.within(network.head, [BIVOUAC, "restart", found.name, str(victim)]))
             while found.status()["incomplete"]:
                 time.sleep(0.1)
         bench.row(TARGET, "from kill -9 to the first read and change", statistics.median(times), "s", at_most=3, repetitions=len(times), spread=(min(times), max(times)))
@@ -150,7 +154,7 @@ def healing(bench, network):
         lost = server(found, 5)["stored"]
         kill(found, [5])
         begun = time.monotonic()
-        run([BIVOUAC, "heal", found.name])
+        run(network.within(network.head, [BIVOUAC, "heal", found.name]))
         took = time.monotonic() - begun
         # Every living server takes its part over its own link.
         limit = (NODES - 1) * carried / 2**20
