@@ -277,6 +277,22 @@ mod tests {
     }
 
     #[test]
+    fn hosts_of_one_failure_domain_have_the_same_number_and_every_host_must_have_one() {
+        let directory = std::env::temp_dir().join(format!("bivouac-domains-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("made");
+        let file = directory.join("racks");
+        let host = |name: &str| Host { name: name.into(), ..this_machine() };
+        let hosts = [host("a"), host("B"), host("c")];
+        std::fs::write(&file, "# racks\nA left\nb right # upper\n\nc left\n").expect("written");
+        assert_eq!(domains(&file, &hosts).expect("all have one"), [0, 1, 0]);
+        for wrong in ["a left\nb right\n", "a left\nb\nc left\n", "a left x\nb left\nc left\n"] {
+            std::fs::write(&file, wrong).expect("written");
+            assert!(matches!(domains(&file, &hosts), Err(Error::Refused { .. })), "{wrong:?}");
+        }
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    #[test]
     fn two_names_of_this_machine_are_noticed() {
         let own = own_name().expect("a name");
         let hosts = format!("localhost,{own}");

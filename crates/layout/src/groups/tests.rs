@@ -143,6 +143,19 @@ fn a_server_that_was_given_up_is_substituted_and_the_others_stay() {
     }
 }
 
+#[test]
+fn a_copy_that_cannot_be_relied_on_is_behind_unless_nobody_else_can_serve() {
+    let map = all_of(3, 2);
+    let group = Group::Shard(ShardId(0));
+    let [first, second] = *map.holders(group).all() else { panic!("two copies") };
+    let distrust =
+        |map: &Map, server| MapChange::Behind { copies: vec![(group, server)] }.apply(map).expect("a change");
+    let without_first = distrust(&map, first);
+    assert!(without_first.is_behind(group, first));
+    assert_eq!(without_first.primary_of(group), Some(second));
+    assert!(!distrust(&without_first, second).is_behind(group, second), "the last one");
+}
+
 /// What happens to servers.
 fn events() -> impl Strategy<Value = Vec<(u16, u8)>> {
     prop::collection::vec((0u16..6, 0u8..7), 0..40)
