@@ -194,12 +194,13 @@ mod tests {
         (1..).zip(all).map(batch).collect()
     }
 
+    fn encoded(batch: &Batch) -> Vec<u8> {
+        let mut body = Vec::new();
+        bivouac_proto::encode(batch, &mut body);
+        body
+    }
+
     fn bodies() -> Vec<Vec<u8>> {
-        let encoded = |batch: &Batch| {
-            let mut body = Vec::new();
-            bivouac_proto::encode(batch, &mut body);
-            body
-        };
         batches().iter().map(encoded).collect()
     }
 
@@ -237,6 +238,10 @@ mod tests {
         samples.extend(records);
         // Terms that do not belong to the place of their record.
         samples.push(vec![10, 0, 3, 2, 8, 1, 24, 0]);
+        // A term that begins at the place of the one before.
+        let at = |term| Position { term, sequence: 1 };
+        let record = |term| Batch { shard: 3, at: at(term), mutations: Vec::new() };
+        samples.push([1, 2].map(record).iter().flat_map(|record| framed(&encoded(record))).collect());
         bivouac_testing::fuzz::run("snapshot", &samples, 64 << 20, snapshot);
     }
 }

@@ -158,8 +158,11 @@ impl Shard {
     /// Applies a record that was read. Says whether it can follow what was applied so far.
     pub(crate) fn replay(&mut self, batch: Batch) -> bool {
         // All batches of a snapshot have the same place. Numbers are missing where volatile changes had them.
-        let last = self.stream.last;
-        if batch.at.term < last.term || batch.at.sequence < last.sequence || !batch.is_sound() {
+        // A term begins with a record of its own.
+        let (last, at) = (self.stream.last, batch.at);
+        let begins = at.term > last.term && !self.stream.terms.is_empty();
+        let goes_back = at.term < last.term || at.sequence < last.sequence;
+        if goes_back || (begins && at.sequence == last.sequence) || !batch.is_sound() {
             return false;
         }
         self.stream.advance(batch.at);
