@@ -138,5 +138,5 @@ fn wait(look: impl Fn() -> Result<Map, Error>) -> Result<(), Error> {
 }
 
 fn is_behind(map: &Map, server: ServerId) -> bool {
-    map.behind.iter().any(|(group, _)| map.is_behind(*group, server))
+    map.behind.iter().any(|lag| map.is_behind(lag.group, server))
 }

@@ -352,6 +352,9 @@ impl Shared {
 
     /// Commits that copies cannot be relied on, if the map is still that by which they were.
     pub(crate) fn set_behind(&self, epoch: Epoch, copies: &[(Group, ServerId)]) -> Option<Arc<Map>> {
+        if copies.is_empty() {
+            return None;
+        }
         let mut log = lock(&self.log);
         let change = MapChange::Behind { copies: copies.to_vec() };
         let next = change.apply(log.map())?;

@@ -22,7 +22,7 @@ use crate::links::Links;
 use bivouac_data::DataStore;
 use bivouac_layout::{Group, Ino, Map, ServerId};
 use bivouac_proto::copies::{Change, CopyReply, CopyRequest};
-use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::data::{DataReply, DataRequest, Fallocate};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply, Request};
 use bivouac_transport::engine::Requester;
@@ -61,17 +61,24 @@ pub(crate) struct Copies {
 #[derive(Clone, Copy)]
 struct Step {
     group: Group,
-    slot: u32,
+    /// Its slot and turn.
+    place: (u32, u64),
     ino: Ino,
     offset: u64,
     len: u64,
     change: Change,
 }
 
+/// Whether a range that is allocated makes a sub-file longer.
+fn grows(mode: Fallocate) -> bool {
+    matches!(mode, Fallocate::Extend | Fallocate::Zero)
+}
+
 impl Copies {
     /// Of a server that has just been started: it serves no group before [`Copies::follow`].
     pub(crate) fn new(links: Arc<Links>, store: Arc<DataStore>, me: ServerId) -> Copies {
-        let (slots, marks, catching) = Default::default();
+        let (marks, catching) = Default::default();
+        let slots = Slots::new(crate::links::now().unsigned_abs());
         let (ranges, ready, suspects) = (Ranges::new(PATIENCE), AtomicU64::new(0), Mutex::default());
         Copies { links, store, me, ranges, slots, marks, catching, ready, suspects }
     }
@@ -114,30 +121,42 @@ impl Copies {
             return Err(Errno::IO.into());
         }
         let slot = self.slots.take();
-        let step = |change| Step {
-            group,
-            slot: slot.number(),
-            ino,
-            offset: range.start,
-            len: range.end - range.start,
-            change,
-        };
+        let place = (slot.number(), slot.turn());
+        let step =
+            |change| Step { group, place, ino, offset: range.start, len: range.end - range.start, change };
         let failed = match *request {
             DataRequest::Write { sync, .. } => self.forward(&step(Change::Write { sync }), &others, payload),
             DataRequest::Fallocate { mode, .. } => self.forward(&step(Change::Fallocate(mode)), &others, &[]),
             _ => Vec::new(),
         };
-        let forwarded = failed.first().map_or(Ok(()), |(_, errno)| Err(*errno));
-        // Another primary may have taken over meanwhile, which decides what becomes of the change.
-        let map = self.serving(group)?;
+        let forwarded = failed.first().map_or(Ok(()), |(_, errno)| Err(Failure::Errno(*errno)));
+        let map = match self.serving(group) {
+            Ok(map) => map,
+            Err(refusal) => {
+                // Another primary takes over, which decides what becomes of the change.
+                slot.leave();
+                return Err(refusal.into());
+            }
+        };
         let made = forwarded
-            .and_then(|()| if map.has_too_few(group) { Err(Errno::IO) } else { Ok(()) })
+            .and_then(|()| if map.has_too_few(group) { Err(Errno::IO.into()) } else { Ok(()) })
             .and_then(|()| {
                 // It may be behind in other blocks of the file, and be about to give the sub-file another length.
-                let make = || crate::serve::data_locally((&self.store, self), request, payload, &mut []);
+                let make = || {
+                    let done = crate::serve::data_locally((&self.store, self), request, payload, &mut [])?;
+                    match (request, done) {
+                        (DataRequest::Write { .. }, DataReply::Written { count, .. }) => {
+                            self.marks.reaches(ino, range.start + u64::from(count));
+                        }
+                        (DataRequest::Fallocate { mode, .. }, _) if grows(*mode) => {
+                            self.marks.reaches(ino, range.end);
+                        }
+                        _ => {}
+                    }
+                    Ok(done)
+                };
                 self.catching.apply(ino, make)
-            })
-            .map_err(Failure::Errno);
+            });
         let is_whole = match made {
             Ok(DataReply::Written { count, .. }) => count as usize == payload.len(),
             Ok(_) => !matches!(request, DataRequest::TakeBack { .. }),
@@ -156,8 +175,18 @@ impl Copies {
         self.links.map().serving(group).any(|holder| holder != self.me)
     }
 
+    /// A part of a truncation was not made here, because the storage has failed. Whether that is excused: this server
+    /// has to catch up anyway, and compares everything again before it says that it has.
+    pub(crate) fn is_excused(&self) -> bool {
+        let map = self.links.map();
+        let behind = map.replicated().filter(holder::is_of_blocks);
+        let behind = behind.filter_map(|group| Some((group, map.behind_since(group, self.me)?)));
+        let excused: Vec<bool> = behind.map(|(group, since)| self.catching.excuses(group, since)).collect();
+        !excused.is_empty() && excused.into_iter().all(|excused| excused)
+    }
+
     /// A holder's storage fails: the controller is to know that it has not everything.
-    fn suspect(&self, group: Group, holder: ServerId) {
+    pub(crate) fn suspect(&self, group: Group, holder: ServerId) {
         let is_new = self.suspects.lock().unwrap_or_else(PoisonError::into_inner).insert((group, holder));
         if is_new {
             tracing::error!(?group, %holder, "the copy cannot be relied on: its storage fails");
@@ -201,10 +230,10 @@ impl Copies {
 
     /// Has all others make a change. Those whose storage cannot, and why.
     fn forward(&self, step: &Step, others: &[ServerId], payload: &[u8]) -> Vec<(ServerId, Errno)> {
-        let Step { group, slot, ino, offset, len, change } = *step;
+        let Step { group, place: (slot, turn), ino, offset, len, change } = *step;
         let mut left = others.to_vec();
         let mut failed = Vec::new();
-        let request = Request::Copy(CopyRequest::Forward { group, slot, ino, offset, len, change });
+        let request = Request::Copy(CopyRequest::Forward { group, slot, turn, ino, offset, len, change });
         loop {
             let answers = self.links.ask_each(&left, &request, payload);
             let map = self.links.map();
@@ -250,14 +279,16 @@ impl Copies {
         self.catching.apply(ino, make)
     }
 
-    /// Keeps changes of a file out until [`Copies::open`].
-    pub(crate) fn close(&self, ino: Ino) -> Result<(), Refusal> {
-        self.ranges.close(ino)
+    /// Which changes of files may begin.
+    pub(crate) fn ranges(&self) -> &Ranges {
+        &self.ranges
     }
 
-    /// Lets changes of a file begin.
-    pub(crate) fn open(&self, ino: Ino) {
-        self.ranges.open(ino);
+    /// Checks that what only the server of an inode asks for comes from that server.
+    pub(crate) fn check_sender(&self, from: ServerId, request: &DataRequest) -> Result<(), Errno> {
+        let ino = request.is_of_inodes_server();
+        let is_right = ino.is_none_or(|ino| self.links.map().primary(ino.shard()) == from);
+        if is_right { Ok(()) } else { Err(Errno::IO) }
     }
 
     /// Does what a new map asks for: takes over the groups of which this server is the primary now. Says whether it
@@ -300,7 +331,7 @@ impl Copies {
             let slot = self.slots.take();
             let step = Step {
                 group,
-                slot: slot.number(),
+                place: (slot.number(), slot.turn()),
                 ino,
                 offset: mark.offset,
                 len: mark.len,

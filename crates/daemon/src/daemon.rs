@@ -15,6 +15,7 @@ use crate::order::{Order, Turn};
 use crate::serve;
 use crate::tether::Tether;
 use crate::vigil::Vigil;
+use bivouac_data::DataStore;
 use bivouac_layout::{Epoch, Ino, Map, NodeId, ServerId, ServerState, ShardId};
 use bivouac_meta::{Caller, MetaStore, Observer, Options, Replayed};
 use bivouac_node::release::monotonic;
@@ -235,13 +236,32 @@ impl Daemon {
         store.meta(&caller, request, payload, reply.buffer())
     }
 
-    fn data(&self, header: &Header, request: &DataRequest, payload: &[u8], reply: &mut Responder<'_>) {
+    /// The stores for a request about blocks that was sent by the map of this daemon.
+    fn stores(&self, header: &Header) -> Result<(&DataStore, &Copies), Failure> {
         self.counters.data.fetch_add(1, Ordering::Relaxed);
         let (Some(store), Some(copies)) = (&self.links.data, &self.copies) else {
-            return reply.fail(&Errno::IO.into());
+            return Err(Errno::IO.into());
         };
-        if let Err(failure) = self.check_epoch(header) {
-            return reply.fail(&failure);
+        self.check_epoch(header)?;
+        Ok((store, copies))
+    }
+
+    fn data(
+        &self,
+        role: &Role,
+        header: &Header,
+        request: &DataRequest,
+        payload: &[u8],
+        reply: &mut Responder<'_>,
+    ) {
+        let (store, copies) = match self.stores(header) {
+            Ok(stores) => stores,
+            Err(failure) => return reply.fail(&failure),
+        };
+        if let Role::Server(from) = role
+            && let Err(errno) = copies.check_sender(*from, request)
+        {
+            return reply.fail(&errno.into());
         }
         let turn = if request.changes() { self.order.take(header.id, header.attempt) } else { Turn::NONE };
         let mut running = match turn {
@@ -257,13 +277,10 @@ impl Daemon {
 
     /// Blocks that have copies, at their primary.
     fn copied(&self, header: &Header, copied: &Copied, payload: &[u8], reply: &mut Responder<'_>) {
-        self.counters.data.fetch_add(1, Ordering::Relaxed);
-        let (Some(store), Some(copies)) = (&self.links.data, &self.copies) else {
-            return reply.fail(&Errno::IO.into());
+        let (store, copies) = match self.stores(header) {
+            Ok(stores) => stores,
+            Err(failure) => return reply.fail(&failure),
         };
-        if let Err(failure) = self.check_epoch(header) {
-            return reply.fail(&failure);
-        }
         if let DataRequest::Read { ino, offset, len } = copied.request {
             return match copies.serving(copied.group) {
                 Ok(_) => match serve::read(store, ino, offset, len, reply) {
@@ -330,8 +347,9 @@ impl Daemon {
     fn control(&self, session: &mut ControlSession, request: &ControlRequest) -> Result<Reply, Failure> {
         let answer = match request {
             ControlRequest::Ping { .. } => {
-                let epoch = self.links.epoch();
-                let caught_up = self.follower.get().map_or(Vec::new(), |follower| follower.caught_up(epoch));
+                let map = self.links.map();
+                let epoch = map.epoch;
+                let caught_up = self.follower.get().map_or(Vec::new(), |follower| follower.caught_up(&map));
                 let suspects = self.copies.as_ref().map_or(Vec::new(), |copies| copies.suspects());
                 Some(ControlReply::Pong { epoch, boot: self.boot, caught_up, suspects })
             }
@@ -560,8 +578,8 @@ impl Service for Daemon {
             (Request::Meta(request), Role::Agent(_) | Role::Server(_)) => {
                 self.meta((Credentials::default(), NodeId::NONE), header, request, payload, reply)
             }
-            (Request::Data(request), Role::Client { .. } | Role::Server(_)) => {
-                return self.data(header, request, payload, reply);
+            (Request::Data(request), role @ (Role::Client { .. } | Role::Server(_))) => {
+                return self.data(role, header, request, payload, reply);
             }
             (Request::Copied(copied), Role::Client { .. } | Role::Server(_)) => {
                 return self.copied(header, copied, payload, reply);

@@ -3,8 +3,9 @@
 //! A map may make this server the primary of shards and of groups of blocks: then it takes them over. By a map it may
 //! be behind, because it was away: then it gets what it has missed from the primaries. All of this takes other
 //! servers' answers, so threads of their own do it, again and again until nothing is left to do. With what the server
-//! has caught up, the daemon tells the controller in its answers to pings ([`Follower::caught_up`]); what it has caught
-//! up with by one map is worth nothing by the next one, because a primary that has changed does not know of it.
+//! has caught up, the daemon tells the controller in its answers to pings ([`Follower::caught_up`]). Having caught up with
+//! shards by one map is worth nothing by the next one, because a primary that has changed does not know of it; with
+//! blocks it is ([`crate::copies`]).
 
 use crate::copies::Copies;
 use crate::links::{Links, all_of};
@@ -25,12 +26,13 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// Longest sleep when nothing is to be done.
 const REST: Duration = Duration::from_secs(60);
 
-/// The groups with which a server has caught up, and by which map.
+/// The shards with which a server has caught up, and by which map.
 type CaughtUp = Arc<Mutex<(Epoch, Vec<Group>)>>;
 
 /// The threads.
 pub(crate) struct Follower {
-    caught_up: CaughtUp,
+    shards: CaughtUp,
+    copies: Arc<Copies>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -42,7 +44,7 @@ impl Follower {
         copies: &Arc<Copies>,
         me: ServerId,
     ) -> std::io::Result<Follower> {
-        let caught_up = CaughtUp::default();
+        let shards = CaughtUp::default();
         let mut threads = vec![each_map(links, ("meta-follower", RETRY), move |_| store.follow())?];
         let (data, mut before) = (copies.clone(), (*links.map()).clone());
         before.servers.clear();
@@ -54,23 +56,26 @@ impl Follower {
             follows
         };
         threads.push(each_map(links, ("data-follower", RETRY), follow)?);
-        let (links_too, copies, noted) = (links.clone(), copies.clone(), caught_up.clone());
+        let (links_too, noted) = (links.clone(), shards.clone());
         let catch_up = move |map: &Map| {
-            let groups = behind(map, me);
-            let catches_up = groups.is_empty() || catch_up(&links_too, &copies, map, &groups);
+            let behind = shards_behind(map, me);
+            let catches_up = behind.is_empty() || catch_up(&links_too, map, &behind);
             if catches_up {
-                *noted.lock().unwrap_or_else(PoisonError::into_inner) = (map.epoch, groups);
+                *noted.lock().unwrap_or_else(PoisonError::into_inner) = (map.epoch, behind);
             }
             catches_up
         };
-        threads.push(each_map(links, ("catcher", LONGEST), catch_up)?);
-        Ok(Follower { caught_up, threads })
+        threads.push(each_map(links, ("meta-catcher", LONGEST), catch_up)?);
+        let data = copies.clone();
+        threads.push(each_map(links, ("data-catcher", LONGEST), move |_| data.catch_up())?);
+        Ok(Follower { shards, copies: copies.clone(), threads })
     }
 
-    /// The groups in which this server is behind by the map of this epoch, and has caught up.
-    pub(crate) fn caught_up(&self, epoch: Epoch) -> Vec<Group> {
-        let noted = self.caught_up.lock().unwrap_or_else(PoisonError::into_inner);
-        if noted.0 == epoch { noted.1.clone() } else { Vec::new() }
+    /// The groups in which this server is behind by this map, and has caught up.
+    pub(crate) fn caught_up(&self, map: &Map) -> Vec<Group> {
+        let noted = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        let shards = noted.1.iter().filter(|_| noted.0 == map.epoch).copied();
+        shards.chain(self.copies.caught_up(map)).collect()
     }
 
     /// Waits for the threads, after [`Links::close`].
@@ -98,23 +103,16 @@ fn each_map(
     })
 }
 
-/// The groups in which this server has to catch up now: it takes part again. First the metadata, which takes a
-/// moment.
-fn behind(map: &Map, me: ServerId) -> Vec<Group> {
-    if !map.is_up(me) {
-        return Vec::new();
-    }
-    let groups = map.replicated().filter(|group| map.is_behind(*group, me));
-    let (shards, blocks): (Vec<_>, Vec<_>) = groups.partition(|group| matches!(group, Group::Shard(_)));
-    if shards.is_empty() { blocks } else { shards }
+/// The shards in which this server has to catch up now: it takes part again.
+fn shards_behind(map: &Map, me: ServerId) -> Vec<Group> {
+    let groups = map.replicated().filter(|group| matches!(group, Group::Shard(_)));
+    if map.is_up(me) { groups.filter(|group| map.is_behind(*group, me)).collect() } else { Vec::new() }
 }
 
-/// Gets what was missed from all primaries. Says whether that is everything, by this map.
-fn catch_up(links: &Arc<Links>, copies: &Copies, map: &Map, groups: &[Group]) -> bool {
-    let shards = groups.iter().filter(|group| matches!(group, Group::Shard(_)));
-    let primaries: BTreeSet<ServerId> = shards.filter_map(|group| map.primary_of(*group)).collect();
+/// Gets what was missed of shards from all primaries. Says whether that is everything, by this map.
+fn catch_up(links: &Arc<Links>, map: &Map, shards: &[Group]) -> bool {
+    let primaries: BTreeSet<ServerId> = shards.iter().filter_map(|group| map.primary_of(*group)).collect();
     let request = Request::Peer(PeerRequest::CatchUp);
     primaries.into_iter().all(|server| links.ask(all_of(server), &request).is_ok())
-        && copies.catch_up(map, groups).is_ok()
         && links.epoch() == map.epoch
 }

@@ -270,7 +270,14 @@ impl Around {
 
     fn own_data(&self, request: &DataRequest, payload: &[u8], into: &mut [u8]) -> Result<DataReply, Errno> {
         let store = self.links.data.as_ref().ok_or(Errno::IO)?;
-        serve::data_locally((store, &self.copies), request, payload, into)
+        let until = Instant::now() + Links::BUDGET.patience;
+        loop {
+            self.copies.check_sender(self.me, request)?;
+            match serve::data_locally((store, &self.copies), request, payload, into) {
+                Err(Failure::Refused(_)) if Instant::now() < until && !self.links.is_closing() => {}
+                answer => return answer.map_err(errno),
+            }
+        }
     }
 }
 
@@ -346,6 +353,10 @@ impl Outside for Around {
             false => answers.next().map_or(Err(Errno::IO), other),
         };
         requests.iter().map(answer).collect()
+    }
+
+    fn distrust(&self, group: Group, holder: ServerId) {
+        self.copies.suspect(group, holder);
     }
 
     fn now(&self) -> Time {

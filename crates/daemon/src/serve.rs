@@ -47,8 +47,8 @@ pub(crate) fn data(
                     running.answered(done);
                     Ok(Some(done))
                 }
-                Err(errno) => {
-                    reply.fail(&errno.into());
+                Err(failure) => {
+                    reply.fail(&failure);
                     return served;
                 }
             }
@@ -104,51 +104,63 @@ pub(crate) fn data_locally(
     request: &DataRequest,
     payload: &[u8],
     into: &mut [u8],
-) -> Result<DataReply, Errno> {
+) -> Result<DataReply, Failure> {
+    let failed = |error: DataError| Failure::Errno(error.errno());
     let done = match *request {
         DataRequest::Read { ino, offset, len } => {
             let len = into.len().min(len as usize);
-            store.read(ino, offset, &mut into[..len])?;
-            DataReply::Read { length: store.extent(ino)?.length }
+            store.read(ino, offset, &mut into[..len]).map_err(failed)?;
+            DataReply::Read { length: store.extent(ino).map_err(failed)?.length }
         }
         DataRequest::Write { ino, offset, sync } => {
-            let wrote = store.write(ino, offset, payload, sync)?;
+            let wrote = store.write(ino, offset, payload, sync).map_err(failed)?;
             DataReply::Written { count: wrote.count as u32, before: wrote.before, undo: wrote.undo }
         }
         DataRequest::TakeBack { ino, undo, end, size } => {
-            store.take_back(ino, undo, end, size)?;
+            store.take_back(ino, undo, end, size).map_err(failed)?;
             DataReply::Done
         }
         DataRequest::Extent { ino } => {
-            let extent = store.extent(ino)?;
+            let extent = store.extent(ino).map_err(failed)?;
             DataReply::Extent { length: extent.length, allocated: extent.allocated, written: extent.written }
         }
-        DataRequest::Truncate { ino, size, extend } => {
-            let exists = copies.apply(ino, || store.truncate(ino, size, extend))?;
-            copies.open(ino);
-            DataReply::Truncated { exists }
+        DataRequest::Truncate { ino, closing: closing @ 1.., .. }
+            if !copies.ranges().stays_closed(ino, closing) =>
+        {
+            return Err(Errno::AGAIN.into());
+        }
+        DataRequest::Truncate { ino, size, extend, closing } => {
+            match copies.apply(ino, || store.truncate(ino, size, extend)) {
+                Ok(exists) => DataReply::Truncated { exists },
+                Err(_) if closing != 0 && copies.is_excused() => DataReply::Behind,
+                Err(error) => return Err(failed(error)),
+            }
         }
         DataRequest::Fallocate { ino, offset, len, mode } => {
-            store.fallocate(ino, offset, len, mode)?;
+            store.fallocate(ino, offset, len, mode).map_err(failed)?;
             DataReply::Done
         }
         DataRequest::Seek { ino, offset, end, hole, share } => {
-            DataReply::Position { offset: store.seek_share(ino, offset..end, share, hole)? }
+            DataReply::Position { offset: store.seek_share(ino, offset..end, share, hole).map_err(failed)? }
         }
         DataRequest::Sync { ino } => {
-            store.sync(ino)?;
+            store.sync(ino).map_err(failed)?;
             DataReply::Done
         }
         DataRequest::Remove { ino } => {
-            copies.apply(ino, || store.remove(ino))?;
+            copies.apply(ino, || store.remove(ino)).map_err(failed)?;
             DataReply::Done
         }
-        DataRequest::Close { ino } => {
-            copies.close(ino).map_err(|_| Errno::IO)?;
+        DataRequest::Close { ino, closing } => {
+            copies.ranges().close(ino, closing)?;
+            DataReply::Done
+        }
+        DataRequest::Open { ino, closing } => {
+            copies.ranges().open(ino, closing);
             DataReply::Done
         }
         // These need more than the store.
-        DataRequest::Space | DataRequest::Pass { .. } => return Err(Errno::OPNOTSUPP),
+        DataRequest::Space | DataRequest::Pass { .. } => return Err(Errno::OPNOTSUPP.into()),
     };
     Ok(done)
 }

@@ -105,7 +105,7 @@ fn a_write_that_arrives_late_does_not_undo_a_later_one() {
     raw.ask((1, 2, 0), shard, &write, b"third").expect("written");
     assert_eq!(raw.ask((1, 1, 5), shard, &write, b"first"), Err(Refusal::Busy.into()));
     assert_eq!(c.read("f")[..5], *b"third");
-    let truncate = Request::Data(DataRequest::Truncate { ino, size: 0, extend: false });
+    let truncate = Request::Data(DataRequest::Truncate { ino, size: 0, extend: false, closing: 0 });
     assert_eq!(raw.ask((1, 1, 6), shard, &truncate, &[]), Err(Refusal::Busy.into()));
     assert_eq!(c.read("f").len(), 100_000);
 }

@@ -74,7 +74,7 @@ impl MapChange {
                 if !(lost.is_empty() || *accept_loss) {
                     return None;
                 }
-                next = Map { epoch: next.epoch, ..without };
+                next = without;
             }
             MapChange::Resumed { agents, servers } => {
                 for (node, address) in agents {

@@ -4,13 +4,13 @@
 //! catch up: that restores the number of copies. What has one copy stays where it is, and cannot be reached; new files
 //! are spread over the servers that are left.
 
-use crate::groups::{Group, Holders};
-use crate::ids::{SHARDS, ServerId, ShardId};
+use crate::groups::{Group, Holders, Lag};
+use crate::ids::{Epoch, SHARDS, ServerId, ShardId};
 use crate::map::{Generation, Map, Server, ServerState};
 
 /// A map without some of its servers.
 pub struct Without {
-    /// The map; its epoch is that of the map before.
+    /// The map, at the next epoch.
     pub map: Map,
     /// Groups of which no holder is left that has everything that was acknowledged.
     pub lost: Vec<Group>,
@@ -25,7 +25,7 @@ impl Map {
     /// Gives servers up that are down. `None` if one is not, or if fewer servers are left than there are copies.
     pub fn without(&self, servers: &[ServerId]) -> Option<Without> {
         let is_down = |id: &ServerId| self.server(*id).is_some_and(|s| s.state == ServerState::Down);
-        let mut map = self.clone();
+        let mut map = Map { epoch: Epoch(self.epoch.0 + 1), ..self.clone() };
         map.lost.extend(servers);
         map.lost.sort_unstable();
         map.lost.dedup();
@@ -49,10 +49,15 @@ impl Map {
                 }
             }
             let bit = |(at, server): (usize, &ServerId)| u8::from(!complete.contains(server)) << at;
-            (group, after.all().iter().enumerate().map(bit).fold(0, |bits, bit| bits | bit))
+            let holders = after.all().iter().enumerate().map(bit).fold(0, |bits, bit| bits | bit);
+            let known =
+                self.lag_of(group).filter(|lag| before.all() == after.all() && lag.holders == holders);
+            let since = known.map_or(map.epoch, |lag| lag.since);
+            Lag { group, holders, since }
         });
-        map.behind = behind.filter(|(_, behind)| *behind != 0).collect();
-        map.behind.sort_unstable();
+        let mut behind: Vec<Lag> = behind.filter(|lag| lag.holders != 0).collect();
+        behind.sort_unstable();
+        map.behind = behind;
         let mut newest = map.generations.last().map_or(Vec::new(), |newest| newest.servers.clone());
         newest.retain(|server| !map.is_given_up(*server));
         if map.generations.last().is_some_and(|last| last.servers != newest) && !newest.is_empty() {

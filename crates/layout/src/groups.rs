@@ -19,9 +19,10 @@
 //! serve the group, because nobody else has the last writes.
 
 use crate::hash::{self, Use};
-use crate::ids::{GenerationId, SHARDS, ServerId, ShardId};
+use crate::ids::{Epoch, GenerationId, SHARDS, ServerId, ShardId};
 use crate::map::{Map, ServerState};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Most copies.
 pub const REPLICAS_MAX: u8 = 8;
@@ -105,6 +106,18 @@ impl Holders {
     }
 }
 
+/// A group of which not all holders are in step.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Debug)]
+pub struct Lag {
+    /// Which.
+    pub group: Group,
+    /// A bit for each holder that is behind, the lowest for the first.
+    pub holders: u8,
+    /// The map in which one of them fell behind last: who has caught up with what was missed before that has not
+    /// caught up.
+    pub since: Epoch,
+}
+
 impl Map {
     /// Who holds a group. Nobody, if the map knows nothing of it, as a peer may claim.
     pub fn holders(&self, group: Group) -> Holders {
@@ -115,7 +128,7 @@ impl Map {
             }
         };
         if !self.behind.is_empty() {
-            holders.behind = self.behind_of(group);
+            holders.behind = self.lag_of(group).map_or(0, |lag| lag.holders);
         }
         holders
     }
@@ -178,7 +191,8 @@ impl Map {
         for group in self.replicated() {
             let holders = self.holders(group);
             let bit = holders.bit(server);
-            if bit != 0 && holders.behind & bit == 0 && is_served(&holders) {
+            // One that has not caught up yet misses more from now on.
+            if holders.behind & bit != 0 || bit != 0 && is_served(&holders) {
                 changed.push((group, holders.behind | bit));
             }
         }
@@ -188,7 +202,8 @@ impl Map {
     /// A copy cannot be relied on: it is behind, if another holder in step can serve the group.
     pub(crate) fn distrust(&mut self, group: Group, server: ServerId) {
         let holders = self.holders(group);
-        if holders.in_step().any(|other| other != server && self.is_up(other)) {
+        let is_new = holders.in_step().any(|holder| holder == server);
+        if is_new && holders.in_step().any(|other| other != server && self.is_up(other)) {
             self.set_behind(vec![(group, holders.behind | holders.bit(server))]);
         }
     }
@@ -212,19 +227,30 @@ impl Map {
             let holders = self.holders(*group);
             (*group, holders.behind & !holders.bit(server))
         };
-        let changed = groups.iter().map(caught_up).collect();
-        self.set_behind(changed);
+        let changed: BTreeMap<Group, u8> = groups.iter().map(caught_up).collect();
+        for lag in &mut self.behind {
+            lag.holders = changed.get(&lag.group).copied().unwrap_or(lag.holders);
+        }
+        self.behind.retain(|lag| lag.holders != 0);
     }
 
+    /// These holders have fallen behind, by the map as it is.
     fn set_behind(&mut self, changed: Vec<(Group, u8)>) {
-        let mut all: std::collections::BTreeMap<Group, u8> = self.behind.iter().copied().collect();
-        all.extend(changed);
-        self.behind = all.into_iter().filter(|(_, behind)| *behind != 0).collect();
+        let mut all: BTreeMap<Group, Lag> = self.behind.iter().map(|lag| (lag.group, *lag)).collect();
+        let since = self.epoch;
+        all.extend(changed.into_iter().map(|(group, holders)| (group, Lag { group, holders, since })));
+        self.behind = all.into_values().filter(|lag| lag.holders != 0).collect();
     }
 
-    fn behind_of(&self, group: Group) -> u8 {
-        let found = self.behind.binary_search_by_key(&group, |(group, _)| *group);
-        found.ok().and_then(|at| self.behind.get(at)).map_or(0, |(_, behind)| *behind)
+    /// How a group's holders lag; `None` if all are in step.
+    pub fn lag_of(&self, group: Group) -> Option<&Lag> {
+        self.behind.binary_search_by_key(&group, |lag| lag.group).ok().and_then(|at| self.behind.get(at))
+    }
+
+    /// Since which map a server is behind in a group; `None` if it is not.
+    pub fn behind_since(&self, group: Group, server: ServerId) -> Option<Epoch> {
+        let lag = self.lag_of(group)?;
+        self.is_behind(group, server).then_some(lag.since)
     }
 
     /// Whether a server takes part.

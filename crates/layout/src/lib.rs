@@ -31,7 +31,7 @@ pub mod template;
 pub use change::MapChange;
 pub use founding::Founding;
 pub use giving_up::Without;
-pub use groups::{Group, Holders, REPLICAS_MAX};
+pub use groups::{Group, Holders, Lag, REPLICAS_MAX};
 pub use ids::{Epoch, GenerationId, Ino, NodeId, SERVERS_MAX, SHARDS, ServerId, ShardId};
 pub use map::{Generation, Map, Node, Server, ServerState};
 pub use placement::{FileLayout, LayoutRange, Piece};

@@ -3,7 +3,7 @@
 //! Only the controller changes it. Everybody else holds a copy, states its epoch in every request, and gets
 //! the newer map when its own is out of date. So the controller is on no operation's path.
 
-use crate::groups::{Group, REPLICAS_MAX};
+use crate::groups::{Group, Lag, REPLICAS_MAX};
 use crate::ids::{Epoch, GenerationId, NodeId, SERVERS_MAX, SHARDS, ServerId, ShardId};
 use crate::placement::is_block_size;
 use crate::template::{First, Template};
@@ -91,8 +91,8 @@ pub struct Map {
     pub heal_after: u32,
     /// All generations ever made; the last is the newest.
     pub generations: Vec<Generation>,
-    /// Groups of which not all holders are in step, sorted; a bit for each holder that is not.
-    pub behind: Vec<(Group, u8)>,
+    /// Groups of which not all holders are in step, sorted.
+    pub behind: Vec<Lag>,
     /// Servers that were given up, sorted: others hold what they held.
     pub lost: Vec<ServerId>,
 }
@@ -172,9 +172,9 @@ impl Map {
             Err("a generation names a server twice")
         } else if !self.lost.iter().all(known) || !self.lost.windows(2).all(|w| w[0] < w[1]) {
             Err("servers that were given up are unknown or not sorted")
-        } else if !self.behind.windows(2).all(|w| w[0].0 < w[1].0) {
+        } else if !self.behind.windows(2).all(|w| w[0].group < w[1].group) {
             Err("groups are not sorted")
-        } else if !self.behind.iter().all(|(group, _)| self.holders(*group).in_step().next().is_some()) {
+        } else if !self.behind.iter().all(|lag| self.holders(lag.group).in_step().next().is_some()) {
             Err("no holder of a group is in step")
         } else if !is_block_size(self.block_size) {
             Err("the block size is out of bounds")
@@ -251,6 +251,9 @@ mod tests {
     #[test]
     fn each_broken_invariant_is_named() {
         type Break = fn(&mut Map);
+        fn lag(shard: u16, holders: u8) -> Lag {
+            Lag { group: Group::Shard(ShardId(shard)), holders, since: Epoch(0) }
+        }
         let cases: [(&str, Break); 23] = [
             ("nodes are not sorted", |m| m.nodes.swap(0, 1)),
             ("copies is out of bounds", |m| m.replicas = 0),
@@ -261,9 +264,9 @@ mod tests {
             }),
             ("given up", |m| m.lost = vec![ServerId(9)]),
             ("given up", |m| m.lost = vec![ServerId(1), ServerId(0)]),
-            ("groups are not sorted", |m| m.behind = [3, 2].map(|s| (Group::Shard(ShardId(s)), 0)).to_vec()),
-            ("in step", |m| m.behind = vec![(Group::Shard(ShardId(3)), 1)]),
-            ("in step", |m| m.behind = vec![(Group::Shard(ShardId(SHARDS)), 0)]),
+            ("groups are not sorted", |m| m.behind = [lag(3, 0), lag(2, 0)].to_vec()),
+            ("in step", |m| m.behind = vec![lag(3, 1)]),
+            ("in step", |m| m.behind = vec![lag(SHARDS, 0)]),
             ("sorted", |m| m.servers.swap(0, 1)),
             ("sorted", |m| m.servers[1].id = m.servers[0].id),
             ("none can have", |m| m.servers[2].id = NO_SERVER),

@@ -1,12 +1,19 @@
 //! What all servers of a file are asked for.
 //!
 //! Where each block has one copy, every server has to answer. With more, one that dies meanwhile is left out as soon as
-//! the map says so: it will catch up. One that has come is asked, too.
+//! the map says so: it will catch up. One that has come is asked, too. And one whose storage fails is not relied on any
+//! more, where others have what it holds: then the map says that it is behind, and its failure does not matter.
 
 use crate::store::{Core, Outside};
-use bivouac_layout::{FileLayout, Map, ServerId};
+use bivouac_layout::{FileLayout, Group, Map, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::data::{DataReply, DataRequest};
+use std::time::{Duration, Instant};
+
+/// How long it takes at most until the map says of a copy that it is not relied on.
+const HEARD: Duration = Duration::from_secs(5);
+/// Time between two looks at the map meanwhile.
+const LOOK: Duration = Duration::from_millis(20);
 
 impl<O: Outside> Core<O> {
     /// Asks each server of a file that `requests` names by the newest map; their answers.
@@ -16,6 +23,7 @@ impl<O: Outside> Core<O> {
         requests: impl Fn(&Map) -> Vec<(ServerId, DataRequest)>,
     ) -> Result<Vec<(ServerId, DataReply)>, Errno> {
         let mut answered: Vec<(ServerId, DataReply)> = Vec::new();
+        let mut until = None;
         loop {
             let map = self.outside.map();
             let mut left = requests(&map);
@@ -25,16 +33,54 @@ impl<O: Outside> Core<O> {
             }
             let answers = self.outside.data_each(&left);
             let is_newest = layout.copies(&map) == 1 || self.outside.map().epoch == map.epoch;
+            let mut waits = false;
             for ((server, _), answer) in left.iter().zip(answers) {
                 match answer {
+                    Ok(DataReply::Behind) if !is_behind(layout, &map, *server) => {
+                        self.distrust(layout, &map, *server).map_err(|()| Errno::IO)?;
+                        waits = true;
+                    }
                     Ok(reply) => answered.push((*server, reply)),
-                    Err(errno) if is_newest => return Err(errno),
-                    Err(_) => {}
+                    Err(_) if !is_newest => {}
+                    // The server has understood, and does not ask for a repetition.
+                    Err(errno) if errno == Errno::AGAIN => return Err(errno),
+                    Err(errno) => {
+                        self.distrust(layout, &map, *server).map_err(|()| errno)?;
+                        waits = true;
+                    }
                 }
             }
-            if is_newest {
+            if is_newest && !waits {
                 return Ok(answered);
+            }
+            if waits {
+                let until = *until.get_or_insert_with(|| Instant::now() + HEARD);
+                while self.outside.map().epoch == map.epoch {
+                    if Instant::now() >= until {
+                        return Err(Errno::IO);
+                    }
+                    std::thread::sleep(LOOK);
+                }
             }
         }
     }
+
+    /// A server cannot do its part. Where others have everything that it has of the file, it is not relied on any more;
+    /// an error where they do not.
+    fn distrust(&self, layout: &FileLayout, map: &Map, server: ServerId) -> Result<(), ()> {
+        let holds = |group: &Group| map.holders(*group).in_step().any(|holder| holder == server);
+        let groups: Vec<Group> = layout.groups(map, u64::MAX).filter(holds).collect();
+        let has_others = |group: &Group| map.serving(*group).any(|holder| holder != server);
+        if groups.is_empty() || !groups.iter().all(has_others) {
+            return Err(());
+        }
+        groups.into_iter().for_each(|group| self.outside.distrust(group, server));
+        Ok(())
+    }
+}
+
+/// Whether a server is in step in nothing of a file.
+fn is_behind(layout: &FileLayout, map: &Map, server: ServerId) -> bool {
+    let in_step = |group: Group| map.holders(group).in_step().any(|holder| holder == server);
+    !layout.groups(map, u64::MAX).any(in_step)
 }

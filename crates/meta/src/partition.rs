@@ -244,7 +244,7 @@ struct After {
     /// The log has become long.
     compact: bool,
     /// The reply may tell of records up to this one, and not all of them are everywhere yet.
-    ticket: Option<u64>,
+    ticket: Option<Position>,
 }
 
 impl Partitions {
@@ -386,7 +386,8 @@ impl Partitions {
             let result = work(&mut locked);
             let full = locked.full;
             let stream = &locked.shard.stream;
-            after.ticket = (stream.awaited > stream.everywhere).then_some(stream.awaited);
+            after.ticket = (stream.awaited > stream.everywhere)
+                .then_some(Position { term: stream.reign, sequence: stream.awaited });
             if locked.removed > 0 {
                 self.removed.fetch_add(locked.removed, Ordering::Relaxed);
             }
@@ -429,9 +430,11 @@ impl Partitions {
         self.lock(id.0 as usize).shards.get(&id.0).is_some_and(|shard| shard.stream.serves())
     }
 
-    /// The number of a shard's newest record.
-    pub(crate) fn newest(&self, id: ShardId) -> u64 {
-        self.lock(id.0 as usize).shards.get(&id.0).map_or(0, |shard| shard.stream.last.sequence)
+    /// A shard's newest record, and the term in which this server became its primary.
+    pub(crate) fn newest(&self, id: ShardId) -> Position {
+        let newest =
+            |shard: &Shard| Position { term: shard.stream.reign, sequence: shard.stream.last.sequence };
+        self.lock(id.0 as usize).shards.get(&id.0).map_or(Position::default(), newest)
     }
 
     /// Changes what is only in memory of a shard, whatever this server is for it.

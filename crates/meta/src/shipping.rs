@@ -108,7 +108,7 @@ impl Shipping {
 impl Partitions {
     /// Waits until all records of a shard up to `sequence` are everywhere. Refused if the shard has another
     /// primary meanwhile.
-    pub(crate) fn settle(&self, id: ShardId, sequence: u64) -> Result<(), Failure> {
+    pub(crate) fn settle(&self, id: ShardId, to: Position) -> Result<(), Failure> {
         let Some(outside) = self.outside.as_deref() else { return Ok(()) };
         loop {
             let map = outside.map();
@@ -117,13 +117,14 @@ impl Partitions {
                 let shard = guard.shards.get_mut(&id.0).ok_or(Failure::Errno(Errno::IO))?;
                 shard.follow_map(id, &map, outside.me(), self.observer.as_deref());
                 let stream = &shard.stream;
-                if !stream.serves() {
+                // It may have been another's meanwhile, in whose stream the number means something else.
+                if !stream.serves() || stream.reign != to.term {
                     return Err(Refusal::OldServer.into());
                 }
-                if stream.everywhere >= sequence {
+                if stream.everywhere >= to.sequence {
                     return Ok(());
                 }
-                stream.followers.iter().filter(|f| f.has < sequence).map(|f| f.server).collect()
+                stream.followers.iter().filter(|f| f.has < to.sequence).map(|f| f.server).collect()
             };
             if self.compactor.is_stopped() {
                 return Err(Errno::IO.into());

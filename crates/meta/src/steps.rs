@@ -13,8 +13,8 @@ use crate::partition::LockedShard;
 use crate::shard::Shard;
 use crate::store::{Core, Outside};
 use bivouac_layout::Ino;
-use bivouac_proto::Errno;
 use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Refusal};
 
 /// The result of `begin`.
 pub(crate) enum Begun<T, W> {
@@ -28,13 +28,18 @@ pub(crate) enum Begun<T, W> {
 struct Busy<'c, O: Outside> {
     core: &'c Core<O>,
     ino: Ino,
+    /// The term in which this server became the shard's primary: in another one, it is another's work that keeps the
+    /// file busy.
+    reign: Option<u64>,
 }
 
 impl<O: Outside> Drop for Busy<'_, O> {
     fn drop(&mut self) {
-        let ino = self.ino;
+        let (ino, Some(reign)) = (self.ino, self.reign) else { return };
         let _ = self.core.partitions.with(ino.shard(), |locked| {
-            locked.end_busy(ino);
+            if locked.shard.stream.reign == reign {
+                locked.end_busy(ino);
+            }
             Ok(())
         });
     }
@@ -80,11 +85,13 @@ impl<O: Outside> Core<O> {
         work: impl FnOnce(&W) -> R,
         mut end: impl FnMut(&mut LockedShard<'_>, &W, &R) -> Op<T>,
     ) -> Result<T, Failure> {
+        let mut busy = Busy { core: self, ino, reign: None };
         let begun = self.partitions.with(ino.shard(), |locked| {
             locked.shard.is_not_busy(ino)?;
             let begun = begin(locked)?;
             if let Begun::Work(_) = begun {
                 locked.shard.live.entry(ino).or_default().busy = true;
+                busy.reign = Some(locked.shard.stream.reign);
             }
             Ok(begun)
         })?;
@@ -92,17 +99,19 @@ impl<O: Outside> Core<O> {
             Begun::Done(done) => return Ok(done),
             Begun::Work(to_do) => to_do,
         };
-        let busy = Busy { core: self, ino };
-        let outcome = work(&to_do);
+        let (outcome, reign) = (work(&to_do), busy.reign);
         let map = self.outside.map();
         let now = self.outside.now();
-        let ended = self.partitions.with(ino.shard(), |locked| {
+        self.partitions.with(ino.shard(), |locked| {
+            if reign != Some(locked.shard.stream.reign) {
+                // Another server has answered for the shard meanwhile, and has finished this or begun it anew.
+                return Err(Refusal::Busy.into());
+            }
             locked.end_busy(ino);
+            busy.reign = None;
             let ended = end(locked, &to_do, &outcome);
             reap(locked, &map, ino, now)?;
             ended
-        });
-        std::mem::forget(busy);
-        ended
+        })
     }
 }

@@ -81,6 +81,9 @@ pub trait Outside: Send + Sync + 'static {
         self.data_each(&servers.iter().map(|server| (*server, *request)).collect::<Vec<_>>())
     }
 
+    /// A copy cannot be relied on, because its storage fails: the controller is to know.
+    fn distrust(&self, _group: Group, _holder: ServerId) {}
+
     /// The clock.
     fn now(&self) -> Time;
 }

@@ -95,7 +95,7 @@ impl<O: Outside> Core<O> {
         self.find_work_of(&taken);
         // All at once, so that they go together.
         let all = taken.iter().map(|id| (*id, self.partitions.newest(*id)));
-        let taken: Vec<(ShardId, u64)> = all.collect();
+        let taken: Vec<(ShardId, Position)> = all.collect();
         for (id, _) in &taken {
             self.partitions.note_news(*id);
         }

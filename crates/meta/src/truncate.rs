@@ -16,7 +16,7 @@ use crate::opens::noted;
 use crate::partition::LockedShard;
 use crate::steps::Begun;
 use crate::store::{Caller, Core, Outside};
-use bivouac_layout::{Ino, Map, ServerId, ServerState};
+use bivouac_layout::{FileLayout, Ino, Map, ServerId, ServerState};
 use bivouac_proto::attr::{FILE_MAX, INLINE_MAX, dense};
 use bivouac_proto::auth::Credentials;
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -24,6 +24,9 @@ use bivouac_proto::header::RequestId;
 use bivouac_proto::meta::MetaReply;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, Errno, Reply};
+
+/// How often a truncation of copies is tried while servers come.
+const TRIES: u32 = 5;
 
 /// The caller that sets a size, and how it is answered.
 pub(crate) struct Setting<'a> {
@@ -146,14 +149,45 @@ impl<O: Outside> Core<O> {
 
     fn truncate_blocks(&self, ino: Ino, truncation: &Truncation) -> Result<Truncated, Errno> {
         let Truncation { size, old, blocks } = truncation;
-        if blocks.layout.copies(&self.outside.map()) > 1 {
-            self.ask_holders(&blocks.layout, |map| closes(map, ino, blocks))?;
-        }
-        let answers = self.ask_holders(&blocks.layout, |map| requests(map, ino, blocks, *old, *size))?;
+        let answers = if blocks.layout.copies(&self.outside.map()) > 1 {
+            self.truncate_copies(ino, &blocks.layout, *size)?
+        } else {
+            self.ask_holders(&blocks.layout, |map| requests(map, ino, blocks, *old, *size))?
+        };
         let cut = |(server, reply)| matches!(reply, DataReply::Truncated { exists: true }).then_some(server);
         let found: Vec<ServerId> = answers.into_iter().filter_map(cut).collect();
         let reach = blocks.reach_with(&self.outside.map(), *size, &found);
         Ok(Truncated { size: *size, allocated: self.left_allocated(ino, truncation), reach })
+    }
+
+    /// With copies, changes go from server to server: all servers keep them out until each has done its part, so that
+    /// none of them is made before the truncation here and after it there.
+    fn truncate_copies(
+        &self,
+        ino: Ino,
+        layout: &FileLayout,
+        size: u64,
+    ) -> Result<Vec<(ServerId, DataReply)>, Errno> {
+        let closing = self.outside.now().unsigned_abs().max(1);
+        let all = |map: &Map, request: DataRequest| -> Vec<(ServerId, DataRequest)> {
+            layout.servers_to_change(map, u64::MAX).into_iter().map(|server| (server, request)).collect()
+        };
+        let mut tries = 0;
+        let truncated = loop {
+            tries += 1;
+            let truncated =
+                self.ask_holders(layout, |map| all(map, DataRequest::Close { ino, closing })).and_then(
+                    |_| self.ask_holders(layout, |map| cuts_of_copies(map, ino, layout, size, closing)),
+                );
+            match truncated {
+                // A server has come meanwhile, or another one took too long.
+                Err(Errno::AGAIN) if tries < TRIES => {}
+                truncated => break truncated,
+            }
+        };
+        // Where this fails, changes begin after a while by themselves.
+        let _ = self.ask_holders(layout, |map| all(map, DataRequest::Open { ino, closing }));
+        truncated
     }
 
     /// What the inode of a truncated file notes of its storage. Of a file that is being written the servers
@@ -233,11 +267,21 @@ impl<O: Outside> Core<O> {
     }
 }
 
-/// With copies, changes go from server to server: all servers keep them out until each has done its part, so that none
-/// of them is made before the truncation here and after it there.
-fn closes(map: &Map, ino: Ino, blocks: &Blocks) -> Vec<(ServerId, DataRequest)> {
-    let servers = blocks.layout.servers_to_change(map, u64::MAX);
-    servers.into_iter().map(|server| (server, DataRequest::Close { ino })).collect()
+/// What each server of a file that has copies has to do so that the file has a size.
+fn cuts_of_copies(
+    map: &Map,
+    ino: Ino,
+    layout: &FileLayout,
+    size: u64,
+    closing: u64,
+) -> Vec<(ServerId, DataRequest)> {
+    let last = size.checked_sub(1).and_then(|last| layout.piece_at(map, last, u64::MAX));
+    let has_last = |server| last.is_some_and(|piece| map.holders(piece.group).all().contains(&server));
+    let cut = |server| {
+        let (size, extend) = (layout.end_on(map, server, size), has_last(server));
+        (server, DataRequest::Truncate { ino, size, extend, closing })
+    };
+    layout.servers_to_change(map, u64::MAX).into_iter().map(cut).collect()
 }
 
 /// What each server has to do so that a file has a size. `old`: its size, if that is exact and no sub-file
@@ -249,15 +293,6 @@ fn requests(
     old: Option<u64>,
     size: u64,
 ) -> Vec<(ServerId, DataRequest)> {
-    if blocks.layout.copies(map) > 1 {
-        let last = size.checked_sub(1).and_then(|last| blocks.layout.piece_at(map, last, u64::MAX));
-        let has_last = |server| last.is_some_and(|piece| map.holders(piece.group).all().contains(&server));
-        let cut = |server| {
-            let size = blocks.layout.end_on(map, server, size);
-            (server, DataRequest::Truncate { ino, size, extend: has_last(server) })
-        };
-        return blocks.layout.servers_to_change(map, u64::MAX).into_iter().map(cut).collect();
-    }
     let last = size.checked_sub(1).and_then(|last| blocks.layout.server_at(map, last));
     let longer = match old {
         Some(old) if size >= old => Vec::new(),
@@ -266,9 +301,10 @@ fn requests(
     };
     let cut = |server: ServerId| {
         let size = blocks.layout.end_on(map, server, size);
-        (server, DataRequest::Truncate { ino, size, extend: false })
+        (server, DataRequest::Truncate { ino, size, extend: false, closing: 0 })
     };
     let others = longer.into_iter().filter(|server| Some(*server) != last).map(cut);
-    let lengthened = last.map(|server| (server, DataRequest::Truncate { ino, size, extend: true }));
+    let lengthened =
+        last.map(|server| (server, DataRequest::Truncate { ino, size, extend: true, closing: 0 }));
     others.chain(lengthened).collect()
 }

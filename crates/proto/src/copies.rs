@@ -27,6 +27,8 @@ pub enum CopyRequest {
         /// The change's slot: of one primary, at most one change is under way in each. The next one in the slot
         /// tells that all have made the one before.
         slot: u32,
+        /// Which change in the slot this belongs to: no two are the same.
+        turn: u64,
         /// The file.
         ino: Ino,
         /// First byte.
@@ -60,7 +62,8 @@ pub enum CopyRequest {
         /// Bytes.
         len: u64,
     },
-    /// To the primary: how far its sub-file reaches when no change of the file is under way (`Extent`).
+    /// To the primary: how far its sub-file reaches when those changes of the file have ended that are under way now
+    /// (`Extent`).
     Extent {
         /// Whose blocks.
         group: Group,
@@ -86,7 +89,7 @@ pub enum Change {
     Fallocate(Fallocate),
     /// The range becomes the payload, and a hole behind that. A sub-file that ends in the hole ends before it.
     Mirror {
-        /// This undoes the change before in the same slot: the sub-file is not to be longer than it was before.
+        /// This undoes the change before in the same turn: the sub-file is not to be longer than it was before.
         undoes: bool,
     },
 }

@@ -67,6 +67,9 @@ pub enum DataRequest {
         size: u64,
         /// Lengthen too.
         extend: bool,
+        /// For a file that has copies, the number of the [`DataRequest::Close`] before: EAGAIN if the file is not
+        /// closed by that any more. 0: the file has no copies.
+        closing: u64,
     },
     /// Allocates or frees a range.
     Fallocate {
@@ -126,11 +129,21 @@ pub enum DataRequest {
         /// How long the sub-file is to be, bytes.
         size: u64,
     },
-    /// From the inode's server, for a file that has copies: let no new change of the file begin, and answer when
-    /// none is under way. A truncation ends this.
+    /// From the inode's server, for a file that has copies: let no new change of the file begin until
+    /// [`DataRequest::Open`], and answer when none is under way.
     Close {
         /// The file.
         ino: Ino,
+        /// The truncation's number.
+        closing: u64,
+    },
+    /// From the inode's server: the truncation is over, changes may begin. It may not be closed by that number any
+    /// more, by a request that arrives late.
+    Open {
+        /// The file.
+        ino: Ino,
+        /// The truncation's number.
+        closing: u64,
     },
 }
 
@@ -143,6 +156,7 @@ impl DataRequest {
             | DataRequest::TakeBack { .. }
             | DataRequest::Fallocate { .. }
             | DataRequest::Close { .. }
+            | DataRequest::Open { .. }
             | DataRequest::Remove { .. } => true,
             DataRequest::Read { .. }
             | DataRequest::Extent { .. }
@@ -150,6 +164,17 @@ impl DataRequest {
             | DataRequest::Sync { .. }
             | DataRequest::Pass { .. }
             | DataRequest::Space => false,
+        }
+    }
+
+    /// Whether only the server of this inode asks for it; which inode.
+    pub fn is_of_inodes_server(&self) -> Option<Ino> {
+        match self {
+            DataRequest::Truncate { ino, .. }
+            | DataRequest::Close { ino, .. }
+            | DataRequest::Open { ino, .. }
+            | DataRequest::Remove { ino } => Some(*ino),
+            _ => None,
         }
     }
 }
@@ -192,6 +217,9 @@ pub enum DataReply {
         /// Whether there is a sub-file.
         exists: bool,
     },
+    /// The server's storage has failed. But the server has to catch up with other copies, and will compare everything
+    /// again before it says that it has.
+    Behind,
     /// It is done, and there is nothing to tell.
     Done,
     /// Storage.

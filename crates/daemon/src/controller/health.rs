@@ -153,6 +153,9 @@ impl Watcher {
             }
         }
         // The state first, so that the map that it gets says so.
+        if let Some(behind) = shared.set_behind(pong.epoch, &pong.suspects) {
+            map = behind;
+        }
         let changed = match self.server() {
             Some(server) if self.is(&map, ServerState::Down) => {
                 tracing::info!(%server, "the server answers again");
@@ -161,7 +164,6 @@ impl Watcher {
             Some(server) if self.is(&map, ServerState::Joining) && shared.all_have(&map) => {
                 shared.set_state(server, ServerState::Up)
             }
-            Some(_) if !pong.suspects.is_empty() => shared.set_behind(pong.epoch, &pong.suspects),
             Some(server) if !pong.caught_up.is_empty() => {
                 shared.set_in_step(server, pong.epoch, pong.caught_up)
             }

@@ -4,65 +4,95 @@
 //! goes through all files that have copies, and asks the primary of each stretch that it holds for checksums of it;
 //! what differs it fetches. A change may come between the fetching of bytes and their writing, and is newer then:
 //! the bytes are fetched again.
+//!
+//! A group counts as caught up when all of its files were compared, and when no change of it has failed here meanwhile
+//! ([`Catching::excuses`]), for as long as the map says that the server is behind since the same epoch. Groups do not
+//! wait for each other: one whose primary does not answer is tried again later.
 
 use super::Copies;
 use super::holder::is_of_blocks;
 use crate::links::{all_of, now};
 use bivouac_data::DataError;
-use bivouac_layout::{FileLayout, Group, Ino, Map, Piece, ServerId, ShardId};
+use bivouac_layout::{Epoch, FileLayout, Group, Ino, Map, Piece, ServerId, ShardId};
 use bivouac_proto::copies::{CopyReply, CopyRequest, DIGESTED};
-use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::peer::{PeerReply, PeerRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Reply, Request, Time};
 use bivouac_transport::engine::To;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of which checksums are asked at once.
 const COMPARED: u64 = 16 << 20;
+/// Sub-files are divided among so many locks.
+const PARTS: usize = 64;
 
-/// What is being fetched, and whether everything was made that came meanwhile.
-#[derive(Default)]
+/// What is being fetched, and how far the catching up has come.
 pub(crate) struct Catching {
-    /// The file, and whether it was changed since the fetching began.
-    fetching: Mutex<Option<(Ino, bool)>>,
-    spoiled: AtomicBool,
+    /// Under the lock of its part, one change of a sub-file is made after the other. In it: the file that is being
+    /// fetched, and whether it was changed since the fetching began.
+    parts: [Mutex<Option<(Ino, bool)>>; PARTS],
+    state: Mutex<State>,
     /// How many stretches were fetched.
     fetched: AtomicU64,
 }
 
+#[derive(Default)]
+struct State {
+    /// Groups in which a change was not made here, so that they have to be compared again.
+    spoiled: BTreeSet<Group>,
+    /// Groups that were caught up with, and since when they were behind.
+    complete: BTreeMap<Group, Epoch>,
+}
+
+impl Default for Catching {
+    fn default() -> Catching {
+        let parts = std::array::from_fn(|_| Mutex::default());
+        Catching { parts, state: Mutex::default(), fetched: AtomicU64::new(0) }
+    }
+}
+
 impl Catching {
-    /// Makes a change that a primary has sent.
-    pub(super) fn apply<T>(&self, ino: Ino, make: impl FnOnce() -> T) -> T {
-        let mut fetching = self.fetching.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *fetching {
-            Some((file, changed)) if *file == ino => {
-                *changed = true;
-                make()
-            }
-            _ => {
-                drop(fetching);
-                make()
-            }
-        }
+    fn part(&self, ino: Ino) -> MutexGuard<'_, Option<(Ino, bool)>> {
+        self.parts[ino.0 as usize % PARTS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A change was not made: what was compared before has to be compared again.
-    pub(super) fn spoil(&self) {
-        self.spoiled.store(true, Ordering::Release);
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a change of a sub-file, while no other change of it is made.
+    pub(super) fn apply<T>(&self, ino: Ino, make: impl FnOnce() -> T) -> T {
+        let mut part = self.part(ino);
+        if let Some((file, changed)) = &mut *part
+            && *file == ino
+        {
+            *changed = true;
+        }
+        make()
+    }
+
+    /// A change of a group was not made here, because the storage has failed. Whether that is excused: the server is
+    /// behind since this epoch, has not said that it has caught up, and is going to compare the group again before.
+    pub(super) fn excuses(&self, group: Group, since: Epoch) -> bool {
+        let mut state = self.state();
+        if state.complete.get(&group) == Some(&since) {
+            return false;
+        }
+        state.spoiled.insert(group);
+        true
     }
 
     fn begin(&self, ino: Ino) {
-        *self.fetching.lock().unwrap_or_else(PoisonError::into_inner) = Some((ino, false));
+        *self.part(ino) = Some((ino, false));
     }
 
     /// Makes what was fetched, unless the file was changed meanwhile. Says whether it has.
-    fn end<T>(&self, make: impl FnOnce() -> T) -> Option<T> {
-        let mut fetching = self.fetching.lock().unwrap_or_else(PoisonError::into_inner);
-        match fetching.take() {
+    fn end<T>(&self, ino: Ino, make: impl FnOnce() -> T) -> Option<T> {
+        let mut part = self.part(ino);
+        match part.take() {
             Some((_, false)) => Some(make()),
             _ => None,
         }
@@ -87,12 +117,51 @@ struct Source {
 }
 
 impl Copies {
-    /// Gets what this server has missed of these groups. `Ok`: it has everything, by this map.
-    pub(crate) fn catch_up(&self, map: &Map, groups: &[Group]) -> Result<(), Failure> {
-        if !groups.iter().any(is_of_blocks) {
-            return Ok(());
+    /// Gets what this server has missed of blocks, as far as their primaries answer. Says whether that is everything.
+    pub(crate) fn catch_up(&self) -> bool {
+        let map = self.links.map();
+        if !map.is_up(self.me) {
+            return true;
         }
-        self.catching.spoiled.store(false, Ordering::Release);
+        let wanted: BTreeMap<Group, Epoch> = {
+            let mut state = self.catching.state();
+            let since = |group: &Group| map.behind_since(*group, self.me);
+            state.complete.retain(|group, known| since(group) == Some(*known));
+            let behind = map.replicated().filter(is_of_blocks);
+            let behind = behind.filter_map(|group| Some((group, since(&group)?)));
+            let wanted = behind.filter(|(group, _)| !state.complete.contains_key(group)).collect();
+            // What fails from now on.
+            state.spoiled.clear();
+            wanted
+        };
+        if wanted.is_empty() {
+            return true;
+        }
+        let Ok(left) = self.compare_all(&wanted) else { return false };
+        let map = self.links.map();
+        let mut state = self.catching.state();
+        let is_complete = |(group, since): &(&Group, &Epoch)| {
+            let is_behind_since = map.behind_since(**group, self.me) == Some(**since);
+            is_behind_since && !left.contains(*group) && !state.spoiled.contains(*group)
+        };
+        let complete: Vec<(Group, Epoch)> =
+            wanted.iter().filter(is_complete).map(|(group, since)| (*group, *since)).collect();
+        let is_everything = complete.len() == wanted.len();
+        state.complete.extend(complete);
+        is_everything
+    }
+
+    /// The groups of blocks with which this server has caught up, and in which it is behind by this map.
+    pub(crate) fn caught_up(&self, map: &Map) -> Vec<Group> {
+        let state = self.catching.state();
+        let is_behind =
+            |(group, since): &(&Group, &Epoch)| map.behind_since(**group, self.me) == Some(**since);
+        state.complete.iter().filter(is_behind).map(|(group, _)| *group).collect()
+    }
+
+    /// Compares all files in which these groups occur. The groups for which that was not possible.
+    fn compare_all(&self, wanted: &BTreeMap<Group, Epoch>) -> Result<BTreeSet<Group>, Failure> {
+        let mut left = BTreeSet::new();
         for shard in (0..bivouac_layout::SHARDS).map(ShardId) {
             let mut after = Ino(0);
             loop {
@@ -101,15 +170,23 @@ impl Copies {
                 after = *last;
                 let before = self.catching.fetched.load(Ordering::Relaxed);
                 for (ino, layout) in &files {
-                    self.catch_up_file(map, *ino, layout)?;
+                    let map = self.links.map();
+                    let groups: Vec<Group> =
+                        layout.groups(&map, u64::MAX).filter(|group| wanted.contains_key(group)).collect();
+                    if groups.is_empty() || groups.iter().all(|group| left.contains(group)) {
+                        continue;
+                    }
+                    if let Err(failure) = self.catch_up_file(&map, *ino, layout) {
+                        tracing::debug!(%ino, ?failure, "not caught up with");
+                        left.extend(groups);
+                    }
                 }
                 if self.catching.fetched.load(Ordering::Relaxed) != before {
                     self.remove_what_is_gone(shard, &files)?;
                 }
             }
         }
-        let is_whole = self.links.epoch() == map.epoch && !self.catching.spoiled.load(Ordering::Acquire);
-        if is_whole { Ok(()) } else { Err(Errno::AGAIN.into()) }
+        Ok(left)
     }
 
     /// Files of a shard that have copies.
@@ -137,16 +214,25 @@ impl Copies {
         Ok(())
     }
 
-    fn extent_on(&self, server: ServerId, ino: Ino) -> Result<Theirs, Failure> {
-        self.ask_extent(server, &Request::Data(DataRequest::Extent { ino }))
+    /// How far the primaries' sub-files reach, and when they were written last. What was under way when this began has
+    /// ended by then.
+    fn primaries(
+        &self,
+        map: &Map,
+        ino: Ino,
+        layout: &FileLayout,
+    ) -> Result<BTreeMap<ServerId, Theirs>, Failure> {
+        let groups = layout.groups(map, u64::MAX);
+        let groups: BTreeMap<ServerId, Group> =
+            groups.filter_map(|group| Some((map.primary_of(group)?, group))).collect();
+        let others = groups.into_iter().filter(|(server, _)| *server != self.me);
+        others.map(|(server, group)| Ok((server, self.extent_of(server, group, ino)?))).collect()
     }
 
-    /// How far a server's sub-file reaches, and when it was written last.
-    fn ask_extent(&self, server: ServerId, request: &Request<'_>) -> Result<Theirs, Failure> {
+    fn extent_of(&self, server: ServerId, group: Group, ino: Ino) -> Result<Theirs, Failure> {
         let asked = now();
-        match self.links.ask(all_of(server), request)? {
-            Reply::Data(DataReply::Extent { length, written, .. })
-            | Reply::Copy(CopyReply::Extent { length, written }) => {
+        match self.links.ask(all_of(server), &Request::Copy(CopyRequest::Extent { group, ino }))? {
+            Reply::Copy(CopyReply::Extent { length, written }) => {
                 let written = written.map(|written| written.time(asked, now()).shown);
                 Ok(Theirs { length, written })
             }
@@ -156,10 +242,7 @@ impl Copies {
 
     fn catch_up_file(&self, map: &Map, ino: Ino, layout: &FileLayout) -> Result<(), Failure> {
         let own = self.length(ino)?;
-        let mut theirs = BTreeMap::new();
-        for server in layout.servers(map, u64::MAX).into_iter().filter(|server| *server != self.me) {
-            theirs.insert(server, self.extent_on(server, ino)?);
-        }
+        let theirs = self.primaries(map, ino, layout)?;
         let end = theirs.values().map(|theirs: &Theirs| theirs.length).fold(own, u64::max);
         for piece in layout.pieces(map, 0..end).filter(|piece| map.is_behind(piece.group, self.me)) {
             let theirs = theirs.get(&piece.server).ok_or(Errno::AGAIN)?;
@@ -204,24 +287,15 @@ impl Copies {
 
     /// Gives the own sub-file the length that it should have.
     fn even(&self, map: &Map, ino: Ino, layout: &FileLayout) -> Result<(), Failure> {
-        let groups: BTreeMap<ServerId, Group> = layout
-            .groups(map, u64::MAX)
-            .filter(|group| map.is_behind(*group, self.me))
-            .filter_map(|group| Some((map.primary_of(group)?, group)))
-            .collect();
         loop {
             self.catching.begin(ino);
             let own = self.length(ino)?;
-            let mut theirs = BTreeMap::new();
-            for (server, group) in &groups {
-                let request = Request::Copy(CopyRequest::Extent { group: *group, ino });
-                theirs.insert(*server, self.ask_extent(*server, &request)?);
-            }
+            let theirs = self.primaries(map, ino, layout)?;
             let reach = self.reach(map, layout, &theirs, own);
             let written = theirs.values().filter_map(|theirs| theirs.written).max();
             let made = self
                 .catching
-                .end(|| self.unseen(ino, written, || self.store.truncate(ino, reach, true).map(drop)));
+                .end(ino, || self.unseen(ino, written, || self.store.truncate(ino, reach, true).map(drop)));
             if let Some(made) = made {
                 return made.map_err(|error| error.errno().into());
             }
@@ -258,7 +332,7 @@ impl Copies {
                 (Reply::Copy(CopyReply::Read), count) if count <= bytes.len() => count,
                 _ => return Err(Errno::PROTO.into()),
             };
-            let made = self.catching.end(|| self.take_in(from, offset..offset + len, &bytes[..count]));
+            let made = self.catching.end(ino, || self.take_in(from, offset..offset + len, &bytes[..count]));
             if let Some(made) = made {
                 self.catching.fetched.fetch_add(1, Ordering::Relaxed);
                 return made.map_err(|error: DataError| error.errno().into());
@@ -271,6 +345,7 @@ impl Copies {
         let end = range.start + bytes.len() as u64;
         let is_hole = bytes.iter().all(|byte| *byte == 0);
         self.unseen(from.ino, from.written, || {
+            self.marks.reaches(from.ino, end);
             self.copy_mirror(from.ino, range, if is_hole { &[] } else { bytes }, None)?;
             if !bytes.is_empty() && self.store.extent(from.ino)?.length < end {
                 self.store.truncate(from.ino, end, true)?;

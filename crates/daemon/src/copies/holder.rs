@@ -1,7 +1,7 @@
 //! What a holder of blocks does that is not their primary.
 
 use super::Copies;
-use super::marks::Made;
+use super::marks::{Kind, Made};
 use bivouac_data::DataError;
 use bivouac_layout::{Group, Ino, ServerId};
 use bivouac_proto::attr::FILE_MAX;
@@ -24,9 +24,9 @@ impl Copies {
         out: &mut Vec<u8>,
     ) -> Result<CopyReply, Failure> {
         match *request {
-            CopyRequest::Forward { group, slot, ino, offset, len, change } => {
+            CopyRequest::Forward { group, slot, turn, ino, offset, len, change } => {
                 let mark = Mark { group, ino, offset, len };
-                self.forwarded(from, slot, mark, change, payload)
+                self.forwarded((from, slot, turn), mark, change, payload)
             }
             CopyRequest::Fetch { group, ino, offset, len } => {
                 let len = len.min(MAX_PAYLOAD);
@@ -46,7 +46,9 @@ impl Copies {
             }
             CopyRequest::Digest { .. } => Err(Errno::INVAL.into()),
             CopyRequest::Extent { group, ino } => {
-                let _settled = self.settled(group, ino, 0..FILE_MAX)?;
+                self.serving(group)?;
+                self.ranges.outlast(ino)?;
+                self.serving(group)?;
                 let extent = self.store.extent(ino).map_err(|error| error.errno())?;
                 Ok(CopyReply::Extent { length: extent.length, written: extent.written })
             }
@@ -57,8 +59,7 @@ impl Copies {
     /// Makes a change that the primary has others make, too.
     fn forwarded(
         &self,
-        from: ServerId,
-        slot: u32,
+        (from, slot, turn): (ServerId, u32, u64),
         mark: Mark,
         change: Change,
         payload: &[u8],
@@ -68,36 +69,43 @@ impl Copies {
             Change::Mirror { .. } => payload.len() as u64 <= mark.len,
             Change::Fallocate(_) => payload.is_empty(),
         };
-        let is_in_a_file = mark.offset.checked_add(mark.len).is_some_and(|end| end <= FILE_MAX);
-        if !fits || !is_in_a_file {
-            return Err(Errno::INVAL.into());
-        }
-        let map = self.links.map();
-        if map.primary_of(mark.group) != Some(from) || !map.holders(mark.group).all().contains(&self.me) {
-            // By the same map: the sender is about to hear of a newer one.
-            return Err(Refusal::Busy.into());
-        }
-        let is_behind = map.is_behind(mark.group, self.me);
-        let before = self.store.extent(mark.ino).map_or(0, |extent| extent.length);
-        let undoes = change == Change::Mirror { undoes: true };
-        let noted = self.marks.note(from, slot, undoes, Made { mark, before });
-        let made = self.catching.apply(mark.ino, || match change {
-            Change::Write { sync } => self.copy_write(mark.ino, mark.offset, payload, sync),
-            Change::Fallocate(mode) => self.store.fallocate(mark.ino, mark.offset, mark.len, mode),
-            Change::Mirror { undoes } => {
-                let range = mark.offset..mark.offset + mark.len;
-                self.copy_mirror(mark.ino, range, payload, undoes.then_some(noted.before))
+        let end = mark.offset.checked_add(mark.len).filter(|end| *end <= FILE_MAX);
+        let (true, Some(end)) = (fits, end) else { return Err(Errno::INVAL.into()) };
+        let kind = match change {
+            Change::Fallocate(mode) if !super::grows(mode) => Kind::Reaches(0),
+            Change::Write { .. } | Change::Fallocate(_) => Kind::Reaches(end),
+            Change::Mirror { undoes: true } => Kind::Undoes,
+            Change::Mirror { undoes: false } => Kind::Settles,
+        };
+        let outcome = self.catching.apply(mark.ino, || {
+            let before = self.store.extent(mark.ino).map_or(0, |extent| extent.length);
+            let noted = self.marks.note((from, slot), kind, Made { mark, turn, before });
+            // The mark comes first: the next primary either finds it, or asks when this map is known here.
+            let map = self.links.map();
+            if map.primary_of(mark.group) != Some(from) || !map.holders(mark.group).all().contains(&self.me) {
+                return None;
             }
+            let made = match change {
+                Change::Write { sync } => self.copy_write(mark.ino, mark.offset, payload, sync),
+                Change::Fallocate(mode) => self.store.fallocate(mark.ino, mark.offset, mark.len, mode),
+                Change::Mirror { .. } => {
+                    self.copy_mirror(mark.ino, mark.offset..end, payload, Some(noted.before))
+                }
+            };
+            Some((made, map))
         });
-        match made {
-            Ok(()) => Ok(CopyReply::Made),
-            // It has to catch up anyway, and begins again.
-            Err(error) if is_behind => {
-                tracing::warn!(ino = %mark.ino, %error, "a change was not made while catching up");
-                self.catching.spoil();
-                Ok(CopyReply::Made)
+        match outcome {
+            // By the same map: the sender is about to hear of a newer one.
+            None => Err(Refusal::Busy.into()),
+            Some((Ok(()), _)) => Ok(CopyReply::Made),
+            Some((Err(error), map)) => {
+                let since = map.behind_since(mark.group, self.me);
+                if since.is_some_and(|since| self.catching.excuses(mark.group, since)) {
+                    tracing::warn!(ino = %mark.ino, %error, "a change was not made while catching up");
+                    return Ok(CopyReply::Made);
+                }
+                Ok(CopyReply::Failed(error.errno()))
             }
-            Err(error) => Ok(CopyReply::Failed(error.errno())),
         }
     }
 
@@ -114,8 +122,8 @@ impl Copies {
         }
     }
 
-    /// The range becomes these bytes, and a hole behind them. `before`: how long the sub-file was before a change
-    /// that this undoes.
+    /// The range becomes these bytes, and a hole behind them. `before`: how long the sub-file is at least to be without
+    /// the range.
     pub(super) fn copy_mirror(
         &self,
         ino: Ino,

@@ -1,13 +1,17 @@
 //! Which ranges of files are being changed, so that changes of the same bytes follow each other.
 //!
+//! Who wants a range that is being changed waits, and is served in the order in which it came.
+//!
 //! A file can be *closed* for a truncation: changes that are under way end, and new ones wait until it is opened
-//! again. So a truncation that closes a file at all of its servers first meets no change half-way between them. Who
-//! closes a file opens it soon, or somebody else does in its place; but a request to close it may also arrive late, when
-//! the truncation is over. So a file does not stay closed for longer than [`LONGEST`].
+//! again. So a truncation that closes a file at all of its servers first, and opens it at all of them last, meets no
+//! change half-way between them. Each truncation has a number. A request to close a file may arrive late, when the
+//! truncation is over: the numbers of those are remembered for a while. And the server that has closed a file may die;
+//! the next one begins with a number of its own. So a file does not stay closed for longer than [`LONGEST`], and a
+//! truncation says by its number whether the file has stayed closed.
 
 use bivouac_layout::Ino;
 use bivouac_proto::Refusal;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,30 +21,57 @@ const PARTS: usize = 64;
 const LONGEST: Duration = Duration::from_secs(15);
 /// Time between two looks at whether a file is closed for too long.
 const LOOK: Duration = Duration::from_millis(500);
+/// For so long the numbers of truncations that are over are remembered: longer than requests are repeated.
+const MEMORY: Duration = Duration::from_secs(120);
 
-/// The files that are being changed or closed.
-type Files = HashMap<Ino, File>;
+/// Some of the files that are being changed or closed.
+#[derive(Default)]
+struct Part {
+    files: HashMap<Ino, File>,
+    /// Truncations that are over, and since when.
+    over: VecDeque<(Instant, Ino, u64)>,
+}
 
 #[derive(Default)]
 struct File {
-    held: Vec<Range<u64>>,
-    /// Since when.
-    closed: Option<Instant>,
+    held: Vec<Wanted>,
+    /// In the order in which they came.
+    waiting: Vec<Wanted>,
+    /// The numbers of truncations, and since when.
+    closed: Vec<(u64, Instant)>,
+}
+
+/// A range that is held or waited for.
+struct Wanted {
+    number: u64,
+    range: Range<u64>,
+}
+
+impl Wanted {
+    fn overlaps(&self, other: &Range<u64>) -> bool {
+        self.range.start < other.end && other.start < self.range.end
+    }
 }
 
 impl File {
     fn is_closed(&self) -> bool {
-        self.closed.is_some_and(|since| since.elapsed() < LONGEST)
+        self.closed.iter().any(|(_, since)| since.elapsed() < LONGEST)
+    }
+
+    /// Whether a change that waits may begin.
+    fn is_next(&self, number: u64, range: &Range<u64>) -> bool {
+        let earlier = self.waiting.iter().take_while(|waiting| waiting.number != number);
+        !self.is_closed() && !self.held.iter().chain(earlier).any(|other| other.overlaps(range))
     }
 
     fn is_unused(&self) -> bool {
-        self.held.is_empty() && !self.is_closed()
+        self.held.is_empty() && self.waiting.is_empty() && !self.is_closed()
     }
 }
 
 /// See the module.
 pub(crate) struct Ranges {
-    parts: [(Mutex<Files>, Condvar); PARTS],
+    parts: [(Mutex<Part>, Condvar); PARTS],
     /// How long a change waits for others.
     patience: Duration,
 }
@@ -49,22 +80,12 @@ pub(crate) struct Ranges {
 pub(crate) struct Held<'r> {
     ranges: &'r Ranges,
     ino: Ino,
-    range: Range<u64>,
+    number: u64,
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let (mut files, changed) = self.ranges.lock(self.ino);
-        if let Some(file) = files.get_mut(&self.ino) {
-            if let Some(at) = file.held.iter().position(|held| *held == self.range) {
-                file.held.swap_remove(at);
-            }
-            if file.is_unused() {
-                files.remove(&self.ino);
-            }
-        }
-        drop(files);
-        changed.notify_all();
+        self.ranges.change(self.ino, |file| file.held.retain(|held| held.number != self.number));
     }
 }
 
@@ -74,119 +95,134 @@ impl Ranges {
         Ranges { parts: std::array::from_fn(|_| Default::default()), patience }
     }
 
-    fn lock(&self, ino: Ino) -> (MutexGuard<'_, Files>, &Condvar) {
-        let (files, changed) = &self.parts[ino.0 as usize % PARTS];
-        (files.lock().unwrap_or_else(PoisonError::into_inner), changed)
+    fn lock(&self, ino: Ino) -> (MutexGuard<'_, Part>, &Condvar) {
+        let (part, changed) = &self.parts[ino.0 as usize % PARTS];
+        (part.lock().unwrap_or_else(PoisonError::into_inner), changed)
     }
 
-    /// Waits until `is_free`, and does something then. Busy if that takes too long.
-    fn when(
-        &self,
-        ino: Ino,
-        is_free: impl Fn(&File) -> bool,
-        then: impl FnOnce(&mut File),
-    ) -> Result<(), Refusal> {
+    /// Changes what is noted of a file, and tells those who wait.
+    fn change(&self, ino: Ino, change: impl FnOnce(&mut File)) {
+        let (mut part, changed) = self.lock(ino);
+        if let Some(file) = part.files.get_mut(&ino) {
+            change(file);
+            if file.is_unused() {
+                part.files.remove(&ino);
+            }
+        }
+        drop(part);
+        changed.notify_all();
+    }
+
+    /// Waits until something is so of a file. Busy if that takes too long.
+    fn until(&self, ino: Ino, mut is_so: impl FnMut(&mut File) -> bool) -> Result<(), Refusal> {
         let until = Instant::now() + self.patience;
-        let (mut files, changed) = self.lock(ino);
+        let (mut part, changed) = self.lock(ino);
         loop {
-            let file = files.entry(ino).or_default();
-            if is_free(file) {
-                then(file);
+            if is_so(part.files.entry(ino).or_default()) {
                 return Ok(());
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(Refusal::Busy);
             }
-            files = changed.wait_timeout(files, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner).0;
+            part = changed.wait_timeout(part, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     /// Waits until nobody else changes anything of the range, and keeps others out.
     pub(crate) fn hold(&self, ino: Ino, range: Range<u64>) -> Result<Held<'_>, Refusal> {
-        let overlaps = |held: &Range<u64>| held.start < range.end && range.start < held.end;
-        let is_free = |file: &File| !file.is_closed() && !file.held.iter().any(overlaps);
-        self.when(ino, is_free, |file| file.held.push(range.clone()))?;
-        Ok(Held { ranges: self, ino, range })
-    }
-
-    /// Keeps new changes of a file waiting, and waits until none is under way.
-    pub(crate) fn close(&self, ino: Ino) -> Result<(), Refusal> {
-        self.when(ino, |_| true, |file| file.closed = Some(Instant::now()))?;
-        self.when(ino, |file| file.held.is_empty(), |_| {})
-    }
-
-    /// Lets changes of a file begin again.
-    pub(crate) fn open(&self, ino: Ino) {
-        let (mut files, changed) = self.lock(ino);
-        if let Some(file) = files.get_mut(&ino) {
-            file.closed = None;
-            if file.is_unused() {
-                files.remove(&ino);
+        static NUMBERS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        let number = NUMBERS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let mut waits = false;
+        let held = self.until(ino, |file| {
+            if !waits {
+                file.waiting.push(Wanted { number, range: range.clone() });
+                waits = true;
             }
+            let is_next = file.is_next(number, &range);
+            if is_next {
+                file.waiting.retain(|waiting| waiting.number != number);
+                file.held.push(Wanted { number, range: range.clone() });
+            }
+            is_next
+        });
+        if held.is_err() {
+            self.change(ino, |file| file.waiting.retain(|waiting| waiting.number != number));
         }
-        drop(files);
-        changed.notify_all();
+        held.map(|()| Held { ranges: self, ino, number })
     }
 
-    /// The same for all files.
+    /// Waits until all changes of a file have ended that are under way now. Others may begin meanwhile.
+    pub(crate) fn outlast(&self, ino: Ino) -> Result<(), Refusal> {
+        self.outlast_these(ino, &self.under_way(ino))
+    }
+
+    fn under_way(&self, ino: Ino) -> Vec<u64> {
+        let (part, _) = self.lock(ino);
+        part.files.get(&ino).map_or(Vec::new(), |file| file.held.iter().map(|held| held.number).collect())
+    }
+
+    fn outlast_these(&self, ino: Ino, numbers: &[u64]) -> Result<(), Refusal> {
+        let waited = self.until(ino, |file| !file.held.iter().any(|held| numbers.contains(&held.number)));
+        self.change(ino, |_| ());
+        waited
+    }
+
+    /// Keeps new changes of a file waiting for a truncation, and waits until none is under way.
+    pub(crate) fn close(&self, ino: Ino, closing: u64) -> Result<(), Refusal> {
+        let (mut part, _) = self.lock(ino);
+        part.forget();
+        if part.over.iter().any(|(_, of, over)| (*of, *over) == (ino, closing)) {
+            return Ok(());
+        }
+        let closed = &mut part.files.entry(ino).or_default().closed;
+        closed.retain(|(other, since)| *other != closing && since.elapsed() < LONGEST);
+        closed.push((closing, Instant::now()));
+        drop(part);
+        self.until(ino, |file| file.held.is_empty())
+    }
+
+    /// Whether a file has stayed closed by a truncation: it does for longer then.
+    pub(crate) fn stays_closed(&self, ino: Ino, closing: u64) -> bool {
+        let (mut part, _) = self.lock(ino);
+        let closed = part.files.get_mut(&ino).and_then(|file| {
+            file.closed.iter_mut().find(|(other, since)| *other == closing && since.elapsed() < LONGEST)
+        });
+        closed.map(|(_, since)| *since = Instant::now()).is_some()
+    }
+
+    /// A truncation is over: changes of the file may begin again.
+    pub(crate) fn open(&self, ino: Ino, closing: u64) {
+        let (mut part, _) = self.lock(ino);
+        part.forget();
+        part.over.push_back((Instant::now(), ino, closing));
+        drop(part);
+        self.change(ino, |file| file.closed.retain(|(other, _)| *other != closing));
+    }
+
+    /// No file is closed any more.
     pub(crate) fn open_all(&self) {
-        for (files, changed) in &self.parts {
-            let mut files = files.lock().unwrap_or_else(PoisonError::into_inner);
-            files.values_mut().for_each(|file| file.closed = None);
-            files.retain(|_, file| !file.is_unused());
+        for (part, changed) in &self.parts {
+            let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
+            part.files.values_mut().for_each(|file| file.closed.clear());
+            part.files.retain(|_, file| !file.is_unused());
             changed.notify_all();
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FILE: Ino = Ino(7);
-    const SOON: Duration = Duration::from_millis(20);
-
-    #[test]
-    fn changes_of_the_same_bytes_follow_each_other_and_others_do_not_wait() {
-        let ranges = Ranges::new(SOON);
-        let first = ranges.hold(FILE, 10..20).expect("nobody is there");
-        for free in [0..10, 20..30] {
-            drop(ranges.hold(FILE, free).expect("other bytes"));
+impl Part {
+    /// Forgets what is long over, and files that are closed no more.
+    fn forget(&mut self) {
+        while self.over.front().is_some_and(|(since, ..)| since.elapsed() >= MEMORY) {
+            if let Some((_, ino, _)) = self.over.pop_front()
+                && self.files.get(&ino).is_some_and(File::is_unused)
+            {
+                self.files.remove(&ino);
+            }
         }
-        drop(ranges.hold(Ino(8), 10..20).expect("another file"));
-        for taken in [19..21, 0..11, 12..13] {
-            assert_eq!(ranges.hold(FILE, taken).map(|_| ()), Err(Refusal::Busy));
-        }
-        drop(first);
-        drop(ranges.hold(FILE, 0..100).expect("free again"));
-    }
-
-    #[test]
-    fn a_file_is_closed_when_no_change_is_under_way_and_none_begins_until_it_is_open() {
-        let ranges = Ranges::new(Duration::from_secs(60));
-        let (tell, told) = std::sync::mpsc::channel();
-        let under_way = ranges.hold(FILE, 0..5).expect("free");
-        std::thread::scope(|scope| {
-            let (ranges, tell) = (&ranges, &tell);
-            scope.spawn(move || {
-                ranges.close(FILE).expect("the change ends");
-                tell.send("closed").expect("heard");
-            });
-            assert!(told.recv_timeout(SOON).is_err(), "a change is under way");
-            drop(under_way);
-            assert_eq!(told.recv(), Ok("closed"));
-            scope.spawn(move || {
-                drop(ranges.hold(FILE, 3..4).expect("it is opened"));
-                tell.send("changed").expect("heard");
-            });
-            assert!(told.recv_timeout(SOON).is_err(), "it is closed");
-            ranges.open(FILE);
-            assert_eq!(told.recv(), Ok("changed"));
-        });
-        assert!(
-            ranges.parts.iter().all(|(files, _)| files.lock().expect("sound").is_empty()),
-            "nothing stays"
-        );
     }
 }
+
+#[cfg(test)]
+mod tests;

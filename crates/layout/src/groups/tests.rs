@@ -122,6 +122,11 @@ fn who_is_down_is_behind_until_it_has_caught_up_and_the_last_one_never_is() {
     assert_eq!(both_down.holders(group).in_step().collect::<Vec<_>>(), [*b], "the last writer");
     // The first one comes back: it must not serve, because the other may have acknowledged more.
     let back = state(&both_down, *a, ServerState::Up);
+    assert_eq!(back.behind_since(group, *a), Some(one_down.epoch));
+    // What it catches up with from now on is nothing that it had before.
+    let again = state(&back, *a, ServerState::Down);
+    assert_eq!(again.behind_since(group, *a), Some(again.epoch));
+    assert_eq!(again.behind_since(group, *b), None);
     assert_eq!(back.primary_of(group), Some(*b));
     assert_eq!(back.check(), Ok(()));
     let all_back = state(&back, *b, ServerState::Up);

@@ -16,7 +16,7 @@ use crate::peer::{Held, IntentId, MovedEntry, PeerReply, PeerRequest, Position, 
 use crate::{Errno, OpenId, Refusal, Reply, Request};
 use bivouac_layout::map::{Generation, Map, Node, Server, ServerState};
 use bivouac_layout::{
-    Epoch, FileLayout, First, Founding, GenerationId, Group, Ino, NodeId, ServerId, ShardId, Template,
+    Epoch, FileLayout, First, Founding, GenerationId, Group, Ino, Lag, NodeId, ServerId, ShardId, Template,
 };
 
 const INO: Ino = Ino(u64::MAX);
@@ -74,7 +74,9 @@ pub(super) fn map() -> Box<Map> {
         min_copies: 2,
         heal_after: u32::MAX,
         generations: vec![generation(&[0]), generation(&[1, 0])],
-        behind: vec![(Group::Shard(ShardId(7)), 1), (BLOCKS, 2)],
+        behind: [(Group::Shard(ShardId(7)), 1), (BLOCKS, 2)]
+            .map(|(group, holders)| Lag { group, holders, since: Epoch(u64::MAX) })
+            .to_vec(),
         lost: Vec::new(),
     })
 }
@@ -245,7 +247,7 @@ fn data_requests() -> Vec<DataRequest> {
         DataRequest::Read { ino: INO, offset: u64::MAX, len: u32::MAX },
         DataRequest::Write { ino: INO, offset: u64::MAX, sync: true },
         DataRequest::Extent { ino: INO },
-        DataRequest::Truncate { ino: INO, size: u64::MAX, extend: true },
+        DataRequest::Truncate { ino: INO, size: u64::MAX, extend: true, closing: u64::MAX },
         allocate(Fallocate::Extend),
         allocate(Fallocate::KeepSize),
         allocate(Fallocate::PunchHole),
@@ -256,7 +258,8 @@ fn data_requests() -> Vec<DataRequest> {
         DataRequest::Pass { ino: INO, create: true },
         DataRequest::Space,
         DataRequest::TakeBack { ino: INO, undo: 1, end: u64::MAX, size: 3 },
-        DataRequest::Close { ino: INO },
+        DataRequest::Close { ino: INO, closing: 1 },
+        DataRequest::Open { ino: INO, closing: u64::MAX },
     ]
 }
 
@@ -264,6 +267,7 @@ fn copy_requests() -> Vec<CopyRequest> {
     let forward = |change| CopyRequest::Forward {
         group: GROUP,
         slot: u32::MAX,
+        turn: u64::MAX,
         ino: INO,
         offset: u64::MAX,
         len: u64::MAX,
@@ -371,6 +375,7 @@ pub(super) fn replies() -> Vec<Reply> {
         DataReply::Position { offset: u64::MAX },
         DataReply::Passed,
         DataReply::Truncated { exists: true },
+        DataReply::Behind,
         DataReply::Done,
         DataReply::Space { total: u64::MAX, available: 0, device: 7, inodes: 9 },
     ];
