@@ -8,11 +8,13 @@ use crate::draft::{Draft, wants_split};
 use crate::grace::Grace;
 use crate::inode::Spread;
 use crate::mutation::Mutation;
+use crate::partition::LockedShard;
+use crate::steps::Begun;
 use crate::store::{Core, Outside, lock};
 use bivouac_layout::{Ino, NodeId, ServerId, ShardId};
-use bivouac_proto::Reply;
-use bivouac_proto::data::DataRequest;
+use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::peer::{IntentId, PeerReply, PeerRequest};
+use bivouac_proto::{Errno, Reply};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -310,41 +312,47 @@ impl<O: Outside> Core<O> {
         self.partitions.with(ino.shard(), |locked| crate::opens::reap(locked, &map, ino, now)).is_ok()
     }
 
-    /// Removes the blocks of a removed file. Says whether none is left.
+    /// Removes the blocks of a removed file, or what an interrupted spilling has left. Says whether none is left.
     fn purge(&self, ino: Ino) -> bool {
         let now = self.outside.now();
-        let servers = self.partitions.with(ino.shard(), |locked| {
-            // A file whose inline data is just being moved to blocks still exists.
-            let busy = locked.shard.live.get(&ino).is_some_and(|l| l.busy);
-            Ok(locked.shard.purges.get(&ino).filter(|_| !busy).cloned())
-        });
-        let servers: Vec<ServerId> = match servers {
-            Ok(Some(servers)) => servers,
-            other => return other.is_ok(),
-        };
-        let answers = self.outside.data_all(&servers, &DataRequest::Remove { ino });
-        let left: Vec<ServerId> = servers
-            .iter()
-            .zip(answers)
-            .filter(|(_, answer)| answer.is_err())
-            .map(|(server, _)| *server)
-            .collect();
-        let done = self.partitions.with(ino.shard(), |locked| {
-            let mut draft = Draft::freeing(now);
-            match left.is_empty() {
-                true => draft.push(Mutation::DropPurge(ino)),
-                false => draft.push(Mutation::PutPurge(ino, left.clone())),
-            }
-            locked.commit_unseen(draft)?;
-            if locked.shard.inodes.get(ino).is_some() {
-                // Who wants to move the file's data out of its inode waits for this, and need not while the
-                // server is away.
-                locked.shard.live.entry(ino).or_default().stuck = !left.is_empty();
+        // A file whose inline data is just being moved to blocks still exists.
+        let is_busy = |locked: &mut LockedShard<'_>| Ok(locked.shard.live.get(&ino).is_some_and(|l| l.busy));
+        match self.partitions.with(ino.shard(), is_busy) {
+            Ok(false) => {}
+            busy => return busy.is_ok(),
+        }
+        let purged = self.in_steps(
+            ino,
+            |locked| match locked.shard.purges.get(&ino) {
+                Some(servers) => Ok(Begun::Work(servers.clone())),
+                None => Ok(Begun::Done(true)),
+            },
+            |servers: &Vec<ServerId>| {
+                let answers = self.outside.data_all(servers, &DataRequest::Remove { ino });
+                let map = self.outside.map();
+                // What a server holds that was given up is nobody's any more.
+                let is_left = |(server, answer): &(&ServerId, Result<DataReply, Errno>)| {
+                    answer.is_err() && !map.is_given_up(**server)
+                };
+                servers.iter().zip(answers).filter(is_left).map(|(server, _)| *server).collect()
+            },
+            |locked, _, left: &Vec<ServerId>| {
+                let mut draft = Draft::freeing(now);
+                match left.is_empty() {
+                    true => draft.push(Mutation::DropPurge(ino)),
+                    false => draft.push(Mutation::PutPurge(ino, left.clone())),
+                }
+                locked.commit_unseen(draft)?;
+                if locked.shard.inodes.get(ino).is_some() {
+                    // Who wants to move the file's data out of its inode waits for this, and need not while the
+                    // server is away.
+                    locked.shard.live.entry(ino).or_default().stuck = !left.is_empty();
+                }
                 locked.shard.rest(ino);
-            }
-            Ok(())
-        });
-        done.is_ok() && left.is_empty()
+                Ok(left.is_empty())
+            },
+        );
+        purged.unwrap_or(false)
     }
 
     /// Tells participants of decisions again, and asks coordinators for the outcome of old promises. Says

@@ -6,10 +6,10 @@ use crate::inline::not_a_file;
 use crate::inode::{Blocks, Body};
 use crate::mutation::Mutation;
 use crate::partition::LockedShard;
-use crate::shard::Written;
+use crate::shard::{Shard, Written};
 use crate::steps::Begun;
 use crate::store::{Caller, Core, Outside};
-use bivouac_layout::{FileLayout, Ino, Piece, Template};
+use bivouac_layout::{FileLayout, Ino, Map, Piece, ServerId, ServerState, Template};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::meta::MetaReply;
 use bivouac_proto::status::Failure;
@@ -44,7 +44,7 @@ impl<O: Outside> Core<O> {
                     }
                     // First remove what an earlier attempt, which a crash or an error has interrupted, may
                     // have left at the server. The keeper does that, unless the server is away.
-                    Body::Inline(_) if locked.shard.purges.contains_key(&ino) => {
+                    Body::Inline(_) if is_in_the_way(locked.shard, &map, ino, &layout) => {
                         let stuck = locked.shard.live.get(&ino).is_some_and(|live| live.stuck);
                         Err(if stuck { Errno::IO.into() } else { Stop::Wait })
                     }
@@ -82,6 +82,15 @@ impl<O: Outside> Core<O> {
         }
         moved
     }
+}
+
+/// Whether there is something to remove before a file's data can be moved. Of a file that has copies, servers that are
+/// away may keep it: when they come back they catch up with the others.
+fn is_in_the_way(shard: &Shard, map: &Map, ino: Ino, layout: &FileLayout) -> bool {
+    let Some(servers) = shard.purges.get(&ino) else { return false };
+    let is_stuck = shard.live.get(&ino).is_some_and(|live| live.stuck);
+    let is_away = |server: &ServerId| map.server(*server).is_none_or(|s| s.state == ServerState::Down);
+    !(layout.copies(map) > 1 && is_stuck && servers.iter().all(is_away))
 }
 
 /// The inode becomes that of a file in blocks.

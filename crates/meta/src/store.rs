@@ -2,7 +2,7 @@
 
 use crate::error::{LogError, OpenError};
 use crate::grace::Grace;
-use crate::inode::Inode;
+use crate::inode::{Body, Inode};
 use crate::keeper::Keeper;
 use crate::locking::Locking;
 use crate::moves::Moves;
@@ -546,13 +546,20 @@ impl<O: Outside> Core<O> {
         answer.map_err(|failure| if has_copies { later(failure) } else { failure })
     }
 
-    /// Files of a shard that have copies, in the order of their numbers, behind this one.
+    /// Files of a shard that have copies, in the order of their numbers, behind this one: those in blocks, and those that
+    /// are just being moved there.
     fn files_with_copies(&self, shard: ShardId, after: Ino) -> Result<Vec<(Ino, FileLayout)>, Failure> {
         let map = self.outside.map();
         self.partitions.with(shard, |locked| {
             let later = locked.shard.inodes.iter().filter(|(ino, _)| *ino > after);
             let mut found: Vec<(Ino, FileLayout)> = later
-                .filter_map(|(ino, inode)| Some((ino, inode.as_blocks()?.layout.clone())))
+                .filter_map(|(ino, inode)| match &inode.body {
+                    Body::Blocks(blocks) => Some((ino, blocks.layout.clone())),
+                    Body::Inline(_) if locked.shard.purges.contains_key(&ino) => {
+                        Some((ino, inode.layout(ino, &map)))
+                    }
+                    _ => None,
+                })
                 .filter(|(_, layout)| layout.copies(&map) > 1)
                 .collect();
             found.sort_unstable_by_key(|(ino, _)| *ino);
