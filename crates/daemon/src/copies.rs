@@ -83,10 +83,11 @@ impl Copies {
         Copies { links, store, me, ranges, slots, marks, catching, ready, suspects }
     }
 
-    /// The map, if this server is the group's primary by it and serves the group.
+    /// The map, if this server is the group's primary by it, has a lease, and serves the group.
     pub(crate) fn serving(&self, group: Group) -> Result<Arc<Map>, Refusal> {
         let map = self.links.map();
-        let serves = map.primary_of(group) == Some(self.me) && map.is_up(self.me);
+        let is_primary = map.primary_of(group) == Some(self.me) && map.is_up(self.me);
+        let serves = is_primary && self.links.lease.is_valid();
         if serves && self.ready.load(Ordering::Acquire) >= map.epoch.0 {
             Ok(map)
         } else {

@@ -10,6 +10,7 @@ use crate::controller::{ControlSession, Controller, ControllerConfig, Controller
 use crate::copies::Copies;
 use crate::error::{DaemonError, InstallError};
 use crate::follower::Follower;
+use crate::lease::Lease;
 use crate::links::{Around, Links};
 use crate::order::{Order, Turn};
 use crate::serve;
@@ -263,6 +264,12 @@ impl Daemon {
         {
             return reply.fail(&errno.into());
         }
+        // The size and the holes of a file may be those of one that has copies.
+        if matches!(request, DataRequest::Extent { .. } | DataRequest::Seek { .. })
+            && !self.links.lease.is_valid()
+        {
+            return reply.fail(&Refusal::OldServer.into());
+        }
         let turn = if request.changes() { self.order.take(header.id, header.attempt) } else { Turn::NONE };
         let mut running = match turn {
             Turn::Begun(running) => running,
@@ -327,7 +334,7 @@ impl Daemon {
     /// What follows from a control request for the end of this daemon, and for who waits for dead servers.
     fn note_control(&self, session: &mut Session, request: &ControlRequest) {
         // A sender that only checks whether the daemon is alive has no map.
-        let heard = matches!(request, ControlRequest::Ping { epoch } if *epoch != Epoch(0));
+        let heard = matches!(request, ControlRequest::Ping { epoch, .. } if *epoch != Epoch(0));
         if heard {
             let now = monotonic();
             self.links.refusals.heard(now);
@@ -346,12 +353,16 @@ impl Daemon {
 
     fn control(&self, session: &mut ControlSession, request: &ControlRequest) -> Result<Reply, Failure> {
         let answer = match request {
-            ControlRequest::Ping { .. } => {
+            ControlRequest::Ping { lease, .. } => {
+                if let Some(grant) = lease {
+                    self.links.lease.grant(*grant);
+                }
+                let clock = Lease::clock();
                 let map = self.links.map();
                 let epoch = map.epoch;
                 let caught_up = self.follower.get().map_or(Vec::new(), |follower| follower.caught_up(&map));
                 let suspects = self.copies.as_ref().map_or(Vec::new(), |copies| copies.suspects());
-                Some(ControlReply::Pong { epoch, boot: self.boot, caught_up, suspects })
+                Some(ControlReply::Pong { epoch, boot: self.boot, caught_up, suspects, clock })
             }
             ControlRequest::Install { map } => self.install(map).err().map(|error| {
                 tracing::error!(%error, "a map is not taken");
@@ -454,6 +465,9 @@ impl Daemon {
             let replayed = replayed.ok_or(InstallError::Map("this server has no storage"))?;
             // The store asks for the map from its first moment on.
             self.links.learn(map.clone());
+            if map.copies == 1 {
+                self.links.lease.is_not_needed();
+            }
             let options = Options { observer: self.version_page(), ..Options::new(self.config.deployment) };
             let copies = self.copies.as_ref().ok_or(InstallError::Map("this server has no storage"))?;
             let around = Around::new(self.links.clone(), server.id, copies.clone());
@@ -473,6 +487,7 @@ impl Daemon {
     fn version_page(&self) -> Option<Arc<dyn Observer>> {
         let made = VersionPage::create().map_err(std::io::Error::other).and_then(|page| {
             let page = Arc::new(page);
+            self.links.lease.set_page(&page);
             Ok((page.clone(), Vigil::begin(page)?))
         });
         match made {

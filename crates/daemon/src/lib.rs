@@ -20,6 +20,7 @@ mod daemon;
 mod error;
 mod follower;
 mod heritage;
+mod lease;
 mod links;
 mod order;
 mod run_dir;

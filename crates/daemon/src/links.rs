@@ -8,6 +8,7 @@
 //! nothing ([`Links::close`]).
 
 use crate::copies::Copies;
+use crate::lease::Lease;
 use crate::serve;
 use bivouac_data::DataStore;
 use bivouac_layout::map::ServerState;
@@ -48,6 +49,8 @@ pub(crate) struct Links {
     news: (Mutex<()>, Condvar),
     /// The daemon's own blocks.
     pub(crate) data: Option<Arc<DataStore>>,
+    /// As a server.
+    pub(crate) lease: Lease,
 }
 
 impl Requester for Links {
@@ -131,7 +134,8 @@ impl Links {
         let (map, pools) = (RwLock::new(Arc::new(first)), Mutex::default());
         let (slots, closing) = (AtomicU32::new(1), AtomicBool::new(false));
         let (refusals, news) = (Refusals::new(SERVERS_MAX.into()), Default::default());
-        Links { key, role, map, epoch, pools, session, slots, refusals, closing, news, data }
+        let lease = Lease::default();
+        Links { key, role, map, epoch, pools, session, slots, refusals, closing, news, data, lease }
     }
 
     /// The daemon stops: from now on a request that cannot be sent fails, also if it is under way.
@@ -353,6 +357,10 @@ impl Outside for Around {
             false => answers.next().map_or(Err(Errno::IO), other),
         };
         requests.iter().map(answer).collect()
+    }
+
+    fn may_serve(&self) -> bool {
+        self.links.lease.is_valid()
     }
 
     fn distrust(&self, group: Group, holder: ServerId) {

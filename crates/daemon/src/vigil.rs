@@ -128,6 +128,7 @@ mod tests {
     #[test]
     fn a_page_dies_with_its_server_however_that_ends() {
         let page = Arc::new(VersionPage::create().expect("made"));
+        page.believe_until(VersionPage::FOR_EVER);
         let reader = VersionPage::attach(page.descriptor().expect("its own")).expect("attached");
         assert!(!reader.is_live());
         let vigil = Vigil::begin(page.clone()).expect("begins");

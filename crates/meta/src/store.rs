@@ -81,6 +81,11 @@ pub trait Outside: Send + Sync + 'static {
         self.data_each(&servers.iter().map(|server| (*server, *request)).collect::<Vec<_>>())
     }
 
+    /// Whether the server may answer for shards that have copies: nobody can have replaced it meanwhile.
+    fn may_serve(&self) -> bool {
+        true
+    }
+
     /// A copy cannot be relied on, because its storage fails: the controller is to know.
     fn distrust(&self, _group: Group, _holder: ServerId) {}
 

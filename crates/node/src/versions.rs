@@ -13,7 +13,9 @@
 //! A page is sealed memory (the module `memory`), which the server passes to processes of its node. Once the
 //! server has ended, nobody may rely on the page any more. The server cannot say so itself if it is killed by
 //! SIGKILL. So the page contains a *robust futex*: a word with the number of one of the server's threads, in
-//! which the kernel notes that thread's death ([`VersionPage::life`]).
+//! which the kernel notes that thread's death ([`VersionPage::life`]). A server that is alive may have been replaced
+//! without knowing it, where its shards have copies: so the page is believed no longer than the server's lease lasts
+//! ([`VersionPage::believe_until`]).
 //!
 //! A process first reads the count, then asks the server, and then keeps the answer together with the count
 //! ([`VersionPage::shard`]). If it did not know before from which shard the answer would come, it may keep
@@ -25,6 +27,7 @@ mod ring;
 use crate::error::NodeError;
 use crate::fd::Fd;
 use crate::memory::{Memory, Writers};
+use crate::release::monotonic;
 use bivouac_layout::namespace::MOVES_REMEMBERED;
 use bivouac_layout::{Ino, SHARDS, ShardId};
 use ring::Ring;
@@ -32,7 +35,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"BVWKVERS");
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const HEADER: usize = 4096;
 /// Where the latest moves are, by version.
 const MOVES: usize = HEADER + SHARDS as usize * size_of::<AtomicU64>();
@@ -49,6 +52,8 @@ struct Header {
     retired: AtomicU32,
     /// The server's thread with whose death the page becomes invalid.
     life: AtomicU32,
+    /// Until when the page may be believed, nanoseconds of the node's monotonic clock.
+    lease: AtomicU64,
     namespace: Line,
     total: Line,
 }
@@ -65,7 +70,10 @@ pub struct VersionPage {
 }
 
 impl VersionPage {
-    /// Makes a server's page. It counts as live once [`VersionPage::life`] names a thread.
+    /// A lease without an end: of a server that nobody can replace.
+    pub const FOR_EVER: u64 = u64::MAX;
+
+    /// Makes a server's page. It counts as live once [`VersionPage::life`] names a thread and there is a lease.
     pub fn create() -> Result<VersionPage, NodeError> {
         let (memory, descriptor) = Memory::make(c"bivouac-versions", LENGTH, Writers::Maker)?;
         let page = VersionPage { memory, own: Some(descriptor) };
@@ -140,11 +148,21 @@ impl VersionPage {
         Some(self.ring().between(after, until)?.into_iter().map(Ino).collect())
     }
 
-    /// Whether the page is valid: its server is alive and has not retired it.
+    /// The page may be believed until then (nanoseconds of [`crate::release::monotonic`]), or
+    /// [`VersionPage::FOR_EVER`].
+    pub fn believe_until(&self, until: u64) {
+        self.header().lease.store(until, Ordering::Release);
+    }
+
+    /// Whether the page is valid: its server is alive, has not retired it, and has a lease.
     pub fn is_live(&self) -> bool {
         let header = self.header();
         let life = header.life.load(Ordering::Acquire);
-        life != 0 && life & OWNER_DIED == 0 && header.retired.load(Ordering::Acquire) == 0
+        let lease = header.lease.load(Ordering::Acquire);
+        life != 0
+            && life & OWNER_DIED == 0
+            && header.retired.load(Ordering::Acquire) == 0
+            && (lease == VersionPage::FOR_EVER || monotonic() < lease)
     }
 
     /// Changes of a shard so far.
@@ -223,6 +241,12 @@ mod tests {
         let (server, reader) = pair();
         assert!(!reader.is_live());
         server.life().store(4711, Ordering::Release);
+        assert!(!reader.is_live(), "there is no lease");
+        server.believe_until(monotonic() + 60_000_000_000);
+        assert!(reader.is_live());
+        server.believe_until(monotonic() - 1);
+        assert!(!reader.is_live(), "the lease has run out");
+        server.believe_until(VersionPage::FOR_EVER);
         assert!(reader.is_live());
         // As the kernel does when the thread dies while somebody waits.
         server.life().store(4711 | OWNER_DIED | 1 << 31, Ordering::Release);

@@ -12,6 +12,8 @@ pub enum ControlRequest {
     Ping {
         /// The controller's epoch.
         epoch: Epoch,
+        /// A lease, for a server that has copies of something.
+        lease: Option<Grant>,
     },
     /// Take this map if it is newer than yours.
     Install {
@@ -55,6 +57,15 @@ pub enum ControlRequest {
     /// Revokes an earlier [`ControlRequest::Lifeline`] of the same connection: the deployment goes on when
     /// this connection ends. To the controller.
     Release,
+}
+
+/// A server may answer for what has copies until a moment of its own clock.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Grant {
+    /// What the clock showed in an earlier `Pong`.
+    pub from: u64,
+    /// How long from then on, milliseconds.
+    pub millis: u32,
 }
 
 /// A daemon, as the controller knows it.
@@ -123,6 +134,8 @@ pub enum ControlReply {
         caught_up: Vec<Group>,
         /// By this map these copies have everything, but their storage fails.
         suspects: Vec<(Group, ServerId)>,
+        /// What my clock shows, nanoseconds: for [`ControlRequest::Ping`]'s lease.
+        clock: u64,
     },
     /// Counters.
     Stats(Box<Stats>),

@@ -96,6 +96,7 @@ impl Service for Fake {
                     boot: 1,
                     caught_up: Vec::new(),
                     suspects: Vec::new(),
+ clock: 0,
                 }));
             }
             Ok(Request::Control(ControlRequest::Install { map })) => {

@@ -81,7 +81,7 @@ fn requests_are_these_bytes() {
             "010505ac028080400180200302",
         ),
         (Request::Agent(AgentRequest::Attach { pid: 4711 }), "0300e724"),
-        (Request::Control(ControlRequest::Ping { epoch: Epoch(2) }), "040002"),
+        (Request::Control(ControlRequest::Ping { epoch: Epoch(2), lease: None }), "04000200"),
         (Request::Node(NodeRequest::Versions), "0501"),
     ];
     for (request, expected) in cases {

@@ -4,7 +4,7 @@
 use crate::agent::{AgentReply, AgentRequest};
 use crate::attr::{Attr, DirEntry, FileKind, Store};
 use crate::auth::{Credentials, Hello, Role};
-use crate::control::{ControlReply, ControlRequest, Member, ServerHealth, Stats};
+use crate::control::{ControlReply, ControlRequest, Grant, Member, ServerHealth, Stats};
 use crate::copies::{self, Copied, CopyReply, CopyRequest, Mark};
 use crate::data::{DataReply, DataRequest, Fallocate, Share};
 use crate::meta::{
@@ -148,7 +148,11 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         AgentRequest::HoldsLocks { session: u64::MAX, server: ServerId(u16::MAX) },
     ];
     let control = [
-        ControlRequest::Ping { epoch: Epoch(u64::MAX) },
+        ControlRequest::Ping { epoch: Epoch(u64::MAX), lease: None },
+        ControlRequest::Ping {
+            epoch: Epoch(0),
+            lease: Some(Grant { from: u64::MAX, millis: u32::MAX }),
+        },
         ControlRequest::Install { map: map() },
         ControlRequest::Found { founding: Box::new(founding()) },
         ControlRequest::Resume {
@@ -412,6 +416,7 @@ pub(super) fn replies() -> Vec<Reply> {
             boot: u64::MAX,
             caught_up: vec![Group::Shard(ShardId(7))],
             suspects: vec![(GROUP, ServerId(7))],
+            clock: u64::MAX,
         },
         ControlReply::Stats(Box::new(Stats { inodes: u64::MAX, opens: 1, ..Stats::default() })),
         ControlReply::Beginning {

@@ -1,0 +1,102 @@
+//! The lease under which a server answers for what has copies.
+//!
+//! Another server takes the place of one that does not answer the controller. The one that is replaced may not know
+//! that: it was stopped, or its link to the controller is cut, while programs of its own node still reach it. So it
+//! answers for what has copies only while it has a lease, which it gets from the controller again and again; and the
+//! controller replaces it only when the lease has run out. What has one copy needs no lease: nobody else has it.
+//!
+//! The two clocks need not agree. The server says what its own clock shows when it answers a ping ([`Lease::clock`]),
+//! and the controller sends that back with a later ping ([`Lease::grant`]). From that moment of its own clock the server
+//! counts; the controller counts from when it heard of it, which was later.
+//!
+//! It is enough to look at the lease before an operation: what is read then was true at that moment, and the program was
+//! waiting already; what is changed needs the other copies, which know who is the primary.
+
+use bivouac_node::VersionPage;
+use bivouac_node::release::monotonic;
+use bivouac_proto::control::Grant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// A server's lease.
+#[derive(Default)]
+pub(crate) struct Lease {
+    /// The end, by the clock of this node, nanoseconds; [`VersionPage::FOR_EVER`] if none is needed.
+    until: AtomicU64,
+    /// What the processes of this node believe without asking ends with the lease.
+    page: OnceLock<Arc<VersionPage>>,
+}
+
+impl Lease {
+    /// The server's clock, nanoseconds.
+    pub(crate) fn clock() -> u64 {
+        monotonic()
+    }
+
+    /// The version page of the server.
+    pub(crate) fn set_page(&self, page: &Arc<VersionPage>) {
+        let _ = self.page.set(page.clone());
+        self.tell();
+    }
+
+    /// Nothing of this server has copies.
+    pub(crate) fn is_not_needed(&self) {
+        self.until.store(VersionPage::FOR_EVER, Ordering::Release);
+        self.tell();
+    }
+
+    /// The controller grants it. (A moment that is still to come is that of another clock.)
+    pub(crate) fn grant(&self, grant: Grant) {
+        if grant.from <= Lease::clock() {
+            let until = grant.from.saturating_add(u64::from(grant.millis) * 1_000_000);
+            self.until.fetch_max(until, Ordering::AcqRel);
+            self.tell();
+        }
+    }
+
+    fn tell(&self) {
+        if let Some(page) = self.page.get() {
+            page.believe_until(self.until.load(Ordering::Acquire));
+        }
+    }
+
+    /// Whether it has not run out.
+    pub(crate) fn is_valid(&self) -> bool {
+        let until = self.until.load(Ordering::Acquire);
+        until == VersionPage::FOR_EVER || monotonic() < until
+    }
+
+    /// How long it is still valid, milliseconds; 0 if it has run out, `None` if none is needed.
+    pub(crate) fn left(&self) -> Option<u64> {
+        let until = self.until.load(Ordering::Acquire);
+        (until != VersionPage::FOR_EVER).then(|| until.saturating_sub(monotonic()) / 1_000_000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_counts_from_what_the_servers_own_clock_showed() {
+        let lease = Lease::default();
+        let page = Arc::new(VersionPage::create().expect("made"));
+        page.life().store(1, Ordering::Release);
+        lease.set_page(&page);
+        let seen = || (lease.is_valid(), page.is_live());
+        assert_eq!(seen(), (false, false), "at the start");
+        let now = Lease::clock();
+        lease.grant(Grant { from: now - 3_000_000_000, millis: 2000 });
+        assert_eq!(seen(), (false, false), "it has run out on its way");
+        lease.grant(Grant { from: now + 3_000_000_000, millis: 2000 });
+        assert_eq!(seen(), (false, false), "another clock");
+        lease.grant(Grant { from: now, millis: 60_000 });
+        assert_eq!(seen(), (true, true));
+        lease.grant(Grant { from: now - 100_000_000, millis: 100 });
+        assert_eq!(seen(), (true, true), "one that comes late takes nothing away");
+        assert!(lease.left().is_some_and(|left| left > 30_000));
+        let lease = Lease::default();
+        lease.is_not_needed();
+        assert_eq!((lease.is_valid(), lease.left()), (true, None));
+    }
+}
