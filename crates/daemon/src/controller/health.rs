@@ -17,7 +17,7 @@
 //! then).
 
 use super::link::{ControlLink, LinkError};
-use super::{Shared, Watched};
+use super::{ControllerError, Shared, Watched};
 use bivouac_layout::map::ServerState;
 use bivouac_layout::{Epoch, Map, ServerId};
 use bivouac_proto::control::{ControlRequest, Member};
@@ -64,6 +64,9 @@ impl Watcher {
                 Ok(()) => {
                     self.last_answer = Instant::now();
                     self.report(shared, true);
+                    if let Some(node) = self.member.agent_of {
+                        shared.heard(node);
+                    }
                     if !std::mem::replace(&mut self.begun, true) {
                         shared.has_begun(self.member.who);
                     }
@@ -78,7 +81,7 @@ impl Watcher {
                         shared.has_failed(self.member.who, error.to_string());
                     }
                     // Refused, after `beat` has tried a fresh connection: nobody is there.
-                    if error.is_death() || self.is_lost() {
+                    if error.is_death() || self.is_lost(shared) {
                         self.link = None;
                         self.declare_down(shared, &map, &error);
                     } else {
@@ -100,9 +103,9 @@ impl Watcher {
     }
 
     /// Whether to declare a server down that does not answer.
-    fn is_lost(&self) -> bool {
+    fn is_lost(&self, shared: &Shared) -> bool {
         let silent = self.last_answer.elapsed();
-        if !self.begun {
+        if !self.begun && shared.fresh {
             return silent >= control::INSTALL;
         }
         silent >= HANG || (silent >= SILENCE && !self.member.endpoint.takes_connections(REACH))
@@ -138,20 +141,27 @@ impl Watcher {
         link.set_timeout(self.patience())?;
         // Any answer is a sign of life; the next ping will bring its contents again.
         link.finish()?;
-        let pong = link.ping(map.epoch)?;
+        let pong = link.ping(map.epoch, shared.node)?;
         self.last_answer = Instant::now();
         self.epoch = pong.epoch;
         let mut map = map.clone();
-        if self.boot.replace(pong.boot).is_some_and(|before| before != pong.boot) {
+        let is_another = match self.boot {
+            Some(before) => before != pong.boot,
+            // It had a map before this controller was elected, unless the deployment has just begun.
+            None => pong.epoch == Epoch(0) && !shared.fresh,
+        };
+        if is_another {
             tracing::info!(member = %self.member.endpoint, "the daemon was restarted");
             if let Some(server) = self.server()
                 && map.copies > 1
                 && !self.is(&map, ServerState::Down)
             {
-                // It has lost what is in memory only, and others have that.
-                map = shared.set_state(server, ServerState::Down).unwrap_or(map);
+                // It has lost what is in memory only, and others have that. It must not get a map that says that it
+                // has everything.
+                map = shared.set_state(server, ServerState::Down).ok_or(LinkError::Uncommitted)?;
             }
         }
+        self.boot = Some(pong.boot);
         // The state first, so that the map that it gets says so.
         let changed = match self.server() {
             Some(server) if self.is(&map, ServerState::Down) => {
@@ -210,7 +220,7 @@ impl Watcher {
         if !is_due || map.copies == 1 || map.is_given_up(server) || self.needed == map.epoch {
             return;
         }
-        if shared.give_up(vec![server], false).is_none() {
+        if let Err(ControllerError::CannotGiveUp) = shared.give_up(vec![server], false) {
             self.needed = map.epoch;
         }
     }
