@@ -380,7 +380,7 @@ impl Record {
         }
     }
 
-    /// The agent that begins the deployment: the one on the machine that it is started from.
+    /// The agent that founds the deployment: the one on the machine that it is started from, if others can reach it.
     pub fn first(&self) -> Option<&DaemonRecord> {
         self.daemons.iter().find(|d| d.first)
     }
@@ -401,7 +401,7 @@ pub struct DaemonRecord {
     pub server: Option<ServerId>,
     /// Whether it is its node's agent.
     pub agent: bool,
-    /// Whether it is the agent of the machine that the deployment was started from.
+    /// Whether it is the agent that founds the deployment.
     pub first: bool,
     /// Where it was told to listen.
     pub listen: SocketAddr,

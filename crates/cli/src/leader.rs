@@ -114,7 +114,8 @@ pub fn known(record: &Record, key: &Key) -> Option<Known> {
 
 /// Does something with each agent, all at once.
 fn of_all<T: Send>(record: &Record, work: impl Fn(&DaemonRecord) -> Option<T> + Sync) -> Vec<T> {
-    let agents: Vec<&DaemonRecord> = record.daemons.iter().filter(|d| d.agent && d.process.is_some()).collect();
+    let agents: Vec<&DaemonRecord> =
+        record.daemons.iter().filter(|d| d.agent && d.process.is_some()).collect();
     std::thread::scope(|scope| {
         let threads: Vec<_> = agents.into_iter().map(|daemon| scope.spawn(|| work(daemon))).collect();
         threads.into_iter().filter_map(|t| t.join().ok().flatten()).collect()

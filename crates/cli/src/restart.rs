@@ -100,7 +100,9 @@ fn has_been_taken_in(
 ) -> Result<bool, LinkError> {
     let endpoint = daemon.endpoint(&record.name, key);
     // A sender without a map says that it has none.
-    let known = ControlLink::connect(&endpoint, key, record.deployment, control::LOOK)?.ping(Epoch(0), NodeId::NONE)?.epoch;
+    let known = ControlLink::connect(&endpoint, key, record.deployment, control::LOOK)?
+        .ping(Epoch(0), NodeId::NONE)?
+        .epoch;
     let map = status::overview(record, key)?.map;
     Ok(map.server(id).is_some_and(|server| server.state == ServerState::Up) && known == map.epoch)
 }

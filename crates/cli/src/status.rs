@@ -10,8 +10,8 @@ use bivouac_layout::map::{Server, ServerState};
 use bivouac_layout::{Group, Map, NodeId, SHARDS, ShardId};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlReply, ControlRequest, ServerHealth, Stats};
-use bivouac_transport::engine::budget::control;
 use bivouac_transport::Endpoint;
+use bivouac_transport::engine::budget::control;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 

@@ -181,13 +181,17 @@ fn plan(
             daemons.push(record_of(host, NodeId(node as u16), server, port, storage, directory));
         }
     }
-    // The machine where it all begins needs an agent for `exec`, which founds the deployment.
-    if !hosts.iter().any(|h| h.here) {
-        daemons.push(record_of(&hosts::this_machine(), NodeId(hosts.len() as u16), None, 0, &[], directory));
+    // The machine where it all begins needs an agent for `exec`. It founds the deployment, unless the others cannot
+    // reach it.
+    let mut first = hosts.iter().position(|h| h.here);
+    if first.is_none() {
+        let here = hosts::this_machine_beside(hosts);
+        let is_reached = here.reach.is_some_and(|address| !address.is_loopback());
+        daemons.push(record_of(&here, NodeId(hosts.len() as u16), None, 0, &[], directory));
+        first = Some(if is_reached { hosts.len() } else { 0 });
     }
-    let here = hosts.iter().position(|h| h.here).unwrap_or(hosts.len());
     for daemon in &mut daemons {
-        daemon.first = daemon.agent && usize::from(daemon.node.0) == here;
+        daemon.first = daemon.agent && Some(usize::from(daemon.node.0)) == first;
     }
     Ok(daemons)
 }
@@ -349,9 +353,8 @@ fn begin(record: &Record, key: &Key, how: ControlRequest) -> Result<(), Error> {
         refused: false,
     };
     let first = record.first();
-    let first = first.ok_or_else(|| {
-        Error::refused("no agent is the first", format!("take {:?} down", record.name))
-    })?;
+    let first = first
+        .ok_or_else(|| Error::refused("no agent is the first", format!("take {:?} down", record.name)))?;
     let gone = |e| problem(first, format!("is to begin, and does not answer: {e}"));
     let endpoint = first.endpoint(&record.name, key);
     let mut link = ControlLink::connect(&endpoint, key, record.deployment, control::INSTALL).map_err(gone)?;
@@ -390,10 +393,7 @@ fn begin(record: &Record, key: &Key, how: ControlRequest) -> Result<(), Error> {
             return Ok(());
         }
         if Instant::now() >= deadline {
-            return Err(problem(
-                first,
-                format!("waits for {pending} daemons that do not begin to serve"),
-            ));
+            return Err(problem(first, format!("waits for {pending} daemons that do not begin to serve")));
         }
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -538,4 +538,4 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

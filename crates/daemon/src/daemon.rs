@@ -546,8 +546,7 @@ impl Service for Daemon {
             PeerInfo::Tcp(_) => None,
         };
         self.counters.connections.fetch_add(1, Ordering::Relaxed);
-        let session =
-            Session { role: hello.role.clone(), pid, lifeline: false, released: false };
+        let session = Session { role: hello.role.clone(), pid, lifeline: false, released: false };
         Some((session, Welcome { epoch: self.links.epoch(), namespace: self.namespace() }))
     }
 

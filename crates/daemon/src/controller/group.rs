@@ -16,7 +16,7 @@
 use super::log::MapLog;
 use super::raft::journal::JOURNAL;
 use super::raft::machine::SNAPSHOT;
-use super::raft::voter::{Kept, Standing, Times, Voter, VoterConfig, voters_of};
+use super::raft::voter::{Kept, Standing, Times, Voter, VoterConfig, can_vote_with, voters_of};
 use super::raft::wire::{Book, Wire};
 use super::raft::{Identity, Proposal};
 use super::{ControlLink, Controller, ControllerConfig, ControllerError, LinkError};
@@ -377,9 +377,14 @@ impl Shared {
         address: SocketAddr,
         request: ControlRequest,
     ) -> Result<Option<ControlReply>, ControllerError> {
-        ControlLink::connect(&Endpoint::Tcp(address), &self.config.key, self.config.deployment, control::REACH)
-            .and_then(|mut link| link.request(request))
-            .map_err(|error| ControllerError::NotEnlisted { node, cause: error.to_string() })
+        ControlLink::connect(
+            &Endpoint::Tcp(address),
+            &self.config.key,
+            self.config.deployment,
+            control::REACH,
+        )
+        .and_then(|mut link| link.request(request))
+        .map_err(|error| ControllerError::NotEnlisted { node, cause: error.to_string() })
     }
 
     /// Makes a group, alone at first, and then with the others.
@@ -544,8 +549,9 @@ impl Helm {
             *node != own && voter.answered(*node).map_or(since, |at| at.max(since)).elapsed() >= DEAD
         };
         let Some(dead) = standing.voters.iter().copied().find(is_dead) else { return };
-        let alive = controller.agents(ALIVE).into_iter();
-        let Some(spare) = alive.into_iter().find(|node| !standing.voters.contains(node)) else { return };
+        let mut alive = controller.agents(ALIVE).into_iter();
+        let can = |node: &NodeId| can_vote_with(own, *node, &self.shared.book.all());
+        let Some(spare) = alive.find(|node| !standing.voters.contains(node) && can(node)) else { return };
         let mut voters: Vec<NodeId> = standing.voters.clone();
         voters.retain(|node| *node != dead);
         voters.push(spare);

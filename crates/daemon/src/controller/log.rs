@@ -5,8 +5,8 @@
 //! changes nothing.
 
 use super::ControllerError;
-use super::raft::voter::Voter;
 use super::raft::Proposal;
+use super::raft::voter::Voter;
 use bivouac_layout::{Map, MapChange, NodeId};
 use std::sync::Arc;
 use std::time::Duration;

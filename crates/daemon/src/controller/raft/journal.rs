@@ -222,7 +222,11 @@ pub(crate) fn take_record<T: for<'a> Deserialize<'a>>(
     let Some((prefix, after)) = all.split_at_checked(8) else { return Ok(None) };
     let (length, sum) = prefix.split_at(4);
     if sum != crc32c::crc32c(length).to_le_bytes() {
-        return if is_unwritten(all, at) { Ok(None) } else { Err(damaged(path, "a record's length is wrong")) };
+        return if is_unwritten(all, at) {
+            Ok(None)
+        } else {
+            Err(damaged(path, "a record's length is wrong"))
+        };
     }
     let length = length.try_into().map_or(usize::MAX, |bytes| u32::from_le_bytes(bytes) as usize);
     if length > LONGEST_RECORD {

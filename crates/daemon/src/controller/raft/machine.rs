@@ -93,7 +93,11 @@ impl Decided {
 }
 
 /// Whether these are the nodes and the servers of a map.
-pub(crate) fn are_all(map: &Map, agents: &[(NodeId, SocketAddr)], servers: &[(ServerId, SocketAddr)]) -> bool {
+pub(crate) fn are_all(
+    map: &Map,
+    agents: &[(NodeId, SocketAddr)],
+    servers: &[(ServerId, SocketAddr)],
+) -> bool {
     let nodes: BTreeSet<NodeId> = agents.iter().map(|(node, _)| *node).collect();
     let ids: BTreeSet<ServerId> = servers.iter().map(|(server, _)| *server).collect();
     nodes == map.nodes.iter().map(|node| node.id).collect()

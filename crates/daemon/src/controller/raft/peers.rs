@@ -6,9 +6,7 @@
 
 use super::Types;
 use bivouac_proto::raft::RaftRequest;
-use openraft::error::{
-    InstallSnapshotError, PayloadTooLarge, RPCError, RaftError, RemoteError, Unreachable,
-};
+use openraft::error::{InstallSnapshotError, PayloadTooLarge, RPCError, RaftError, RemoteError, Unreachable};
 use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse,

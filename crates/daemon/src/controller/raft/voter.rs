@@ -17,6 +17,7 @@ use openraft::{Config, EmptyNode, EntryPayload, RaftMetrics, ServerState, Snapsh
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -179,6 +180,12 @@ impl Voter {
         Ok(Voter { identity, jobs, published, standing, peers, kept, thread })
     }
 
+    /// Its number: its node's.
+    #[cfg(test)]
+    pub(crate) fn number(&self) -> NodeId {
+        self.identity.node
+    }
+
     /// What it had kept when it was started.
     pub(crate) fn kept(&self) -> Option<&Kept> {
         self.kept.as_ref()
@@ -192,11 +199,7 @@ impl Voter {
 
     /// Proposes a change, and waits until it is committed and applied. After [`ControllerError::Unconfirmed`] nobody
     /// knows whether it will be.
-    pub(crate) fn propose(
-        &self,
-        proposal: Proposal,
-        limit: Duration,
-    ) -> Result<Arc<Map>, ControllerError> {
+    pub(crate) fn propose(&self, proposal: Proposal, limit: Duration) -> Result<Arc<Map>, ControllerError> {
         let written = self.call(limit, move |raft| async move { raft.client_write(proposal).await })?;
         match written.map_err(write_error)?.data {
             Outcome::Changed(_) => self.map().ok_or(ControllerError::NotFounded),
@@ -241,9 +244,9 @@ impl Voter {
 
     /// Does not want to become the leader any more: the deployment ends.
     pub(crate) fn retire(&self) {
-        let _ = self.jobs.send(Job::Run(Box::new(|raft| {
-            Box::pin(async move { raft.runtime_config().elect(false) })
-        })));
+        let _ = self
+            .jobs
+            .send(Job::Run(Box::new(|raft| Box::pin(async move { raft.runtime_config().elect(false) }))));
     }
 
     /// Serves a message of another voter, and appends the answer to `out`.
@@ -457,13 +460,19 @@ fn said(error: impl std::fmt::Display) -> ControllerError {
 }
 
 /// The greatest odd number of voters that there can be, `first` among them.
-pub(crate) fn voters_of(first: NodeId, nodes: &BTreeMap<NodeId, std::net::SocketAddr>) -> Vec<NodeId> {
-    let most = nodes.len().min(MOST_VOTERS);
-    let count = if most.is_multiple_of(2) { most.saturating_sub(1) } else { most }.max(1);
-    let others = nodes.keys().copied().filter(|node| *node != first);
-    let mut voters: Vec<NodeId> = std::iter::once(first).chain(others).take(count).collect();
+pub(crate) fn voters_of(first: NodeId, nodes: &BTreeMap<NodeId, SocketAddr>) -> Vec<NodeId> {
+    let others = nodes.keys().filter(|node| **node != first && can_vote_with(first, **node, nodes));
+    let can: Vec<NodeId> = std::iter::once(first).chain(others.copied()).take(MOST_VOTERS).collect();
+    let odd = if can.len().is_multiple_of(2) { can.len() - 1 } else { can.len() };
+    let mut voters: Vec<NodeId> = can.into_iter().take(odd).collect();
     voters.sort_unstable();
     voters
+}
+
+/// Whether two agents reach each other: one that listens for its own machine only is reached by none of another.
+pub(crate) fn can_vote_with(one: NodeId, other: NodeId, nodes: &BTreeMap<NodeId, SocketAddr>) -> bool {
+    let is_own = |node: NodeId| nodes.get(&node).map(|address| address.ip().is_loopback());
+    is_own(one) == is_own(other)
 }
 
 /// More voters would survive more deaths, and cost more messages.
