@@ -236,6 +236,10 @@ pub struct ServerArgs {
     /// Default: 30.
     #[arg(long, value_name = "SECONDS", value_parser = parse_heal_after)]
     pub heal_after: Option<u32>,
+    /// Others take the place of a server that has not answered for so long, where there are copies; 0.4 to 60. Shorter:
+    /// programs wait less when a machine fails, but servers that are only slow are replaced, too. Default: 2.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_lease)]
+    pub lease: Option<u32>,
     /// A file with a host and the name of its rack, or whatever fails as one, on each line: copies are in different ones
     /// where these suffice.
     #[arg(long, value_name = "FILE")]
@@ -583,6 +587,15 @@ fn parse_log_level(text: &str) -> Result<String, String> {
 
 fn parse_block_size(text: &str) -> Result<BlockSize, String> {
     template::parse_size(text).map(BlockSize).map_err(|e| e.to_string())
+}
+
+/// Seconds, as milliseconds.
+fn parse_lease(text: &str) -> Result<u32, String> {
+    let seconds: Option<f64> = text.parse().ok();
+    let millis = seconds.map(|seconds| (seconds * 1000.0).round());
+    let shortest = f64::from(bivouac_layout::LEASE_MIN);
+    let fits = millis.filter(|millis| (shortest..=60_000.0).contains(millis));
+    fits.map(|millis| millis as u32).ok_or_else(|| "seconds from 0.4 to 60".into())
 }
 
 fn parse_heal_after(text: &str) -> Result<u32, String> {

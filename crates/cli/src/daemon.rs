@@ -137,7 +137,7 @@ fn serve() -> ExitCode {
     let end = running.wait();
     traces::forget(&run_dir, &label);
     tracing::info!("stopped");
-    if config.controller || end == End::Deserted {
+    if config.agent || end == End::Deserted {
         let done = down::after_lifeline(&config);
         if !done && end == End::Deserted {
             down::after_desertion(&config);
@@ -256,6 +256,9 @@ fn log_to(path: &Path, level: &str) -> Result<(), Error> {
         .open(path)
         .map_err(|e| Error::file("write the log", path, e))?;
     let filter = EnvFilter::try_new(level).unwrap_or_else(|_| EnvFilter::new("info"));
+    // openraft tells at `info` what only its authors need, and as errors what is usual while a node is away.
+    let quiet = "openraft=off".parse().ok().filter(|_| !level.contains("openraft"));
+    let filter = quiet.into_iter().fold(filter, EnvFilter::add_directive);
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)

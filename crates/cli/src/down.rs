@@ -1,6 +1,6 @@
 //! Taking a deployment down: ask, wait, make sure, remove.
 //!
-//! Daemons that live are asked, through the controller or, when that is gone, one by one; they remove what
+//! Daemons that live are asked, through the controller or, when there is none, one by one; they remove what
 //! they made. Then every host is [cleaned](crate::daemon::cleanup): daemons that have not ended by then are
 //! killed (by number and start time), and what is left is removed. A deployment whose daemons are all gone is
 //! taken down the same way. The deployment's directory goes last, so that `down` can be repeated when a host
@@ -10,6 +10,7 @@ use crate::daemon::cleanup;
 use crate::error::Error;
 use crate::home::{Directory, Home, LauncherKind, Lock, RECORD, Record, State, uid};
 use crate::launch::{self, CleanupOrder, Leave};
+use crate::leader;
 use crate::signals;
 use bivouac_daemon::DaemonConfig;
 use bivouac_daemon::controller::ControlLink;
@@ -55,7 +56,7 @@ pub fn take_down(directory: &Directory, record: &Record, keep: bool, _lock: &Loc
     let keep = keep && record.daemons.iter().any(|d| !d.storage.is_empty());
     let asked = directory.key().is_ok_and(|key| ask(record, &key, keep));
     let leave = if keep { Leave::Storage } else { Leave::Nothing };
-    clean_hosts(record, leave, if asked { GRACE } else { NO_GRACE })?;
+    clean_hosts(directory, record, leave, if asked { GRACE } else { NO_GRACE })?;
     if !keep {
         return directory.remove();
     }
@@ -75,7 +76,10 @@ fn ask(record: &Record, key: &Key, keep: bool) -> bool {
             .and_then(|mut link| link.tell(ControlRequest::Shutdown { keep }))
             .is_ok()
     };
-    if record.state == State::Running && record.controller(key).is_some_and(|c| tell(&c)) {
+    let request = ControlRequest::Shutdown { keep };
+    if record.state == State::Running
+        && leader::ask(record, key, &request, control::STOP, control::ELECTION).is_ok()
+    {
         return true;
     }
     let started: Vec<_> = record.daemons.iter().filter(|d| d.process.is_some()).collect();
@@ -88,7 +92,12 @@ fn ask(record: &Record, key: &Key, keep: bool) -> bool {
 }
 
 /// Cleans every host. All are tried; all failures are told, the last by whoever gets it.
-pub fn clean_hosts(record: &Record, leave: Leave, grace: Duration) -> Result<(), Error> {
+pub fn clean_hosts(
+    directory: &Directory,
+    record: &Record,
+    leave: Leave,
+    grace: Duration,
+) -> Result<(), Error> {
     let mut hosts: Vec<(&str, LauncherKind)> =
         record.daemons.iter().map(|d| (d.host.as_str(), d.launcher)).collect();
     hosts.sort_by_key(|(host, _)| *host);
@@ -98,7 +107,7 @@ pub fn clean_hosts(record: &Record, leave: Leave, grace: Duration) -> Result<(),
             .into_iter()
             .map(|(host, kind)| {
                 scope.spawn(move || {
-                    let order = order(record, host, kind, leave, grace);
+                    let order = order(directory, record, (host, kind), leave, grace);
                     match kind {
                         // Processes and directories of a namespace are those of this machine.
                         LauncherKind::Local | LauncherKind::Netns => cleanup::clean(&order),
@@ -113,7 +122,13 @@ pub fn clean_hosts(record: &Record, leave: Leave, grace: Duration) -> Result<(),
     Error::of_all(results)
 }
 
-fn order(record: &Record, host: &str, kind: LauncherKind, leave: Leave, grace: Duration) -> CleanupOrder {
+fn order(
+    directory: &Directory,
+    record: &Record,
+    (host, kind): (&str, LauncherKind),
+    leave: Leave,
+    grace: Duration,
+) -> CleanupOrder {
     let daemons = || record.daemons.iter().filter(|d| d.host == host && d.launcher == kind);
     CleanupOrder {
         name: record.name.clone(),
@@ -124,6 +139,7 @@ fn order(record: &Record, host: &str, kind: LauncherKind, leave: Leave, grace: D
         processes: daemons().filter_map(|d| d.process).collect(),
         storage: daemons().flat_map(|d| d.storage.clone()).collect(),
         logs: if kind == LauncherKind::Ssh { daemons().map(|d| d.log.clone()).collect() } else { Vec::new() },
+        voters: daemons().filter(|d| d.agent).map(|d| directory.voter(d.node)).collect(),
     }
 }
 
@@ -173,6 +189,7 @@ pub fn after_desertion(config: &DaemonConfig) {
         processes: Vec::new(),
         storage: Vec::new(),
         logs: if shared { Vec::new() } else { vec![config.log_file.clone()] },
+        voters: vec![DaemonConfig::voter_dir(&config.deployment_dir, config.node)],
     };
     if let Err(error) = cleanup::clean(&order) {
         tracing::error!(%error, "not everything could be removed");

@@ -12,7 +12,7 @@ use crate::mounts;
 use crate::private;
 use bivouac_daemon::config::hex_key;
 use bivouac_daemon::controller::{ControlLink, LinkError};
-use bivouac_layout::Epoch;
+use bivouac_layout::{Epoch, NodeId};
 use bivouac_node::Environment;
 use bivouac_transport::engine::budget::control;
 use bivouac_transport::{Endpoint, TransportError};
@@ -200,7 +200,7 @@ pub fn attachable(home: &Home, name: &str) -> Result<Environment, Error> {
     })?;
     let socket = Endpoint::Node(bivouac_node::agent_sockets(uid(), name, &key));
     ControlLink::connect(&socket, &key, trace.deployment, control::BEGIN)
-        .and_then(|mut link| link.ping(Epoch(0)))
+        .and_then(|mut link| link.ping(Epoch(0), NodeId::NONE))
         .map_err(|e| Error::Unanswered {
             cause: format!("the agent of {name:?} on this machine does not answer: {}", why(&e, &key_path)),
             remedy: format!("`bivouac status {name}` shows the deployment; log: {}", trace.log.display()),
@@ -231,7 +231,7 @@ fn why_not_here(home: &Home, name: &str) -> Error {
         State::Starting => not_running("it is being started, or that was interrupted"),
         State::Running => {
             let gone = |d: &crate::home::DaemonRecord| d.process.is_some_and(|p| !p.is_alive());
-            if record.daemons.iter().any(|d| d.controller && gone(d)) {
+            if record.first().is_some_and(gone) {
                 return not_running("its daemons on this machine have died");
             }
             let hosts: Vec<&str> =

@@ -3,9 +3,10 @@
 use crate::args::HealArgs;
 use crate::error::Error;
 use crate::home::{Home, State};
+use crate::leader;
 use crate::status;
 use crate::text::plural;
-use bivouac_daemon::controller::{ControlLink, LinkError};
+use bivouac_daemon::controller::LinkError;
 use bivouac_layout::{Group, Map, ServerId, ServerState};
 use bivouac_proto::control::ControlRequest;
 use bivouac_transport::engine::budget::control;
@@ -29,16 +30,12 @@ pub fn heal(home: &Home, args: &HealArgs) -> Result<(), Error> {
         cause: format!("the controller of {:?} does not answer: {error}", args.name),
         remedy: format!("see `bivouac status {}`", args.name),
     };
-    let look = || status::overview(&record, &key).map(|(map, _)| map).map_err(unanswered);
+    let look = || status::overview(&record, &key).map(|overview| overview.map).map_err(unanswered);
     let map = look()?;
     let servers = to_give_up(&map, args)?;
     if !servers.is_empty() {
         let request = ControlRequest::GiveUp { servers: servers.clone(), accept_loss: args.accept_loss };
-        let endpoint =
-            record.controller(&key).ok_or_else(|| Error::refused("no controller", "see `bivouac status`"))?;
-        let mut link =
-            ControlLink::connect(&endpoint, &key, record.deployment, control::INSTALL).map_err(unanswered)?;
-        link.request(request).map_err(unanswered)?;
+        leader::ask(&record, &key, &request, control::INSTALL, control::ELECTION).map_err(unanswered)?;
         println!(
             "{} given up: others get what {} held",
             named(&servers),

@@ -3,7 +3,7 @@
 //! `$BIVOUAC_HOME/NAME` (default `~/.bivouac/NAME`, mode 0700) holds
 //! - `daemons.json`: the [`Record`], which says what was started where, so that all of it can be found again;
 //! - `key`: the deployment's key (0600);
-//! - `map.json`, `changes.log`: the controller's;
+//! - `controller-N/`: what the agent of node N needs to keep the map, if it does ([`DaemonConfig::voter_dir`]);
 //! - `logs/`: one file for each daemon;
 //! - `lock`: held by the command that changes the deployment.
 //!
@@ -11,6 +11,7 @@
 
 use crate::error::Error;
 use crate::process::ProcessId;
+use bivouac_daemon::DaemonConfig;
 use bivouac_daemon::config::hex_key;
 use bivouac_layout::{First, NodeId, ServerId};
 use bivouac_proto::auth::{KEY_LEN, Key};
@@ -34,7 +35,7 @@ const LOGS: &str = "logs";
 const LONGEST: usize = 64 << 20;
 
 /// Version of the record's form.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Where all deployments of the user have their directories.
 #[derive(Clone, Debug)]
@@ -202,6 +203,11 @@ impl Directory {
         Ok(key)
     }
 
+    /// Where the agent of a node keeps what it needs to keep the map.
+    pub fn voter(&self, node: NodeId) -> PathBuf {
+        DaemonConfig::voter_dir(&self.path, node)
+    }
+
     /// Where daemons log.
     pub fn logs(&self) -> PathBuf {
         self.path.join(LOGS)
@@ -216,10 +222,14 @@ impl Directory {
             }
         }
         let _ = std::fs::remove_dir(&logs);
+        let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let agents = entries.filter_map(|entry| {
+            let node = entry.file_name().to_str()?.strip_prefix("controller-")?.parse().ok()?;
+            Some(self.voter(NodeId(node)))
+        });
+        agents.for_each(|directory| remove_voter(&directory));
         // The record is removed last, except for the lock: until then `down` can be repeated.
-        for name in
-            ["map.json.new", "map.json", "changes.log", KEY, "key.new", "daemons.json.new", RECORD, LOCK]
-        {
+        for name in [KEY, "key.new", "daemons.json.new", RECORD, LOCK] {
             remove_file(&self.path.join(name))?;
         }
         match std::fs::remove_dir(&self.path) {
@@ -229,6 +239,14 @@ impl Directory {
             _ => Ok(()),
         }
     }
+}
+
+/// Removes what an agent has kept of the map. Files that Bivouac did not make stay.
+pub fn remove_voter(directory: &Path) {
+    for name in bivouac_daemon::VOTER_FILES {
+        let _ = std::fs::remove_file(directory.join(name));
+    }
+    let _ = std::fs::remove_dir(directory);
 }
 
 fn remove_file(path: &Path) -> Result<(), Error> {
@@ -330,6 +348,8 @@ pub struct Record {
     pub min_copies: u8,
     /// After so many seconds a server that is down is given up; 0: never.
     pub heal_after: u32,
+    /// How long a server may answer for what has copies after it has answered the controller, milliseconds.
+    pub lease: u32,
     /// What daemons log.
     pub log_level: String,
     /// It ends with the `run` that made it, however that ends.
@@ -356,16 +376,16 @@ impl Record {
             metadata_replicas: 1,
             min_copies: 1,
             heal_after: 0,
+            lease: bivouac_layout::LEASE,
             log_level: log_level.to_owned(),
             ephemeral: false,
             daemons: Vec::new(),
         }
     }
 
-    /// Where the controller can be asked.
-    pub fn controller(&self, key: &Key) -> Option<Endpoint> {
-        let daemon = self.daemons.iter().find(|d| d.controller)?;
-        Some(daemon.endpoint(&self.name, key))
+    /// The agent that founds the deployment: the one on the machine that it is started from, if others can reach it.
+    pub fn first(&self) -> Option<&DaemonRecord> {
+        self.daemons.iter().find(|d| d.first)
     }
 }
 
@@ -384,8 +404,8 @@ pub struct DaemonRecord {
     pub server: Option<ServerId>,
     /// Whether it is its node's agent.
     pub agent: bool,
-    /// Whether it is the controller.
-    pub controller: bool,
+    /// Whether it is the agent that founds the deployment.
+    pub first: bool,
     /// Where it was told to listen.
     pub listen: SocketAddr,
     /// The host's address for others; `None`: it was not known before the daemon told.
@@ -475,6 +495,9 @@ mod tests {
         directory.save(&Record::new("job", 7, "/m", 4096, "info")).expect("saves");
         std::fs::create_dir(directory.logs()).expect("logs");
         std::fs::write(directory.logs().join("server-0.log"), "x").expect("a log");
+        let voter = directory.voter(NodeId(3));
+        std::fs::create_dir(&voter).expect("a voter's directory");
+        std::fs::write(voter.join("journal"), "x").expect("a voter's file");
         std::fs::write(directory.path.join("notes.txt"), "mine").expect("a user's file");
         directory.remove().expect("removes");
         let left: Vec<_> = std::fs::read_dir(&directory.path).expect("is there").flatten().collect();

@@ -37,6 +37,16 @@ pub fn this_machine() -> Host {
     Host { name, launcher: LauncherKind::Local, listen: loopback, reach: Some(loopback), here: true }
 }
 
+/// The same, as the machine that a deployment on other hosts is started from: they reach its agent, if it has an address
+/// by which they can.
+pub fn this_machine_beside(hosts: &[Host]) -> Host {
+    let own = hosts.iter().find_map(|host| host.reach).and_then(address_towards);
+    match own {
+        Some(own) => Host { listen: unspecified(own), reach: Some(own), ..this_machine() },
+        None => this_machine(),
+    }
+}
+
 /// The hosts that the user means: this machine alone unless others are named.
 pub fn resolve(args: &ServerArgs) -> Result<Vec<Host>, Error> {
     let Some(hosts) = &args.hosts else {
@@ -308,6 +318,7 @@ mod tests {
             metadata_replicas: None,
             min_copies: None,
             heal_after: None,
+            lease: None,
             failure_domain: None,
             launcher: LauncherChoice::Auto,
             port: 0,

@@ -78,6 +78,9 @@ pub struct CleanupOrder {
     pub storage: Vec<PathBuf>,
     /// Logs there, which go with the rest if the deployment's directory is not shared.
     pub logs: Vec<PathBuf>,
+    /// Where agents there have kept the map.
+    #[serde(default)]
+    pub voters: Vec<PathBuf>,
 }
 
 /// What comes back.

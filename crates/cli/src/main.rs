@@ -25,6 +25,7 @@ mod home;
 mod hosts;
 mod launch;
 mod layout;
+mod leader;
 mod mount;
 mod mount_point;
 mod mounts;

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::home::{DaemonRecord, Home, Record, State};
 use crate::{launch, status, text, up};
 use bivouac_daemon::controller::{ControlLink, LinkError};
-use bivouac_layout::{Epoch, ServerId, ServerState};
+use bivouac_layout::{Epoch, NodeId, ServerId, ServerState};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::ControlRequest;
 use bivouac_transport::engine::budget::control;
@@ -100,7 +100,9 @@ fn has_been_taken_in(
 ) -> Result<bool, LinkError> {
     let endpoint = daemon.endpoint(&record.name, key);
     // A sender without a map says that it has none.
-    let known = ControlLink::connect(&endpoint, key, record.deployment, control::LOOK)?.ping(Epoch(0))?.epoch;
-    let (map, _) = status::overview(record, key)?;
+    let known = ControlLink::connect(&endpoint, key, record.deployment, control::LOOK)?
+        .ping(Epoch(0), NodeId::NONE)?
+        .epoch;
+    let map = status::overview(record, key)?.map;
     Ok(map.server(id).is_some_and(|server| server.state == ServerState::Up) && known == map.epoch)
 }

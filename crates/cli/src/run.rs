@@ -4,8 +4,8 @@
 //! knows the phase: while the command runs, it passes them on to the command; before that, they end
 //! everything; during the flush it answers the first one with a warning, because results would be lost, and
 //! the second one gives the results up; during `down` they have no effect. Connections to all daemons, the
-//! *lifelines*, make the daemons clean up by themselves when this process is killed: the controller tells the
-//! others; if it has died before, each daemon ends by itself.
+//! *lifelines*, make the daemons clean up by themselves when this process is killed: the controller, whichever agent that
+//! is then, tells the others; if there is none, each daemon ends by itself.
 //!
 //! The command stays in this process's group: what the terminal sends to the foreground group reaches it
 //! without us, and only what was sent to this process alone is passed on.
@@ -199,8 +199,8 @@ fn give_up(ending: &Ending, signal: i32) -> ! {
     std::process::exit(128 + signal);
 }
 
-/// Opens the connections with which the deployment ends, the controller's last: once there is that one, there
-/// are all.
+/// Opens the connections with which the deployment ends: to all daemons, because any agent may be its controller in the
+/// end.
 fn lifelines(started: &Started) -> Result<Vec<ControlLink>, Error> {
     let record = &started.record;
     let open = |daemon: &DaemonRecord| {
@@ -215,20 +215,10 @@ fn lifelines(started: &Started) -> Result<Vec<ControlLink>, Error> {
             remedy: format!("take the deployment down: `bivouac down {}`", record.name),
         })
     };
-    let (last, first): (Vec<&DaemonRecord>, Vec<&DaemonRecord>) =
-        record.daemons.iter().partition(|d| d.controller);
-    let mut links = Vec::with_capacity(record.daemons.len());
-    for group in [first, last] {
-        let opened = std::thread::scope(|scope| {
-            let threads: Vec<_> = group.into_iter().map(|daemon| scope.spawn(|| open(daemon))).collect();
-            threads
-                .into_iter()
-                .map(|t| t.join().unwrap_or(Err(Error::Interrupted(libc::SIGABRT))))
-                .collect::<Result<Vec<_>, Error>>()
-        })?;
-        links.extend(opened);
-    }
-    Ok(links)
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = record.daemons.iter().map(|daemon| scope.spawn(|| open(daemon))).collect();
+        threads.into_iter().map(|t| t.join().unwrap_or(Err(Error::Interrupted(libc::SIGABRT)))).collect()
+    })
 }
 
 /// After a flush that failed: the results are still inside, and stay there.
@@ -238,10 +228,9 @@ fn keep_running(started: &Started, lifelines: &mut [ControlLink]) {
     record.ephemeral = false;
     let saved = started.directory.save(&record);
     let told: Vec<bool> = lifelines.iter_mut().map(|l| l.tell(ControlRequest::Release).is_ok()).collect();
-    // The controller's is the last. Another daemon that does not hear it has died, or the controller speaks
-    // for it.
-    if saved.is_err() || told.last() == Some(&false) {
-        eprintln!("bivouac: the deployment cannot be kept, because its controller does not answer");
+    // A daemon that does not hear it has died.
+    if saved.is_err() || !told.contains(&true) {
+        eprintln!("bivouac: the deployment cannot be kept, because its daemons do not answer");
         return;
     }
     eprintln!("bivouac: the deployment {name:?} is kept, because its results were not all flushed");

@@ -2,15 +2,16 @@
 
 use crate::error::Error;
 use crate::home::{Directory, Home, LauncherKind, Record, State, uid};
+use crate::leader;
 use crate::mounts;
 use crate::text::{count, imbalance, plural, size, table};
 use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_layout::map::{Server, ServerState};
-use bivouac_layout::{Group, Map, SHARDS, ShardId};
+use bivouac_layout::{Group, Map, NodeId, SHARDS, ShardId};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlReply, ControlRequest, ServerHealth, Stats};
+use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::control;
-use bivouac_transport::{Endpoint, TransportError};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -39,6 +40,12 @@ pub struct Deployment {
     /// So many pieces (shards, and groups of blocks) have fewer copies than they should.
     incomplete: usize,
     epoch: Option<u64>,
+    /// The node whose agent is the controller; `null`: there is none.
+    leader: Option<u16>,
+    /// The nodes whose agents keep the map.
+    voters: Vec<u16>,
+    /// Servers that were declared down although they lived, since this controller leads.
+    false_failovers: Option<u64>,
     /// Seconds since 1970.
     created: u64,
     directory: PathBuf,
@@ -88,6 +95,8 @@ struct ServerStatus {
     given_up: bool,
     /// Milliseconds since it last answered the controller.
     silent_ms: Option<u64>,
+    /// For so many milliseconds it may still answer for what has copies; `null` where nothing has.
+    lease_ms: Option<u64>,
     storage: Vec<PathBuf>,
     log: PathBuf,
     #[serde(flatten)]
@@ -248,6 +257,9 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
         metadata_replicas: record.metadata_replicas,
         incomplete: 0,
         epoch: None,
+        leader: None,
+        voters: Vec::new(),
+        false_failovers: None,
         created: record.created,
         directory: directory.path.clone(),
         servers: Vec::new(),
@@ -261,8 +273,11 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
                 record.name
             ));
         }
-        (_, Ok(((map, health), key))) => {
+        (_, Ok((Overview { leader, voters, map, health, false_failovers }, key))) => {
             deployment.epoch = Some(map.epoch.0);
+            deployment.false_failovers = Some(false_failovers);
+            deployment.leader = Some(leader.0);
+            deployment.voters = voters.iter().map(|node| node.0).collect();
             deployment.servers = servers(record, &map, &health, &key);
             deployment.incomplete = incomplete(&map).0;
             // What has one copy cannot be held by others.
@@ -295,9 +310,15 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
         }
         (State::Starting, Err(_)) if directory.lock().is_err() => deployment.state = Condition::Starting,
         (_, Err(why)) => {
-            let (state, problem) = without_controller(record, &why);
-            deployment.state = state;
-            deployment.problem = Some(problem);
+            let key = directory.key().ok();
+            match key.and_then(|key| Some((leader::known(record, &key)?, key))) {
+                Some((known, key)) => without_majority(&mut deployment, record, &known, &key),
+                None => {
+                    let (state, problem) = without_controller(record, &why);
+                    deployment.state = state;
+                    deployment.problem = Some(problem);
+                }
+            }
         }
     }
     if deployment.servers.is_empty() {
@@ -364,16 +385,51 @@ fn sum(servers: &[ServerStatus]) -> Counters {
     total
 }
 
-/// The controller does not answer: is anybody left?
+/// Agents live, and none is the controller: what they know.
+fn without_majority(deployment: &mut Deployment, record: &Record, known: &leader::Known, key: &Key) {
+    let map = &known.map;
+    deployment.state = Condition::Degraded;
+    deployment.epoch = Some(map.epoch.0).filter(|epoch| *epoch > 0);
+    deployment.voters = known.voters.iter().map(|node| node.0).collect();
+    deployment.servers = servers(record, map, &[], key);
+    for server in deployment.servers.iter_mut().filter(|server| server.counters.is_none()) {
+        server.state = "down";
+    }
+    deployment.incomplete = incomplete(map).0;
+    let hosts: Vec<&str> = known
+        .voters
+        .iter()
+        .filter(|node| !known.alive.contains(node))
+        .filter_map(|node| map.node(*node).map(|node| node.host.as_str()))
+        .collect();
+    let who = match (known.voters.is_empty(), hosts.is_empty()) {
+        (true, _) => "none of the agents that keep the map answers".to_owned(),
+        (false, true) => "they have not elected one of them yet".to_owned(),
+        (false, false) => format!(
+            "{} of the {} agents that keep the map {}, and most are needed: those on {} do not",
+            known.alive.len(),
+            known.voters.len(),
+            if known.alive.len() == 1 { "answers" } else { "answer" },
+            hosts.join(", ")
+        ),
+    };
+    deployment.problem = Some(format!(
+        "there is no controller: {who}; nobody notices that servers die or come back; `bivouac down {0}` takes it down (with --keep, \
+         `bivouac up {0}` brings it back)",
+        record.name
+    ));
+}
+
+/// No agent answers: is anybody left?
 fn without_controller(record: &Record, why: &str) -> (Condition, String) {
     let here = |d: &&crate::home::DaemonRecord| d.launcher != LauncherKind::Ssh;
     let alive =
         record.daemons.iter().filter(here).filter(|d| d.process.is_some_and(|p| p.is_alive())).count();
     let remote = record.daemons.iter().any(|d| d.launcher == LauncherKind::Ssh && d.process.is_some());
-    let controller_here = record.daemons.iter().any(|d| d.controller && here(&d));
+    let first_here = record.first().is_some_and(|first| here(&first));
     let name = &record.name;
-    match (alive, remote && !controller_here) {
-        (0, true) => (Condition::Unreachable, format!("its controller does not answer: {why}")),
+    match (alive, remote && !first_here) {
+        (0, true) => (Condition::Unreachable, format!("its agents do not answer: {why}")),
         (0, false) => {
             let back = if record.state == State::Running {
                 format!("`bivouac up {name}` brings it back with its data, ")
@@ -389,7 +445,7 @@ fn without_controller(record: &Record, why: &str) -> (Condition, String) {
         (n, _) => (
             Condition::Degraded,
             format!(
-                "its controller does not answer ({why}); {} on this machine; `bivouac down {name}` takes it down",
+                "there is no controller: no agent answers ({why}); {} on this machine; `bivouac down {name}` takes it down",
                 plural(n, "daemon")
             ),
         ),
@@ -397,11 +453,25 @@ fn without_controller(record: &Record, why: &str) -> (Condition, String) {
 }
 
 /// What the controller knows.
-pub fn overview(record: &Record, key: &Key) -> Result<(Map, Vec<ServerHealth>), LinkError> {
-    let endpoint = record.controller(key).ok_or(LinkError::Transport(TransportError::Refused))?;
-    let mut link = ControlLink::connect(&endpoint, key, record.deployment, control::LOOK)?;
-    match link.request(ControlRequest::Overview)? {
-        Some(ControlReply::Overview { map, health }) => Ok((*map, health)),
+pub struct Overview {
+    /// The node whose agent it is.
+    pub leader: NodeId,
+    /// The nodes whose agents keep the map.
+    pub voters: Vec<NodeId>,
+    /// The map.
+    pub map: Map,
+    /// How each server fares.
+    pub health: Vec<ServerHealth>,
+    /// Servers that were declared down although they lived.
+    pub false_failovers: u64,
+}
+
+/// Asks the controller what it knows.
+pub fn overview(record: &Record, key: &Key) -> Result<Overview, LinkError> {
+    match leader::ask(record, key, &ControlRequest::Overview, control::LOOK, control::ELECTION)? {
+        Some(ControlReply::Overview { leader, voters, map, health, false_failovers }) => {
+            Ok(Overview { leader, voters, map: *map, health, false_failovers })
+        }
         _ => Err(LinkError::Unexpected),
     }
 }
@@ -417,7 +487,7 @@ fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: &Key) -> Ve
         threads
             .into_iter()
             .filter_map(|t| t.join().ok())
-            .map(|(server, counters)| {
+            .map(|(server, stats)| {
                 let recorded = record.daemons.iter().find(|d| d.server == Some(server.id));
                 let health = health.iter().find(|h| h.server == server.id);
                 ServerStatus {
@@ -441,21 +511,22 @@ fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: &Key) -> Ve
                     silent_ms: health.map(|h| h.silent_ms),
                     storage: recorded.map(|d| d.storage.clone()).unwrap_or_default(),
                     log: recorded.map(|d| d.log.clone()).unwrap_or_default(),
-                    counters,
+                    lease_ms: stats.and_then(|stats| stats.lease_ms),
+                    counters: stats.map(Counters::from),
                 }
             })
             .collect()
     })
 }
 
-fn ask(server: &Server, record: &Record, key: &Key) -> Option<Counters> {
+fn ask(server: &Server, record: &Record, key: &Key) -> Option<Stats> {
     if server.state == ServerState::Down {
         return None;
     }
     let mut link =
         ControlLink::connect(&Endpoint::Tcp(server.address), key, record.deployment, control::LOOK).ok()?;
     match link.request(ControlRequest::Stats) {
-        Ok(Some(ControlReply::Stats(stats))) => Some((*stats).into()),
+        Ok(Some(ControlReply::Stats(stats))) => Some(*stats),
         _ => None,
     }
 }
@@ -476,6 +547,7 @@ fn recorded_servers(record: &Record) -> Vec<ServerStatus> {
                 behind: 0,
                 given_up: false,
                 silent_ms: None,
+                lease_ms: None,
                 storage: d.storage.clone(),
                 log: d.log.clone(),
                 counters: None,
@@ -531,6 +603,11 @@ fn one(d: &Deployment) -> String {
     );
     if let Some(problem) = &d.problem {
         text.push_str(&format!("{problem}\n"));
+    }
+    if let [_, _, ..] = d.voters[..] {
+        let voters: Vec<String> = d.voters.iter().map(u16::to_string).collect();
+        let leader = d.leader.map_or("no controller".into(), |leader| format!("controller: node {leader}"));
+        text.push_str(&format!("{leader}; the map is kept by nodes {}\n", voters.join(", ")));
     }
     text.push_str(&servers_table(d));
     text
@@ -612,6 +689,7 @@ mod tests {
                 "directory",
                 "epoch",
                 "incomplete",
+                "leader",
                 "metadata_replicas",
                 "mount",
                 "name",
@@ -619,7 +697,8 @@ mod tests {
                 "replicas",
                 "servers",
                 "state",
-                "totals"
+                "totals",
+                "voters"
             ]
         );
         assert_eq!(deployment["totals"]["meta_operations"], 0, "counters are flat");

@@ -1,4 +1,4 @@
-//! Starting a deployment: plan, launch, have the controller begin, wait.
+//! Starting a deployment: plan, launch, have the first agent begin, wait.
 //!
 //! The record is saved before the first daemon starts, and whatever goes wrong, everything that was started
 //! is stopped and removed again. A deployment that is there already, but whose daemons are gone, is brought
@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::home::{DaemonRecord, Directory, Home, LauncherKind, Lock, Record, State, random, uid};
 use crate::hosts::{self, Host};
 use crate::launch::{self, Leave, Order, Ready, StorageOrder};
+use crate::leader;
 use crate::mounts;
 use crate::signals;
 use bivouac_daemon::controller::{ControlLink, LinkError};
@@ -92,6 +93,7 @@ fn found(
     record.metadata_replicas = args.metadata_replicas.unwrap_or(record.replicas);
     record.min_copies = args.min_copies.unwrap_or(1);
     record.heal_after = args.heal_after.unwrap_or(HEAL_AFTER);
+    record.lease = args.lease.unwrap_or(bivouac_layout::LEASE);
     record.ephemeral = ephemeral;
     record.daemons = plan(&hosts, args.servers.unwrap_or(1), args.port, &storage, directory)?;
     if let Some(file) = &args.failure_domain {
@@ -180,13 +182,17 @@ fn plan(
             daemons.push(record_of(host, NodeId(node as u16), server, port, storage, directory));
         }
     }
-    // The machine where it all begins needs an agent for `exec`, which is the controller.
-    if !hosts.iter().any(|h| h.here) {
-        daemons.push(record_of(&hosts::this_machine(), NodeId(hosts.len() as u16), None, 0, &[], directory));
+    // The machine where it all begins needs an agent for `exec`. It founds the deployment, unless the others cannot
+    // reach it.
+    let mut first = hosts.iter().position(|h| h.here);
+    if first.is_none() {
+        let here = hosts::this_machine_beside(hosts);
+        let is_reached = here.reach.is_some_and(|address| !address.is_loopback());
+        daemons.push(record_of(&here, NodeId(hosts.len() as u16), None, 0, &[], directory));
+        first = Some(if is_reached { hosts.len() } else { 0 });
     }
-    let here = hosts.iter().position(|h| h.here).unwrap_or(hosts.len());
     for daemon in &mut daemons {
-        daemon.controller = daemon.agent && usize::from(daemon.node.0) == here;
+        daemon.first = daemon.agent && Some(usize::from(daemon.node.0)) == first;
     }
     Ok(daemons)
 }
@@ -206,7 +212,7 @@ fn record_of(
         launcher: host.launcher,
         server,
         agent: server.is_none(),
-        controller: false,
+        first: false,
         listen: SocketAddr::new(host.listen, port),
         reach: host.reach,
         process: None,
@@ -281,7 +287,6 @@ fn order(record: &Record, daemon: &DaemonRecord, key: &Key, directory: &Director
             listen: daemon.listen,
             server,
             agent: daemon.agent,
-            controller: daemon.controller,
             mount: record.mount.clone(),
             block_size: record.block_size,
             ephemeral: record.ephemeral,
@@ -336,11 +341,12 @@ fn founding(record: &Record) -> Founding {
         metadata_replicas: record.metadata_replicas,
         min_copies: record.min_copies,
         heal_after: record.heal_after,
+        lease: record.lease,
         ..Founding::new(record.deployment, &record.mount, nodes, servers)
     }
 }
 
-/// Has the controller begin, and waits until all daemons serve.
+/// Has the first agent begin, and waits until all daemons serve.
 fn begin(record: &Record, key: &Key, how: ControlRequest) -> Result<(), Error> {
     let problem = |daemon: &DaemonRecord, what: String| Error::Launch {
         host: daemon.host.clone(),
@@ -348,31 +354,34 @@ fn begin(record: &Record, key: &Key, how: ControlRequest) -> Result<(), Error> {
         remedy: format!("log: {}", daemon.log.display()),
         refused: false,
     };
-    let controller = record.daemons.iter().find(|d| d.controller);
-    let controller = controller.ok_or_else(|| {
-        Error::refused("no daemon is the controller", format!("take {:?} down", record.name))
-    })?;
-    let gone = |e| problem(controller, format!("is the controller, and does not answer: {e}"));
-    let endpoint = controller.endpoint(&record.name, key);
+    let first = record.first();
+    let first = first
+        .ok_or_else(|| Error::refused("no agent is the first", format!("take {:?} down", record.name)))?;
+    let gone = |e| problem(first, format!("is to begin, and does not answer: {e}"));
+    let endpoint = first.endpoint(&record.name, key);
     let mut link = ControlLink::connect(&endpoint, key, record.deployment, control::INSTALL).map_err(gone)?;
-    link.tell(how).map_err(|error| match error {
+    let refused = |error| match error {
         LinkError::Failed(cause) => Error::refused(
             cause,
             format!("to give the deployment and its data up: `bivouac down {}`", record.name),
         ),
+        LinkError::NotLeader(_) => problem(first, "and the others do not agree on a controller".into()),
         other => gone(other),
-    })?;
+    };
+    link.tell(how).map_err(refused)?;
     let deadline = Instant::now() + control::INSTALL;
+    let request = ControlRequest::Beginning;
     loop {
         if let Some(signal) = signals::interrupted() {
             return Err(Error::Interrupted(signal));
         }
-        let (pending, failed) = match link.request(ControlRequest::Beginning).map_err(gone)? {
+        let answer = leader::ask(record, key, &request, control::BEGIN, control::REACH);
+        let (pending, failed) = match answer.map_err(refused)? {
             Some(ControlReply::Beginning { pending, failed }) => (pending, failed),
             _ => return Err(gone(LinkError::Unexpected)),
         };
         if let Some((member, cause)) = failed.into_iter().next() {
-            let daemon = record.daemons.iter().find(|d| d.member() == member).unwrap_or(controller);
+            let daemon = record.daemons.iter().find(|d| d.member() == member).unwrap_or(first);
             return Err(problem(
                 daemon,
                 format!(
@@ -386,17 +395,14 @@ fn begin(record: &Record, key: &Key, how: ControlRequest) -> Result<(), Error> {
             return Ok(());
         }
         if Instant::now() >= deadline {
-            return Err(problem(
-                controller,
-                format!("waits for {pending} daemons that do not begin to serve"),
-            ));
+            return Err(problem(first, format!("waits for {pending} daemons that do not begin to serve")));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 /// Whether the daemons of this machine are gone. Those that were killed just now are waited for: a process takes
-/// a while to free its memory. Those elsewhere cannot be seen; their controller would answer.
+/// a while to free its memory. Those elsewhere cannot be seen; their agents would answer.
 fn are_gone(daemons: &[DaemonRecord]) -> bool {
     let alive = |daemon: &DaemonRecord| {
         daemon.launcher != LauncherKind::Ssh && daemon.process.is_some_and(|process| process.is_alive())
@@ -420,10 +426,7 @@ fn resume(
 ) -> Result<Started, Error> {
     let name = &directory.name;
     let key = directory.key()?;
-    let answers = record
-        .controller(&key)
-        .is_some_and(|c| ControlLink::connect(&c, &key, record.deployment, control::PRESENCE).is_ok());
-    if answers || !are_gone(&record.daemons) {
+    if leader::anybody(&record, &key) || !are_gone(&record.daemons) {
         return Err(Error::refused(
             format!("the deployment {name:?} runs already"),
             format!(
@@ -447,6 +450,7 @@ fn resume(
         || args.metadata_replicas.is_some_and(|replicas| replicas != record.metadata_replicas)
         || args.min_copies.is_some_and(|copies| copies != record.min_copies)
         || args.heal_after.is_some_and(|seconds| seconds != record.heal_after)
+        || args.lease.is_some_and(|millis| millis != record.lease)
         || args.failure_domain.is_some()
         || (args.mount != "/bivouac" && args.mount != record.mount);
     if asks_for_others {
@@ -456,7 +460,7 @@ fn resume(
         ));
     }
     // Stragglers, and the run directories of the earlier life.
-    down::clean_hosts(&record, Leave::Mounts, Duration::from_millis(500))?;
+    down::clean_hosts(directory, &record, Leave::Mounts, Duration::from_millis(500))?;
     for daemon in &mut record.daemons {
         (daemon.process, daemon.address) = (None, None);
     }
@@ -535,8 +539,8 @@ mod tests {
         by_id.sort_unstable();
         assert_eq!(by_id, [(0, 0), (1, 1), (2, 2), (3, 0), (4, 1), (5, 2)]);
         assert_eq!(daemons.iter().filter(|d| d.agent).count(), 3, "one agent on each node");
-        let controllers: Vec<&DaemonRecord> = daemons.iter().filter(|d| d.controller).collect();
-        assert!(matches!(controllers[..], [c] if c.host == "c" && c.agent), "on the launching machine");
+        let first: Vec<&DaemonRecord> = daemons.iter().filter(|d| d.first).collect();
+        assert!(matches!(first[..], [c] if c.host == "c" && c.agent), "on the launching machine");
     }
 
     #[test]
@@ -545,7 +549,7 @@ mod tests {
         assert_eq!(daemons.len(), 3);
         assert_eq!((daemons[0].server, daemons[0].listen.port()), (None, 7001));
         assert_eq!((daemons[1].server, daemons[1].listen.port()), (Some(ServerId(0)), 7000));
-        assert!(daemons[2].server.is_none() && daemons[2].agent && daemons[2].controller);
+        assert!(daemons[2].server.is_none() && daemons[2].agent && daemons[2].first);
         assert_eq!(daemons[2].node, NodeId(1));
     }
 

@@ -9,7 +9,7 @@ use bivouac_layout::{NodeId, ServerId};
 use bivouac_proto::auth::{KEY_LEN, Key};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The whole configuration of one daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,8 +33,6 @@ pub struct DaemonConfig {
     pub server: Option<ServerConfig>,
     /// Whether it is its node's agent.
     pub agent: bool,
-    /// Whether it is the controller. A controller is an agent too, so that it can be reached on its node.
-    pub controller: bool,
     /// Where programs see the file system: absolute, without trailing slash.
     pub mount: String,
     /// Block size of new files, bytes.
@@ -42,12 +40,20 @@ pub struct DaemonConfig {
     /// Whether the deployment ends with the `run` that made it.
     #[serde(default)]
     pub ephemeral: bool,
-    /// The deployment's directory. Only the controller reads and writes there; for the others it is a name.
+    /// The deployment's directory. An agent keeps there what it needs as a voter, in a directory that is named
+    /// after its node: the nodes may share this directory, or each have their own of this name.
     pub deployment_dir: PathBuf,
     /// File that the daemon's log goes to.
     pub log_file: PathBuf,
     /// Which messages are logged, as a filter of tracing-subscriber, for example `info`.
     pub log_level: String,
+}
+
+impl DaemonConfig {
+    /// Where the agent of a node keeps what it needs as a voter.
+    pub fn voter_dir(deployment_dir: &Path, node: NodeId) -> PathBuf {
+        deployment_dir.join(format!("controller-{node}"))
+    }
 }
 
 /// The storage role of a daemon.
@@ -117,7 +123,6 @@ mod tests {
                 created_storage: true,
             }),
             agent: true,
-            controller: false,
             mount: "/bivouac".into(),
             block_size: 512 << 10,
             ephemeral: true,

@@ -1,41 +1,49 @@
 //! The controller: keeps the map, watches the servers, ends the deployment.
 //!
-//! One daemon of a deployment has this role. It alone makes and changes the map ([`log`]): it founds a new
-//! deployment, resumes one that was stopped, and declares servers down, joining and up. Every change is
-//! committed to stable storage before anybody hears of it. It pings every daemon twice a second ([`health`]);
-//! a server that dies is declared down within two seconds, at a new epoch, which goes to every daemon that
-//! lives, and so to every client that asks one of them. It is on no operation's path: while nothing changes,
-//! nobody needs it.
+//! Every node's agent can have this role, and one of them has it: the leader of the voters ([`raft`]), which takes it
+//! up and gives it back as [`group`] says. It alone makes and changes the map ([`log`]): it declares servers down,
+//! joining and up. Every change is on the stable storage of most voters before anybody hears of it. The controller
+//! pings every daemon twice a second ([`health`]); a server that dies is declared down within two seconds, at a new
+//! epoch, which goes to every daemon that lives, and so to every client that asks one of them. It is on no
+//! operation's path: while nothing changes, nobody needs it.
 //!
-//! Three things end a deployment: a `Shutdown` request; the end of a *lifeline*, the connection that `bivouac
-//! run` holds, so that nothing stays behind when it is killed; and a daemon's own death, which ends that
-//! daemon only. The controller tells all others first and its own daemon last.
+//! Two things end a deployment: a `Shutdown` request, and the end of a *lifeline*, the connection that `bivouac run`
+//! holds, so that nothing stays behind when it is killed. A daemon's own death ends that daemon only. The controller
+//! tells all others first and its own daemon last.
 //!
 //! What it leaves to others: serving `Ping`, `Install` and `Stats` (every daemon does), and removing what is
 //! stored (every daemon removes what it made).
 
+pub(crate) mod group;
 pub mod health;
+mod leases;
 pub mod link;
-pub mod log;
+pub(crate) mod log;
+pub(crate) mod raft;
 
 pub use link::{ControlLink, LinkError};
-pub use log::MapLog;
 
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Founding, Group, Map, MapChange, NodeId, ServerId};
+use bivouac_layout::{Epoch, Group, Map, MapChange, NodeId, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlReply, ControlRequest, Member, ServerHealth};
 use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::control;
-use std::collections::{BTreeMap, BTreeSet};
+use log::MapLog;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// What the controller cannot do.
+/// How long the voters may take to confirm who leads, when somebody looks at the deployment, or leases are granted.
+const LOOK: Duration = Duration::from_secs(1);
+/// Time between two exchanges in which the voters confirm it, for leases.
+const CONFIRM: Duration = Duration::from_millis(100);
+
+/// What the controller, or a voter, cannot do.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
     /// Its directory cannot be read or written.
@@ -47,7 +55,10 @@ pub enum ControllerError {
         cause: std::io::Error,
     },
     /// What it stored is not what it wrote.
-    #[error("the map cannot be read: {} is damaged ({what}); restore that file from a copy", path.display())]
+    #[error(
+        "the map cannot be read: {} is damaged ({what}); restore that file from a copy, or, if most voters of the \
+         deployment have theirs, remove the directory that it is in", path.display()
+    )]
     Damaged {
         /// Which file.
         path: PathBuf,
@@ -57,18 +68,57 @@ pub enum ControllerError {
     /// There is no map: the deployment was never founded.
     #[error("there is no map: the deployment was left behind half started")]
     NotFounded,
+    /// Too few voters have kept the map.
+    #[error(
+        "{kept} of the {voters} agents that keep the map have it still, and most are needed{}; bring back their \
+         directories `controller-N` below the deployment's directory", why.as_ref().map_or(String::new(), |w| format!(" ({w})"))
+    )]
+    TooFew {
+        /// How many have.
+        kept: usize,
+        /// How many there were.
+        voters: usize,
+        /// What one of the others says.
+        why: Option<String>,
+    },
     /// No first map can be made of what the deployment is to begin with.
     #[error("there can be no such deployment: {0}")]
     BadMap(&'static str),
     /// The daemons that were started are not those of the map.
     #[error("the servers and agents that were started are not those of the deployment")]
     OtherDaemons,
-    /// A change names a server that the map does not have.
-    #[error("unknown server")]
-    UnknownServer,
+    /// It is a voter already, and cannot begin once more.
+    #[error("this daemon keeps a map already")]
+    Begun,
+    /// The agent of a node cannot be made a voter.
+    #[error("the agent of node {node} cannot keep the map: {cause}")]
+    NotEnlisted {
+        /// Which.
+        node: NodeId,
+        /// Why not.
+        cause: String,
+    },
+    /// The map is another one by now.
+    #[error("the map has changed meanwhile")]
+    Stale,
+    /// A change names a server that the map does not have, or cannot be made.
+    #[error("the map cannot be changed like this")]
+    Refused,
     /// Servers take part, or are needed.
     #[error("the servers are not down, too few would be left, or nobody else has what they hold")]
     CannotGiveUp,
+    /// This daemon is not the leader.
+    #[error("this daemon is not the controller")]
+    NotLeader(Option<NodeId>),
+    /// Too few voters have answered in time. What was proposed may still happen.
+    #[error("most of the agents that keep the map do not answer")]
+    Unconfirmed,
+    /// The voter has been stopped.
+    #[error("this daemon stops")]
+    VoterStopped,
+    /// The engine has failed.
+    #[error("this daemon cannot keep the map: {0}")]
+    Voter(String),
     /// No thread could be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
@@ -81,12 +131,20 @@ impl ControllerError {
     /// What the asking peer gets.
     pub fn errno(&self) -> Errno {
         match self {
-            ControllerError::Store { .. } | ControllerError::Damaged { .. } => Errno::IO,
-            ControllerError::Thread(_) => Errno::AGAIN,
+            ControllerError::Store { .. }
+            | ControllerError::Damaged { .. }
+            | ControllerError::TooFew { .. }
+            | ControllerError::Voter(_) => Errno::IO,
+            ControllerError::Thread(_)
+            | ControllerError::NotLeader(_)
+            | ControllerError::Stale
+            | ControllerError::VoterStopped => Errno::AGAIN,
+            ControllerError::Unconfirmed | ControllerError::NotEnlisted { .. } => Errno::TIMEDOUT,
             ControllerError::NotFounded => Errno::NOENT,
             ControllerError::BadMap(_)
+            | ControllerError::Begun
             | ControllerError::OtherDaemons
-            | ControllerError::UnknownServer
+            | ControllerError::Refused
             | ControllerError::CannotGiveUp => Errno::INVAL,
             ControllerError::NotForController => Errno::OPNOTSUPP,
         }
@@ -94,17 +152,17 @@ impl ControllerError {
 }
 
 /// What a controller starts with.
-pub struct ControllerConfig {
-    /// The deployment's directory, where the map is kept.
-    pub deployment_dir: PathBuf,
+pub(crate) struct ControllerConfig {
     /// The deployment's key.
-    pub key: Key,
+    pub(crate) key: Key,
     /// The node whose agent the controller's own daemon is.
-    pub node: NodeId,
+    pub(crate) node: NodeId,
     /// Where that daemon listens on its node.
-    pub own: Endpoint,
-    /// Ends the controller's own daemon; `true` keeps the storage. Called once, when all others were told.
-    pub stop: Box<dyn FnOnce(bool) + Send>,
+    pub(crate) own: Endpoint,
+    /// The deployment has not begun on all nodes yet: daemons are waited for that have no map.
+    pub(crate) fresh: bool,
+    /// Ends the controller's own daemon; `true` keeps the storage. Called when all others were told.
+    pub(crate) stop: Arc<dyn Fn(bool) + Send + Sync>,
 }
 
 /// A daemon that the controller watches.
@@ -112,6 +170,8 @@ pub struct ControllerConfig {
 pub(crate) struct Watched {
     pub(crate) endpoint: Endpoint,
     pub(crate) who: Member,
+    /// The node whose agent it is, if it is one.
+    pub(crate) agent_of: Option<NodeId>,
 }
 
 /// All daemons of a deployment, with their addresses. A server that is its node's agent, too, is one daemon.
@@ -122,109 +182,89 @@ fn members(map: &Map) -> Vec<(Member, SocketAddr)> {
     agents.chain(map.servers.iter().map(|server| (Member::Server(server.id), server.address))).collect()
 }
 
-/// What one control connection has asked for. The daemon keeps one for each, and gives it back to
-/// [`Controller::closed`] when the connection ends.
-#[derive(Debug, Default)]
-pub struct ControlSession {
-    lifeline: bool,
-}
-
 /// The controller. Dropping it stops its threads.
-pub struct Controller {
+pub(crate) struct Controller {
     shared: Arc<Shared>,
     watchers: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Controller {
-    /// Commits the first map and starts to watch.
-    pub fn found(config: ControllerConfig, founding: Founding) -> Result<Controller, ControllerError> {
-        let map = founding.map().map_err(ControllerError::BadMap)?;
-        let log = MapLog::found(&config.deployment_dir, map)?;
-        Controller::start(config, log)
-    }
-
-    /// Goes on with the map that was committed last, and starts to watch: all its daemons run again, at these
-    /// addresses.
-    pub fn resume(
-        config: ControllerConfig,
-        agents: Vec<(NodeId, SocketAddr)>,
-        servers: Vec<(ServerId, SocketAddr)>,
-    ) -> Result<Controller, ControllerError> {
-        let mut log = MapLog::resume(&config.deployment_dir)?;
-        let known_agents: BTreeSet<NodeId> = log.map().nodes.iter().map(|n| n.id).collect();
-        let known_servers: BTreeSet<ServerId> = log.map().servers.iter().map(|s| s.id).collect();
-        if agents.iter().map(|(node, _)| *node).collect::<BTreeSet<_>>() != known_agents
-            || servers.iter().map(|(server, _)| *server).collect::<BTreeSet<_>>() != known_servers
-        {
-            return Err(ControllerError::OtherDaemons);
-        }
-        log.propose(MapChange::Resumed { agents, servers })?;
-        Controller::start(config, log)
-    }
-
-    fn start(config: ControllerConfig, log: MapLog) -> Result<Controller, ControllerError> {
+    /// Starts to watch: this daemon leads, and knows everything that was committed. Servers are taken as heard of
+    /// now, so that none is declared down on old news.
+    pub(crate) fn start(config: ControllerConfig, log: MapLog) -> Result<Controller, ControllerError> {
         let map = log.map().clone();
         let own_address = map.node(config.node).map(|node| node.agent);
         let (own, others): (Vec<_>, Vec<_>) =
             members(&map).into_iter().partition(|(_, address)| Some(*address) == own_address);
-        let own = own.into_iter().map(|(who, _)| Watched { endpoint: config.own.clone(), who });
+        let agent_of =
+            |address: SocketAddr| map.nodes.iter().find(|node| node.agent == address).map(|node| node.id);
+        let own = own.into_iter().map(|(who, address)| Watched {
+            endpoint: config.own.clone(),
+            who,
+            agent_of: agent_of(address),
+        });
         let others: Vec<Watched> = others
             .into_iter()
-            .map(|(who, address)| Watched { endpoint: Endpoint::Tcp(address), who })
+            .map(|(who, address)| Watched {
+                endpoint: Endpoint::Tcp(address),
+                who,
+                agent_of: agent_of(address),
+            })
             .collect();
         let members: Vec<Watched> = own.chain(others.iter().cloned()).collect();
         let now = Instant::now();
+        let agents = map.nodes.iter().map(|node| (node.id, now)).collect();
         let health = map.servers.iter().map(|s| (s.id, (true, now))).collect();
         let pending = members.iter().map(|member| (member.who, None)).collect();
         let shared = Arc::new(Shared {
             key: config.key,
+            node: config.node,
             deployment: map.deployment,
+            fresh: config.fresh,
             others,
+            stop: config.stop,
+            asks: log.clone(),
             log: Mutex::new(log),
             view: Mutex::new(View {
-                map,
+                map: map.clone(),
                 health,
+                agents,
                 pending,
                 epochs: BTreeMap::new(),
+                replaced: map.servers.iter().map(|server| (server.id, map.epoch)).collect(),
+                false_failovers: 0,
+                confirmed: None,
                 stopping: false,
-                stop: Some(config.stop),
+                shuts_down: false,
             }),
             changed: Condvar::new(),
         });
         let controller = Controller { shared: shared.clone(), watchers: Mutex::default() };
         for member in members {
-            let shared = shared.clone();
-            let watcher = spawn("watcher", move || health::Watcher::new(member).run(&shared))?;
+            let (shared, lease) = (shared.clone(), Duration::from_millis(map.lease.into()));
+            let watcher = spawn("watcher", move || health::Watcher::new(member, lease).run(&shared))?;
             lock(&controller.watchers).push(watcher);
+        }
+        if map.copies > 1 {
+            lock(&controller.watchers).push(spawn("confirmer", move || shared.keep_confirmed())?);
         }
         Ok(controller)
     }
 
-    /// Serves the requests that are the controller's: `Beginning`, `Overview`, `GiveUp`, `Lifeline`,
-    /// `Release`, `Shutdown`. `None` is answered as done. A shutdown is answered at once and carried out in the background.
-    pub fn handle(
-        &self,
-        session: &mut ControlSession,
-        request: &ControlRequest,
-    ) -> Result<Option<ControlReply>, ControllerError> {
+    /// Serves the requests that are the controller's: `Beginning`, `Overview`, `GiveUp`, `Shutdown`. `None` is answered
+    /// as done. A shutdown is answered at once and carried out in the background.
+    pub(crate) fn handle(&self, request: &ControlRequest) -> Result<Option<ControlReply>, ControllerError> {
         match request {
             ControlRequest::Beginning => Ok(Some(self.shared.beginning())),
-            ControlRequest::Overview => Ok(Some(self.shared.overview())),
+            ControlRequest::Overview => {
+                // Who was deposed and does not know it yet would tell old news.
+                self.confirm(LOOK)?;
+                Ok(Some(self.shared.overview()))
+            }
             ControlRequest::GiveUp { servers, accept_loss } => {
-                self.shared.give_up(servers.clone(), *accept_loss).ok_or(ControllerError::CannotGiveUp)?;
-                Ok(None)
-            }
-            ControlRequest::Lifeline => {
-                session.lifeline = true;
-                Ok(None)
-            }
-            ControlRequest::Release => {
-                session.lifeline = false;
-                Ok(None)
+                self.shared.give_up(servers.clone(), *accept_loss).map(|_| None)
             }
             ControlRequest::Shutdown { keep } => {
-                // If the holder of the lifeline itself takes the deployment down, its `keep` counts.
-                session.lifeline = false;
                 self.shut_down(*keep)?;
                 Ok(None)
             }
@@ -232,23 +272,40 @@ impl Controller {
         }
     }
 
-    /// A control connection has ended.
-    pub fn closed(&self, session: ControlSession) {
-        if session.lifeline {
-            tracing::info!("the lifeline has ended");
-            if let Err(error) = self.shut_down(false) {
-                tracing::error!(%error, "cannot shut down");
-            }
-        }
-    }
-
     /// The current map.
-    pub fn map(&self) -> Arc<Map> {
+    pub(crate) fn map(&self) -> Arc<Map> {
         lock(&self.shared.view).map.clone()
     }
 
-    /// Stops watching and joins the threads; the deployment goes on without a controller.
-    pub fn stop(&self) {
+    /// Takes in what was committed although nobody has waited for it.
+    pub(crate) fn look(&self) {
+        // Whoever holds the log is about to do that.
+        if let Ok(mut log) = self.shared.log.try_lock() {
+            let map = log.look().clone();
+            self.shared.show(map);
+        }
+    }
+
+    /// Whether most voters have confirmed, at a moment after this call began, that this daemon leads. It takes one
+    /// exchange with the other voters, and costs nothing where there is one voter.
+    pub(crate) fn confirm(&self, limit: Duration) -> Result<(), ControllerError> {
+        self.shared.asks.confirm(limit)
+    }
+
+    /// Whether all daemons have begun to serve.
+    pub(crate) fn has_begun(&self) -> bool {
+        lock(&self.shared.view).pending.is_empty()
+    }
+
+    /// The nodes whose agents have answered within `limit`.
+    pub(crate) fn agents(&self, limit: Duration) -> Vec<NodeId> {
+        let view = lock(&self.shared.view);
+        let alive = view.agents.iter().filter(|(_, answered)| answered.elapsed() < limit);
+        alive.map(|(node, _)| *node).collect()
+    }
+
+    /// Stops watching and joins the threads; the deployment goes on without this controller.
+    pub(crate) fn stop(&self) {
         lock(&self.shared.view).stopping = true;
         self.shared.changed.notify_all();
         let watchers = std::mem::take(&mut *lock(&self.watchers));
@@ -258,11 +315,11 @@ impl Controller {
     }
 
     /// Tells all other daemons to stop, then our own; the first call does it.
-    fn shut_down(&self, keep: bool) -> Result<(), ControllerError> {
+    pub(crate) fn shut_down(&self, keep: bool) -> Result<(), ControllerError> {
         let mut view = lock(&self.shared.view);
-        let Some(stop) = view.stop.take() else {
+        if std::mem::replace(&mut view.shuts_down, true) {
             return Ok(());
-        };
+        }
         view.stopping = true;
         drop(view);
         self.shared.changed.notify_all();
@@ -279,7 +336,7 @@ impl Controller {
                     });
                 }
             });
-            stop(keep);
+            (shared.stop)(keep);
         })?;
         Ok(())
     }
@@ -291,11 +348,19 @@ impl Drop for Controller {
     }
 }
 
-/// What handlers and watchers share. `log` is locked before `view`, and `view` never across I/O.
+/// What handlers and watchers share. `log` is locked before `view`, and `view` never across I/O. `log` is locked while
+/// a change is being committed, for seconds if most voters are away.
 pub(crate) struct Shared {
     pub(crate) key: Key,
+    /// The controller's node.
+    pub(crate) node: NodeId,
     pub(crate) deployment: u64,
+    /// See [`ControllerConfig::fresh`].
+    pub(crate) fresh: bool,
     others: Vec<Watched>,
+    stop: Arc<dyn Fn(bool) + Send + Sync>,
+    /// To ask the voters, also while a change is being committed.
+    asks: MapLog,
     log: Mutex<MapLog>,
     view: Mutex<View>,
     changed: Condvar,
@@ -306,12 +371,20 @@ struct View {
     map: Arc<Map>,
     /// Whether the server answered last time, and when it last did.
     health: BTreeMap<ServerId, (bool, Instant)>,
+    /// When each node's agent last answered.
+    agents: BTreeMap<NodeId, Instant>,
     /// Daemons that have not begun to serve; and why not, if they cannot, as it seems.
     pending: BTreeMap<Member, Option<String>>,
     /// The newest epoch that each server is known to have.
     epochs: BTreeMap<ServerId, Epoch>,
+    /// By the map of this epoch, or an older one, others may have what a server had before.
+    replaced: BTreeMap<ServerId, Epoch>,
+    /// Servers that were declared down although they lived.
+    false_failovers: u64,
+    /// When the latest exchange began in which most voters have confirmed that this controller leads.
+    confirmed: Option<Instant>,
     stopping: bool,
-    stop: Option<Box<dyn FnOnce(bool) + Send>>,
+    shuts_down: bool,
 }
 
 impl Shared {
@@ -337,7 +410,38 @@ impl Shared {
     /// Commits a server's state; `None` when that failed (it is tried again at the next ping).
     pub(crate) fn set_state(&self, server: ServerId, state: ServerState) -> Option<Arc<Map>> {
         tracing::info!(%server, ?state, "the server has another state");
-        self.propose(&mut lock(&self.log), MapChange::State { server, state })
+        let map = self.propose(&mut lock(&self.log), MapChange::State { server, state })?;
+        if state == ServerState::Down {
+            lock(&self.view).replaced.insert(server, map.epoch);
+        }
+        Some(map)
+    }
+
+    /// Whether others may have what a server had by its map, the one of this epoch.
+    pub(crate) fn is_replaced(&self, server: ServerId, epoch: Epoch) -> bool {
+        lock(&self.view).replaced.get(&server).is_none_or(|replaced| epoch < *replaced)
+    }
+
+    /// A server that was declared down has been there all the time.
+    pub(crate) fn count_false_failover(&self) {
+        lock(&self.view).false_failovers += 1;
+    }
+
+    /// When the latest exchange began in which most voters have confirmed that this controller leads.
+    pub(crate) fn confirmed(&self) -> Option<Instant> {
+        lock(&self.view).confirmed
+    }
+
+    /// Has the voters confirm again and again that this controller leads, until it stops.
+    fn keep_confirmed(&self) {
+        let mut next = Instant::now();
+        while self.wait(next, Epoch(u64::MAX)).is_some() {
+            let begun = Instant::now();
+            next = begun + CONFIRM;
+            if self.asks.confirm(LOOK).is_ok() {
+                lock(&self.view).confirmed = Some(begun);
+            }
+        }
     }
 
     /// Commits that a server has caught up with groups, if the map is still that by which it has.
@@ -365,27 +469,46 @@ impl Shared {
         self.propose(&mut log, change)
     }
 
-    /// Commits that servers do not come back; `None` if they cannot be done without.
-    pub(crate) fn give_up(&self, servers: Vec<ServerId>, accept_loss: bool) -> Option<Arc<Map>> {
+    /// Commits that servers do not come back, if they can be done without.
+    pub(crate) fn give_up(
+        &self,
+        servers: Vec<ServerId>,
+        accept_loss: bool,
+    ) -> Result<Arc<Map>, ControllerError> {
         let mut log = lock(&self.log);
         let change = MapChange::GiveUp { servers, accept_loss };
-        change.apply(log.map())?;
+        if change.apply(log.map()).is_none() {
+            return Err(ControllerError::CannotGiveUp);
+        }
         tracing::warn!(?change, "others take the place of servers that are down");
-        self.propose(&mut log, change)
+        self.propose(&mut log, change).ok_or(ControllerError::Unconfirmed)
     }
 
     fn propose(&self, log: &mut MapLog, change: MapChange) -> Option<Arc<Map>> {
-        match log.propose(change) {
+        if lock(&self.view).stopping {
+            return None;
+        }
+        let proposed = log.propose(change);
+        self.show(log.map().clone());
+        match proposed {
             Ok(map) => {
                 tracing::info!(epoch = %map.epoch, "the map has changed");
-                lock(&self.view).map = map.clone();
-                self.changed.notify_all();
                 Some(map)
             }
             Err(error) => {
                 tracing::error!(%error, "the map cannot be changed");
                 None
             }
+        }
+    }
+
+    /// Has everybody see a newer map.
+    fn show(&self, map: Arc<Map>) {
+        let mut view = lock(&self.view);
+        if map.epoch > view.map.epoch {
+            view.map = map;
+            drop(view);
+            self.changed.notify_all();
         }
     }
 
@@ -424,7 +547,13 @@ impl Shared {
         lock(&self.view).health.insert(server, (alive, last_answer));
     }
 
+    /// An agent has answered.
+    pub(crate) fn heard(&self, node: NodeId) {
+        lock(&self.view).agents.insert(node, Instant::now());
+    }
+
     fn overview(&self) -> ControlReply {
+        let voters = self.asks.voters();
         let view = lock(&self.view);
         let health = view
             .health
@@ -435,7 +564,8 @@ impl Shared {
                 silent_ms: last.elapsed().as_millis() as u64,
             })
             .collect();
-        ControlReply::Overview { map: Box::new((*view.map).clone()), health }
+        let (map, false_failovers) = (Box::new((*view.map).clone()), view.false_failovers);
+        ControlReply::Overview { leader: self.node, voters, map, health, false_failovers }
     }
 
     fn stop_member(&self, member: &Watched, keep: bool) -> Result<(), LinkError> {
@@ -458,4 +588,4 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -6,7 +6,9 @@
 
 use crate::agent::Agent;
 use crate::config::DaemonConfig;
-use crate::controller::{ControlSession, Controller, ControllerConfig, ControllerError};
+use crate::controller::ControllerError;
+use crate::controller::group::{Group, GroupConfig, Start};
+use crate::controller::raft::voter::Times;
 use crate::copies::Copies;
 use crate::error::{DaemonError, InstallError};
 use crate::follower::Follower;
@@ -47,9 +49,10 @@ pub(crate) struct Daemon {
     copies: Option<Arc<Copies>>,
     /// On servers where something has copies.
     pub(crate) follower: OnceLock<Follower>,
-    pub(crate) controller: OnceLock<Controller>,
+    /// On agents.
+    pub(crate) group: Option<Group>,
     begun: AtomicBool,
-    /// Held while a map is being installed, or the controller started.
+    /// Held while a map is being installed.
     installing: Mutex<()>,
     boot: u64,
     counters: Counters,
@@ -58,7 +61,7 @@ pub(crate) struct Daemon {
     /// The server's version page, and what keeps it valid.
     page: OnceLock<(Arc<VersionPage>, Vigil)>,
     /// Only where the deployment ends with a `run`.
-    pub(crate) tether: Option<Tether>,
+    pub(crate) tether: Option<Arc<Tether>>,
 }
 
 /// The version page as the metadata store's observer.
@@ -86,7 +89,7 @@ pub enum End {
         /// The storage stays.
         keep: bool,
     },
-    /// The `run` that made the deployment has ended, and so has the controller, so that nobody could tell
+    /// The `run` that made the deployment has ended, and nobody is the controller, so that nobody could tell
     /// this daemon. Its storage is removed.
     Deserted,
 }
@@ -132,9 +135,10 @@ pub(crate) struct Session {
     role: Role,
     /// Process at the other end, on a Unix socket.
     pid: Option<u32>,
-    control: ControlSession,
     /// The connection is a lifeline: the daemon ends with it.
     lifeline: bool,
+    /// It is one no longer: the daemon goes on, or ends already.
+    released: bool,
 }
 
 impl Daemon {
@@ -148,10 +152,13 @@ impl Daemon {
         let ending = Arc::<Ending>::default();
         let store = links.data.clone().zip(config.server.as_ref());
         let copies = store.map(|(store, server)| Arc::new(Copies::new(links.clone(), store, server.id)));
-        let tether = config.ephemeral.then(|| Tether::start(ending.clone())).transpose();
+        let tether = config.ephemeral.then(|| Tether::start(ending.clone()).map(Arc::new)).transpose();
+        let tether = tether.map_err(DaemonError::Thread)?;
+        let group = agent.is_some().then(|| Group::new(group_config(&config, boot, &ending, &tether)));
         Ok(Daemon {
             replayed: Mutex::new(meta),
-            tether: tether.map_err(DaemonError::Thread)?,
+            tether,
+            group,
             config,
             links,
             agent,
@@ -159,7 +166,6 @@ impl Daemon {
             copies,
             follower: OnceLock::new(),
             page: OnceLock::new(),
-            controller: OnceLock::new(),
             begun: AtomicBool::new(false),
             installing: Mutex::default(),
             boot,
@@ -335,23 +341,36 @@ impl Daemon {
     fn note_control(&self, session: &mut Session, request: &ControlRequest) {
         // A sender that only checks whether the daemon is alive has no map.
         let heard = matches!(request, ControlRequest::Ping { epoch, .. } if *epoch != Epoch(0));
-        if heard {
+        if let (ControlRequest::Ping { leader, .. }, true) = (request, heard) {
             let now = monotonic();
+            if let Some(group) = &self.group {
+                group.heard(*leader);
+            }
             self.links.refusals.heard(now);
             if let Some(agent) = &self.agent {
                 agent.heard(now);
             }
         }
-        let Some(tether) = &self.tether else { return };
-        match request {
-            ControlRequest::Ping { .. } if heard => tether.heard(),
-            ControlRequest::Lifeline if !std::mem::replace(&mut session.lifeline, true) => tether.hold(),
-            ControlRequest::Release => tether.release(),
+        match (request, &self.tether) {
+            (ControlRequest::Ping { .. }, Some(tether)) if heard => tether.heard(),
+            (ControlRequest::Lifeline, tether) if !std::mem::replace(&mut session.lifeline, true) => {
+                if let Some(tether) = tether {
+                    tether.hold();
+                }
+            }
+            (ControlRequest::Release, tether) => {
+                session.released = true;
+                if let Some(tether) = tether {
+                    tether.release();
+                }
+            }
+            // If the holder of the lifeline itself takes the deployment down, its `keep` counts.
+            (ControlRequest::Shutdown { .. }, _) => session.released = true,
             _ => {}
         }
     }
 
-    fn control(&self, session: &mut ControlSession, request: &ControlRequest) -> Result<Reply, Failure> {
+    fn control(&self, request: &ControlRequest) -> Result<Reply, Failure> {
         let answer = match request {
             ControlRequest::Ping { lease, .. } => {
                 if let Some(grant) = lease {
@@ -368,58 +387,54 @@ impl Daemon {
                 tracing::error!(%error, "a map is not taken");
                 ControlReply::Failed { cause: error.to_string() }
             }),
-            ControlRequest::Found { founding } => {
-                self.control_from(|config| Controller::found(config, (**founding).clone()))
-            }
-            ControlRequest::Resume { agents, servers } => {
-                self.control_from(|config| Controller::resume(config, agents.clone(), servers.clone()))
-            }
             ControlRequest::Stats => Some(ControlReply::Stats(Box::new(self.stats()))),
-            _ => match self.controller.get() {
-                Some(controller) => {
-                    controller.handle(session, request).map_err(|e| Failure::Errno(e.errno()))?
-                }
-                None => match request {
-                    ControlRequest::Shutdown { keep } => {
-                        self.ending.tell(End::Told { keep: *keep });
-                        None
-                    }
-                    ControlRequest::Lifeline | ControlRequest::Release => None,
-                    _ => return Err(Errno::OPNOTSUPP.into()),
-                },
-            },
+            ControlRequest::Lifeline | ControlRequest::Release => None,
+            _ => self.govern(request)?,
         };
         Ok(answer.map_or(Reply::Done, Reply::Control))
     }
 
-    /// Takes the controller's role. Why not, if it cannot.
-    fn control_from(
-        &self,
-        start: impl FnOnce(ControllerConfig) -> Result<Controller, ControllerError>,
-    ) -> Option<ControlReply> {
-        let failed = |cause: String| Some(ControlReply::Failed { cause });
-        // Two at once would both write the map.
-        let _installing = self.installing.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.config.controller || self.controller.get().is_some() {
-            return failed("this daemon is not to be the controller, or is it already".into());
-        }
-        let ending = self.ending.clone();
-        let started = start(ControllerConfig {
-            deployment_dir: self.config.deployment_dir.clone(),
-            key: self.config.key.clone(),
-            node: self.config.node,
-            own: crate::running::agent_endpoint(&self.config),
-            stop: Box::new(move |keep| ending.tell(End::Told { keep })),
-        });
-        match started {
-            Ok(controller) => {
-                let _ = self.controller.set(controller);
-                None
+    /// What concerns the voters, or the controller.
+    fn govern(&self, request: &ControlRequest) -> Result<Option<ControlReply>, Failure> {
+        let done = |outcome: Result<Option<ControlReply>, ControllerError>| {
+            Ok(outcome.unwrap_or_else(|error| {
+                tracing::error!(%error, "not done");
+                Some(ControlReply::Failed { cause: error.to_string() })
+            }))
+        };
+        let controller = self.group.as_ref().and_then(Group::controller);
+        match (&self.group, request, controller) {
+            (Some(group), ControlRequest::Found { founding }, _) => {
+                done(group.found((**founding).clone()).map(|()| None))
             }
-            Err(error) => {
-                tracing::error!(%error, "the deployment does not begin");
-                failed(error.to_string())
+            (Some(group), ControlRequest::Resume { agents, servers }, _) => {
+                done(group.resume(agents.clone(), servers.clone()).map(|()| None))
             }
+            (Some(group), ControlRequest::Wake { number, agents, servers }, _) => {
+                let start = Start { number: *number, agents: agents.clone(), servers: servers.clone() };
+                done(group.wake(&start).map(|kept| {
+                    let (last, voters) = kept.map(|kept| (kept.last, kept.voters)).unzip();
+                    Some(ControlReply::Woken { last, voters: voters.unwrap_or_default() })
+                }))
+            }
+            (Some(group), ControlRequest::Enlist { agents }, _) => done(group.enlist(agents).map(|()| None)),
+            (Some(group), ControlRequest::Group, _) => Ok(Some(group.describe(&self.links.map()))),
+            (Some(group), request, Some(controller)) => match controller.handle(request) {
+                // It has just been deposed.
+                Err(ControllerError::NotLeader(_) | ControllerError::Unconfirmed) => {
+                    Ok(Some(group.deposed()))
+                }
+                handled => handled.map_err(|error| Failure::Errno(error.errno())),
+            },
+            (group, ControlRequest::Shutdown { keep }, None) => {
+                if let Some(group) = group {
+                    group.retire();
+                }
+                self.ending.tell(End::Told { keep: *keep });
+                Ok(None)
+            }
+            (Some(group), _, None) => Ok(Some(group.not_leader())),
+            (None, _, _) => Err(Errno::OPNOTSUPP.into()),
         }
     }
 
@@ -539,6 +554,7 @@ impl Daemon {
             damaged: self.links.data.as_ref().map_or(0, |d| d.missing()),
             direct_read,
             direct_written,
+            lease_ms: self.links.lease.left(),
         }
     }
 }
@@ -564,8 +580,7 @@ impl Service for Daemon {
             PeerInfo::Tcp(_) => None,
         };
         self.counters.connections.fetch_add(1, Ordering::Relaxed);
-        let session =
-            Session { role: hello.role.clone(), pid, control: ControlSession::default(), lifeline: false };
+        let session = Session { role: hello.role.clone(), pid, lifeline: false, released: false };
         Some((session, Welcome { epoch: self.links.epoch(), namespace: self.namespace() }))
     }
 
@@ -580,7 +595,7 @@ impl Service for Daemon {
         let Ok(request) = bivouac_proto::decode::<Request<'_>>(body) else {
             return reply.fail(&Errno::PROTO.into());
         };
-        if !self.begun() && !matches!(request, Request::Control(_)) {
+        if !self.begun() && !matches!(request, Request::Control(_) | Request::Raft(_)) {
             // The controller gives the first map to all daemons one after the other.
             return reply.fail(&Refusal::OldServer.into());
         }
@@ -619,8 +634,15 @@ impl Service for Daemon {
             (Request::Node(request), Role::Client { .. }) => return self.share(*request, reply),
             (Request::Control(request), Role::Control) => {
                 self.note_control(session, request);
-                self.control(&mut session.control, request)
+                self.control(request)
             }
+            (Request::Raft(kind), Role::Agent(_)) => match &self.group {
+                Some(group) => match group.serve(*kind, payload, reply.buffer()) {
+                    Ok(()) => Ok(Reply::Done),
+                    Err(error) => Err(error.errno().into()),
+                },
+                None => Err(Errno::OPNOTSUPP.into()),
+            },
             _ => Err(Errno::ACCESS.into()),
         };
         match outcome {
@@ -634,8 +656,37 @@ impl Service for Daemon {
         if let (Some(tether), true) = (&self.tether, session.lifeline) {
             tether.let_go(how);
         }
-        if let Some(controller) = self.controller.get() {
-            controller.closed(session.control);
+        // An agent that becomes the controller later looks at the tether.
+        if session.lifeline
+            && !session.released
+            && how == Parting::Left
+            && let Some(controller) = self.group.as_ref().and_then(Group::controller)
+        {
+            tracing::info!("the lifeline has ended");
+            if let Err(error) = controller.shut_down(false) {
+                tracing::error!(%error, "cannot shut down");
+            }
         }
+    }
+}
+
+/// With what an agent's part in the group of voters begins.
+fn group_config(
+    config: &DaemonConfig,
+    boot: u64,
+    ending: &Arc<Ending>,
+    tether: &Option<Arc<Tether>>,
+) -> GroupConfig {
+    let ending = ending.clone();
+    GroupConfig {
+        deployment: config.deployment,
+        key: config.key.clone(),
+        node: config.node,
+        boot,
+        directory: DaemonConfig::voter_dir(&config.deployment_dir, config.node),
+        own: crate::running::agent_endpoint(config),
+        stop: Arc::new(move |keep| ending.tell(End::Told { keep })),
+        tether: tether.clone(),
+        times: Times::USUAL,
     }
 }

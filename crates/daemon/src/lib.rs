@@ -3,8 +3,8 @@
 //! - *Agent* ([`agent`]): owns the sessions of the node's processes, sees them die, and releases what they
 //!   held.
 //! - *Server* ([`serve`]): serves the metadata of its shards and the blocks in its storage.
-//! - *Controller* ([`controller`]): keeps the map, watches the servers, ends the deployment. One daemon has
-//!   it.
+//! - *Controller* ([`controller`]): keeps the map, watches the servers, ends the deployment. One of the agents has
+//!   it; others elect one of them when it dies.
 //!
 //! [`start`] binds the sockets and answers; the deployment begins when the first map is installed. [`daemon`]
 //! is the service behind all sockets: it checks who asks, with which map and namespace version, and hands
@@ -30,7 +30,8 @@ mod tether;
 mod vigil;
 
 pub use config::{DaemonConfig, ServerConfig};
-pub use controller::{ControlSession, Controller, ControllerConfig, ControllerError};
+pub use controller::ControllerError;
+pub use controller::group::VOTER_FILES;
 pub use daemon::End;
 pub use error::DaemonError;
 pub use running::{Running, start};

@@ -2,8 +2,8 @@
 //!
 //! Requests go by the engine that clients use, too ([`bivouac_transport::engine`]). A daemon asks servers
 //! that are up or joining, learns newer maps from the controller alone and from refusals, and gives up when
-//! the server has refused connections for two seconds ([`Refusals`]: the map may never say that it is down,
-//! because the controller may have been on the same machine). That another operation is in the way is for
+//! the server has refused connections for three seconds ([`Refusals`]: the map may never say that it is down,
+//! because there may be no controller any more). That another operation is in the way is for
 //! whoever asked to decide. When this daemon stops, the others most likely stop as well: then it repeats
 //! nothing ([`Links::close`]).
 

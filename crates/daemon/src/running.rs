@@ -105,8 +105,8 @@ impl Running {
         if let Some(tether) = &self.daemon.tether {
             tether.stop();
         }
-        if let Some(controller) = self.daemon.controller.get() {
-            controller.stop();
+        if let Some(group) = &self.daemon.group {
+            group.stop();
         }
         self.daemon.links.close();
         if let Some(store) = self.daemon.meta.get() {
@@ -133,6 +133,9 @@ impl Running {
             for directory in &server.storage {
                 remove(directory, server.created_storage);
             }
+        }
+        if let Some(group) = daemon.group.filter(|_| !keep) {
+            group.remove();
         }
         if let Some(agent) = daemon.agent {
             agent.stop(keep);

@@ -1,8 +1,8 @@
 //! Whether anybody is left who could end this daemon.
 //!
 //! A deployment that `bivouac run` made ends with it. `run` holds a connection to every daemon, a *lifeline*.
-//! When `run` is killed, the controller sees its own lifeline end and stops all other daemons; but the
-//! controller may have died before. So a daemon that has no lifeline any more, and has not heard from the
+//! When `run` is killed, the controller sees its own lifeline end and stops all other daemons, and so does an agent
+//! that becomes the controller later; but there may be none any more, where most of those who elect it have died. So a daemon that has no lifeline any more, and has not heard from the
 //! controller for some time, is *deserted*: it ends by itself, and cleans up.
 //!
 //! How long is "some time"? If a lifeline was closed, `run` has ended for certain. Then the daemon only waits
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// After a lifeline was closed by `run`'s end.
 const AFTER_LEFT: Duration = Duration::from_secs(10);
 /// After the last lifeline broke.
-const AFTER_LOST: Duration = Duration::from_secs(600);
+pub(crate) const AFTER_LOST: Duration = Duration::from_secs(600);
 /// After the start: longer than starting all daemons and their first map may take.
 const BEFORE_FIRST: Duration = Duration::from_secs(300);
 
@@ -46,13 +46,15 @@ struct State {
     released: bool,
     /// Since when there has been no lifeline, and how long that may last.
     without: (Instant, Duration),
+    /// How the last one ended.
+    ended: Option<Parting>,
     /// When the controller was last heard of.
     heard: Instant,
 }
 
 impl State {
     fn new(now: Instant) -> State {
-        State { held: 0, released: false, without: (now, BEFORE_FIRST), heard: now }
+        State { held: 0, released: false, without: (now, BEFORE_FIRST), ended: None, heard: now }
     }
 
     fn let_go(&mut self, now: Instant, how: Parting) {
@@ -62,6 +64,7 @@ impl State {
             Parting::Lost => AFTER_LOST,
         };
         self.without = (now, limit);
+        self.ended = Some(how);
     }
 
     /// When the daemon is deserted unless something changes.
@@ -91,6 +94,13 @@ impl Tether {
     pub(crate) fn let_go(&self, how: Parting) {
         tracing::info!(?how, "a lifeline has ended");
         self.shared.change(|state| state.let_go(Instant::now(), how));
+    }
+
+    /// How the last lifeline ended, and how long ago, if none is held and the deployment is to end with it.
+    pub(crate) fn ended(&self) -> Option<(Parting, Duration)> {
+        let state = self.shared.lock();
+        let how = state.ended.filter(|_| state.held == 0 && !state.released)?;
+        Some((how, state.without.0.elapsed()))
     }
 
     /// The deployment is to go on after its `run` ends.

@@ -77,7 +77,7 @@ impl Service for Scripted {
                     boot: 1,
                     caught_up: Vec::new(),
                     suspects: Vec::new(),
- clock: 0,
+                    clock: 0,
                 }));
             }
             Ok(Request::Control(ControlRequest::Install { map })) => {

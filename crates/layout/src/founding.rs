@@ -8,6 +8,11 @@ use crate::placement::DEFAULT_BLOCK;
 use crate::template::First;
 use serde::{Deserialize, Serialize};
 
+/// The usual lease, milliseconds.
+pub const LEASE: u32 = 2000;
+/// The shortest lease, milliseconds: two pings may get lost.
+pub const LEASE_MIN: u32 = 400;
+
 /// What a deployment begins with.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub struct Founding {
@@ -29,6 +34,8 @@ pub struct Founding {
     pub min_copies: u8,
     /// After so many seconds a server that is down is given up, where there are copies; 0: never.
     pub heal_after: u32,
+    /// How long a server may answer for what has copies after it has answered the controller, milliseconds.
+    pub lease: u32,
     /// Its machines, in any order.
     pub nodes: Vec<Node>,
     /// Its servers, in any order.
@@ -48,6 +55,7 @@ impl Founding {
             metadata_replicas: 1,
             min_copies: 1,
             heal_after: 0,
+            lease: LEASE,
             nodes,
             servers,
         }
@@ -60,6 +68,9 @@ impl Founding {
         }
         if !(1..=REPLICAS_MAX).contains(&self.metadata_replicas) {
             return Err("the number of copies is out of bounds");
+        }
+        if self.lease < LEASE_MIN {
+            return Err("the lease is too short");
         }
         self.nodes.sort_by_key(|n| n.id);
         self.servers.sort_by_key(|s| s.id);
@@ -77,6 +88,7 @@ impl Founding {
             copies: self.metadata_replicas,
             min_copies: self.min_copies,
             heal_after: self.heal_after,
+            lease: self.lease,
             generations: vec![Generation { servers: servers.clone() }],
             servers: self.servers,
             behind: Vec::new(),
@@ -108,6 +120,7 @@ impl Map {
             copies: 1,
             min_copies: 1,
             heal_after: 0,
+            lease: LEASE,
             generations: Vec::new(),
             behind: Vec::new(),
             lost: Vec::new(),

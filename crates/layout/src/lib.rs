@@ -29,7 +29,7 @@ pub mod placement;
 pub mod template;
 
 pub use change::MapChange;
-pub use founding::Founding;
+pub use founding::{Founding, LEASE, LEASE_MIN};
 pub use giving_up::Without;
 pub use groups::{Group, Holders, Lag, REPLICAS_MAX};
 pub use ids::{Epoch, GenerationId, Ino, NodeId, SERVERS_MAX, SHARDS, ServerId, ShardId};

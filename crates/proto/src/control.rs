@@ -12,6 +12,8 @@ pub enum ControlRequest {
     Ping {
         /// The controller's epoch.
         epoch: Epoch,
+        /// The node whose agent is the controller; [`NodeId::NONE`] where somebody else asks.
+        leader: NodeId,
         /// A lease, for a server that has copies of something.
         lease: Option<Grant>,
     },
@@ -20,20 +22,37 @@ pub enum ControlRequest {
         /// The map.
         map: Box<Map>,
     },
-    /// Begin a deployment: make and keep its map, and give it to all its daemons. To the controller, once;
-    /// answered when the map is kept.
+    /// Begin a deployment: found the group of voters that keeps its map, and give the map to all daemons. To one
+    /// agent, once; answered when the map is kept and the agent is the controller.
     Found {
         /// With what it begins.
         founding: Box<Founding>,
     },
-    /// Bring a deployment back whose daemons were all started again, with the map that the controller has
-    /// kept. To the controller, once; answered when that map is found.
+    /// Bring a deployment back whose daemons were all started again, with the map that its voters have kept. To
+    /// one agent, once; answered when the voters can elect one of them.
     Resume {
         /// Where each node's agent listens now.
         agents: Vec<(NodeId, SocketAddr)>,
         /// Where each server listens now.
         servers: Vec<(ServerId, SocketAddr)>,
     },
+    /// From an agent that was asked to [`ControlRequest::Resume`], to all agents: go on as a voter if you have
+    /// kept something (`Woken`).
+    Wake {
+        /// Names this start of the deployment.
+        number: u64,
+        /// Where each node's agent listens now.
+        agents: Vec<(NodeId, SocketAddr)>,
+        /// Where each server listens now.
+        servers: Vec<(ServerId, SocketAddr)>,
+    },
+    /// From the controller, to the agent of a node: become a voter. It takes part as soon as the voters agree.
+    Enlist {
+        /// Where each node's agent listens.
+        agents: Vec<(NodeId, SocketAddr)>,
+    },
+    /// Who keeps the map, and what you know of it (`Group`). To any agent.
+    Group,
     /// Who does not serve yet after `Found` or `Resume` (`Beginning`). To the controller.
     Beginning,
     /// What you hold and have done (`Stats`).
@@ -108,6 +127,9 @@ pub struct Stats {
     pub direct_read: u64,
     /// Bytes written likewise.
     pub direct_written: u64,
+    /// How long the server may answer for what has copies if it gets no further lease, milliseconds. `None`: it needs
+    /// none.
+    pub lease_ms: Option<u64>,
 }
 
 /// What the controller knows of one server.
@@ -148,10 +170,37 @@ pub enum ControlReply {
     },
     /// The deployment.
     Overview {
+        /// The node whose agent is the controller.
+        leader: NodeId,
+        /// The nodes whose agents keep the map.
+        voters: Vec<NodeId>,
         /// The current map.
         map: Box<Map>,
         /// Health of each server of the map.
         health: Vec<ServerHealth>,
+        /// How often a server was declared down that had only not answered, since this controller leads.
+        false_failovers: u64,
+    },
+    /// I am not the controller. Nothing was done.
+    NotLeader {
+        /// The node whose agent is, as far as I know.
+        leader: Option<NodeId>,
+    },
+    /// What an agent has kept as a voter.
+    Woken {
+        /// The term and the number of its last log entry; `None`: it is no voter.
+        last: Option<(u64, u64)>,
+        /// The voters, according to that.
+        voters: Vec<NodeId>,
+    },
+    /// What an agent knows of those who keep the map.
+    Group {
+        /// The node whose agent is the controller, if there is one.
+        leader: Option<NodeId>,
+        /// The voters; none if the agent is no voter itself.
+        voters: Vec<NodeId>,
+        /// The agent's map.
+        map: Box<Map>,
     },
     /// The request failed; for a person to read.
     Failed {

@@ -7,6 +7,7 @@
 //! - [`header`]: the fixed part: versions, epoch, namespace version, request identity, lengths.
 //! - [`attr`]: attributes, layouts as replies carry them, directory entries.
 //! - [`meta`], [`data`], [`peer`], [`agent`], [`control`]: the requests by family, with their meaning.
+//! - [`raft`]: what those who keep the map tell each other.
 //! - [`status`]: how a request ends: an errno, or a refusal that tells the client what to change and redo.
 //! - [`auth`]: the challenge and response by which both ends prove the deployment's key.
 //!
@@ -26,6 +27,7 @@ pub mod header;
 pub mod meta;
 pub mod node;
 pub mod peer;
+pub mod raft;
 pub mod status;
 
 pub use attr::{Attr, DirEntry, FileKind, Time};
@@ -57,6 +59,8 @@ pub enum Request<'a> {
     Copied(copies::Copied),
     /// From server to server, about copies of blocks.
     Copy(copies::CopyRequest),
+    /// From voter to voter, about the map that they keep.
+    Raft(raft::RaftRequest),
 }
 
 /// Any reply's body when [`Header::status`] is [`Status::OK`].

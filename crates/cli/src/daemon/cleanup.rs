@@ -35,6 +35,7 @@ pub fn clean(order: &CleanupOrder) -> Result<(), Error> {
         for path in &storage {
             remove_storage(path)?;
         }
+        order.voters.iter().for_each(|directory| home::remove_voter(directory));
         remove_logs(order);
     }
     for (file, _) in &ours {
@@ -51,7 +52,7 @@ pub fn clean(order: &CleanupOrder) -> Result<(), Error> {
 /// They share one grace time.
 fn end_all(processes: &[ProcessId], grace: Duration) -> Result<(), Error> {
     let deadline = Instant::now() + grace;
-    // The process that cleans may be the controller's own daemon.
+    // The process that cleans may be one of the daemons.
     for process in processes.iter().filter(|p| **p != ProcessId::own()) {
         if !process.end(deadline.saturating_duration_since(Instant::now())) {
             return Err(Error::Unanswered {
@@ -134,6 +135,7 @@ mod tests {
             processes: Vec::new(),
             storage,
             logs: Vec::new(),
+            voters: Vec::new(),
         }
     }
 

@@ -10,17 +10,22 @@
 //! The last is much longer: a job may load its nodes so that a daemon waits seconds for a processor, and
 //! files must not fail for that.
 //!
+//! Where something has copies, others take the place of a server that is down, and nobody waits for one that hangs: it is
+//! down when it has not answered for as long as a lease lasts, and has none any more ([`super::leases`]). The death of its
+//! process ends its lease, too.
+//!
 //! A server that was down and answers again still has its data, because a daemon refuses to start on a
 //! storage that is not its own. But it has missed what happened meanwhile. So it is *joining* at first: from
 //! then on servers tell it what they tell each other. Once every daemon has a map in which it is joining,
 //! nobody leaves it out any more, and the controller declares it up ([`crate::daemon`] says what it does
 //! then).
 
+use super::leases::Leasing;
 use super::link::{ControlLink, LinkError};
-use super::{Shared, Watched};
+use super::{ControllerError, Shared, Watched};
 use bivouac_layout::map::ServerState;
 use bivouac_layout::{Epoch, Map, ServerId};
-use bivouac_proto::control::{ControlRequest, Member};
+use bivouac_proto::control::{ControlRequest, Grant, Member};
 use bivouac_transport::engine::budget::control;
 use bivouac_transport::engine::budget::ping::{ANSWER, HANG, REACH, SILENCE};
 use std::sync::Arc;
@@ -30,6 +35,9 @@ use std::time::{Duration, Instant};
 pub const INTERVAL: Duration = Duration::from_millis(500);
 /// Time between two pings of a server that is joining.
 const JOINING: Duration = Duration::from_millis(20);
+
+/// Longest time between two pings where something has copies: a lease must not run out because one gets lost.
+const BEAT: Duration = Duration::from_millis(250);
 
 /// What a watcher knows of its daemon.
 pub(super) struct Watcher {
@@ -45,25 +53,43 @@ pub(super) struct Watcher {
     down_since: Option<Instant>,
     /// By this map it could not be given up.
     needed: Epoch,
+    leasing: Leasing,
+    /// How long leases are.
+    lease: Duration,
 }
 
 impl Watcher {
-    pub(super) fn new(member: Watched) -> Watcher {
+    pub(super) fn new(member: Watched, lease: Duration) -> Watcher {
         let last_answer = Instant::now();
-        let (epoch, needed) = (Epoch(0), Epoch(0));
-        Watcher { member, link: None, epoch, boot: None, last_answer, begun: false, down_since: None, needed }
+        let leasing = Leasing::new(lease, last_answer);
+        Watcher {
+            member,
+            link: None,
+            epoch: Epoch(0),
+            boot: None,
+            last_answer,
+            begun: false,
+            down_since: None,
+            needed: Epoch(0),
+            leasing,
+            lease,
+        }
     }
 
     /// Watches until the controller stops.
     pub(super) fn run(mut self, shared: &Shared) {
         let mut next = Instant::now();
         while let Some(map) = shared.wait(next, self.epoch) {
-            next = Instant::now() + INTERVAL;
+            let interval = if map.copies > 1 { BEAT.min(self.lease / 8) } else { INTERVAL };
+            next = Instant::now() + interval;
             self.give_up(shared, &map);
             match self.beat(shared, &map) {
                 Ok(()) => {
                     self.last_answer = Instant::now();
                     self.report(shared, true);
+                    if let Some(node) = self.member.agent_of {
+                        shared.heard(node);
+                    }
                     if !std::mem::replace(&mut self.begun, true) {
                         shared.has_begun(self.member.who);
                     }
@@ -78,12 +104,12 @@ impl Watcher {
                         shared.has_failed(self.member.who, error.to_string());
                     }
                     // Refused, after `beat` has tried a fresh connection: nobody is there.
-                    if error.is_death() || self.is_lost() {
+                    if error.is_death() || self.is_lost(shared, &map) {
                         self.link = None;
                         self.declare_down(shared, &map, &error);
                     } else {
                         // Slow or cut off: look again soon, so that it is noticed in time either way.
-                        next = Instant::now() + INTERVAL / 4;
+                        next = Instant::now() + interval / 4;
                     }
                     self.report(shared, false);
                 }
@@ -100,10 +126,13 @@ impl Watcher {
     }
 
     /// Whether to declare a server down that does not answer.
-    fn is_lost(&self) -> bool {
+    fn is_lost(&self, shared: &Shared, map: &Map) -> bool {
         let silent = self.last_answer.elapsed();
-        if !self.begun {
+        if !self.begun && shared.fresh {
             return silent >= control::INSTALL;
+        }
+        if map.copies > 1 && self.server().is_some() {
+            return silent >= self.lease && self.leasing.has_run_out(Instant::now());
         }
         silent >= HANG || (silent >= SILENCE && !self.member.endpoint.takes_connections(REACH))
     }
@@ -127,6 +156,7 @@ impl Watcher {
                 }
             }
         }
+        self.leasing.forget();
         let mut link =
             ControlLink::connect(&self.member.endpoint, &shared.key, shared.deployment, self.patience())?;
         self.speak(&mut link, shared, map)?;
@@ -138,20 +168,28 @@ impl Watcher {
         link.set_timeout(self.patience())?;
         // Any answer is a sign of life; the next ping will bring its contents again.
         link.finish()?;
-        let pong = link.ping(map.epoch)?;
+        let pong = link.ping(map.epoch, shared.node, self.next_lease(shared, map))?;
         self.last_answer = Instant::now();
+        self.leasing.heard(pong.clock, self.last_answer);
         self.epoch = pong.epoch;
         let mut map = map.clone();
-        if self.boot.replace(pong.boot).is_some_and(|before| before != pong.boot) {
+        let is_another = match self.boot {
+            Some(before) => before != pong.boot,
+            // It had a map before this controller was elected, unless the deployment has just begun.
+            None => pong.epoch == Epoch(0) && !shared.fresh,
+        };
+        if is_another {
             tracing::info!(member = %self.member.endpoint, "the daemon was restarted");
             if let Some(server) = self.server()
                 && map.copies > 1
                 && !self.is(&map, ServerState::Down)
             {
-                // It has lost what is in memory only, and others have that.
-                map = shared.set_state(server, ServerState::Down).unwrap_or(map);
+                // It has lost what is in memory only, and others have that. It must not get a map that says that it
+                // has everything.
+                map = shared.set_state(server, ServerState::Down).ok_or(LinkError::Uncommitted)?;
             }
         }
+        self.boot = Some(pong.boot);
         // The state first, so that the map that it gets says so.
         if let Some(behind) = shared.set_behind(pong.epoch, &pong.suspects) {
             map = behind;
@@ -159,6 +197,9 @@ impl Watcher {
         let changed = match self.server() {
             Some(server) if self.is(&map, ServerState::Down) => {
                 tracing::info!(%server, "the server answers again");
+                if !is_another && self.begun {
+                    shared.count_false_failover();
+                }
                 shared.set_state(server, ServerState::Joining)
             }
             Some(server) if self.is(&map, ServerState::Joining) && shared.all_have(&map) => {
@@ -181,6 +222,14 @@ impl Watcher {
         Ok(())
     }
 
+    /// The lease that goes with the next ping: for a server that takes part, and knows what others have of it now.
+    fn next_lease(&mut self, shared: &Shared, map: &Map) -> Option<Grant> {
+        let server = self.server()?;
+        let takes_part = map.copies > 1 && !self.is(map, ServerState::Down);
+        let may_have = takes_part && !shared.is_replaced(server, self.epoch);
+        if may_have { self.leasing.next(shared.confirmed()) } else { None }
+    }
+
     /// Whether the daemon is a server in this state.
     fn is(&self, map: &Map, state: ServerState) -> bool {
         self.server().and_then(|server| map.server(server)).is_some_and(|s| s.state == state)
@@ -188,7 +237,8 @@ impl Watcher {
 
     /// How long an answer is awaited: until the silence makes the server count as dead.
     fn patience(&self) -> Duration {
-        let left = SILENCE.saturating_sub(self.last_answer.elapsed());
+        let longest = if self.server().is_some() { SILENCE.min(self.lease) } else { SILENCE };
+        let left = longest.saturating_sub(self.last_answer.elapsed());
         if left.is_zero() { ANSWER } else { left }
     }
 
@@ -212,7 +262,7 @@ impl Watcher {
         if !is_due || map.copies == 1 || map.is_given_up(server) || self.needed == map.epoch {
             return;
         }
-        if shared.give_up(vec![server], false).is_none() {
+        if let Err(ControllerError::CannotGiveUp) = shared.give_up(vec![server], false) {
             self.needed = map.epoch;
         }
     }

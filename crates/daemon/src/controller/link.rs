@@ -1,8 +1,8 @@
 //! A control connection: what the controller and the command line say to a daemon.
 
-use bivouac_layout::{Epoch, Group, ServerId};
+use bivouac_layout::{Epoch, Group, NodeId, ServerId};
 use bivouac_proto::auth::{Key, Role};
-use bivouac_proto::control::{ControlReply, ControlRequest};
+use bivouac_proto::control::{ControlReply, ControlRequest, Grant};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Reply, Request};
 use bivouac_transport::engine;
@@ -21,6 +21,12 @@ pub enum LinkError {
     /// The daemon could not do it, and says why and what can be done about it.
     #[error("{0}")]
     Failed(String),
+    /// The daemon is not the controller. It says who is, if it knows.
+    #[error("it is not the controller")]
+    NotLeader(Option<NodeId>),
+    /// The map could not be changed as this answer demands.
+    #[error("the map cannot be changed")]
+    Uncommitted,
     /// The daemon answered something else than was asked for.
     #[error("the daemon sent an answer that does not fit the request")]
     Unexpected,
@@ -48,6 +54,8 @@ pub struct Pong {
     pub caught_up: Vec<Group>,
     /// Copies in step by that map whose storage fails.
     pub suspects: Vec<(Group, ServerId)>,
+    /// What its clock shows, nanoseconds.
+    pub clock: u64,
 }
 
 /// An authenticated connection with [`Role::Control`].
@@ -100,6 +108,7 @@ impl ControlLink {
         match answered.map(|answered| answered.reply) {
             Ok(Reply::Done) => Ok(None),
             Ok(Reply::Control(ControlReply::Failed { cause })) => Err(LinkError::Failed(cause)),
+            Ok(Reply::Control(ControlReply::NotLeader { leader })) => Err(LinkError::NotLeader(leader)),
             Ok(Reply::Control(reply)) => Ok(Some(reply)),
             Err(Failure::Errno(errno)) => Err(LinkError::Errno(errno)),
             Ok(_) | Err(Failure::Refused(_)) => Err(LinkError::Unexpected),
@@ -111,11 +120,11 @@ impl ControlLink {
         self.request(request).map(|_| ())
     }
 
-    /// Asks for a sign of life.
-    pub fn ping(&mut self, epoch: Epoch) -> Result<Pong, LinkError> {
-        match self.request(ControlRequest::Ping { epoch })? {
-            Some(ControlReply::Pong { epoch, boot, caught_up, suspects }) => {
-                Ok(Pong { epoch, boot, caught_up, suspects })
+    /// Asks for a sign of life. `leader`: the controller's node; [`NodeId::NONE`] from everybody else.
+    pub fn ping(&mut self, epoch: Epoch, leader: NodeId, lease: Option<Grant>) -> Result<Pong, LinkError> {
+        match self.request(ControlRequest::Ping { epoch, leader, lease })? {
+            Some(ControlReply::Pong { epoch, boot, caught_up, suspects, clock }) => {
+                Ok(Pong { epoch, boot, caught_up, suspects, clock })
             }
             _ => Err(LinkError::Unexpected),
         }

@@ -1,6 +1,9 @@
 //! The controller against daemons that do nothing but listen, hang and die.
 
+use super::raft::voter::{Times, Voter, VoterConfig};
+use super::raft::{Identity, Proposal};
 use super::*;
+use bivouac_layout::Founding;
 use bivouac_layout::NodeId;
 use bivouac_layout::map::{Node, Server as MapServer};
 use bivouac_proto::auth::{Hello, KEY_LEN, Welcome};
@@ -37,10 +40,37 @@ pub(super) fn scratch(name: &str) -> Scratch {
     Scratch(path)
 }
 
-pub(super) fn two_servers() -> Map {
+pub(crate) fn two_servers() -> Map {
     let founding =
         founding(&["127.0.0.1:1".parse().expect("address"), "127.0.0.1:2".parse().expect("address")]);
     founding.map().expect("a map")
+}
+
+fn voter_config(dir: &Scratch) -> VoterConfig {
+    VoterConfig {
+        identity: Identity { deployment: DEPLOYMENT, node: NodeId(0) },
+        directory: dir.path().join("voter"),
+        carriers: Box::new(|_| unreachable!("it is alone")),
+        times: Times::USUAL,
+    }
+}
+
+/// A group of one voter, with a first map.
+fn founded(dir: &Scratch, founding: Founding) -> Arc<Voter> {
+    let voter = Voter::create(voter_config(dir)).expect("made");
+    voter.found(HANG).expect("founded");
+    eventually("it leads", || voter.standing().leads);
+    let map = Box::new(founding.map().expect("a map"));
+    voter.propose(Proposal::Found(map), HANG).expect("committed");
+    Arc::new(voter)
+}
+
+/// What a voter finds that begins with the files of another one, which was stopped.
+fn recovered(dir: &Scratch) -> Arc<Map> {
+    let voter = Voter::open(voter_config(dir)).expect("opens").expect("is there");
+    eventually("it leads", || voter.standing().leads);
+    voter.confirm(HANG).expect("alone");
+    voter.map().expect("a map")
 }
 
 fn founding(addresses: &[SocketAddr]) -> Founding {
@@ -96,7 +126,7 @@ impl Service for Fake {
                     boot: 1,
                     caught_up: Vec::new(),
                     suspects: Vec::new(),
- clock: 0,
+                    clock: 0,
                 }));
             }
             Ok(Request::Control(ControlRequest::Install { map })) => {
@@ -138,21 +168,29 @@ struct Cluster {
     daemons: Vec<Daemon>,
     controller: Controller,
     stopped: mpsc::Receiver<bool>,
+    voter: Arc<Voter>,
     dir: Scratch,
 }
 
-fn config(dir: &Scratch, own: Endpoint, stop: impl FnOnce(bool) + Send + 'static) -> ControllerConfig {
-    ControllerConfig {
-        deployment_dir: dir.path().to_owned(),
-        key: KEY,
-        node: NodeId(0),
-        own,
-        stop: Box::new(stop),
-    }
+fn config(own: Endpoint, stop: impl Fn(bool) + Send + Sync + 'static) -> ControllerConfig {
+    ControllerConfig { key: KEY, node: NodeId(0), own, fresh: true, stop: Arc::new(stop) }
+}
+
+fn start(config: ControllerConfig, voter: &Arc<Voter>) -> Controller {
+    Controller::start(config, MapLog::of(voter.clone()).expect("a map")).expect("starts")
 }
 
 /// Three servers; the controller is in the daemon of the first.
 fn cluster(name: &str) -> Cluster {
+    cluster_of(name, 1)
+}
+
+/// The same with two copies of everything.
+fn replicated(name: &str) -> Cluster {
+    cluster_of(name, 2)
+}
+
+fn cluster_of(name: &str, replicas: u8) -> Cluster {
     let daemons: Vec<Daemon> = (0..3).map(|_| daemon("127.0.0.1:0")).collect();
     let addresses: Vec<SocketAddr> = daemons.iter().map(|d| d.address).collect();
     let dir = scratch(name);
@@ -160,9 +198,10 @@ fn cluster(name: &str) -> Cluster {
     let stop = move |keep| {
         let _ = send.send(keep);
     };
-    let config = config(&dir, daemons[0].own.clone(), stop);
-    let controller = Controller::found(config, founding(&addresses)).expect("starts");
-    Cluster { daemons, controller, stopped, dir }
+    let founding = Founding { replicas, metadata_replicas: replicas, ..founding(&addresses) };
+    let voter = founded(&dir, founding);
+    let controller = start(config(daemons[0].own.clone(), stop), &voter);
+    Cluster { daemons, controller, stopped, voter, dir }
 }
 
 impl Cluster {
@@ -172,7 +211,7 @@ impl Cluster {
 
     fn overview(&self) -> Vec<ServerHealth> {
         let request = ControlRequest::Overview;
-        match self.controller.handle(&mut ControlSession::default(), &request) {
+        match self.controller.handle(&request) {
             Ok(Some(ControlReply::Overview { health, .. })) => health,
             other => panic!("no overview: {other:?}"),
         }
@@ -195,7 +234,7 @@ fn every_daemon_gets_the_first_map_at_once() {
 fn beginning(controller: &Controller) -> (u32, Vec<(Member, String)>) {
     let mut said = (0, Vec::new());
     eventually("all serve, or somebody does not", || {
-        match controller.handle(&mut ControlSession::default(), &ControlRequest::Beginning) {
+        match controller.handle(&ControlRequest::Beginning) {
             Ok(Some(ControlReply::Beginning { pending, failed })) => said = (pending, failed),
             other => panic!("no answer: {other:?}"),
         }
@@ -215,16 +254,15 @@ fn a_deployment_has_begun_when_all_daemons_have_the_map_and_resumes_with_the_map
     cluster.daemons[1] = daemon("127.0.0.1:0");
     let addresses: Vec<_> =
         cluster.daemons.iter().zip(0..).map(|(daemon, id)| (ServerId(id), daemon.address)).collect();
-    let again = |servers: &[(ServerId, SocketAddr)]| {
+    let resume = |number, servers: &[(ServerId, SocketAddr)]| {
         let agents = vec![(NodeId(0), cluster.daemons[0].address)];
-        Controller::resume(
-            config(&cluster.dir, cluster.daemons[0].own.clone(), |_| {}),
-            agents,
-            servers.to_vec(),
-        )
+        cluster.voter.propose(Proposal::Resume { number, agents, servers: servers.to_vec() }, HANG)
     };
-    assert!(matches!(again(&addresses[..2]), Err(ControllerError::OtherDaemons)));
-    let controller = again(&addresses).expect("resumes");
+    assert!(matches!(resume(7, &addresses[..2]), Err(ControllerError::Refused)), "others than there were");
+    let resumed = resume(7, &addresses).expect("resumes");
+    assert_eq!(resume(7, &addresses).expect("has resumed").epoch, resumed.epoch, "a start counts once");
+    assert!(resume(8, &addresses).expect("another start").epoch > resumed.epoch);
+    let controller = start(config(cluster.daemons[0].own.clone(), |_| {}), &cluster.voter);
     assert_eq!(beginning(&controller), (0, Vec::new()));
     let map = controller.map();
     assert!(map.epoch > before.epoch && map.shards == before.shards);
@@ -233,7 +271,8 @@ fn a_deployment_has_begun_when_all_daemons_have_the_map_and_resumes_with_the_map
     }
     // The next one finds the change, too.
     controller.stop();
-    assert_eq!(MapLog::recover(cluster.dir.path()).expect("recovers"), *map);
+    cluster.voter.stop();
+    assert_eq!(*recovered(&cluster.dir), *map);
 }
 
 #[test]
@@ -243,8 +282,7 @@ fn a_daemon_that_is_not_there_at_the_beginning_is_named() {
     let [here, gone] = daemons;
     drop(gone);
     let dir = scratch("gone");
-    let controller =
-        Controller::found(config(&dir, here.own.clone(), |_| {}), founding(&addresses)).expect("starts");
+    let controller = start(config(here.own.clone(), |_| {}), &founded(&dir, founding(&addresses)));
     let (pending, failed) = beginning(&controller);
     assert!((1..=2).contains(&pending), "{pending}");
     assert!(matches!(&failed[..], [(Member::Server(ServerId(1)), _)]), "{failed:?}");
@@ -253,9 +291,12 @@ fn a_daemon_that_is_not_there_at_the_beginning_is_named() {
 #[test]
 fn nothing_is_resumed_that_was_not_founded() {
     let dir = scratch("never");
-    let here = daemon("127.0.0.1:0");
-    let resumed = Controller::resume(config(&dir, here.own.clone(), |_| {}), Vec::new(), Vec::new());
-    assert!(matches!(resumed, Err(ControllerError::NotFounded)));
+    assert!(Voter::open(voter_config(&dir)).expect("no error").is_none());
+    // Nor what another deployment has left.
+    founded(&dir, founding(&["127.0.0.1:1".parse().expect("address")])).stop();
+    let identity = Identity { deployment: DEPLOYMENT + 1, node: NodeId(0) };
+    let other = VoterConfig { identity, ..voter_config(&dir) };
+    assert!(Voter::open(other).expect("no error").is_none());
 }
 
 #[test]
@@ -270,7 +311,7 @@ fn a_dead_server_is_seen_within_two_seconds_and_told_to_the_living() {
     eventually("published", || {
         [0, 2].iter().all(|i| cluster.daemons[*i].seen.epoch.load(Ordering::SeqCst) == 2)
     });
-    assert_eq!(MapLog::recover(cluster.dir.path()).expect("recovers"), *cluster.controller.map());
+    assert_eq!(cluster.voter.map().expect("a map"), cluster.controller.map());
     let alive: Vec<bool> = cluster.overview().iter().map(|h| h.alive).collect();
     assert_eq!(alive, [true, false, true]);
 }
@@ -330,17 +371,62 @@ fn cpu_time() -> Duration {
 }
 
 #[test]
+fn a_controller_that_follows_another_one_declares_down_who_has_died_meanwhile_and_nobody_else() {
+    let mut cluster = cluster("follows");
+    eventually("all have the map", || {
+        cluster.daemons.iter().all(|d| d.seen.epoch.load(Ordering::SeqCst) == 1)
+    });
+    cluster.controller.stop();
+    drop(cluster.daemons[1].server.take());
+    let next = start(
+        ControllerConfig { fresh: false, ..config(cluster.daemons[0].own.clone(), |_| {}) },
+        &cluster.voter,
+    );
+    let state = |server| next.map().server(ServerId(server)).expect("listed").state;
+    eventually("down", || state(1) == ServerState::Down);
+    assert_eq!((state(0), state(2), next.map().epoch), (ServerState::Up, ServerState::Up, Epoch(2)));
+}
+
+#[test]
+fn a_server_that_was_restarted_while_nobody_was_the_controller_is_found_out_by_the_next_one() {
+    let mut cluster = replicated("found-out");
+    eventually("all have the map", || {
+        cluster.daemons.iter().all(|d| d.seen.epoch.load(Ordering::SeqCst) == 1)
+    });
+    cluster.controller.stop();
+    drop(cluster.daemons[1].server.take());
+    // It has no map, and has lost what is in memory.
+    let _again = daemon(&cluster.daemons[1].address.to_string());
+    let next = start(
+        ControllerConfig { fresh: false, ..config(cluster.daemons[0].own.clone(), |_| {}) },
+        &cluster.voter,
+    );
+    eventually("down, joining and up", || next.map().epoch == Epoch(4));
+    assert!(!next.map().behind.is_empty(), "it has to catch up");
+}
+
+#[test]
+fn a_deposed_controller_changes_nothing() {
+    let cluster = cluster("deposed");
+    eventually("watched", || cluster.daemons.iter().all(|d| d.seen.pings.load(Ordering::SeqCst) > 0));
+    cluster.voter.stop();
+    let give_up = ControlRequest::GiveUp { servers: vec![ServerId(0)], accept_loss: true };
+    assert!(cluster.controller.handle(&give_up).is_err());
+    assert!(cluster.controller.handle(&ControlRequest::Overview).is_err(), "it would be old news");
+    assert_eq!(cluster.controller.map().epoch, Epoch(1));
+    assert_eq!(recovered(&cluster.dir).epoch, Epoch(1));
+}
+
+#[test]
 fn shutdown_tells_all_others_and_then_its_own_daemon() {
     let cluster = cluster("shutdown");
-    let mut session = ControlSession::default();
     let request = ControlRequest::Shutdown { keep: true };
-    assert!(cluster.controller.handle(&mut session, &request).expect("accepted").is_none());
+    assert!(cluster.controller.handle(&request).expect("accepted").is_none());
     assert_eq!(cluster.stopped.recv_timeout(HANG), Ok(true));
     let told = |i: usize| *lock(&cluster.daemons[i].seen.shutdown);
     assert_eq!((told(0), told(1), told(2)), (None, Some(true), Some(true)));
     // A second time changes nothing.
-    cluster.controller.handle(&mut session, &ControlRequest::Shutdown { keep: false }).expect("accepted");
-    cluster.controller.closed(ControlSession { lifeline: true });
+    cluster.controller.handle(&ControlRequest::Shutdown { keep: false }).expect("accepted");
     assert!(cluster.stopped.recv_timeout(Duration::from_millis(200)).is_err());
 }
 
@@ -350,8 +436,7 @@ fn shutdown_does_not_wait_for_the_dead() {
         let mut cluster = cluster("shutdown-dead");
         drop(cluster.daemons[1].server.take());
         let begin = Instant::now();
-        let mut session = ControlSession::default();
-        cluster.controller.handle(&mut session, &ControlRequest::Shutdown { keep: false }).expect("accepted");
+        cluster.controller.handle(&ControlRequest::Shutdown { keep: false }).expect("accepted");
         assert_eq!(cluster.stopped.recv_timeout(HANG), Ok(false));
         assert_eq!(*lock(&cluster.daemons[2].seen.shutdown), Some(false));
         begin.elapsed()
@@ -359,26 +444,8 @@ fn shutdown_does_not_wait_for_the_dead() {
 }
 
 #[test]
-fn the_end_of_a_lifeline_ends_the_deployment_unless_it_was_released() {
-    let cluster = cluster("lifeline");
-    let ask = |session: &mut ControlSession, request| {
-        cluster.controller.handle(session, &request).expect("accepted");
-    };
-    let mut released = ControlSession::default();
-    ask(&mut released, ControlRequest::Lifeline);
-    ask(&mut released, ControlRequest::Release);
-    cluster.controller.closed(released);
-    cluster.controller.closed(ControlSession::default());
-    assert!(cluster.stopped.recv_timeout(Duration::from_millis(200)).is_err());
-    let mut lifeline = ControlSession::default();
-    ask(&mut lifeline, ControlRequest::Lifeline);
-    cluster.controller.closed(lifeline);
-    assert_eq!(cluster.stopped.recv_timeout(HANG), Ok(false));
-}
-
-#[test]
 fn requests_of_other_families_are_refused() {
     let cluster = cluster("refuse");
-    let result = cluster.controller.handle(&mut ControlSession::default(), &ControlRequest::Stats);
+    let result = cluster.controller.handle(&ControlRequest::Stats);
     assert!(matches!(result, Err(ControllerError::NotForController)));
 }

@@ -81,7 +81,6 @@ fn cluster_begun(name: &str, servers: u16, begin: impl FnOnce(Founding, &mut Con
                 }),
                 listen: "127.0.0.1:0".parse().expect("an address"),
                 agent: id == 0,
-                controller: id == 0,
                 mount: "/bivouac".into(),
                 block_size: BLOCK,
                 ephemeral: false,

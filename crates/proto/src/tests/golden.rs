@@ -9,8 +9,9 @@ use crate::header::{Header, Kind, NO_REPLY, RequestId};
 use crate::meta::{At, Create, MetaRequest, OpenHow};
 use crate::node::NodeRequest;
 use crate::peer::{IntentId, PeerRequest};
+use crate::raft::RaftRequest;
 use crate::{Errno, OpenId, Refusal, Reply, Request, Status};
-use bivouac_layout::{Epoch, Ino, ShardId};
+use bivouac_layout::{Epoch, Ino, NodeId, ShardId};
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -81,8 +82,12 @@ fn requests_are_these_bytes() {
             "010505ac028080400180200302",
         ),
         (Request::Agent(AgentRequest::Attach { pid: 4711 }), "0300e724"),
-        (Request::Control(ControlRequest::Ping { epoch: Epoch(2), lease: None }), "04000200"),
+        (
+            Request::Control(ControlRequest::Ping { epoch: Epoch(2), leader: NodeId(300), lease: None }),
+            "040002ac0200",
+        ),
         (Request::Node(NodeRequest::Versions), "0501"),
+        (Request::Raft(RaftRequest::Snapshot), "0802"),
     ];
     for (request, expected) in cases {
         assert_eq!(hex(&encoded(&request)), expected, "{request:?}");

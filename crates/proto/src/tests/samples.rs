@@ -13,6 +13,7 @@ use crate::meta::{
 };
 use crate::node::NodeRequest;
 use crate::peer::{Held, IntentId, MovedEntry, PeerReply, PeerRequest, Position, Shipment, Step};
+use crate::raft::RaftRequest;
 use crate::{Errno, OpenId, Refusal, Reply, Request};
 use bivouac_layout::map::{Generation, Map, Node, Server, ServerState};
 use bivouac_layout::{
@@ -73,6 +74,7 @@ pub(super) fn map() -> Box<Map> {
         copies: 2,
         min_copies: 2,
         heal_after: u32::MAX,
+        lease: u32::MAX,
         generations: vec![generation(&[0]), generation(&[1, 0])],
         behind: [(Group::Shard(ShardId(7)), 1), (BLOCKS, 2)]
             .map(|(group, holders)| Lag { group, holders, since: Epoch(u64::MAX) })
@@ -148,9 +150,10 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         AgentRequest::HoldsLocks { session: u64::MAX, server: ServerId(u16::MAX) },
     ];
     let control = [
-        ControlRequest::Ping { epoch: Epoch(u64::MAX), lease: None },
+        ControlRequest::Ping { epoch: Epoch(u64::MAX), leader: NodeId(u16::MAX), lease: None },
         ControlRequest::Ping {
             epoch: Epoch(0),
+            leader: NodeId(0),
             lease: Some(Grant { from: u64::MAX, millis: u32::MAX }),
         },
         ControlRequest::Install { map: map() },
@@ -159,6 +162,13 @@ pub(super) fn requests() -> Vec<Request<'static>> {
             agents: vec![(NodeId(u16::MAX), "[fe80::1]:65535".parse().unwrap())],
             servers: vec![(ServerId(4095), "[fe80::1]:65535".parse().unwrap())],
         },
+        ControlRequest::Wake {
+            number: u64::MAX,
+            agents: vec![(NodeId(u16::MAX), "[fe80::1]:65535".parse().unwrap())],
+            servers: vec![(ServerId(4095), "[fe80::1]:65535".parse().unwrap())],
+        },
+        ControlRequest::Enlist { agents: vec![(NodeId(1), "10.0.0.1:7".parse().unwrap())] },
+        ControlRequest::Group,
         ControlRequest::Beginning,
         ControlRequest::Stats,
         ControlRequest::Overview,
@@ -173,7 +183,8 @@ pub(super) fn requests() -> Vec<Request<'static>> {
     let copies = copied.chain(copy_requests().into_iter().map(Request::Copy));
     let rest =
         agent.into_iter().map(Request::Agent).chain(control.into_iter().map(Request::Control)).chain(node);
-    meta.chain(data).chain(peer).chain(rest).chain(copies).collect()
+    let raft = [RaftRequest::Append, RaftRequest::Vote, RaftRequest::Snapshot].map(Request::Raft);
+    meta.chain(data).chain(peer).chain(rest).chain(copies).chain(raft).collect()
 }
 
 fn meta_requests() -> Vec<MetaRequest<'static>> {
@@ -426,7 +437,16 @@ pub(super) fn replies() -> Vec<Reply> {
                 (Member::Server(ServerId(7)), "no".into()),
             ],
         },
-        ControlReply::Overview { map: map(), health },
+        ControlReply::Overview {
+            leader: NodeId(3),
+            voters: vec![NodeId(u16::MAX)],
+            map: map(),
+            health,
+            false_failovers: u64::MAX,
+        },
+        ControlReply::NotLeader { leader: Some(NodeId(u16::MAX)) },
+        ControlReply::Woken { last: Some((u64::MAX, u64::MAX)), voters: vec![NodeId(0), NodeId(u16::MAX)] },
+        ControlReply::Group { leader: None, voters: vec![NodeId(u16::MAX)], map: map() },
         ControlReply::Failed { cause: "damaged".into() },
     ];
     let mark = Mark { group: GROUP, ino: INO, offset: 1, len: u64::MAX };

@@ -79,8 +79,9 @@ const _: () = assert!(Budget::SERVER.patience.as_secs() > ping::HANG.as_secs() +
 pub mod refusing {
     use std::time::Duration;
 
-    /// How long such a server is waited for.
-    pub const GONE: Duration = Duration::from_secs(2);
+    /// How long such a server is waited for: a new controller, which may declare it
+    /// down, is elected in two seconds.
+    pub const GONE: Duration = Duration::from_secs(3);
     /// Two servers refuse together if no more than this lies between two refusals. (Who waits for one tries
     /// again much sooner.)
     pub const TOGETHER: Duration = Duration::from_secs(1);
@@ -109,7 +110,11 @@ pub mod control {
 
     /// To look at a daemon for `status`: a person waits, and is told that it does not answer.
     pub const LOOK: Duration = Duration::from_secs(2);
-    /// To see whether a controller is there.
+    /// To reach one of several agents, when the controller is looked for.
+    pub const AGENT: Duration = Duration::from_secs(1);
+    /// How long to look for the controller, where a person waits. To elect a new one takes up to two seconds.
+    pub const ELECTION: Duration = Duration::from_secs(6);
+    /// To see whether an agent is there.
     pub const PRESENCE: Duration = Duration::from_secs(3);
     /// To be told to stop. Who does not answer is ended by other means.
     pub const STOP: Duration = Duration::from_secs(5);
