@@ -200,7 +200,7 @@ pub fn attachable(home: &Home, name: &str) -> Result<Environment, Error> {
     })?;
     let socket = Endpoint::Node(bivouac_node::agent_sockets(uid(), name, &key));
     ControlLink::connect(&socket, &key, trace.deployment, control::BEGIN)
-        .and_then(|mut link| link.ping(Epoch(0), NodeId::NONE))
+        .and_then(|mut link| link.ping(Epoch(0), NodeId::NONE, None))
         .map_err(|e| Error::Unanswered {
             cause: format!("the agent of {name:?} on this machine does not answer: {}", why(&e, &key_path)),
             remedy: format!("`bivouac status {name}` shows the deployment; log: {}", trace.log.display()),

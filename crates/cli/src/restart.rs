@@ -101,7 +101,7 @@ fn has_been_taken_in(
     let endpoint = daemon.endpoint(&record.name, key);
     // A sender without a map says that it has none.
     let known = ControlLink::connect(&endpoint, key, record.deployment, control::LOOK)?
-        .ping(Epoch(0), NodeId::NONE)?
+        .ping(Epoch(0), NodeId::NONE, None)?
         .epoch;
     let map = status::overview(record, key)?.map;
     Ok(map.server(id).is_some_and(|server| server.state == ServerState::Up) && known == map.epoch)

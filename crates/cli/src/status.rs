@@ -716,6 +716,7 @@ mod tests {
             behind: 0,
             given_up: false,
             silent_ms: None,
+            lease_ms: None,
             storage: vec![storage.into()],
             log: PathBuf::new(),
             counters: Some(Counters { capacity: 10, available: 4, inodes: 1, ..Counters::default() }),
