@@ -84,7 +84,7 @@ fn requests_are_these_bytes() {
         (Request::Agent(AgentRequest::Attach { pid: 4711 }), "0300e724"),
         (Request::Control(ControlRequest::Ping { epoch: Epoch(2), leader: NodeId(300) }), "040002ac02"),
         (Request::Node(NodeRequest::Versions), "0501"),
-        (Request::Raft(RaftRequest::Snapshot), "0802"),
+        (Request::Raft(RaftRequest::Snapshot), "0803"),
     ];
     for (request, expected) in cases {
         assert_eq!(hex(&encoded(&request)), expected, "{request:?}");
