@@ -209,6 +209,15 @@ impl Site {
             .collect()
     }
 
+    /// The process of a node's agent.
+    pub fn agent_pid(&self, name: &str, node: u64) -> i32 {
+        let text = std::fs::read(self.home().join(name).join("daemons.json")).expect("a record");
+        let record: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        let mut daemons = record["daemons"].as_array().expect("a list").iter();
+        let agent = daemons.find(|d| d["agent"] == true && d["node"].as_u64() == Some(node));
+        agent.and_then(|d| d["process"]["pid"].as_i64()).expect("the agent is recorded") as i32
+    }
+
     /// The process of a server.
     pub fn server_pid(&self, name: &str, server: u64) -> i32 {
         let found = self.daemons(name).into_iter().find(|(id, _)| *id == Some(server));

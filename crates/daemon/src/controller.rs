@@ -255,7 +255,13 @@ impl Controller {
     /// as done. A shutdown is answered at once and carried out in the background.
     pub(crate) fn handle(&self, request: &ControlRequest) -> Result<Option<ControlReply>, ControllerError> {
         match request {
-            ControlRequest::Beginning => Ok(Some(self.shared.beginning())),
+            ControlRequest::Beginning => {
+                // Whoever asks goes on when all have begun; then whoever leads next has to know it, too.
+                if self.has_begun() {
+                    self.shared.asks.begun()?;
+                }
+                Ok(Some(self.shared.beginning()))
+            }
             ControlRequest::Overview => {
                 // Who was deposed and does not know it yet would tell old news.
                 self.confirm(LOOK)?;
@@ -273,6 +279,7 @@ impl Controller {
     }
 
     /// The current map.
+    #[cfg(test)]
     pub(crate) fn map(&self) -> Arc<Map> {
         lock(&self.shared.view).map.clone()
     }

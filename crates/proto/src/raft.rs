@@ -12,6 +12,8 @@ pub enum RaftRequest {
     Append,
     /// Somebody wants to be the leader.
     Vote,
+    /// Would you vote for a new leader? Without a payload; the answer's is one byte, 1 for yes.
+    Canvass,
     /// A part of a snapshot, for a voter that lacks entries which nobody has any more.
     Snapshot,
 }

@@ -35,6 +35,8 @@ use std::time::{Duration, Instant};
 
 /// A leader that most voters have not confirmed for so long is no controller.
 const LOST: Duration = Duration::from_secs(2);
+/// How long other voters may take to say whether they miss a leader, too.
+const CANVASS: Duration = Duration::from_millis(200);
 /// A voter that has not answered the leader for so long is replaced.
 const DEAD: Duration = Duration::from_secs(30);
 /// An agent that has answered so recently can take its place.
@@ -422,6 +424,8 @@ impl Shared {
 /// The thread that looks whether its agent leads.
 struct Helm {
     shared: Arc<Shared>,
+    /// Whether the voter may want to lead, as it was told last.
+    may_lead: Option<bool>,
     /// The term in which it is the controller, and since when.
     term: Option<(u64, Instant)>,
     /// When it looked for dead voters.
@@ -432,7 +436,7 @@ struct Helm {
 
 impl Helm {
     fn new(shared: Arc<Shared>) -> Helm {
-        Helm { shared, term: None, tended: Instant::now(), tending: None }
+        Helm { shared, may_lead: None, term: None, tended: Instant::now(), tending: None }
     }
 
     fn run(mut self) {
@@ -447,6 +451,7 @@ impl Helm {
                 tracing::error!(cause, "this agent does not keep the map any more");
                 break;
             }
+            self.canvass(&voter, &standing);
             let confirmed = standing.confirmed.is_some_and(|at| at.elapsed() < LOST);
             let leads = standing.leads && (confirmed || standing.voters.len() == 1);
             match self.term {
@@ -460,6 +465,18 @@ impl Helm {
         self.fall();
         if let Some(tending) = self.tending.take() {
             let _ = tending.join();
+        }
+    }
+
+    /// Allows the voter to want to lead only while most others would vote for a new leader. Otherwise one that was cut
+    /// off, and tried in vain, would depose the leader with its higher term when it is back.
+    fn canvass(&mut self, voter: &Voter, standing: &Standing) {
+        let others: Vec<NodeId> =
+            standing.voters.iter().copied().filter(|node| *node != self.shared.config.node).collect();
+        let may = others.is_empty() || (voter.misses_a_leader() && voter.canvass(&others, CANVASS));
+        if self.may_lead != Some(may) {
+            self.may_lead = Some(may);
+            voter.set_candidate(may);
         }
     }
 
@@ -521,7 +538,7 @@ impl Helm {
         controller.look();
         if !voter.has_begun() && controller.has_begun() {
             // If it fails, the next round tries again.
-            let _ = voter.propose(Proposal::Begun, BEGIN);
+            let _ = MapLog::of(voter.clone()).map(|log| log.begun());
         }
         let ended = self.shared.config.tether.as_ref().and_then(|tether| tether.ended());
         if let Some((how, ago)) = ended

@@ -59,6 +59,14 @@ impl MapLog {
         self.voter.confirm(limit)
     }
 
+    /// All daemons have begun to serve: has the voters know that.
+    pub(crate) fn begun(&self) -> Result<(), ControllerError> {
+        if self.voter.has_begun() {
+            return Ok(());
+        }
+        self.voter.propose(Proposal::Begun, COMMIT).map(|_| ())
+    }
+
     /// Who votes.
     pub(crate) fn voters(&self) -> Vec<NodeId> {
         self.voter.standing().voters

@@ -87,7 +87,7 @@ fn requests_are_these_bytes() {
             "040002ac0200",
         ),
         (Request::Node(NodeRequest::Versions), "0501"),
-        (Request::Raft(RaftRequest::Snapshot), "0802"),
+        (Request::Raft(RaftRequest::Snapshot), "0803"),
     ];
     for (request, expected) in cases {
         assert_eq!(hex(&encoded(&request)), expected, "{request:?}");

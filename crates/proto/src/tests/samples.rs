@@ -183,7 +183,8 @@ pub(super) fn requests() -> Vec<Request<'static>> {
     let copies = copied.chain(copy_requests().into_iter().map(Request::Copy));
     let rest =
         agent.into_iter().map(Request::Agent).chain(control.into_iter().map(Request::Control)).chain(node);
-    let raft = [RaftRequest::Append, RaftRequest::Vote, RaftRequest::Snapshot].map(Request::Raft);
+    let raft = [RaftRequest::Append, RaftRequest::Vote, RaftRequest::Canvass, RaftRequest::Snapshot]
+        .map(Request::Raft);
     meta.chain(data).chain(peer).chain(rest).chain(copies).chain(raft).collect()
 }
 

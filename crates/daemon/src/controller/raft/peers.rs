@@ -84,6 +84,25 @@ impl Peers {
         threads.into_iter().for_each(|thread| drop(thread.join()));
     }
 
+    /// How many of these voters would vote for a new leader, as they say within `limit`.
+    pub(crate) async fn canvass(&self, voters: &[u64], limit: Duration) -> usize {
+        let until = Instant::now() + limit;
+        let mut asked = Vec::new();
+        for voter in voters {
+            let (answer, answered) = oneshot::channel();
+            let letter = Letter { kind: RaftRequest::Canvass, message: Vec::new(), until, answer };
+            if self.send(*voter, letter).is_ok() {
+                asked.push(answered);
+            }
+        }
+        let mut yes = 0;
+        for answered in asked {
+            let answer = tokio::time::timeout_at(until.into(), answered).await;
+            yes += usize::from(matches!(answer, Ok(Ok(Ok(said))) if said == [1]));
+        }
+        yes
+    }
+
     /// Hands a letter to the thread of a voter, which is started if there is none.
     fn send(&self, voter: u64, letter: Letter) -> std::io::Result<()> {
         let mut peers = lock(&self.shared.peers);

@@ -13,6 +13,7 @@ use crate::controller::ControllerError;
 use bivouac_layout::{Map, NodeId};
 use bivouac_proto::raft::RaftRequest;
 use openraft::error::{CheckIsLeaderError, ClientWriteError, RaftError};
+use openraft::raft::AppendEntriesResponse;
 use openraft::{Config, EmptyNode, EntryPayload, RaftMetrics, ServerState, SnapshotPolicy};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -95,6 +96,15 @@ enum Job {
     Stop,
 }
 
+/// What decides whether a voter wants to lead.
+#[derive(Default)]
+struct Ear {
+    /// When a leader was heard last.
+    heard: Option<Instant>,
+    /// It never does any more.
+    retired: bool,
+}
+
 /// A running voter. Dropping it stops it; its files stay.
 pub(crate) struct Voter {
     identity: Identity,
@@ -102,6 +112,9 @@ pub(crate) struct Voter {
     published: Arc<Published>,
     standing: Arc<(Mutex<Standing>, Condvar)>,
     peers: Peers,
+    /// Whoever has heard of no leader for so long misses one.
+    silence: Duration,
+    ear: Arc<Mutex<Ear>>,
     kept: Option<Kept>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -147,6 +160,7 @@ impl Voter {
         stored: Option<Stored>,
     ) -> Result<Voter, ControllerError> {
         let VoterConfig { identity, directory, carriers, times } = config;
+        let (silence, ear) = (times.election.1, Arc::default());
         let kept = kept(&contents, stored.as_ref());
         let (disk, writer) = Disk::start(journal, contents.clone(), directory.join(SNAPSHOT))
             .map_err(ControllerError::Thread)?;
@@ -177,7 +191,7 @@ impl Voter {
         let thread = thread.spawn(work).map_err(ControllerError::Thread)?;
         let thread = Mutex::new(Some(thread));
         has_started.recv().unwrap_or(Err(ControllerError::VoterStopped))?;
-        Ok(Voter { identity, jobs, published, standing, peers, kept, thread })
+        Ok(Voter { identity, jobs, published, standing, peers, silence, ear, kept, thread })
     }
 
     /// Its number: its node's.
@@ -244,9 +258,36 @@ impl Voter {
 
     /// Does not want to become the leader any more: the deployment ends.
     pub(crate) fn retire(&self) {
-        let _ = self
-            .jobs
-            .send(Job::Run(Box::new(|raft| Box::pin(async move { raft.runtime_config().elect(false) }))));
+        lock(&self.ear).retired = true;
+        self.elect(false);
+    }
+
+    /// Whether it may want to become the leader. (It may at first.)
+    pub(crate) fn set_candidate(&self, may: bool) {
+        self.elect(may && !lock(&self.ear).retired);
+    }
+
+    fn elect(&self, may: bool) {
+        let task = move |raft: Raft| -> Task { Box::pin(async move { raft.runtime_config().elect(may) }) };
+        let _ = self.jobs.send(Job::Run(Box::new(task)));
+    }
+
+    /// Whether it would vote for a new leader: it has heard of none for some time, and leads itself no more.
+    pub(crate) fn misses_a_leader(&self) -> bool {
+        let standing = self.standing();
+        if standing.leads {
+            return standing.confirmed.is_none_or(|at| at.elapsed() > self.silence);
+        }
+        lock(&self.ear).heard.is_none_or(|at| at.elapsed() > self.silence)
+    }
+
+    /// Whether most voters, these others and this one, say so.
+    pub(crate) fn canvass(&self, others: &[NodeId], limit: Duration) -> bool {
+        let peers = self.peers.clone();
+        let asked: Vec<u64> = others.iter().map(|node| node.0.into()).collect();
+        let all = asked.len() + 1;
+        let work = move |_| async move { peers.canvass(&asked, limit).await };
+        self.call(2 * limit, work).is_ok_and(|yes| 2 * (yes + 1) > all)
     }
 
     /// Serves a message of another voter, and appends the answer to `out`.
@@ -259,7 +300,18 @@ impl Voter {
     ) -> Result<(), ControllerError> {
         match kind {
             RaftRequest::Append => {
-                self.answer(message, limit, out, |raft, rpc| async move { raft.append_entries(rpc).await })
+                let ear = self.ear.clone();
+                self.answer(message, limit, out, move |raft, rpc| async move {
+                    let answer = raft.append_entries(rpc).await;
+                    if !matches!(answer, Ok(AppendEntriesResponse::HigherVote(_)) | Err(_)) {
+                        lock(&ear).heard = Some(Instant::now());
+                    }
+                    answer
+                })
+            }
+            RaftRequest::Canvass => {
+                out.push(self.misses_a_leader().into());
+                Ok(())
             }
             RaftRequest::Vote => {
                 self.answer(message, limit, out, |raft, rpc| async move { raft.vote(rpc).await })

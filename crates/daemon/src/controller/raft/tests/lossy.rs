@@ -298,3 +298,28 @@ fn all_voters_may_die_and_come_back_with_the_newest_map() {
     cluster.leader();
     cluster.all_have(&map);
 }
+
+#[test]
+fn who_is_cut_off_finds_nobody_who_misses_a_leader_and_others_do_when_it_is_dead() {
+    let cluster = Cluster::of(3);
+    let leader = cluster.leader();
+    let others: Vec<u64> = (0..3).filter(|voter| *voter != leader).collect();
+    let nodes = |voter: u64| -> Vec<NodeId> {
+        (0..3).filter(|other| *other != voter).map(|other| NodeId(other as u16)).collect()
+    };
+    let asks = |voter: u64| cluster.voter(voter).canvass(&nodes(voter), Duration::from_millis(500));
+    eventually("all have a leader", || others.iter().all(|voter| !cluster.voter(*voter).misses_a_leader()));
+    assert!(!asks(others[0]));
+    cluster.net.cut(others[0], true);
+    eventually("it misses the leader", || cluster.voter(others[0]).misses_a_leader());
+    assert!(!asks(others[0]), "nobody answers");
+    cluster.net.cut(others[0], false);
+    assert!(!asks(others[0]), "the others have a leader");
+    others.iter().for_each(|voter| cluster.voter(*voter).retire());
+    eventually("it hears of the leader", || !cluster.voter(others[0]).misses_a_leader());
+    cluster.kill(leader);
+    eventually("the other one misses the leader, too", || asks(others[0]));
+    cluster.voter(others[1]).set_candidate(true);
+    std::thread::sleep(5 * QUICK.election.1);
+    assert!(!cluster.voter(others[1]).standing().leads, "who has retired does not want to lead any more");
+}

@@ -1,0 +1,345 @@
+//! The agents that keep the map die, are cut off and come back, the one that leads among them. Nodes are network
+//! namespaces; the machine itself is one node more, where the deployments are started from, and whose agent founds
+//! them.
+
+use bivouac_tests::load::{BLOCKS, NAMES, all_in_step};
+use bivouac_tests::{Cut, HANG, Network, Site, bivouac, eventually, finish, run_dir, skipped_without_root};
+use rustix::process::Signal;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Who leads, as `status` says; waits until somebody does, and it is none of these.
+fn leader(site: &Site, name: &str, not: &[u64]) -> u64 {
+    let mut found = None;
+    eventually("somebody leads", || {
+        found = site.status(name)["leader"].as_u64().filter(|leader| !not.contains(leader));
+        found.is_some()
+    });
+    found.expect("found")
+}
+
+fn voters(site: &Site, name: &str) -> Vec<u64> {
+    let status = site.status(name);
+    status["voters"].as_array().expect("a list").iter().filter_map(serde_json::Value::as_u64).collect()
+}
+
+fn state(site: &Site, name: &str, server: usize) -> String {
+    site.status(name)["servers"][server]["state"].as_str().expect("a word").to_owned()
+}
+
+fn kill(pid: i32) {
+    Site::kill(pid, Signal::KILL);
+}
+
+/// Starts a deployment with a server in each namespace.
+fn up(site: &Site, net: &Network, options: &[&str]) -> String {
+    let name = site.name("d");
+    let hosts = net.names.join(",");
+    let up = ["up", &name, "--hosts", &hosts, "--launcher", "netns", "--block-size", "64K"];
+    site.bivouac(up.iter().chain(options)).ok();
+    name
+}
+
+/// A program of the load that checks everything that it does.
+struct Load {
+    child: Child,
+    says: Lines<BufReader<ChildStdout>>,
+    told: ChildStdin,
+    home: String,
+}
+
+impl Load {
+    fn start(site: &Site, name: &str, node: &str, program: &str, home: &str) -> Load {
+        let path = site.path(&format!("{home}.py"));
+        std::fs::write(&path, program).expect("written");
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", node]).arg(bivouac()).args(["exec", name, "--", "python3", "-B"]);
+        command.arg(path).arg(format!("/bivouac/{home}")).arg(site.path(&format!("{home}.stop")));
+        command.env("BIVOUAC_HOME", site.home()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("starts");
+        let says = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let told = child.stdin.take().expect("a pipe");
+        eventually("it has begun", || site.path(&format!("{home}.stop.begun")).exists());
+        Load { child, says, told, home: home.into() }
+    }
+
+    /// Ends the work, which must not have failed, nor waited for too long.
+    fn end(mut self, site: &Site) {
+        std::fs::write(site.path(&format!("{}.stop", self.home)), "").expect("written");
+        let said = self.says.next().expect("it has not failed").expect("a line");
+        let words: Vec<f64> = said.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let [count, worst] = words[..] else { panic!("{said:?}") };
+        println!("{}: {count} operations, the longest took {worst:.1} s", self.home);
+        assert!(
+            count > 50.0 && worst < 15.0,
+            "{}: {count} operations, the longest took {worst} s",
+            self.home
+        );
+        let _ = writeln!(self.told, "look");
+        drop(self.told);
+        assert!(self.child.wait().expect("ends").success());
+    }
+}
+
+#[test]
+fn a_server_that_dies_after_the_leader_is_declared_down_and_programs_go_on() {
+    if skipped_without_root("making network namespaces") {
+        return;
+    }
+    let (net, site) = (Network::of(3), Site::in_memory("leaders"));
+    let name = up(&site, &net, &["--replicas", "2", "--heal-after", "never"]);
+    assert_eq!(
+        (leader(&site, &name, &[]), voters(&site, &name)),
+        (3, vec![0, 1, 3]),
+        "the founder, and two more"
+    );
+    let names = Load::start(&site, &name, &net.names[2], NAMES, "names");
+    let blocks = Load::start(&site, &name, &net.names[2], BLOCKS, "blocks");
+    let mut dead = Vec::new();
+    for server in [1, 0] {
+        let old = leader(&site, &name, &dead);
+        kill(site.agent_pid(&name, old));
+        kill(site.server_pid(&name, server));
+        dead.push(old);
+        let begun = Instant::now();
+        let next = leader(&site, &name, &dead);
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(6), "another one led after {took:?}");
+        eventually("the server is declared down", || state(&site, &name, server as usize) == "down");
+        println!(
+            "node {next} followed node {old} after {took:?}; the server was down after {:?}",
+            begun.elapsed()
+        );
+        let told = site.bivouac(["status", &name]).ok();
+        assert!(told.contains(&format!("controller: node {next}")), "{told}");
+        site.bivouac(["restart", &name, &server.to_string()]).ok();
+        all_in_step(&site, &name);
+        // Another agent takes the dead one's place, so that the next one may die, too.
+        if dead.len() == 1 {
+            eventually("the dead voter is replaced", || voters(&site, &name) == [0, 1, 2]);
+        }
+    }
+    names.end(&site);
+    blocks.end(&site);
+    let begun = Instant::now();
+    site.bivouac(["down", &name]).ok();
+    assert!(begun.elapsed() < HANG / 2, "{:?}", begun.elapsed());
+    site.assert_nothing_left(&name, &[]);
+}
+
+#[test]
+fn the_first_node_dies_and_the_group_goes_on() {
+    if skipped_without_root("making network namespaces") {
+        return;
+    }
+    let (net, site) = (Network::of(5), Site::in_memory("first-node"));
+    let name = up(&site, &net, &["--replicas", "2", "--heal-after", "never"]);
+    assert_eq!(voters(&site, &name), [0, 1, 2, 3, 5]);
+    let names = Load::start(&site, &name, &net.names[4], NAMES, "names");
+    let blocks = Load::start(&site, &name, &net.names[4], BLOCKS, "blocks");
+    // The one that it was started from, which leads, and the first that has a server.
+    let pids = [site.agent_pid(&name, 5), site.agent_pid(&name, 0), site.server_pid(&name, 0)];
+    pids.iter().for_each(|pid| kill(*pid));
+    leader(&site, &name, &[0, 5]);
+    eventually("its server is declared down", || state(&site, &name, 0) == "down");
+    std::thread::sleep(Duration::from_secs(1));
+    names.end(&site);
+    blocks.end(&site);
+    // Programs begin on the nodes that are left.
+    let node = &net.names[1];
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", node]).arg(bivouac()).args(["exec", &name, "--", "ls", "/bivouac/names"]);
+    finish({
+        command.env("BIVOUAC_HOME", site.home());
+        command
+    })
+    .ok();
+    site.bivouac(["down", &name]).ok();
+    site.assert_nothing_left(&name, &[]);
+}
+
+#[test]
+fn a_leader_that_is_cut_off_is_replaced_and_follows_when_its_link_is_back() {
+    if skipped_without_root("making network namespaces") {
+        return;
+    }
+    let (net, site) = (Network::of(5), Site::in_memory("cut-leader"));
+    let name = up(&site, &net, &["--replicas", "2", "--heal-after", "never"]);
+    // The founder's link is the bridge: another one has to lead.
+    kill(site.agent_pid(&name, 5));
+    let old = leader(&site, &name, &[5]);
+    let before = site.status(&name)["epoch"].as_u64().expect("an epoch");
+    net.cut(old as usize, Cut::Link, true);
+    let next = leader(&site, &name, &[5, old]);
+    eventually("the server there is declared down", || state(&site, &name, old as usize) == "down");
+    let ask = |node: u64| -> serde_json::Value {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &net.names[node as usize]]).arg(bivouac());
+        command.args(["status", &name, "--json"]).env("BIVOUAC_HOME", site.home());
+        let mut all: serde_json::Value = serde_json::from_str(&finish(command).ok()).expect("JSON");
+        all["deployments"][0].take()
+    };
+    let alone = ask(old);
+    assert!(alone["leader"].is_null(), "who is cut off does not lead: {alone}");
+    assert!(alone["problem"].as_str().expect("said").contains("no controller"), "{alone}");
+    assert_eq!(alone["epoch"].as_u64(), Some(before), "it has changed nothing");
+    net.cut(old as usize, Cut::Link, false);
+    all_in_step(&site, &name);
+    let mut views = Vec::new();
+    eventually("all see one leader and one map", || {
+        views =
+            [old, next, 4].map(|node| (ask(node)["leader"].as_u64(), ask(node)["epoch"].as_u64())).to_vec();
+        views[0].0.is_some() && views.iter().all(|view| *view == views[0])
+    });
+    assert!(views[0].1 > Some(before), "{views:?}");
+    site.bivouac(["down", &name]).ok();
+    site.assert_nothing_left(&name, &[]);
+}
+
+#[test]
+fn all_daemons_die_and_up_brings_them_back_with_the_newest_map() {
+    if skipped_without_root("making network namespaces") {
+        return;
+    }
+    let (net, site) = (Network::of(3), Site::in_memory("all-leaders"));
+    let name = up(&site, &net, &["--replicas", "2", "--heal-after", "1"]);
+    let write = "cd /bivouac && for i in $(seq 50); do echo $i > f$i; done; ls | wc -l";
+    assert_eq!(site.sh(&name, write).ok(), "50\n");
+    for round in 0..2 {
+        // The newest map is not the first one: a server was given up by another controller than the first.
+        if round == 0 {
+            kill(site.agent_pid(&name, leader(&site, &name, &[])));
+            kill(site.server_pid(&name, 2));
+            eventually("it is given up", || site.status(&name)["servers"][2]["given_up"] == true);
+            eventually("all copies are there", || site.status(&name)["incomplete"] == 0);
+        }
+        let epoch = site.status(&name)["epoch"].as_u64().expect("an epoch");
+        for pid in site.daemons(&name).into_iter().map(|(_, pid)| pid) {
+            let _ = rustix::process::kill_process(
+                rustix::process::Pid::from_raw(pid).expect("a process number"),
+                Signal::KILL,
+            );
+        }
+        eventually("status says so", || site.status(&name)["state"] == "crashed");
+        site.bivouac(["up", &name]).ok();
+        let status = site.status(&name);
+        assert!(status["epoch"].as_u64() > Some(epoch), "{status}");
+        assert_eq!(status["servers"][2]["given_up"], true, "the newest map: {status}");
+        assert_eq!(site.sh(&name, "ls /bivouac | wc -l; cat /bivouac/f50").ok(), "50\n50\n");
+    }
+    // And likewise after `down --keep`.
+    let epoch = site.status(&name)["epoch"].as_u64();
+    site.bivouac(["down", "--keep", &name]).ok();
+    // Two of three voters are enough; one alone is not.
+    let directory = |node: u64| site.home().join(&name).join(format!("controller-{node}"));
+    let kept: Vec<u64> = (0..4).filter(|node| directory(*node).join("journal").exists()).collect();
+    assert!(kept.len() >= 3, "{kept:?}");
+    let aside = |node: u64| site.path(&format!("aside-{node}"));
+    for node in &kept[1..] {
+        std::fs::rename(directory(*node), aside(*node)).expect("moved");
+    }
+    site.bivouac(["up", &name]).fails(65, &["1 of the 3 agents", "controller-N"]);
+    for node in &kept[1..] {
+        let _ = std::fs::remove_dir_all(directory(*node));
+        std::fs::rename(aside(*node), directory(*node)).expect("moved back");
+    }
+    std::fs::remove_dir_all(directory(kept[0])).expect("removed");
+    site.bivouac(["up", &name]).ok();
+    assert!(site.status(&name)["epoch"].as_u64() > epoch);
+    assert_eq!(site.sh(&name, "cat /bivouac/f50").ok(), "50\n");
+    site.bivouac(["down", &name]).ok();
+    site.assert_nothing_left(&name, &[]);
+}
+
+#[test]
+fn without_most_voters_status_says_what_is_known_and_down_takes_everything_down() {
+    if skipped_without_root("making network namespaces") {
+        return;
+    }
+    let (net, site) = (Network::of(3), Site::in_memory("no-majority"));
+    let name = up(&site, &net, &["--replicas", "2"]);
+    let pids: Vec<i32> = site.daemons(&name).into_iter().map(|(_, pid)| pid).collect();
+    for node in [0, 3] {
+        kill(site.agent_pid(&name, node));
+    }
+    let mut status = serde_json::Value::Null;
+    eventually("there is no controller", || {
+        status = site.status(&name);
+        status["leader"].is_null()
+    });
+    assert_eq!((&status["state"], &status["voters"]), (&"degraded".into(), &serde_json::json!([0, 1, 3])));
+    let problem = status["problem"].as_str().expect("said");
+    assert!(problem.contains("1 of the 3 agents") && problem.contains(&net.names[0]), "{problem}");
+    assert!(status["servers"].as_array().expect("servers").iter().all(|s| s["state"] == "up"), "{status}");
+    // What has copies goes on, and so does everything else.
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &net.names[1]]).arg(bivouac()).args(["exec", &name, "--", "sh", "-c"]);
+    command.arg("echo text > /bivouac/file && cat /bivouac/file").env("BIVOUAC_HOME", site.home());
+    assert_eq!(finish(command).ok(), "text\n");
+    let refused = site.bivouac(["heal", &name]);
+    assert_ne!(refused.code, 0, "{refused:?}");
+    let begun = Instant::now();
+    site.bivouac(["down", &name]).ok();
+    assert!(begun.elapsed() < HANG / 2, "{:?}", begun.elapsed());
+    site.assert_nothing_left(&name, &pids);
+}
+
+#[test]
+fn a_run_ends_with_everything_whoever_led_when_it_began() {
+    if skipped_without_root("making network namespaces") {
+        return;
+    }
+    let net = Network::of(3);
+    for killed in [false, true] {
+        let site = Site::in_memory("run-leaders");
+        let name = site.name("r");
+        let (started, go) = (site.path("started"), site.path("go"));
+        let script = format!(
+            ": > /bivouac/first; echo $$ > {}; while ! test -e {}; do sleep 0.1; done; echo text > /bivouac/file",
+            started.display(),
+            go.display()
+        );
+        let hosts = net.names.join(",");
+        let run =
+            ["run", "--name", &name, "--hosts", &hosts, "--launcher", "netns", "--", "sh", "-c", &script];
+        let mut run = site.command(run).stderr(Stdio::null()).spawn().expect("starts");
+        eventually("the command runs", || {
+            std::fs::read_to_string(&started).is_ok_and(|text| text.ends_with('\n'))
+        });
+        let pids: Vec<i32> = site.daemons(&name).into_iter().map(|(_, pid)| pid).collect();
+        kill(site.agent_pid(&name, leader(&site, &name, &[])));
+        if killed {
+            // Nobody leads in this moment.
+            kill(run.id() as i32);
+            let command = std::fs::read_to_string(&started).expect("reads").trim().parse().expect("a number");
+            kill(command);
+        } else {
+            std::fs::write(&go, "").expect("written");
+        }
+        let status = run.wait().expect("ends");
+        assert_eq!(status.success(), !killed);
+        let begun = Instant::now();
+        eventually("all is removed", || !site.home().join(&name).exists() && !run_dir(&name).exists());
+        println!("everything had ended {:?} after `run`", begun.elapsed());
+        site.assert_nothing_left(&name, &pids);
+    }
+}
+
+#[test]
+fn on_one_node_its_agent_is_the_only_voter() {
+    let site = Site::in_memory("one-voter");
+    let name = site.up(2);
+    let status = site.status(&name);
+    assert_eq!((&status["leader"], &status["voters"]), (&0.into(), &serde_json::json!([0])));
+    assert!(!site.bivouac(["status", &name]).ok().contains("controller:"), "there is nothing to tell");
+    kill(site.server_pid(&name, 1));
+    eventually("the server is declared down", || state(&site, &name, 1) == "down");
+    site.bivouac(["restart", &name, "1"]).ok();
+    kill(site.agent_pid(&name, 0));
+    let status = site.status(&name);
+    assert!(status["leader"].is_null());
+    assert!(status["problem"].as_str().expect("said").contains("no controller"), "{status}");
+    site.bivouac(["down", &name]).ok();
+    site.assert_nothing_left(&name, &[]);
+}
