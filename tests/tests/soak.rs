@@ -144,8 +144,10 @@ fn no_operation_fails_and_all_copies_are_the_same_after_random_faults() {
             let fault = FAULTS[random.below(FAULTS.len() as u64) as usize];
             let (first, many) = (random.below(4) as usize, 1 + random.below(at_once) as usize);
             let servers: Vec<usize> = (first..first + many).map(|s| s % 4).collect();
-            println!("{replicas} copies: {servers:?} {fault:?}");
+            let begun = Instant::now();
             inflict(&site, &net, &name, fault, &servers);
+            let took = begun.elapsed().as_secs_f32();
+            println!("{replicas} copies: {servers:?} {fault:?}, all in step again after {took:.1} s");
             *counts.entry(fault).or_default() += servers.len() as u32;
         }
         for (load, home) in [(&mut names, "names"), (&mut blocks, "blocks")] {
@@ -159,10 +161,14 @@ fn no_operation_fails_and_all_copies_are_the_same_after_random_faults() {
         for server in 0..4 {
             Site::kill(site.server_pid(&name, server as u64), Signal::KILL);
             eventually("it is down", || state(&site, &name, server) == "down");
+            let begun = Instant::now();
             writeln!(blocks.told, "look").expect("told");
             assert_eq!(blocks.say(), "the same", "seed {seed}: without server {server}");
+            let looked = begun.elapsed().as_secs_f32();
             site.bivouac(["restart", &name, &server.to_string()]).ok();
             all_in_step(&site, &name);
+            let took = begun.elapsed().as_secs_f32() - looked;
+            println!("without server {server}: compared in {looked:.1} s; back and in step in {took:.1} s");
         }
         drop(blocks.told);
         assert!(blocks.child.wait().expect("ends").success(), "seed {seed}");

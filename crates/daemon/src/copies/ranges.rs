@@ -6,8 +6,8 @@
 //! again. So a truncation that closes a file at all of its servers first, and opens it at all of them last, meets no
 //! change half-way between them. Each truncation has a number. A request to close a file may arrive late, when the
 //! truncation is over: the numbers of those are remembered for a while. And the server that has closed a file may die;
-//! the next one begins with a number of its own. So a file does not stay closed for longer than [`LONGEST`], and a
-//! truncation says by its number whether the file has stayed closed.
+//! the next one closes it with a number of its own, which takes the place of the other. If there is none, the file does
+//! not stay closed for longer than [`LONGEST`]. So a truncation says by its number whether the file has stayed closed.
 
 use bivouac_layout::Ino;
 use bivouac_proto::Refusal;
@@ -37,8 +37,8 @@ struct File {
     held: Vec<Wanted>,
     /// In the order in which they came.
     waiting: Vec<Wanted>,
-    /// The numbers of truncations, and since when.
-    closed: Vec<(u64, Instant)>,
+    /// The truncation's number, and since when.
+    closed: Option<(u64, Instant)>,
 }
 
 /// A range that is held or waited for.
@@ -55,7 +55,7 @@ impl Wanted {
 
 impl File {
     fn is_closed(&self) -> bool {
-        self.closed.iter().any(|(_, since)| since.elapsed() < LONGEST)
+        self.closed.is_some_and(|(_, since)| since.elapsed() < LONGEST)
     }
 
     /// Whether a change that waits may begin.
@@ -175,9 +175,7 @@ impl Ranges {
         if part.over.iter().any(|(_, of, over)| (*of, *over) == (ino, closing)) {
             return Ok(());
         }
-        let closed = &mut part.files.entry(ino).or_default().closed;
-        closed.retain(|(other, since)| *other != closing && since.elapsed() < LONGEST);
-        closed.push((closing, Instant::now()));
+        part.files.entry(ino).or_default().closed = Some((closing, Instant::now()));
         drop(part);
         self.until(ino, |file| file.held.is_empty())
     }
@@ -185,10 +183,12 @@ impl Ranges {
     /// Whether a file has stayed closed by a truncation: it does for longer then.
     pub(crate) fn stays_closed(&self, ino: Ino, closing: u64) -> bool {
         let (mut part, _) = self.lock(ino);
-        let closed = part.files.get_mut(&ino).and_then(|file| {
-            file.closed.iter_mut().find(|(other, since)| *other == closing && since.elapsed() < LONGEST)
-        });
-        closed.map(|(_, since)| *since = Instant::now()).is_some()
+        let Some(file) = part.files.get_mut(&ino).filter(|file| file.is_closed()) else { return false };
+        let stays = file.closed.is_some_and(|(number, _)| number == closing);
+        if stays {
+            file.closed = Some((closing, Instant::now()));
+        }
+        stays
     }
 
     /// A truncation is over: changes of the file may begin again.
@@ -197,14 +197,14 @@ impl Ranges {
         part.forget();
         part.over.push_back((Instant::now(), ino, closing));
         drop(part);
-        self.change(ino, |file| file.closed.retain(|(other, _)| *other != closing));
+        self.change(ino, |file| file.closed = file.closed.filter(|(number, _)| *number != closing));
     }
 
     /// No file is closed any more.
     pub(crate) fn open_all(&self) {
         for (part, changed) in &self.parts {
             let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
-            part.files.values_mut().for_each(|file| file.closed.clear());
+            part.files.values_mut().for_each(|file| file.closed = None);
             part.files.retain(|_, file| !file.is_unused());
             changed.notify_all();
         }

@@ -109,3 +109,13 @@ fn what_is_under_way_is_outlasted_and_what_comes_later_is_not_waited_for() {
     assert_eq!(ranges.outlast(FILE), Ok(()));
     assert!(is_free(&ranges), "nothing stays");
 }
+
+#[test]
+fn the_next_truncation_takes_the_place_of_one_that_nobody_ends() {
+    let ranges = Ranges::new(SOON);
+    ranges.close(FILE, 1).expect("free");
+    ranges.close(FILE, 2).expect("free");
+    assert!(ranges.stays_closed(FILE, 2) && !ranges.stays_closed(FILE, 1));
+    ranges.open(FILE, 2);
+    drop(ranges.hold(FILE, 0..1).expect("nobody waits for the first one"));
+}
