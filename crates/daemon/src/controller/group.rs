@@ -460,7 +460,8 @@ impl Helm {
                 None if leads => self.rise(&voter, &standing),
                 None => {}
             }
-            voter.wait(LOOK);
+            // Alone, it is woken by whatever there is to know.
+            voter.wait(if standing.voters.len() > 1 { LOOK } else { 5 * LOOK });
         }
         self.fall();
         if let Some(tending) = self.tending.take() {
@@ -566,16 +567,20 @@ impl Helm {
             *node != own && voter.answered(*node).map_or(since, |at| at.max(since)).elapsed() >= DEAD
         };
         let Some(dead) = standing.voters.iter().copied().find(is_dead) else { return };
-        let mut alive = controller.agents(ALIVE).into_iter();
+        let alive = controller.agents(ALIVE);
         let can = |node: &NodeId| can_vote_with(own, *node, &self.shared.book.all());
-        let Some(spare) = alive.find(|node| !standing.voters.contains(node) && can(node)) else { return };
-        let mut voters: Vec<NodeId> = standing.voters.clone();
-        voters.retain(|node| *node != dead);
-        voters.push(spare);
-        tracing::warn!(%dead, %spare, "a voter has died: another agent takes its place");
+        let mut spares = alive.iter().copied().filter(|node| !standing.voters.contains(node) && can(node));
+        // An agent that has lost its files lives, and is no voter until the others take it in anew.
+        let Some(spare) = spares.next().or(Some(dead).filter(|dead| alive.contains(dead))) else { return };
+        let mut without: Vec<NodeId> = standing.voters.clone();
+        without.retain(|node| *node != dead);
+        tracing::warn!(%dead, %spare, "a voter has died: another agent, or a new start of its own, takes its place");
         let (shared, voter) = (self.shared.clone(), voter.clone());
         let work = move || {
-            let changed = shared.enlist(spare).and_then(|()| voter.set_voters(&voters, CHANGE));
+            let voters = [&without[..], &[spare]].concat();
+            let first = if spare == dead { voter.set_voters(&without, CHANGE) } else { Ok(()) };
+            let changed =
+                first.and_then(|()| shared.enlist(spare)).and_then(|()| voter.set_voters(&voters, CHANGE));
             if let Err(error) = changed {
                 tracing::warn!(%error, "the voters stay as they are");
             }
