@@ -77,7 +77,8 @@ pub(crate) struct Standing {
     pub(crate) leader: Option<NodeId>,
     /// Who votes.
     pub(crate) voters: Vec<NodeId>,
-    /// When most voters have confirmed last that this one leads.
+    /// When most voters have confirmed last that this one leads, about: it may be taken for later than it was by as long
+    /// as this process did not get a processor. What has to be certain asks [`Voter::confirm`].
     pub(crate) confirmed: Option<Instant>,
     /// Why the voter has ended by itself, if it has.
     pub(crate) failed: Option<String>,
