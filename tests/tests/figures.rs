@@ -82,9 +82,11 @@ fn up_on_damaged_storage_names_the_file_and_what_can_be_done() {
     site.bivouac(["up", &name]).ok();
     assert_eq!(site.sh(&name, "ls /bivouac/d | wc -l").ok().trim(), "300");
     site.bivouac(["down", &name, "--keep"]).ok();
-    let map = site.home().join(&name).join("map.json");
+    let map = site.home().join(&name).join("controller-0/journal");
     let whole = fs::read(&map).expect("read");
-    fs::write(&map, &whole[..whole.len() / 2]).expect("written");
+    let mut bytes = whole.clone();
+    bytes[whole.len() / 2] ^= 0x10;
+    fs::write(&map, &bytes).expect("written");
     site.bivouac(["up", &name]).fails(65, &[&map.display().to_string(), "is damaged", "restore that file"]);
     fs::write(&map, &whole).expect("written");
 }

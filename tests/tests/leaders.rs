@@ -253,6 +253,30 @@ fn all_daemons_die_and_up_brings_them_back_with_the_newest_map() {
 }
 
 #[test]
+fn a_voter_that_has_lost_its_files_is_taken_in_again() {
+    if skipped_without_root("making network namespaces") {
+        return;
+    }
+    let (net, site) = (Network::of(2), Site::in_memory("lost-files"));
+    let name = up(&site, &net, &["--replicas", "2"]);
+    assert_eq!(voters(&site, &name), [0, 1, 2]);
+    site.bivouac(["down", "--keep", &name]).ok();
+    let directory = site.home().join(&name).join("controller-1");
+    std::fs::remove_dir_all(&directory).expect("removed");
+    site.bivouac(["up", &name]).ok();
+    assert!(!directory.exists(), "it does not vote as if it never had");
+    eventually("it keeps the map again", || {
+        directory.join("journal").exists() && voters(&site, &name) == [0, 1, 2]
+    });
+    // It counts: another one may die.
+    kill(site.agent_pid(&name, 0));
+    leader(&site, &name, &[0]);
+    site.bivouac(["restart", &name, "1"]).ok();
+    site.bivouac(["down", &name]).ok();
+    site.assert_nothing_left(&name, &[]);
+}
+
+#[test]
 fn without_most_voters_status_says_what_is_known_and_down_takes_everything_down() {
     if skipped_without_root("making network namespaces") {
         return;

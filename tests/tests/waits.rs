@@ -156,7 +156,7 @@ fn no_operation_that_is_the_first_to_meet_dead_servers_waits_twice() {
     for servers in [&[0][..], &[0, 2], &[0, 1, 3]] {
         let name = site.up_with(4, &["--block-size", "64K"]);
         let worst = slowest_of(&site, &name, servers, FIRSTS, &["0"]);
-        assert!(worst < 3.5, "an operation took {worst} s after servers {servers:?} died");
+        assert!(worst < 4.5, "an operation took {worst} s after servers {servers:?} died");
     }
 }
 
@@ -165,7 +165,7 @@ fn nobody_waits_for_servers_that_have_been_dead_for_some_time() {
     let site = Site::in_memory("waits-later");
     for servers in [&[0][..], &[0, 2]] {
         let name = site.up_with(4, &["--block-size", "64K"]);
-        let worst = slowest_of(&site, &name, servers, FIRSTS, &["2.5"]);
+        let worst = slowest_of(&site, &name, servers, FIRSTS, &["3.5"]);
         assert!(worst < 1.5, "an operation took {worst} s when servers {servers:?} had long been dead");
     }
 }
@@ -194,7 +194,7 @@ for f in files:
     command.args(pids).env("BIVOUAC_LOCAL", "0");
     let machine = Machine::watch();
     let worst = took(&finish(command).ok(), &machine.lost());
-    assert!(worst < 3.0, "an operation took {worst} s");
+    assert!(worst < 4.0, "an operation took {worst} s");
 }
 
 /// A storage directory on a disk that can be made to fail; unmounted when dropped.

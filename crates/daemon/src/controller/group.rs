@@ -5,44 +5,31 @@
 //! them where everybody listens now, which voters have to know before they can elect, and each that has kept
 //! something goes on as a voter.
 //!
-//! One thread, the *helm*, looks at what the voter knows. While the voter leads and most others confirm it, the agent
-//! has a [`Controller`]. It gets one when the others have confirmed, after its election, that it leads, and when it has
-//! applied everything that was committed; and loses it when they no longer do. A voter that does not answer for
-//! [`DEAD`] is replaced by a living agent that is no voter ([`Helm::tend`]).
-//!
-//! A `bivouac run` that ends in the moment in which nobody leads must not be missed: whoever is elected looks whether
-//! its own lifeline has ended.
+//! One thread, the [`helm`], looks at what the voter knows. While the voter leads and most others confirm it, the agent
+//! has a [`Controller`].
 
-use super::log::MapLog;
+mod helm;
+
 use super::raft::journal::JOURNAL;
 use super::raft::machine::SNAPSHOT;
-use super::raft::voter::{Kept, Standing, Times, Voter, VoterConfig, can_vote_with, voters_of};
+use super::raft::voter::{Kept, Times, Voter, VoterConfig, voters_of};
 use super::raft::wire::{Book, Wire};
 use super::raft::{Identity, Proposal};
-use super::{ControlLink, Controller, ControllerConfig, ControllerError, LinkError};
+use super::{ControlLink, Controller, ControllerError, LinkError};
 use crate::tether::Tether;
 use bivouac_layout::{Founding, Map, NodeId, ServerId};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlReply, ControlRequest};
 use bivouac_proto::raft::RaftRequest;
+use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::control;
-use bivouac_transport::{Endpoint, Parting};
+use helm::Helm;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A leader that most voters have not confirmed for so long is no controller.
-const LOST: Duration = Duration::from_secs(2);
-/// How long other voters may take to say whether they miss a leader, too.
-const CANVASS: Duration = Duration::from_millis(200);
-/// A voter that has not answered the leader for so long is replaced.
-const DEAD: Duration = Duration::from_secs(30);
-/// An agent that has answered so recently can take its place.
-const ALIVE: Duration = Duration::from_secs(3);
-/// How often the leader looks for dead voters.
-const TEND: Duration = Duration::from_secs(1);
 /// How often the helm looks at what does not wake it.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long a change of the voters may take.
@@ -292,13 +279,17 @@ impl Group {
 
     /// Stops; files stay.
     pub(crate) fn stop(&self) {
-        lock(&self.shared.state).stopping = true;
-        if let Some(helm) = lock(&self.helm).take() {
-            let _ = helm.join();
-        }
-        let voter = lock(&self.shared.state).voter.take();
+        let voter = {
+            let mut state = lock(&self.shared.state);
+            state.stopping = true;
+            state.voter.take()
+        };
+        // Then whatever the helm waits for fails.
         if let Some(voter) = voter {
             voter.stop();
+        }
+        if let Some(helm) = lock(&self.helm).take() {
+            let _ = helm.join();
         }
     }
 
@@ -418,169 +409,6 @@ impl Shared {
         let address = self.book.find(node).ok_or_else(unknown)?;
         let agents = self.book.all().into_iter().collect();
         self.ask(node, address, ControlRequest::Enlist { agents }).map(|_| ())
-    }
-}
-
-/// The thread that looks whether its agent leads.
-struct Helm {
-    shared: Arc<Shared>,
-    /// Whether the voter may want to lead, as it was told last.
-    may_lead: Option<bool>,
-    /// The term in which it is the controller, and since when.
-    term: Option<(u64, Instant)>,
-    /// When it looked for dead voters.
-    tended: Instant,
-    /// Replaces a dead voter.
-    tending: Option<JoinHandle<()>>,
-}
-
-impl Helm {
-    fn new(shared: Arc<Shared>) -> Helm {
-        Helm { shared, may_lead: None, term: None, tended: Instant::now(), tending: None }
-    }
-
-    fn run(mut self) {
-        loop {
-            let (voter, stopping) = {
-                let state = lock(&self.shared.state);
-                (state.voter.clone(), state.stopping)
-            };
-            let Some(voter) = voter.filter(|_| !stopping) else { break };
-            let standing = voter.standing();
-            if let Some(cause) = &standing.failed {
-                tracing::error!(cause, "this agent does not keep the map any more");
-                break;
-            }
-            self.canvass(&voter, &standing);
-            let confirmed = standing.confirmed.is_some_and(|at| at.elapsed() < LOST);
-            let leads = standing.leads && (confirmed || standing.voters.len() == 1);
-            match self.term {
-                Some((term, _)) if !leads || term != standing.term => self.fall(),
-                Some((_, since)) => self.steer(&voter, &standing, since),
-                None if leads => self.rise(&voter, &standing),
-                None => {}
-            }
-            voter.wait(LOOK);
-        }
-        self.fall();
-        if let Some(tending) = self.tending.take() {
-            let _ = tending.join();
-        }
-    }
-
-    /// Allows the voter to want to lead only while most others would vote for a new leader. Otherwise one that was cut
-    /// off, and tried in vain, would depose the leader with its higher term when it is back.
-    fn canvass(&mut self, voter: &Voter, standing: &Standing) {
-        let others: Vec<NodeId> =
-            standing.voters.iter().copied().filter(|node| *node != self.shared.config.node).collect();
-        let may = others.is_empty() || (voter.misses_a_leader() && voter.canvass(&others, CANVASS));
-        if self.may_lead != Some(may) {
-            self.may_lead = Some(may);
-            voter.set_candidate(may);
-        }
-    }
-
-    /// The voter was elected: becomes the controller.
-    fn rise(&mut self, voter: &Arc<Voter>, standing: &Standing) {
-        match self.begin(voter) {
-            Ok(controller) => {
-                tracing::info!(term = standing.term, "this agent is the controller now");
-                let mut state = lock(&self.shared.state);
-                state.problem = None;
-                state.controller = Some(Arc::new(controller));
-                self.term = Some((standing.term, Instant::now()));
-            }
-            Err(ControllerError::NotLeader(_) | ControllerError::Unconfirmed) => {}
-            Err(error) => {
-                tracing::error!(%error, "this agent cannot be the controller");
-                lock(&self.shared.state).problem = Some(error.to_string());
-                std::thread::sleep(LOOK);
-            }
-        }
-    }
-
-    fn begin(&self, voter: &Arc<Voter>) -> Result<Controller, ControllerError> {
-        voter.confirm(BEGIN)?;
-        let start = lock(&self.shared.state).start.clone();
-        if let Some(Start { number, agents, servers }) = start {
-            let proposed = voter.propose(Proposal::Resume { number, agents, servers }, BEGIN);
-            proposed.map_err(|error| match error {
-                ControllerError::Refused => ControllerError::OtherDaemons,
-                other => other,
-            })?;
-        }
-        let log = MapLog::of(voter.clone()).ok_or(ControllerError::NotFounded)?;
-        self.shared.book.set(log.map().nodes.iter().map(|node| (node.id, node.agent)));
-        let config = &self.shared.config;
-        let config = ControllerConfig {
-            key: config.key.clone(),
-            node: config.node,
-            own: config.own.clone(),
-            fresh: !voter.has_begun(),
-            stop: config.stop.clone(),
-        };
-        Controller::start(config, log)
-    }
-
-    /// Is the controller no more.
-    fn fall(&mut self) {
-        self.term = None;
-        let controller = lock(&self.shared.state).controller.take();
-        if let Some(controller) = controller {
-            tracing::info!("this agent is not the controller any more");
-            controller.stop();
-        }
-    }
-
-    /// Is the controller still.
-    fn steer(&mut self, voter: &Arc<Voter>, standing: &Standing, since: Instant) {
-        let Some(controller) = lock(&self.shared.state).controller.clone() else { return };
-        controller.look();
-        if !voter.has_begun() && controller.has_begun() {
-            // If it fails, the next round tries again.
-            let _ = MapLog::of(voter.clone()).map(|log| log.begun());
-        }
-        let ended = self.shared.config.tether.as_ref().and_then(|tether| tether.ended());
-        if let Some((how, ago)) = ended
-            && (how == Parting::Left || ago >= crate::tether::AFTER_LOST)
-            && let Err(error) = controller.shut_down(false)
-        {
-            tracing::error!(%error, "cannot shut down");
-        }
-        if self.tended.elapsed() >= TEND {
-            self.tended = Instant::now();
-            self.tend(voter, &controller, standing, since);
-        }
-    }
-
-    /// Replaces a voter that has died, if there is an agent that is none.
-    fn tend(&mut self, voter: &Arc<Voter>, controller: &Controller, standing: &Standing, since: Instant) {
-        if self.tending.as_ref().is_some_and(|tending| !tending.is_finished()) {
-            return;
-        }
-        if let Some(tending) = self.tending.take() {
-            let _ = tending.join();
-        }
-        let own = self.shared.config.node;
-        let is_dead = |node: &NodeId| {
-            *node != own && voter.answered(*node).map_or(since, |at| at.max(since)).elapsed() >= DEAD
-        };
-        let Some(dead) = standing.voters.iter().copied().find(is_dead) else { return };
-        let mut alive = controller.agents(ALIVE).into_iter();
-        let can = |node: &NodeId| can_vote_with(own, *node, &self.shared.book.all());
-        let Some(spare) = alive.find(|node| !standing.voters.contains(node) && can(node)) else { return };
-        let mut voters: Vec<NodeId> = standing.voters.clone();
-        voters.retain(|node| *node != dead);
-        voters.push(spare);
-        tracing::warn!(%dead, %spare, "a voter has died: another agent takes its place");
-        let (shared, voter) = (self.shared.clone(), voter.clone());
-        let work = move || {
-            let changed = shared.enlist(spare).and_then(|()| voter.set_voters(&voters, CHANGE));
-            if let Err(error) = changed {
-                tracing::warn!(%error, "the voters stay as they are");
-            }
-        };
-        self.tending = super::spawn("tend", work).ok();
     }
 }
 

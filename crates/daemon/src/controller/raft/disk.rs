@@ -21,7 +21,7 @@ const AGAIN: Duration = Duration::from_millis(200);
 enum Job {
     Entries(Vec<Entry>, LogFlushed<Types>),
     Record(Record, oneshot::Sender<()>),
-    Snapshot(Vec<u8>, oneshot::Sender<()>),
+    Snapshot(Vec<u8>, Option<LogId>, oneshot::Sender<()>),
 }
 
 /// Gives work to the thread. It ends when all of these are gone.
@@ -42,7 +42,12 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Ends the thread, also in the midst of attempts that fail. All [`Disk`]s must be gone.
+    /// What has to be set before the voter stops: then no attempt that fails is repeated.
+    pub(crate) fn stopping(&self) -> Arc<AtomicBool> {
+        self.stopping.clone()
+    }
+
+    /// Waits for the thread's end. All [`Disk`]s must be gone.
     pub(crate) fn join(self) {
         self.stopping.store(true, Ordering::Relaxed);
         let _ = self.thread.join();
@@ -50,15 +55,16 @@ impl Writer {
 }
 
 impl Disk {
-    /// Starts the thread.
+    /// Starts the thread. `has`: the last entry that the snapshot has.
     pub(crate) fn start(
         journal: Journal,
         contents: Contents,
         snapshot: PathBuf,
+        has: Option<LogId>,
     ) -> std::io::Result<(Disk, Writer)> {
         let (jobs, given) = mpsc::channel();
         let stopping = Arc::new(AtomicBool::new(false));
-        let mut state = State { journal, contents, snapshot, stopping: stopping.clone() };
+        let mut state = State { journal, contents, snapshot, has, stopping: stopping.clone() };
         let work = move || given.iter().for_each(|job| state.carry_out(job));
         let thread =
             std::thread::Builder::new().name("raft-disk".into()).stack_size(512 << 10).spawn(work)?;
@@ -88,10 +94,10 @@ impl Disk {
         self.record(Record::Purged(last)).await
     }
 
-    /// Replaces the snapshot.
-    pub(crate) async fn snapshot(&self, bytes: Vec<u8>) -> Result<(), Stopped> {
+    /// Replaces the snapshot, unless there is one already with later entries than `last`.
+    pub(crate) async fn snapshot(&self, bytes: Vec<u8>, last: Option<LogId>) -> Result<(), Stopped> {
         let (done, is_done) = oneshot::channel();
-        self.jobs.send(Job::Snapshot(bytes, done)).map_err(|_| Stopped)?;
+        self.jobs.send(Job::Snapshot(bytes, last, done)).map_err(|_| Stopped)?;
         is_done.await.map_err(|_| Stopped)
     }
 
@@ -107,6 +113,8 @@ struct State {
     /// What the journal says, or is about to.
     contents: Contents,
     snapshot: PathBuf,
+    /// The last entry that the snapshot has.
+    has: Option<LogId>,
     stopping: Arc<AtomicBool>,
 }
 
@@ -123,9 +131,10 @@ impl State {
                     let _ = done.send(());
                 }
             }
-            Job::Snapshot(bytes, done) => {
+            Job::Snapshot(bytes, last, done) => {
                 let path = self.snapshot.clone();
-                if self.persist(|_| write_whole(&path, &bytes)).is_ok() {
+                if last < self.has || self.persist(|_| write_whole(&path, &bytes)).is_ok() {
+                    self.has = self.has.max(last);
                     let _ = done.send(());
                 }
             }

@@ -143,6 +143,12 @@ impl Journal {
         &self.path
     }
 
+    /// Has every append fail from now on, until the file is replaced.
+    #[cfg(test)]
+    pub(crate) fn fill_up(&mut self) {
+        self.file = append_to(Path::new("/dev/full")).expect("opens");
+    }
+
     /// Appends records; they are on stable storage when it returns. After an error, nobody knows what the file has:
     /// [`Journal::rewrite`].
     pub(crate) fn append(&mut self, records: &[Record]) -> std::io::Result<()> {

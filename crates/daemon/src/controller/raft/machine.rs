@@ -197,7 +197,7 @@ impl Machine {
 
     async fn keep(&mut self, stored: Stored) -> Result<(), StorageError> {
         let bytes = stored.bytes(self.identity).map_err(|e| failed(ErrorVerb::Write, e))?;
-        self.disk.snapshot(bytes).await.map_err(stopped)?;
+        self.disk.snapshot(bytes, stored.meta.last_log_id).await.map_err(stopped)?;
         self.stored = Some(stored);
         Ok(())
     }
@@ -213,7 +213,7 @@ pub(crate) struct Builder {
 impl RaftSnapshotBuilder<Types> for Builder {
     async fn build_snapshot(&mut self) -> Result<Snapshot<Types>, StorageError> {
         let bytes = self.stored.bytes(self.identity).map_err(|e| failed(ErrorVerb::Write, e))?;
-        self.disk.snapshot(bytes).await.map_err(stopped)?;
+        self.disk.snapshot(bytes, self.stored.meta.last_log_id).await.map_err(stopped)?;
         Ok(self.stored.snapshot())
     }
 }

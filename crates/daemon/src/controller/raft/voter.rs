@@ -22,6 +22,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -76,7 +77,8 @@ pub(crate) struct Standing {
     pub(crate) leader: Option<NodeId>,
     /// Who votes.
     pub(crate) voters: Vec<NodeId>,
-    /// When most voters have confirmed last that this one leads.
+    /// When most voters have confirmed last that this one leads, about: it may be taken for later than it was by as long
+    /// as this process did not get a processor. What has to be certain asks [`Voter::confirm`].
     pub(crate) confirmed: Option<Instant>,
     /// Why the voter has ended by itself, if it has.
     pub(crate) failed: Option<String>,
@@ -162,7 +164,8 @@ impl Voter {
         let VoterConfig { identity, directory, carriers, times } = config;
         let (silence, ear) = (times.election.1, Arc::default());
         let kept = kept(&contents, stored.as_ref());
-        let (disk, writer) = Disk::start(journal, contents.clone(), directory.join(SNAPSHOT))
+        let has = stored.as_ref().and_then(|stored| stored.meta().last_log_id);
+        let (disk, writer) = Disk::start(journal, contents.clone(), directory.join(SNAPSHOT), has)
             .map_err(ControllerError::Thread)?;
         let (published, peers) = (Arc::<Published>::default(), Peers::new(carriers));
         let standing = Arc::<(Mutex<Standing>, Condvar)>::default();
@@ -170,6 +173,7 @@ impl Voter {
         let (started, has_started) = mpsc::channel();
         let thread = std::thread::Builder::new().name("raft".into()).stack_size(1 << 20);
         let (machines, ways, seen) = (published.clone(), peers.clone(), standing.clone());
+        let stopping = writer.stopping();
         let work = move || {
             let begin = async move {
                 let machine = Machine::new(identity, stored, machines, disk.clone())?;
@@ -182,7 +186,7 @@ impl Voter {
             };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
             match runtime {
-                Ok(runtime) => runtime.block_on(run(begin, given, started, seen)),
+                Ok(runtime) => runtime.block_on(run(begin, given, started, seen, stopping)),
                 Err(error) => drop(started.send(Err(ControllerError::Thread(error)))),
             }
             // All that it spawned has gone with the runtime.
@@ -422,6 +426,7 @@ async fn run(
     mut given: UnboundedReceiver<Job>,
     started: mpsc::Sender<Result<(), ControllerError>>,
     standing: Arc<(Mutex<Standing>, Condvar)>,
+    stopping: Arc<AtomicBool>,
 ) {
     let raft = match begin.await {
         Ok(raft) => raft,
@@ -442,6 +447,8 @@ async fn run(
     while let Some(Job::Run(work)) = given.recv().await {
         tokio::spawn(work(raft.clone()));
     }
+    // openraft waits for what is being written, and a full disk would never let it end.
+    stopping.store(true, Ordering::Relaxed);
     if let Err(error) = raft.shutdown().await {
         tracing::warn!(%error, "the voter has not ended as it should");
     }

@@ -1,5 +1,6 @@
 //! The journal and the snapshot.
 
+use super::super::disk::Disk;
 use super::super::journal::{Contents, JOURNAL, Journal, Record};
 use super::super::machine::SNAPSHOT;
 use super::super::voter::{Voter, VoterConfig};
@@ -133,6 +134,35 @@ fn another_deployments_journal_is_none_and_another_nodes_is_an_error() {
             "{text:?}"
         );
     }
+}
+
+#[test]
+fn a_write_that_fails_is_tried_again_until_the_voter_stops() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let dir = scratch();
+    let mut journal = create(dir.path(), &[Record::Entry(entry(1, 0))]);
+    let contents = reopened(dir.path()).expect("opens");
+    journal.fill_up();
+    let (disk, writer) = Disk::start(journal, contents, dir.path().join(SNAPSHOT), None).expect("starts");
+    runtime.block_on(disk.vote(vote(3))).expect("written");
+    drop(disk);
+    writer.join();
+    assert_eq!(seen(&reopened(dir.path()).expect("opens")), (Some(vote(3)), None, vec![log_id(1, 0)]));
+    // Nor can the file be replaced.
+    let gone = scratch();
+    let mut journal = create(gone.path(), &[]);
+    journal.fill_up();
+    gone.close().expect("removed");
+    let path = dir.path().join(SNAPSHOT);
+    let (disk, writer) = Disk::start(journal, Contents::default(), path, None).expect("starts");
+    let limit = std::time::Duration::from_millis(500);
+    let waited = runtime.block_on(async { tokio::time::timeout(limit, disk.vote(vote(4))).await });
+    assert!(waited.is_err(), "nothing is acknowledged that is not written");
+    let stopping = writer.stopping();
+    stopping.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert!(runtime.block_on(disk.vote(vote(5))).is_err());
+    drop(disk);
+    writer.join();
 }
 
 fn alone(dir: &Path) -> VoterConfig {
