@@ -14,6 +14,7 @@
 //! A server that was away compares what it holds with the primaries ([`catching`]).
 
 mod catching;
+mod checking;
 mod holder;
 mod marks;
 mod ranges;
@@ -134,7 +135,7 @@ impl Copies {
             .and_then(|()| if map.has_too_few(group) { Err(Errno::IO) } else { Ok(()) })
             .and_then(|()| {
                 // It may be behind in other blocks of the file, and be about to give the sub-file another length.
-                let make = || crate::serve::data_locally((&self.store, self), request, payload, &mut []);
+                let make = || crate::serve::change_copied((&self.store, self), request, payload);
                 self.catching.apply(ino, make)
             })
             .map_err(Failure::Errno);
@@ -157,7 +158,7 @@ impl Copies {
     }
 
     /// A holder's storage fails: the controller is to know that it has not everything.
-    fn suspect(&self, group: Group, holder: ServerId) {
+    pub(crate) fn suspect(&self, group: Group, holder: ServerId) {
         let is_new = self.suspects.lock().unwrap_or_else(PoisonError::into_inner).insert((group, holder));
         if is_new {
             tracing::error!(?group, %holder, "the copy cannot be relied on: its storage fails");

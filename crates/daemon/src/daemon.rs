@@ -14,6 +14,7 @@ use crate::links::{Around, Links};
 use crate::order::{Order, Turn};
 use crate::serve;
 use crate::tether::Tether;
+use crate::verify::{Verifier, With};
 use crate::vigil::Vigil;
 use bivouac_layout::{Epoch, Ino, Map, NodeId, ServerId, ServerState, ShardId};
 use bivouac_meta::{Caller, MetaStore, Observer, Options, Replayed};
@@ -26,6 +27,7 @@ use bivouac_proto::data::DataRequest;
 use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::node::NodeRequest;
 use bivouac_proto::status::Failure;
+use bivouac_proto::verify::VerifyRequest;
 use bivouac_proto::{Errno, Header, Refusal, Reply, Request};
 use bivouac_transport::engine::budget::OVERLAP;
 use bivouac_transport::{Parting, PeerInfo, Responder, Service};
@@ -43,6 +45,7 @@ pub(crate) struct Daemon {
     pub(crate) meta: OnceLock<Arc<MetaStore<Around>>>,
     /// On servers.
     copies: Option<Arc<Copies>>,
+    pub(crate) verifier: Verifier,
     /// On servers where something has copies.
     pub(crate) follower: OnceLock<Follower>,
     pub(crate) controller: OnceLock<Controller>,
@@ -155,6 +158,7 @@ impl Daemon {
             agent,
             meta: OnceLock::new(),
             copies,
+            verifier: Verifier::default(),
             follower: OnceLock::new(),
             page: OnceLock::new(),
             controller: OnceLock::new(),
@@ -345,6 +349,7 @@ impl Daemon {
             ControlRequest::Resume { agents, servers } => {
                 self.control_from(|config| Controller::resume(config, agents.clone(), servers.clone()))
             }
+            ControlRequest::Verify(request) => self.verify(request)?,
             ControlRequest::Stats => Some(ControlReply::Stats(Box::new(self.stats()))),
             _ => match self.controller.get() {
                 Some(controller) => {
@@ -361,6 +366,24 @@ impl Daemon {
             },
         };
         Ok(answer.map_or(Reply::Done, Reply::Control))
+    }
+
+    /// Checks what this server stores.
+    fn verify(&self, request: &VerifyRequest) -> Result<Option<ControlReply>, Failure> {
+        let (Some(server), Some(data)) = (&self.config.server, &self.links.data) else {
+            return Err(Errno::OPNOTSUPP.into());
+        };
+        let (Some(meta), Some(copies)) = (self.meta.get(), &self.copies) else {
+            return Err(Refusal::OldServer.into());
+        };
+        let with = || With {
+            me: server.id,
+            links: self.links.clone(),
+            data: data.clone(),
+            meta: meta.clone(),
+            copies: copies.clone(),
+        };
+        self.verifier.serve(request, with)
     }
 
     /// Takes the controller's role. Why not, if it cannot.
@@ -436,6 +459,9 @@ impl Daemon {
             let replayed = replayed.ok_or(InstallError::Map("this server has no storage"))?;
             // The store asks for the map from its first moment on.
             self.links.learn(map.clone());
+            if let Some(data) = self.links.data.as_ref().filter(|_| map.copies > 1) {
+                data.keep_sums()?;
+            }
             let options = Options { observer: self.version_page(), ..Options::new(self.config.deployment) };
             let copies = self.copies.as_ref().ok_or(InstallError::Map("this server has no storage"))?;
             let around = Around::new(self.links.clone(), server.id, copies.clone());

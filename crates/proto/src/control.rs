@@ -1,5 +1,6 @@
 //! Requests of the controller and of the command line to a daemon.
 
+use crate::verify::{Name, VerifyRequest, VerifyState};
 use bivouac_layout::{Epoch, Founding, Group, Map, NodeId, ServerId};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -55,6 +56,8 @@ pub enum ControlRequest {
     /// Revokes an earlier [`ControlRequest::Lifeline`] of the same connection: the deployment goes on when
     /// this connection ends. To the controller.
     Release,
+    /// About checking what is stored. To a server.
+    Verify(VerifyRequest),
 }
 
 /// A daemon, as the controller knows it.
@@ -145,4 +148,8 @@ pub enum ControlReply {
         /// What is wrong, with what, and what can be done about it.
         cause: String,
     },
+    /// How far checking is.
+    Verify(Box<VerifyState>),
+    /// Names of inodes.
+    Names(Vec<Name>),
 }

@@ -7,6 +7,7 @@
 //! - [`header`]: the fixed part: versions, epoch, namespace version, request identity, lengths.
 //! - [`attr`]: attributes, layouts as replies carry them, directory entries.
 //! - [`meta`], [`data`], [`peer`], [`agent`], [`control`]: the requests by family, with their meaning.
+//! - [`verify`]: what `bivouac verify` asks servers.
 //! - [`status`]: how a request ends: an errno, or a refusal that tells the client what to change and redo.
 //! - [`auth`]: the challenge and response by which both ends prove the deployment's key.
 //!
@@ -27,6 +28,7 @@ pub mod meta;
 pub mod node;
 pub mod peer;
 pub mod status;
+pub mod verify;
 
 pub use attr::{Attr, DirEntry, FileKind, Time};
 pub use codec::{decode, encode};

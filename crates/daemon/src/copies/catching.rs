@@ -113,7 +113,7 @@ impl Copies {
     }
 
     /// Files of a shard that have copies.
-    fn files(&self, shard: ShardId, after: Ino) -> Result<Vec<(Ino, FileLayout)>, Failure> {
+    pub(crate) fn files(&self, shard: ShardId, after: Ino) -> Result<Vec<(Ino, FileLayout)>, Failure> {
         let request = Request::Peer(PeerRequest::Files { shard, after });
         match self.links.ask(To::Shard(shard), &request)? {
             Reply::Peer(PeerReply::Files(files)) => Ok(files),
@@ -141,6 +141,19 @@ impl Copies {
         self.ask_extent(server, &Request::Data(DataRequest::Extent { ino }))
     }
 
+    /// How far the longest sub-file of a file reaches on servers in step.
+    pub(crate) fn longest(&self, map: &Map, ino: Ino, layout: &FileLayout) -> Result<u64, Failure> {
+        let mut longest = 0;
+        for server in layout.servers(map, u64::MAX).into_iter().filter(|server| map.is_up(*server)) {
+            let length = match server == self.me {
+                true => self.length(ino)?,
+                false => self.extent_on(server, ino)?.length,
+            };
+            longest = longest.max(length);
+        }
+        Ok(longest)
+    }
+
     /// How far a server's sub-file reaches, and when it was written last.
     fn ask_extent(&self, server: ServerId, request: &Request<'_>) -> Result<Theirs, Failure> {
         let asked = now();
@@ -154,7 +167,20 @@ impl Copies {
         }
     }
 
+    /// A sub-file that is gone can be fetched as a whole, if others have all of it, and this server shows nothing of
+    /// it meanwhile.
+    fn forget_what_is_gone(&self, map: &Map, ino: Ino, layout: &FileLayout) -> Result<(), Failure> {
+        let is_held = |group: &Group| map.holders(*group).all().contains(&self.me);
+        let is_gone = matches!(self.store.extent(ino), Err(DataError::Missing(_)));
+        if is_gone && layout.groups(map, u64::MAX).filter(is_held).all(|group| map.is_behind(group, self.me))
+        {
+            self.store.remove(ino).map_err(|error| error.errno())?;
+        }
+        Ok(())
+    }
+
     fn catch_up_file(&self, map: &Map, ino: Ino, layout: &FileLayout) -> Result<(), Failure> {
+        self.forget_what_is_gone(map, ino, layout)?;
         let own = self.length(ino)?;
         let mut theirs = BTreeMap::new();
         for server in layout.servers(map, u64::MAX).into_iter().filter(|server| *server != self.me) {
@@ -271,17 +297,18 @@ impl Copies {
         let end = range.start + bytes.len() as u64;
         let is_hole = bytes.iter().all(|byte| *byte == 0);
         self.unseen(from.ino, from.written, || {
-            self.copy_mirror(from.ino, range, if is_hole { &[] } else { bytes }, None)?;
+            self.copy_mirror(from.ino, range.clone(), if is_hole { &[] } else { bytes }, None)?;
             if !bytes.is_empty() && self.store.extent(from.ino)?.length < end {
                 self.store.truncate(from.ino, end, true)?;
             }
-            Ok(())
+            // Whatever was damaged here is replaced.
+            self.store.renew_sums(from.ino, range)
         })
     }
 
     /// Makes a change that is not one of the file: when it was written last stays, or becomes `theirs` if that is
     /// later.
-    fn unseen(
+    pub(super) fn unseen(
         &self,
         ino: Ino,
         theirs: Option<Time>,

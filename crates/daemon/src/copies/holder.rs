@@ -5,7 +5,7 @@ use super::marks::Made;
 use bivouac_data::DataError;
 use bivouac_layout::{Group, Ino, ServerId};
 use bivouac_proto::attr::FILE_MAX;
-use bivouac_proto::copies::{Change, CopyReply, CopyRequest, DIGESTED, Mark};
+use bivouac_proto::copies::{CHUNK, Change, CopyReply, CopyRequest, DIGESTED, Mark, SUMMED_AT_ONCE};
 use bivouac_proto::data::Fallocate;
 use bivouac_proto::header::MAX_PAYLOAD;
 use bivouac_proto::status::Failure;
@@ -50,6 +50,19 @@ impl Copies {
                 let extent = self.store.extent(ino).map_err(|error| error.errno())?;
                 Ok(CopyReply::Extent { length: extent.length, written: extent.written })
             }
+            CopyRequest::Sums { ino, offset, len, .. }
+                if len <= SUMMED_AT_ONCE && offset <= FILE_MAX && offset.is_multiple_of(CHUNK) =>
+            {
+                let (length, sums) = self.own_sums(ino, offset..offset + len)?;
+                Ok(CopyReply::Sums { length, sums })
+            }
+            CopyRequest::Sums { .. } => Err(Errno::INVAL.into()),
+            CopyRequest::Bytes { ino, offset, len, .. } => {
+                out.resize(len.min(MAX_PAYLOAD) as usize, 0);
+                let count = self.store.read(ino, offset, out).map_err(|error| error.errno())?;
+                out.truncate(count);
+                Ok(CopyReply::Read)
+            }
             CopyRequest::Marks => Ok(CopyReply::Marks(self.marks.all())),
         }
     }
@@ -65,7 +78,7 @@ impl Copies {
     ) -> Result<CopyReply, Failure> {
         let fits = match change {
             Change::Write { .. } => payload.len() as u64 == mark.len,
-            Change::Mirror { .. } => payload.len() as u64 <= mark.len,
+            Change::Mirror { .. } | Change::Restore => payload.len() as u64 <= mark.len,
             Change::Fallocate(_) => payload.is_empty(),
         };
         let is_in_a_file = mark.offset.checked_add(mark.len).is_some_and(|end| end <= FILE_MAX);
@@ -83,10 +96,14 @@ impl Copies {
         let noted = self.marks.note(from, slot, undoes, Made { mark, before });
         let made = self.catching.apply(mark.ino, || match change {
             Change::Write { sync } => self.copy_write(mark.ino, mark.offset, payload, sync),
-            Change::Fallocate(mode) => self.store.fallocate(mark.ino, mark.offset, mark.len, mode),
+            Change::Fallocate(mode) => self.store.fallocate_summed(mark.ino, mark.offset, mark.len, mode),
             Change::Mirror { undoes } => {
                 let range = mark.offset..mark.offset + mark.len;
                 self.copy_mirror(mark.ino, range, payload, undoes.then_some(noted.before))
+            }
+            Change::Restore => {
+                let range = mark.offset..mark.offset + mark.len;
+                self.restore_here(mark.ino, range, payload).map_err(DataError::Io)
             }
         });
         match made {
@@ -108,7 +125,7 @@ impl Copies {
         bytes: &[u8],
         sync: bool,
     ) -> Result<(), DataError> {
-        match self.store.write(ino, offset, bytes, sync)? {
+        match self.store.write_summed(ino, offset, bytes, sync)? {
             wrote if wrote.count == bytes.len() => Ok(()),
             _ => Err(DataError::Io(Errno::NOSPC)),
         }
@@ -131,7 +148,7 @@ impl Copies {
             return Ok(());
         }
         if length > range.end {
-            return self.store.fallocate(ino, data_end, range.end - data_end, Fallocate::PunchHole);
+            return self.store.fallocate_summed(ino, data_end, range.end - data_end, Fallocate::PunchHole);
         }
         let end = before.filter(|_| bytes.is_empty()).map_or(data_end, |before| before.min(data_end));
         self.store.truncate(ino, end, false).map(drop)
