@@ -348,9 +348,7 @@ impl Work {
         if file.layout.groups(&map, file.size.unwrap_or(u64::MAX)).any(is_away) {
             self.note(Finding::Away { ino: file.ino });
         }
-        if file.layout.copies(&map) == 1 {
-            self.count(|progress| progress.files += 1);
-        }
+        self.count(|progress| progress.files += 1);
         self.check_length(&map, file);
     }
 
@@ -417,7 +415,6 @@ impl Work {
         if !layout.groups(&map, u64::MAX).any(|group| map.primary_of(group) == Some(*me)) {
             return;
         }
-        self.count(|progress| progress.files += 1);
         let Ok(end) = copies.longest(&map, ino, layout) else {
             return self.count(|progress| progress.skipped += 1);
         };

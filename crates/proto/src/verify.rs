@@ -67,7 +67,7 @@ pub struct VerifyState {
 /// What a server has done.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
 pub struct Progress {
-    /// Files of which something was compared.
+    /// Files in blocks whose inodes the server has.
     pub files: u64,
     /// Bytes of sub-files that were read here and compared with their checksums.
     pub bytes: u64,
