@@ -28,6 +28,7 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply, Request};
 use bivouac_transport::engine::Requester;
 use catching::Catching;
+pub(crate) use checking::Checked;
 use marks::{Marks, Slots};
 use ranges::Ranges;
 use std::collections::BTreeSet;

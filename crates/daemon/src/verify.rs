@@ -11,7 +11,7 @@
 //! The thread ends when nobody has asked how far it is for [`FORGOTTEN`], so that nothing goes on for a command that was
 //! killed. It reads so many bytes in a second as it was told; what it asks of other servers, these read at the same pace.
 
-use crate::copies::Copies;
+use crate::copies::{Checked, Copies};
 use crate::links::{Around, Links, all_of};
 use bivouac_data::DataStore;
 use bivouac_layout::{FileLayout, Group, Ino, Map, SHARDS, ServerId, ShardId};
@@ -427,9 +427,8 @@ impl Work {
                 }
                 let len = range.end - range.start;
                 self.pace(len);
-                match copies
-                    .check(piece.group, ino, &range, self.repairs, || self.copied_layout(ino).is_some())
-                {
+                let file = Checked { group: piece.group, ino, layout, repairs: self.repairs };
+                match copies.check(&file, &range, || self.copied_layout(ino).is_some()) {
                     Ok(findings) => {
                         self.count(|progress| progress.bytes += len);
                         findings.into_iter().for_each(|finding| self.note(finding));

@@ -8,12 +8,15 @@
 //!   them has lost a change as a whole, the primary's. Others get its bytes.
 //! - None fits its checksum: nobody knows what is right, and nothing is changed.
 //!
+//! How long sub-files are says nothing, except where the file ends: a hole at the end of a sub-file looks the same
+//! whether it is there or not. All copies of the last block end where the file does.
+//!
 //! A truncation or a removal may reach one copy a moment later than another. So what differs is looked at several times
 //! before it is believed.
 
 use super::{Copies, Step};
 use crate::links::all_of;
-use bivouac_layout::{Group, Ino, ServerId};
+use bivouac_layout::{FileLayout, Group, Ino, ServerId};
 use bivouac_proto::copies::{CHUNK, Change, CopyReply, CopyRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::verify::{Fault, Finding, Outcome};
@@ -45,10 +48,25 @@ struct Wrong {
     range: Range<u64>,
 }
 
-/// Whether there is nothing to say of these copies.
+/// Whether copies have the same bytes, which fit their checksums.
 fn agree(views: &[View]) -> bool {
-    views.windows(2).all(|pair| pair[0].end == pair[1].end && pair[0].sums == pair[1].sums)
+    views.windows(2).all(|pair| pair[0].sums == pair[1].sums)
         && views.iter().all(|view| view.sums.iter().all(|(bytes, stored)| bytes == stored))
+}
+
+/// Whether copies end at the same place.
+fn end_alike(views: &[View]) -> bool {
+    views.windows(2).all(|pair| pair[0].end == pair[1].end)
+}
+
+/// What is being checked.
+#[derive(Clone, Copy)]
+pub(crate) struct Checked<'f> {
+    pub(crate) group: Group,
+    pub(crate) ino: Ino,
+    pub(crate) layout: &'f FileLayout,
+    /// Whether what is wrong is to be made right.
+    pub(crate) repairs: bool,
 }
 
 /// What is wrong with one chunk of some copies, the primary's first: the server's place, what, and the place of the right
@@ -95,29 +113,29 @@ fn judge_all(views: &[View], range: &Range<u64>) -> Vec<Wrong> {
 }
 
 impl Copies {
-    /// Compares a range of a group of which this server is the primary; with `repairs` makes right what is wrong. The range
-    /// is one of whole blocks, or parts of one of whole chunks.
+    /// Compares a range of whole chunks in blocks of a group of which this server is the primary. `is_there`: whether the
+    /// file has not been removed.
     pub(crate) fn check(
         &self,
-        group: Group,
-        ino: Ino,
+        file: &Checked<'_>,
         range: &Range<u64>,
-        repairs: bool,
         is_there: impl Fn() -> bool,
     ) -> Result<Vec<Finding>, Failure> {
-        for look in 0..LOOKS {
+        let Checked { group, ino, layout, .. } = *file;
+        for look in 1..=LOOKS {
             let settled = self.settled(group, ino, range.clone())?;
-            let views = self.views(group, ino, range)?;
-            if agree(&views) {
+            let mut views = self.views(group, ino, range)?;
+            if !end_alike(&views) {
+                let end = self.longest(&self.links.map(), ino, layout)?;
+                if !(range.start < end && end <= range.end) {
+                    views.iter_mut().for_each(|view| view.end = range.end);
+                }
+            }
+            if agree(&views) && end_alike(&views) {
                 return Ok(Vec::new());
             }
-            if look + 1 == LOOKS {
-                if !is_there() {
-                    return Ok(Vec::new());
-                }
-                let findings = self.make_right(group, ino, range, &views, repairs);
-                drop(settled);
-                return Ok(findings);
+            if look == LOOKS {
+                return Ok(if is_there() { self.make_right(file, range, &views) } else { Vec::new() });
             }
             drop(settled);
             std::thread::sleep(PAUSE);
@@ -150,14 +168,8 @@ impl Copies {
         Ok((length, sums.into_iter().map(|sum| (sum.bytes, sum.stored)).collect()))
     }
 
-    fn make_right(
-        &self,
-        group: Group,
-        ino: Ino,
-        range: &Range<u64>,
-        views: &[View],
-        repairs: bool,
-    ) -> Vec<Finding> {
+    fn make_right(&self, file: &Checked<'_>, range: &Range<u64>, views: &[View]) -> Vec<Finding> {
+        let Checked { group, ino, repairs, .. } = *file;
         let mut findings = Vec::new();
         let mut note = |wrong: &Wrong, outcome| {
             let Wrong { server, fault, ref range, .. } = *wrong;
@@ -292,7 +304,7 @@ mod tests {
             range: 0..2 * CHUNK,
         };
         assert_eq!((agree(&views), judge_all(&views, &range)), (false, vec![wrong]));
-        let (even, longer) = (view(0, 5, &[(1, 1)]), view(1, 6, &[(1, 1)]));
-        assert!(!agree(&[even, longer]));
+        let copies = [view(0, 5, &[(1, 1)]), view(1, 6, &[(1, 1)])];
+        assert!(agree(&copies) && !end_alike(&copies));
     }
 }
