@@ -138,6 +138,30 @@ fn bytes_that_changed_by_themselves_are_repaired_from_the_copy_that_is_right() {
 }
 
 #[test]
+fn damage_does_not_spread_to_a_server_that_catches_up() {
+    let site = Site::in_memory("flipped-away");
+    let (name, sums) = with_copies(&site);
+    let damage = || {
+        for block in 0..2 {
+            flip(&sub_file(&name, 0, LENGTH), block * BLOCK + 77);
+        }
+    };
+    kill(&site, &name, 1);
+    damage();
+    site.bivouac(["restart", &name, "1"]).ok();
+    all_in_step(&site, &name);
+    assert_eq!(found(&site, &name, &[]), (vec![finding("bytes", "/bivouac/d/f", 0, "repaired")], 0));
+    assert_eq!(site.sh(&name, LOOK).ok(), sums);
+    site.daemons(&name).iter().for_each(|(_, pid)| Site::kill(*pid, Signal::KILL));
+    damage();
+    site.bivouac(["up", &name]).ok();
+    all_in_step(&site, &name);
+    // Of the block of which server 1 is the primary, server 0 has been given the right bytes already.
+    assert_eq!(found(&site, &name, &[]), (vec![finding("bytes", "/bivouac/d/f", 0, "repaired")], 0));
+    both_show(&site, &name, &sums);
+}
+
+#[test]
 fn what_is_written_into_a_damaged_chunk_does_not_hide_the_damage() {
     let site = Site::in_memory("flipped-written");
     let (name, _) = with_copies(&site);

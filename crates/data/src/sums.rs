@@ -35,6 +35,7 @@ use crate::store::DataStore;
 use crate::undo::Wrote;
 use bivouac_layout::Ino;
 use bivouac_layout::placement::MIN_BLOCK;
+use bivouac_node::Boot;
 use bivouac_proto::attr::FILE_MAX;
 use bivouac_proto::data::Fallocate;
 use rustix::fd::OwnedFd;
@@ -55,6 +56,8 @@ const SUM: u64 = 4;
 const TURNS: usize = 256;
 /// So many changes may be under way at once; others wait.
 const SLOTS: u32 = 1024;
+/// Bytes before the first slot: in which boot of the machine the notes were made; and nothing.
+const HEAD: u64 = 32;
 /// Bytes of a slot: inode, first chunk, end; and nothing, so that no slot lies across two pages.
 const SLOT: u64 = 32;
 /// Sums that are read at once.
@@ -163,6 +166,12 @@ struct Changing {
     file: OwnedFd,
     free: Mutex<Vec<u32>>,
     freed: Condvar,
+    /// The machine has not been started anew since the store was last open.
+    is_sure: bool,
+}
+
+fn place_of(slot: u32) -> u64 {
+    HEAD + u64::from(slot) * SLOT
 }
 
 /// A note: dropped when checksums and bytes agree again.
@@ -174,7 +183,7 @@ struct Slot<'c> {
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         // If this fails, the chunks are summed once more at the next start.
-        let _ = write_all(&self.changing.file, &[0; 8], u64::from(self.number) * SLOT);
+        let _ = write_all(&self.changing.file, &[0; 8], place_of(self.number));
         self.changing.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
         self.changing.freed.notify_one();
     }
@@ -193,7 +202,7 @@ impl Changing {
         for (field, value) in note.as_chunks_mut::<8>().0.iter_mut().zip([ino.0, chunks.start, chunks.end]) {
             *field = value.to_le_bytes();
         }
-        write_all(&self.file, &note, u64::from(number) * SLOT)?;
+        write_all(&self.file, &note, place_of(number))?;
         Ok(slot)
     }
 }
@@ -228,18 +237,23 @@ impl Sums {
         let first = disks.first().ok_or(DataError::NoDirectory)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = fs::openat(&first.root, CHANGING, flags, Mode::RUSR | Mode::WUSR)?;
-        let mut slots = vec![0; (u64::from(SLOTS) * SLOT) as usize];
-        let count = read_up_to(&file, &mut slots, 0)?;
+        let mut content = vec![0; place_of(SLOTS) as usize];
+        let count = read_up_to(&file, &mut content, 0)?;
+        let (head, slots) = content.split_at_mut(HEAD as usize);
+        let mut then = [0; Boot::LEN];
+        then.copy_from_slice(&head[..Boot::LEN]);
+        let is_sure = count == 0 || Boot::is_since(Boot::current(), Boot::from_bytes(then));
         let number = |slot: &[u8], at: usize| {
             let field = slot.get(at..at + 8).and_then(|field| field.try_into().ok());
             u64::from_le_bytes(field.unwrap_or_default())
         };
-        let noted = slots[..count].chunks_exact(SLOT as usize).filter(|slot| number(slot, 0) != 0);
+        let noted = slots.chunks_exact(SLOT as usize).filter(|slot| number(slot, 0) != 0);
         let noted = noted.map(|slot| (Ino(number(slot, 0)), number(slot, 8)..number(slot, 16))).collect();
-        // Changes that free space need slots on a full storage, too.
-        slots[count..].fill(0);
-        write_all(&file, &slots[count..], count as u64)?;
-        let changing = Changing { file, free: Mutex::new((0..SLOTS).collect()), freed: Condvar::new() };
+        head[..Boot::LEN].copy_from_slice(&Boot::to_bytes(Boot::current()));
+        // Written as a whole: changes that free space need slots on a full storage, too.
+        write_all(&file, &content, 0)?;
+        let (free, freed) = (Mutex::new((0..SLOTS).collect()), Condvar::new());
+        let changing = Changing { file, free, freed, is_sure };
         let turns = [const { Mutex::new(()) }; TURNS];
         Ok((Sums { trees, files: Cache::new(descriptors), turns, changing }, noted))
     }
@@ -459,8 +473,8 @@ impl DataStore {
                 Err(error) => tracing::warn!(%ino, %error, "chunks that were being changed were not summed"),
             }
         }
-        let zeros = vec![0; (u64::from(SLOTS) * SLOT) as usize];
-        write_all(&sums.changing.file, &zeros, 0)?;
+        let nothing = vec![0; (u64::from(SLOTS) * SLOT) as usize];
+        write_all(&sums.changing.file, &nothing, HEAD)?;
         // Left by a server that was killed while it removed a sub-file.
         for (disk, tree) in self.disks().iter().zip(&sums.trees) {
             disk::remove_names(tree, |ino| !disk.inventory.knows(ino))?;
@@ -602,6 +616,11 @@ impl DataStore {
         let _turn = sums.turn(ino);
         let _slot = sums.changing.begin(ino, &chunks(&range))?;
         sums.renew(ino, self.existing(ino)?.as_deref(), chunks(&range))
+    }
+
+    /// Whether checksums are as old as the bytes: the machine has not been started anew since the store was last open.
+    pub fn are_sums_sure(&self) -> bool {
+        self.sums().is_some_and(|sums| sums.changing.is_sure)
     }
 
     /// The checksums of a range's chunks, and the sub-file's length. The range begins with a chunk. The bytes come from

@@ -69,8 +69,8 @@ pub enum CopyRequest {
     },
     /// To a holder, from the group's next primary: changes that may not have been made by all (`Marks`).
     Marks,
-    /// To a holder, from the primary, which keeps changes of the range out: the checksums of each [`CHUNK`] bytes
-    /// (`Sums`).
+    /// The checksums of each [`CHUNK`] bytes (`Sums`): to a holder, from the primary, which keeps changes of the range out;
+    /// or to the primary, when no change of the range is under way.
     Sums {
         /// Whose blocks.
         group: Group,
@@ -157,6 +157,8 @@ pub enum CopyReply {
     Sums {
         /// The length of the sub-file, bytes; 0 if there is none.
         length: u64,
+        /// Checksums are as old as the bytes: the holder's machine has not been started anew.
+        is_sure: bool,
         /// For each chunk the checksum of its bytes, and the one that was stored when they were written.
         sums: Vec<(u32, u32)>,
     },

@@ -284,6 +284,7 @@ impl Copies {
                 (Reply::Copy(CopyReply::Read), count) if count <= bytes.len() => count,
                 _ => return Err(Errno::PROTO.into()),
             };
+            let count = self.keep_what_is_right((group, primary), ino, offset, &mut bytes, count)?;
             let made = self.catching.end(|| self.take_in(from, offset..offset + len, &bytes[..count]));
             if let Some(made) = made {
                 self.catching.fetched.fetch_add(1, Ordering::Relaxed);

@@ -153,7 +153,7 @@ impl Copies {
         for server in map.serving(group).filter(|server| *server != self.me) {
             let request = Request::Copy(CopyRequest::Sums { group, ino, offset: range.start, len });
             match self.links.ask(all_of(server), &request)? {
-                Reply::Copy(CopyReply::Sums { length, sums }) if sums.len() == views[0].sums.len() => {
+                Reply::Copy(CopyReply::Sums { length, sums, .. }) if sums.len() == views[0].sums.len() => {
                     views.push(View { server, end: end(length), sums });
                 }
                 _ => return Err(Errno::PROTO.into()),
@@ -166,6 +166,41 @@ impl Copies {
     pub(super) fn own_sums(&self, ino: Ino, range: Range<u64>) -> Result<(u64, Vec<(u32, u32)>), Errno> {
         let (length, sums) = self.store.sums_in(ino, range)?;
         Ok((length, sums.into_iter().map(|sum| (sum.bytes, sum.stored)).collect()))
+    }
+
+    /// Bytes of a range were fetched from its primary, `count` of them, because the own ones differ. If the primary's are
+    /// not what was written there, and the own ones are, these stay: damage does not spread to those who catch up. How
+    /// many bytes there are then.
+    pub(super) fn keep_what_is_right(
+        &self,
+        (group, primary): (Group, ServerId),
+        ino: Ino,
+        offset: u64,
+        bytes: &mut [u8],
+        mut count: usize,
+    ) -> Result<usize, Failure> {
+        let len = bytes.len() as u64;
+        let request = Request::Copy(CopyRequest::Sums { group, ino, offset, len });
+        let Reply::Copy(CopyReply::Sums { is_sure, sums, .. }) = self.links.ask(all_of(primary), &request)?
+        else {
+            return Err(Errno::PROTO.into());
+        };
+        if !is_sure || sums.iter().all(|(bytes, stored)| bytes == stored) {
+            return Ok(count);
+        }
+        let (_, own) = self.own_sums(ino, offset..offset + len)?;
+        bytes.get_mut(count..).unwrap_or_default().fill(0);
+        for (chunk, (theirs, own)) in bytes.chunks_mut(CHUNK as usize).enumerate().zip(sums.iter().zip(own)) {
+            let (number, chunk) = chunk;
+            if theirs.0 != theirs.1 && own.0 == theirs.1 {
+                let at = number as u64 * CHUNK;
+                tracing::error!(%ino, %primary, offset = offset + at, "the primary's bytes are damaged: they are not taken");
+                chunk.fill(0);
+                let read = self.store.read(ino, offset + at, chunk).map_err(|error| error.errno())?;
+                count = count.max(at as usize + read);
+            }
+        }
+        Ok(count)
     }
 
     fn make_right(&self, file: &Checked<'_>, range: &Range<u64>, views: &[View]) -> Vec<Finding> {

@@ -50,11 +50,14 @@ impl Copies {
                 let extent = self.store.extent(ino).map_err(|error| error.errno())?;
                 Ok(CopyReply::Extent { length: extent.length, written: extent.written })
             }
-            CopyRequest::Sums { ino, offset, len, .. }
+            CopyRequest::Sums { group, ino, offset, len }
                 if len <= SUMMED_AT_ONCE && offset <= FILE_MAX && offset.is_multiple_of(CHUNK) =>
             {
-                let (length, sums) = self.own_sums(ino, offset..offset + len)?;
-                Ok(CopyReply::Sums { length, sums })
+                let range = offset..offset + len;
+                let is_primary = self.links.map().primary_of(group) == Some(self.me);
+                let _settled = is_primary.then(|| self.settled(group, ino, range.clone())).transpose()?;
+                let (length, sums) = self.own_sums(ino, range)?;
+                Ok(CopyReply::Sums { length, is_sure: self.store.are_sums_sure(), sums })
             }
             CopyRequest::Sums { .. } => Err(Errno::INVAL.into()),
             CopyRequest::Bytes { ino, offset, len, .. } => {

@@ -447,7 +447,7 @@ pub(super) fn replies() -> Vec<Reply> {
         CopyReply::Read,
         CopyReply::Extent { length: u64::MAX, written },
         CopyReply::Marks(vec![mark]),
-        CopyReply::Sums { length: u64::MAX, sums: vec![(u32::MAX, 0)] },
+        CopyReply::Sums { length: u64::MAX, is_sure: true, sums: vec![(u32::MAX, 0)] },
     ];
     let writer = OpenId { agent: u64::MAX, slot: 1, incarnation: 2 };
     let change = Change { count: u64::MAX, time: i64::MIN, writer: Some(writer) };
