@@ -236,6 +236,27 @@ fn a_sub_file_that_is_gone_or_cut_is_fetched_from_the_others() {
 }
 
 #[test]
+fn holes_take_no_time() {
+    let site = Site::in_memory("verify-holes");
+    let (name, _) = with_copies(&site);
+    let far = (4u64 << 40) + 12_345;
+    let make = format!(
+        "cd /bivouac && truncate -s 4T hole && printf data | dd of=hole bs=1 seek={far} conv=notrunc status=none && truncate -s 8T hole"
+    );
+    site.sh(&name, &make).ok();
+    let begun = std::time::Instant::now();
+    nothing(&site, &name);
+    flip(&sub_file(&name, 1, 8 << 40), far + 1);
+    assert_eq!(found(&site, &name, &[]), (vec![finding("bytes", "/bivouac/hole", 1, "repaired")], 0));
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    // Bytes where nothing was ever written, on one server.
+    flip(&sub_file(&name, 0, 8 << 40), 1 << 40);
+    flip(&sub_file(&name, 0, 8 << 40), (1 << 40) + BLOCK);
+    assert_eq!(found(&site, &name, &[]), (vec![finding("bytes", "/bivouac/hole", 0, "repaired")], 0));
+    nothing(&site, &name);
+}
+
+#[test]
 fn a_damaged_log_or_snapshot_is_written_anew_from_memory() {
     let site = Site::in_memory("log-damaged");
     let (name, sums) = with_copies(&site);

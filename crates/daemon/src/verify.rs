@@ -14,11 +14,12 @@
 use crate::copies::{Checked, Copies};
 use crate::links::{Around, Links, all_of};
 use bivouac_data::DataStore;
+use bivouac_layout::placement::MAX_BLOCK;
 use bivouac_layout::{FileLayout, Group, Ino, Map, SHARDS, ServerId, ShardId};
 use bivouac_meta::{MetaStore, StoredFile};
 use bivouac_proto::control::ControlReply;
 use bivouac_proto::copies::CHUNK;
-use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::data::{DataReply, DataRequest, Share};
 use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::verify::{
@@ -26,7 +27,7 @@ use bivouac_proto::verify::{
 };
 use bivouac_proto::{Errno, Reply, Request};
 use bivouac_transport::engine::Requester;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -418,28 +419,64 @@ impl Work {
         let Ok(end) = copies.longest(&map, ino, layout) else {
             return self.count(|progress| progress.skipped += 1);
         };
-        let is_mine = |piece: &bivouac_layout::Piece| piece.server == *me && map.is_up(*me);
         // Whole chunks, so that nobody appends to one that is being compared.
-        for piece in layout.pieces(&map, 0..end.next_multiple_of(CHUNK)).filter(is_mine) {
-            for range in parts(piece.offset..piece.offset + piece.len) {
-                if self.is_stopped() {
-                    return;
+        let (end, mut at) = (end.next_multiple_of(CHUNK), 0);
+        let mut others = BTreeMap::new();
+        while !self.is_stopped() {
+            at = self.next_used(&map, (ino, layout), at..end, &mut others);
+            let Some(piece) = layout.piece_at(&map, at, end) else { return };
+            let range = at..(at + piece.len.min(AT_ONCE));
+            at = range.end;
+            if piece.server != *me {
+                continue;
+            }
+            let len = range.end - range.start;
+            self.pace(len);
+            let file = Checked { group: piece.group, ino, layout, repairs: self.repairs };
+            match copies.check(&file, &range, || self.copied_layout(ino).is_some()) {
+                Ok(findings) => {
+                    self.count(|progress| progress.bytes += len);
+                    findings.into_iter().for_each(|finding| self.note(finding));
                 }
-                let len = range.end - range.start;
-                self.pace(len);
-                let file = Checked { group: piece.group, ino, layout, repairs: self.repairs };
-                match copies.check(&file, &range, || self.copied_layout(ino).is_some()) {
-                    Ok(findings) => {
-                        self.count(|progress| progress.bytes += len);
-                        findings.into_iter().for_each(|finding| self.note(finding));
-                    }
-                    Err(failure) => {
-                        tracing::warn!(%ino, ?failure, offset = range.start, "copies could not be compared");
-                        self.count(|progress| progress.skipped += 1);
-                    }
+                Err(failure) => {
+                    tracing::warn!(%ino, ?failure, offset = range.start, "copies could not be compared");
+                    self.count(|progress| progress.skipped += 1);
                 }
             }
         }
+    }
+
+    /// The first chunk of a range in which some server may have something other than a hole. `others`: what is known of
+    /// the other servers.
+    fn next_used(
+        &self,
+        map: &Map,
+        (ino, layout): (Ino, &FileLayout),
+        range: Range<u64>,
+        others: &mut BTreeMap<ServerId, u64>,
+    ) -> u64 {
+        let With { me, links, data, .. } = &self.with;
+        let Range { start, end } = range;
+        let Ok(own) = data.next_used(ino, start) else { return start };
+        let mut next = own.unwrap_or(end);
+        if next < start + AT_ONCE {
+            return next - next % CHUNK;
+        }
+        for server in layout.servers(map, end).into_iter().filter(|server| server != me) {
+            let known = others.entry(server).or_default();
+            if *known <= start {
+                // All of the sub-file, whichever blocks are there.
+                let share = Share { block_size: MAX_BLOCK, width: 1, turn: 0 };
+                let seek = DataRequest::Seek { ino, offset: start, end, hole: false, share };
+                *known = match links.ask(all_of(server), &Request::Data(seek)) {
+                    Ok(Reply::Data(DataReply::Position { offset })) => offset,
+                    Err(Failure::Errno(Errno::NXIO)) => end,
+                    _ => return start,
+                };
+            }
+            next = next.min(*known);
+        }
+        next - next % CHUNK
     }
 }
 
@@ -451,12 +488,6 @@ enum Lost {
     Outcome(Outcome),
     /// Others have the blocks of these groups.
     Fetched(BTreeSet<Group>),
-}
-
-/// A range in parts that are compared at once. All but the last end where a chunk ends.
-fn parts(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-    let starts = (range.start..range.end).step_by(AT_ONCE as usize);
-    starts.map(move |start| start..range.end.min(start + AT_ONCE))
 }
 
 #[cfg(test)]
@@ -474,14 +505,5 @@ mod tests {
         assert_eq!(pace.wait(1000, now + second * 60), Duration::ZERO);
         assert_eq!(pace.wait(1000, now + second * 60), second);
         assert_eq!(Pace { rate: 0, ready: now }.wait(u64::MAX, now), Duration::ZERO);
-    }
-
-    #[test]
-    fn parts_are_whole_and_follow_each_other() {
-        let range = 4096..4096 + 2 * AT_ONCE + 5;
-        let all: Vec<_> = parts(range.clone()).collect();
-        assert_eq!((all[0].start, all[2].end, all.len()), (range.start, range.end, 3));
-        assert!(all.windows(2).all(|pair| pair[0].end == pair[1].start));
-        assert_eq!(parts(5..5).count(), 0);
     }
 }

@@ -174,6 +174,9 @@ fn place_of(slot: u32) -> u64 {
     HEAD + u64::from(slot) * SLOT
 }
 
+/// Chunks of a file that were being changed when a server was killed.
+type Noted = (Ino, Range<u64>);
+
 /// A note: dropped when checksums and bytes agree again.
 struct Slot<'c> {
     changing: &'c Changing,
@@ -229,7 +232,7 @@ impl Change {
 
 impl Sums {
     /// Makes what is missing, and opens it.
-    fn open(disks: &[Disk], descriptors: usize) -> Result<(Sums, Vec<(Ino, Range<u64>)>), DataError> {
+    fn open(disks: &[Disk], descriptors: usize) -> Result<(Sums, Vec<Noted>), DataError> {
         let mut trees = Vec::new();
         for disk in disks {
             trees.push(disk::open_tree(&disk.root, disk.path(), TREE)?);
@@ -616,6 +619,21 @@ impl DataStore {
         let _turn = sums.turn(ino);
         let _slot = sums.changing.begin(ino, &chunks(&range))?;
         sums.renew(ino, self.existing(ino)?.as_deref(), chunks(&range))
+    }
+
+    /// The first byte at or behind an offset that may not be a hole, or whose checksum says so. `None`: there is none.
+    pub fn next_used(&self, ino: Ino, offset: u64) -> Result<Option<u64>, DataError> {
+        let next = |file: &SubFile, offset| match fs::seek(file, fs::SeekFrom::Data(offset)) {
+            Ok(found) => Ok(Some(found)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(errno) => Err(DataError::from(errno)),
+        };
+        let data = self.existing(ino)?.map_or(Ok(None), |file| next(&file, offset))?;
+        let Some(sums) = self.sums() else { return Ok(data) };
+        let _turn = sums.turn(ino);
+        let summed = sums.file(ino, false)?.map_or(Ok(None), |file| next(&file, offset / CHUNK * SUM))?;
+        let summed = summed.map(|at| offset.max(at / SUM * CHUNK));
+        Ok(data.into_iter().chain(summed).min())
     }
 
     /// Whether checksums are as old as the bytes: the machine has not been started anew since the store was last open.

@@ -175,7 +175,7 @@ proptest! {
 #[test]
 fn the_sum_is_the_linear_part_of_crc_32c() {
     let (a, zeros): (Vec<u8>, Vec<u8>) =
-        ((0..CHUNK).map(|n| (n * n >> 3) as u8).collect(), vec![0; CHUNK as usize]);
+        ((0..CHUNK).map(|n| ((n * n) >> 3) as u8).collect(), vec![0; CHUNK as usize]);
     assert_eq!(sum_of(&a), crc32c::crc32c(&a) ^ crc32c::crc32c(&zeros));
     assert_eq!((sum_of(&zeros), sum_of(&[])), (0, 0));
 }
@@ -192,6 +192,9 @@ fn a_hole_takes_no_sums() {
     let allocated = || std::os::unix::fs::MetadataExt::blocks(&path.metadata().expect("is there")) * 512;
     assert!(allocated() <= 8 << 10, "{}", allocated());
     assert!(store.sums_in(FILE, far..1 << 40).expect("reads").1[0].is_sound());
+    assert!(store.next_used(FILE, 0).expect("looks").is_some_and(|at| at > 1 << 38 && at <= far));
+    assert_eq!(store.next_used(FILE, far + 7), Ok(Some(far + 7)));
+    assert_eq!(store.next_used(Ino(99), 0), Ok(None));
     store.fallocate_summed(FILE, 0, 1 << 40, Fallocate::PunchHole).expect("freed");
     assert_eq!(allocated(), 0);
     store.remove(FILE).expect("removed");
