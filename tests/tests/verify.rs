@@ -26,6 +26,12 @@ fn files(tree: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+/// How many sub-files of this length a server has.
+fn sub_files(name: &str, server: u64, length: u64) -> usize {
+    let found = files(&storage(name, server).join("sub"));
+    found.iter().filter(|path| path.metadata().is_ok_and(|m| m.len() == length)).count()
+}
+
 /// The server's sub-file of this length.
 fn sub_file(name: &str, server: u64, length: u64) -> PathBuf {
     let mut found = files(&storage(name, server).join("sub"));
@@ -233,6 +239,29 @@ fn a_sub_file_that_is_gone_or_cut_is_fetched_from_the_others() {
     assert_eq!(found(&site, &name, &[]), (vec![finding("bytes", "/bivouac/d/f", 1, "repaired")], 0));
     nothing(&site, &name);
     both_show(&site, &name, &sums);
+}
+
+#[test]
+fn a_sub_file_that_was_lost_while_its_server_was_away_is_fetched_when_it_comes_back() {
+    let site = Site::in_memory("gone-away");
+    let (name, sums) = with_copies(&site);
+    let lost = sub_file(&name, 0, LENGTH);
+    kill(&site, &name, 0);
+    std::fs::remove_file(&lost).expect("removed");
+    site.bivouac(["restart", &name, "0"]).ok();
+    all_in_step(&site, &name);
+    nothing(&site, &name);
+    assert_eq!(site.total(&name, "damaged"), 0);
+    both_show(&site, &name, &sums);
+    // One that is noticed by a read.
+    let restarted = sub_file(&name, 1, LENGTH);
+    site.daemons(&name).iter().for_each(|(_, pid)| Site::kill(*pid, Signal::KILL));
+    std::fs::remove_file(restarted).expect("removed");
+    site.bivouac(["up", &name]).ok();
+    assert_eq!(site.sh(&name, LOOK).ok(), sums);
+    eventually("it is fetched", || sub_files(&name, 1, LENGTH) == 1);
+    all_in_step(&site, &name);
+    nothing(&site, &name);
 }
 
 #[test]
