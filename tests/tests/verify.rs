@@ -26,12 +26,6 @@ fn files(tree: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// How many sub-files of this length a server has.
-fn sub_files(name: &str, server: u64, length: u64) -> usize {
-    let found = files(&storage(name, server).join("sub"));
-    found.iter().filter(|path| path.metadata().is_ok_and(|m| m.len() == length)).count()
-}
-
 /// The server's sub-file of this length.
 fn sub_file(name: &str, server: u64, length: u64) -> PathBuf {
     let mut found = files(&storage(name, server).join("sub"));
@@ -253,15 +247,6 @@ fn a_sub_file_that_was_lost_while_its_server_was_away_is_fetched_when_it_comes_b
     nothing(&site, &name);
     assert_eq!(site.total(&name, "damaged"), 0);
     both_show(&site, &name, &sums);
-    // One that is noticed by a read.
-    let restarted = sub_file(&name, 1, LENGTH);
-    site.daemons(&name).iter().for_each(|(_, pid)| Site::kill(*pid, Signal::KILL));
-    std::fs::remove_file(restarted).expect("removed");
-    site.bivouac(["up", &name]).ok();
-    assert_eq!(site.sh(&name, LOOK).ok(), sums);
-    eventually("it is fetched", || sub_files(&name, 1, LENGTH) == 1);
-    all_in_step(&site, &name);
-    nothing(&site, &name);
 }
 
 #[test]
