@@ -17,6 +17,7 @@ macro_rules! exit_codes {
         "\
 Exit codes:
   0         success; `run` and `exec`: the command's own status
+  1         verify: damage is left
   2         wrong usage
   64        unknown deployment, or it does not run
   65        something given is refused (storage, mount path, host, name)
@@ -154,6 +155,19 @@ removed."
 Servers that have been down for --heal-after seconds are given up without being asked. A server that was given up \
 and starts again holds no copies any more; what has one copy only is still there.")]
     Heal(HealArgs),
+    /// Check what is stored, and repair it from copies.
+    #[command(
+        long_about = "Check what a running deployment stores. Where there are copies, every block is compared with its \
+checksums and with its copies, and what is damaged is repaired from a copy that is not. The metadata's logs are read again, and \
+its copies compared. Without copies, the metadata's logs, and presence and lengths of blocks are checked. Programs go on meanwhile.",
+        after_long_help = "Examples:
+  bivouac verify job
+  bivouac verify job --dry-run       look only
+  bivouac verify job --json          for programs; described in docs/operations.md
+
+Exit status: 0 if all is well or was repaired, 1 if damage is left, 67 if not everything could be checked."
+    )]
+    Verify(VerifyArgs),
     /// Print the variables to export, for `eval` in a batch script.
     #[command(after_long_help = "Example:
   eval \"$(bivouac env job)\"
@@ -503,6 +517,23 @@ pub struct HealArgs {
     /// Also if nobody else has what was acknowledged last: it is lost then.
     #[arg(long)]
     pub accept_loss: bool,
+}
+
+/// Arguments of `verify`.
+#[derive(Args, Debug)]
+pub struct VerifyArgs {
+    /// Name of the deployment.
+    #[arg(value_parser = parse_name)]
+    pub name: String,
+    /// Only look; repair nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// For programs: stable, documented JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Most MiB that each server reads in a second; 0: as much as it can.
+    #[arg(long, value_name = "MIB", default_value_t = 256)]
+    pub rate: u32,
 }
 
 /// Arguments of `restart`.

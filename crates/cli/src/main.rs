@@ -6,7 +6,7 @@
 //!
 //! - [`args`]: the command line. [`error`]: causes, remedies, exit codes.
 //! - [`home`]: a deployment's directory. [`hosts`]: which machines. [`launch`]: starting daemons there.
-//! - [`up`], [`down`], [`exec`], [`run`], [`mount`] (with [`mounts`]), [`copy`], [`layout`], [`status`]: the
+//! - [`up`], [`down`], [`exec`], [`run`], [`mount`] (with [`mounts`]), [`copy`], [`layout`], [`status`], [`verify`]: the
 //!   subcommands.
 //! - [`bench`]: the load generator.
 //! - [`daemon`]: the hidden subcommand that launchers call.
@@ -37,6 +37,7 @@ mod signals;
 mod status;
 mod text;
 mod up;
+mod verify;
 
 use args::{Cli, Command, Copy};
 use clap::{CommandFactory, Parser};
@@ -70,6 +71,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
         Command::Status(args) => status::status(&Home::from_env()?, args.name.as_deref(), args.json)?,
         Command::Down(args) => down::down(&Home::from_env()?, &args.name, args.keep, args.force)?,
         Command::Heal(args) => heal::heal(&Home::from_env()?, &args)?,
+        Command::Verify(args) => return verify::verify(&Home::from_env()?, &args),
         Command::Restart(args) => restart::restart(&Home::from_env()?, &args)?,
         Command::Preload(args) => {
             let tree = Copy { src: args.src, dst: Some(args.dst) };

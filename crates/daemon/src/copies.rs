@@ -14,6 +14,7 @@
 //! A server that was away compares what it holds with the primaries ([`catching`]).
 
 mod catching;
+mod checking;
 mod holder;
 mod marks;
 mod ranges;
@@ -27,6 +28,7 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply, Request};
 use bivouac_transport::engine::Requester;
 use catching::Catching;
+pub(crate) use checking::Checked;
 use marks::{Marks, Slots};
 use ranges::Ranges;
 use std::collections::BTreeSet;
@@ -144,7 +146,7 @@ impl Copies {
             .and_then(|()| {
                 // It may be behind in other blocks of the file, and be about to give the sub-file another length.
                 let make = || {
-                    let done = crate::serve::data_locally((&self.store, self), request, payload, &mut [])?;
+                    let done = crate::serve::change_copied((&self.store, self), request, payload)?;
                     match (request, done) {
                         (DataRequest::Write { .. }, DataReply::Written { count, .. }) => {
                             self.marks.reaches(ino, range.start + u64::from(count));

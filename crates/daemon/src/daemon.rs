@@ -17,6 +17,7 @@ use crate::links::{Around, Links};
 use crate::order::{Order, Turn};
 use crate::serve;
 use crate::tether::Tether;
+use crate::verify::{Verifier, With};
 use crate::vigil::Vigil;
 use bivouac_data::DataStore;
 use bivouac_layout::{Epoch, Ino, Map, NodeId, ServerId, ServerState, ShardId};
@@ -30,6 +31,7 @@ use bivouac_proto::data::DataRequest;
 use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::node::NodeRequest;
 use bivouac_proto::status::Failure;
+use bivouac_proto::verify::VerifyRequest;
 use bivouac_proto::{Errno, Header, Refusal, Reply, Request};
 use bivouac_transport::engine::budget::OVERLAP;
 use bivouac_transport::{Parting, PeerInfo, Responder, Service};
@@ -47,6 +49,7 @@ pub(crate) struct Daemon {
     pub(crate) meta: OnceLock<Arc<MetaStore<Around>>>,
     /// On servers.
     copies: Option<Arc<Copies>>,
+    pub(crate) verifier: Verifier,
     /// On servers where something has copies.
     pub(crate) follower: OnceLock<Follower>,
     /// On agents.
@@ -164,6 +167,7 @@ impl Daemon {
             agent,
             meta: OnceLock::new(),
             copies,
+            verifier: Verifier::default(),
             follower: OnceLock::new(),
             page: OnceLock::new(),
             begun: AtomicBool::new(false),
@@ -387,11 +391,30 @@ impl Daemon {
                 tracing::error!(%error, "a map is not taken");
                 ControlReply::Failed { cause: error.to_string() }
             }),
+            ControlRequest::Verify(request) => self.verify(request)?,
             ControlRequest::Stats => Some(ControlReply::Stats(Box::new(self.stats()))),
             ControlRequest::Lifeline | ControlRequest::Release => None,
             _ => self.govern(request)?,
         };
         Ok(answer.map_or(Reply::Done, Reply::Control))
+    }
+
+    /// Checks what this server stores.
+    fn verify(&self, request: &VerifyRequest) -> Result<Option<ControlReply>, Failure> {
+        let (Some(server), Some(data)) = (&self.config.server, &self.links.data) else {
+            return Err(Errno::OPNOTSUPP.into());
+        };
+        let (Some(meta), Some(copies)) = (self.meta.get(), &self.copies) else {
+            return Err(Refusal::OldServer.into());
+        };
+        let with = || With {
+            me: server.id,
+            links: self.links.clone(),
+            data: data.clone(),
+            meta: meta.clone(),
+            copies: copies.clone(),
+        };
+        self.verifier.serve(request, with)
     }
 
     /// What concerns the voters, or the controller.
@@ -482,6 +505,9 @@ impl Daemon {
             self.links.learn(map.clone());
             if map.copies == 1 {
                 self.links.lease.is_not_needed();
+            }
+            if let Some(data) = self.links.data.as_ref().filter(|_| map.copies > 1) {
+                data.keep_sums()?;
             }
             let options = Options { observer: self.version_page(), ..Options::new(self.config.deployment) };
             let copies = self.copies.as_ref().ok_or(InstallError::Map("this server has no storage"))?;

@@ -18,6 +18,9 @@ pub enum InstallError {
     /// The shards that the map gives to the server cannot be taken over.
     #[error("the server cannot take its part of the metadata over: {0}")]
     Adopt(bivouac_proto::Errno),
+    /// The server's storage has no room for checksums, or fails.
+    #[error("the checksums of copies cannot be kept: {0}")]
+    Sums(#[from] DataError),
     /// The operating system gives no thread.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),

@@ -27,6 +27,7 @@ mod run_dir;
 mod running;
 mod serve;
 mod tether;
+mod verify;
 mod vigil;
 
 pub use config::{DaemonConfig, ServerConfig};

@@ -112,6 +112,7 @@ impl Running {
         if let Some(store) = self.daemon.meta.get() {
             store.stop_waiting();
         }
+        self.daemon.verifier.stop();
         self.server.stop();
         // The transport's server has stopped, and with it all other owners of the daemon are gone.
         let Some(daemon) = Arc::into_inner(self.daemon) else {

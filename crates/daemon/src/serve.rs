@@ -165,6 +165,26 @@ pub(crate) fn data_locally(
     Ok(done)
 }
 
+/// Makes a change of blocks that have copies, here. Their checksums change with them.
+pub(crate) fn change_copied(
+    (store, copies): (&DataStore, &Copies),
+    request: &DataRequest,
+    payload: &[u8],
+) -> Result<DataReply, Failure> {
+    let failed = |error: DataError| Failure::Errno(error.errno());
+    match *request {
+        DataRequest::Write { ino, offset, sync } => {
+            let wrote = store.write_summed(ino, offset, payload, sync).map_err(failed)?;
+            Ok(DataReply::Written { count: wrote.count as u32, before: wrote.before, undo: wrote.undo })
+        }
+        DataRequest::Fallocate { ino, offset, len, mode } => {
+            store.fallocate_summed(ino, offset, len, mode).map_err(failed)?;
+            Ok(DataReply::Done)
+        }
+        _ => data_locally((store, copies), request, payload, &mut []),
+    }
+}
+
 /// What a request to the metadata is about: this determines its shard.
 enum About<'a> {
     Entry(At<'a>),

@@ -8,8 +8,9 @@
 use crate::error::{DataError, to_errno};
 use crate::identity::{self, Identity};
 use crate::inventory::{self, Inventory};
-use crate::place::{self, SUBDIRECTORIES};
+use crate::place::{self, SUBDIRECTORIES, SubPath};
 use crate::relocate;
+use crate::sums;
 use bivouac_layout::{Ino, ServerId};
 use bivouac_node::Boot;
 use rustix::fd::{AsFd, OwnedFd};
@@ -225,7 +226,7 @@ impl Found {
         // Only after the draft was written: a tree beside an empty draft would not be recognised as ours.
         fs::ftruncate(&file, text.len() as u64).map_err(failed)?;
         fs::fsync(&file).map_err(failed)?;
-        make_tree(&self.root, &self.path)?;
+        make_tree(&self.root, &self.path, TREE)?;
         self.lock = Some(file);
         self.state = State::Draft(identity);
         Ok(())
@@ -278,7 +279,7 @@ impl Found {
     fn undo(&self) {
         if self.drafted {
             // Nobody has written to the tree yet.
-            let _ = remove_tree(&self.root, &self.path, |_, _| false);
+            let _ = remove_tree(&self.root, &self.path, TREE, |_, _| false);
             for name in [DRAFT, IDENTITY, inventory::NAME, inventory::DRAFT] {
                 let _ = fs::unlinkat(&self.root, name, AtFlags::empty());
             }
@@ -300,13 +301,16 @@ impl Disk {
     /// that the removal can be repeated.
     pub(crate) fn destroy(&self) -> Result<(), DataError> {
         let (index, count) = (usize::from(self.identity.index), usize::from(self.identity.count));
-        remove_tree(&self.root, &self.path, |subdirectory, name| {
+        let ours = |subdirectory: u8, name: &[u8]| {
             place::parse_name(name).is_some_and(|ino| {
                 let mixed = place::mix(ino);
                 place::directory(mixed, count) == index && place::subdirectory(mixed) == subdirectory
             })
-        })?;
-        for journal in [inventory::NAME, inventory::DRAFT, relocate::COPY] {
+        };
+        for tree in [sums::TREE, TREE] {
+            remove_tree(&self.root, &self.path, tree, ours)?;
+        }
+        for journal in [inventory::NAME, inventory::DRAFT, relocate::COPY, sums::CHANGING] {
             gone(fs::unlinkat(&self.root, journal, AtFlags::empty()))
                 .map_err(|errno| setup("remove", &self.path.join(journal), errno))?;
         }
@@ -399,23 +403,50 @@ fn subdirectory_name(subdirectory: u16) -> String {
 }
 
 /// Makes the tree, or those directories of it that are missing.
-fn make_tree(root: &OwnedFd, path: &Path) -> Result<(), DataError> {
+fn make_tree(root: &OwnedFd, path: &Path, tree: &str) -> Result<(), DataError> {
     let exists = |made: Result<(), Errno>| match made {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(setup("make directories in", path, errno)),
     };
-    exists(fs::mkdirat(root, TREE, Mode::RWXU))?;
-    let sub = fs::openat(root, TREE, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())
-        .map_err(|errno| setup("open", &path.join(TREE), errno))?;
+    exists(fs::mkdirat(root, tree, Mode::RWXU))?;
+    let sub = fs::openat(root, tree, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())
+        .map_err(|errno| setup("open", &path.join(tree), errno))?;
     (0..SUBDIRECTORIES).try_for_each(|n| exists(fs::mkdirat(&sub, subdirectory_name(n), Mode::RWXU)))?;
-    fs::fsync(&sub).map_err(|errno| setup("sync", &path.join(TREE), errno))
+    fs::fsync(&sub).map_err(|errno| setup("sync", &path.join(tree), errno))
+}
+
+/// Opens a tree beside that of the sub-files, with the same directories; what is missing is made.
+pub(crate) fn open_tree(root: &OwnedFd, path: &Path, tree: &str) -> Result<OwnedFd, DataError> {
+    make_tree(root, path, tree)?;
+    fs::openat(root, tree, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())
+        .map_err(|errno| setup("open", &path.join(tree), errno))
+}
+
+/// Removes those names of a tree whose inodes are chosen.
+pub(crate) fn remove_names(tree: &OwnedFd, chosen: impl Fn(Ino) -> bool) -> Result<(), DataError> {
+    let mut found = Vec::new();
+    for_each_name(tree, |_, _, ino| {
+        if chosen(ino) {
+            found.push(ino);
+        }
+        Ok(())
+    })?;
+    for ino in found {
+        gone(fs::unlinkat(tree, SubPath::new(ino, place::mix(ino)).as_c_str(), AtFlags::empty()))?;
+    }
+    Ok(())
 }
 
 /// Removes the tree with those of its files for which `ours` (subdirectory, name) is true. Directories that
 /// contain anything else stay. After an error it tries the rest, and then returns the first error.
-fn remove_tree(root: &OwnedFd, path: &Path, ours: impl Fn(u8, &[u8]) -> bool) -> Result<(), DataError> {
-    let failed = |errno| setup("remove files in", &path.join(TREE), errno);
-    let sub = match fs::openat(root, TREE, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
+fn remove_tree(
+    root: &OwnedFd,
+    path: &Path,
+    tree: &str,
+    ours: impl Fn(u8, &[u8]) -> bool,
+) -> Result<(), DataError> {
+    let failed = |errno| setup("remove files in", &path.join(tree), errno);
+    let sub = match fs::openat(root, tree, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
         Ok(sub) => sub,
         Err(Errno::NOENT) => return Ok(()),
         Err(errno) => return Err(failed(errno)),
@@ -432,7 +463,7 @@ fn remove_tree(root: &OwnedFd, path: &Path, ours: impl Fn(u8, &[u8]) -> bool) ->
         let removed = emptied.and_then(|()| gone_or_in_use(fs::unlinkat(&sub, name, AtFlags::REMOVEDIR)));
         first = first.and(removed.map_err(failed));
     }
-    first.and(gone_or_in_use(fs::unlinkat(root, TREE, AtFlags::REMOVEDIR)).map_err(failed))
+    first.and(gone_or_in_use(fs::unlinkat(root, tree, AtFlags::REMOVEDIR)).map_err(failed))
 }
 
 /// Removes those files of a directory for which `ours` is true.

@@ -92,6 +92,20 @@ impl Inventory {
         Ok(Inventory { root, boot, parts: parts.map(Mutex::new), journal, missing })
     }
 
+    /// Every sub-file that should be there.
+    pub(crate) fn all(&self) -> Vec<Ino> {
+        let keys = |part: &Mutex<Part>| {
+            let part = part.lock().unwrap_or_else(PoisonError::into_inner);
+            part.keys().copied().collect::<Vec<_>>()
+        };
+        self.parts.iter().flat_map(keys).collect()
+    }
+
+    /// Whether a sub-file should be there.
+    pub(crate) fn knows(&self, ino: Ino) -> bool {
+        self.part(ino).contains_key(&ino)
+    }
+
     /// How many sub-files are known to be gone.
     pub(crate) fn missing(&self) -> u64 {
         self.missing.load(Ordering::Relaxed)

@@ -30,6 +30,7 @@
 //! - `cache`: the open descriptors.
 //! - `file`: one open sub-file.
 //! - `store`: the operations. `seek`: looking for data and holes. `undo`: undoing a write.
+//! - `sums`: checksums of sub-files that have copies.
 //! - `relocate`: keeping processes of the node out of a sub-file, and making it another local file.
 
 mod cache;
@@ -42,10 +43,12 @@ mod place;
 mod relocate;
 mod seek;
 mod store;
+mod sums;
 mod suspects;
 mod undo;
 
 pub use error::DataError;
 pub use file::SubFile;
 pub use store::{DataStore, Extent, Space};
+pub use sums::{CHUNK, Sum, sum_of};
 pub use undo::Wrote;

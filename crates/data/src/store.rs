@@ -6,6 +6,7 @@ use crate::error::DataError;
 use crate::file::SubFile;
 use crate::place::{self, SubPath};
 use crate::relocate::Relocations;
+use crate::sums::Sums;
 use crate::suspects::Suspects;
 use crate::undo::Wrote;
 use bivouac_layout::{Ino, ServerId};
@@ -18,7 +19,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Locks for truncations; files that share one by chance only wait a little.
@@ -59,6 +60,10 @@ pub struct DataStore {
     suspects: Suspects,
     relocations: Relocations,
     fences: Option<Fences>,
+    /// Where files may have copies.
+    sums: OnceLock<Sums>,
+    /// Descriptors that may be kept open.
+    descriptors: usize,
 }
 
 /// A remembered sum of allocated bytes.
@@ -101,6 +106,8 @@ impl DataStore {
             suspects: Suspects::default(),
             relocations: Relocations::default(),
             fences: None,
+            sums: OnceLock::new(),
+            descriptors,
         })
     }
 
@@ -171,7 +178,7 @@ impl DataStore {
         }
         let _alone = self.lock_truncations(ino);
         if let Some(file) = self.existing(ino)? {
-            file.take_back(undo, end, size)?;
+            self.cutting(ino, &file, size, || file.take_back(undo, end, size))?;
         }
         Ok(())
     }
@@ -206,9 +213,26 @@ impl DataStore {
         let Some(file) = file else { return Ok(false) };
         let length = file.length()?;
         if length > size || (extend && length < size) {
-            fs::ftruncate(&file, size)?;
+            self.cutting(ino, &file, size, || {
+                fs::ftruncate(&file, size)?;
+                Ok(true)
+            })?;
         }
         Ok(true)
+    }
+
+    /// Makes a sub-file shorter, and with it its checksums, if there are any.
+    fn cutting(
+        &self,
+        ino: Ino,
+        file: &SubFile,
+        size: u64,
+        cut: impl FnOnce() -> Result<bool, DataError>,
+    ) -> Result<bool, DataError> {
+        match self.sums.get() {
+            Some(sums) => sums.cutting(ino, file, size, cut),
+            None => cut(),
+        }
     }
 
     /// Sets when the sub-file was last written, if there is one: after changes that bring back what was there.
@@ -286,7 +310,11 @@ impl DataStore {
             // In this order: see the cache.
             self.cache.removed(mixed);
             removed
-        })
+        })?;
+        if let Some(sums) = self.sums.get() {
+            sums.remove(ino);
+        }
+        Ok(())
     }
 
     /// A descriptor of the sub-file to hand to another process, open for reading and writing, close-on-exec,
@@ -370,6 +398,49 @@ impl DataStore {
             first = first.and(removed);
         }
         first
+    }
+
+    /// Looks for every sub-file that should be there; those that are gone. One whose descriptor is still open, so that
+    /// it can be read, is gone, too.
+    pub fn find_missing(&self) -> Result<Vec<Ino>, DataError> {
+        let mut missing = Vec::new();
+        for disk in &self.disks {
+            for ino in disk.inventory.all() {
+                let path = SubPath::new(ino, place::mix(ino));
+                let look = || fs::statat(&disk.sub, path.as_c_str(), AtFlags::SYMLINK_NOFOLLOW);
+                match look() {
+                    Ok(_) => {}
+                    Err(Errno::NOENT) => {
+                        if let Err(DataError::Missing(_)) = disk.inventory.look_again(ino, look) {
+                            missing.push(ino);
+                        }
+                    }
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Closes the descriptor of a sub-file that is gone: it cannot be read any more.
+    pub fn let_go(&self, ino: Ino) {
+        self.cache.removed(place::mix(ino));
+    }
+
+    pub(crate) fn disks(&self) -> &[Disk] {
+        &self.disks
+    }
+
+    pub(crate) fn descriptors(&self) -> usize {
+        self.descriptors
+    }
+
+    pub(crate) fn sums(&self) -> Option<&Sums> {
+        self.sums.get()
+    }
+
+    pub(crate) fn set_sums(&self, sums: Sums) -> &Sums {
+        self.sums.get_or_init(|| sums)
     }
 
     pub(crate) fn disk(&self, mixed: u64) -> Result<&Disk, DataError> {

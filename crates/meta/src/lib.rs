@@ -19,6 +19,7 @@
 //! - `intents`, `coordinate`, `rename`, `split`: operations over several shards and servers.
 //! - `announce`, `moves`: what other servers and clients have to learn of changed directories.
 //! - `stream`, `shipping`, `copying`, `takeover`: shards with copies on other servers.
+//! - `verify`: what is stored is compared with memory, and with copies.
 //! - `keeper`, `teller`: work in the background; `grace`, `resumption`: what comes first after a start.
 //!
 //! **How a change happens.** Under its partition's lock, an operation looks, drafts a batch of changes, and
@@ -75,6 +76,8 @@ mod stream;
 mod takeover;
 mod teller;
 mod truncate;
+mod verify;
 
 pub use error::OpenError;
 pub use store::{Caller, Counts, MetaStore, Observer, Options, Outside, Replayed, make_directory};
+pub use verify::{ShardsCompared, StoredFile};

@@ -20,7 +20,7 @@ use bivouac_node::Boot;
 use rustix::fs::FallocateFlags;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -175,6 +175,28 @@ impl Log {
         }
     }
 
+    /// What is in the file, so that it can be read again without the log's lock.
+    pub(crate) fn written(&self) -> Written {
+        let Revision { number, ref file, end, .. } = self.file;
+        Written {
+            path: self.path.clone(),
+            identity: self.identity,
+            revision: number,
+            file: file.clone(),
+            end,
+        }
+    }
+
+    /// Whether the mark is as it was written.
+    pub(crate) fn has_its_mark(&self) -> bool {
+        self.mark.is_stored()
+    }
+
+    /// Writes the mark anew.
+    pub(crate) fn renew_mark(&mut self) -> io::Result<()> {
+        self.mark.renew()
+    }
+
     /// Bytes in the log.
     pub(crate) fn len(&self) -> u64 {
         self.file.end
@@ -183,6 +205,61 @@ impl Log {
     /// Where it lies.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// A log's file and how much was written to it. That does not change any more, whatever follows.
+#[derive(Debug)]
+pub(crate) struct Written {
+    path: PathBuf,
+    identity: Identity,
+    revision: u64,
+    file: Arc<File>,
+    end: u64,
+}
+
+impl Written {
+    /// Which revision of the log it is.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Bytes.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// The log's name.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads all records again: whether they have their checksums, and the file its name.
+    pub(crate) fn is_whole(&self) -> io::Result<bool> {
+        let named = match std::fs::symlink_metadata(&self.path) {
+            Ok(named) => named,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let own = self.file.metadata()?;
+        if (named.dev(), named.ino()) != (own.dev(), own.ino()) {
+            return Ok(false);
+        }
+        let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
+        let mut bytes = vec![0; usize::try_from(self.end).unwrap_or(usize::MAX)];
+        match self.file.read_exact_at(&mut bytes, 0) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        if check_header(&self.path, self.identity, &bytes).ok() != Some(self.revision) {
+            return Ok(false);
+        }
+        let mut at = HEADER;
+        while let Some(body) = body_at(&bytes, at, self.revision) {
+            at += PREFIX + body.len();
+        }
+        Ok(at as u64 == self.end)
     }
 }
 

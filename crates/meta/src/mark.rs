@@ -218,7 +218,25 @@ impl Mark {
         [&mut self.current, &mut self.next].into_iter().find(|height| height.revision == revision)
     }
 
+    /// Whether the file says what it should.
+    pub(crate) fn is_stored(&self) -> bool {
+        let mut bytes = Vec::with_capacity(LENGTH);
+        let read = File::open(&self.path).and_then(|file| file.take(LENGTH as u64).read_to_end(&mut bytes));
+        read.is_ok() && bytes == self.to_bytes()
+    }
+
+    /// Writes it to the file of its name, which may be another one or none.
+    pub(crate) fn renew(&mut self) -> io::Result<()> {
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(&self.path)?;
+        self.file = Arc::new(file);
+        self.write()
+    }
+
     fn write(&self) -> io::Result<()> {
+        self.file.write_all_at(&self.to_bytes(), 0)
+    }
+
+    fn to_bytes(&self) -> [u8; LENGTH] {
         let mut bytes = [0; LENGTH];
         bytes[..8].copy_from_slice(MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -232,7 +250,7 @@ impl Mark {
         }
         let sum = crc32c::crc32c(&bytes[..LENGTH - 4]);
         bytes[LENGTH - 4..].copy_from_slice(&sum.to_le_bytes());
-        self.file.write_all_at(&bytes, 0)
+        bytes
     }
 
     fn write_or_warn(&mut self) {

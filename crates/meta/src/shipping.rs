@@ -135,7 +135,7 @@ impl Partitions {
     }
 
     /// Sends what is due to these servers, or waits until somebody else has.
-    fn ship(&self, outside: &dyn Outside, servers: &[ServerId]) {
+    pub(crate) fn ship(&self, outside: &dyn Outside, servers: &[ServerId]) {
         let sending = self.shipping.take(servers);
         if sending.to.is_empty() {
             return self.shipping.wait();

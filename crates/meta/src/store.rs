@@ -531,6 +531,7 @@ impl<O: Outside> Core<O> {
                 let outside: &dyn Outside = &*self.outside;
                 self.partitions.supply(outside, *shard, *term, *to, *from).map(|_| Reply::Done)
             }
+            PeerRequest::Compare { shards } => Ok(self.compared(shards)?),
             PeerRequest::Entry { dir, split, name } => {
                 self.entry_here(*dir, *split, name).map(|(named, owner)| {
                     let named = named.map(|n| (n.ino, n.kind));

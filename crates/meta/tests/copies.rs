@@ -3,12 +3,15 @@
 mod common;
 
 use bivouac_layout::{Ino, ServerId, ServerState, ShardId};
+use bivouac_meta::ShardsCompared;
 use bivouac_proto::meta::{LockOwner, LockRange, MetaReply, MetaRequest};
 use bivouac_proto::peer::PeerRequest;
 use bivouac_proto::status::Failure;
+use bivouac_proto::verify::Outcome;
 use bivouac_proto::{Errno, FileKind, Refusal, Reply};
 use common::Cluster;
 use common::client::{Client, Dir};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -254,4 +257,64 @@ fn changes_of_many_clients_go_to_the_copies_together() {
     cluster.inner.failover();
     assert_eq!(client.names("").unwrap().len(), 800);
     cluster.check_copies();
+}
+
+/// What only this can find: a copy that has taken in something else than its primary has sent.
+#[test]
+fn a_copy_that_differs_is_found_and_replaced() {
+    let cluster = Cluster::replicated(3, 2);
+    let client = Client::new(&cluster);
+    for n in 0..20 {
+        client.put(&format!("file{n}"), b"text").unwrap();
+    }
+    let all: Vec<ShardId> = (0..bivouac_layout::SHARDS).map(ShardId).collect();
+    let compare = |repairs| {
+        let stores = cluster.stores();
+        let mut sum = ShardsCompared::default();
+        for compared in stores.iter().map(|store| store.compare_copies(&all, repairs)) {
+            sum.compared += compared.compared;
+            sum.skipped += compared.skipped;
+            sum.differ.extend(compared.differ);
+        }
+        sum
+    };
+    let same = ShardsCompared { compared: u64::from(bivouac_layout::SHARDS), ..ShardsCompared::default() };
+    assert_eq!(compare(true), same);
+    cluster.inner.spoils.store(true, Ordering::SeqCst);
+    let ino = client.put("spoilme", b"").unwrap();
+    cluster.inner.spoils.store(false, Ordering::SeqCst);
+    let [_, copy] = cluster.inner.holders_of(ino.shard())[..] else { panic!("two copies") };
+    let differ = |outcome| vec![(ino.shard(), copy, outcome)];
+    assert_eq!(compare(false).differ, differ(Outcome::Seen));
+    assert_eq!(compare(true).differ, differ(Outcome::Repaired));
+    assert_eq!(compare(true), same);
+    cluster.check_copies();
+}
+
+#[test]
+fn a_log_that_changed_behind_the_servers_back_is_written_anew() {
+    let cluster = Cluster::replicated(2, 2);
+    let client = Client::new(&cluster);
+    for n in 0..20 {
+        client.put(&format!("file{n}"), b"text").unwrap();
+    }
+    let store = cluster.store(ServerId(0)).unwrap();
+    let check = |repairs| {
+        let all = (0..store.logs()).map(|number| store.check_log(number, repairs).1);
+        all.enumerate().filter_map(|(number, found)| Some((number, found?))).collect::<Vec<_>>()
+    };
+    assert_eq!(check(true), []);
+    let path = cluster.dir(ServerId(0)).join("partition-07.log");
+    for at in (0..path.metadata().unwrap().len()).step_by(41) {
+        let mut bytes = std::fs::read(&path).unwrap();
+        let Some(byte) = bytes.get_mut(at as usize) else { break };
+        *byte ^= 1;
+        // In place: the server has the file open.
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(&bytes, 0).unwrap();
+        assert_eq!(check(false), [(7, Outcome::Seen)], "byte {at}");
+        assert_eq!(check(true), [(7, Outcome::Repaired)], "byte {at}");
+    }
+    assert_eq!(check(true), []);
+    drop(store);
+    cluster.restart(ServerId(0));
 }

@@ -1,5 +1,6 @@
 //! Requests of the controller and of the command line to a daemon.
 
+use crate::verify::{Name, VerifyRequest, VerifyState};
 use bivouac_layout::{Epoch, Founding, Group, Map, NodeId, ServerId};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -76,6 +77,8 @@ pub enum ControlRequest {
     /// Revokes an earlier [`ControlRequest::Lifeline`] of the same connection: the deployment goes on when
     /// this connection ends. To the controller.
     Release,
+    /// About checking what is stored. To a server.
+    Verify(VerifyRequest),
 }
 
 /// A server may answer for what has copies until a moment of its own clock.
@@ -207,4 +210,8 @@ pub enum ControlReply {
         /// What is wrong, with what, and what can be done about it.
         cause: String,
     },
+    /// How far checking is.
+    Verify(Box<VerifyState>),
+    /// Names of inodes.
+    Names(Vec<Name>),
 }

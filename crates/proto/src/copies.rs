@@ -72,7 +72,36 @@ pub enum CopyRequest {
     },
     /// To a holder, from the group's next primary: changes that may not have been made by all (`Marks`).
     Marks,
+    /// The checksums of each [`CHUNK`] bytes (`Sums`): to a holder, from the primary, which keeps changes of the range out;
+    /// or to the primary, when no change of the range is under way.
+    Sums {
+        /// Whose blocks.
+        group: Group,
+        /// The file.
+        ino: Ino,
+        /// First byte: that of a chunk.
+        offset: u64,
+        /// At most [`SUMMED_AT_ONCE`].
+        len: u64,
+    },
+    /// To a holder, from the primary, which keeps changes of the range out: the bytes of a range (payload), as they
+    /// are there (`Read`). Shorter where the sub-file ends.
+    Bytes {
+        /// Whose blocks.
+        group: Group,
+        /// The file.
+        ino: Ino,
+        /// First byte.
+        offset: u64,
+        /// At most [`crate::header::MAX_PAYLOAD`].
+        len: u32,
+    },
 }
+
+/// For so many bytes of a stored copy there is one checksum.
+pub const CHUNK: u64 = bivouac_layout::placement::MIN_BLOCK as u64;
+/// Most bytes of which checksums are asked at once ([`CopyRequest::Sums`]).
+pub const SUMMED_AT_ONCE: u64 = 4 << 20;
 
 /// For so many bytes there is one checksum.
 pub const DIGESTED: u64 = 64 << 10;
@@ -92,6 +121,8 @@ pub enum Change {
         /// This undoes the change before in the same turn: the sub-file is not to be longer than it was before.
         undoes: bool,
     },
+    /// Like `Mirror`, of whole chunks whose bytes were damaged: their checksums become those of the bytes.
+    Restore,
 }
 
 /// A change that not all holders may have made.
@@ -125,4 +156,13 @@ pub enum CopyReply {
     },
     /// Changes.
     Marks(Vec<Mark>),
+    /// Of a range.
+    Sums {
+        /// The length of the sub-file, bytes; 0 if there is none.
+        length: u64,
+        /// Checksums are as old as the bytes: the holder's machine has not been started anew.
+        is_sure: bool,
+        /// For each chunk the checksum of its bytes, and the one that was stored when they were written.
+        sums: Vec<(u32, u32)>,
+    },
 }

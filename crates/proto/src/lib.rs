@@ -8,6 +8,7 @@
 //! - [`attr`]: attributes, layouts as replies carry them, directory entries.
 //! - [`meta`], [`data`], [`peer`], [`agent`], [`control`]: the requests by family, with their meaning.
 //! - [`raft`]: what those who keep the map tell each other.
+//! - [`verify`]: what `bivouac verify` asks servers.
 //! - [`status`]: how a request ends: an errno, or a refusal that tells the client what to change and redo.
 //! - [`auth`]: the challenge and response by which both ends prove the deployment's key.
 //!
@@ -29,6 +30,7 @@ pub mod node;
 pub mod peer;
 pub mod raft;
 pub mod status;
+pub mod verify;
 
 pub use attr::{Attr, DirEntry, FileKind, Time};
 pub use codec::{decode, encode};

@@ -61,6 +61,17 @@ pub enum Held {
     Deposed(u64),
 }
 
+/// A copy of a shard, so short that it can be compared.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+pub struct Compared {
+    /// Up to here.
+    pub at: Position,
+    /// How many records it has.
+    pub records: u64,
+    /// The sum of what its records hash to.
+    pub digest: u64,
+}
+
 /// One participant's step of an intent, checked when prepared, done when committed.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub enum Step {
@@ -296,6 +307,11 @@ pub enum PeerRequest<'a> {
         /// Where the asker's copy ends.
         from: Position,
     },
+    /// What a server has of shards, for their primary to compare (`Compared`, in the same order).
+    Compare {
+        /// The shards.
+        shards: Vec<ShardId>,
+    },
 }
 
 /// Replies from server to server.
@@ -338,4 +354,6 @@ pub enum PeerReply {
     },
     /// What the receiver has of shards.
     Held(Vec<Held>),
+    /// What the receiver has of shards.
+    Compared(Vec<Compared>),
 }

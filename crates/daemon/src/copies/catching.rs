@@ -15,6 +15,7 @@ use crate::links::{all_of, now};
 use bivouac_data::DataError;
 use bivouac_layout::{Epoch, FileLayout, Group, Ino, Map, Piece, ServerId, ShardId};
 use bivouac_proto::copies::{CopyReply, CopyRequest, DIGESTED};
+use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::peer::{PeerReply, PeerRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Reply, Request, Time};
@@ -190,7 +191,7 @@ impl Copies {
     }
 
     /// Files of a shard that have copies.
-    fn files(&self, shard: ShardId, after: Ino) -> Result<Vec<(Ino, FileLayout)>, Failure> {
+    pub(crate) fn files(&self, shard: ShardId, after: Ino) -> Result<Vec<(Ino, FileLayout)>, Failure> {
         let request = Request::Peer(PeerRequest::Files { shard, after });
         match self.links.ask(To::Shard(shard), &request)? {
             Reply::Peer(PeerReply::Files(files)) => Ok(files),
@@ -229,6 +230,23 @@ impl Copies {
         others.map(|(server, group)| Ok((server, self.extent_of(server, group, ino)?))).collect()
     }
 
+    /// How far the longest sub-file of a file reaches on servers in step.
+    pub(crate) fn longest(&self, map: &Map, ino: Ino, layout: &FileLayout) -> Result<u64, Failure> {
+        let mut longest = 0;
+        for server in layout.servers(map, u64::MAX).into_iter().filter(|server| map.is_up(*server)) {
+            let length = match server == self.me {
+                true => self.length(ino)?,
+                false => match self.links.ask(all_of(server), &Request::Data(DataRequest::Extent { ino }))? {
+                    Reply::Data(DataReply::Extent { length, .. }) => length,
+                    _ => return Err(Errno::PROTO.into()),
+                },
+            };
+            longest = longest.max(length);
+        }
+        Ok(longest)
+    }
+
+    /// How far a primary's sub-file reaches, and when it was written last.
     fn extent_of(&self, server: ServerId, group: Group, ino: Ino) -> Result<Theirs, Failure> {
         let asked = now();
         match self.links.ask(all_of(server), &Request::Copy(CopyRequest::Extent { group, ino }))? {
@@ -240,7 +258,20 @@ impl Copies {
         }
     }
 
+    /// A sub-file that is gone can be fetched as a whole, if others have all of it, and this server shows nothing of
+    /// it meanwhile.
+    fn forget_what_is_gone(&self, map: &Map, ino: Ino, layout: &FileLayout) -> Result<(), Failure> {
+        let is_held = |group: &Group| map.holders(*group).all().contains(&self.me);
+        let is_gone = matches!(self.store.extent(ino), Err(DataError::Missing(_)));
+        if is_gone && layout.groups(map, u64::MAX).filter(is_held).all(|group| map.is_behind(group, self.me))
+        {
+            self.store.remove(ino).map_err(|error| error.errno())?;
+        }
+        Ok(())
+    }
+
     fn catch_up_file(&self, map: &Map, ino: Ino, layout: &FileLayout) -> Result<(), Failure> {
+        self.forget_what_is_gone(map, ino, layout)?;
         let own = self.length(ino)?;
         let theirs = self.primaries(map, ino, layout)?;
         let end = theirs.values().map(|theirs: &Theirs| theirs.length).fold(own, u64::max);
@@ -332,6 +363,7 @@ impl Copies {
                 (Reply::Copy(CopyReply::Read), count) if count <= bytes.len() => count,
                 _ => return Err(Errno::PROTO.into()),
             };
+            let count = self.keep_what_is_right((group, primary), ino, offset, &mut bytes, count)?;
             let made = self.catching.end(ino, || self.take_in(from, offset..offset + len, &bytes[..count]));
             if let Some(made) = made {
                 self.catching.fetched.fetch_add(1, Ordering::Relaxed);
@@ -346,17 +378,18 @@ impl Copies {
         let is_hole = bytes.iter().all(|byte| *byte == 0);
         self.unseen(from.ino, from.written, || {
             self.marks.reaches(from.ino, end);
-            self.copy_mirror(from.ino, range, if is_hole { &[] } else { bytes }, None)?;
+            self.copy_mirror(from.ino, range.clone(), if is_hole { &[] } else { bytes }, None)?;
             if !bytes.is_empty() && self.store.extent(from.ino)?.length < end {
                 self.store.truncate(from.ino, end, true)?;
             }
-            Ok(())
+            // Whatever was damaged here is replaced.
+            self.store.renew_sums(from.ino, range)
         })
     }
 
     /// Makes a change that is not one of the file: when it was written last stays, or becomes `theirs` if that is
     /// later.
-    fn unseen(
+    pub(super) fn unseen(
         &self,
         ino: Ino,
         theirs: Option<Time>,

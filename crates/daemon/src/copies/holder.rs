@@ -5,7 +5,7 @@ use super::marks::{Kind, Made};
 use bivouac_data::DataError;
 use bivouac_layout::{Group, Ino, ServerId};
 use bivouac_proto::attr::FILE_MAX;
-use bivouac_proto::copies::{Change, CopyReply, CopyRequest, DIGESTED, Mark};
+use bivouac_proto::copies::{CHUNK, Change, CopyReply, CopyRequest, DIGESTED, Mark, SUMMED_AT_ONCE};
 use bivouac_proto::data::Fallocate;
 use bivouac_proto::header::MAX_PAYLOAD;
 use bivouac_proto::status::Failure;
@@ -52,6 +52,22 @@ impl Copies {
                 let extent = self.store.extent(ino).map_err(|error| error.errno())?;
                 Ok(CopyReply::Extent { length: extent.length, written: extent.written })
             }
+            CopyRequest::Sums { group, ino, offset, len }
+                if len <= SUMMED_AT_ONCE && offset <= FILE_MAX && offset.is_multiple_of(CHUNK) =>
+            {
+                let range = offset..offset + len;
+                let is_primary = self.links.map().primary_of(group) == Some(self.me);
+                let _settled = is_primary.then(|| self.settled(group, ino, range.clone())).transpose()?;
+                let (length, sums) = self.own_sums(ino, range)?;
+                Ok(CopyReply::Sums { length, is_sure: self.store.are_sums_sure(), sums })
+            }
+            CopyRequest::Sums { .. } => Err(Errno::INVAL.into()),
+            CopyRequest::Bytes { ino, offset, len, .. } => {
+                out.resize(len.min(MAX_PAYLOAD) as usize, 0);
+                let count = self.store.read(ino, offset, out).map_err(|error| error.errno())?;
+                out.truncate(count);
+                Ok(CopyReply::Read)
+            }
             CopyRequest::Marks => Ok(CopyReply::Marks(self.marks.all())),
         }
     }
@@ -66,12 +82,13 @@ impl Copies {
     ) -> Result<CopyReply, Failure> {
         let fits = match change {
             Change::Write { .. } => payload.len() as u64 == mark.len,
-            Change::Mirror { .. } => payload.len() as u64 <= mark.len,
+            Change::Mirror { .. } | Change::Restore => payload.len() as u64 <= mark.len,
             Change::Fallocate(_) => payload.is_empty(),
         };
         let end = mark.offset.checked_add(mark.len).filter(|end| *end <= FILE_MAX);
         let (true, Some(end)) = (fits, end) else { return Err(Errno::INVAL.into()) };
         let kind = match change {
+            Change::Restore => Kind::Reaches(0),
             Change::Fallocate(mode) if !super::grows(mode) => Kind::Reaches(0),
             Change::Write { .. } | Change::Fallocate(_) => Kind::Reaches(end),
             Change::Mirror { undoes: true } => Kind::Undoes,
@@ -87,9 +104,12 @@ impl Copies {
             }
             let made = match change {
                 Change::Write { sync } => self.copy_write(mark.ino, mark.offset, payload, sync),
-                Change::Fallocate(mode) => self.store.fallocate(mark.ino, mark.offset, mark.len, mode),
+                Change::Fallocate(mode) => self.store.fallocate_summed(mark.ino, mark.offset, mark.len, mode),
                 Change::Mirror { .. } => {
                     self.copy_mirror(mark.ino, mark.offset..end, payload, Some(noted.before))
+                }
+                Change::Restore => {
+                    self.restore_here(mark.ino, mark.offset..end, payload).map_err(DataError::Io)
                 }
             };
             Some((made, map))
@@ -116,7 +136,7 @@ impl Copies {
         bytes: &[u8],
         sync: bool,
     ) -> Result<(), DataError> {
-        match self.store.write(ino, offset, bytes, sync)? {
+        match self.store.write_summed(ino, offset, bytes, sync)? {
             wrote if wrote.count == bytes.len() => Ok(()),
             _ => Err(DataError::Io(Errno::NOSPC)),
         }
@@ -139,7 +159,7 @@ impl Copies {
             return Ok(());
         }
         if length > range.end {
-            return self.store.fallocate(ino, data_end, range.end - data_end, Fallocate::PunchHole);
+            return self.store.fallocate_summed(ino, data_end, range.end - data_end, Fallocate::PunchHole);
         }
         let end = before.filter(|_| bytes.is_empty()).map_or(data_end, |before| before.min(data_end));
         self.store.truncate(ino, end, false).map(drop)

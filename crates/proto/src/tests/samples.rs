@@ -12,8 +12,9 @@ use crate::meta::{
     Reopened, SetAttr, SetTime, Wrote, XattrMode,
 };
 use crate::node::NodeRequest;
-use crate::peer::{Held, IntentId, MovedEntry, PeerReply, PeerRequest, Position, Shipment, Step};
+use crate::peer::{Compared, Held, IntentId, MovedEntry, PeerReply, PeerRequest, Position, Shipment, Step};
 use crate::raft::RaftRequest;
+use crate::verify::{Fault, Finding, Name, Outcome, Stage, VerifyRequest, VerifyState};
 use crate::{Errno, OpenId, Refusal, Reply, Request};
 use bivouac_layout::map::{Generation, Map, Node, Server, ServerState};
 use bivouac_layout::{
@@ -176,6 +177,14 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         ControlRequest::Shutdown { keep: true },
         ControlRequest::Lifeline,
         ControlRequest::Release,
+        ControlRequest::Verify(VerifyRequest::Start {
+            stage: Stage::Together,
+            dry_run: true,
+            rate: u64::MAX,
+        }),
+        ControlRequest::Verify(VerifyRequest::State { from: u32::MAX }),
+        ControlRequest::Verify(VerifyRequest::Cancel),
+        ControlRequest::Verify(VerifyRequest::Names { inos: vec![INO, Ino(1)] }),
     ];
     let node =
         [NodeRequest::Table, NodeRequest::Versions, NodeRequest::Fences].into_iter().map(Request::Node);
@@ -297,6 +306,9 @@ fn copy_requests() -> Vec<CopyRequest> {
         CopyRequest::Digest { group: GROUP, ino: INO, offset: u64::MAX, len: u64::MAX },
         CopyRequest::Extent { group: GROUP, ino: INO },
         CopyRequest::Marks,
+        CopyRequest::Sums { group: GROUP, ino: INO, offset: u64::MAX, len: u64::MAX },
+        CopyRequest::Bytes { group: GROUP, ino: INO, offset: u64::MAX, len: u32::MAX },
+        forward(copies::Change::Restore),
     ]
 }
 
@@ -352,6 +364,7 @@ fn peer_requests() -> Vec<PeerRequest<'static>> {
         PeerRequest::Image { shard: ShardId(9), term: 3, part: u32::MAX, last: true, batches: vec![bytes()] },
         PeerRequest::Positions { shards: vec![(ShardId(0), u64::MAX), (ShardId(4095), 0)] },
         PeerRequest::Supply { shard: ShardId(1), term: 7, to: ServerId(2), from: position },
+        PeerRequest::Compare { shards: vec![ShardId(7)] },
     ]
 }
 
@@ -408,6 +421,11 @@ pub(super) fn replies() -> Vec<Reply> {
             Held::Restarted(Position { term: 300, sequence: 0 }),
             Held::Deposed(u64::MAX),
         ]),
+        PeerReply::Compared(vec![Compared {
+            at: Position { term: 1, sequence: 2 },
+            records: u64::MAX,
+            digest: u64::MAX,
+        }]),
     ];
     let agent = [
         AgentReply::Attached {
@@ -449,6 +467,8 @@ pub(super) fn replies() -> Vec<Reply> {
         ControlReply::Woken { last: Some((u64::MAX, u64::MAX)), voters: vec![NodeId(0), NodeId(u16::MAX)] },
         ControlReply::Group { leader: None, voters: vec![NodeId(u16::MAX)], map: map() },
         ControlReply::Failed { cause: "damaged".into() },
+        ControlReply::Verify(Box::new(VerifyState { findings: findings(), ..VerifyState::default() })),
+        ControlReply::Names(vec![Name { ino: INO, dir: Ino(1), name: b"\xff".to_vec() }]),
     ];
     let mark = Mark { group: GROUP, ino: INO, offset: 1, len: u64::MAX };
     let written = Some(crate::data::LastWrite { age: u64::MAX, at: i64::MIN });
@@ -458,6 +478,7 @@ pub(super) fn replies() -> Vec<Reply> {
         CopyReply::Read,
         CopyReply::Extent { length: u64::MAX, written },
         CopyReply::Marks(vec![mark]),
+        CopyReply::Sums { length: u64::MAX, is_sure: true, sums: vec![(u32::MAX, 0)] },
     ];
     let writer = OpenId { agent: u64::MAX, slot: 1, incarnation: 2 };
     let change = Change { count: u64::MAX, time: i64::MIN, writer: Some(writer) };
@@ -470,6 +491,16 @@ pub(super) fn replies() -> Vec<Reply> {
         .chain([Reply::Changed(change, MetaReply::Done)])
         .chain(copies.into_iter().map(Reply::Copy))
         .collect()
+}
+
+fn findings() -> Vec<Finding> {
+    let (server, outcome) = (ServerId(7), Outcome::Damaged);
+    vec![
+        Finding::SubFile { ino: INO, server, fault: Fault::Missing, offset: u64::MAX, len: 1, outcome },
+        Finding::Log { server, partition: 63, outcome },
+        Finding::Shard { shard: ShardId(7), server, outcome },
+        Finding::Away { ino: INO },
+    ]
 }
 
 /// Every refusal.
