@@ -95,7 +95,7 @@ pub fn verify(home: &Home, args: &VerifyArgs) -> Result<ExitCode, Error> {
 }
 
 fn overview(record: &Record, key: &Key, name: &str) -> Result<Map, Error> {
-    status::overview(record, key).map(|(map, _)| map).map_err(|error| Error::Unanswered {
+    status::overview(record, key).map(|overview| overview.map).map_err(|error| Error::Unanswered {
         cause: format!("the controller of {name:?} does not answer: {error}"),
         remedy: format!("see `bivouac status {name}`"),
     })
