@@ -355,21 +355,15 @@ impl Daemon {
                 agent.heard(now);
             }
         }
-        match (request, &self.tether) {
-            (ControlRequest::Ping { .. }, Some(tether)) if heard => tether.heard(),
-            (ControlRequest::Lifeline, tether) if !std::mem::replace(&mut session.lifeline, true) => {
-                if let Some(tether) = tether {
-                    tether.hold();
-                }
-            }
-            (ControlRequest::Release, tether) => {
-                session.released = true;
-                if let Some(tether) = tether {
-                    tether.release();
-                }
-            }
-            // If the holder of the lifeline itself takes the deployment down, its `keep` counts.
-            (ControlRequest::Shutdown { .. }, _) => session.released = true,
+        let begins =
+            matches!(request, ControlRequest::Lifeline) && !std::mem::replace(&mut session.lifeline, true);
+        // If the holder of the lifeline itself takes the deployment down, its `keep` counts.
+        session.released |= matches!(request, ControlRequest::Release | ControlRequest::Shutdown { .. });
+        let Some(tether) = &self.tether else { return };
+        match request {
+            ControlRequest::Ping { .. } if heard => tether.heard(),
+            ControlRequest::Lifeline if begins => tether.hold(),
+            ControlRequest::Release => tether.release(),
             _ => {}
         }
     }

@@ -5,7 +5,7 @@ mod common;
 use bivouac_client::{Client, Fail, hidden};
 use bivouac_daemon::controller::ControlLink;
 use bivouac_layout::map::{Server, ServerState};
-use bivouac_layout::{Epoch, Ino, ServerId};
+use bivouac_layout::{Epoch, Ino, NodeId, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
 use bivouac_proto::meta::{SetAttr, SetTime};
@@ -52,7 +52,7 @@ fn stop_server(c: &mut Cluster, index: usize) {
     });
     for server in c.map.servers.iter().filter(|server| server.id != ServerId(index as u16)) {
         let mut link = link(server);
-        eventually("the others know", || link.ping(down).expect("answered").epoch >= down);
+        eventually("the others know", || link.ping(down, NodeId::NONE).expect("answered").epoch >= down);
     }
 }
 

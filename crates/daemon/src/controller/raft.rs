@@ -16,6 +16,8 @@
 //! A voter that has lost its files has forgotten for whom it voted, and must not vote again as if it had not: it takes
 //! part only after the others have agreed to take it in ([`crate::controller::group`]).
 
+#![allow(clippy::result_large_err, reason = "the errors are those of openraft's traits")]
+
 pub(crate) mod disk;
 pub(crate) mod journal;
 pub(crate) mod machine;

@@ -16,6 +16,7 @@ use openraft::{AnyError, EmptyNode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -73,8 +74,7 @@ impl Peers {
     /// When a voter has last answered anything.
     pub(crate) fn answered(&self, voter: u64) -> Option<Instant> {
         let peers = lock(&self.shared.peers);
-        let answered = lock(&peers.as_ref()?.get(&voter)?.answered).to_owned();
-        answered
+        *lock(&peers.as_ref()?.get(&voter)?.answered)
     }
 
     /// Ends the threads; what is under way is waited for.
@@ -107,19 +107,19 @@ impl Peers {
     fn send(&self, voter: u64, letter: Letter) -> std::io::Result<()> {
         let mut peers = lock(&self.shared.peers);
         let peers = peers.as_mut().ok_or_else(|| std::io::Error::other("this voter stops"))?;
-        if !peers.contains_key(&voter) {
-            let (letters, given) = mpsc::channel::<Letter>();
-            let answered = Arc::<Mutex<Option<Instant>>>::default();
-            let (note, mut carrier) = (answered.clone(), (self.shared.carriers)(voter));
-            let work = move || given.iter().for_each(|letter| deliver(&mut *carrier, letter, &note));
-            let thread = std::thread::Builder::new().name(format!("raft-{voter}"));
-            lock(&self.shared.threads).push(thread.stack_size(512 << 10).spawn(work)?);
-            peers.insert(voter, Peer { letters, answered });
-        }
-        match peers.get(&voter).map(|peer| peer.letters.send(letter)) {
-            Some(Ok(())) => Ok(()),
-            _ => Err(std::io::Error::other("this voter stops")),
-        }
+        let peer = match peers.entry(voter) {
+            Slot::Occupied(peer) => peer.into_mut(),
+            Slot::Vacant(slot) => {
+                let (letters, given) = mpsc::channel::<Letter>();
+                let answered = Arc::<Mutex<Option<Instant>>>::default();
+                let (note, mut carrier) = (answered.clone(), (self.shared.carriers)(voter));
+                let work = move || given.iter().for_each(|letter| deliver(&mut *carrier, letter, &note));
+                let thread = std::thread::Builder::new().name(format!("raft-{voter}"));
+                lock(&self.shared.threads).push(thread.stack_size(512 << 10).spawn(work)?);
+                slot.insert(Peer { letters, answered })
+            }
+        };
+        peer.letters.send(letter).map_err(|_| std::io::Error::other("this voter stops"))
     }
 }
 
