@@ -52,7 +52,9 @@ fn stop_server(c: &mut Cluster, index: usize) {
     });
     for server in c.map.servers.iter().filter(|server| server.id != ServerId(index as u16)) {
         let mut link = link(server);
-        eventually("the others know", || link.ping(down, NodeId::NONE).expect("answered").epoch >= down);
+        eventually("the others know", || {
+            link.ping(down, NodeId::NONE, None).expect("answered").epoch >= down
+        });
     }
 }
 
