@@ -688,6 +688,7 @@ mod tests {
                 "created",
                 "directory",
                 "epoch",
+                "false_failovers",
                 "incomplete",
                 "leader",
                 "metadata_replicas",
