@@ -40,6 +40,8 @@ use std::time::{Duration, Instant};
 
 /// How long the voters may take to confirm who leads, when somebody looks at the deployment, or leases are granted.
 const LOOK: Duration = Duration::from_secs(1);
+/// In [`View::replaced`]: not known yet.
+const UNDECIDED: Epoch = Epoch(u64::MAX);
 /// Time between two exchanges in which the voters confirm it, for leases.
 const CONFIRM: Duration = Duration::from_millis(100);
 
@@ -417,11 +419,21 @@ impl Shared {
     /// Commits a server's state; `None` when that failed (it is tried again at the next ping).
     pub(crate) fn set_state(&self, server: ServerId, state: ServerState) -> Option<Arc<Map>> {
         tracing::info!(%server, ?state, "the server has another state");
-        let map = self.propose(&mut lock(&self.log), MapChange::State { server, state })?;
+        let mut log = lock(&self.log);
+        if state == ServerState::Down {
+            // It may be committed although nobody hears of that: no lease before that is known.
+            lock(&self.view).replaced.insert(server, UNDECIDED);
+        }
+        let map = self.propose(&mut log, MapChange::State { server, state })?;
         if state == ServerState::Down {
             lock(&self.view).replaced.insert(server, map.epoch);
         }
         Some(map)
+    }
+
+    /// Whether it was tried to declare a server down, and nobody knows whether that was committed.
+    pub(crate) fn is_undecided(&self, server: ServerId) -> bool {
+        lock(&self.view).replaced.get(&server) == Some(&UNDECIDED)
     }
 
     /// Whether others may have what a server had by its map, the one of this epoch.

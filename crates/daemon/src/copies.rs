@@ -21,7 +21,7 @@ mod ranges;
 
 use crate::links::Links;
 use bivouac_data::DataStore;
-use bivouac_layout::{Group, Ino, Map, ServerId};
+use bivouac_layout::{Epoch, Group, Ino, Map, ServerId};
 use bivouac_proto::copies::{Change, CopyReply, CopyRequest};
 use bivouac_proto::data::{DataReply, DataRequest, Fallocate};
 use bivouac_proto::status::Failure;
@@ -31,7 +31,7 @@ use catching::Catching;
 pub(crate) use checking::Checked;
 use marks::{Marks, Slots};
 use ranges::Ranges;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -56,7 +56,8 @@ pub(crate) struct Copies {
     /// What the maps up to this epoch have made this server the primary of, it serves.
     ready: AtomicU64,
     /// Copies whose storage fails.
-    suspects: Mutex<BTreeSet<(Group, ServerId)>>,
+    /// Since when they were behind at that moment, if they were.
+    suspects: Mutex<BTreeMap<(Group, ServerId), Option<Epoch>>>,
 }
 
 /// A change of a range, as its primary has the others make it.
@@ -69,6 +70,14 @@ struct Step {
     offset: u64,
     len: u64,
     change: Change,
+}
+
+/// The change, without waiting until it is on stable storage.
+fn unsynced(request: &DataRequest) -> DataRequest {
+    match *request {
+        DataRequest::Write { ino, offset, .. } => DataRequest::Write { ino, offset, sync: false },
+        other => other,
+    }
 }
 
 /// Whether a range that is allocated makes a sub-file longer.
@@ -88,13 +97,16 @@ impl Copies {
     /// The map, if this server is the group's primary by it, has a lease, and serves the group.
     pub(crate) fn serving(&self, group: Group) -> Result<Arc<Map>, Refusal> {
         let map = self.links.map();
-        let is_primary = map.primary_of(group) == Some(self.me) && map.is_up(self.me);
-        let serves = is_primary && self.links.lease.is_valid();
+        let serves = self.is_primary(&map, group) && self.links.lease.is_valid();
         if serves && self.ready.load(Ordering::Acquire) >= map.epoch.0 {
             Ok(map)
         } else {
             Err(Refusal::OldServer)
         }
+    }
+
+    fn is_primary(&self, map: &Map, group: Group) -> bool {
+        map.primary_of(group) == Some(self.me) && map.is_up(self.me)
     }
 
     /// Makes a change of a group's blocks, everywhere.
@@ -133,20 +145,25 @@ impl Copies {
             _ => Vec::new(),
         };
         let forwarded = failed.first().map_or(Ok(()), |(_, errno)| Err(Failure::Errno(*errno)));
-        let map = match self.serving(group) {
-            Ok(map) => map,
-            Err(refusal) => {
-                // Another primary takes over, which decides what becomes of the change.
-                slot.leave();
-                return Err(refusal.into());
-            }
+        let (map, refusal) = match self.serving(group) {
+            Ok(map) => (map, None),
+            Err(refusal) => (self.links.map(), Some(refusal)),
         };
+        if !self.is_primary(&map, group) {
+            // Another one takes over, which decides what becomes of the change.
+            slot.leave();
+            return Err(Refusal::OldServer.into());
+        }
         let made = forwarded
             .and_then(|()| if map.has_too_few(group) { Err(Errno::IO.into()) } else { Ok(()) })
             .and_then(|()| {
                 // It may be behind in other blocks of the file, and be about to give the sub-file another length.
                 let make = || {
-                    let done = crate::serve::change_copied((&self.store, self), request, payload)?;
+                    // In this moment: who was stopped for long, and has another map now, has others' changes.
+                    if !self.is_primary(&self.links.map(), group) {
+                        return Err(Refusal::OldServer.into());
+                    }
+                    let done = crate::serve::change_copied((&self.store, self), &unsynced(request), payload)?;
                     match (request, done) {
                         (DataRequest::Write { .. }, DataReply::Written { count, .. }) => {
                             self.marks.reaches(ino, range.start + u64::from(count));
@@ -158,8 +175,19 @@ impl Copies {
                     }
                     Ok(done)
                 };
-                self.catching.apply(ino, make)
+                self.catching.apply(ino, range.clone(), make)
             });
+        if !self.is_primary(&self.links.map(), group) {
+            slot.leave();
+            return Err(Refusal::OldServer.into());
+        }
+        // Others do not wait for that.
+        let made = made.and_then(|done| match request {
+            DataRequest::Write { sync: true, .. } => {
+                self.store.sync(ino).map(|()| done).map_err(|error| error.errno().into())
+            }
+            _ => Ok(done),
+        });
         let is_whole = match made {
             Ok(DataReply::Written { count, .. }) => count as usize == payload.len(),
             Ok(_) => !matches!(request, DataRequest::TakeBack { .. }),
@@ -168,6 +196,10 @@ impl Copies {
         if !is_whole {
             let undoes = !matches!(request, DataRequest::TakeBack { .. });
             self.mirror(&step(Change::Mirror { undoes }), &others);
+        }
+        if let Some(refusal) = refusal {
+            // All have made it, but it must not be acknowledged: the sender asks again.
+            return Err(refusal.into());
         }
         made
     }
@@ -190,8 +222,10 @@ impl Copies {
 
     /// A holder's storage fails: the controller is to know that it has not everything.
     pub(crate) fn suspect(&self, group: Group, holder: ServerId) {
-        let is_new = self.suspects.lock().unwrap_or_else(PoisonError::into_inner).insert((group, holder));
-        if is_new {
+        let since = self.links.map().behind_since(group, holder);
+        let known =
+            self.suspects.lock().unwrap_or_else(PoisonError::into_inner).insert((group, holder), since);
+        if known != Some(since) {
             tracing::error!(?group, %holder, "the copy cannot be relied on: its storage fails");
         }
     }
@@ -201,9 +235,12 @@ impl Copies {
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
         if !suspects.is_empty() {
             let map = self.links.map();
-            suspects.retain(|(group, holder)| map.serving(*group).any(|other| other == *holder));
+            // Until the map says that they have fallen behind since.
+            suspects.retain(|(group, holder), since| {
+                map.behind_since(*group, *holder).is_none_or(|now| Some(now) == *since)
+            });
         }
-        suspects.iter().copied().collect()
+        suspects.keys().copied().collect()
     }
 
     /// The other holders that are up.
@@ -277,9 +314,12 @@ impl Copies {
         Ok(held)
     }
 
-    /// Makes a change of a sub-file: what was fetched from others before is older.
-    pub(crate) fn apply<T>(&self, ino: Ino, make: impl FnOnce() -> T) -> T {
-        self.catching.apply(ino, make)
+    /// Makes a change of a range of a sub-file: what was fetched of it from others before is older.
+    pub(crate) fn apply<T>(&self, ino: Ino, range: Range<u64>, make: impl FnOnce() -> T) -> T {
+        match self.links.map().copies {
+            1 => make(),
+            _ => self.catching.apply(ino, range, make),
+        }
     }
 
     /// Which changes of files may begin.

@@ -194,6 +194,11 @@ impl Daemon {
         if header.epoch == mine { Ok(()) } else { Err(self.other_epoch(header, mine)) }
     }
 
+    /// Refuses to answer for what has copies without a lease.
+    fn check_lease(&self) -> Result<(), Failure> {
+        if self.links.lease.is_valid() { Ok(()) } else { Err(Refusal::OldServer.into()) }
+    }
+
     /// The refusal for a sender whose map is another one than that of the epoch `mine`.
     fn other_epoch(&self, header: &Header, mine: Epoch) -> Failure {
         if header.epoch < mine {
@@ -235,8 +240,12 @@ impl Daemon {
         // refusal.
         if !done && !matches!(request, MetaRequest::Release { .. } | MetaRequest::Abandon { .. }) {
             self.check_epoch(header)?;
+            let is_an_end = matches!(request, MetaRequest::EndSession { .. } | MetaRequest::Report { .. });
             if !store.has_resumed() {
                 return Err(Refusal::OldServer.into());
+            }
+            if !is_an_end {
+                self.check_lease()?;
             }
         }
         if !done && serve::walks(request) {
@@ -276,9 +285,9 @@ impl Daemon {
         }
         // The size and the holes of a file may be those of one that has copies.
         if matches!(request, DataRequest::Extent { .. } | DataRequest::Seek { .. })
-            && !self.links.lease.is_valid()
+            && let Err(failure) = self.check_lease()
         {
-            return reply.fail(&Refusal::OldServer.into());
+            return reply.fail(&failure);
         }
         let turn = if request.changes() { self.order.take(header.id, header.attempt) } else { Turn::NONE };
         let mut running = match turn {
@@ -372,6 +381,10 @@ impl Daemon {
         let answer = match request {
             ControlRequest::Ping { lease, .. } => {
                 if let Some(grant) = lease {
+                    // What others have by the newest map, this server must not answer for any more.
+                    if let Some(store) = self.meta.get() {
+                        store.step_down();
+                    }
                     self.links.lease.grant(*grant);
                 }
                 let clock = Lease::clock();
@@ -637,7 +650,9 @@ impl Service for Daemon {
             (Request::Copy(request), Role::Server(from)) => self.copy(*from, header, request, payload, reply),
             (Request::Peer(request), Role::Server(from)) => match self.meta.get() {
                 Some(store) => {
-                    self.check_epoch(header).and_then(|()| match self.order.take(header.id, header.attempt) {
+                    let may_answer = if request.reads() { self.check_lease() } else { Ok(()) };
+                    let checked = self.check_epoch(header).and(may_answer);
+                    checked.and_then(|()| match self.order.take(header.id, header.attempt) {
                         Turn::Begun(_running) => store.peer(*from, request),
                         Turn::Answered(_) | Turn::Overtaken => Err(Refusal::Busy.into()),
                     })

@@ -9,8 +9,10 @@
 //! and the controller sends that back with a later ping ([`Lease::grant`]). From that moment of its own clock the server
 //! counts; the controller counts from when it heard of it, which was later.
 //!
-//! It is enough to look at the lease before an operation: what is read then was true at that moment, and the program was
-//! waiting already; what is changed needs the other copies, which know who is the primary.
+//! It is enough to look at the lease when a request comes in: what is read then was true at that moment, or later, and
+//! the program was waiting already; what is changed needs the other copies, which know who is the primary. What ends
+//! something (a close, a session, a step of a change that has begun) does not look at it: it must not get lost because a
+//! lease has lapsed for a moment while a new controller is elected.
 
 use bivouac_node::VersionPage;
 use bivouac_node::release::monotonic;

@@ -359,10 +359,6 @@ impl Outside for Around {
         requests.iter().map(answer).collect()
     }
 
-    fn may_serve(&self) -> bool {
-        self.links.lease.is_valid()
-    }
-
     fn distrust(&self, group: Group, holder: ServerId) {
         self.copies.suspect(group, holder);
     }

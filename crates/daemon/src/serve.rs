@@ -124,16 +124,21 @@ pub(crate) fn data_locally(
             let extent = store.extent(ino).map_err(failed)?;
             DataReply::Extent { length: extent.length, allocated: extent.allocated, written: extent.written }
         }
-        DataRequest::Truncate { ino, closing: closing @ 1.., .. }
-            if !copies.ranges().stays_closed(ino, closing) =>
-        {
-            return Err(Errno::AGAIN.into());
+        DataRequest::Truncate { ino, size, extend, closing: 0 } => {
+            let exists =
+                copies.apply(ino, 0..u64::MAX, || store.truncate(ino, size, extend)).map_err(failed)?;
+            DataReply::Truncated { exists }
         }
         DataRequest::Truncate { ino, size, extend, closing } => {
-            match copies.apply(ino, || store.truncate(ino, size, extend)) {
+            // Looked at where nothing else happens to the sub-file: the truncation may be over, and others go on.
+            let stays_closed = || copies.ranges().stays_closed(ino, closing);
+            let truncate = || stays_closed().then(|| store.truncate(ino, size, extend));
+            match copies.apply(ino, 0..u64::MAX, truncate).ok_or(Errno::AGAIN)? {
                 Ok(exists) => DataReply::Truncated { exists },
-                Err(_) if closing != 0 && copies.is_excused() => DataReply::Behind,
-                Err(error) => return Err(failed(error)),
+                Err(error) => {
+                    tracing::warn!(%ino, %error, "a copy is not truncated");
+                    DataReply::NotTruncated { excused: copies.is_excused() }
+                }
             }
         }
         DataRequest::Fallocate { ino, offset, len, mode } => {
@@ -148,7 +153,7 @@ pub(crate) fn data_locally(
             DataReply::Done
         }
         DataRequest::Remove { ino } => {
-            copies.apply(ino, || store.remove(ino)).map_err(failed)?;
+            copies.apply(ino, 0..u64::MAX, || store.remove(ino)).map_err(failed)?;
             DataReply::Done
         }
         DataRequest::Close { ino, closing } => {

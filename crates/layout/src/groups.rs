@@ -199,11 +199,11 @@ impl Map {
         self.set_behind(changed);
     }
 
-    /// A copy cannot be relied on: it is behind, if another holder in step can serve the group.
+    /// A copy cannot be relied on: it is behind from now on, if another holder in step can serve the group.
     pub(crate) fn distrust(&mut self, group: Group, server: ServerId) {
         let holders = self.holders(group);
-        let is_new = holders.in_step().any(|holder| holder == server);
-        if is_new && holders.in_step().any(|other| other != server && self.is_up(other)) {
+        // One that is behind, and has perhaps just caught up, has to do so again.
+        if holders.in_step().any(|other| other != server && self.is_up(other)) {
             self.set_behind(vec![(group, holders.behind | holders.bit(server))]);
         }
     }

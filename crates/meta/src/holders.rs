@@ -36,18 +36,15 @@ impl<O: Outside> Core<O> {
             let mut waits = false;
             for ((server, _), answer) in left.iter().zip(answers) {
                 match answer {
-                    Ok(DataReply::Behind) if !is_behind(layout, &map, *server) => {
+                    Ok(DataReply::NotTruncated { excused })
+                        if !(excused && is_behind(layout, &map, *server)) =>
+                    {
                         self.distrust(layout, &map, *server).map_err(|()| Errno::IO)?;
                         waits = true;
                     }
                     Ok(reply) => answered.push((*server, reply)),
-                    Err(_) if !is_newest => {}
-                    // The server has understood, and does not ask for a repetition.
-                    Err(errno) if errno == Errno::AGAIN => return Err(errno),
-                    Err(errno) => {
-                        self.distrust(layout, &map, *server).map_err(|()| errno)?;
-                        waits = true;
-                    }
+                    Err(errno) if is_newest => return Err(errno),
+                    Err(_) => {}
                 }
             }
             if is_newest && !waits {
@@ -65,10 +62,10 @@ impl<O: Outside> Core<O> {
         }
     }
 
-    /// A server cannot do its part. Where others have everything that it has of the file, it is not relied on any more;
-    /// an error where they do not.
+    /// A server cannot do its part. Where others have everything that it has of the file, or should have, it is not relied
+    /// on any more; an error where they do not.
     fn distrust(&self, layout: &FileLayout, map: &Map, server: ServerId) -> Result<(), ()> {
-        let holds = |group: &Group| map.holders(*group).in_step().any(|holder| holder == server);
+        let holds = |group: &Group| map.holders(*group).all().contains(&server);
         let groups: Vec<Group> = layout.groups(map, u64::MAX).filter(holds).collect();
         let has_others = |group: &Group| map.serving(*group).any(|holder| holder != server);
         if groups.is_empty() || !groups.iter().all(has_others) {

@@ -341,11 +341,6 @@ impl Partitions {
         }
     }
 
-    /// Whether nobody else can have taken over what has copies.
-    fn may_serve(&self) -> bool {
-        !self.shared || self.outside.as_deref().is_none_or(|outside| outside.may_serve())
-    }
-
     /// Why this server does not answer for a shard.
     fn not_served(&self, id: ShardId) -> Failure {
         match self.outside.as_deref() {
@@ -375,7 +370,7 @@ impl Partitions {
             let partition = &mut *guard;
             // Without copies, requests for shards of other servers are refused before they come here.
             let shard = match partition.shards.get_mut(&id.0) {
-                Some(shard) if shard.stream.serves() && self.may_serve() => shard,
+                Some(shard) if shard.stream.serves() => shard,
                 _ => return Err(self.not_served(id)),
             };
             let mut locked = LockedShard {

@@ -46,7 +46,9 @@ impl<O: Outside> Core<O> {
                     // have left at the server. The keeper does that, unless the server is away.
                     Body::Inline(_) if is_in_the_way(locked.shard, &map, ino, &layout) => {
                         let stuck = locked.shard.live.get(&ino).is_some_and(|live| live.stuck);
-                        Err(if stuck { Errno::IO.into() } else { Stop::Wait })
+                        // With copies, it is in the way of a server that is back, for a moment.
+                        let fails = stuck && layout.copies(&map) == 1;
+                        Err(if fails { Errno::IO.into() } else { Stop::Wait })
                     }
                     Body::Inline(data) if data.is_empty() => {
                         Ok(Begun::Done(move_out(locked, caller, ino, (&layout, now), false)?))

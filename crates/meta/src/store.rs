@@ -21,6 +21,7 @@ use rustix::fs::FlockOperation;
 use std::cell::Cell;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -79,11 +80,6 @@ pub trait Outside: Send + Sync + 'static {
     /// One data operation on several servers.
     fn data_all(&self, servers: &[ServerId], request: &DataRequest) -> Vec<Result<DataReply, Errno>> {
         self.data_each(&servers.iter().map(|server| (*server, *request)).collect::<Vec<_>>())
-    }
-
-    /// Whether the server may answer for shards that have copies: nobody can have replaced it meanwhile.
-    fn may_serve(&self) -> bool {
-        true
     }
 
     /// A copy cannot be relied on, because its storage fails: the controller is to know.
@@ -193,6 +189,8 @@ pub(crate) struct Core<O> {
     pub grace: Duration,
     /// Held while shards are taken over.
     pub following: Mutex<()>,
+    /// By the map of this epoch shards were let go that others answer for.
+    pub let_go_by: AtomicU64,
     pub keeper: Arc<Keeper>,
     pub resumption: Resumption,
     pub teller: Teller,
@@ -263,6 +261,7 @@ impl Replayed {
             intent_age: options.intent_age,
             grace: options.grace,
             following: Mutex::default(),
+            let_go_by: AtomicU64::new(0),
             moves,
             partitions,
             outside,
@@ -363,6 +362,12 @@ impl<O: Outside> MetaStore<O> {
     /// is needed for that has not answered for the time of [`Options::resumption`].
     pub fn has_resumed(&self) -> bool {
         self.core.resumption.is_over()
+    }
+
+    /// Lets go of the shards for which others answer by the newest map. (What this server is to take over, it takes over
+    /// later.)
+    pub fn step_down(&self) {
+        self.core.let_go();
     }
 
     /// Serves another server's request.

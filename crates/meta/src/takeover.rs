@@ -22,6 +22,7 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl<O: Outside> Core<O> {
     /// Does what the map says: steps down where another server is the primary, and takes over where this one is.
@@ -45,11 +46,25 @@ impl<O: Outside> Core<O> {
         map.copies == 1 || self.due(&map).is_empty()
     }
 
-    /// The shards that are to be taken over.
-    fn due(&self, map: &Map) -> Vec<ShardId> {
+    /// Steps down where another server is the primary, if the map is newer than when this was done last.
+    pub(crate) fn let_go(&self) {
+        let map = self.outside.map();
+        if map.copies > 1 && self.let_go_by.load(Ordering::Acquire) < map.epoch.0 {
+            self.follow_locally(&map);
+            self.let_go_by.fetch_max(map.epoch.0, Ordering::AcqRel);
+        }
+    }
+
+    fn follow_locally(&self, map: &Map) {
         let me = self.outside.me();
         let observer = self.partitions.observer.as_deref();
         self.partitions.each_mut(|id, shard| shard.follow_map(id, map, me, observer));
+    }
+
+    /// The shards that are to be taken over.
+    fn due(&self, map: &Map) -> Vec<ShardId> {
+        let me = self.outside.me();
+        self.follow_locally(map);
         let mine = |id: &ShardId| map.serving(Group::Shard(*id)).next() == Some(me);
         let is_due = |id: &ShardId| !self.partitions.serves(*id);
         (0..bivouac_layout::SHARDS).map(ShardId).filter(mine).filter(is_due).collect()

@@ -24,9 +24,12 @@ use bivouac_proto::header::RequestId;
 use bivouac_proto::meta::MetaReply;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, Errno, Reply};
+use std::time::Duration;
 
 /// How often a truncation of copies is tried while servers come.
 const TRIES: u32 = 5;
+/// Time between two of these.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The caller that sets a size, and how it is answered.
 pub(crate) struct Setting<'a> {
@@ -181,7 +184,8 @@ impl<O: Outside> Core<O> {
                 );
             match truncated {
                 // A server has come meanwhile, or another one took too long.
-                Err(Errno::AGAIN) if tries < TRIES => {}
+                Err(Errno::AGAIN) if tries < TRIES => std::thread::sleep(PAUSE),
+                Err(Errno::AGAIN) => break Err(Errno::IO),
                 truncated => break truncated,
             }
         };

@@ -217,9 +217,12 @@ pub enum DataReply {
         /// Whether there is a sub-file.
         exists: bool,
     },
-    /// The server's storage has failed. But the server has to catch up with other copies, and will compare everything
-    /// again before it says that it has.
-    Behind,
+    /// The sub-file of a file with copies is not truncated, because the storage has failed.
+    NotTruncated {
+        /// The server has to catch up with other copies anyway, and will compare everything again before it says that
+        /// it has.
+        excused: bool,
+    },
     /// It is done, and there is nothing to tell.
     Done,
     /// Storage.

@@ -314,6 +314,20 @@ pub enum PeerRequest<'a> {
     },
 }
 
+impl PeerRequest<'_> {
+    /// Whether it only asks what the server knows of shards for which it answers.
+    pub fn reads(&self) -> bool {
+        matches!(
+            self,
+            PeerRequest::Outcome { .. }
+                | PeerRequest::Files { .. }
+                | PeerRequest::StatParts { .. }
+                | PeerRequest::Inode { .. }
+                | PeerRequest::Entry { .. }
+        )
+    }
+}
+
 /// Replies from server to server.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
 pub enum PeerReply {

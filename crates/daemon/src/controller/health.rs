@@ -104,7 +104,8 @@ impl Watcher {
                         shared.has_failed(self.member.who, error.to_string());
                     }
                     // Refused, after `beat` has tried a fresh connection: nobody is there.
-                    if error.is_death() || self.is_lost(shared, &map) {
+                    let is_dead = error.is_death() && (map.copies == 1 || error.is_refusal());
+                    if is_dead || self.is_lost(shared, &map) {
                         self.link = None;
                         self.declare_down(shared, &map, &error);
                     } else {
@@ -190,6 +191,9 @@ impl Watcher {
             }
         }
         self.boot = Some(pong.boot);
+        if let Some(server) = self.server().filter(|server| shared.is_undecided(*server)) {
+            map = shared.set_state(server, ServerState::Down).ok_or(LinkError::Uncommitted)?;
+        }
         // The state first, so that the map that it gets says so.
         if let Some(behind) = shared.set_behind(pong.epoch, &pong.suspects) {
             map = behind;

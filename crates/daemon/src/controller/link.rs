@@ -38,6 +38,11 @@ impl LinkError {
         matches!(self, LinkError::Transport(TransportError::Refused | TransportError::Closed))
     }
 
+    /// Whether nobody listens there.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, LinkError::Transport(TransportError::Refused))
+    }
+
     /// Whether the answer is only late: [`ControlLink::finish`] goes on to wait for it.
     pub fn is_silence(&self) -> bool {
         matches!(self, LinkError::Transport(TransportError::TimedOut))

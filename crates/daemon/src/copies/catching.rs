@@ -27,17 +27,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of which checksums are asked at once.
 const COMPARED: u64 = 16 << 20;
+/// So often it is tried to give a file that is being written its length, before others are compared.
+const EVENED: u32 = 50;
 /// Sub-files are divided among so many locks.
 const PARTS: usize = 64;
 
 /// What is being fetched, and how far the catching up has come.
 pub(crate) struct Catching {
-    /// Under the lock of its part, one change of a sub-file is made after the other. In it: the file that is being
-    /// fetched, and whether it was changed since the fetching began.
-    parts: [Mutex<Option<(Ino, bool)>>; PARTS],
+    /// Under the lock of its part, one change of a sub-file is made after the other. In it: what is being fetched.
+    parts: [Mutex<Option<Fetching>>; PARTS],
     state: Mutex<State>,
     /// How many stretches were fetched.
     fetched: AtomicU64,
+}
+
+/// A range that is being fetched, and whether it was changed since that began.
+struct Fetching {
+    ino: Ino,
+    range: Range<u64>,
+    is_changed: bool,
 }
 
 #[derive(Default)]
@@ -56,7 +64,7 @@ impl Default for Catching {
 }
 
 impl Catching {
-    fn part(&self, ino: Ino) -> MutexGuard<'_, Option<(Ino, bool)>> {
+    fn part(&self, ino: Ino) -> MutexGuard<'_, Option<Fetching>> {
         self.parts[ino.0 as usize % PARTS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -64,13 +72,12 @@ impl Catching {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a change of a sub-file, while no other change of it is made.
-    pub(super) fn apply<T>(&self, ino: Ino, make: impl FnOnce() -> T) -> T {
+    /// Makes a change of a range of a sub-file, while no other change of the sub-file is made.
+    pub(super) fn apply<T>(&self, ino: Ino, range: Range<u64>, make: impl FnOnce() -> T) -> T {
         let mut part = self.part(ino);
-        if let Some((file, changed)) = &mut *part
-            && *file == ino
-        {
-            *changed = true;
+        if let Some(fetching) = part.as_mut().filter(|fetching| fetching.ino == ino) {
+            let overlaps = fetching.range.start < range.end && range.start < fetching.range.end;
+            fetching.is_changed |= overlaps;
         }
         make()
     }
@@ -86,15 +93,15 @@ impl Catching {
         true
     }
 
-    fn begin(&self, ino: Ino) {
-        *self.part(ino) = Some((ino, false));
+    fn begin(&self, ino: Ino, range: Range<u64>) {
+        *self.part(ino) = Some(Fetching { ino, range, is_changed: false });
     }
 
-    /// Makes what was fetched, unless the file was changed meanwhile. Says whether it has.
+    /// Makes what was fetched, unless the range was changed meanwhile. Says whether it has.
     fn end<T>(&self, ino: Ino, make: impl FnOnce() -> T) -> Option<T> {
         let mut part = self.part(ino);
         match part.take() {
-            Some((_, false)) => Some(make()),
+            Some(Fetching { is_changed: false, .. }) => Some(make()),
             _ => None,
         }
     }
@@ -318,8 +325,8 @@ impl Copies {
 
     /// Gives the own sub-file the length that it should have.
     fn even(&self, map: &Map, ino: Ino, layout: &FileLayout) -> Result<(), Failure> {
-        loop {
-            self.catching.begin(ino);
+        for _ in 0..EVENED {
+            self.catching.begin(ino, 0..u64::MAX);
             let own = self.length(ino)?;
             let theirs = self.primaries(map, ino, layout)?;
             let reach = self.reach(map, layout, &theirs, own);
@@ -331,6 +338,8 @@ impl Copies {
                 return made.map_err(|error| error.errno().into());
             }
         }
+        // It is written all the time: later.
+        Err(Errno::AGAIN.into())
     }
 
     /// Compares a range with its primary's, and fetches what differs.
@@ -357,7 +366,7 @@ impl Copies {
         let Source { group, primary, ino, .. } = *from;
         let mut bytes = vec![0; len as usize];
         loop {
-            self.catching.begin(ino);
+            self.catching.begin(ino, offset..offset + len);
             let request = Request::Copy(CopyRequest::Fetch { group, ino, offset, len: len as u32 });
             let count = match self.links.ask_into(all_of(primary), &request, &[], &mut bytes)? {
                 (Reply::Copy(CopyReply::Read), count) if count <= bytes.len() => count,

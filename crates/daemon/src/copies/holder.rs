@@ -94,16 +94,16 @@ impl Copies {
             Change::Mirror { undoes: true } => Kind::Undoes,
             Change::Mirror { undoes: false } => Kind::Settles,
         };
-        let outcome = self.catching.apply(mark.ino, || {
+        let outcome = self.catching.apply(mark.ino, mark.offset..end, || {
             let before = self.store.extent(mark.ino).map_or(0, |extent| extent.length);
-            let noted = self.marks.note((from, slot), kind, Made { mark, turn, before });
+            let noted = self.marks.note((from, slot), kind, Made { mark, turn, before, needs: 0 });
             // The mark comes first: the next primary either finds it, or asks when this map is known here.
             let map = self.links.map();
             if map.primary_of(mark.group) != Some(from) || !map.holders(mark.group).all().contains(&self.me) {
                 return None;
             }
             let made = match change {
-                Change::Write { sync } => self.copy_write(mark.ino, mark.offset, payload, sync),
+                Change::Write { .. } => self.copy_write(mark.ino, mark.offset, payload),
                 Change::Fallocate(mode) => self.store.fallocate_summed(mark.ino, mark.offset, mark.len, mode),
                 Change::Mirror { .. } => {
                     self.copy_mirror(mark.ino, mark.offset..end, payload, Some(noted.before))
@@ -113,6 +113,11 @@ impl Copies {
                 }
             };
             Some((made, map))
+        });
+        // Others do not wait until it is on stable storage.
+        let outcome = outcome.map(|(made, map)| match change {
+            Change::Write { sync: true } => (made.and_then(|()| self.store.sync(mark.ino)), map),
+            _ => (made, map),
         });
         match outcome {
             // By the same map: the sender is about to hear of a newer one.
@@ -129,14 +134,8 @@ impl Copies {
         }
     }
 
-    pub(super) fn copy_write(
-        &self,
-        ino: Ino,
-        offset: u64,
-        bytes: &[u8],
-        sync: bool,
-    ) -> Result<(), DataError> {
-        match self.store.write_summed(ino, offset, bytes, sync)? {
+    pub(super) fn copy_write(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), DataError> {
+        match self.store.write_summed(ino, offset, bytes, false)? {
             wrote if wrote.count == bytes.len() => Ok(()),
             _ => Err(DataError::Io(Errno::NOSPC)),
         }
@@ -152,7 +151,7 @@ impl Copies {
         before: Option<u64>,
     ) -> Result<(), DataError> {
         if !bytes.is_empty() {
-            self.copy_write(ino, range.start, bytes, false)?;
+            self.copy_write(ino, range.start, bytes)?;
         }
         let (data_end, length) = (range.start + bytes.len() as u64, self.store.extent(ino)?.length);
         if data_end >= range.end || length <= data_end {

@@ -81,6 +81,8 @@ pub(crate) struct Made {
     pub(crate) turn: u64,
     /// How long the sub-file was before, or has to be for changes that came later, bytes.
     pub(crate) before: u64,
+    /// How long the change needs it to be, bytes; 0 if it does not, or was undone.
+    pub(crate) needs: u64,
 }
 
 /// What a change does to the length of a sub-file.
@@ -117,9 +119,17 @@ impl Marks {
         };
         // A range is given to a holder in pieces: what is left of it stays marked.
         let earlier = earlier.filter(|earlier| contains(&earlier.mark, &made.mark));
-        let made = earlier.map_or(made, |earlier| Made { turn: made.turn, ..earlier });
-        if let Kind::Reaches(end) = kind {
-            raise(&mut marks, made.mark.ino, end);
+        let mut made = earlier.map_or(made, |earlier| Made { turn: made.turn, ..earlier });
+        match kind {
+            Kind::Reaches(end) => {
+                made.needs = end;
+                raise(&mut marks, made.mark.ino, end);
+            }
+            Kind::Undoes => {
+                let undone = (made.before, std::mem::take(&mut made.needs));
+                lower(&mut marks, (primary, slot), made.mark.ino, undone);
+            }
+            Kind::Settles => {}
         }
         marks.insert((primary, slot), made);
         made
@@ -149,6 +159,27 @@ fn contains(outer: &Mark, inner: &Mark) -> bool {
         && end(inner) <= end(outer)
 }
 
+/// A change was undone that began at the length `before`, and needed another: those that came later, and found the sub-file
+/// that long because of it, are not to leave it so if they are undone, too.
+fn lower(
+    marks: &mut HashMap<(ServerId, u32), Made>,
+    undone: (ServerId, u32),
+    ino: Ino,
+    (before, needed): (u64, u64),
+) {
+    let needs: Vec<((ServerId, u32), u64)> = marks
+        .iter()
+        .filter(|(slot, other)| **slot != undone && other.mark.ino == ino)
+        .map(|(slot, other)| (*slot, other.needs))
+        .collect();
+    for (slot, other) in marks.iter_mut().filter(|(slot, other)| **slot != undone && other.mark.ino == ino) {
+        if before < other.before && other.before <= needed {
+            let rest = needs.iter().filter(|(of, _)| of != slot).map(|(_, needs)| *needs);
+            other.before = rest.filter(|needs| *needs <= other.before).fold(before, u64::max);
+        }
+    }
+}
+
 fn raise(marks: &mut HashMap<(ServerId, u32), Made>, ino: Ino, end: u64) {
     for other in marks.values_mut().filter(|other| other.mark.ino == ino) {
         other.before = other.before.max(end);
@@ -165,7 +196,7 @@ mod tests {
     }
 
     fn made(first: u16, offset: u64, before: u64) -> Made {
-        Made { mark: Mark { group: group(first), ino: Ino(7), offset, len: 10 }, turn: 0, before }
+        Made { mark: Mark { group: group(first), ino: Ino(7), offset, len: 10 }, turn: 0, before, needs: 0 }
     }
 
     #[test]
@@ -222,11 +253,33 @@ mod tests {
     }
 
     #[test]
+    fn changes_that_are_undone_in_any_order_leave_nothing() {
+        for order in [[1, 2], [2, 1]] {
+            let marks = Marks::default();
+            let of = |slot: u32, before| made(0, u64::from(slot) * 10, before);
+            let mut length = 0;
+            for slot in [1, 2] {
+                let end = u64::from(slot) * 10 + 10;
+                marks.note((ServerId(1), slot), Kind::Reaches(end), of(slot, length));
+                length = end;
+            }
+            for slot in order {
+                let end = u64::from(slot) * 10 + 10;
+                let before = marks.note((ServerId(1), slot), Kind::Undoes, of(slot, length)).before;
+                // As a holder does: what lies behind the range stays, or else it is cut.
+                length = if length > end { length } else { before.min(end - 10) };
+            }
+            assert_eq!(length, 0, "{order:?}");
+        }
+    }
+
+    #[test]
     fn the_next_primary_undoes_what_the_one_before_had_made() {
         let marks = Marks::default();
         marks.note((ServerId(1), 1), Kind::Reaches(110), made(0, 100, 5));
         let piece = Mark { group: group(0), ino: Ino(7), offset: 104, len: 6 };
-        let settled = marks.note((ServerId(2), 1), Kind::Settles, Made { mark: piece, turn: 9, before: 110 });
+        let settled =
+            marks.note((ServerId(2), 1), Kind::Settles, Made { mark: piece, turn: 9, before: 110, needs: 0 });
         assert_eq!((settled.before, settled.mark.offset), (5, 100), "the rest of the range stays marked");
         assert_eq!(marks.note((ServerId(2), 2), Kind::Settles, made(0, 200, 110)).before, 110);
     }

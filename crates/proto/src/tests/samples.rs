@@ -404,7 +404,7 @@ pub(super) fn replies() -> Vec<Reply> {
         DataReply::Position { offset: u64::MAX },
         DataReply::Passed,
         DataReply::Truncated { exists: true },
-        DataReply::Behind,
+        DataReply::NotTruncated { excused: true },
         DataReply::Done,
         DataReply::Space { total: u64::MAX, available: 0, device: 7, inodes: 9 },
     ];
