@@ -322,6 +322,12 @@ impl Copies {
         }
     }
 
+    /// A sub-file was truncated.
+    pub(crate) fn note_length(&self, ino: Ino) {
+        let length = self.store.extent(ino).map_or(0, |extent| extent.length);
+        self.marks.cut(ino, length);
+    }
+
     /// Which changes of files may begin.
     pub(crate) fn ranges(&self) -> &Ranges {
         &self.ranges

@@ -134,7 +134,10 @@ pub(crate) fn data_locally(
             let stays_closed = || copies.ranges().stays_closed(ino, closing);
             let truncate = || stays_closed().then(|| store.truncate(ino, size, extend));
             match copies.apply(ino, 0..u64::MAX, truncate).ok_or(Errno::AGAIN)? {
-                Ok(exists) => DataReply::Truncated { exists },
+                Ok(exists) => {
+                    copies.note_length(ino);
+                    DataReply::Truncated { exists }
+                }
                 Err(error) => {
                     tracing::warn!(%ino, %error, "a copy is not truncated");
                     DataReply::NotTruncated { excused: copies.is_excused() }

@@ -331,9 +331,10 @@ impl Copies {
             let theirs = self.primaries(map, ino, layout)?;
             let reach = self.reach(map, layout, &theirs, own);
             let written = theirs.values().filter_map(|theirs| theirs.written).max();
-            let made = self
-                .catching
-                .end(ino, || self.unseen(ino, written, || self.store.truncate(ino, reach, true).map(drop)));
+            let made = self.catching.end(ino, || {
+                self.marks.cut(ino, reach);
+                self.unseen(ino, written, || self.store.truncate(ino, reach, true).map(drop))
+            });
             if let Some(made) = made {
                 return made.map_err(|error| error.errno().into());
             }

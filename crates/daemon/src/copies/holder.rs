@@ -1,7 +1,7 @@
 //! What a holder of blocks does that is not their primary.
 
 use super::Copies;
-use super::marks::{Kind, Made};
+use super::marks::Kind;
 use bivouac_data::DataError;
 use bivouac_layout::{Group, Ino, ServerId};
 use bivouac_proto::attr::FILE_MAX;
@@ -96,7 +96,7 @@ impl Copies {
         };
         let outcome = self.catching.apply(mark.ino, mark.offset..end, || {
             let before = self.store.extent(mark.ino).map_or(0, |extent| extent.length);
-            let noted = self.marks.note((from, slot), kind, Made { mark, turn, before, needs: 0 });
+            let rest = self.marks.note((from, slot), kind, (mark, turn), before);
             // The mark comes first: the next primary either finds it, or asks when this map is known here.
             let map = self.links.map();
             if map.primary_of(mark.group) != Some(from) || !map.holders(mark.group).all().contains(&self.me) {
@@ -105,9 +105,7 @@ impl Copies {
             let made = match change {
                 Change::Write { .. } => self.copy_write(mark.ino, mark.offset, payload),
                 Change::Fallocate(mode) => self.store.fallocate_summed(mark.ino, mark.offset, mark.len, mode),
-                Change::Mirror { .. } => {
-                    self.copy_mirror(mark.ino, mark.offset..end, payload, Some(noted.before))
-                }
+                Change::Mirror { .. } => self.copy_mirror(mark.ino, mark.offset..end, payload, Some(rest)),
                 Change::Restore => {
                     self.restore_here(mark.ino, mark.offset..end, payload).map_err(DataError::Io)
                 }

@@ -4,8 +4,9 @@
 //! holder remembers the latest change of each slot of each primary: that of which it has not heard yet that all have
 //! made it. So it takes no message to say so, and there are no more marks than changes under way.
 //!
-//! A change may have made a sub-file longer, and is perhaps undone. So a holder notes how long the sub-file was before
-//! the change, and how far other changes have reached since: to that it is cut.
+//! A change may have made a sub-file longer, and is perhaps undone, and so may others that were made meanwhile, in any
+//! order. So a holder notes for each sub-file how long it has to be without the changes in its marks (its *base*), and
+//! how long each of these needs it to be. When a change is undone, the sub-file is cut to the longest that is left.
 
 use bivouac_layout::{Group, Ino, ServerId};
 use bivouac_proto::copies::Mark;
@@ -74,15 +75,13 @@ impl Drop for Slot<'_> {
     }
 }
 
-/// A change, as a holder has made it.
+/// A change, as a holder makes it.
 #[derive(Clone, Copy)]
 pub(crate) struct Made {
     pub(crate) mark: Mark,
     pub(crate) turn: u64,
-    /// How long the sub-file was before, or has to be for changes that came later, bytes.
-    pub(crate) before: u64,
-    /// How long the change needs it to be, bytes; 0 if it does not, or was undone.
-    pub(crate) needs: u64,
+    /// How long the sub-file needs to be for it, bytes; 0: it does not matter, or the change was undone.
+    needs: u64,
 }
 
 /// What a change does to the length of a sub-file.
@@ -98,56 +97,109 @@ pub(crate) enum Kind {
 
 /// The latest changes of others' slots.
 #[derive(Default)]
-pub(crate) struct Marks(Mutex<HashMap<(ServerId, u32), Made>>);
+pub(crate) struct Marks(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    made: HashMap<(ServerId, u32), Made>,
+    /// Of the sub-files in `made`, and perhaps of others.
+    bases: HashMap<Ino, u64>,
+}
+
+impl Known {
+    /// How long a sub-file has to be without the changes that `leaves_out` names.
+    fn needed(&self, ino: Ino, leaves_out: impl Fn(&(ServerId, u32), &Made) -> bool) -> u64 {
+        let base = self.bases.get(&ino).copied().unwrap_or(0);
+        let others = self.made.iter().filter(|(slot, made)| made.mark.ino == ino && !leaves_out(slot, made));
+        others.map(|(_, made)| made.needs).fold(base, u64::max)
+    }
+
+    fn raise(&mut self, ino: Ino, end: u64) {
+        if let Some(base) = self.bases.get_mut(&ino) {
+            *base = (*base).max(end);
+        }
+    }
+
+    fn forget_bases(&mut self) {
+        if self.bases.len() > 2 * self.made.len() + 64 {
+            let used: BTreeSet<Ino> = self.made.values().map(|made| made.mark.ino).collect();
+            self.bases.retain(|ino, _| used.contains(ino));
+        }
+    }
+}
 
 impl Marks {
-    fn lock(&self) -> MutexGuard<'_, HashMap<(ServerId, u32), Made>> {
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A primary has a change made. What counts as the length from before it is returned. (The caller lets no other
-    /// change of the sub-file happen meanwhile.)
-    pub(crate) fn note(&self, (primary, slot): (ServerId, u32), kind: Kind, made: Made) -> Made {
-        let mut marks = self.lock();
-        let earlier = match kind {
-            Kind::Reaches(_) => None,
-            Kind::Undoes => marks.get(&(primary, slot)).filter(|earlier| earlier.turn == made.turn).copied(),
-            Kind::Settles => {
-                let same = marks.values().filter(|earlier| contains(&earlier.mark, &made.mark));
-                same.min_by_key(|earlier| earlier.before).copied()
-            }
-        };
-        // A range is given to a holder in pieces: what is left of it stays marked.
-        let earlier = earlier.filter(|earlier| contains(&earlier.mark, &made.mark));
-        let mut made = earlier.map_or(made, |earlier| Made { turn: made.turn, ..earlier });
-        match kind {
-            Kind::Reaches(end) => {
-                made.needs = end;
-                raise(&mut marks, made.mark.ino, end);
+    /// A primary has a change made of a sub-file that is `length` bytes long. How long the sub-file has to be without it
+    /// is returned. (The caller lets no other change of the sub-file happen meanwhile.)
+    pub(crate) fn note(
+        &self,
+        (primary, slot): (ServerId, u32),
+        kind: Kind,
+        (mark, turn): (Mark, u64),
+        length: u64,
+    ) -> u64 {
+        let (mut known, key, ino) = (self.lock(), (primary, slot), mark.ino);
+        let earlier = known.made.get(&key).copied();
+        let same = earlier.filter(|earlier| earlier.turn == turn && contains(&earlier.mark, &mark));
+        let (made, rest) = match kind {
+            Kind::Reaches(needs) => {
+                if let Some(done) = earlier.filter(|earlier| earlier.turn != turn) {
+                    // All have made it: it is not undone any more.
+                    known.raise(done.mark.ino, done.needs);
+                }
+                let rest = known.needed(ino, |slot, _| *slot == key);
+                if same.is_none() && (length > rest || !known.bases.contains_key(&ino)) {
+                    // Something else has made it that long.
+                    known.bases.insert(ino, length);
+                }
+                (Made { mark, turn, needs }, length)
             }
             Kind::Undoes => {
-                let undone = (made.before, std::mem::take(&mut made.needs));
-                lower(&mut marks, (primary, slot), made.mark.ino, undone);
+                let rest = known.needed(ino, |slot, _| *slot == key);
+                // A range is given to a holder in pieces: what is left of it stays marked.
+                let made = same.map_or(Made { mark, turn, needs: 0 }, |same| Made { needs: 0, ..same });
+                (made, if same.is_some() { rest } else { length })
             }
-            Kind::Settles => {}
-        }
-        marks.insert((primary, slot), made);
-        made
+            Kind::Settles => {
+                let is_this = |made: &Made| contains(&made.mark, &mark);
+                let whole = known.made.values().find(|made| is_this(made)).map(|made| made.mark);
+                let rest = whole.map_or(length, |_| known.needed(ino, |_, made| is_this(made)));
+                (Made { mark: whole.unwrap_or(mark), turn, needs: 0 }, rest)
+            }
+        };
+        known.made.insert(key, made);
+        known.forget_bases();
+        rest
     }
 
-    /// Something else has made a sub-file as long as this.
+    /// Something that is not undone has made a sub-file as long as this.
     pub(crate) fn reaches(&self, ino: Ino, end: u64) {
-        raise(&mut self.lock(), ino, end);
+        self.lock().raise(ino, end);
+    }
+
+    /// A sub-file was cut to this length, or given it.
+    pub(crate) fn cut(&self, ino: Ino, length: u64) {
+        let mut known = self.lock();
+        if let Some(base) = known.bases.get_mut(&ino) {
+            *base = length;
+        }
+        for made in known.made.values_mut().filter(|made| made.mark.ino == ino) {
+            made.needs = made.needs.min(length);
+        }
     }
 
     /// All of them.
     pub(crate) fn all(&self) -> Vec<Mark> {
-        self.lock().values().map(|made| made.mark).collect()
+        self.lock().made.values().map(|made| made.mark).collect()
     }
 
     /// All holders of these groups are the same again.
     pub(crate) fn forget(&self, groups: &[Group]) {
-        self.lock().retain(|_, made| !groups.contains(&made.mark.group));
+        self.lock().made.retain(|_, made| !groups.contains(&made.mark.group));
     }
 }
 
@@ -159,44 +211,28 @@ fn contains(outer: &Mark, inner: &Mark) -> bool {
         && end(inner) <= end(outer)
 }
 
-/// A change was undone that began at the length `before`, and needed another: those that came later, and found the sub-file
-/// that long because of it, are not to leave it so if they are undone, too.
-fn lower(
-    marks: &mut HashMap<(ServerId, u32), Made>,
-    undone: (ServerId, u32),
-    ino: Ino,
-    (before, needed): (u64, u64),
-) {
-    let needs: Vec<((ServerId, u32), u64)> = marks
-        .iter()
-        .filter(|(slot, other)| **slot != undone && other.mark.ino == ino)
-        .map(|(slot, other)| (*slot, other.needs))
-        .collect();
-    for (slot, other) in marks.iter_mut().filter(|(slot, other)| **slot != undone && other.mark.ino == ino) {
-        if before < other.before && other.before <= needed {
-            let rest = needs.iter().filter(|(of, _)| of != slot).map(|(_, needs)| *needs);
-            other.before = rest.filter(|needs| *needs <= other.before).fold(before, u64::max);
-        }
-    }
-}
-
-fn raise(marks: &mut HashMap<(ServerId, u32), Made>, ino: Ino, end: u64) {
-    for other in marks.values_mut().filter(|other| other.mark.ino == ino) {
-        other.before = other.before.max(end);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use bivouac_layout::GenerationId;
 
+    const FILE: Ino = Ino(7);
+
     fn group(first: u16) -> Group {
         Group::Blocks { generation: GenerationId(0), position: first, copies: 2, spread: 0 }
     }
 
-    fn made(first: u16, offset: u64, before: u64) -> Made {
-        Made { mark: Mark { group: group(first), ino: Ino(7), offset, len: 10 }, turn: 0, before, needs: 0 }
+    fn mark(first: u16, offset: u64) -> Mark {
+        Mark { group: group(first), ino: FILE, offset, len: 10 }
+    }
+
+    /// A change of ten bytes from `offset` on, by server 1.
+    fn write(marks: &Marks, slot: u32, turn: u64, offset: u64, length: u64) {
+        marks.note((ServerId(1), slot), Kind::Reaches(offset + 10), (mark(0, offset), turn), length);
+    }
+
+    fn undo(marks: &Marks, slot: u32, turn: u64, offset: u64, length: u64) -> u64 {
+        marks.note((ServerId(1), slot), Kind::Undoes, (mark(0, offset), turn), length)
     }
 
     #[test]
@@ -215,10 +251,10 @@ mod tests {
     #[test]
     fn the_next_change_of_a_slot_says_that_the_one_before_is_everywhere() {
         let marks = Marks::default();
-        marks.note((ServerId(1), 1), Kind::Reaches(10), made(0, 0, 0));
-        marks.note((ServerId(1), 2), Kind::Reaches(110), made(0, 100, 0));
-        marks.note((ServerId(2), 1), Kind::Reaches(210), made(1, 200, 0));
-        marks.note((ServerId(1), 1), Kind::Reaches(310), made(0, 300, 0));
+        for (server, slot, first, offset) in [(1, 1, 0, 0), (1, 2, 0, 100), (2, 1, 1, 200), (1, 1, 0, 300)] {
+            let of = (mark(first, offset), offset);
+            marks.note((ServerId(server), slot), Kind::Reaches(offset + 10), of, 0);
+        }
         let offsets = |marks: &Marks| {
             let mut offsets: Vec<u64> = marks.all().iter().map(|mark| mark.offset).collect();
             offsets.sort_unstable();
@@ -232,42 +268,47 @@ mod tests {
     #[test]
     fn a_change_is_undone_to_the_length_from_before_it() {
         let marks = Marks::default();
-        let of = |turn, before| Made { turn, ..made(0, 100, before) };
-        let undone = |slot, turn| marks.note((ServerId(1), slot), Kind::Undoes, of(turn, 110)).before;
-        marks.note((ServerId(1), 1), Kind::Reaches(110), of(1, 5));
-        assert_eq!(undone(1, 1), 5);
-        assert_eq!(undone(1, 1), 5, "the undoing was asked for again");
-        assert_eq!(undone(2, 2), 110, "the change never came");
-        assert_eq!(undone(1, 3), 110, "that was another change in the slot");
+        write(&marks, 1, 1, 100, 5);
+        assert_eq!(undo(&marks, 1, 1, 100, 110), 5);
+        assert_eq!(undo(&marks, 1, 1, 100, 5), 5, "the undoing was asked for again");
+        assert_eq!(undo(&marks, 2, 2, 100, 110), 110, "the change never came");
+        write(&marks, 1, 3, 100, 5);
+        assert_eq!(undo(&marks, 1, 4, 100, 110), 110, "that was another change in the slot");
     }
 
     #[test]
     fn what_others_have_written_meanwhile_is_not_cut() {
         let marks = Marks::default();
-        marks.note((ServerId(1), 1), Kind::Reaches(110), made(0, 100, 0));
-        marks.note((ServerId(2), 1), Kind::Reaches(50), made(1, 40, 0));
-        assert_eq!(marks.note((ServerId(1), 1), Kind::Undoes, made(0, 100, 110)).before, 50);
-        marks.reaches(Ino(7), 70);
+        write(&marks, 1, 1, 100, 0);
+        marks.note((ServerId(2), 1), Kind::Reaches(50), (mark(1, 40), 1), 110);
         marks.reaches(Ino(8), 90);
-        assert_eq!(marks.note((ServerId(1), 1), Kind::Undoes, made(0, 100, 110)).before, 70);
+        assert_eq!(undo(&marks, 1, 1, 100, 110), 50);
+        write(&marks, 1, 2, 100, 50);
+        // The slot goes on: that change is everywhere.
+        write(&marks, 1, 3, 200, 110);
+        assert_eq!(undo(&marks, 1, 3, 200, 210), 110);
+        write(&marks, 1, 4, 300, 110);
+        marks.reaches(FILE, 170);
+        assert_eq!(undo(&marks, 1, 4, 300, 310), 170);
+        write(&marks, 1, 5, 300, 170);
+        marks.cut(FILE, 20);
+        write(&marks, 1, 6, 300, 20);
+        assert_eq!(undo(&marks, 1, 6, 300, 310), 20, "the file was truncated");
     }
 
     #[test]
     fn changes_that_are_undone_in_any_order_leave_nothing() {
         for order in [[1, 2], [2, 1]] {
-            let marks = Marks::default();
-            let of = |slot: u32, before| made(0, u64::from(slot) * 10, before);
-            let mut length = 0;
+            let (marks, mut length) = (Marks::default(), 0);
             for slot in [1, 2] {
-                let end = u64::from(slot) * 10 + 10;
-                marks.note((ServerId(1), slot), Kind::Reaches(end), of(slot, length));
-                length = end;
+                write(&marks, slot, slot.into(), u64::from(slot) * 10, length);
+                length = u64::from(slot) * 10 + 10;
             }
             for slot in order {
-                let end = u64::from(slot) * 10 + 10;
-                let before = marks.note((ServerId(1), slot), Kind::Undoes, of(slot, length)).before;
+                let offset = u64::from(slot) * 10;
+                let rest = undo(&marks, slot, slot.into(), offset, length);
                 // As a holder does: what lies behind the range stays, or else it is cut.
-                length = if length > end { length } else { before.min(end - 10) };
+                length = if length > offset + 10 { length } else { rest.min(offset) };
             }
             assert_eq!(length, 0, "{order:?}");
         }
@@ -276,11 +317,10 @@ mod tests {
     #[test]
     fn the_next_primary_undoes_what_the_one_before_had_made() {
         let marks = Marks::default();
-        marks.note((ServerId(1), 1), Kind::Reaches(110), made(0, 100, 5));
-        let piece = Mark { group: group(0), ino: Ino(7), offset: 104, len: 6 };
-        let settled =
-            marks.note((ServerId(2), 1), Kind::Settles, Made { mark: piece, turn: 9, before: 110, needs: 0 });
-        assert_eq!((settled.before, settled.mark.offset), (5, 100), "the rest of the range stays marked");
-        assert_eq!(marks.note((ServerId(2), 2), Kind::Settles, made(0, 200, 110)).before, 110);
+        write(&marks, 1, 1, 100, 5);
+        let piece = Mark { offset: 104, len: 6, ..mark(0, 100) };
+        assert_eq!(marks.note((ServerId(2), 1), Kind::Settles, (piece, 9), 110), 5);
+        assert!(marks.all().iter().all(|mark| mark.offset == 100), "the rest of the range stays marked");
+        assert_eq!(marks.note((ServerId(2), 2), Kind::Settles, (mark(0, 200), 9), 110), 110);
     }
 }
