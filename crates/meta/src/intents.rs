@@ -313,7 +313,8 @@ impl<O: Outside> Core<O> {
             if locked.shard.active.contains(&intent.number) {
                 return Err(Refusal::Busy.into());
             }
-            Ok(locked.shard.decisions.contains_key(&intent.number))
+            // What all participants have carried out is over, though its record may still be in the log.
+            Ok(locked.shard.untold.contains_key(&intent.number))
         })
     }
 }

@@ -260,6 +260,9 @@ fn moving_a_directory_happens_wholly_or_not_at_all() {
             let a = directory_on(client, "a", 1);
             client.mkdir(&format!("{a}/moved")).unwrap();
             client.put(&format!("{a}/moved/file"), b"inside").unwrap();
+            let c = directory_on(client, "c", 0);
+            client.mkdir(&c).unwrap();
+            client.mkdir(&format!("{c}/other")).unwrap();
         },
         |client, _| {
             let (a, b) = (directory_on(client, "a", 1), directory_on(client, "b", 2));
@@ -271,6 +274,9 @@ fn moving_a_directory_happens_wholly_or_not_at_all() {
             let after = client.get(&format!("{b}/here/file"));
             assert!(before.is_ok() != after.is_ok(), "{before:?} {after:?}");
             assert!(after.is_ok() || !acknowledged);
+            // Another directory can be moved, though nothing else is done in the first one's shard.
+            let c = directory_on(client, "c", 0);
+            client.rename(&format!("{c}/other"), &format!("{b}/other"), RenameMode::Replace).unwrap();
         },
     );
 }

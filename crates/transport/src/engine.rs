@@ -8,7 +8,7 @@
 //! connection is kept for this request until it is answered; a slot whose connection is broken is nobody's.
 //!
 //! Each attempt begins with the newest map, which names the server anew ([`Target`]). If the map says that
-//! the server is down, the request ends with EIO. If the server's answer takes long, the attempt goes on for
+//! the server is down, and there is no newer one, the request ends with EIO. If the server's answer takes long, the attempt goes on for
 //! as long as the server is up. If the connection breaks, or the server refuses the attempt because its own
 //! map is older or it has just been started, the engine waits a little and begins the next attempt, until
 //! the patience of the sender's [`Budget`] is over. If the sender's map is older, the engine learns the newer
@@ -208,10 +208,16 @@ fn call_as<R: Requester>(
     into: &mut [IoSliceMut<'_>],
 ) -> Result<Answered, Failure> {
     let mut backoff = Backoff::new(&R::BUDGET);
+    let mut refreshed = false;
     let outcome = loop {
         let map = requester.map();
         let server = to.server(&map);
         if !is_asked::<R>(&map, server) {
+            // Who has an old map by which nobody is up would never hear of a newer one.
+            if !std::mem::replace(&mut refreshed, true) {
+                requester.refresh();
+                continue;
+            }
             break Err(Errno::IO.into());
         }
         let namespace = match requester.namespace(server, to) {

@@ -122,6 +122,31 @@ fn a_silent_server_is_given_up_when_a_newer_map_says_that_it_is_down() {
 }
 
 #[test]
+fn who_believes_that_nobody_is_up_asks_for_a_newer_map() {
+    let remote = Remote::new(16);
+    let asker = Patient::new(&[&remote.endpoint, &remote.endpoint]);
+    let mut none = map(2);
+    (none.epoch, none.servers[0].state, none.servers[1].state) =
+        (Epoch(2), ServerState::Down, ServerState::Down);
+    asker.learn(Box::new(none));
+    assert_eq!(asker.ask(FIRST, 0).err(), Some(EIO));
+    let mut newest = map(2);
+    newest.epoch = Epoch(3);
+    *asker.newest.lock().unwrap() = Some(newest.clone());
+    asker.done(FIRST, 1);
+    asker.learn(Box::new({
+        newest.epoch = Epoch(4);
+        newest.servers.iter_mut().for_each(|server| server.state = ServerState::Down);
+        newest.clone()
+    }));
+    newest.epoch = Epoch(5);
+    newest.servers.iter_mut().for_each(|server| server.state = ServerState::Up);
+    *asker.newest.lock().unwrap() = Some(newest);
+    assert!(asker.ask_each(&[(FIRST, 2), (FIRST, 3)]).into_iter().all(|answer| answer.is_ok()));
+    remote.books().assert_once([1, 2, 3]);
+}
+
+#[test]
 fn a_server_that_restarts_in_between_is_asked_again() {
     let mut remote = Remote::new(16);
     let asker = Patient::new(&[&remote.endpoint]);
