@@ -125,9 +125,9 @@ mod tests {
     fn a_server_that_refuses_is_waited_for_once_and_not_by_each_request() {
         let refusals = Refusals::new(2);
         refusals.refused(A, at(0.0));
-        assert!(!refusals.is_gone_at(A, at(2.9)));
-        refusals.refused(A, at(2.9));
-        assert!(refusals.is_gone_at(A, at(3.1)));
+        assert!(!refusals.is_gone_at(A, at(2.4)));
+        refusals.refused(A, at(2.4));
+        assert!(refusals.is_gone_at(A, at(2.6)));
         refusals.refused(A, at(11.0));
         refusals.refused(A, at(20.0));
         assert!(refusals.is_gone_at(A, at(20.0)), "nothing says that it was back");
@@ -140,13 +140,13 @@ mod tests {
     fn servers_that_died_together_are_waited_for_together() {
         let refusals = Refusals::new(2);
         refusals.refused(A, at(0.0));
-        refusals.refused(A, at(2.9));
-        refusals.refused(B, at(3.0));
-        assert!(refusals.is_gone_at(B, at(3.0)));
-        refusals.refused(Peer::Agent, at(3.0));
-        assert!(refusals.is_gone_at(Peer::Agent, at(3.0)));
+        refusals.refused(A, at(2.4));
+        refusals.refused(B, at(2.5));
+        assert!(refusals.is_gone_at(B, at(2.5)));
+        refusals.refused(Peer::Agent, at(2.5));
+        assert!(refusals.is_gone_at(Peer::Agent, at(2.5)));
         refusals.taken(Peer::Agent);
-        assert!(!refusals.is_gone_at(Peer::Agent, at(3.1)) && refusals.is_gone_at(B, at(3.1)));
+        assert!(!refusals.is_gone_at(Peer::Agent, at(2.6)) && refusals.is_gone_at(B, at(2.6)));
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
         refusals.refused(A, at(0.0));
         // A may be back; nobody has asked it since.
         refusals.refused(B, at(5.0));
-        assert!(!refusals.is_gone_at(B, at(7.9)) && refusals.is_gone_at(B, at(8.1)));
+        assert!(!refusals.is_gone_at(B, at(7.4)) && refusals.is_gone_at(B, at(7.6)));
     }
 
     #[test]
@@ -163,8 +163,8 @@ mod tests {
         let refusals = Refusals::new(2);
         refusals.heard(at(0.0));
         assert!(!refusals.is_gone_at(A, at(9.0)), "it has not refused");
-        refusals.refused(A, at(2.8));
-        assert!(!refusals.is_gone_at(A, at(2.9)) && refusals.is_gone_at(A, at(3.1)));
+        refusals.refused(A, at(2.3));
+        assert!(!refusals.is_gone_at(A, at(2.4)) && refusals.is_gone_at(A, at(2.6)));
         refusals.refused(B, at(9.0));
         assert!(refusals.is_gone_at(B, at(9.0)));
         refusals.heard(at(9.0));

@@ -79,9 +79,9 @@ const _: () = assert!(Budget::SERVER.patience.as_secs() > ping::HANG.as_secs() +
 pub mod refusing {
     use std::time::Duration;
 
-    /// How long such a server is waited for: a new controller, which may declare it
-    /// down, is elected in two seconds.
-    pub const GONE: Duration = Duration::from_secs(3);
+    /// How long such a server is waited for: a new controller, which may declare it down, is elected in two seconds.
+    /// What lay on it has failed within three, with what the failure itself takes.
+    pub const GONE: Duration = Duration::from_millis(2500);
     /// Two servers refuse together if no more than this lies between two refusals. (Who waits for one tries
     /// again much sooner.)
     pub const TOGETHER: Duration = Duration::from_secs(1);
