@@ -176,7 +176,7 @@ print(first, again, time.time() - begun < 30, flush=True)";
 }
 
 #[test]
-fn an_append_that_its_killed_server_left_without_an_answer_is_there_at_most_twice() {
+fn an_append_that_its_killed_server_left_without_an_answer_is_there_at_most_once() {
     let site = Site::new("append-killed");
     let name = site.up(2);
     site.sh(&name, "mkdir /bivouac/d; for i in 1 2 3 4; do touch /bivouac/d/$i; done").ok();
@@ -220,6 +220,6 @@ for i in range(1000000):
         let expected: Vec<u32> = (0..acknowledged).collect();
         assert!(found.starts_with(&expected), "what was acknowledged is there once, in order");
         let more = &found[expected.len()..];
-        assert!(more.len() <= 2 && more.iter().all(|n| *n == acknowledged), "{more:?} after {acknowledged}");
+        assert!(more.len() <= 1 && more.iter().all(|n| *n == acknowledged), "{more:?} after {acknowledged}");
     }
 }

@@ -1,5 +1,10 @@
 //! Appending: the inode's server orders appends and writes the blocks, so that each lands whole, at the end,
 //! and once.
+//!
+//! Where an append to blocks goes, and for which request, is [logged](Placed) before anything is written. So the
+//! repetition of a request whose server died in between lands at the same place, also at the shard's next primary.
+//! Until the repetition comes, or for [`LATE`], nobody else appends: what was written of the append might be a part of
+//! it. If it does not come, its program is dead, and the next append goes behind whatever there is.
 
 use crate::access::mode_after_write;
 use crate::draft::Draft;
@@ -16,7 +21,26 @@ use bivouac_proto::attr::{FILE_MAX, INLINE_MAX};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::meta::MetaReply;
 use bivouac_proto::status::Failure;
-use bivouac_proto::{Errno, Reply};
+use bivouac_proto::{Errno, Refusal, Reply, RequestId};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+
+/// How long the repetition of an append is waited for that was under way when its server died. A program that lives
+/// repeats it several times a second.
+const LATE: Duration = Duration::from_secs(5);
+
+/// An append that was begun and is not answered.
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize, Debug)]
+pub(crate) struct Placed {
+    pub id: RequestId,
+    /// Where it begins, bytes.
+    pub offset: u64,
+    /// How much is to be written, bytes.
+    pub length: u64,
+    /// Since when its repetition is waited for.
+    #[serde(skip)]
+    pub since: Option<Instant>,
+}
 
 /// An append to blocks.
 struct Append {
@@ -25,6 +49,8 @@ struct Append {
     end: Option<u64>,
     size: u64,
     size_version: u32,
+    /// An earlier attempt at the same request has begun to write at `end`.
+    placed: bool,
 }
 
 /// How an attempt to append ends.
@@ -46,9 +72,13 @@ impl<O: Outside> Core<O> {
                             Some(end) => end,
                             None => self.extent(ino, &append.layout)?.length.max(append.size),
                         };
+                        if !append.placed {
+                            let length = payload.len() as u64;
+                            self.place(ino, Placed { id: caller.id, offset: end, length, since: None })?;
+                        }
                         Ok((end, self.append_blocks(ino, &append.layout, end, payload)?))
                     },
-                    |locked, append, written| self.end_append(locked, caller, ino, append, *written),
+                    |locked, append, written| self.end_append(locked, caller, ino, append, written),
                 )?;
                 match appended {
                     Appended::Answered(reply) => return Ok(reply),
@@ -90,11 +120,37 @@ impl<O: Outside> Core<O> {
             Body::Blocks(blocks) => {
                 let (layout, size, settled) = (blocks.layout.clone(), inode.size, blocks.settled);
                 let known = locked.shard.live.get(&ino).and_then(|live| live.written.append_end);
-                let end = known.or(settled.then_some(size));
-                Ok(Begun::Work(Append { layout, end, size, size_version }))
+                let append = |end, placed| Append { layout, end, size, size_version, placed };
+                let work = match locked.shard.appends.get_mut(&ino) {
+                    None => append(known.or(settled.then_some(size)), false),
+                    Some(placed) if placed.id == caller.id && placed.length == payload.len() as u64 => {
+                        append(Some(placed.offset), true)
+                    }
+                    Some(placed) => {
+                        if placed.since.get_or_insert_with(Instant::now).elapsed() < LATE {
+                            return Err(Refusal::Busy.into());
+                        }
+                        append(None, false)
+                    }
+                };
+                Ok(Begun::Work(work))
             }
             _ => Err(not_a_file(&inode)),
         }
+    }
+
+    /// Logs where an append goes.
+    fn place(&self, ino: Ino, placed: Placed) -> Result<(), Failure> {
+        if placed.id.session == 0 {
+            // Nobody can repeat it.
+            return Ok(());
+        }
+        let now = self.outside.now();
+        self.partitions.with(ino.shard(), |locked| {
+            let mut draft = Draft::new(now);
+            draft.push(Mutation::PutAppend(ino, placed));
+            locked.commit_unseen(draft)
+        })
     }
 
     /// Writes at the end, block after block, and returns how much of it the servers took.
@@ -128,16 +184,21 @@ impl<O: Outside> Core<O> {
         caller: &Caller,
         ino: Ino,
         append: &Append,
-        written: Result<(u64, u32), Errno>,
+        written: &Result<(u64, u32), Failure>,
     ) -> Op<Appended> {
         let now = self.outside.now();
         let live = locked.shard.live.entry(ino).or_default();
         let (offset, count) = match written {
-            Ok(written) => written,
-            Err(errno) => {
+            Ok(written) => *written,
+            Err(failure) => {
                 live.written.append_end = None;
                 live.written.unsure = true;
-                return Err(errno.into());
+                if locked.shard.appends.contains_key(&ino) {
+                    let mut draft = Draft::freeing(now);
+                    draft.push(Mutation::DropAppend(ino));
+                    locked.commit_unseen(draft)?;
+                }
+                return Err(failure.clone().into());
             }
         };
         let end = offset + u64::from(count);
@@ -153,7 +214,8 @@ impl<O: Outside> Core<O> {
             // Without an open: there will be no close to settle it.
             let stamp = stamp(&inode);
             let allocated = stamp.allocated.map(|allocated| allocated.saturating_add(u64::from(count)));
-            let stamp = Stamp { size: end, mtime: now, ctime: now, allocated, ..stamp };
+            let size = end.max(inode.size);
+            let stamp = Stamp { size, mtime: now, ctime: now, allocated, ..stamp };
             draft.push(Mutation::Stamp(ino, stamp));
         }
         let mode = mode_after_write(inode.owner(), &caller.credentials);
@@ -162,6 +224,9 @@ impl<O: Outside> Core<O> {
             && let Some(inode) = draft.inode(locked.shard, ino)
         {
             inode.mode = mode;
+        }
+        if locked.shard.appends.contains_key(&ino) {
+            draft.push(Mutation::DropAppend(ino));
         }
         draft.answer(&caller.id, &reply);
         locked.commit(draft)?;

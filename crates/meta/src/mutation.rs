@@ -11,6 +11,7 @@
 //! because those who hold files outlive a server and tell it again. But a server that is to take a shard over has
 //! to know them: an image for another server consists of the snapshot and [`Shard::volatile`].
 
+use crate::append::Placed;
 use crate::inode::{Inode, Part, Spread};
 use crate::locks::LockTable;
 use crate::shard::{Answer, Live, Named, Opened, Prepared, Shard};
@@ -111,6 +112,11 @@ pub(crate) enum Mutation {
     GiveUp(OpenId),
     /// All that is volatile was told before: also to a copy that was restarted.
     AllTold,
+
+    // In the log again.
+    /// An append to this file begins.
+    PutAppend(Ino, Placed),
+    DropAppend(Ino),
 }
 
 /// So many changes are in a batch of a snapshot, counting large ones several times, so that it fits into a message.
@@ -183,6 +189,7 @@ impl Shard {
                 self.inodes.remove(ino);
                 self.orphans.remove(&ino);
                 self.announcements.remove(&ino);
+                self.appends.remove(&ino);
                 if !self.live.is_empty()
                     && let Some(live) = self.live.get_mut(&ino)
                 {
@@ -292,6 +299,8 @@ impl Shard {
             }
             Mutation::GiveUp(id) => self.give_up(id),
             Mutation::AllTold => self.stream.restarted = false,
+            Mutation::PutAppend(ino, placed) => drop(self.appends.insert(ino, placed)),
+            Mutation::DropAppend(ino) => drop(self.appends.remove(&ino)),
         }
     }
 
@@ -347,6 +356,7 @@ impl Shard {
         let announcements =
             self.announcements.iter().map(|(ino, number)| Mutation::PutAnnouncement(*ino, *number));
         let mover = self.mover.map(|mover| Mutation::PutMover(Some(mover)));
+        let appends = self.appends.iter().map(|(ino, placed)| Mutation::PutAppend(*ino, *placed));
         let all = head
             .into_iter()
             .chain(terms)
@@ -359,7 +369,8 @@ impl Shard {
             .chain(orphans)
             .chain(purges)
             .chain(mover)
-            .chain(announcements);
+            .chain(announcements)
+            .chain(appends);
         self.batches(shard, all)
     }
 

@@ -4,6 +4,7 @@
 //! is read and written under the lock of the shard's partition.
 
 use crate::access::Owner;
+use crate::append::Placed;
 use crate::entries::Entries;
 use crate::error::{Op, Stop};
 use crate::grace::Grace;
@@ -160,6 +161,8 @@ pub(crate) struct Shard {
     pub mover: Option<IntentId>,
     /// Directories about whose latest change an announcement is due, with the change's number.
     pub announcements: BTreeMap<Ino, u64>,
+    /// Files to which an append was begun that is not answered.
+    pub appends: BTreeMap<Ino, Placed>,
 
     pub stream: Stream,
 

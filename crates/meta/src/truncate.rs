@@ -12,6 +12,7 @@ use crate::draft::Draft;
 use crate::error::Op;
 use crate::inline::{not_a_file, resize_inline, touch};
 use crate::inode::{Blocks, Body, Inode};
+use crate::mutation::Mutation;
 use crate::opens::noted;
 use crate::partition::LockedShard;
 use crate::steps::Begun;
@@ -142,6 +143,10 @@ impl<O: Outside> Core<O> {
                 let mut draft = Draft::freeing(now);
                 if let Some(blocks) = draft.inode(locked.shard, ino).and_then(Inode::blocks_mut) {
                     blocks.truncating = Some(size);
+                }
+                if locked.shard.appends.contains_key(&ino) {
+                    // What is repeated after this is appended to what this leaves.
+                    draft.push(Mutation::DropAppend(ino));
                 }
                 locked.commit(draft)?;
                 Ok(Begun::Work(Truncation { size, old, blocks }))

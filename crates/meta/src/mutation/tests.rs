@@ -1,7 +1,9 @@
 use super::*;
 use crate::access::Owner;
+use crate::append::Placed;
 use crate::inode::{Blocks, Body};
 use bivouac_layout::{FileLayout, GenerationId, ServerId, ShardId, Template};
+use bivouac_proto::RequestId;
 use proptest::prelude::*;
 
 const SHARD: ShardId = ShardId(9);
@@ -109,6 +111,11 @@ pub(crate) fn mutation() -> impl Strategy<Value = Mutation> {
         1 => proptest::option::of(intent()).prop_map(M::PutMover),
         1 => (ino(), 0u64..9).prop_map(|(ino, number)| M::PutAnnouncement(ino, number)),
         1 => ino().prop_map(M::DropAnnouncement),
+        2 => (ino(), 0u64..9).prop_map(|(ino, offset)| {
+            let id = RequestId { session: 1, slot: 2, sequence: offset };
+            M::PutAppend(ino, Placed { id, offset, length: 10, since: None })
+        }),
+        1 => ino().prop_map(M::DropAppend),
     ];
     let lock = (0u64..20, 1u64..20, any::<bool>()).prop_map(|(start, len, exclusive)| LockRange {
         start,
@@ -148,10 +155,10 @@ fn seen(shard: &Shard) -> String {
     given_up.sort();
     let sequence = (shard.stream.last, &shard.stream.terms);
     let Shard { parts, last, intent_limit, intents, decisions, .. } = shard;
-    let Shard { orphans, purges, mover, announcements, .. } = shard;
+    let Shard { orphans, purges, mover, announcements, appends, .. } = shard;
     format!(
         "{entries:?} {inodes:?} {answers:?} {:?} {given_up:?} {sequence:?} {parts:?} {last} {intent_limit} {intents:?} \
-         {decisions:?} {orphans:?} {purges:?} {mover:?} {announcements:?}",
+         {decisions:?} {orphans:?} {purges:?} {mover:?} {announcements:?} {appends:?}",
         used.collect::<Vec<_>>()
     )
 }
