@@ -250,6 +250,10 @@ pub struct ServerArgs {
     /// Default: 30.
     #[arg(long, value_name = "SECONDS", value_parser = parse_heal_after)]
     pub heal_after: Option<u32>,
+    /// So many bytes per second each server gets at most of the blocks that it lacks, so that programs keep the rest of
+    /// the network: 1M or more, or `max`. Default: max.
+    #[arg(long, value_name = "BYTES", value_parser = parse_heal_rate)]
+    pub heal_rate: Option<u64>,
     /// Others take the place of a server that has not answered for so long, where there are copies; 0.4 to 60. Shorter:
     /// programs wait less when a machine fails, but servers that are only slow are replaced, too. Default: 2.
     #[arg(long, value_name = "SECONDS", value_parser = parse_lease)]
@@ -633,6 +637,16 @@ fn parse_heal_after(text: &str) -> Result<u32, String> {
     match text {
         "never" => Ok(0),
         _ => text.parse().ok().filter(|seconds| *seconds > 0).ok_or("seconds from 1, or `never`".into()),
+    }
+}
+
+fn parse_heal_rate(text: &str) -> Result<u64, String> {
+    match text {
+        "max" => Ok(0),
+        _ => crate::bench::parse_size(text)
+            .ok()
+            .filter(|rate| *rate >= 1 << 20)
+            .ok_or("bytes per second, 1M or more, for example 200M; or `max`".into()),
     }
 }
 

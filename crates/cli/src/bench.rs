@@ -220,7 +220,7 @@ fn own_path() -> Result<PathBuf, Error> {
 }
 
 /// A number of bytes, with K, M, G or T for powers of 1024.
-fn parse_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let wrong = || "a number of bytes, for example 3901, 64K or 1G".to_owned();
     let (digits, shift) = match text.char_indices().next_back() {
         Some((at, 'K' | 'k')) => (&text[..at], 10),

@@ -7,7 +7,8 @@ use crate::leader;
 use crate::status;
 use crate::text::plural;
 use bivouac_daemon::controller::LinkError;
-use bivouac_layout::{Group, Map, ServerId, ServerState};
+use bivouac_layout::{Group, Map, Server, ServerId, ServerState};
+use bivouac_proto::auth::Key;
 use bivouac_proto::control::ControlRequest;
 use bivouac_transport::engine::budget::control;
 use std::io::IsTerminal;
@@ -42,7 +43,7 @@ pub fn heal(home: &Home, args: &HealArgs) -> Result<(), Error> {
             if servers.len() == 1 { "it" } else { "they" }
         );
     }
-    wait(look)
+    wait(look, |map| without_room(map, record.deployment, &key), &args.name)
 }
 
 /// The servers that are down, if the others can do without them.
@@ -102,18 +103,52 @@ fn named(servers: &[ServerId]) -> String {
     format!("server {}", servers.iter().map(ServerId::to_string).collect::<Vec<_>>().join(", "))
 }
 
-/// Waits until nobody has to catch up any more.
-fn wait(look: impl Fn() -> Result<Map, Error>) -> Result<(), Error> {
+/// The servers that are getting what they lack.
+fn lacking(map: &Map) -> impl Iterator<Item = &Server> {
+    map.servers.iter().filter(|server| server.state != ServerState::Down && is_behind(map, server.id))
+}
+
+/// The servers whose storage is too full for what they lack.
+fn without_room(map: &Map, deployment: u64, key: &Key) -> Vec<ServerId> {
+    let is_full = |server: &&Server| {
+        status::counted(server, deployment, key).is_some_and(|stats| stats.without_room > 0)
+    };
+    lacking(map).filter(is_full).map(|server| server.id).collect()
+}
+
+/// Waits until nobody has to catch up any more, or those that have cannot.
+fn wait(
+    look: impl Fn() -> Result<Map, Error>,
+    full: impl Fn(&Map) -> Vec<ServerId>,
+    name: &str,
+) -> Result<(), Error> {
     let shows = std::io::stderr().is_terminal();
     loop {
         let map = look()?;
+        let full = full(&map);
+        if full.len() == map.servers.iter().filter(|server| is_behind(&map, server.id)).count()
+            && !full.is_empty()
+        {
+            if shows {
+                eprintln!();
+            }
+            let (incomplete, all) = status::incomplete(&map);
+            return Err(Error::refused(
+                format!(
+                    "there is no room for more on {}: {incomplete} of {all} pieces have too few copies",
+                    named(&full)
+                ),
+                format!(
+                    "remove files that are not needed, or start servers again that are down (`bivouac status {name}`): the rest \
+                     is copied as soon as there is room"
+                ),
+            ));
+        }
         let (incomplete, all) = status::incomplete(&map);
         if shows {
             eprint!("\r{} of {all} have all copies ", all - incomplete);
         }
-        let waits =
-            map.servers.iter().any(|server| server.state != ServerState::Down && is_behind(&map, server.id));
-        if incomplete == 0 || !waits {
+        if incomplete == 0 || lacking(&map).next().is_none() {
             if shows {
                 eprintln!();
             }

@@ -348,6 +348,9 @@ pub struct Record {
     pub min_copies: u8,
     /// After so many seconds a server that is down is given up; 0: never.
     pub heal_after: u32,
+    /// So many bytes per second each server gets at most of what it lacks of blocks; 0: no limit.
+    #[serde(default)]
+    pub heal_rate: u64,
     /// How long a server may answer for what has copies after it has answered the controller, milliseconds.
     pub lease: u32,
     /// What daemons log.
@@ -376,6 +379,7 @@ impl Record {
             metadata_replicas: 1,
             min_copies: 1,
             heal_after: 0,
+            heal_rate: 0,
             lease: bivouac_layout::LEASE,
             log_level: log_level.to_owned(),
             ephemeral: false,

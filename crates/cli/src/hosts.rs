@@ -318,6 +318,7 @@ mod tests {
             metadata_replicas: None,
             min_copies: None,
             heal_after: None,
+            heal_rate: None,
             lease: None,
             failure_domain: None,
             launcher: LauncherChoice::Auto,

@@ -117,6 +117,8 @@ struct Counters {
     connections: u64,
     opens: u64,
     damaged: u64,
+    fetched: u64,
+    without_room: u64,
     direct_bytes_read: u64,
     direct_bytes_written: u64,
 }
@@ -144,6 +146,8 @@ impl From<Stats> for Counters {
             connections: s.connections,
             opens: s.opens,
             damaged: s.damaged,
+            fetched: s.fetched,
+            without_room: s.without_room,
             direct_bytes_read: s.direct_read,
             direct_bytes_written: s.direct_written,
         }
@@ -163,6 +167,8 @@ impl Counters {
         self.connections += other.connections;
         self.opens += other.opens;
         self.damaged += other.damaged;
+        self.fetched += other.fetched;
+        self.without_room += other.without_room;
         self.direct_bytes_read += other.direct_bytes_read;
         self.direct_bytes_written += other.direct_bytes_written;
     }
@@ -299,11 +305,22 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
                         .map_or(String::new(), |s| s.log.display().to_string())
                 ));
             } else if let Some(server) = deployment.servers.iter().find(|s| s.behind > 0) {
-                deployment.problem = Some(format!(
-                    "{} of everything has too few copies: server {} gets what it lacks",
-                    plural(deployment.incomplete, "piece"),
-                    server.id
-                ));
+                let is_full =
+                    |s: &&ServerStatus| s.counters.is_some_and(|counters| counters.without_room > 0);
+                deployment.problem = Some(match deployment.servers.iter().find(is_full) {
+                    Some(full) => format!(
+                        "{} of everything has too few copies: server {} has no room for what it lacks of {}; remove files that \
+                         are not needed",
+                        plural(deployment.incomplete, "piece"),
+                        full.id,
+                        plural(full.counters.map_or(0, |counters| counters.without_room as usize), "file"),
+                    ),
+                    None => format!(
+                        "{} of everything has too few copies: server {} gets what it lacks",
+                        plural(deployment.incomplete, "piece"),
+                        server.id
+                    ),
+                });
             } else {
                 deployment.problem = damage(&deployment.servers);
             }
@@ -482,7 +499,7 @@ fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: &Key) -> Ve
         let threads: Vec<_> = map
             .servers
             .iter()
-            .map(|server| scope.spawn(move || (server, ask(server, record, key))))
+            .map(|server| scope.spawn(move || (server, counted(server, record.deployment, key))))
             .collect();
         threads
             .into_iter()
@@ -519,12 +536,13 @@ fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: &Key) -> Ve
     })
 }
 
-fn ask(server: &Server, record: &Record, key: &Key) -> Option<Stats> {
+/// What a server says of itself, if it is up and answers.
+pub fn counted(server: &Server, deployment: u64, key: &Key) -> Option<Stats> {
     if server.state == ServerState::Down {
         return None;
     }
     let mut link =
-        ControlLink::connect(&Endpoint::Tcp(server.address), key, record.deployment, control::LOOK).ok()?;
+        ControlLink::connect(&Endpoint::Tcp(server.address), key, deployment, control::LOOK).ok()?;
     match link.request(ControlRequest::Stats) {
         Ok(Some(ControlReply::Stats(stats))) => Some(*stats),
         _ => None,

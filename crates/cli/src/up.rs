@@ -93,6 +93,7 @@ fn found(
     record.metadata_replicas = args.metadata_replicas.unwrap_or(record.replicas);
     record.min_copies = args.min_copies.unwrap_or(1);
     record.heal_after = args.heal_after.unwrap_or(HEAL_AFTER);
+    record.heal_rate = args.heal_rate.unwrap_or(0);
     record.lease = args.lease.unwrap_or(bivouac_layout::LEASE);
     record.ephemeral = ephemeral;
     record.daemons = plan(&hosts, args.servers.unwrap_or(1), args.port, &storage, directory)?;
@@ -341,6 +342,7 @@ fn founding(record: &Record) -> Founding {
         metadata_replicas: record.metadata_replicas,
         min_copies: record.min_copies,
         heal_after: record.heal_after,
+        heal_rate: record.heal_rate,
         lease: record.lease,
         ..Founding::new(record.deployment, &record.mount, nodes, servers)
     }
@@ -450,6 +452,7 @@ fn resume(
         || args.metadata_replicas.is_some_and(|replicas| replicas != record.metadata_replicas)
         || args.min_copies.is_some_and(|copies| copies != record.min_copies)
         || args.heal_after.is_some_and(|seconds| seconds != record.heal_after)
+        || args.heal_rate.is_some_and(|rate| rate != record.heal_rate)
         || args.lease.is_some_and(|millis| millis != record.lease)
         || args.failure_domain.is_some()
         || (args.mount != "/bivouac" && args.mount != record.mount);

@@ -17,6 +17,7 @@ mod catching;
 mod checking;
 mod holder;
 mod marks;
+mod pace;
 mod ranges;
 
 use crate::links::Links;

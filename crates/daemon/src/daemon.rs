@@ -588,6 +588,8 @@ impl Daemon {
             direct_read,
             direct_written,
             lease_ms: self.links.lease.left(),
+            fetched: self.copies.as_ref().map_or(0, |copies| copies.fetched()),
+            without_room: self.copies.as_ref().map_or(0, |copies| copies.without_room()),
         }
     }
 }

@@ -34,6 +34,8 @@ pub struct Founding {
     pub min_copies: u8,
     /// After so many seconds a server that is down is given up, where there are copies; 0: never.
     pub heal_after: u32,
+    /// So many bytes per second each server gets at most of what it lacks of blocks; 0: as many as it can.
+    pub heal_rate: u64,
     /// How long a server may answer for what has copies after it has answered the controller, milliseconds.
     pub lease: u32,
     /// Its machines, in any order.
@@ -55,6 +57,7 @@ impl Founding {
             metadata_replicas: 1,
             min_copies: 1,
             heal_after: 0,
+            heal_rate: 0,
             lease: LEASE,
             nodes,
             servers,
@@ -88,6 +91,7 @@ impl Founding {
             copies: self.metadata_replicas,
             min_copies: self.min_copies,
             heal_after: self.heal_after,
+            heal_rate: self.heal_rate,
             lease: self.lease,
             generations: vec![Generation { servers: servers.clone() }],
             servers: self.servers,
@@ -120,6 +124,7 @@ impl Map {
             copies: 1,
             min_copies: 1,
             heal_after: 0,
+            heal_rate: 0,
             lease: LEASE,
             generations: Vec::new(),
             behind: Vec::new(),

@@ -89,6 +89,8 @@ pub struct Map {
     pub min_copies: u8,
     /// A server that has been down for so many seconds is given up, where that is possible without a loss. 0: never.
     pub heal_after: u32,
+    /// So many bytes per second each server gets at most of what it lacks of blocks; 0: as many as it can.
+    pub heal_rate: u64,
     /// How long a server may answer for what has copies after it has answered the controller, milliseconds.
     pub lease: u32,
     /// All generations ever made; the last is the newest.

@@ -133,6 +133,10 @@ pub struct Stats {
     /// How long the server may answer for what has copies if it gets no further lease, milliseconds. `None`: it needs
     /// none.
     pub lease_ms: Option<u64>,
+    /// Bytes of blocks that the server has got from others because it lacked them.
+    pub fetched: u64,
+    /// Files of which it cannot get all that it lacks, because its storage is full.
+    pub without_room: u64,
 }
 
 /// What the controller knows of one server.

@@ -11,6 +11,7 @@
 
 use super::Copies;
 use super::holder::is_of_blocks;
+use super::pace::Pace;
 use crate::links::{all_of, now};
 use bivouac_data::DataError;
 use bivouac_layout::{Epoch, FileLayout, Group, Ino, Map, Piece, ServerId, ShardId};
@@ -24,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Bytes of which checksums are asked at once.
 const COMPARED: u64 = 16 << 20;
@@ -32,13 +34,23 @@ const EVENED: u32 = 50;
 /// Sub-files are divided among so many locks.
 const PARTS: usize = 64;
 
+/// Most bytes that are fetched at once, where so many in a row differ.
+const FETCHED: u64 = 1 << 20;
+/// Time between two tries where there was no room.
+const FULL: Duration = Duration::from_secs(10);
+
 /// What is being fetched, and how far the catching up has come.
 pub(crate) struct Catching {
     /// Under the lock of its part, one change of a sub-file is made after the other. In it: what is being fetched.
     parts: [Mutex<Option<Fetching>>; PARTS],
     state: Mutex<State>,
     /// How many stretches were fetched.
+    fetches: AtomicU64,
+    /// How many bytes they had.
     fetched: AtomicU64,
+    /// How many files there was no room for when it was last tried.
+    without_room: AtomicU64,
+    pace: Pace,
 }
 
 /// A range that is being fetched, and whether it was changed since that began.
@@ -54,12 +66,16 @@ struct State {
     spoiled: BTreeSet<Group>,
     /// Groups that were caught up with, and since when they were behind.
     complete: BTreeMap<Group, Epoch>,
+    /// When there was no room for everything.
+    full: Option<Instant>,
 }
 
 impl Default for Catching {
     fn default() -> Catching {
         let parts = std::array::from_fn(|_| Mutex::default());
-        Catching { parts, state: Mutex::default(), fetched: AtomicU64::new(0) }
+        let zero = || AtomicU64::new(0);
+        let (fetches, fetched, without_room) = (zero(), zero(), zero());
+        Catching { parts, state: Mutex::default(), fetches, fetched, without_room, pace: Pace::default() }
     }
 }
 
@@ -135,6 +151,9 @@ impl Copies {
             let mut state = self.catching.state();
             let since = |group: &Group| map.behind_since(*group, self.me);
             state.complete.retain(|group, known| since(group) == Some(*known));
+            if state.full.is_some_and(|full| full.elapsed() < FULL) {
+                return false;
+            }
             let behind = map.replicated().filter(is_of_blocks);
             let behind = behind.filter_map(|group| Some((group, since(&group)?)));
             let wanted = behind.filter(|(group, _)| !state.complete.contains_key(group)).collect();
@@ -145,9 +164,13 @@ impl Copies {
         if wanted.is_empty() {
             return true;
         }
-        let Ok(left) = self.compare_all(&wanted) else { return false };
+        let mut without_room = 0;
+        let compared = self.compare_all(&wanted, &mut without_room);
+        self.catching.without_room.store(without_room, Ordering::Relaxed);
+        let Ok(left) = compared else { return false };
         let map = self.links.map();
         let mut state = self.catching.state();
+        state.full = (without_room > 0).then(Instant::now);
         let is_complete = |(group, since): &(&Group, &Epoch)| {
             let is_behind_since = map.behind_since(**group, self.me) == Some(**since);
             is_behind_since && !left.contains(*group) && !state.spoiled.contains(*group)
@@ -167,33 +190,55 @@ impl Copies {
         state.complete.iter().filter(is_behind).map(|(group, _)| *group).collect()
     }
 
-    /// Compares all files in which these groups occur. The groups for which that was not possible.
-    fn compare_all(&self, wanted: &BTreeMap<Group, Epoch>) -> Result<BTreeSet<Group>, Failure> {
-        let mut left = BTreeSet::new();
+    /// Bytes that were fetched since the start.
+    pub(crate) fn fetched(&self) -> u64 {
+        self.catching.fetched.load(Ordering::Relaxed)
+    }
+
+    /// Files that lack something for which there is no room.
+    pub(crate) fn without_room(&self) -> u64 {
+        self.catching.without_room.load(Ordering::Relaxed)
+    }
+
+    /// Compares all files in which these groups occur. The groups for which that was not possible. Files for which there
+    /// is no room are counted, and others are gone on with: within a shard, the oldest are first.
+    fn compare_all(
+        &self,
+        wanted: &BTreeMap<Group, Epoch>,
+        without_room: &mut u64,
+    ) -> Result<BTreeSet<Group>, Failure> {
+        // Those whose primaries do not answer, and those for which there is no room.
+        let (mut away, mut left) = (BTreeSet::new(), BTreeSet::new());
         for shard in (0..bivouac_layout::SHARDS).map(ShardId) {
             let mut after = Ino(0);
             loop {
                 let files = self.files(shard, after)?;
                 let Some((last, _)) = files.last() else { break };
                 after = *last;
-                let before = self.catching.fetched.load(Ordering::Relaxed);
+                let before = self.catching.fetches.load(Ordering::Relaxed);
                 for (ino, layout) in &files {
                     let map = self.links.map();
                     let groups: Vec<Group> =
                         layout.groups(&map, u64::MAX).filter(|group| wanted.contains_key(group)).collect();
-                    if groups.is_empty() || groups.iter().all(|group| left.contains(group)) {
+                    if groups.is_empty() || groups.iter().all(|group| away.contains(group)) {
                         continue;
                     }
-                    if let Err(failure) = self.catch_up_file(&map, *ino, layout) {
-                        tracing::debug!(%ino, ?failure, "not caught up with");
-                        left.extend(groups);
+                    let Err(failure) = self.catch_up_file(&map, *ino, layout) else { continue };
+                    tracing::debug!(%ino, ?failure, "not caught up with");
+                    match failure {
+                        Failure::Errno(Errno::NOSPC | Errno::DQUOT) => {
+                            *without_room += 1;
+                            left.extend(groups);
+                        }
+                        _ => away.extend(groups),
                     }
                 }
-                if self.catching.fetched.load(Ordering::Relaxed) != before {
+                if self.catching.fetches.load(Ordering::Relaxed) != before {
                     self.remove_what_is_gone(shard, &files)?;
                 }
             }
         }
+        left.append(&mut away);
         Ok(left)
     }
 
@@ -354,10 +399,10 @@ impl Copies {
             _ => return Err(Errno::PROTO.into()),
         }
         let (theirs, _) = theirs.as_chunks::<4>();
-        for (number, (own, theirs)) in own.iter().zip(theirs).enumerate() {
-            if *own != u32::from_le_bytes(*theirs) {
-                let at = offset + number as u64 * DIGESTED;
-                self.fetch(from, at, (offset + len - at).min(DIGESTED))?;
+        for run in runs_that_differ(&own, theirs) {
+            let end = (run.end * DIGESTED).min(len);
+            for at in (run.start * DIGESTED..end).step_by(FETCHED as usize) {
+                self.fetch(from, offset + at, (end - at).min(FETCHED))?;
             }
         }
         Ok(())
@@ -376,7 +421,9 @@ impl Copies {
             let count = self.keep_what_is_right((group, primary), ino, offset, &mut bytes, count)?;
             let made = self.catching.end(ino, || self.take_in(from, offset..offset + len, &bytes[..count]));
             if let Some(made) = made {
-                self.catching.fetched.fetch_add(1, Ordering::Relaxed);
+                self.catching.fetches.fetch_add(1, Ordering::Relaxed);
+                self.catching.fetched.fetch_add(count as u64, Ordering::Relaxed);
+                self.catching.pace.wait(count as u64, self.links.map().heal_rate);
                 return made.map_err(|error: DataError| error.errno().into());
             }
         }
@@ -408,5 +455,33 @@ impl Copies {
         let own = self.store.extent(ino)?.written.map(|written| written.at);
         change()?;
         own.max(theirs).map_or(Ok(()), |written| self.store.set_written(ino, written))
+    }
+}
+
+/// Where two rows of checksums differ: runs of stretches, by their numbers.
+fn runs_that_differ(own: &[u32], theirs: &[[u8; 4]]) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    let differs = |(_, (own, theirs)): &(u64, (&u32, &[u8; 4]))| **own != u32::from_le_bytes(**theirs);
+    for (number, _) in (0..).zip(own.iter().zip(theirs)).filter(differs) {
+        match runs.last_mut() {
+            Some(run) if run.end == number => run.end += 1,
+            _ => runs.push(number..number + 1),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_is_found_in_runs() {
+        let runs = |own: &[u32], theirs: &[u32]| {
+            runs_that_differ(own, &theirs.iter().map(|sum| sum.to_le_bytes()).collect::<Vec<_>>())
+        };
+        assert_eq!(runs(&[1, 2, 3, 4, 5], &[1, 0, 0, 4, 0]), [1..3, 4..5]);
+        assert_eq!(runs(&[1, 2], &[3, 4]), [0..2]);
+        assert!(runs(&[1, 2], &[1, 2]).is_empty() && runs(&[], &[]).is_empty());
     }
 }

@@ -75,6 +75,7 @@ pub(super) fn map() -> Box<Map> {
         copies: 2,
         min_copies: 2,
         heal_after: u32::MAX,
+        heal_rate: u64::MAX,
         lease: u32::MAX,
         generations: vec![generation(&[0]), generation(&[1, 0])],
         behind: [(Group::Shard(ShardId(7)), 1), (BLOCKS, 2)]
