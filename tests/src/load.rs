@@ -113,6 +113,68 @@ for line in sys.stdin:
     print('the same', flush=True)
 "#;
 
+/// Three processes append records to one file, and count in another one under a lock, until a file says stop. Every record
+/// has to be there once, in the order of its process, and every count to be counted.
+pub const APPENDS: &str = r#"
+import fcntl, os, sys, time
+home, stop, SIZE = sys.argv[1], sys.argv[2], 3000
+os.mkdir(home)
+log, counter = f'{home}/log', f'{home}/counter'
+with open(counter, 'w') as f: f.write('%08d' % 0)
+def work(me, told):
+    worst = count = locked = turn = 0
+    def timed(call, *args):
+        nonlocal worst, count
+        begun = time.monotonic()
+        try:
+            return call(*args)
+        except OSError as error:
+            print(f'{time.strftime("%T")}: {error}, after {time.monotonic() - begun:.3f} s', file=sys.stderr)
+            raise
+        finally: worst, count = max(worst, time.monotonic() - begun), count + 1
+    fd = timed(os.open, log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    shared = timed(os.open, counter, os.O_RDWR)
+    while not os.path.exists(stop):
+        record = (b'%d %08d ' % (me, turn)).ljust(SIZE - 1, b'.') + b'\n'
+        assert timed(os.write, fd, record) == SIZE
+        turn += 1
+        if turn % 4 == me:
+            timed(fcntl.lockf, shared, fcntl.LOCK_EX)
+            value = int(timed(os.pread, shared, 8, 0))
+            timed(os.pwrite, shared, b'%08d' % (value + 1), 0)
+            timed(fcntl.lockf, shared, fcntl.LOCK_UN)
+            locked += 1
+        if turn == 20: open(stop + '.begun', 'w').close()
+        time.sleep(0.002)
+    os.write(told, f'{me} {turn} {locked} {count} {worst}\n'.encode())
+ears, mouth = os.pipe()
+children = []
+for me in range(3):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work(me, mouth)
+            code = 0
+        finally: os._exit(code)
+    children.append(pid)
+os.close(mouth)
+assert all(os.waitpid(pid, 0)[1] == 0 for pid in children), 'a process has failed'
+said = [line.split() for line in os.read(ears, 10000).decode().splitlines()]
+turns = {int(me): int(turn) for me, turn, *_ in said}
+with open(log, 'rb') as f: found = f.read()
+assert len(found) == SIZE * sum(turns.values()), (len(found) / SIZE, turns)
+there = {me: [] for me in turns}
+for at in range(0, len(found), SIZE):
+    record = found[at:at + SIZE]
+    assert record[10:] == b' '.ljust(SIZE - 11, b'.') + b'\n', (at, record[:20])
+    there[int(record[:1])].append(int(record[2:10]))
+for me, turn in turns.items(): assert there[me] == list(range(turn)), me
+with open(counter) as f: counted = int(f.read())
+assert counted == sum(int(locked) for _, _, locked, *_ in said), (counted, said)
+print(sum(int(count) for *_, count, _ in said), max(float(worst) for *_, worst in said))
+"#;
+
 /// Waits until no server has anything to catch up with.
 pub fn all_in_step(site: &Site, name: &str) {
     eventually("all servers have caught up", || {

@@ -4,7 +4,7 @@
 //! `BIVOUAC_SOAK_SECONDS=3600 BIVOUAC_SOAK_SEED=7 cargo test -p bivouac-tests --test soak -- --nocapture`
 
 use bivouac_tests::kills::Random;
-use bivouac_tests::load::{BLOCKS, NAMES, all_in_step};
+use bivouac_tests::load::{APPENDS, BLOCKS, NAMES, all_in_step};
 use bivouac_tests::{Cut, Network, Site, eventually, skipped_without_root};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
@@ -116,7 +116,7 @@ fn no_operation_fails_and_all_copies_are_the_same_after_random_faults() {
     if skipped_without_root("making network namespaces") {
         return;
     }
-    let seconds = number("BIVOUAC_SOAK_SECONDS").unwrap_or(60);
+    let seconds = number("BIVOUAC_SOAK_SECONDS").unwrap_or(180);
     let clock = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let seed = number("BIVOUAC_SOAK_SEED").unwrap_or_else(|| clock().map_or(1, |time| time.as_secs()));
     println!("seed {seed}, {seconds} s (BIVOUAC_SOAK_SEED, BIVOUAC_SOAK_SECONDS)");
@@ -139,6 +139,7 @@ fn no_operation_fails_and_all_copies_are_the_same_after_random_faults() {
         .ok();
         let mut names = Load::start(&site, &name, NAMES, "names");
         let mut blocks = Load::start(&site, &name, BLOCKS, "blocks");
+        let mut appends = Load::start(&site, &name, APPENDS, "appends");
         let until = Instant::now() + Duration::from_secs(seconds) / 2;
         while Instant::now() < until {
             let fault = FAULTS[random.below(FAULTS.len() as u64) as usize];
@@ -150,13 +151,17 @@ fn no_operation_fails_and_all_copies_are_the_same_after_random_faults() {
             println!("{replicas} copies: {servers:?} {fault:?}, all in step again after {took:.1} s");
             *counts.entry(fault).or_default() += servers.len() as u32;
         }
-        for (load, home) in [(&mut names, "names"), (&mut blocks, "blocks")] {
+        for (load, home) in [(&mut names, "names"), (&mut blocks, "blocks"), (&mut appends, "appends")] {
             let (operations, worst) = load.end(&site, home);
             println!("{replicas} copies: {operations} operations on {home}, the longest took {worst:.1} s");
             assert!(operations > 100.0, "too little was done to prove anything");
             assert!(worst < 30.0, "seed {seed}: an operation took {worst} s");
         }
         assert!(names.child.wait().expect("ends").success(), "seed {seed}");
+        assert!(appends.child.wait().expect("ends").success(), "seed {seed}");
+        let verified: serde_json::Value =
+            serde_json::from_str(&site.bivouac(["verify", &name, "--json"]).ok()).expect("JSON");
+        assert_eq!(verified["findings"], serde_json::json!([]), "seed {seed}");
         // Each server is away once: then others show their copies of what it holds.
         for server in 0..4 {
             Site::kill(site.server_pid(&name, server as u64), Signal::KILL);
