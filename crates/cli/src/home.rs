@@ -350,6 +350,9 @@ pub struct Record {
     pub heal_after: u32,
     /// How long a server may answer for what has copies after it has answered the controller, milliseconds.
     pub lease: u32,
+    /// How often agents start a server again that died, within ten minutes.
+    #[serde(default)]
+    pub restarts: u32,
     /// What daemons log.
     pub log_level: String,
     /// It ends with the `run` that made it, however that ends.
@@ -377,6 +380,7 @@ impl Record {
             min_copies: 1,
             heal_after: 0,
             lease: bivouac_layout::LEASE,
+            restarts: 0,
             log_level: log_level.to_owned(),
             ephemeral: false,
             daemons: Vec::new(),

@@ -163,6 +163,8 @@ pub(crate) struct ControllerConfig {
     pub(crate) own: Endpoint,
     /// The deployment has not begun on all nodes yet: daemons are waited for that have no map.
     pub(crate) fresh: bool,
+    /// Agents start servers of their nodes again that died.
+    pub(crate) restarts: bool,
     /// Ends the controller's own daemon; `true` keeps the storage. Called when all others were told.
     pub(crate) stop: Arc<dyn Fn(bool) + Send + Sync>,
 }
@@ -223,6 +225,7 @@ impl Controller {
             node: config.node,
             deployment: map.deployment,
             fresh: config.fresh,
+            restarts: config.restarts,
             others,
             stop: config.stop,
             asks: log.clone(),
@@ -366,6 +369,8 @@ pub(crate) struct Shared {
     pub(crate) deployment: u64,
     /// See [`ControllerConfig::fresh`].
     pub(crate) fresh: bool,
+    /// See [`ControllerConfig::restarts`].
+    pub(crate) restarts: bool,
     others: Vec<Watched>,
     stop: Arc<dyn Fn(bool) + Send + Sync>,
     /// To ask the voters, also while a change is being committed.

@@ -57,7 +57,11 @@ impl MapChange {
         next.epoch = Epoch(map.epoch.0 + 1);
         match self {
             MapChange::State { server, state } => {
-                next.servers.iter_mut().find(|s| s.id == *server)?.state = *state;
+                let server_of = next.servers.iter_mut().find(|s| s.id == *server)?;
+                server_of.state = *state;
+                if *state == ServerState::Joining {
+                    server_of.joined = server_of.joined.wrapping_add(1);
+                }
                 if *state == ServerState::Down {
                     next.fall_behind(*server);
                 }

@@ -80,6 +80,7 @@ fn founding(addresses: &[SocketAddr]) -> Founding {
         node: NodeId(0),
         address: *address,
         state: ServerState::Up,
+        joined: 0,
     });
     // The agent is the first server's daemon.
     let nodes = vec![Node { id: NodeId(0), host: "here".into(), agent: addresses[0], domain: 0 }];
@@ -173,7 +174,7 @@ struct Cluster {
 }
 
 fn config(own: Endpoint, stop: impl Fn(bool) + Send + Sync + 'static) -> ControllerConfig {
-    ControllerConfig { key: KEY, node: NodeId(0), own, fresh: true, stop: Arc::new(stop) }
+    ControllerConfig { key: KEY, node: NodeId(0), own, fresh: true, restarts: false, stop: Arc::new(stop) }
 }
 
 fn start(config: ControllerConfig, voter: &Arc<Voter>) -> Controller {
