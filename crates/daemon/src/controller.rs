@@ -421,6 +421,11 @@ impl Shared {
         }
     }
 
+    /// The newest map that was committed.
+    pub(crate) fn newest(&self) -> Arc<Map> {
+        lock(&self.view).map.clone()
+    }
+
     /// Commits a server's state; `None` when that failed (it is tried again at the next ping).
     pub(crate) fn set_state(&self, server: ServerId, state: ServerState) -> Option<Arc<Map>> {
         tracing::info!(%server, ?state, "the server has another state");

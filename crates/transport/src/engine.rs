@@ -221,7 +221,8 @@ fn call_as<R: Requester>(
         let server = to.server(&map);
         if !is_asked::<R>(&map, server) {
             // It was started again, and takes part in a moment.
-            if joins(&map, server) && now() - *joins_since.get_or_insert_with(now) < GONE {
+            let since = *joins_since.get_or_insert_with(now);
+            if joins(&map, server) && now().saturating_sub(since) < GONE {
                 drop(map);
                 if !requester.is_closing() && backoff.wait(JOINING_PAUSE) {
                     requester.refresh();

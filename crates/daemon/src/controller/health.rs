@@ -97,6 +97,7 @@ impl Watcher {
                     if !std::mem::replace(&mut self.begun, true) {
                         shared.has_begun(self.member.who);
                     }
+                    let map = shared.newest();
                     if self.is(&map, ServerState::Down) || self.is(&map, ServerState::Joining) {
                         next = Instant::now() + JOINING;
                     }
