@@ -718,6 +718,27 @@ fn evenness(d: &Deployment) -> String {
 mod tests {
     use super::*;
 
+    /// A server that is up.
+    fn server(host: &str, storage: &str) -> ServerStatus {
+        ServerStatus {
+            id: 0,
+            node: 0,
+            host: host.into(),
+            address: None,
+            pid: None,
+            restarts: None,
+            trouble: None,
+            state: "up",
+            behind: 0,
+            given_up: false,
+            silent_ms: None,
+            lease_ms: None,
+            storage: vec![storage.into()],
+            log: PathBuf::new(),
+            counters: Some(Counters { capacity: 10, available: 4, inodes: 1, ..Counters::default() }),
+        }
+    }
+
     #[test]
     fn json_has_the_documented_fields() {
         let record = Record::new("job", 1, "/m", 4096, "info");
@@ -750,27 +771,31 @@ mod tests {
             ]
         );
         assert_eq!(deployment["totals"]["meta_operations"], 0, "counters are flat");
+        let server = server("a", "/d/s-0");
+        let json = serde_json::to_value(&server).expect("encodes");
+        let mut fields: Vec<&str> = json.as_object().expect("an object").keys().map(String::as_str).collect();
+        fields.retain(|field| json["storage"].is_array() && !json[field].is_u64());
+        fields.sort_unstable();
+        assert_eq!(
+            fields,
+            [
+                "address",
+                "given_up",
+                "host",
+                "lease_ms",
+                "log",
+                "pid",
+                "restarts",
+                "silent_ms",
+                "state",
+                "storage",
+                "trouble"
+            ]
+        );
     }
 
     #[test]
     fn space_that_servers_share_counts_once() {
-        let server = |host: &str, storage: &str| ServerStatus {
-            id: 0,
-            node: 0,
-            host: host.into(),
-            address: None,
-            pid: None,
-            restarts: None,
-            trouble: None,
-            state: "up",
-            behind: 0,
-            given_up: false,
-            silent_ms: None,
-            lease_ms: None,
-            storage: vec![storage.into()],
-            log: PathBuf::new(),
-            counters: Some(Counters { capacity: 10, available: 4, inodes: 1, ..Counters::default() }),
-        };
         let all =
             [server("a", "/d/s-0"), server("a", "/d/s-1"), server("a", "/e/s-2"), server("b", "/d/s-3")];
         let total = sum(&all);

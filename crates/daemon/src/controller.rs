@@ -3,9 +3,9 @@
 //! Every node's agent can have this role, and one of them has it: the leader of the voters ([`raft`]), which takes it
 //! up and gives it back as [`group`] says. It alone makes and changes the map ([`log`]): it declares servers down,
 //! joining and up. Every change is on the stable storage of most voters before anybody hears of it. The controller
-//! pings every daemon twice a second ([`health`]); a server that dies is declared down within two seconds, at a new
-//! epoch, which goes to every daemon that lives, and so to every client that asks one of them. It is on no
-//! operation's path: while nothing changes, nobody needs it.
+//! pings every daemon twice a second ([`health`]); a server that dies and is not started again is declared down within
+//! three seconds, at a new epoch, which goes to every daemon that lives, and so to every client that asks one of them.
+//! It is on no operation's path: while nothing changes, nobody needs it.
 //!
 //! Two things end a deployment: a `Shutdown` request, and the end of a *lifeline*, the connection that `bivouac run`
 //! holds, so that nothing stays behind when it is killed. A daemon's own death ends that daemon only. The controller
