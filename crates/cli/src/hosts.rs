@@ -319,6 +319,7 @@ mod tests {
             min_copies: None,
             heal_after: None,
             lease: None,
+            restarts: None,
             failure_domain: None,
             launcher: LauncherChoice::Auto,
             port: 0,

@@ -5,7 +5,7 @@
 mod common;
 
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Map, ServerId, ShardId};
+use bivouac_layout::{Epoch, Map, SHARDS, ServerId, ShardId};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal};
 use bivouac_testing::is_quick;
@@ -171,7 +171,9 @@ fn a_server_that_joins_is_waited_for_unless_it_never_gets_up() {
     assert_eq!(asker.ask(FIRST, 4).err(), Some(EIO));
     assert!(begun.elapsed() >= GONE && begun.elapsed() < HANG / 2, "{:?}", begun.elapsed());
     // Where others can take its place, the map names them: nobody waits for one that joins.
-    asker.learn(Box::new(Map { copies: 2, ..known(5, ServerState::Joining) }));
+    let shards = (0..SHARDS).flat_map(|_| [ServerId(0), ServerId(1)]).collect();
+    asker.learn(Box::new(Map { copies: 2, shards, ..known(5, ServerState::Joining) }));
+    assert_eq!(asker.map().epoch, Epoch(5), "a sound map");
     let begun = Instant::now();
     assert_eq!(asker.ask(FIRST, 5).err(), Some(EIO));
     assert!(begun.elapsed() < GONE, "{:?}", begun.elapsed());
