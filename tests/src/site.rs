@@ -137,8 +137,8 @@ impl Site {
         Site { dir, id, restarts: false }
     }
 
-    /// From now on deployments are started as users do: agents start dead servers again. Tests that kill servers expect them to
-    /// stay dead.
+    /// From now on deployments are started as users do: agents start dead servers again. (Tests that kill servers expect
+    /// them to stay dead.)
     pub fn restarts_servers(&mut self) {
         self.restarts = true;
     }

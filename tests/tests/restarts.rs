@@ -106,8 +106,8 @@ print(count, len(failed), round(worst, 2), failed[:3], flush=True)
 sys.stdin.readline()
 "#;
 
-/// Runs the program while `meanwhile` happens, and then `after`, before it ends. None of its operations may fail; the longest took
-/// so many seconds.
+/// Runs the program while `meanwhile` happens, and then `after`, before it ends. None of its operations may fail; the
+/// longest took so many seconds.
 fn with_program(site: &Site, name: &str, meanwhile: impl FnOnce(), after: impl FnOnce()) -> f64 {
     let (program, stop) = (site.path("program.py"), site.path("stop"));
     std::fs::write(&program, PROGRAM).expect("written");
@@ -380,5 +380,48 @@ fn an_agent_that_is_started_again_looks_after_its_servers() {
     assert_eq!(site.sh(&name, "ls /bivouac | wc -l").ok(), "40\n");
     site.bivouac(["down", &name]).ok();
     assert_eq!(daemons_below(&site.home()), NOBODY);
+    site.assert_nothing_left(&name, &[]);
+}
+
+#[test]
+fn without_a_controller_no_server_is_started_and_operations_fail_in_time() {
+    if skipped_without_root("making network namespaces") {
+        return;
+    }
+    let (net, site) = (Network::of(2), site("alone"));
+    let name = site.name("d");
+    let hosts = net.names.join(",");
+    site.bivouac(["up", &name, "--hosts", &hosts, "--launcher", "netns"]).ok();
+    site.sh(&name, "cd /bivouac && for i in $(seq 40); do echo $i > $i; done").ok();
+    let servers = pid(&site, &name, 0);
+    // Two of the three that keep the map.
+    for node in [2, 1] {
+        Site::kill(site.agent_pid(&name, node), Signal::KILL);
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    Site::kill(servers, Signal::KILL);
+    let program = "import os, time
+worst, lost = 0, 0
+for i in range(1, 41):
+    begun = time.monotonic()
+    try: os.stat(f'/bivouac/{i}')
+    except OSError as e: lost += e.errno == 5
+    worst = max(worst, time.monotonic() - begun)
+print(lost, worst)";
+    let mut command = Command::new("ip");
+    command
+        .args(["netns", "exec", &net.names[0]])
+        .arg(bivouac())
+        .args(["exec", &name, "--", "python3", "-c", program]);
+    let said = Finished::of(command.env("BIVOUAC_HOME", site.home()).output().expect("runs")).ok();
+    let words: Vec<f64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [lost, worst] = words[..] else { panic!("{said:?}") };
+    println!("{lost} files cannot be reached, the longest took {worst} s");
+    // Three seconds where the machine has time; never the thirty for which a server is waited for that nobody takes in.
+    assert!(lost > 0.0 && worst < 8.0, "{said}");
+    assert_eq!(starts(&site, &name, 0), 1);
+    let trouble = server(&site, &name, 0)["trouble"].clone();
+    assert!(trouble.as_str().is_some_and(|why| why.contains("when there is a controller")), "{trouble}");
+    site.bivouac(["down", &name]).ok();
     site.assert_nothing_left(&name, &[]);
 }

@@ -175,8 +175,8 @@ struct Begun {
     trace: Trace,
 }
 
-/// Everything up to being ready, which is said. On an error nothing of it is left. `None`: this server runs already, which is
-/// said, too.
+/// Everything up to being ready, which is said. On an error nothing of it is left. `None`: this server runs already,
+/// which is said, too.
 fn begin(order: Order, label: &str) -> Result<Option<Begun>, Error> {
     let Order { mut config, storage } = order;
     log_to(&config.log_file, &config.log_level)?;

@@ -14,6 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+/// A controller that was not heard of for so long is none: it pings twice a second.
+const UNHEARD: Duration = Duration::from_millis(1300);
+
 /// How each server of the node fares.
 pub(crate) struct Wards {
     known: Mutex<BTreeMap<ServerId, Ward>>,
@@ -63,6 +66,11 @@ impl View {
     /// Whether the deployment, or this daemon, is about to end: nothing may be started any more.
     pub fn is_ending(&self) -> bool {
         self.wards.held.load(Ordering::Acquire) || self.wards.ending.is_told()
+    }
+
+    /// Whether there is a controller, as far as its pings say. Without one nobody would take a server in that is started.
+    pub fn has_controller(&self) -> bool {
+        self.links.refusals.unheard().is_some_and(|unheard| unheard < UNHEARD)
     }
 
     /// Whether the deployment still ends with the `run` that made it.

@@ -45,8 +45,7 @@ pub struct Server {
     pub address: SocketAddr,
     /// Whether it takes part.
     pub state: ServerState,
-    /// How often it has begun to join. A server that is asked to take part again has forgotten what it was told by those
-    /// who told it before.
+    /// How often it has begun to join. Each time it has forgotten what it was told before.
     pub joined: u32,
 }
 

@@ -88,8 +88,8 @@ pub fn of(run_dir: &Path, label: &str, deployment: u64) -> Option<Trace> {
     (trace.deployment == deployment).then_some(trace)
 }
 
-/// The process of a daemon as it is now: its agent may have started it again. What was recorded counts where its host is
-/// another machine, or it has left no note.
+/// The process of a daemon as it is now: its agent may have started it again. What was recorded counts where its host
+/// is another machine, or it has left no note.
 pub fn process(record: &Record, daemon: &DaemonRecord) -> Option<ProcessId> {
     let is_here = daemon.launcher != LauncherKind::Ssh;
     let run_dir = bivouac_node::place::find(uid(), &record.name).filter(|_| is_here).map(PathBuf::from);

@@ -2,13 +2,16 @@
 //!
 //! A server need not be the agent's child: a launcher has started it. So the warden goes by the [traces] that daemons
 //! leave on their host: a server that died has left its trace, with the number and the start time of its process; one
-//! that was told to end has removed it, or noted in it that it ends, and is not started again. A thread for each server
-//! sleeps until its process ends (a pidfd). What it starts listens where the server did before, on the storage that it had,
-//! under the same number. `bivouac restart` may start a server at the same moment: whoever holds the lock on the storage
-//! directory starts it, and the other one finds it there ([`super`]).
+//! that was told to end has removed it, or noted in it that it ends, and is not started again. A thread for each
+//! server sleeps until its process ends (a pidfd). What it starts listens where the server did before, on the storage
+//! that it had, under the same number. `bivouac restart` may start a server at the same moment: whoever holds the lock
+//! on the storage directory starts it, and the other one finds it there ([`super`]).
 //!
-//! A server that dies again and again is started again after growing pauses, and not more often than `up --restarts` says
-//! ([`policy`]); then it stays down, and `status` says why, until somebody starts it by hand.
+//! Without a controller nothing is started, because nobody would take the server in: operations would wait for it in
+//! vain.
+//!
+//! A server that dies again and again is started again after growing pauses, and not more often than `up --restarts`
+//! says ([`policy`]); then it stays down, and `status` says why, until somebody starts it by hand.
 //!
 //! While the deployment ends, nothing is started. A server that has not finished starting when the agent stops, or
 //! dies, is killed: `down` finds no process that began after it had looked. One that has is told to end.
@@ -38,6 +41,9 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked whether a server is back that ended as it was told, or that was given up.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// How often it is looked whether there is a controller, while a server is dead.
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// The threads.
 pub struct Warden {
@@ -235,6 +241,11 @@ impl Keeping<'_> {
         }
         let server = self.ward.server;
         let why = self.failure.clone().unwrap_or_else(|| ended(self.end));
+        if !self.shared.view.has_controller() {
+            self.ward.trouble = Some(format!("{why}; it is started again when there is a controller"));
+            self.note(None);
+            return self.shared.pause(AGAIN);
+        }
         self.ward.trouble = Some(why.clone());
         self.note(None);
         let Some(pause) = self.policy.pause(Instant::now()) else {

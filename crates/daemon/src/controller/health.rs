@@ -14,8 +14,8 @@
 //! down when it has not answered for as long as a lease lasts, and has none any more ([`super::leases`]). The death of its
 //! process ends its lease, too.
 //!
-//! Where nothing has copies and agents start dead servers of their nodes again, one whose process is gone is waited for as
-//! long as programs wait for it. If it answers before it is declared down, it is joining at once.
+//! Where nothing has copies and agents start dead servers of their nodes again, one whose process is gone is waited for
+//! as long as programs wait for it. If it answers before it is declared down, it is joining at once.
 //!
 //! A server that was down and answers again still has its data, because a daemon refuses to start on a
 //! storage that is not its own. But it has missed what happened meanwhile. So it is *joining* at first: from
@@ -149,12 +149,12 @@ impl Watcher {
         silent >= HANG || (silent >= SILENCE && !self.member.endpoint.takes_connections(REACH))
     }
 
-    /// Whether the agent of its node most likely starts this server again, which has died. Others do not take its place:
-    /// so programs wait for it, as long as they wait for one that refuses connections.
+    /// Whether the agent of its node most likely starts this server again, which has died. Others do not take its
+    /// place: so programs wait for it, as long as they wait for one that refuses connections.
     fn is_expected_back(&self, shared: &Shared, map: &Map) -> bool {
-        shared.restarts && map.copies == 1 && self.begun && self.last_answer.elapsed() < GONE && {
-            self.is(map, ServerState::Up) || self.is(map, ServerState::Joining)
-        }
+        let was_there = self.is(map, ServerState::Up) || self.is(map, ServerState::Joining);
+        let has_begun = self.begun || !shared.fresh;
+        shared.restarts && map.copies == 1 && was_there && has_begun && self.last_answer.elapsed() < GONE
     }
 
     /// Sends one ping, or a newer map, over the connection or over a new one.
