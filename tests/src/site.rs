@@ -114,6 +114,8 @@ impl Finished {
 pub struct Site {
     dir: PathBuf,
     id: String,
+    /// Agents start dead servers again: only for tests that are about this.
+    restarts: bool,
 }
 
 impl Site {
@@ -132,7 +134,13 @@ impl Site {
         let id = format!("{name}-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let dir = base.join(format!("bivouac-test-{id}"));
         std::fs::create_dir_all(&dir).expect("a scratch directory");
-        Site { dir, id }
+        Site { dir, id, restarts: false }
+    }
+
+    /// From now on deployments are started as users do: agents start dead servers again. (Tests that kill servers expect
+    /// them to stay dead.)
+    pub fn restarts_servers(&mut self) {
+        self.restarts = true;
     }
 
     /// A path in the scratch directory.
@@ -155,6 +163,14 @@ impl Site {
     /// The `bivouac` command with arguments, not started yet.
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(bivouac());
+        let mut args = args.into_iter();
+        if let Some(first) = args.next() {
+            let starts = ["up", "run"].iter().any(|word| first.as_ref() == OsStr::new(word));
+            command.arg(first);
+            if starts && !self.restarts {
+                command.args(["--restarts", "0"]);
+            }
+        }
         command.args(args).env("BIVOUAC_HOME", self.home()).stdin(Stdio::null());
         default_signals(&mut command);
         command

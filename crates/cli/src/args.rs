@@ -258,6 +258,10 @@ pub struct ServerArgs {
     /// programs wait less when a machine fails, but servers that are only slow are replaced, too. Default: 2.
     #[arg(long, value_name = "SECONDS", value_parser = parse_lease)]
     pub lease: Option<u32>,
+    /// How often, within ten minutes, each server is started again by its host's agent when it has died; 0: never.
+    /// Default: 3.
+    #[arg(long, value_name = "N")]
+    pub restarts: Option<u32>,
     /// A file with a host and the name of its rack, or whatever fails as one, on each line: copies are in different ones
     /// where these suffice.
     #[arg(long, value_name = "FILE")]

@@ -6,6 +6,8 @@
 //! serve; from then on it has no ties to whoever launched it: no terminal, no descriptors, no working
 //! directory, no environment of a surrounding deployment.
 //!
+//! An agent looks after the servers of its node ([`warden`]), and starts them again when they die.
+//!
 //! A daemon that is told to stop removes what it made. What a killed daemon has left is removed by
 //! [`cleanup`], on the same host, according to the traces.
 
@@ -13,6 +15,7 @@ pub mod cleanup;
 pub mod place;
 mod throttle;
 pub mod traces;
+mod warden;
 
 use crate::args::DaemonArgs;
 use crate::down;
@@ -20,7 +23,7 @@ use crate::error::Error;
 use crate::launch::{self, CleanupOrder, Order, Ready, Report, Talk};
 use crate::process::ProcessId;
 use bivouac_daemon::End;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, Write};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -29,7 +32,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use traces::Trace;
 use tracing_subscriber::EnvFilter;
+use warden::Warden;
+
+/// How often it is looked whether another start of the same server is over.
+const STARTING: Duration = Duration::from_millis(10);
 
 /// Runs the hidden subcommand.
 pub fn main(args: &DaemonArgs) -> ExitCode {
@@ -120,13 +129,13 @@ fn serve() -> ExitCode {
         }
     };
     let config = order.config.clone();
-    let label = order
-        .config
-        .server
-        .as_ref()
-        .map_or_else(|| format!("agent-{}", order.config.node), |server| format!("server-{}", server.id));
-    let (running, run_dir) = match begin(order, &label) {
-        Ok(begun) => begun,
+    let label = match &order.config.server {
+        Some(server) => traces::server_label(server.id),
+        None => format!("agent-{}", order.config.node),
+    };
+    let Begun { running, run_dir, trace } = match begin(order, &label) {
+        Ok(Some(begun)) => begun,
+        Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
             say(&report(&error));
@@ -134,6 +143,19 @@ fn serve() -> ExitCode {
         }
     };
     leave_launcher();
+    let looks_after = config.agent && config.restarts > 0;
+    let warden = looks_after.then(|| Warden::start(config.clone(), running.view(), run_dir.clone()));
+    let warden = warden.and_then(|started| {
+        started
+            .inspect_err(|error| tracing::error!(%error, "servers that die will not be started again"))
+            .ok()
+    });
+    let end = running.told();
+    // Before it stops to answer: whoever starts it again by hand looks at the note then.
+    let _ = traces::leave(&run_dir, &label, &Trace { ending: true, ..trace });
+    if let Some(warden) = warden {
+        warden.stop(end == End::Told { keep: true });
+    }
     let end = running.wait();
     traces::forget(&run_dir, &label);
     tracing::info!("stopped");
@@ -146,8 +168,16 @@ fn serve() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Everything up to being ready, which is said. On an error nothing of it is left.
-fn begin(order: Order, label: &str) -> Result<(bivouac_daemon::Running, PathBuf), Error> {
+/// A daemon that serves.
+struct Begun {
+    running: bivouac_daemon::Running,
+    run_dir: PathBuf,
+    trace: Trace,
+}
+
+/// Everything up to being ready, which is said. On an error nothing of it is left. `None`: this server runs already,
+/// which is said, too.
+fn begin(order: Order, label: &str) -> Result<Option<Begun>, Error> {
     let Order { mut config, storage } = order;
     log_to(&config.log_file, &config.log_level)?;
     tracing::info!(
@@ -165,8 +195,18 @@ fn begin(order: Order, label: &str) -> Result<(bivouac_daemon::Running, PathBuf)
         server.created_storage = true;
     }
     let storage = config.server.as_ref().map(|s| s.storage.clone()).unwrap_or_default();
+    let _starts = storage.first().map(|directory| lock_start(directory)).transpose()?;
+    let before = traces::of(&run_dir, label, config.deployment);
+    if let Some(Trace { process, address: Some(address), storage, ending: false, .. }) = &before
+        && process.is_alive()
+    {
+        tracing::info!(pid = process.pid, "{label} is there already");
+        let (address, storage) = (Some(*address), storage.clone());
+        say(&Report::Ready(Ready { process: *process, address, reached: reached(), storage }));
+        return Ok(None);
+    }
     let home = config.deployment_dir.clone();
-    let trace = traces::Trace {
+    let mut trace = Trace {
         deployment: config.deployment,
         name: config.name.clone(),
         mount: config.mount.clone(),
@@ -175,22 +215,50 @@ fn begin(order: Order, label: &str) -> Result<(bivouac_daemon::Running, PathBuf)
         process: ProcessId::own(),
         storage: storage.clone(),
         log: config.log_file.clone(),
+        address: None,
+        ending: false,
     };
     traces::leave(&run_dir, label, &trace)?;
     let host = config.host.clone();
     let log = config.log_file.clone();
     let running = bivouac_daemon::start(config).map_err(|error| {
-        traces::forget(&run_dir, label);
+        // The note of a process that died on this storage is still true.
+        match before {
+            Some(before) => drop(traces::leave(&run_dir, label, &before)),
+            None => traces::forget(&run_dir, label),
+        }
         Error::Launch { host, cause: error.to_string(), remedy: start_remedy(&error, &log), refused: false }
     })?;
     made.keep();
+    trace.address = running.address;
+    if let Err(error) = traces::leave(&run_dir, label, &trace) {
+        tracing::warn!(%error, "the note that this daemon has left does not say where it listens");
+    }
+    // An agent that has started this server may end from now on.
+    let _ = rustix::process::set_parent_process_death_signal(None);
     say(&Report::Ready(Ready {
         process: ProcessId::own(),
         address: running.address,
         reached: reached(),
         storage,
     }));
-    Ok((running, run_dir))
+    Ok(Some(Begun { running, run_dir, trace }))
+}
+
+/// Waits until nobody else is starting a server on this storage: an agent and `bivouac restart` may do that at the same
+/// time.
+fn lock_start(storage: &Path) -> Result<File, Error> {
+    let failed = |cause| Error::file("lock", storage, cause);
+    let file = File::open(storage).map_err(failed)?;
+    let until = Instant::now() + launch::START_LIMIT;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(STARTING),
+            Err(TryLockError::WouldBlock) => return Err(failed(std::io::ErrorKind::WouldBlock.into())),
+            Err(TryLockError::Error(cause)) => return Err(failed(cause)),
+        }
+    }
 }
 
 fn start_remedy(error: &bivouac_daemon::DaemonError, log: &Path) -> String {

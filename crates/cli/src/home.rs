@@ -353,6 +353,9 @@ pub struct Record {
     pub heal_rate: u64,
     /// How long a server may answer for what has copies after it has answered the controller, milliseconds.
     pub lease: u32,
+    /// How often agents start a server again that died, within ten minutes.
+    #[serde(default)]
+    pub restarts: u32,
     /// What daemons log.
     pub log_level: String,
     /// It ends with the `run` that made it, however that ends.
@@ -381,6 +384,7 @@ impl Record {
             heal_after: 0,
             heal_rate: 0,
             lease: bivouac_layout::LEASE,
+            restarts: 0,
             log_level: log_level.to_owned(),
             ephemeral: false,
             daemons: Vec::new(),

@@ -320,6 +320,7 @@ mod tests {
             heal_after: None,
             heal_rate: None,
             lease: None,
+            restarts: None,
             failure_domain: None,
             launcher: LauncherChoice::Auto,
             port: 0,

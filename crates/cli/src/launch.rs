@@ -268,11 +268,21 @@ pub enum Talk {
     Interrupted(i32),
 }
 
-/// Runs a command, gives it one line and takes one; the command may go on.
+/// Runs a command, gives it one line and takes one; the command may go on. A signal to this process ends it.
 pub fn converse<O: Serialize, R: DeserializeOwned>(
+    command: Command,
+    order: &O,
+    limit: Duration,
+) -> Result<(R, Child), Talk> {
+    converse_until(command, order, limit, &|| signals::interrupted().map(Talk::Interrupted))
+}
+
+/// The same, and `interrupted`, which is asked again and again, ends it.
+pub fn converse_until<O: Serialize, R: DeserializeOwned>(
     mut command: Command,
     order: &O,
     limit: Duration,
+    interrupted: &dyn Fn() -> Option<Talk>,
 ) -> Result<(R, Child), Talk> {
     let deadline = Instant::now() + limit;
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -304,11 +314,8 @@ pub fn converse<O: Serialize, R: DeserializeOwned>(
             Ok(line) => break line,
             Err(RecvTimeoutError::Disconnected) => break String::new(),
             Err(RecvTimeoutError::Timeout) => {
-                let end = match signals::interrupted() {
-                    Some(signal) => Some(Talk::Interrupted(signal)),
-                    None => (Instant::now() >= deadline).then_some(Talk::Late),
-                };
-                if let Some(end) = end {
+                let late = || (Instant::now() >= deadline).then_some(Talk::Late);
+                if let Some(end) = interrupted().or_else(late) {
                     kill(&mut child);
                     return Err(end);
                 }

@@ -113,7 +113,7 @@ pub fn known(record: &Record, key: &Key) -> Option<Known> {
 }
 
 /// Does something with each agent, all at once.
-fn of_all<T: Send>(record: &Record, work: impl Fn(&DaemonRecord) -> Option<T> + Sync) -> Vec<T> {
+pub fn of_all<T: Send>(record: &Record, work: impl Fn(&DaemonRecord) -> Option<T> + Sync) -> Vec<T> {
     let agents: Vec<&DaemonRecord> =
         record.daemons.iter().filter(|d| d.agent && d.process.is_some()).collect();
     std::thread::scope(|scope| {

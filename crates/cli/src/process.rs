@@ -1,5 +1,6 @@
 //! Processes by number and start time: a number alone may by now belong to somebody else.
 
+use rustix::fd::OwnedFd;
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -46,17 +47,17 @@ impl ProcessId {
         true
     }
 
+    /// A pidfd of this very process; `None` if it has ended.
+    pub fn open(self) -> Option<OwnedFd> {
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw)?;
+        // The descriptor pins the process: if it is the right one once it is open, it stays the right one.
+        let pinned = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()?;
+        self.is_alive().then_some(pinned)
+    }
+
     /// Sends a signal, to this very process or to nobody.
     pub fn signal(self, signal: Signal) {
-        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
-            return;
-        };
-        // The descriptor pins the process: if it is the right one once it is open, the signal goes to the
-        // right one.
-        let Ok(pinned) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else {
-            return;
-        };
-        if self.is_alive() {
+        if let Some(pinned) = self.open() {
             let _ = rustix::process::pidfd_send_signal(&pinned, signal);
         }
     }

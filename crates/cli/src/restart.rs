@@ -2,9 +2,11 @@
 //!
 //! A server that still answers is asked to stop first. The new process listens where the old one did: the map says
 //! where that is, and programs that hold the old address find it there. The command waits until the controller has
-//! taken the server in again.
+//! taken the server in again. If the server's agent starts it at the same time, one of the two does it, on the server's
+//! host, and the other one finds it there ([`crate::daemon`]).
 
 use crate::args::RestartArgs;
+use crate::daemon::traces;
 use crate::error::Error;
 use crate::home::{DaemonRecord, Home, Record, State};
 use crate::{launch, status, text, up};
@@ -62,7 +64,7 @@ fn stop(record: &Record, daemon: &DaemonRecord, key: &Key) -> Result<(), Error> 
             Err(_) => {}
         }
         if Instant::now() >= until {
-            let process = daemon.process.as_ref().map_or(0, |process| process.pid);
+            let process = traces::process(record, daemon).map_or(0, |process| process.pid);
             return Err(Error::Unanswered {
                 cause: format!("{} on {} does not end", daemon.label(), daemon.host),
                 remedy: format!(

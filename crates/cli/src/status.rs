@@ -1,7 +1,8 @@
 //! Shows deployments and the state of their servers, for people and (in a stable form) for programs.
 
+use crate::daemon::traces;
 use crate::error::Error;
-use crate::home::{Directory, Home, LauncherKind, Record, State, uid};
+use crate::home::{DaemonRecord, Directory, Home, LauncherKind, Record, State, uid};
 use crate::leader;
 use crate::mounts;
 use crate::text::{count, imbalance, plural, size, table};
@@ -9,7 +10,7 @@ use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_layout::map::{Server, ServerState};
 use bivouac_layout::{Group, Map, NodeId, SHARDS, ShardId};
 use bivouac_proto::auth::Key;
-use bivouac_proto::control::{ControlReply, ControlRequest, ServerHealth, Stats};
+use bivouac_proto::control::{ControlReply, ControlRequest, ServerHealth, Stats, Ward};
 use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::control;
 use serde::Serialize;
@@ -85,8 +86,12 @@ struct ServerStatus {
     node: u16,
     host: String,
     address: Option<String>,
-    /// Its process, on its host, as far as it was recorded.
+    /// Its process, on its host, as far as it is known.
     pid: Option<u32>,
+    /// How often its agent has started it again; `null`: the agent does not answer, or does not do that.
+    restarts: Option<u32>,
+    /// Why it is not there, as its agent says.
+    trouble: Option<String>,
     /// `up`; `down`; or `joining`: it answers again, and is about to be up.
     state: &'static str,
     /// It has not got yet what it has missed of so many groups (shards, and parts of files).
@@ -293,9 +298,10 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
             if !down.is_empty() {
                 deployment.state = Condition::Degraded;
                 deployment.problem = Some(format!(
-                    "server {} is down: {}; `bivouac restart {} {}` starts it again; log: {}",
+                    "server {} is down: {}{}; `bivouac restart {} {}` starts it again; log: {}",
                     down.join(", "),
                     what_is_lost(&map),
+                    troubles(&deployment.servers),
                     record.name,
                     down.join(" "),
                     deployment
@@ -365,6 +371,14 @@ fn what_is_lost(map: &Map) -> &'static str {
         (true, false) => "others serve its metadata, but the blocks that it holds cannot be reached",
         _ => "what it holds cannot be reached",
     }
+}
+
+/// Why servers are down, as their agents say, in words.
+fn troubles(servers: &[ServerStatus]) -> String {
+    let down = servers.iter().filter(|server| server.state == "down");
+    let troubles =
+        down.filter_map(|server| Some(format!("; server {}: {}", server.id, server.trouble.as_ref()?)));
+    troubles.collect()
 }
 
 /// The sub-files that servers have lost, in words.
@@ -439,9 +453,13 @@ fn without_majority(deployment: &mut Deployment, record: &Record, known: &leader
 
 /// No agent answers: is anybody left?
 fn without_controller(record: &Record, why: &str) -> (Condition, String) {
-    let here = |d: &&crate::home::DaemonRecord| d.launcher != LauncherKind::Ssh;
-    let alive =
-        record.daemons.iter().filter(here).filter(|d| d.process.is_some_and(|p| p.is_alive())).count();
+    let here = |d: &&DaemonRecord| d.launcher != LauncherKind::Ssh;
+    let alive = record
+        .daemons
+        .iter()
+        .filter(here)
+        .filter(|d| traces::process(record, d).is_some_and(|p| p.is_alive()))
+        .count();
     let remote = record.daemons.iter().any(|d| d.launcher == LauncherKind::Ssh && d.process.is_some());
     let first_here = record.first().is_some_and(|first| here(&first));
     let name = &record.name;
@@ -493,18 +511,37 @@ pub fn overview(record: &Record, key: &Key) -> Result<Overview, LinkError> {
     }
 }
 
-/// Asks all servers at once.
+/// What agents know of the servers of their nodes.
+fn wards(record: &Record, key: &Key) -> Vec<Ward> {
+    if record.restarts == 0 {
+        return Vec::new();
+    }
+    let of_agent = |daemon: &DaemonRecord| {
+        let endpoint = daemon.endpoint(&record.name, key);
+        let mut link = ControlLink::connect(&endpoint, key, record.deployment, control::LOOK).ok()?;
+        match link.request(ControlRequest::Wards) {
+            Ok(Some(ControlReply::Wards(wards))) => Some(wards),
+            _ => None,
+        }
+    };
+    leader::of_all(record, of_agent).into_iter().flatten().collect()
+}
+
+/// Asks all servers and agents at once.
 fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: &Key) -> Vec<ServerStatus> {
     std::thread::scope(|scope| {
+        let wards = scope.spawn(|| wards(record, key));
         let threads: Vec<_> = map
             .servers
             .iter()
             .map(|server| scope.spawn(move || (server, counted(server, record.deployment, key))))
             .collect();
-        threads
+        let answers: Vec<_> = threads.into_iter().filter_map(|t| t.join().ok()).collect();
+        let wards = wards.join().unwrap_or_default();
+        answers
             .into_iter()
-            .filter_map(|t| t.join().ok())
             .map(|(server, stats)| {
+                let ward = wards.iter().find(|ward| ward.server == server.id);
                 let recorded = record.daemons.iter().find(|d| d.server == Some(server.id));
                 let health = health.iter().find(|h| h.server == server.id);
                 ServerStatus {
@@ -522,7 +559,9 @@ fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: &Key) -> Ve
                         ServerState::Joining => "joining",
                         ServerState::Down => "down",
                     },
-                    pid: recorded.and_then(|d| d.process).map(|process| process.pid),
+                    pid: pid(record, recorded, ward),
+                    restarts: ward.map(|ward| ward.restarts),
+                    trouble: ward.and_then(|ward| ward.trouble.clone()),
                     behind: map.replicated().filter(|group| map.is_behind(*group, server.id)).count(),
                     given_up: map.is_given_up(server.id),
                     silent_ms: health.map(|h| h.silent_ms),
@@ -534,6 +573,12 @@ fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: &Key) -> Ve
             })
             .collect()
     })
+}
+
+/// The number of a server's process: its agent knows it best.
+fn pid(record: &Record, recorded: Option<&DaemonRecord>, ward: Option<&Ward>) -> Option<u32> {
+    let known = || recorded.and_then(|daemon| traces::process(record, daemon)).map(|process| process.pid);
+    ward.and_then(|ward| ward.pid).or_else(known)
 }
 
 /// What a server says of itself, if it is up and answers.
@@ -560,7 +605,9 @@ fn recorded_servers(record: &Record) -> Vec<ServerStatus> {
                 node: d.node.0,
                 host: d.host.clone(),
                 address: d.address.map(|a| a.to_string()),
-                pid: d.process.map(|process| process.pid),
+                pid: pid(record, Some(d), None),
+                restarts: None,
+                trouble: None,
                 state: "down",
                 behind: 0,
                 given_up: false,
@@ -689,6 +736,27 @@ fn evenness(d: &Deployment) -> String {
 mod tests {
     use super::*;
 
+    /// A server that is up.
+    fn server(host: &str, storage: &str) -> ServerStatus {
+        ServerStatus {
+            id: 0,
+            node: 0,
+            host: host.into(),
+            address: None,
+            pid: None,
+            restarts: None,
+            trouble: None,
+            state: "up",
+            behind: 0,
+            given_up: false,
+            silent_ms: None,
+            lease_ms: None,
+            storage: vec![storage.into()],
+            log: PathBuf::new(),
+            counters: Some(Counters { capacity: 10, available: 4, inodes: 1, ..Counters::default() }),
+        }
+    }
+
     #[test]
     fn json_has_the_documented_fields() {
         let record = Record::new("job", 1, "/m", 4096, "info");
@@ -721,25 +789,31 @@ mod tests {
             ]
         );
         assert_eq!(deployment["totals"]["meta_operations"], 0, "counters are flat");
+        let server = server("a", "/d/s-0");
+        let json = serde_json::to_value(&server).expect("encodes");
+        let mut fields: Vec<&str> = json.as_object().expect("an object").keys().map(String::as_str).collect();
+        fields.retain(|field| json["storage"].is_array() && !json[field].is_u64());
+        fields.sort_unstable();
+        assert_eq!(
+            fields,
+            [
+                "address",
+                "given_up",
+                "host",
+                "lease_ms",
+                "log",
+                "pid",
+                "restarts",
+                "silent_ms",
+                "state",
+                "storage",
+                "trouble"
+            ]
+        );
     }
 
     #[test]
     fn space_that_servers_share_counts_once() {
-        let server = |host: &str, storage: &str| ServerStatus {
-            id: 0,
-            node: 0,
-            host: host.into(),
-            address: None,
-            pid: None,
-            state: "up",
-            behind: 0,
-            given_up: false,
-            silent_ms: None,
-            lease_ms: None,
-            storage: vec![storage.into()],
-            log: PathBuf::new(),
-            counters: Some(Counters { capacity: 10, available: 4, inodes: 1, ..Counters::default() }),
-        };
         let all =
             [server("a", "/d/s-0"), server("a", "/d/s-1"), server("a", "/e/s-2"), server("b", "/d/s-3")];
         let total = sum(&all);

@@ -5,6 +5,7 @@
 //! back on the storage that it had; if that fails, its storage stays as it was.
 
 use crate::args::{FirstChoice, ServerArgs};
+use crate::daemon::traces;
 use crate::down;
 use crate::error::Error;
 use crate::home::{DaemonRecord, Directory, Home, LauncherKind, Lock, Record, State, random, uid};
@@ -26,6 +27,8 @@ use std::time::{Duration, Instant};
 
 /// After so many seconds a server that is down is given up, unless the user says otherwise.
 const HEAL_AFTER: u32 = 30;
+/// So often within ten minutes a server that died is started again, unless the user says otherwise.
+const RESTARTS: u32 = 3;
 /// How long a process may take to end after it was killed.
 const DYING: Duration = Duration::from_secs(2);
 
@@ -95,6 +98,7 @@ fn found(
     record.heal_after = args.heal_after.unwrap_or(HEAL_AFTER);
     record.heal_rate = args.heal_rate.unwrap_or(0);
     record.lease = args.lease.unwrap_or(bivouac_layout::LEASE);
+    record.restarts = args.restarts.unwrap_or(RESTARTS);
     record.ephemeral = ephemeral;
     record.daemons = plan(&hosts, args.servers.unwrap_or(1), args.port, &storage, directory)?;
     if let Some(file) = &args.failure_domain {
@@ -291,6 +295,7 @@ fn order(record: &Record, daemon: &DaemonRecord, key: &Key, directory: &Director
             mount: record.mount.clone(),
             block_size: record.block_size,
             ephemeral: record.ephemeral,
+            restarts: record.restarts,
             deployment_dir: directory.path.clone(),
             log_file: daemon.log.clone(),
             log_level: record.log_level.clone(),
@@ -331,7 +336,7 @@ fn founding(record: &Record) -> Founding {
     };
     let nodes = record.daemons.iter().filter(|d| d.agent).filter_map(node).collect();
     let server = |d: &DaemonRecord| {
-        Some(Server { id: d.server?, node: d.node, address: d.address?, state: ServerState::Up })
+        Some(Server { id: d.server?, node: d.node, address: d.address?, state: ServerState::Up, joined: 0 })
     };
     let servers = record.daemons.iter().filter_map(server).collect();
     Founding {
@@ -405,12 +410,13 @@ fn begin(record: &Record, key: &Key, how: ControlRequest) -> Result<(), Error> {
 
 /// Whether the daemons of this machine are gone. Those that were killed just now are waited for: a process takes
 /// a while to free its memory. Those elsewhere cannot be seen; their agents would answer.
-fn are_gone(daemons: &[DaemonRecord]) -> bool {
+fn are_gone(record: &Record) -> bool {
     let alive = |daemon: &DaemonRecord| {
-        daemon.launcher != LauncherKind::Ssh && daemon.process.is_some_and(|process| process.is_alive())
+        daemon.launcher != LauncherKind::Ssh
+            && traces::process(record, daemon).is_some_and(|process| process.is_alive())
     };
     let start = Instant::now();
-    while daemons.iter().any(alive) {
+    while record.daemons.iter().any(alive) {
         if start.elapsed() > DYING {
             return false;
         }
@@ -428,7 +434,7 @@ fn resume(
 ) -> Result<Started, Error> {
     let name = &directory.name;
     let key = directory.key()?;
-    if leader::anybody(&record, &key) || !are_gone(&record.daemons) {
+    if leader::anybody(&record, &key) || !are_gone(&record) {
         return Err(Error::refused(
             format!("the deployment {name:?} runs already"),
             format!(
@@ -469,6 +475,7 @@ fn resume(
     }
     record.state = State::Starting;
     record.ephemeral = false;
+    record.restarts = args.restarts.unwrap_or(record.restarts);
     directory.save(&record)?;
     let started = launch_all(&mut record, &key, directory, true)
         .and_then(|()| {

@@ -40,6 +40,9 @@ pub struct DaemonConfig {
     /// Whether the deployment ends with the `run` that made it.
     #[serde(default)]
     pub ephemeral: bool,
+    /// How often an agent starts a server of its node again that died, within ten minutes; 0: never.
+    #[serde(default)]
+    pub restarts: u32,
     /// The deployment's directory. An agent keeps there what it needs as a voter, in a directory that is named
     /// after its node: the nodes may share this directory, or each have their own of this name.
     pub deployment_dir: PathBuf,
@@ -126,6 +129,7 @@ mod tests {
             mount: "/bivouac".into(),
             block_size: 512 << 10,
             ephemeral: true,
+            restarts: 3,
             deployment_dir: "/home/u/.bivouac/job".into(),
             log_file: "/home/u/.bivouac/job/logs/server-7.log".into(),
             log_level: "info".into(),

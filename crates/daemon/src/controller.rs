@@ -3,9 +3,9 @@
 //! Every node's agent can have this role, and one of them has it: the leader of the voters ([`raft`]), which takes it
 //! up and gives it back as [`group`] says. It alone makes and changes the map ([`log`]): it declares servers down,
 //! joining and up. Every change is on the stable storage of most voters before anybody hears of it. The controller
-//! pings every daemon twice a second ([`health`]); a server that dies is declared down within two seconds, at a new
-//! epoch, which goes to every daemon that lives, and so to every client that asks one of them. It is on no
-//! operation's path: while nothing changes, nobody needs it.
+//! pings every daemon twice a second ([`health`]); a server that dies and is not started again is declared down within
+//! three seconds, at a new epoch, which goes to every daemon that lives, and so to every client that asks one of them.
+//! It is on no operation's path: while nothing changes, nobody needs it.
 //!
 //! Two things end a deployment: a `Shutdown` request, and the end of a *lifeline*, the connection that `bivouac run`
 //! holds, so that nothing stays behind when it is killed. A daemon's own death ends that daemon only. The controller
@@ -163,6 +163,8 @@ pub(crate) struct ControllerConfig {
     pub(crate) own: Endpoint,
     /// The deployment has not begun on all nodes yet: daemons are waited for that have no map.
     pub(crate) fresh: bool,
+    /// Agents start servers of their nodes again that died.
+    pub(crate) restarts: bool,
     /// Ends the controller's own daemon; `true` keeps the storage. Called when all others were told.
     pub(crate) stop: Arc<dyn Fn(bool) + Send + Sync>,
 }
@@ -223,6 +225,7 @@ impl Controller {
             node: config.node,
             deployment: map.deployment,
             fresh: config.fresh,
+            restarts: config.restarts,
             others,
             stop: config.stop,
             asks: log.clone(),
@@ -366,6 +369,8 @@ pub(crate) struct Shared {
     pub(crate) deployment: u64,
     /// See [`ControllerConfig::fresh`].
     pub(crate) fresh: bool,
+    /// See [`ControllerConfig::restarts`].
+    pub(crate) restarts: bool,
     others: Vec<Watched>,
     stop: Arc<dyn Fn(bool) + Send + Sync>,
     /// To ask the voters, also while a change is being committed.
@@ -414,6 +419,11 @@ impl Shared {
             }
             view = self.changed.wait_timeout(view, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// The newest map that was committed.
+    pub(crate) fn newest(&self) -> Arc<Map> {
+        lock(&self.view).map.clone()
     }
 
     /// Commits a server's state; `None` when that failed (it is tried again at the next ping).

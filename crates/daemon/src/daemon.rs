@@ -19,6 +19,7 @@ use crate::serve;
 use crate::tether::Tether;
 use crate::verify::{Verifier, With};
 use crate::vigil::Vigil;
+use crate::wards::Wards;
 use bivouac_data::DataStore;
 use bivouac_layout::{Epoch, Ino, Map, NodeId, ServerId, ServerState, ShardId};
 use bivouac_meta::{Caller, MetaStore, Observer, Options, Replayed};
@@ -65,6 +66,8 @@ pub(crate) struct Daemon {
     page: OnceLock<(Arc<VersionPage>, Vigil)>,
     /// Only where the deployment ends with a `run`.
     pub(crate) tether: Option<Arc<Tether>>,
+    /// On agents: the servers that it looks after.
+    pub(crate) wards: Arc<Wards>,
 }
 
 /// The version page as the metadata store's observer.
@@ -109,6 +112,11 @@ impl Ending {
     pub(crate) fn tell(&self, end: End) {
         self.told.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(end);
         self.changed.notify_all();
+    }
+
+    /// Whether the daemon was told.
+    pub(crate) fn is_told(&self) -> bool {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// Waits until told.
@@ -175,6 +183,7 @@ impl Daemon {
             boot,
             counters: Counters::default(),
             order: Order::new(OVERLAP),
+            wards: Arc::new(Wards::new(ending.clone())),
             ending,
         })
     }
@@ -367,7 +376,11 @@ impl Daemon {
         let begins =
             matches!(request, ControlRequest::Lifeline) && !std::mem::replace(&mut session.lifeline, true);
         // If the holder of the lifeline itself takes the deployment down, its `keep` counts.
-        session.released |= matches!(request, ControlRequest::Release | ControlRequest::Shutdown { .. });
+        let ends = matches!(request, ControlRequest::Shutdown { .. });
+        if ends {
+            self.wards.hold();
+        }
+        session.released |= ends || matches!(request, ControlRequest::Release);
         let Some(tether) = &self.tether else { return };
         match request {
             ControlRequest::Ping { .. } if heard => tether.heard(),
@@ -399,6 +412,7 @@ impl Daemon {
                 ControlReply::Failed { cause: error.to_string() }
             }),
             ControlRequest::Verify(request) => self.verify(request)?,
+            ControlRequest::Wards => Some(ControlReply::Wards(self.wards.all())),
             ControlRequest::Stats => Some(ControlReply::Stats(Box::new(self.stats()))),
             ControlRequest::Lifeline | ControlRequest::Release => None,
             _ => self.govern(request)?,
@@ -722,6 +736,7 @@ fn group_config(
         boot,
         directory: DaemonConfig::voter_dir(&config.deployment_dir, config.node),
         own: crate::running::agent_endpoint(config),
+        restarts: config.restarts > 0,
         stop: Arc::new(move |keep| ending.tell(End::Told { keep })),
         tether: tether.clone(),
         times: Times::USUAL,

@@ -9,8 +9,8 @@
 //! [`start`] binds the sockets and answers; the deployment begins when the first map is installed. [`daemon`]
 //! is the service behind all sockets: it checks who asks, with which map and namespace version, and hands
 //! each request to its module. [`links`] are the connections to other daemons; [`run_dir`] is what the node's
-//! processes share on disk; [`tether`] makes a daemon end when the `run` that made it has ended; [`vigil`]
-//! makes the version page invalid when its server dies.
+//! processes share on disk; [`tether`] makes a daemon end when the `run` that made it has ended; [`wards`] are the
+//! servers that an agent looks after, and starts again when they die; [`vigil`] makes the version page invalid when its server dies.
 
 pub mod agent;
 pub mod config;
@@ -29,6 +29,7 @@ mod serve;
 mod tether;
 mod verify;
 mod vigil;
+mod wards;
 
 pub use config::{DaemonConfig, ServerConfig};
 pub use controller::ControllerError;
@@ -36,3 +37,4 @@ pub use controller::group::VOTER_FILES;
 pub use daemon::End;
 pub use error::DaemonError;
 pub use running::{Running, start};
+pub use wards::View;

@@ -7,6 +7,7 @@ use crate::error::DaemonError;
 use crate::heritage;
 use crate::links::Links;
 use crate::run_dir::RunDir;
+use crate::wards::View;
 use bivouac_data::{DataError, DataStore};
 use bivouac_layout::Map;
 use bivouac_meta::Replayed;
@@ -94,6 +95,16 @@ impl Running {
     /// Tells the daemon to stop; `keep`: its storage stays.
     pub fn stop(&self, keep: bool) {
         self.daemon.ending.tell(End::Told { keep });
+    }
+
+    /// What an agent knows that looks after the servers of its node.
+    pub fn view(&self) -> View {
+        View::new(self.daemon.links.clone(), self.daemon.wards.clone(), self.daemon.tether.clone())
+    }
+
+    /// Serves until told to stop; why. [`Running::wait`] has to follow.
+    pub fn told(&self) -> End {
+        self.daemon.ending.wait()
     }
 
     /// Serves until told to stop; then ends requests under way, and removes what the daemon made (not its

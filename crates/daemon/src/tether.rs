@@ -108,6 +108,11 @@ impl Tether {
         self.shared.change(|state| state.released = true);
     }
 
+    /// Whether the deployment goes on after its `run`.
+    pub(crate) fn is_released(&self) -> bool {
+        self.shared.lock().released
+    }
+
     /// The controller has been heard of.
     pub(crate) fn heard(&self) {
         // The watching thread looks by itself when the time is over.

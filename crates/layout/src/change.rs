@@ -57,7 +57,11 @@ impl MapChange {
         next.epoch = Epoch(map.epoch.0 + 1);
         match self {
             MapChange::State { server, state } => {
-                next.servers.iter_mut().find(|s| s.id == *server)?.state = *state;
+                let server_of = next.servers.iter_mut().find(|s| s.id == *server)?;
+                server_of.state = *state;
+                if *state == ServerState::Joining {
+                    server_of.joined = server_of.joined.wrapping_add(1);
+                }
                 if *state == ServerState::Down {
                     next.fall_behind(*server);
                 }
@@ -107,6 +111,14 @@ mod tests {
         assert_eq!(down.epoch, Epoch(map.epoch.0 + 1));
         assert_eq!(down.server(ServerId(1)).map(|s| s.state), Some(ServerState::Down));
         assert_eq!(down.behind, [], "without copies nobody can be behind");
+        let joined = |map: &Map| map.server(ServerId(1)).map(|s| s.joined);
+        let joining = state(1, ServerState::Joining).apply(&down).expect("a change");
+        let again = state(1, ServerState::Joining).apply(&joining).expect("a change");
+        assert_eq!(
+            [&down, &joining, &again].map(joined),
+            [Some(0), Some(1), Some(2)],
+            "each start is told apart"
+        );
         let address = "10.0.0.9:99".parse().expect("an address");
         let resumed =
             MapChange::Resumed { agents: vec![(NodeId(2), address)], servers: vec![(ServerId(1), address)] };

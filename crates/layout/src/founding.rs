@@ -145,6 +145,7 @@ mod tests {
             node: NodeId(n),
             address: ([127, 0, 0, 1], 1000 + n).into(),
             state: ServerState::Up,
+            joined: 0,
         };
         let agent = ([127, 0, 0, 1], 1).into();
         let node = |n: u16| Node { id: NodeId(n), host: format!("node{n}"), agent, domain: n };

@@ -30,7 +30,7 @@ pub enum ServerState {
     Up,
     /// It was declared dead: requests to it fail with EIO at once.
     Down,
-    /// It was down, and answers again. Servers and agents tell it what it missed; clients do not use it yet.
+    /// It was down or started again, and answers. Servers and agents tell it what it missed; clients do not use it yet.
     Joining,
 }
 
@@ -45,6 +45,8 @@ pub struct Server {
     pub address: SocketAddr,
     /// Whether it takes part.
     pub state: ServerState,
+    /// How often it has begun to join. Each time it has forgotten what it was told before.
+    pub joined: u32,
 }
 
 /// An ordered list of servers that files are striped over.
@@ -216,6 +218,7 @@ pub(crate) mod fixture {
             node: NodeId(id.0),
             address: SocketAddr::from(([127, 0, 0, 1], 1000 + id.0)),
             state: ServerState::Up,
+            joined: 0,
         };
         let generation = |g: &&[u16]| Generation { servers: g.iter().copied().map(ServerId).collect() };
         let node = |id: &ServerId| Node {

@@ -79,6 +79,8 @@ pub enum ControlRequest {
     Release,
     /// About checking what is stored. To a server.
     Verify(VerifyRequest),
+    /// What you know of the servers of your node (`Wards`). To an agent.
+    Wards,
 }
 
 /// A server may answer for what has copies until a moment of its own clock.
@@ -137,6 +139,21 @@ pub struct Stats {
     pub fetched: u64,
     /// Files of which it cannot get all that it lacks, because its storage is full.
     pub without_room: u64,
+}
+
+/// What an agent knows of a server of its node.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Ward {
+    /// Which.
+    pub server: ServerId,
+    /// The process that serves, while there is one.
+    pub pid: Option<u32>,
+    /// How often this agent has started it again.
+    pub restarts: u32,
+    /// Why the server is not there, or what its latest start has failed with; for a person to read.
+    pub trouble: Option<String>,
+    /// The agent does not start it again any more.
+    pub given_up: bool,
 }
 
 /// What the controller knows of one server.
@@ -218,4 +235,6 @@ pub enum ControlReply {
     Verify(Box<VerifyState>),
     /// Names of inodes.
     Names(Vec<Name>),
+    /// Servers that an agent looks after.
+    Wards(Vec<Ward>),
 }

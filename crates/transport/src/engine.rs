@@ -8,7 +8,8 @@
 //! connection is kept for this request until it is answered; a slot whose connection is broken is nobody's.
 //!
 //! Each attempt begins with the newest map, which names the server anew ([`Target`]). If the map says that
-//! the server is down, and there is no newer one, the request ends with EIO. If the server's answer takes long, the attempt goes on for
+//! the server is down, and there is no newer one, the request ends with EIO; one that was started again, and is
+//! about to be up, is waited for. If the server's answer takes long, the attempt goes on for
 //! as long as the server is up. If the connection breaks, or the server refuses the attempt because its own
 //! map is older or it has just been started, the engine waits a little and begins the next attempt, until
 //! the patience of the sender's [`Budget`] is over. If the sender's map is older, the engine learns the newer
@@ -36,14 +37,20 @@ pub use several::{Job, call_each};
 
 use crate::connection::Outgoing;
 use crate::error::TransportError;
+use crate::socket::now;
 use backoff::Backoff;
 use bivouac_layout::map::{NO_SERVER, ServerState};
 use bivouac_layout::{Epoch, Group, Map, ServerId, ShardId};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Kind, Refusal, RequestId};
+use budget::refusing::GONE;
 use identity::Identity;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Deref;
+use std::time::Duration;
+
+/// Longest pause before the map is looked at again in which a server is about to be up.
+const JOINING_PAUSE: Duration = Duration::from_millis(10);
 
 /// The namespace version of a request that does not depend on cached paths: no version is newer.
 pub const ANY_NAMESPACE: u64 = u64::MAX;
@@ -208,11 +215,20 @@ fn call_as<R: Requester>(
     into: &mut [IoSliceMut<'_>],
 ) -> Result<Answered, Failure> {
     let mut backoff = Backoff::new(&R::BUDGET);
-    let mut refreshed = false;
+    let (mut refreshed, mut joins_since) = (false, None);
     let outcome = loop {
         let map = requester.map();
         let server = to.server(&map);
         if !is_asked::<R>(&map, server) {
+            // It was started again, and takes part in a moment.
+            let since = *joins_since.get_or_insert_with(now);
+            if joins(&map, server) && now().saturating_sub(since) < GONE {
+                drop(map);
+                if !requester.is_closing() && backoff.wait(JOINING_PAUSE) {
+                    requester.refresh();
+                    continue;
+                }
+            }
             // Who has an old map by which nobody is up would never hear of a newer one.
             if !std::mem::replace(&mut refreshed, true) {
                 requester.refresh();
@@ -287,6 +303,11 @@ fn is_asked<R: Requester>(map: &Map, server: ServerId) -> bool {
     map.server(server).is_some_and(|server| R::asks(server.state))
 }
 
+/// Whether a server that nobody can take the place of answers again and is about to be up.
+fn joins(map: &Map, server: ServerId) -> bool {
+    map.copies == 1 && map.server(server).is_some_and(|server| server.state == ServerState::Joining)
+}
+
 /// Whether a server that has been silent is to be waited for.
 fn is_worth_waiting_for<R: Requester>(requester: &R, server: ServerId) -> bool {
     requester.refresh();
@@ -335,7 +356,8 @@ fn mend<R: Requester>(
     if backoff.has_begun() {
         requester.refresh();
         let map = requester.map();
-        if !is_asked::<R>(&map, to.server(&map)) {
+        let server = to.server(&map);
+        if !is_asked::<R>(&map, server) && !joins(&map, server) {
             return Err(Errno::IO);
         }
     }

@@ -45,6 +45,12 @@ impl Refusals {
         self.heard.store(at, Ordering::Relaxed);
     }
 
+    /// How long ago the controller was last heard of. `None`: it never was.
+    pub fn unheard(&self) -> Option<Duration> {
+        let heard = self.heard.load(Ordering::Relaxed);
+        (heard > 0).then(|| Duration::from_nanos(monotonic().saturating_sub(heard)))
+    }
+
     fn spell(&self, peer: Peer) -> Option<&Spell> {
         match peer {
             Peer::Server(server) => self.servers.get(usize::from(server.0)),

@@ -5,7 +5,7 @@
 mod common;
 
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, ServerId, ShardId};
+use bivouac_layout::{Epoch, Map, SHARDS, ServerId, ShardId};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal};
 use bivouac_testing::is_quick;
@@ -144,6 +144,39 @@ fn who_believes_that_nobody_is_up_asks_for_a_newer_map() {
     *asker.newest.lock().unwrap() = Some(newest);
     assert!(asker.ask_each(&[(FIRST, 2), (FIRST, 3)]).into_iter().all(|answer| answer.is_ok()));
     remote.books().assert_once([1, 2, 3]);
+}
+
+#[test]
+fn a_server_that_joins_is_waited_for_unless_it_never_gets_up() {
+    let remote = Remote::new(17);
+    let asker = Patient::new(&[&remote.endpoint, &remote.endpoint]);
+    let known = |epoch, state| {
+        let mut newest = map(2);
+        (newest.epoch, newest.servers[0].state) = (Epoch(epoch), state);
+        newest
+    };
+    asker.learn(Box::new(known(2, ServerState::Joining)));
+    std::thread::scope(|scope| {
+        let one = scope.spawn(|| asker.ask(FIRST, 1));
+        let each = scope.spawn(|| asker.ask_each(&[(FIRST, 2), (FIRST, 3)]));
+        std::thread::sleep(GONE / 4);
+        assert!(!one.is_finished() && !each.is_finished());
+        *asker.newest.lock().unwrap() = Some(known(3, ServerState::Up));
+        assert!(one.join().unwrap().is_ok());
+        assert!(each.join().unwrap().into_iter().all(|answer| answer.is_ok()));
+    });
+    remote.books().assert_once([1, 2, 3]);
+    asker.learn(Box::new(known(4, ServerState::Joining)));
+    let begun = Instant::now();
+    assert_eq!(asker.ask(FIRST, 4).err(), Some(EIO));
+    assert!(begun.elapsed() >= GONE && begun.elapsed() < HANG / 2, "{:?}", begun.elapsed());
+    // Where others can take its place, the map names them: nobody waits for one that joins.
+    let shards = (0..SHARDS).flat_map(|_| [ServerId(0), ServerId(1)]).collect();
+    asker.learn(Box::new(Map { copies: 2, shards, ..known(5, ServerState::Joining) }));
+    assert_eq!(asker.map().epoch, Epoch(5), "a sound map");
+    let begun = Instant::now();
+    assert_eq!(asker.ask(FIRST, 5).err(), Some(EIO));
+    assert!(begun.elapsed() < GONE, "{:?}", begun.elapsed());
 }
 
 #[test]

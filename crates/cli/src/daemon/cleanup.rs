@@ -15,19 +15,34 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// How long those may take to end that an agent has started at the last moment.
+const AFTER_AGENTS: Duration = Duration::from_millis(500);
+/// Daemons are looked for so many times at most: after the first round no agent is left that could start one.
+const ROUNDS: u32 = 4;
+
 /// Does it.
 pub fn clean(order: &CleanupOrder) -> Result<(), Error> {
     let run_dir = bivouac_node::place::find(order.uid, &order.name).map(PathBuf::from);
-    let found = run_dir.as_deref().map(traces::all).unwrap_or_default();
-    let (ours, strangers): (Vec<_>, Vec<_>) =
-        found.into_iter().partition(|(_, trace)| trace.deployment == order.deployment);
+    let all = || run_dir.as_deref().map(traces::all).unwrap_or_default();
     let mut processes: Vec<ProcessId> = order.processes.clone();
-    processes.extend(ours.iter().map(|(_, t)| t.process));
+    let (mut grace, mut rounds) = (Duration::from_millis(order.grace_ms), 0);
+    let (ours, strangers) = loop {
+        let (ours, strangers): (Vec<_>, Vec<_>) =
+            all().into_iter().partition(|(_, trace)| trace.deployment == order.deployment);
+        processes.extend(ours.iter().map(|(_, t)| t.process));
+        processes.retain(|process| *process != ProcessId::own() && process.is_alive());
+        rounds += 1;
+        if processes.is_empty() || rounds > ROUNDS {
+            break (ours, strangers);
+        }
+        end_all(&processes, grace)?;
+        // An agent may have started a server again before it ended: who is found now has not heard of the end.
+        grace = AFTER_AGENTS;
+    };
     let mut storage: Vec<PathBuf> = order.storage.clone();
     storage.extend(ours.iter().flat_map(|(_, t)| t.storage.clone()));
     storage.sort();
     storage.dedup();
-    end_all(&processes, Duration::from_millis(order.grace_ms))?;
     if strangers.is_empty() && order.leave != Leave::Mounts {
         mounts::take_away_of(&order.name, order.uid);
     }
@@ -52,8 +67,7 @@ pub fn clean(order: &CleanupOrder) -> Result<(), Error> {
 /// They share one grace time.
 fn end_all(processes: &[ProcessId], grace: Duration) -> Result<(), Error> {
     let deadline = Instant::now() + grace;
-    // The process that cleans may be one of the daemons.
-    for process in processes.iter().filter(|p| **p != ProcessId::own()) {
+    for process in processes {
         if !process.end(deadline.saturating_duration_since(Instant::now())) {
             return Err(Error::Unanswered {
                 cause: format!("the daemon with process number {} cannot be ended", process.pid),

@@ -5,9 +5,11 @@
 //! shared; `down` finds what a killed daemon has left.
 
 use crate::error::Error;
-use crate::home::{read_own, write_private};
+use crate::home::{DaemonRecord, LauncherKind, Record, read_own, uid, write_private};
 use crate::process::ProcessId;
+use bivouac_layout::ServerId;
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "daemon-";
@@ -32,6 +34,17 @@ pub struct Trace {
     pub storage: Vec<PathBuf>,
     /// Its log.
     pub log: PathBuf,
+    /// Where it listens, once it does.
+    #[serde(default)]
+    pub address: Option<SocketAddr>,
+    /// It was told to end: nobody has to start it again.
+    #[serde(default)]
+    pub ending: bool,
+}
+
+/// What the note of a server is called.
+pub fn server_label(server: ServerId) -> String {
+    format!("server-{server}")
 }
 
 /// Writes a note.
@@ -67,6 +80,21 @@ pub fn all(run_dir: &Path) -> Vec<(PathBuf, Trace)> {
         .filter(|e| e.file_name().to_str().is_some_and(|n| n.starts_with(PREFIX) && n.ends_with(SUFFIX)))
         .filter_map(|e| Some((e.path(), serde_json::from_slice(&read_own(&e.path()).ok()?).ok()?)))
         .collect()
+}
+
+/// The note of a daemon of this deployment.
+pub fn of(run_dir: &Path, label: &str, deployment: u64) -> Option<Trace> {
+    let trace: Trace = serde_json::from_slice(&read_own(&file(run_dir, label)).ok()?).ok()?;
+    (trace.deployment == deployment).then_some(trace)
+}
+
+/// The process of a daemon as it is now: its agent may have started it again. What was recorded counts where its host
+/// is another machine, or it has left no note.
+pub fn process(record: &Record, daemon: &DaemonRecord) -> Option<ProcessId> {
+    let is_here = daemon.launcher != LauncherKind::Ssh;
+    let run_dir = bivouac_node::place::find(uid(), &record.name).filter(|_| is_here).map(PathBuf::from);
+    let trace = run_dir.and_then(|run_dir| of(&run_dir, &daemon.label(), record.deployment));
+    trace.map(|trace| trace.process).or(daemon.process)
 }
 
 /// The note of an agent that is alive on this machine.
@@ -118,6 +146,8 @@ mod tests {
             process,
             storage: Vec::new(),
             log: "/x".into(),
+            address: None,
+            ending: false,
         }
     }
 

@@ -13,7 +13,7 @@ use bivouac_node::SlotId;
 use bivouac_node::release::reopened;
 use bivouac_proto::meta::{MetaRequest, Reopened};
 use bivouac_proto::status::Failure;
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 /// Descriptions in one message.
 const AT_ONCE: usize = 1000;
@@ -21,7 +21,8 @@ const AT_ONCE: usize = 1000;
 /// Whom this agent has told.
 #[derive(Default)]
 pub(super) struct Told {
-    servers: HashSet<ServerId>,
+    /// And as what: how often it had begun to join by then. A server that was started again has forgotten it.
+    servers: HashMap<ServerId, u32>,
     /// By the map of this epoch.
     epoch: Epoch,
     /// Who answered for each shard then.
@@ -31,7 +32,7 @@ pub(super) struct Told {
 impl Told {
     /// Forgets those who have to be told again.
     fn follow(&mut self, map: &Map) {
-        self.servers.retain(|server| there(map).any(|there| there == *server));
+        self.servers.retain(|server, joined| there(map).any(|there| there == (*server, *joined)));
         if map.copies > 1 && map.epoch != self.epoch {
             let primaries: Vec<ServerId> = (0..SHARDS).map(|shard| map.primary(ShardId(shard))).collect();
             for (now, _) in primaries.iter().zip(&self.primaries).filter(|(now, before)| now != before) {
@@ -42,7 +43,7 @@ impl Told {
     }
 
     fn all(&self, map: &Map) -> bool {
-        there(map).all(|server| self.servers.contains(&server))
+        there(map).all(|(server, _)| self.servers.contains_key(&server))
     }
 }
 
@@ -66,11 +67,12 @@ impl Shared {
             .in_use()
             .filter_map(|id| Some((id, reopened(&self.table, self.number, id)?)))
             .collect();
-        for server in there(&map).filter(|server| !told.servers.contains(server)).collect::<Vec<_>>() {
+        let missing = there(&map).filter(|(server, _)| !told.servers.contains_key(server));
+        for (server, joined) in missing.collect::<Vec<_>>() {
             let of_server = |(_, opened): &&(SlotId, Reopened)| map.primary(opened.ino.shard()) == server;
             let theirs: Vec<_> = open.iter().filter(of_server).copied().collect();
             match self.tell(server, &theirs) {
-                Ok(()) => drop(told.servers.insert(server)),
+                Ok(()) => drop(told.servers.insert(server, joined)),
                 Err(failure) => {
                     tracing::warn!(?failure, %server, "the server does not know yet what is open here");
                 }
@@ -93,7 +95,8 @@ impl Shared {
     }
 }
 
-/// The servers that can be told.
-fn there(map: &Map) -> impl Iterator<Item = ServerId> {
-    map.servers.iter().filter(|server| server.state != ServerState::Down).map(|server| server.id)
+/// The servers that can be told, and how often each has begun to join.
+fn there(map: &Map) -> impl Iterator<Item = (ServerId, u32)> {
+    let there = map.servers.iter().filter(|server| server.state != ServerState::Down);
+    there.map(|server| (server.id, server.joined))
 }

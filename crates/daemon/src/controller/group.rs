@@ -58,6 +58,8 @@ pub(crate) struct GroupConfig {
     pub(crate) directory: PathBuf,
     /// Where it listens on its node.
     pub(crate) own: Endpoint,
+    /// Agents start servers of their nodes again that died.
+    pub(crate) restarts: bool,
     /// Ends its daemon; `true` keeps the storage.
     pub(crate) stop: Arc<dyn Fn(bool) + Send + Sync>,
     /// Where the deployment ends with a `run`.

@@ -14,6 +14,9 @@
 //! down when it has not answered for as long as a lease lasts, and has none any more ([`super::leases`]). The death of its
 //! process ends its lease, too.
 //!
+//! Where nothing has copies and agents start dead servers of their nodes again, one whose process is gone is waited for
+//! as long as programs wait for it. If it answers before it is declared down, it is joining at once.
+//!
 //! A server that was down and answers again still has its data, because a daemon refuses to start on a
 //! storage that is not its own. But it has missed what happened meanwhile. So it is *joining* at first: from
 //! then on servers tell it what they tell each other. Once every daemon has a map in which it is joining,
@@ -28,6 +31,7 @@ use bivouac_layout::{Epoch, Map, ServerId};
 use bivouac_proto::control::{ControlRequest, Grant, Member};
 use bivouac_transport::engine::budget::control;
 use bivouac_transport::engine::budget::ping::{ANSWER, HANG, REACH, SILENCE};
+use bivouac_transport::engine::budget::refusing::GONE;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -93,6 +97,7 @@ impl Watcher {
                     if !std::mem::replace(&mut self.begun, true) {
                         shared.has_begun(self.member.who);
                     }
+                    let map = shared.newest();
                     if self.is(&map, ServerState::Down) || self.is(&map, ServerState::Joining) {
                         next = Instant::now() + JOINING;
                     }
@@ -105,6 +110,12 @@ impl Watcher {
                     }
                     // Refused, after `beat` has tried a fresh connection: nobody is there.
                     let is_dead = error.is_death() && (map.copies == 1 || error.is_refusal());
+                    if is_dead && self.is_expected_back(shared, &map) {
+                        self.link = None;
+                        next = Instant::now() + JOINING;
+                        self.report(shared, false);
+                        continue;
+                    }
                     if is_dead || self.is_lost(shared, &map) {
                         self.link = None;
                         self.declare_down(shared, &map, &error);
@@ -136,6 +147,14 @@ impl Watcher {
             return silent >= self.lease && self.leasing.has_run_out(Instant::now());
         }
         silent >= HANG || (silent >= SILENCE && !self.member.endpoint.takes_connections(REACH))
+    }
+
+    /// Whether the agent of its node most likely starts this server again, which has died. Others do not take its
+    /// place: so programs wait for it, as long as they wait for one that refuses connections.
+    fn is_expected_back(&self, shared: &Shared, map: &Map) -> bool {
+        let was_there = self.is(map, ServerState::Up) || self.is(map, ServerState::Joining);
+        let has_begun = self.begun || !shared.fresh;
+        shared.restarts && map.copies == 1 && was_there && has_begun && self.last_answer.elapsed() < GONE
     }
 
     /// Sends one ping, or a newer map, over the connection or over a new one.
@@ -182,12 +201,12 @@ impl Watcher {
         if is_another {
             tracing::info!(member = %self.member.endpoint, "the daemon was restarted");
             if let Some(server) = self.server()
-                && map.copies > 1
                 && !self.is(&map, ServerState::Down)
             {
                 // It has lost what is in memory only, and others have that. It must not get a map that says that it
-                // has everything.
-                map = shared.set_state(server, ServerState::Down).ok_or(LinkError::Uncommitted)?;
+                // has everything. Without copies, agents have to tell it what is open.
+                let state = if map.copies > 1 { ServerState::Down } else { ServerState::Joining };
+                map = shared.set_state(server, state).ok_or(LinkError::Uncommitted)?;
             }
         }
         self.boot = Some(pong.boot);

@@ -10,6 +10,7 @@ use bivouac_proto::auth::{Hello, KEY_LEN, Welcome};
 use bivouac_proto::{Header, Reply, Request};
 use bivouac_testing::{HANG, eventually, is_quick};
 use bivouac_transport::engine::budget::ping;
+use bivouac_transport::engine::budget::refusing::GONE;
 use bivouac_transport::{Parting, PeerInfo, Responder, Server, ServerOptions, Service};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -80,6 +81,7 @@ fn founding(addresses: &[SocketAddr]) -> Founding {
         node: NodeId(0),
         address: *address,
         state: ServerState::Up,
+        joined: 0,
     });
     // The agent is the first server's daemon.
     let nodes = vec![Node { id: NodeId(0), host: "here".into(), agent: addresses[0], domain: 0 }];
@@ -94,6 +96,7 @@ struct Seen {
     /// Pings before the newest map.
     before: AtomicUsize,
     hangs: AtomicBool,
+    boot: AtomicU64,
     shutdown: Mutex<Option<bool>>,
 }
 
@@ -123,7 +126,7 @@ impl Service for Fake {
                 let epoch = self.versions().0;
                 reply.ok(&Reply::Control(ControlReply::Pong {
                     epoch,
-                    boot: 1,
+                    boot: self.0.boot.load(Ordering::SeqCst),
                     caught_up: Vec::new(),
                     suspects: Vec::new(),
                     clock: 0,
@@ -156,6 +159,7 @@ fn daemon(address: &str) -> Daemon {
     let seen = Arc::new(Seen::default());
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    seen.boot.store(number as u64, Ordering::SeqCst);
     let own = Endpoint::Unix(format!("bivouac-controller-{}-{number}", std::process::id()));
     let endpoints = vec![Endpoint::Tcp(address.parse().expect("address")), own.clone()];
     let options = ServerOptions { grace: Duration::from_millis(50), ..ServerOptions::default() };
@@ -173,7 +177,7 @@ struct Cluster {
 }
 
 fn config(own: Endpoint, stop: impl Fn(bool) + Send + Sync + 'static) -> ControllerConfig {
-    ControllerConfig { key: KEY, node: NodeId(0), own, fresh: true, stop: Arc::new(stop) }
+    ControllerConfig { key: KEY, node: NodeId(0), own, fresh: true, restarts: false, stop: Arc::new(stop) }
 }
 
 fn start(config: ControllerConfig, voter: &Arc<Voter>) -> Controller {
@@ -191,6 +195,11 @@ fn replicated(name: &str) -> Cluster {
 }
 
 fn cluster_of(name: &str, replicas: u8) -> Cluster {
+    cluster_with(name, replicas, false)
+}
+
+/// `restarts`: agents start dead servers again.
+fn cluster_with(name: &str, replicas: u8, restarts: bool) -> Cluster {
     let daemons: Vec<Daemon> = (0..3).map(|_| daemon("127.0.0.1:0")).collect();
     let addresses: Vec<SocketAddr> = daemons.iter().map(|d| d.address).collect();
     let dir = scratch(name);
@@ -200,7 +209,8 @@ fn cluster_of(name: &str, replicas: u8) -> Cluster {
     };
     let founding = Founding { replicas, metadata_replicas: replicas, ..founding(&addresses) };
     let voter = founded(&dir, founding);
-    let controller = start(config(daemons[0].own.clone(), stop), &voter);
+    let config = ControllerConfig { restarts, ..config(daemons[0].own.clone(), stop) };
+    let controller = start(config, &voter);
     Cluster { daemons, controller, stopped, voter, dir }
 }
 
@@ -348,6 +358,38 @@ fn a_server_that_is_started_again_is_up_and_gets_the_map() {
     let again = daemon(&cluster.daemons[1].address.to_string());
     eventually("up", || cluster.state(1) == ServerState::Up);
     eventually("told", || again.seen.epoch.load(Ordering::SeqCst) == 4);
+}
+
+#[test]
+fn a_server_that_its_agent_starts_again_is_waited_for_and_joins_without_being_down() {
+    let mut cluster = cluster_with("expected", 1, true);
+    eventually("watched", || cluster.daemons.iter().all(|d| d.seen.epoch.load(Ordering::SeqCst) > 0));
+    let joined = |cluster: &Cluster| cluster.controller.map().server(ServerId(1)).expect("listed").joined;
+    for restart in 1..=2 {
+        drop(cluster.daemons[1].server.take());
+        std::thread::sleep(GONE / 4);
+        assert_eq!(cluster.state(1), ServerState::Up, "nobody is told to give it up");
+        cluster.daemons[1] = daemon(&cluster.daemons[1].address.to_string());
+        eventually("it joins", || joined(&cluster) == restart);
+        eventually("up", || cluster.state(1) == ServerState::Up);
+        let epoch = 1 + 2 * u64::from(restart);
+        assert_eq!(cluster.controller.map().epoch, Epoch(epoch), "it was joining, and is up");
+        let told = cluster.daemons[1].seen.clone();
+        eventually("told", || told.epoch.load(Ordering::SeqCst) == epoch);
+    }
+    drop(cluster.daemons[1].server.take());
+    let took = eventually("down", || cluster.state(1) == ServerState::Down);
+    assert!(took > GONE - 2 * health::INTERVAL && took < ping::HANG, "{took:?}");
+}
+
+#[test]
+fn with_copies_nobody_waits_for_a_server_that_is_started_again() {
+    let mut cluster = cluster_with("copies-expected", 2, true);
+    eventually("watched", || cluster.daemons.iter().all(|d| d.seen.epoch.load(Ordering::SeqCst) > 0));
+    drop(cluster.daemons[1].server.take());
+    eventually("down", || cluster.state(1) == ServerState::Down);
+    cluster.daemons[1] = daemon(&cluster.daemons[1].address.to_string());
+    eventually("up", || cluster.state(1) == ServerState::Up);
 }
 
 #[test]

@@ -84,6 +84,7 @@ fn cluster_begun(name: &str, servers: u16, begin: impl FnOnce(Founding, &mut Con
                 mount: "/bivouac".into(),
                 block_size: BLOCK,
                 ephemeral: false,
+                restarts: 0,
                 deployment_dir: storage.path().into(),
                 log_file: storage.path().join("log"),
                 log_level: "info".into(),
@@ -96,6 +97,7 @@ fn cluster_begun(name: &str, servers: u16, begin: impl FnOnce(Founding, &mut Con
         node: NodeId(0),
         address: daemon.address.expect("a server"),
         state: ServerState::Up,
+        joined: 0,
     };
     let agent = daemons[0].address.expect("it listens");
     let nodes = vec![Node { id: NodeId(0), host: "here".into(), agent, domain: 0 }];

@@ -91,6 +91,7 @@ impl Cluster {
             node: NodeId(id.0),
             address: ([127, 0, 0, 1], 1).into(),
             state: ServerState::Up,
+            joined: 0,
         };
         let (nodes, servers) = (ids.iter().map(node).collect(), ids.iter().map(server).collect());
         let founding = Founding::new(DEPLOYMENT, "/bivouac", nodes, servers);

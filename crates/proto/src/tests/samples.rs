@@ -4,7 +4,7 @@
 use crate::agent::{AgentReply, AgentRequest};
 use crate::attr::{Attr, DirEntry, FileKind, Store};
 use crate::auth::{Credentials, Hello, Role};
-use crate::control::{ControlReply, ControlRequest, Grant, Member, ServerHealth, Stats};
+use crate::control::{ControlReply, ControlRequest, Grant, Member, ServerHealth, Stats, Ward};
 use crate::copies::{self, Copied, CopyReply, CopyRequest, Mark};
 use crate::data::{DataReply, DataRequest, Fallocate, Share};
 use crate::meta::{
@@ -50,6 +50,7 @@ pub(super) fn map() -> Box<Map> {
         node: NodeId(id),
         address: address.parse().unwrap(),
         state,
+        joined: u32::from(id),
     };
     let servers =
         vec![server(0, "10.0.0.1:4711", ServerState::Up), server(1, "[fe80::1]:65535", ServerState::Down)];
@@ -172,6 +173,7 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         ControlRequest::Enlist { agents: vec![(NodeId(1), "10.0.0.1:7".parse().unwrap())] },
         ControlRequest::Group,
         ControlRequest::Beginning,
+        ControlRequest::Wards,
         ControlRequest::Stats,
         ControlRequest::Overview,
         ControlRequest::GiveUp { servers: vec![ServerId(7)], accept_loss: true },
@@ -470,6 +472,13 @@ pub(super) fn replies() -> Vec<Reply> {
         ControlReply::Failed { cause: "damaged".into() },
         ControlReply::Verify(Box::new(VerifyState { findings: findings(), ..VerifyState::default() })),
         ControlReply::Names(vec![Name { ino: INO, dir: Ino(1), name: b"\xff".to_vec() }]),
+        ControlReply::Wards(vec![Ward {
+            server: ServerId(u16::MAX),
+            pid: Some(u32::MAX),
+            restarts: u32::MAX,
+            trouble: Some("damaged".into()),
+            given_up: true,
+        }]),
     ];
     let mark = Mark { group: GROUP, ino: INO, offset: 1, len: u64::MAX };
     let written = Some(crate::data::LastWrite { age: u64::MAX, at: i64::MIN });

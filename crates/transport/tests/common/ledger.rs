@@ -344,6 +344,7 @@ pub fn map(servers: u16) -> Map {
         node: NodeId(0),
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
         state: ServerState::Up,
+        joined: 0,
     };
     let nodes =
         vec![Node { id: NodeId(0), host: "here".into(), agent: (Ipv4Addr::LOCALHOST, 1).into(), domain: 0 }];

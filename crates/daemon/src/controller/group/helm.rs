@@ -128,6 +128,7 @@ impl Helm {
             node: config.node,
             own: config.own.clone(),
             fresh: !voter.has_begun(),
+            restarts: config.restarts,
             stop: config.stop.clone(),
         };
         Controller::start(config, log)

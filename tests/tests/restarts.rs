@@ -1,0 +1,427 @@
+//! Agents start servers of their nodes again that have died: programs only wait, and nobody starts anything for ever.
+
+use bivouac_tests::{Finished, HANG, Network, Site, bivouac, eventually, run_dir, skipped_without_root};
+use rustix::process::Signal;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// No processes.
+const NOBODY: [i32; 0] = [];
+
+/// A site whose deployments start dead servers again, as those of users do.
+fn site(name: &str) -> Site {
+    let mut site = Site::in_memory(name);
+    site.restarts_servers();
+    site
+}
+
+/// What `status --json` says of a server.
+fn server(site: &Site, name: &str, id: usize) -> serde_json::Value {
+    site.status(name)["servers"][id].take()
+}
+
+fn pid(site: &Site, name: &str, id: usize) -> i32 {
+    server(site, name, id)["pid"].as_i64().expect("a process") as i32
+}
+
+/// A server's process, and the map's epoch, before it was killed.
+struct Before {
+    pid: i32,
+    epoch: u64,
+}
+
+/// Kills a server's process.
+fn kill(site: &Site, name: &str, id: usize) -> Before {
+    let status = site.status(name);
+    let pid = status["servers"][id]["pid"].as_i64().expect("a process") as i32;
+    Site::kill(pid, Signal::KILL);
+    Before { pid, epoch: status["epoch"].as_u64().expect("a map") }
+}
+
+/// Waits until a server is up with another process, and answers; how long that took.
+fn is_back(site: &Site, name: &str, id: usize, before: &Before) -> Duration {
+    eventually("the server is back", || {
+        let status = site.status(name);
+        let now = &status["servers"][id];
+        // It has begun to join since then, and has been taken in.
+        let joined = status["epoch"].as_u64().is_some_and(|epoch| epoch >= before.epoch + 2);
+        let serves = now["capacity"].is_u64() && now["pid"].as_i64() != Some(before.pid.into());
+        joined && serves && now["state"] == "up" && now["behind"] == 0
+    })
+}
+
+/// How often a server has begun to start.
+fn starts(site: &Site, name: &str, id: usize) -> usize {
+    let log = site.home().join(name).join(format!("logs/server-{id}.log"));
+    let text = std::fs::read_to_string(log).expect("a log");
+    text.lines().filter(|line| line.contains("starting server-")).count()
+}
+
+/// The processes of daemons that have a file below a directory open.
+fn daemons_below(directory: &Path) -> Vec<i32> {
+    let all = std::fs::read_dir("/proc").expect("is there").flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let is_one = |pid: &i32| {
+        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let is_daemon = std::fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| String::from_utf8_lossy(&line).starts_with("bivouac\0daemon"));
+        is_daemon && open.flat_map(|fd| std::fs::read_link(fd.path())).any(|path| path.starts_with(directory))
+    };
+    pids.filter(is_one).collect()
+}
+
+/// Makes, writes, reads, lists and removes files until it is told to stop, with two open all the time. Says how many
+/// operations there were, how many failed, and how long the longest took, seconds.
+const PROGRAM: &str = r#"
+import os, sys, time
+home, worst, count, failed = '/bivouac/' + sys.argv[2], 0, 0, []
+os.makedirs(home)
+held = open(home + '/held', 'w+b', buffering=0)
+large = open(home + '/large', 'w+b', buffering=0)
+def write_read(n):
+    path, content = f'{home}/{n % 20}', b'%d ' % n * 1000
+    with open(path, 'wb') as f: f.write(content)
+    with open(path, 'rb') as f: assert f.read() == content
+    assert os.stat(path).st_size == len(content)
+def through_held(n):
+    for f in (held, large):
+        content = b'%08d' % n * 100
+        assert os.pwrite(f.fileno(), content, n * 800 % 5000000) == 800
+        assert os.pread(f.fileno(), 800, n * 800 % 5000000) == content
+def names(n):
+    open(f'{home}/new', 'x').close()
+    os.rename(f'{home}/new', f'{home}/moved')
+    assert 'moved' in os.listdir(home)
+    os.unlink(f'{home}/moved')
+while not os.path.exists(sys.argv[1]):
+    for operation in (write_read, through_held, names):
+        begun = time.monotonic()
+        try: operation(count)
+        except OSError as e: failed.append(f'{operation.__name__}: {e}')
+        worst, count = max(worst, time.monotonic() - begun), count + 1
+    if count == 30: open(sys.argv[1] + '.begun', 'w').close()
+print(count, len(failed), round(worst, 2), failed[:3], flush=True)
+sys.stdin.readline()
+"#;
+
+/// Runs the program while `meanwhile` happens, and then `after`, before it ends. None of its operations may fail; the
+/// longest took so many seconds.
+fn with_program(site: &Site, name: &str, meanwhile: impl FnOnce(), after: impl FnOnce()) -> f64 {
+    let (program, stop) = (site.path("program.py"), site.path("stop"));
+    std::fs::write(&program, PROGRAM).expect("written");
+    let mut command = site.command(["exec", name, "--", "python3"]);
+    command.arg(program).arg(&stop).arg("p").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("starts");
+    let mut says = BufReader::new(child.stdout.take().expect("a pipe"));
+    eventually("it works", || site.path("stop.begun").exists());
+    meanwhile();
+    std::fs::write(stop, "").expect("written");
+    let mut line = String::new();
+    says.read_line(&mut line).expect("it says so");
+    let words: Vec<f64> = line.split(' ').take(3).filter_map(|word| word.parse().ok()).collect();
+    let [count, failed, worst] = words[..] else { panic!("{line:?}") };
+    println!("{count} operations, the longest took {worst} s");
+    assert!(count > 30.0 && failed == 0.0, "{line}");
+    after();
+    let _ = writeln!(child.stdin.take().expect("a pipe"));
+    assert!(child.wait().expect("ends").success());
+    worst
+}
+
+#[test]
+fn a_killed_server_comes_back_by_itself_and_a_program_only_waits() {
+    let site = site("comes-back");
+    let name = site.up(2);
+    let worst = with_program(
+        &site,
+        &name,
+        || {
+            for id in [1, 0, 1] {
+                let before = kill(&site, &name, id);
+                println!("server {id} was back after {:?}", is_back(&site, &name, id, &before));
+                std::thread::sleep(Duration::from_millis(300));
+            }
+        },
+        || {
+            let opens = site.total(&name, "opens");
+            assert_eq!(opens, 2, "what is open is known to the servers again");
+        },
+    );
+    // What is documented; it takes half a second where the machine has time.
+    assert!(worst < 3.0, "{worst} s");
+    eventually("what was open is closed", || site.total(&name, "opens") == 0);
+    let status = site.status(&name);
+    assert_eq!(
+        (&status["servers"][0]["restarts"], &status["servers"][1]["restarts"]),
+        (&1.into(), &2.into())
+    );
+    assert_eq!((&status["state"], &status["problem"]), (&"running".into(), &serde_json::Value::Null));
+}
+
+#[test]
+fn with_copies_a_killed_server_comes_back_and_catches_up() {
+    let site = site("copies");
+    let name = site.up_with(2, &["--replicas", "2", "--heal-after", "never"]);
+    with_program(
+        &site,
+        &name,
+        || {
+            for id in [0, 1] {
+                let before = kill(&site, &name, id);
+                println!("server {id} was back after {:?}", is_back(&site, &name, id, &before));
+            }
+        },
+        || {},
+    );
+    site.bivouac(["verify", &name]).ok();
+}
+
+#[test]
+fn a_server_that_dies_again_and_again_stays_down_until_somebody_starts_it() {
+    let site = site("bound");
+    let name = site.up(2);
+    site.sh(&name, "cd /bivouac && for i in $(seq 40); do echo $i > $i; done").ok();
+    for round in 0..4 {
+        let before = kill(&site, &name, 1);
+        if round < 3 {
+            is_back(&site, &name, 1, &before);
+        }
+    }
+    let down = || {
+        let now = server(&site, &name, 1);
+        now["state"] == "down" && now["trouble"].as_str().is_some_and(|why| why.contains("3 times"))
+    };
+    eventually("it stays down", down);
+    std::thread::sleep(Duration::from_secs(2));
+    let now = server(&site, &name, 1);
+    assert!(down() && now["restarts"] == 3, "{now}");
+    assert_eq!(starts(&site, &name, 1), 4, "the first, and three more");
+    let told = site.bivouac(["status", &name]).ok();
+    for words in ["server 1 is down", "3 times within 10 minutes", "signal 9", "bivouac restart"] {
+        assert!(told.contains(words), "no {words:?} in {told}");
+    }
+    // By hand, and then it is looked after again.
+    site.bivouac(["restart", &name, "1"]).ok();
+    assert_eq!(server(&site, &name, 1)["trouble"], serde_json::Value::Null);
+    let before = kill(&site, &name, 1);
+    is_back(&site, &name, 1, &before);
+    assert_eq!(site.sh(&name, "cat /bivouac/* | sort -n | tail -1; ls /bivouac | wc -l").ok(), "40\n40\n");
+}
+
+#[test]
+fn who_says_so_gets_no_server_back() {
+    let site = site("off");
+    let name = site.up_with(1, &["--restarts", "0"]);
+    kill(&site, &name, 0);
+    eventually("it is down", || server(&site, &name, 0)["state"] == "down");
+    std::thread::sleep(Duration::from_secs(1));
+    let now = server(&site, &name, 0);
+    assert!(now["state"] == "down" && now["restarts"].is_null(), "{now}");
+    assert_eq!(starts(&site, &name, 0), 1);
+}
+
+#[test]
+fn a_server_that_was_told_to_end_is_not_started_again() {
+    let site = site("told");
+    let name = site.up(2);
+    site.sh(&name, "echo content > /bivouac/file").ok();
+    site.bivouac(["down", &name, "--keep"]).ok();
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(daemons_below(&site.home().join(&name)), NOBODY);
+    site.bivouac(["up", &name]).ok();
+    // A new life: the agent knows of servers what they are now.
+    let before = kill(&site, &name, 0);
+    is_back(&site, &name, 0, &before);
+    assert_eq!(site.sh(&name, "cat /bivouac/file").ok(), "content\n");
+}
+
+#[test]
+fn down_right_after_a_kill_leaves_nothing_behind() {
+    let site = site("down");
+    for round in 0..12 {
+        let name = site.up(2);
+        let mut pids: Vec<i32> = site.daemons(&name).into_iter().map(|daemon| daemon.1).collect();
+        // Before the first map, in it, and long after.
+        let killed = site.server_pid(&name, round % 2);
+        Site::kill(killed, Signal::KILL);
+        if round % 3 == 2 {
+            // Its agent, too: nobody is left who could tell the new process.
+            std::thread::sleep(Duration::from_millis(round * 2));
+            Site::kill(site.agent_pid(&name, 0), Signal::KILL);
+        } else {
+            std::thread::sleep(Duration::from_millis(round * 3));
+        }
+        pids.extend(daemons_below(&site.home().join(&name)));
+        let begun = Instant::now();
+        site.bivouac(["down", &name]).ok();
+        assert!(begun.elapsed() < HANG / 2, "{:?}", begun.elapsed());
+        let left = daemons_below(&site.home());
+        assert_eq!(left, NOBODY, "round {round}");
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(daemons_below(&site.home()), NOBODY, "round {round}, later");
+        site.assert_nothing_left(&name, &pids);
+    }
+}
+
+#[test]
+fn restart_by_hand_beside_the_agent_starts_one_server() {
+    let site = site("by-hand");
+    let name = site.up_with(1, &["--restarts", "100"]);
+    site.sh(&name, "echo content > /bivouac/file").ok();
+    for round in 0..8 {
+        kill(&site, &name, 0);
+        // Before, while and after the agent starts it; later rounds have pauses.
+        std::thread::sleep(Duration::from_millis(round * 7));
+        site.bivouac(["restart", &name, "0"]).ok();
+        let now = server(&site, &name, 0);
+        assert_eq!(now["state"], "up");
+        let log = format!("{name}/logs/server-0.log");
+        let all = daemons_below(&site.home().join(&name));
+        let serving: Vec<i32> = all
+            .into_iter()
+            .filter(|pid| {
+                let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+                open.flat_map(|fd| std::fs::read_link(fd.path())).any(|path| path.ends_with(&log))
+            })
+            .collect();
+        assert_eq!(serving.len(), 1, "round {round}: {serving:?}");
+        assert_eq!(now["pid"].as_i64(), Some(serving[0].into()), "round {round}");
+        assert_eq!(site.sh(&name, "cat /bivouac/file").ok(), "content\n");
+    }
+}
+
+#[test]
+fn a_server_whose_storage_is_damaged_is_not_started_for_ever() {
+    let site = site("damaged");
+    let name = site.up(1);
+    site.sh(&name, "cd /bivouac || exit 1; for i in $(seq 200); do echo $i > small$i; done").ok();
+    let meta = run_dir(&name).join("storage-0/meta");
+    let files = std::fs::read_dir(&meta).expect("is there").map(|entry| entry.expect("an entry").path());
+    let logs = files.filter(|path| path.extension().is_some_and(|end| end == "log"));
+    let log = logs.max_by_key(|path| path.metadata().expect("is there").len()).expect("a log");
+    // Behind the server's back; it finds out when it starts again.
+    let whole = std::fs::read(&log).expect("reads");
+    Site::kill(pid(&site, &name, 0), Signal::STOP);
+    std::fs::write(&log, &whole[..whole.len() / 10]).expect("writes");
+    kill(&site, &name, 0);
+    let shown = log.display().to_string();
+    eventually("it is given up", || {
+        let now = server(&site, &name, 0);
+        now["trouble"].as_str().is_some_and(|why| why.contains("3 times") && why.contains(&shown))
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(starts(&site, &name, 0), 4, "the first, and three that failed");
+    assert_eq!(daemons_below(&site.home().join(&name)).len(), 1, "the agent alone");
+    let agent = std::fs::read_to_string(site.home().join(&name).join("logs/agent-0.log")).expect("a log");
+    assert!(agent.contains(&shown) && agent.contains("stays down"), "{agent}");
+    assert!(site.bivouac(["status", &name]).ok().contains(&shown));
+    // Nobody has touched the storage.
+    std::fs::write(&log, &whole).expect("writes");
+    site.bivouac(["restart", &name, "0"]).ok();
+    assert_eq!(site.sh(&name, "ls /bivouac | wc -l").ok(), "200\n");
+}
+
+/// Starts the agent of a node again as a launcher does: where it was, with what it had been told.
+fn start_agent(site: &Site, name: &str, node: u64, namespace: &str) {
+    let home = site.home().join(name);
+    let text = std::fs::read(home.join("daemons.json")).expect("a record");
+    let record: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let daemons = record["daemons"].as_array().expect("a list");
+    let agent =
+        daemons.iter().find(|d| d["agent"] == true && d["node"].as_u64() == Some(node)).expect("an agent");
+    let mut config = serde_json::Map::new();
+    for field in ["name", "deployment", "mount", "block_size", "ephemeral", "restarts", "log_level"] {
+        config.insert(field.into(), record[field].clone());
+    }
+    for field in ["node", "host", "agent", "server"] {
+        config.insert(field.into(), agent[field].clone());
+    }
+    let key = std::fs::read_to_string(home.join("key")).expect("a key");
+    config.insert("key".into(), key.trim().into());
+    config.insert("uid".into(), rustix::process::geteuid().as_raw().into());
+    config.insert("listen".into(), agent["address"].clone());
+    config.insert("deployment_dir".into(), home.to_str().into());
+    config.insert("log_file".into(), agent["log"].clone());
+    let order = serde_json::json!({ "config": config, "storage": { "existing": [] } });
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace]).arg(bivouac()).arg("daemon");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+    writeln!(child.stdin.take().expect("a pipe"), "{order}").expect("told");
+    let said = Finished::of(child.wait_with_output().expect("ends")).ok();
+    assert!(said.contains("ready"), "{said}");
+}
+
+#[test]
+fn an_agent_that_is_started_again_looks_after_its_servers() {
+    if skipped_without_root("making network namespaces") {
+        return;
+    }
+    let (net, site) = (Network::of(2), site("agents"));
+    let name = site.name("d");
+    let hosts = net.names.join(",");
+    site.bivouac(["up", &name, "--hosts", &hosts, "--launcher", "netns"]).ok();
+    site.sh(&name, "cd /bivouac && for i in $(seq 40); do echo $i > $i; done").ok();
+    // The machine's own agent leads.
+    assert_eq!(site.status(&name)["leader"], 2);
+    Site::kill(site.agent_pid(&name, 0), Signal::KILL);
+    // Nobody starts this one yet.
+    let first = kill(&site, &name, 0);
+    eventually("it is down", || server(&site, &name, 0)["state"] == "down");
+    start_agent(&site, &name, 0, &net.names[0]);
+    is_back(&site, &name, 0, &first);
+    // And one that dies while the agent looks on; its node's number is not taken for another's.
+    for id in [0, 1] {
+        let before = kill(&site, &name, id);
+        is_back(&site, &name, id, &before);
+    }
+    assert_eq!(starts(&site, &name, 1), 2);
+    assert_eq!(site.sh(&name, "ls /bivouac | wc -l").ok(), "40\n");
+    site.bivouac(["down", &name]).ok();
+    assert_eq!(daemons_below(&site.home()), NOBODY);
+    site.assert_nothing_left(&name, &[]);
+}
+
+#[test]
+fn without_a_controller_no_server_is_started_and_operations_fail_in_time() {
+    if skipped_without_root("making network namespaces") {
+        return;
+    }
+    let (net, site) = (Network::of(2), site("alone"));
+    let name = site.name("d");
+    let hosts = net.names.join(",");
+    site.bivouac(["up", &name, "--hosts", &hosts, "--launcher", "netns"]).ok();
+    site.sh(&name, "cd /bivouac && for i in $(seq 40); do echo $i > $i; done").ok();
+    let servers = pid(&site, &name, 0);
+    // Two of the three that keep the map.
+    for node in [2, 1] {
+        Site::kill(site.agent_pid(&name, node), Signal::KILL);
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    Site::kill(servers, Signal::KILL);
+    let program = "import os, time
+worst, lost = 0, 0
+for i in range(1, 41):
+    begun = time.monotonic()
+    try: os.stat(f'/bivouac/{i}')
+    except OSError as e: lost += e.errno == 5
+    worst = max(worst, time.monotonic() - begun)
+print(lost, worst)";
+    let mut command = Command::new("ip");
+    command
+        .args(["netns", "exec", &net.names[0]])
+        .arg(bivouac())
+        .args(["exec", &name, "--", "python3", "-c", program]);
+    let said = Finished::of(command.env("BIVOUAC_HOME", site.home()).output().expect("runs")).ok();
+    let words: Vec<f64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [lost, worst] = words[..] else { panic!("{said:?}") };
+    println!("{lost} files cannot be reached, the longest took {worst} s");
+    // Three seconds where the machine has time; never the thirty for which a server is waited for that nobody takes in.
+    assert!(lost > 0.0 && worst < 8.0, "{said}");
+    assert_eq!(starts(&site, &name, 0), 1);
+    let trouble = server(&site, &name, 0)["trouble"].clone();
+    assert!(trouble.as_str().is_some_and(|why| why.contains("when there is a controller")), "{trouble}");
+    site.bivouac(["down", &name]).ok();
+    site.assert_nothing_left(&name, &[]);
+}
