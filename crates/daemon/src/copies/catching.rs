@@ -145,6 +145,9 @@ impl Copies {
         if wanted.is_empty() {
             return true;
         }
+        if !self.works_again() {
+            return false;
+        }
         let Ok(left) = self.compare_all(&wanted) else { return false };
         let map = self.links.map();
         let mut state = self.catching.state();
