@@ -29,14 +29,14 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply, Request};
 use bivouac_transport::engine::Requester;
 use catching::Catching;
-use faults::Faults;
 pub(crate) use checking::Checked;
+use faults::Faults;
 use marks::{Marks, Slots};
 use ranges::Ranges;
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long a change waits for others of the same range.

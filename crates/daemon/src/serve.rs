@@ -52,8 +52,15 @@ pub(crate) fn data(
                         // By the map that there is by then, others may be asked.
                         (
                             Failure::Errno(errno),
-                            DataRequest::Sync { ino } | DataRequest::Extent { ino } | DataRequest::Seek { ino, .. },
-                        ) if copies.could_not_answer(*ino, matches!(request, DataRequest::Sync { .. }), errno) => {
+                            DataRequest::Sync { ino }
+                            | DataRequest::Extent { ino }
+                            | DataRequest::Seek { ino, .. },
+                        ) if copies.could_not_answer(
+                            *ino,
+                            matches!(request, DataRequest::Sync { .. }),
+                            errno,
+                        ) =>
+                        {
                             Refusal::OldServer.into()
                         }
                         (failure, _) => failure,

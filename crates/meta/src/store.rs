@@ -643,7 +643,11 @@ impl<O: Outside> Core<O> {
             tracing::error!(%error, "a log could not be synced");
             // Whatever the reason: the kernel may have dropped records.
             let errno = error.errno();
-            if self.partitions.gives_up(ino.shard()) { Refusal::OldServer.into() } else { Failure::Errno(errno) }
+            if self.partitions.gives_up(ino.shard()) {
+                Refusal::OldServer.into()
+            } else {
+                Failure::Errno(errno)
+            }
         })?;
         Ok(Reply::Done)
     }

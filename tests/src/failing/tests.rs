@@ -15,7 +15,8 @@ fn what_is_done_through_it_is_done_behind_it() {
     let path = at.join("d/f");
     let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).expect("made");
     file.write_all_at(&[7; 10_000], 1 << 20).expect("written");
-    rustix::fs::fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 1 << 20, 4096).expect("punched");
+    rustix::fs::fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 1 << 20, 4096)
+        .expect("punched");
     file.sync_all().expect("synced");
     assert_eq!(rustix::fs::seek(&file, SeekFrom::Data(0)).expect("data"), (1 << 20) + 4096);
     assert_eq!(std::fs::read(&path).expect("reads"), std::fs::read(behind.join("d/f")).expect("reads"));

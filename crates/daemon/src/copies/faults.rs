@@ -102,7 +102,8 @@ impl Copies {
     /// Holders could not make a change. Waits until the map says that they are behind; `before` is the map by which they
     /// were asked. If it does not say so, the change must not be acknowledged.
     pub(super) fn leave_out(&self, before: &Map, group: Group, failed: &[ServerId]) -> Result<(), Errno> {
-        let is_in = |map: &Map, holder: ServerId| !is_out(map, group, holder, before.behind_since(group, holder));
+        let is_in =
+            |map: &Map, holder: ServerId| !is_out(map, group, holder, before.behind_since(group, holder));
         let until = Instant::now() + HEARD;
         let mut map = self.links.map();
         for holder in failed.iter().filter(|holder| is_in(&map, **holder)) {
@@ -172,7 +173,9 @@ impl Copies {
         let suspects: Vec<(Group, Option<Epoch>)> = {
             let suspects = self.faults.lock();
             let mine = suspects.iter().filter(|((_, holder), _)| *holder == self.me);
-            mine.map(|((group, _), since)| (*group, *since)).filter(|(group, _)| self.has_others(*group)).collect()
+            mine.map(|((group, _), since)| (*group, *since))
+                .filter(|(group, _)| self.has_others(*group))
+                .collect()
         };
         let until = Instant::now() + HEARD;
         let mut map = self.links.map();
@@ -206,7 +209,10 @@ impl Copies {
         let Some((_, layout)) = files.first().filter(|(found, _)| *found == ino) else { return };
         let map = self.links.map();
         let mine = self.in_step_here(&map);
-        layout.groups(&map, u64::MAX).filter(|group| mine.contains(group)).for_each(|group| self.suspect(group, self.me));
+        layout
+            .groups(&map, u64::MAX)
+            .filter(|group| mine.contains(group))
+            .for_each(|group| self.suspect(group, self.me));
     }
 
     /// Whether the storage works, as far as a probe can tell. To be asked before this server catches up.
