@@ -158,6 +158,11 @@ fn eio_when_the_log_is_written() {
 }
 
 #[test]
+fn eio_when_the_log_is_synced() {
+    under_load("eio-log-sync", &["meta/"], On::SYNC, Errno::IO);
+}
+
+#[test]
 fn eio_everywhere() {
     under_load("eio-all", &[""], On::READ.and(On::WRITE).and(On::SYNC), Errno::IO);
 }
@@ -331,6 +336,42 @@ fn stored(storage: &Path, tree: &str, ending: &str) -> Vec<PathBuf> {
     }
     found.sort_by_key(|path| std::cmp::Reverse(path.metadata().expect("is there").len()));
     found
+}
+
+/// A server that has lost acknowledged records says so and does not start, and the others go on. Without the log and its
+/// mark it starts, and gets from them what was in it.
+#[test]
+fn a_log_that_lost_acknowledged_records_is_refused_and_its_content_comes_back_from_the_copies() {
+    let site = Site::in_memory("cut");
+    let name = site.up_with(3, &["--replicas", "2", "--block-size", "64K", "--heal-after", "never"]);
+    site.sh(
+        &name,
+        "cd /bivouac && for i in $(seq 300); do mkdir -p d$((i % 20)); echo $i > d$((i % 20))/f$i; done",
+    )
+    .ok();
+    let sums = site.sh(&name, LOOK).ok();
+    let storage = run_dir(&name).join("storage-1");
+    kill(&site, &name, 1);
+    let mut logs = stored(&storage, "meta", ".log");
+    logs.truncate(3);
+    logs.push(storage.join("meta/partition-00.log"));
+    for log in &logs {
+        let length = log.metadata().expect("is there").len();
+        std::fs::File::options().write(true).open(log).expect("opens").set_len(length / 2).expect("cut");
+    }
+    site.bivouac(["restart", &name, "1"]).fails(1, &["ends at byte"]);
+    assert_eq!(site.sh(&name, LOOK).ok(), sums);
+    for log in logs {
+        std::fs::remove_file(&log).expect("removed");
+        let _ = std::fs::remove_file(log.with_extension("mark"));
+    }
+    site.bivouac(["restart", &name, "1"]).ok();
+    all_in_step(&site, &name);
+    verify(&site, &name);
+    look_without(&site, &name, &[0, 2]);
+    site.sh(&name, "cd /bivouac && mv d1 d2/moved && ls d2/moved > /dev/null && rm -r d2").ok();
+    verify(&site, &name);
+    site.bivouac(["down", &name]).ok();
 }
 
 /// The end of a log that a killed server was about to write, and sub-files that are lost while it is away: it comes back
