@@ -173,7 +173,8 @@ fn behind(error: std::io::Error) -> rustix::io::Errno {
 /// Answers with what a closure returns, or its error.
 macro_rules! answer {
     ($reply:ident, $done:pat => $send:expr, $work:block) => {
-        match (|| -> Outcome<_> { $work })() {
+        let work = || -> Outcome<_> { $work };
+        match work() {
             Ok($done) => $send,
             Err(errno) => $reply.error(error(errno)),
         }
