@@ -7,6 +7,7 @@
 
 mod access;
 mod compare;
+pub mod failing;
 pub mod kills;
 pub mod load;
 mod machine;

@@ -4,9 +4,9 @@
 //! ([`ranges`]), has all other holders that are up make the change, whether they are in step or catching up, and makes
 //! it itself when they have. So its own sub-file shows what everybody has: it can be read without looking whether a
 //! change is under way. A holder that does not answer is waited for until the map says that it is down. If one cannot
-//! make the change, because its storage is full or fails, the primary gives the others its own bytes of the range
-//! again, and the program gets the error. A copy that cannot even do that is not relied on any more ([`Copies::suspects`]):
-//! the map calls it behind, until it has caught up.
+//! make the change because its storage is full, the primary gives the others its own bytes of the range again, and the
+//! program gets the error. One whose storage fails is left out: the map calls it behind, until it has caught up
+//! ([`faults`]).
 //!
 //! A holder keeps in mind which changes may not have been made by all others ([`marks`]). When a primary dies, the
 //! next one gathers these, and gives all holders its own bytes of their ranges before it serves the group.
@@ -15,6 +15,7 @@
 
 mod catching;
 mod checking;
+mod faults;
 mod holder;
 mod marks;
 mod pace;
@@ -22,7 +23,7 @@ mod ranges;
 
 use crate::links::Links;
 use bivouac_data::DataStore;
-use bivouac_layout::{Epoch, Group, Ino, Map, ServerId};
+use bivouac_layout::{Group, Ino, Map, ServerId};
 use bivouac_proto::copies::{Change, CopyReply, CopyRequest};
 use bivouac_proto::data::{DataReply, DataRequest, Fallocate};
 use bivouac_proto::status::Failure;
@@ -30,12 +31,13 @@ use bivouac_proto::{Errno, Refusal, Reply, Request};
 use bivouac_transport::engine::Requester;
 use catching::Catching;
 pub(crate) use checking::Checked;
+use faults::Faults;
 use marks::{Marks, Slots};
 use ranges::Ranges;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long a change waits for others of the same range.
@@ -56,9 +58,7 @@ pub(crate) struct Copies {
     catching: Catching,
     /// What the maps up to this epoch have made this server the primary of, it serves.
     ready: AtomicU64,
-    /// Copies whose storage fails.
-    /// Since when they were behind at that moment, if they were.
-    suspects: Mutex<BTreeMap<(Group, ServerId), Option<Epoch>>>,
+    faults: Faults,
 }
 
 /// A change of a range, as its primary has the others make it.
@@ -91,8 +91,8 @@ impl Copies {
     pub(crate) fn new(links: Arc<Links>, store: Arc<DataStore>, me: ServerId) -> Copies {
         let (marks, catching) = Default::default();
         let slots = Slots::new(crate::links::now().unsigned_abs());
-        let (ranges, ready, suspects) = (Ranges::new(PATIENCE), AtomicU64::new(0), Mutex::default());
-        Copies { links, store, me, ranges, slots, marks, catching, ready, suspects }
+        let (ranges, ready, faults) = (Ranges::new(PATIENCE), AtomicU64::new(0), Faults::default());
+        Copies { links, store, me, ranges, slots, marks, catching, ready, faults }
     }
 
     /// The map, if this server is the group's primary by it, has a lease, and serves the group.
@@ -132,6 +132,9 @@ impl Copies {
         let _alone = self.ranges.hold(ino, range.clone())?;
         // Not before: a holder that begins to catch up must not be left out.
         let map = self.serving(group)?;
+        if self.gives_up(group) {
+            return Err(Refusal::OldServer.into());
+        }
         let others = self.others(&map, group);
         if map.has_too_few(group) {
             return Err(Errno::IO.into());
@@ -145,7 +148,17 @@ impl Copies {
             DataRequest::Fallocate { mode, .. } => self.forward(&step(Change::Fallocate(mode)), &others, &[]),
             _ => Vec::new(),
         };
-        let forwarded = failed.first().map_or(Ok(()), |(_, errno)| Err(Failure::Errno(*errno)));
+        let (broken, others_failed): (Vec<_>, Vec<_>) =
+            failed.into_iter().partition(|(_, errno)| errno.is_of_broken_storage());
+        let forwarded = match others_failed.first() {
+            // A copy is full, for example.
+            Some((_, errno)) => Err(Failure::Errno(*errno)),
+            None => {
+                let broken: Vec<ServerId> = broken.into_iter().map(|(holder, _)| holder).collect();
+                self.leave_out(&map, group, &broken).map_err(Failure::Errno)
+            }
+        };
+        let has_all = forwarded.is_ok();
         let (map, refusal) = match self.serving(group) {
             Ok(map) => (map, None),
             Err(refusal) => (self.links.map(), Some(refusal)),
@@ -182,13 +195,23 @@ impl Copies {
             slot.leave();
             return Err(Refusal::OldServer.into());
         }
+        if let (Err(Failure::Errno(errno)), true) = (&made, has_all)
+            && errno.is_of_broken_storage()
+            && self.fails_here(group, ino, *errno)
+        {
+            // All others have made it. The next primary sees to that, and the sender repeats it there.
+            slot.leave();
+            return Err(Refusal::OldServer.into());
+        }
         // Others do not wait for that.
-        let made = made.and_then(|done| match request {
-            DataRequest::Write { sync: true, .. } => {
-                self.store.sync(ino).map(|()| done).map_err(|error| error.errno().into())
-            }
-            _ => Ok(done),
-        });
+        if let (Ok(_), DataRequest::Write { sync: true, .. }) = (&made, request)
+            && let Err(error) = self.store.sync(ino)
+        {
+            // All have made it.
+            slot.leave();
+            self.note_failure(ino, error.errno());
+            return Err(if self.could_not_sync() { Refusal::OldServer.into() } else { error.errno().into() });
+        }
         let is_whole = match made {
             Ok(DataReply::Written { count, .. }) => count as usize == payload.len(),
             Ok(_) => !matches!(request, DataRequest::TakeBack { .. }),
@@ -196,19 +219,15 @@ impl Copies {
         };
         if !is_whole {
             let undoes = !matches!(request, DataRequest::TakeBack { .. });
-            self.mirror(&step(Change::Mirror { undoes }), &others);
+            if !self.mirror(&step(Change::Mirror { undoes }), &others) {
+                slot.leave();
+            }
         }
         if let Some(refusal) = refusal {
             // All have made it, but it must not be acknowledged: the sender asks again.
             return Err(refusal.into());
         }
         made
-    }
-
-    /// A read of this server's copy has failed. Whether another one is going to answer.
-    pub(crate) fn cannot_read(&self, group: Group) -> bool {
-        self.suspect(group, self.me);
-        self.links.map().serving(group).any(|holder| holder != self.me)
     }
 
     /// A part of a truncation was not made here, because the storage has failed. Whether that is excused: this server
@@ -221,44 +240,26 @@ impl Copies {
         !excused.is_empty() && excused.into_iter().all(|excused| excused)
     }
 
-    /// A holder's storage fails: the controller is to know that it has not everything.
-    pub(crate) fn suspect(&self, group: Group, holder: ServerId) {
-        let since = self.links.map().behind_since(group, holder);
-        let known =
-            self.suspects.lock().unwrap_or_else(PoisonError::into_inner).insert((group, holder), since);
-        if known != Some(since) {
-            tracing::error!(?group, %holder, "the copy cannot be relied on: its storage fails");
-        }
-    }
-
-    /// Copies that are in step by the map, and whose storage fails.
-    pub(crate) fn suspects(&self) -> Vec<(Group, ServerId)> {
-        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
-        if !suspects.is_empty() {
-            let map = self.links.map();
-            // Until the map says that they have fallen behind since.
-            suspects.retain(|(group, holder), since| {
-                map.behind_since(*group, *holder).is_none_or(|now| Some(now) == *since)
-            });
-        }
-        suspects.keys().copied().collect()
-    }
-
     /// The other holders that are up.
     fn others(&self, map: &Map, group: Group) -> Vec<ServerId> {
         let holders = map.holders(group);
         holders.all().iter().copied().filter(|server| *server != self.me && map.is_up(*server)).collect()
     }
 
-    /// Gives others this server's bytes of a range. A copy that cannot take them cannot be relied on any more.
-    fn mirror(&self, step: &Step, others: &[ServerId]) {
+    /// Gives others this server's bytes of a range. A copy that cannot take them cannot be relied on any more. Says
+    /// whether it could read its own.
+    fn mirror(&self, step: &Step, others: &[ServerId]) -> bool {
         let end = step.offset.saturating_add(step.len);
         let mut buffer = vec![0; step.len.min(MIRRORED) as usize];
         let mut at = step.offset;
         while at < end {
             let len = (end - at).min(MIRRORED);
-            let Ok(count) = self.store.read(step.ino, at, &mut buffer[..len as usize]) else {
-                return self.suspect(step.group, self.me);
+            let count = match self.store.read(step.ino, at, &mut buffer[..len as usize]) {
+                Ok(count) => count,
+                Err(error) => {
+                    self.fails_here(step.group, step.ino, error.errno());
+                    return false;
+                }
             };
             // Behind the sub-file's end there is nothing to read.
             let len = if (count as u64) < len { end - at } else { len };
@@ -267,6 +268,7 @@ impl Copies {
             }
             at += len;
         }
+        true
     }
 
     /// Has all others make a change. Those whose storage cannot, and why.

@@ -320,7 +320,9 @@ impl Daemon {
             return match copies.serving(copied.group) {
                 Ok(_) => match serve::read(store, ino, offset, len, reply) {
                     Ok(count) => drop(self.counters.read.fetch_add(count, Ordering::Relaxed)),
-                    Err(_) if copies.cannot_read(copied.group) => reply.fail(&Refusal::Busy.into()),
+                    Err(error) if copies.fails_here(copied.group, ino, error.errno()) => {
+                        reply.fail(&Refusal::Busy.into());
+                    }
                     Err(error) => reply.fail(&error.errno().into()),
                 },
                 Err(refusal) => reply.fail(&refusal.into()),

@@ -44,7 +44,7 @@ impl Follower {
         copies: &Arc<Copies>,
         me: ServerId,
     ) -> std::io::Result<Follower> {
-        let shards = CaughtUp::default();
+        let (shards, logs) = (CaughtUp::default(), store.clone());
         let mut threads = vec![each_map(links, ("meta-follower", RETRY), move |_| store.follow())?];
         let (data, mut before) = (copies.clone(), (*links.map()).clone());
         before.servers.clear();
@@ -59,7 +59,7 @@ impl Follower {
         let (links_too, noted) = (links.clone(), shards.clone());
         let catch_up = move |map: &Map| {
             let behind = shards_behind(map, me);
-            let catches_up = behind.is_empty() || catch_up(&links_too, map, &behind);
+            let catches_up = behind.is_empty() || (logs.mend() && catch_up(&links_too, map, &behind));
             if catches_up {
                 *noted.lock().unwrap_or_else(PoisonError::into_inner) = (map.epoch, behind);
             }

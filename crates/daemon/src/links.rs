@@ -279,7 +279,13 @@ impl Around {
             self.copies.check_sender(self.me, request)?;
             match serve::data_locally((store, &self.copies), request, payload, into) {
                 Err(Failure::Refused(_)) if Instant::now() < until && !self.links.is_closing() => {}
-                answer => return answer.map_err(errno),
+                answer => {
+                    if let (Err(Failure::Errno(errno)), DataRequest::Extent { ino }) = (&answer, request) {
+                        // By the map that there is then, this server may not be asked.
+                        self.copies.could_not_answer(*ino, false, *errno);
+                    }
+                    return answer.map_err(errno);
+                }
             }
         }
     }

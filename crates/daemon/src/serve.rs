@@ -10,7 +10,7 @@ use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::MAX_PAYLOAD;
 use bivouac_proto::meta::{At, MetaRequest};
 use bivouac_proto::status::Failure;
-use bivouac_proto::{Errno, Reply};
+use bivouac_proto::{Errno, Refusal, Reply};
 use bivouac_transport::Responder;
 use rustix::fd::AsFd;
 
@@ -48,6 +48,23 @@ pub(crate) fn data(
                     Ok(Some(done))
                 }
                 Err(failure) => {
+                    let failure = match (failure, request) {
+                        // By the map that there is by then, others may be asked.
+                        (
+                            Failure::Errno(errno),
+                            DataRequest::Sync { ino }
+                            | DataRequest::Extent { ino }
+                            | DataRequest::Seek { ino, .. },
+                        ) if copies.could_not_answer(
+                            *ino,
+                            matches!(request, DataRequest::Sync { .. }),
+                            errno,
+                        ) =>
+                        {
+                            Refusal::OldServer.into()
+                        }
+                        (failure, _) => failure,
+                    };
                     reply.fail(&failure);
                     return served;
                 }
@@ -140,6 +157,7 @@ pub(crate) fn data_locally(
                 }
                 Err(error) => {
                     tracing::warn!(%ino, %error, "a copy is not truncated");
+                    copies.note_failure(ino, error.errno());
                     DataReply::NotTruncated { excused: copies.is_excused() }
                 }
             }

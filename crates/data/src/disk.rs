@@ -9,6 +9,7 @@ use crate::error::{DataError, to_errno};
 use crate::identity::{self, Identity};
 use crate::inventory::{self, Inventory};
 use crate::place::{self, SUBDIRECTORIES, SubPath};
+use crate::probe;
 use crate::relocate;
 use crate::sums;
 use bivouac_layout::{Ino, ServerId};
@@ -307,6 +308,8 @@ impl Disk {
                 place::directory(mixed, count) == index && place::subdirectory(mixed) == subdirectory
             })
         };
+        // Left by a server that was killed; the removal of the tree says what is in its way.
+        let _ = probe::remove(self);
         for tree in [sums::TREE, TREE] {
             remove_tree(&self.root, &self.path, tree, ours)?;
         }

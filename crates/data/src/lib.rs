@@ -30,6 +30,7 @@
 //! - `cache`: the open descriptors.
 //! - `file`: one open sub-file.
 //! - `store`: the operations. `seek`: looking for data and holes. `undo`: undoing a write.
+//! - `probe`: finding out whether the storage works.
 //! - `sums`: checksums of sub-files that have copies.
 //! - `relocate`: keeping processes of the node out of a sub-file, and making it another local file.
 
@@ -40,6 +41,7 @@ mod file;
 mod identity;
 mod inventory;
 mod place;
+mod probe;
 mod relocate;
 mod seek;
 mod store;

@@ -71,7 +71,7 @@ impl MapChange {
                 next.catch_up(*server, groups);
             }
             MapChange::Behind { copies } => {
-                copies.iter().for_each(|(group, server)| next.distrust(*group, *server));
+                next.distrust(copies);
             }
             MapChange::GiveUp { servers, accept_loss } => {
                 let Without { map: without, lost } = map.without(servers)?;

@@ -199,13 +199,19 @@ impl Map {
         self.set_behind(changed);
     }
 
-    /// A copy cannot be relied on: it is behind from now on, if another holder in step can serve the group.
-    pub(crate) fn distrust(&mut self, group: Group, server: ServerId) {
-        let holders = self.holders(group);
-        // One that is behind, and has perhaps just caught up, has to do so again.
-        if holders.in_step().any(|other| other != server && self.is_up(other)) {
-            self.set_behind(vec![(group, holders.behind | holders.bit(server))]);
+    /// Copies cannot be relied on: one after the other, each is behind from now on, if another holder in step can serve
+    /// its group.
+    pub(crate) fn distrust(&mut self, copies: &[(Group, ServerId)]) {
+        let mut changed: BTreeMap<Group, u8> = BTreeMap::new();
+        for (group, server) in copies {
+            let mut holders = self.holders(*group);
+            holders.behind = changed.get(group).copied().unwrap_or(holders.behind);
+            // One that is behind, and has perhaps just caught up, has to do so again.
+            if holders.in_step().any(|other| other != *server && self.is_up(other)) {
+                changed.insert(*group, holders.behind | holders.bit(*server));
+            }
         }
+        self.set_behind(changed.into_iter().collect());
     }
 
     /// In every group of blocks, all holders but the primary have to be compared with it.

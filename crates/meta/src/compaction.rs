@@ -132,6 +132,8 @@ impl<'p> Compaction<'p> {
     /// Begins to compact the log of a partition.
     pub(super) fn begin(partitions: &'p Partitions, partition: usize) -> Result<Compaction<'p>, LogError> {
         let mut guard = partitions.lock(partition);
+        // Whoever is at it goes on writing to a file without a name.
+        guard.abandon_rewrite();
         let Partition { journal, starts, .. } = &mut *guard;
         journal.rewrites += 1;
         let number = journal.rewrites;

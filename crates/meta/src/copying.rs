@@ -27,6 +27,82 @@ pub(crate) struct Staging {
     bodies: Bodies,
 }
 
+/// What became of something that a primary sent.
+struct Taken {
+    held: Held,
+    /// The log has become long.
+    compact: bool,
+    /// Somebody waits for changes of the shard.
+    woke: bool,
+}
+
+impl From<Held> for Taken {
+    fn from(held: Held) -> Taken {
+        Taken { held, compact: false, woke: false }
+    }
+}
+
+/// Takes records in; those that are there already are passed over.
+fn take_shipment(
+    partition: &mut Partition,
+    shipment: &Shipment,
+    now: Time,
+    observer: Option<&dyn Observer>,
+) -> Result<Taken, Errno> {
+    let Partition { shards, journal, waiting, .. } = partition;
+    let shard = match shard_for(shards, (shipment.shard, shipment.term), observer) {
+        Ok(shard) => shard,
+        Err(held) => return Ok(held.into()),
+    };
+    let woke = *waiting > 0;
+    if !shard.stream.contains(shipment.after) {
+        return Ok(Taken { woke, ..Held::Lacks(shard.stream.last).into() });
+    }
+    for record in &shipment.records {
+        if !take_record(shard, journal, shipment, record, now)? {
+            return Ok(Taken { woke, ..Held::Lacks(shard.stream.last).into() });
+        }
+    }
+    shard.stream.settled(shipment.everywhere);
+    Ok(Taken { held: shard.stream.held(), compact: journal.is_due(), woke })
+}
+
+/// Takes a part of an image in; with the last one it becomes the shard. If the storage does not take it, it can be tried
+/// again with the same part.
+fn take_image(
+    partition: &mut Partition,
+    (id, term): (ShardId, u64),
+    (part, last): (u32, bool),
+    batches: &[ByteBuf],
+    observer: Option<&dyn Observer>,
+) -> Result<Taken, Errno> {
+    let Partition { shards, staging, journal, .. } = partition;
+    let shard = match shard_for(shards, (id, term), observer) {
+        Ok(shard) => shard,
+        Err(held) => return Ok(held.into()),
+    };
+    if part == 0 {
+        staging.remove(&id.0);
+    }
+    let staged = staging.entry(id.0).or_default();
+    let is_repeated = last && staged.parts == part + 1;
+    if staged.parts != part && !is_repeated {
+        return Ok(Held::Lacks(shard.stream.last).into());
+    }
+    if !is_repeated {
+        staged.parts += 1;
+        batches.iter().for_each(|batch| staged.bodies.push(batch));
+    }
+    if !last {
+        return Ok(Held::Lacks(shard.stream.last).into());
+    }
+    let mut new = replace(id, &staged.bodies, journal)?;
+    staging.remove(&id.0);
+    (new.stream.role, new.stream.term) = (Role::Copy, term);
+    *shard = new;
+    Ok(Taken { held: shard.stream.held(), compact: journal.is_due(), woke: false })
+}
+
 /// The shard, if this sender may change it: it must not be that of an older primary.
 fn shard_for<'a>(
     shards: &'a mut BTreeMap<u16, Shard>,
@@ -59,29 +135,14 @@ impl Partitions {
             return Err(Errno::PROTO);
         }
         let number = usize::from(shipment.shard.0) % PARTITIONS;
-        let mut guard = self.lock(number);
-        let Partition { shards, journal, waiting, .. } = &mut *guard;
-        let shard = match shard_for(shards, (shipment.shard, shipment.term), self.observer.as_deref()) {
-            Ok(shard) => shard,
-            Err(held) => return Ok(held),
-        };
-        if *waiting > 0 {
+        let taken = self.with_room(shipment.shard, |partition, observer| {
+            take_shipment(partition, shipment, now, observer)
+        })?;
+        if let Taken { woke: true, .. } = taken {
             self.condvar(number).notify_all();
         }
-        if !shard.stream.contains(shipment.after) {
-            return Ok(Held::Lacks(shard.stream.last));
-        }
-        for record in &shipment.records {
-            if !take_record(shard, journal, shipment, record, now)? {
-                return Ok(Held::Lacks(shard.stream.last));
-            }
-        }
-        shard.stream.settled(shipment.everywhere);
-        let held = shard.stream.held();
-        let compact = journal.is_due();
-        drop(guard);
-        self.compact_if(number, compact);
-        Ok(held)
+        self.compact_if(number, taken.compact);
+        Ok(taken.held)
     }
 
     /// Takes in a part of an image.
@@ -96,33 +157,33 @@ impl Partitions {
             return Err(Errno::PROTO);
         }
         let number = usize::from(id.0) % PARTITIONS;
-        let mut guard = self.lock(number);
-        let Partition { shards, staging, journal, .. } = &mut *guard;
-        let shard = match shard_for(shards, (id, term), self.observer.as_deref()) {
-            Ok(shard) => shard,
-            Err(held) => return Ok(held),
-        };
-        if part == 0 {
-            staging.remove(&id.0);
+        let taken = self.with_room(id, |partition, observer| {
+            take_image(partition, (id, term), (part, last), batches, observer)
+        })?;
+        self.compact_if(number, taken.compact);
+        Ok(taken.held)
+    }
+
+    /// Takes something in. On a full storage the log is compacted for it. If the storage cannot take it all the same, this
+    /// copy is not relied on any more: nobody waits for it.
+    fn with_room(
+        &self,
+        id: ShardId,
+        take: impl Fn(&mut Partition, Option<&dyn Observer>) -> Result<Taken, Errno>,
+    ) -> Result<Taken, Errno> {
+        let mut guard = self.lock(usize::from(id.0));
+        let observer = self.observer.as_deref();
+        let mut taken = take(&mut guard, observer);
+        if let Err(Errno::NOSPC | Errno::DQUOT) = taken
+            && guard.compact_for_room(self.compact_at)
+        {
+            taken = take(&mut guard, observer);
         }
-        let staged = staging.entry(id.0).or_default();
-        if staged.parts != part {
-            return Ok(Held::Lacks(shard.stream.last));
-        }
-        staged.parts += 1;
-        batches.iter().for_each(|batch| staged.bodies.push(batch));
-        if !last {
-            return Ok(Held::Lacks(shard.stream.last));
-        }
-        let staged = staging.remove(&id.0).unwrap_or_default();
-        let mut new = replace(id, &staged.bodies, journal)?;
-        (new.stream.role, new.stream.term) = (Role::Copy, term);
-        *shard = new;
-        let held = shard.stream.held();
-        let compact = journal.is_due();
         drop(guard);
-        self.compact_if(number, compact);
-        Ok(held)
+        if let Err(Errno::IO | Errno::NOSPC | Errno::DQUOT) = taken {
+            self.gives_up(id);
+        }
+        taken
     }
 
     /// Where this server's copy of a shard is, for a server that takes the shard over in this term.

@@ -135,6 +135,13 @@ impl LogError {
     }
 }
 
+impl LogError {
+    /// Whether the storage is broken, and not only full.
+    pub(crate) fn is_of_broken_storage(&self) -> bool {
+        self.errno() == Errno::IO
+    }
+}
+
 impl From<LogError> for io::Error {
     fn from(error: LogError) -> io::Error {
         match error {

@@ -35,6 +35,7 @@ mod access;
 mod announce;
 mod append;
 mod attrs;
+mod breaking;
 mod compaction;
 mod coordinate;
 mod copying;

@@ -55,6 +55,8 @@ pub(crate) struct Partition {
     /// How often the server was started: of the first partition only.
     pub starts: u64,
     pub journal: Journal,
+    /// The storage has failed to take or to sync records of the log since it was last written anew.
+    pub broken: bool,
     /// Images of shards that are arriving.
     pub staging: BTreeMap<u16, Staging>,
     pub waiting: usize,
@@ -68,6 +70,8 @@ pub(crate) struct LockedShard<'a> {
     observer: Option<&'a dyn Observer>,
     changed: bool,
     full: bool,
+    /// The storage has failed to take a record.
+    broken: bool,
     /// Inodes that were removed.
     removed: usize,
     /// Those of them whose blocks have to be removed.
@@ -109,7 +113,9 @@ impl LockedShard<'_> {
         if self.shard.stream.has_too_few && !batch.mutations.iter().all(Mutation::is_volatile) {
             return Err(Errno::IO.into());
         }
-        self.journal.write(&batch, frees).inspect_err(|_| self.full = true)?;
+        self.journal.write(&batch, frees).inspect_err(|error| {
+            (self.full, self.broken) = (true, error.is_of_broken_storage());
+        })?;
         let count = self.observer.filter(|_| seen).map(|observer| observer.changed(self.id));
         self.shard.concluded.clear();
         let stream = &mut self.shard.stream;
@@ -206,6 +212,7 @@ impl Partition {
             shards,
             starts,
             journal: Journal::new(log, COMPACT_AT),
+            broken: false,
             staging: BTreeMap::new(),
             waiting: 0,
         })
@@ -243,6 +250,8 @@ struct After {
     owed: Vec<Ino>,
     /// The log has become long.
     compact: bool,
+    /// The storage has failed to take a record.
+    broken: bool,
     /// The reply may tell of records up to this one, and not all of them are everywhere yet.
     ticket: Option<Position>,
 }
@@ -326,6 +335,9 @@ impl Partitions {
         let result = self.locked(id, patience, &mut after, work);
         after.owed.into_iter().for_each(|ino| self.keeper.purge(ino));
         self.compact_if(id.0 as usize % PARTITIONS, after.compact);
+        if after.broken && result.is_err() && self.gives_up(id) {
+            return Err(Refusal::OldServer.into());
+        }
         if let Some(ticket) = after.ticket {
             self.settle(id, ticket)?;
         }
@@ -380,11 +392,13 @@ impl Partitions {
                 observer: self.observer.as_deref(),
                 changed: false,
                 full: false,
+                broken: false,
                 removed: 0,
                 owed: &mut after.owed,
             };
             let result = work(&mut locked);
             let full = locked.full;
+            after.broken = locked.broken;
             let stream = &locked.shard.stream;
             after.ticket = (stream.awaited > stream.everywhere)
                 .then_some(Position { term: stream.reign, sequence: stream.awaited });

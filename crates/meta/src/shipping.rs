@@ -320,12 +320,15 @@ impl Shard {
         stream.term = map.epoch.0;
         stream.has_too_few = map.has_too_few(group);
         let is_there = |server| map.server(server).is_some_and(|s| s.state != ServerState::Down);
-        let joins = |server| is_there(server) && map.is_behind(group, server);
+        // One that has fallen behind again, because its log has failed, is not waited for.
+        let joins = |f: &Follower| {
+            f.joins.is_some() && is_there(f.server) && map.behind_since(group, f.server) == f.joins
+        };
         let holds = |server| map.serving(group).any(|holder| holder == server);
-        stream.followers.retain(|f| holds(f.server) || f.joins && joins(f.server));
+        stream.followers.retain(|f| holds(f.server) || joins(f));
         for server in map.serving(group).filter(|server| *server != me) {
             match stream.follower(server) {
-                Some(follower) => follower.joins = false,
+                Some(follower) => follower.joins = None,
                 None => stream.followers.push(Follower::unknown(server)),
             }
         }

@@ -313,6 +313,12 @@ impl<O: Outside> MetaStore<O> {
         self.core.follow()
     }
 
+    /// Writes those logs anew that the storage has failed to take records of. Says whether it could: before that, this
+    /// server need not try to catch up.
+    pub fn mend(&self) -> bool {
+        self.core.partitions.mend()
+    }
+
     /// The server stops: from now on operations fail that wait for servers with copies, which may have stopped
     /// before it.
     pub fn stop_waiting(&self) {
@@ -633,7 +639,16 @@ impl<O: Outside> Core<O> {
     }
 
     fn sync(&self, ino: Ino) -> Result<Reply, Failure> {
-        self.partitions.sync(ino.shard()).map_err(|e: LogError| Failure::Errno(e.errno()))?;
+        self.partitions.sync(ino.shard()).map_err(|error: LogError| {
+            tracing::error!(%error, "a log could not be synced");
+            // Whatever the reason: the kernel may have dropped records.
+            let errno = error.errno();
+            if self.partitions.gives_up(ino.shard()) {
+                Refusal::OldServer.into()
+            } else {
+                Failure::Errno(errno)
+            }
+        })?;
         Ok(Reply::Done)
     }
 }

@@ -11,7 +11,7 @@
 //! an earlier position than before, and lacks those before its position, too. When the primary hears of that, it
 //! puts all that is volatile into the stream once more; to others that tells nothing new.
 
-use bivouac_layout::ServerId;
+use bivouac_layout::{Epoch, ServerId};
 use bivouac_proto::peer::{Held, Position};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -49,8 +49,8 @@ pub(crate) struct Follower {
     pub has: u64,
     /// It has said where it is.
     pub is_known: bool,
-    /// It was away, and the map does not call it a holder yet.
-    pub joins: bool,
+    /// It was away, and the map calls it behind, since this epoch.
+    pub joins: Option<Epoch>,
     /// Its stream is no prefix, or lacks more than is kept: it needs an image.
     pub needs_image: bool,
     /// It was restarted, and all that is volatile is in the stream once more, up to this record. 0: not so.
@@ -60,7 +60,7 @@ pub(crate) struct Follower {
 impl Follower {
     /// A copy of which nothing is known yet.
     pub(crate) fn unknown(server: ServerId) -> Follower {
-        Follower { server, has: 0, is_known: false, joins: false, needs_image: false, told: 0 }
+        Follower { server, has: 0, is_known: false, joins: None, needs_image: false, told: 0 }
     }
 }
 

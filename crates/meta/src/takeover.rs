@@ -149,6 +149,8 @@ impl<O: Outside> Core<O> {
         }
         if let Err(error) = journal.write(&batch, true) {
             tracing::warn!(%error, ?id, "a shard could not be taken over");
+            drop(guard);
+            self.partitions.gives_up(id);
             return false;
         }
         shard.stream.advance(at);
@@ -261,7 +263,8 @@ impl<O: Outside> Core<O> {
             let end = self.partitions.supply(&*self.outside, *id, *term, server, from)?;
             self.partitions.change(*id, |shard| {
                 if shard.stream.role == Role::Primary && shard.stream.follower(server).is_none() {
-                    shard.stream.followers.push(Follower { joins: true, ..Follower::unknown(server) });
+                    let joins = map.behind_since(Group::Shard(*id), server);
+                    shard.stream.followers.push(Follower { joins, ..Follower::unknown(server) });
                     match held {
                         Held::Restarted(_) => shard.is_restarted(*id, server, end),
                         _ => shard.stream.is_at(server, end),

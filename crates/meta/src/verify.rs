@@ -171,7 +171,7 @@ impl Partitions {
     fn own_compared(&self, id: ShardId) -> Option<(Compared, Vec<ServerId>)> {
         let guard = self.lock(id.0 as usize);
         let shard = guard.shards.get(&id.0).filter(|shard| shard.stream.role == Role::Primary)?;
-        let in_step = shard.stream.followers.iter().filter(|follower| !follower.joins);
+        let in_step = shard.stream.followers.iter().filter(|follower| follower.joins.is_none());
         Some((shard.compared(id), in_step.map(|follower| follower.server).collect()))
     }
 

@@ -33,6 +33,19 @@ errnos! {
     ADDRINUSE = 98, ADDRNOTAVAIL = 99, TIMEDOUT = 110, STALE = 116, DQUOT = 122,
 }
 
+impl Errno {
+    /// Whether storage that answers so cannot be relied on: it is broken, gone, or takes no changes. (That it is full, or
+    /// refuses a single request, is no failure.)
+    pub fn is_of_broken_storage(self) -> bool {
+        /// EUCLEAN, ENOTCONN, ESHUTDOWN, EREMOTEIO: what a damaged, or a remote, file system says.
+        const OTHERS: [u16; 4] = [117, 107, 108, 121];
+        matches!(
+            self,
+            Errno::IO | Errno::ROFS | Errno::NXIO | Errno::NODEV | Errno::STALE | Errno::PERM | Errno::ACCESS
+        ) || OTHERS.contains(&self.0)
+    }
+}
+
 impl std::fmt::Debug for Errno {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.name() {

@@ -164,6 +164,9 @@ impl Copies {
         if wanted.is_empty() {
             return true;
         }
+        if !self.works_again() {
+            return false;
+        }
         let mut without_room = 0;
         let compared = self.compare_all(&wanted, &mut without_room);
         self.catching.without_room.store(without_room, Ordering::Relaxed);

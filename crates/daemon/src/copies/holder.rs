@@ -3,7 +3,7 @@
 use super::Copies;
 use super::marks::Kind;
 use bivouac_data::DataError;
-use bivouac_layout::{Group, Ino, ServerId};
+use bivouac_layout::{Group, Ino, Map, ServerId};
 use bivouac_proto::attr::FILE_MAX;
 use bivouac_proto::copies::{CHUNK, Change, CopyReply, CopyRequest, DIGESTED, Mark, SUMMED_AT_ONCE};
 use bivouac_proto::data::Fallocate;
@@ -102,6 +102,9 @@ impl Copies {
             if map.primary_of(mark.group) != Some(from) || !map.holders(mark.group).all().contains(&self.me) {
                 return None;
             }
+            if self.faults.is_failing() && self.is_excused_in(&map, mark.group) {
+                return Some((Ok(()), map));
+            }
             let made = match change {
                 Change::Write { .. } => self.copy_write(mark.ino, mark.offset, payload),
                 Change::Fallocate(mode) => self.store.fallocate_summed(mark.ino, mark.offset, mark.len, mode),
@@ -114,7 +117,7 @@ impl Copies {
         });
         // Others do not wait until it is on stable storage.
         let outcome = outcome.map(|(made, map)| match change {
-            Change::Write { sync: true } => (made.and_then(|()| self.store.sync(mark.ino)), map),
+            Change::Write { sync: true } if made.is_ok() => (self.sync_copy(mark.ino), map),
             _ => (made, map),
         });
         match outcome {
@@ -122,14 +125,31 @@ impl Copies {
             None => Err(Refusal::Busy.into()),
             Some((Ok(()), _)) => Ok(CopyReply::Made),
             Some((Err(error), map)) => {
-                let since = map.behind_since(mark.group, self.me);
-                if since.is_some_and(|since| self.catching.excuses(mark.group, since)) {
+                if error.errno().is_of_broken_storage() {
+                    self.note_failure(mark.ino, error.errno());
+                }
+                if self.is_excused_in(&map, mark.group) {
                     tracing::warn!(ino = %mark.ino, %error, "a change was not made while catching up");
                     return Ok(CopyReply::Made);
                 }
                 Ok(CopyReply::Failed(error.errno()))
             }
         }
+    }
+
+    /// Whether a change of a group need not be made here: this server is behind, and will compare the group again.
+    fn is_excused_in(&self, map: &Map, group: Group) -> bool {
+        let since = map.behind_since(group, self.me);
+        since.is_some_and(|since| self.catching.excuses(group, since))
+    }
+
+    /// Puts a copy on stable storage. Whatever the reason why that failed: the kernel may have dropped changes.
+    fn sync_copy(&self, ino: Ino) -> Result<(), DataError> {
+        self.store.sync(ino).map_err(|error| {
+            tracing::error!(%ino, %error, "a copy could not be synced");
+            self.suspect_all();
+            DataError::Io(Errno::IO)
+        })
     }
 
     pub(super) fn copy_write(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), DataError> {

@@ -159,6 +159,9 @@ fn a_copy_that_cannot_be_relied_on_is_behind_unless_nobody_else_can_serve() {
     assert!(without_first.is_behind(group, first));
     assert_eq!(without_first.primary_of(group), Some(second));
     assert!(!distrust(&without_first, second).is_behind(group, second), "the last one");
+    let both =
+        MapChange::Behind { copies: vec![(group, first), (group, second)] }.apply(&map).expect("a change");
+    assert_eq!((both.check(), both.primary_of(group)), (Ok(()), Some(second)), "not all at once either");
 }
 
 /// What happens to servers.

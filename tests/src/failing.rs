@@ -1,0 +1,158 @@
+//! A directory that fails on demand, as the storage of servers.
+//!
+//! It is a FUSE mount that passes everything on to an ordinary directory in memory. While a [`Fault`] is set, operations
+//! of its kind on the paths that it names get its error instead; all others, and everything when no fault is set, work as
+//! on a local file system. The test's own process answers the kernel, so a fault is set by a call.
+//!
+//! The mount is in a mount namespace of the thread that makes it. Programs that this thread starts see it, and nothing
+//! is left of it when the test and its programs have ended, however they did.
+
+mod passthrough;
+
+use fuser::{BackgroundSession, Config, MountOption, SessionACL};
+use passthrough::Passthrough;
+use rustix::mount::MountPropagationFlags;
+use rustix::thread::UnshareFlags;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Threads that answer the kernel: servers have many requests under way.
+const THREADS: usize = 4;
+
+/// Kinds of operations, as bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct On(u8);
+
+impl On {
+    /// Reading a file's content.
+    pub const READ: On = On(1);
+    /// Whatever changes a file or a directory: writing, truncating, allocating, making, removing, renaming.
+    pub const WRITE: On = On(2);
+    /// Opening a file for writing. (It is not a part of `WRITE`, because a broken disk lets files be opened.)
+    pub const OPEN_TO_WRITE: On = On(4);
+    /// fsync and fdatasync.
+    pub const SYNC: On = On(8);
+
+    /// Both.
+    pub const fn and(self, other: On) -> On {
+        On(self.0 | other.0)
+    }
+
+    fn meets(self, other: On) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// What fails.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// A file fails if its path from the mount point on contains one of these.
+    pub paths: Vec<String>,
+    /// Which operations fail.
+    pub on: On,
+    /// With what.
+    pub error: rustix::io::Errno,
+}
+
+/// The fault that is set, and what it has met.
+#[derive(Default)]
+struct Faults {
+    set: Mutex<Option<Fault>>,
+    hits: AtomicU64,
+}
+
+impl Faults {
+    /// The error of an operation on a path.
+    fn check(&self, on: On, path: &Path) -> Result<(), rustix::io::Errno> {
+        let set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(fault) = set.as_ref().filter(|fault| fault.on.meets(on)) else { return Ok(()) };
+        let path = path.to_string_lossy();
+        if !fault.paths.iter().any(|part| path.contains(part)) {
+            return Ok(());
+        }
+        self.hits.fetch_add(1, Ordering::Relaxed);
+        Err(fault.error)
+    }
+}
+
+/// The directory; it goes when this is dropped. No program may use it any more by then.
+pub struct FailingDir {
+    base: PathBuf,
+    faults: Arc<Faults>,
+    files: passthrough::Files,
+    session: Option<BackgroundSession>,
+}
+
+impl FailingDir {
+    /// Makes one. The calling thread gets a mount namespace of its own, and has to start the programs that are to see the
+    /// directory.
+    pub fn new(name: &str) -> FailingDir {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        own_mounts();
+        let id = format!("{name}-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let base = Path::new("/dev/shm").join(format!("bivouac-failing-{id}"));
+        for part in ["behind", "mount"] {
+            std::fs::create_dir_all(base.join(part)).expect("a directory");
+        }
+        let faults = Arc::<Faults>::default();
+        let (passthrough, files) = Passthrough::new(&base.join("behind"), faults.clone());
+        let mut config = Config::default();
+        config.mount_options = vec![MountOption::FSName("bivouac-failing".into())];
+        (config.acl, config.n_threads) = (SessionACL::All, Some(THREADS));
+        let session = fuser::spawn_mount(passthrough, base.join("mount"), &config).expect("it is mounted");
+        FailingDir { base, faults, files, session: Some(session) }
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> PathBuf {
+        self.base.join("mount")
+    }
+
+    /// The ordinary directory behind it, which never fails.
+    pub fn behind(&self) -> PathBuf {
+        self.base.join("behind")
+    }
+
+    /// From now on this fails. What the kernel remembers of the files' content is forgotten, so that reads are asked for.
+    pub fn fail(&self, fault: Fault) {
+        *self.faults.set.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+        self.faults.hits.store(0, Ordering::Relaxed);
+        let Some(session) = &self.session else { return };
+        let notifier = session.notifier();
+        for ino in self.files.numbers() {
+            let _ = notifier.inval_inode(ino, 0, 0);
+        }
+    }
+
+    /// How many operations have failed since the latest fault was set.
+    pub fn hits(&self) -> u64 {
+        self.faults.hits.load(Ordering::Relaxed)
+    }
+
+    /// Nothing fails any more.
+    pub fn heal(&self) {
+        *self.faults.set.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl Drop for FailingDir {
+    fn drop(&mut self) {
+        self.heal();
+        drop(self.session.take());
+        let _ = rustix::mount::unmount(self.path(), rustix::mount::UnmountFlags::DETACH);
+        let _ = std::fs::remove_dir_all(&self.base);
+    }
+}
+
+/// Gives the calling thread, and the programs that it starts from now on, a mount namespace of its own: what is mounted
+/// there goes with them.
+pub fn own_mounts() {
+    // SAFETY: the namespace concerns paths only; the descriptors of this process stay what they are.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.expect("a mount namespace");
+    rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .expect("mounts of its own");
+}
+
+#[cfg(test)]
+mod tests;
