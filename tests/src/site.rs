@@ -265,8 +265,28 @@ impl Site {
     }
 }
 
+impl Site {
+    /// Copies what the daemons have logged, and what `status` says, to the directory that `BIVOUAC_TEST_EVIDENCE` names,
+    /// if it does.
+    fn keep_evidence(&self) {
+        let Some(into) = std::env::var_os("BIVOUAC_TEST_EVIDENCE") else { return };
+        for name in self.deployments() {
+            let into = Path::new(&into).join(&name);
+            let _ = std::fs::create_dir_all(&into);
+            let _ = std::fs::write(into.join("status.json"), self.bivouac(["status", &name, "--json"]).out);
+            for log in std::fs::read_dir(self.home().join(&name).join("logs")).into_iter().flatten().flatten()
+            {
+                let _ = std::fs::copy(log.path(), into.join(log.file_name()));
+            }
+        }
+    }
+}
+
 impl Drop for Site {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.keep_evidence();
+        }
         for name in self.deployments() {
             let down = self.bivouac(["down", &name]);
             if down.code != 0 {

@@ -168,6 +168,29 @@ fn eio_when_blocks_are_read() {
     under_load("eio-read", &["sub/"], On::READ, Errno::IO);
 }
 
+/// The first read that fails may be of any length: answers to short ones are put together in another way.
+#[test]
+fn eio_when_little_is_read() {
+    if skipped_without_mount() {
+        return;
+    }
+    let scene = Scene::new("eio-little");
+    let write =
+        "for i in 1 2 3 4 5 6; do head -c 300000 /dev/urandom > /bivouac/f$i; done; cat /bivouac/f* | md5sum";
+    let sum = scene.site.sh(&scene.name, write).ok();
+    for len in ["4k", "32k", "33k"] {
+        scene.fail(1, &["sub/"], On::READ, Errno::IO);
+        let read = format!(
+            "for i in 1 2 3 4 5 6; do dd bs={len} if=/bivouac/f$i status=none || exit; done | md5sum"
+        );
+        assert_eq!(scene.site.sh(&scene.name, &read).ok(), sum, "{len}");
+        assert!(scene.dir.hits() > 0, "the fault is met");
+        eventually("the server is left out", || scene.behind(1) > 0);
+        scene.dir.heal();
+        all_in_step(&scene.site, &scene.name);
+    }
+}
+
 #[test]
 fn eio_when_blocks_are_synced() {
     under_load("eio-sync", &["sub/"], On::SYNC, Errno::IO);

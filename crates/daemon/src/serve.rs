@@ -108,7 +108,7 @@ pub(crate) fn read(
         reply.ok(&answer);
         return Ok(count);
     }
-    reply.ok_file(&answer, sub_file.as_fd(), offset, count as usize);
+    reply.ok_file(&answer, sub_file.as_fd(), offset, count as usize).map_err(DataError::Io)?;
     if reply.was_unreadable() {
         store.suspect(ino);
     }

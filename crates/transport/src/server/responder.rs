@@ -110,25 +110,31 @@ impl<'a> Responder<'a> {
     /// through this process if that is faster. If the file turns out to be shorter (because it was truncated
     /// meanwhile), zeros take the place of what is missing. [`Responder::buffer`] is not sent, and its
     /// contents are lost.
-    pub fn ok_file(&mut self, reply: &Reply, file: BorrowedFd<'_>, offset: u64, len: usize) {
+    ///
+    /// Fails if the file could not be read and nothing has been answered: the service decides what to answer. (Whether
+    /// it could not be read later than that, [`Responder::was_unreadable`] says.)
+    pub fn ok_file(
+        &mut self,
+        reply: &Reply,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Result<(), Errno> {
         if !self.is_awaited() || !self.encode_reply(reply, len) {
-            return;
+            return Ok(());
         }
         if len > READ_RATHER {
             let result = self.send_file(file, offset, len);
             self.sent = len;
             self.ended(result);
-            return;
+            return Ok(());
         }
         self.payload.clear();
         self.payload.resize(len, 0);
-        match read_all(file, offset, self.payload) {
-            Ok(()) => {
-                let result = self.send(Status::OK, None, true);
-                self.ended(result);
-            }
-            Err(error) => self.fail(&Failure::Errno(errno_of(error))),
-        }
+        read_all(file, offset, self.payload).map_err(errno_of)?;
+        let result = self.send(Status::OK, None, true);
+        self.ended(result);
+        Ok(())
     }
 
     /// Whether the file of the answer could not be read after the header had been sent. Then the client only
