@@ -1,7 +1,8 @@
 //! Reading and writing files that live in blocks.
 //!
 //! The layout divides a range into pieces. Pieces on this node are read and written directly in their
-//! sub-files; the others go out in one exchange with all servers concerned. No write touches the inode: a
+//! sub-files; the others go out in one exchange with all servers concerned. What has copies is written by its primary,
+//! and read from any copy, one on this node first; where that cannot be shown at the moment, from the primary. No write touches the inode: a
 //! file's size is the greatest length of its sub-files while somebody writes it.
 //!
 //! A read that comes back short finds out how long the file is, and reads again what lies before that end and
@@ -9,7 +10,7 @@
 //! reads as zeros.
 
 use crate::local::{Direct, SubFile, SubFiles};
-use crate::rpc::{DataJob, data_done, piece_job};
+use crate::rpc::{DataJob, copy_job, data_done, piece_job, read_job};
 use crate::session::Client;
 use bivouac_layout::{FileLayout, Ino, Map, Piece, ServerId};
 use bivouac_proto::Errno;
@@ -71,7 +72,7 @@ impl Blocks<'_> {
         let mut first = 0;
         if let Some(piece) = self.layout.piece_at(map, offset, end)
             && piece.len as usize == buffer.len()
-            && let Some(sub_file) = self.direct(piece.server, false)
+            && let Some(sub_file) = self.readable(self.reader(map, &piece))
             && let Ok(Direct::Done(count)) = sub_file.read(offset, buffer)
         {
             if count == buffer.len() {
@@ -79,7 +80,7 @@ impl Blocks<'_> {
             }
             first = count;
         }
-        let mut parts = cut(map, self.layout, offset, buffer);
+        let mut parts = self.cut(map, offset, buffer);
         if parts.iter().map(|p| p.piece.len).sum::<u64>() != end - offset {
             return Err(Errno::IO);
         }
@@ -115,11 +116,10 @@ impl Blocks<'_> {
 
     /// Reads what is still missing in the parts; returns the file's greatest end that is known.
     fn fill(&self, parts: &mut [Part<'_>]) -> Result<u64, Errno> {
-        let mut known_end = 0;
         let mut remote = Vec::new();
         for part in parts.iter_mut().filter(|p| p.filled < p.buffer.len()) {
             let at = part.piece.offset + part.filled as u64;
-            let sub_file = self.direct(part.piece.server, false);
+            let sub_file = self.readable(part.piece.server);
             let read = sub_file.map(|s| s.read(at, &mut part.buffer[part.filled..]));
             match read.unwrap_or(Ok(Direct::ThroughServer)) {
                 Ok(Direct::Done(count)) => part.filled += count,
@@ -127,27 +127,48 @@ impl Blocks<'_> {
                 Err(errno) => part.failed = Some(errno),
             }
         }
-        let mut jobs: Vec<DataJob<'_>> = Vec::with_capacity(remote.len());
-        let mut filled = Vec::with_capacity(remote.len());
-        for part in remote {
-            let rest = &mut part.buffer[part.filled..];
-            let offset = part.piece.offset + part.filled as u64;
-            let request = DataRequest::Read { ino: self.ino, offset, len: rest.len() as u32 };
-            jobs.push(piece_job(&part.piece, request, &[], rest));
-            filled.push((&mut part.filled, &mut part.failed));
+        let known_end = match self.layout.replicas {
+            1 => self.ask_for(remote, read_job)?.0,
+            _ => {
+                let (end, left) = self.ask_for(remote, copy_job)?;
+                end.max(self.ask_for(left, read_job)?.0)
+            }
+        };
+        Ok(parts.iter().map(Part::end).fold(known_end, u64::max))
+    }
+
+    /// Asks servers for what is missing in parts, in one exchange. The file's greatest end that they know, and the parts
+    /// that others have to be asked for.
+    fn ask_for<'p, 'b>(
+        &self,
+        parts: Vec<&'p mut Part<'b>>,
+        job: impl for<'j> Fn(&Piece, DataRequest, &'j mut [u8]) -> DataJob<'j>,
+    ) -> Result<(u64, Vec<&'p mut Part<'b>>), Errno> {
+        let mut parts = parts;
+        let mut jobs: Vec<DataJob<'_>> = Vec::with_capacity(parts.len());
+        for part in &mut parts {
+            let Part { piece, buffer, filled, .. } = &mut **part;
+            let rest = &mut buffer[*filled..];
+            let offset = piece.offset + *filled as u64;
+            jobs.push(job(piece, DataRequest::Read { ino: self.ino, offset, len: rest.len() as u32 }, rest));
         }
-        self.client.data_jobs(&mut jobs);
-        for (job, (filled, failed)) in jobs.iter_mut().zip(filled) {
-            match data_done(job) {
+        if !jobs.is_empty() {
+            self.client.data_jobs(&mut jobs);
+        }
+        let answers: Vec<_> = jobs.iter_mut().map(data_done).collect();
+        let (mut known_end, mut left) = (0, Vec::new());
+        for (part, answer) in parts.into_iter().zip(answers) {
+            match answer {
                 Ok((DataReply::Read { length }, count)) => {
-                    (*filled, *failed) = (*filled + count, None);
+                    (part.filled, part.failed) = (part.filled + count, None);
                     known_end = known_end.max(length);
                 }
+                Ok((DataReply::Elsewhere, _)) => left.push(part),
                 Ok(_) => return Err(Errno::PROTO),
-                Err(errno) => *failed = Some(errno),
+                Err(errno) => part.failed = Some(errno),
             }
         }
-        Ok(parts.iter().map(Part::end).fold(known_end, u64::max))
+        Ok((known_end, left))
     }
 
     /// Writes at `offset`. Returns how much was written from there on without a gap, and an error only if
@@ -159,7 +180,7 @@ impl Blocks<'_> {
         let data = &data[..(end - offset) as usize];
         if let Some(piece) = self.layout.piece_at(map, offset, end)
             && piece.len as usize == data.len()
-            && let Some(sub_file) = self.direct(piece.server, true)
+            && let Some(sub_file) = self.writable(piece.server)
         {
             match sub_file.write(offset, data)? {
                 Direct::Done(count) => return Ok(count),
@@ -185,13 +206,13 @@ impl Blocks<'_> {
         }
         // What is written behind a gap has to be undone, which only a server can do. So pieces of other
         // servers go first, and direct writes on this node follow as far as there is no gap.
-        let is_local = |change: &Change<'_>| self.direct(change.piece.server, true).is_some();
+        let is_local = |change: &Change<'_>| self.writable(change.piece.server).is_some();
         let remote: Vec<&mut Change<'_>> = changes.iter_mut().filter(|change| !is_local(change)).collect();
         self.write_remote(remote, sync);
         for change in &mut changes {
             if !change.tried {
                 let server = change.piece.server;
-                let sub_file = self.direct(server, true);
+                let sub_file = self.writable(server);
                 let written = sub_file.map(|s| s.write(change.piece.offset, change.data));
                 match written.unwrap_or(Ok(Direct::ThroughServer)) {
                     Ok(Direct::Done(count)) => change.landed = Ok(count),
@@ -279,13 +300,37 @@ impl Blocks<'_> {
         Ok(self.client.extents(self.ino, self.layout)?.length)
     }
 
-    /// The sub-file of a server of this node, for direct access. Blocks that have copies are not accessed directly:
-    /// their primary orders what is done to them.
-    fn direct(&self, server: ServerId, create: bool) -> Option<SubFile<'_>> {
+    /// The sub-file of a server of this node, for reading directly.
+    fn readable(&self, server: ServerId) -> Option<SubFile<'_>> {
+        self.local.get(self.client, server, self.ino, false)
+    }
+
+    /// The same for writing. Blocks that have copies are not written directly: their primary orders what is done to them.
+    fn writable(&self, server: ServerId) -> Option<SubFile<'_>> {
         match self.layout.replicas {
-            1 => self.local.get(self.client, server, self.ino, create),
+            1 => self.local.get(self.client, server, self.ino, true),
             _ => None,
         }
+    }
+
+    /// Which server to read a piece from.
+    fn reader(&self, map: &Map, piece: &Piece) -> ServerId {
+        match self.layout.replicas {
+            1 => piece.server,
+            _ => map.reader_of(piece.group, self.client.node()).unwrap_or(piece.server),
+        }
+    }
+
+    fn cut<'b>(&self, map: &Map, offset: u64, mut buffer: &'b mut [u8]) -> Vec<Part<'b>> {
+        let end = offset + buffer.len() as u64;
+        let mut parts = Vec::new();
+        for piece in transfers(map, self.layout, offset, end) {
+            let (now, later) = buffer.split_at_mut(piece.len as usize);
+            let piece = Piece { server: self.reader(map, &piece), ..piece };
+            parts.push(Part { piece, buffer: now, filled: 0, failed: None });
+            buffer = later;
+        }
+        parts
     }
 
     /// The servers that can hold a part of the file.
@@ -315,17 +360,6 @@ fn transfers<'m>(
         at += piece.len;
         Some(piece)
     })
-}
-
-fn cut<'b>(map: &Map, layout: &FileLayout, offset: u64, mut buffer: &'b mut [u8]) -> Vec<Part<'b>> {
-    let end = offset + buffer.len() as u64;
-    let mut parts = Vec::new();
-    for piece in transfers(map, layout, offset, end) {
-        let (now, later) = buffer.split_at_mut(piece.len as usize);
-        parts.push(Part { piece, buffer: now, filled: 0, failed: None });
-        buffer = later;
-    }
-    parts
 }
 
 /// A reader's view of `IoSliceMut` for one buffer.

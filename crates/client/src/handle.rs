@@ -18,7 +18,7 @@ use bivouac_node::Fd;
 use bivouac_node::release::monotonic;
 use bivouac_node::{OffsetGuard, Slot, SlotId};
 use bivouac_proto::attr::{Attr, FILE_MAX, Store, TRANSFER_MAX};
-use bivouac_proto::data::{DataReply, DataRequest, Fallocate};
+use bivouac_proto::data::{Access, DataReply, DataRequest, Fallocate};
 use bivouac_proto::header::MAX_PAYLOAD;
 use bivouac_proto::meta::{CHOWN_AS_IT_IS, MetaReply, MetaRequest, SetAttr};
 use bivouac_proto::{Errno, OpenId};
@@ -104,7 +104,8 @@ impl Handle {
         if self.blocks.get().is_none() && layout.is_valid(map) {
             let servers = map.servers.last().map_or(0, |s| usize::from(s.id.0) + 1);
             // Another thread may have been first with the same.
-            let _ = self.blocks.set((layout, SubFiles::new(servers)));
+            let are_copies = layout.replicas > 1;
+            let _ = self.blocks.set((layout, SubFiles::new(servers, are_copies)));
             if let Ok(slot) = self.slot() {
                 slot.in_blocks.store(1, Ordering::Relaxed);
             }
@@ -591,7 +592,8 @@ impl Handle {
         if !self.client.local_access || self.client.map().server(piece.server)?.node != self.client.node() {
             return None;
         }
-        let request = DataRequest::Pass { ino: self.ino, create: write };
+        let access = if write { Access::Make } else { Access::Write };
+        let request = DataRequest::Pass { ino: self.ino, access };
         match self.client.data(piece.server, request, &[], &mut []).ok()? {
             (DataReply::Passed, _, fd) => fd,
             _ => None,

@@ -6,20 +6,25 @@
 //!
 //! Each access looks at the server's fence page before and after ([`bivouac_node::fences`]). If the page says
 //! that the file must not be accessed directly, the server has to be asked instead. If it says that the
-//! sub-file has become another local file, a new descriptor is asked for first.
+//! sub-file has become another local file, a new descriptor is asked for first. Blocks that have copies are only read,
+//! and by descriptors that are good for nothing else: their servers order what is done to them.
 
 use crate::hidden::Hidden;
 use crate::session::Client;
 use bivouac_layout::{Ino, ServerId};
 use bivouac_node::FencePage;
-use bivouac_node::fences::Under;
+use bivouac_node::fences::{Reading, Under};
 use bivouac_proto::Errno;
-use bivouac_proto::data::DataRequest;
+use bivouac_proto::data::{Access, DataRequest};
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// The sub-files of one file that were passed so far, by server number.
-pub(crate) struct SubFiles(Box<[Place]>);
+pub(crate) struct SubFiles {
+    places: Box<[Place]>,
+    /// The file's blocks have copies.
+    are_copies: bool,
+}
 
 #[derive(Default)]
 struct Place {
@@ -44,6 +49,7 @@ pub(crate) struct SubFile<'a> {
     passed: &'a Passed,
     file: BorrowedFd<'a>,
     fences: &'a FencePage,
+    is_copy: bool,
 }
 
 /// What became of a direct access.
@@ -55,14 +61,19 @@ pub(crate) enum Direct<T> {
 }
 
 impl SubFiles {
-    pub(crate) fn new(servers: usize) -> SubFiles {
-        SubFiles((0..servers).map(|_| Place::default()).collect())
+    pub(crate) fn new(servers: usize, are_copies: bool) -> SubFiles {
+        SubFiles { places: (0..servers).map(|_| Place::default()).collect(), are_copies }
     }
 
     /// The sub-file on `server`, if it was passed already.
     pub(crate) fn known<'a>(&'a self, client: &'a Client, server: ServerId) -> Option<SubFile<'a>> {
-        let passed = self.0.get(usize::from(server.0))?.latest()?;
-        SubFile::of(passed, client.fences(server)?)
+        let passed = self.places.get(usize::from(server.0))?.latest()?;
+        self.sub_file(passed, client.fences(server)?)
+    }
+
+    /// `None`: the program has taken the descriptor's number for itself.
+    fn sub_file<'a>(&self, passed: &'a Passed, fences: &'a FencePage) -> Option<SubFile<'a>> {
+        Some(SubFile { passed, file: passed.file.get()?, fences, is_copy: self.are_copies })
     }
 
     /// The sub-file on `server`, if the server is on this node and passes it. With `create` a missing one is
@@ -74,16 +85,22 @@ impl SubFiles {
         ino: Ino,
         create: bool,
     ) -> Option<SubFile<'a>> {
-        let place = self.0.get(usize::from(server.0))?;
+        let place = self.places.get(usize::from(server.0))?;
         if let Some(passed) = place.latest()
             && !passed.outdated.load(Ordering::Relaxed)
         {
-            return SubFile::of(passed, client.fences(server)?);
+            return self.sub_file(passed, client.fences(server)?);
         }
         if !create && place.missing.load(Ordering::Relaxed) {
             return None;
         }
-        place.fetch(client, server, ino, create)
+        let access = match (self.are_copies, create) {
+            (true, _) => Access::Read,
+            (false, false) => Access::Write,
+            (false, true) => Access::Make,
+        };
+        let fences = place.fetch(client, server, ino, access)?;
+        self.sub_file(place.latest()?, fences)
     }
 }
 
@@ -96,12 +113,12 @@ impl Place {
 
     #[cold]
     fn fetch<'a>(
-        &'a self,
+        &self,
         client: &'a Client,
         server: ServerId,
         ino: Ino,
-        create: bool,
-    ) -> Option<SubFile<'a>> {
+        access: Access,
+    ) -> Option<&'a FencePage> {
         let map = client.map();
         if !client.local_access || map.server(server)?.node != client.node() {
             return None;
@@ -110,7 +127,7 @@ impl Place {
         let before = self.passed.load(Ordering::Acquire);
         // In this order: the descriptor is at least as new.
         let under = fences.before_pass(ino);
-        let fd = match client.data(server, DataRequest::Pass { ino, create }, &[], &mut []) {
+        let fd = match client.data(server, DataRequest::Pass { ino, access }, &[], &mut []) {
             Ok((_, _, fd)) => fd?,
             Err(errno) => {
                 self.missing.store(errno == Errno::NOENT, Ordering::Relaxed);
@@ -123,7 +140,7 @@ impl Place {
             // SAFETY: another thread was first; ours is still ours alone, and the stale one is theirs now.
             drop(unsafe { Box::from_raw(new) });
         }
-        SubFile::of(self.latest()?, fences)
+        Some(fences)
     }
 }
 
@@ -139,11 +156,6 @@ impl Drop for Place {
 }
 
 impl<'a> SubFile<'a> {
-    /// `None`: the program has taken the descriptor's number for itself.
-    fn of(passed: &'a Passed, fences: &'a FencePage) -> Option<SubFile<'a>> {
-        Some(SubFile { passed, file: passed.file.get()?, fences })
-    }
-
     /// Its descriptor, for accesses that look at no fence.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'a> {
         self.file
@@ -151,8 +163,7 @@ impl<'a> SubFile<'a> {
 
     /// Its length, bytes.
     pub(crate) fn length(&self) -> Direct<u64> {
-        let (Some(reading), Some(file)) = (self.fences.read(&self.passed.under), self.passed.file.get())
-        else {
+        let (Some(reading), Some(file)) = (self.reading(), self.passed.file.get()) else {
             return Direct::ThroughServer;
         };
         match rustix::fs::fstat(file) {
@@ -161,14 +172,22 @@ impl<'a> SubFile<'a> {
         }
     }
 
+    fn reading(&self) -> Option<Reading<'a>> {
+        match self.is_copy {
+            true => self.fences.read_copy(&self.passed.under),
+            false => self.fences.read(&self.passed.under),
+        }
+    }
+
     /// Reads as far as it goes.
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<Direct<usize>, Errno> {
-        let (Some(reading), Some(file)) = (self.fences.read(&self.passed.under), self.passed.file.get())
-        else {
-            return Ok(Direct::ThroughServer);
+        let (Some(reading), Some(file)) = (self.reading(), self.passed.file.get()) else {
+            return Ok(self.refused());
         };
         let count = match read(file, offset, buffer) {
             Ok(count) if reading.counts() => count,
+            // Another copy may be readable.
+            Err(errno) if errno != Errno::BADF && self.is_copy => return Ok(Direct::ThroughServer),
             Err(errno) if errno != Errno::BADF => return Err(errno),
             failed => return Ok(self.not_done(failed.is_err())),
         };

@@ -32,6 +32,8 @@ pub(crate) enum To {
     Entry(ShardId, Reached),
     /// The primary of a group of blocks.
     Group(Group),
+    /// A certain holder of a group of blocks, as long as it has everything; then the primary.
+    Holder(ServerId, Group),
     /// A certain server; the shard is one of its own.
     Server(ServerId, ShardId),
 }
@@ -41,6 +43,8 @@ impl Target for To {
         match self {
             To::Shard(shard) | To::Entry(shard, _) => map.primary(*shard),
             To::Group(group) => map.primary_of(*group).unwrap_or(NO_SERVER),
+            To::Holder(server, group) if map.serving(*group).any(|holder| holder == *server) => *server,
+            To::Holder(_, group) => map.primary_of(*group).unwrap_or(NO_SERVER),
             To::Server(server, _) => *server,
         }
     }
@@ -48,7 +52,7 @@ impl Target for To {
     fn shard(&self) -> ShardId {
         match self {
             To::Shard(shard) | To::Entry(shard, _) | To::Server(_, shard) => *shard,
-            To::Group(_) => ShardId(0),
+            To::Group(_) | To::Holder(..) => ShardId(0),
         }
     }
 }
@@ -324,12 +328,32 @@ pub(crate) fn piece_job<'a>(
     into: &'a mut [u8],
 ) -> DataJob<'a> {
     let group = piece.group;
-    if !matches!(group, Group::Blocks { copies: 2.., .. }) {
-        return data_job(piece.server, request, payload, into);
+    match group {
+        Group::Blocks { copies: 2.., .. } => copied_job(To::Group(group), group, request, payload, into),
+        _ => data_job(piece.server, request, payload, into),
     }
+}
+
+/// A read of a piece.
+pub(crate) fn read_job<'a>(piece: &Piece, request: DataRequest, into: &'a mut [u8]) -> DataJob<'a> {
+    piece_job(piece, request, &[], into)
+}
+
+/// A read of a piece that has copies, by the holder that the piece names.
+pub(crate) fn copy_job<'a>(piece: &Piece, request: DataRequest, into: &'a mut [u8]) -> DataJob<'a> {
+    copied_job(To::Holder(piece.server, piece.group), piece.group, request, &[], into)
+}
+
+fn copied_job<'a>(
+    to: To,
+    group: Group,
+    request: DataRequest,
+    payload: &'a [u8],
+    into: &'a mut [u8],
+) -> DataJob<'a> {
     let mut body = Vec::with_capacity(40);
     bivouac_proto::encode(&Request::Copied(Copied { group, request }), &mut body);
-    Job::new(To::Group(group), body, payload, into)
+    Job::new(to, body, payload, into)
 }
 
 /// How a request for data ended, and how many bytes came with its answer.

@@ -11,6 +11,8 @@
 //! A holder keeps in mind which changes may not have been made by all others ([`marks`]). When a primary dies, the
 //! next one gathers these, and gives all holders its own bytes of their ranges before it serves the group.
 //!
+//! Programs also read from other holders, as long as these show the same as the primary ([`showing`]).
+//!
 //! A server that was away compares what it holds with the primaries ([`catching`]).
 
 mod catching;
@@ -20,6 +22,7 @@ mod holder;
 mod marks;
 mod pace;
 mod ranges;
+mod showing;
 
 use crate::links::Links;
 use bivouac_data::DataStore;
@@ -34,6 +37,7 @@ pub(crate) use checking::Checked;
 use faults::Faults;
 use marks::{Marks, Slots};
 use ranges::Ranges;
+use showing::Tidied;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -59,6 +63,7 @@ pub(crate) struct Copies {
     /// What the maps up to this epoch have made this server the primary of, it serves.
     ready: AtomicU64,
     faults: Faults,
+    tidied: Tidied,
 }
 
 /// A change of a range, as its primary has the others make it.
@@ -89,10 +94,11 @@ fn grows(mode: Fallocate) -> bool {
 impl Copies {
     /// Of a server that has just been started: it serves no group before [`Copies::follow`].
     pub(crate) fn new(links: Arc<Links>, store: Arc<DataStore>, me: ServerId) -> Copies {
-        let (marks, catching) = Default::default();
+        let fences = store.fences().cloned();
+        let (marks, ranges) = (Marks::new(fences.clone()), Ranges::new(PATIENCE, fences));
         let slots = Slots::new(crate::links::now().unsigned_abs());
-        let (ranges, ready, faults) = (Ranges::new(PATIENCE), AtomicU64::new(0), Faults::default());
-        Copies { links, store, me, ranges, slots, marks, catching, ready, faults }
+        let (catching, ready, faults, tidied) = Default::default();
+        Copies { links, store, me, ranges, slots, marks, catching, ready, faults, tidied }
     }
 
     /// The map, if this server is the group's primary by it, has a lease, and serves the group.
@@ -104,6 +110,11 @@ impl Copies {
         } else {
             Err(Refusal::OldServer)
         }
+    }
+
+    /// Whether this server is a group's primary by the newest map.
+    pub(crate) fn is_primary_of(&self, group: Group) -> bool {
+        self.is_primary(&self.links.map(), group)
     }
 
     fn is_primary(&self, map: &Map, group: Group) -> bool {

@@ -28,7 +28,7 @@ use bivouac_node::{Fences, VersionPage};
 use bivouac_proto::auth::{Credentials, Hello, Key, Role, Welcome};
 use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
 use bivouac_proto::copies::{Copied, CopyRequest};
-use bivouac_proto::data::DataRequest;
+use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::node::NodeRequest;
 use bivouac_proto::status::Failure;
@@ -64,6 +64,8 @@ pub(crate) struct Daemon {
     pub(crate) ending: Arc<Ending>,
     /// The server's version page, and what keeps it valid.
     page: OnceLock<(Arc<VersionPage>, Vigil)>,
+    /// What lets processes of this node read copies directly.
+    passing: OnceLock<Vigil>,
     /// Only where the deployment ends with a `run`.
     pub(crate) tether: Option<Arc<Tether>>,
     /// On agents: the servers that it looks after.
@@ -178,6 +180,7 @@ impl Daemon {
             verifier: Verifier::default(),
             follower: OnceLock::new(),
             page: OnceLock::new(),
+            passing: OnceLock::new(),
             begun: AtomicBool::new(false),
             installing: Mutex::default(),
             boot,
@@ -325,6 +328,21 @@ impl Daemon {
                     }
                     Err(error) => reply.fail(&error.errno().into()),
                 },
+                // By the same map, the program knows that another one is the primary.
+                Err(_) if !copies.is_primary_of(copied.group) => {
+                    match copies.show(copied.group, ino, (offset, len), reply.buffer()) {
+                        Some(length) => {
+                            let count = reply.buffer().len() as u64;
+                            self.counters.read.fetch_add(count, Ordering::Relaxed);
+                            reply.ok(&Reply::Data(DataReply::Read { length }));
+                        }
+                        None => {
+                            reply.buffer().clear();
+                            reply.ok(&Reply::Data(DataReply::Elsewhere));
+                        }
+                    }
+                    copies.tidy(ino);
+                }
                 Err(refusal) => reply.fail(&refusal.into()),
             };
         }
@@ -537,6 +555,17 @@ impl Daemon {
             let around = Around::new(self.links.clone(), server.id, copies.clone());
             let store = Arc::new(replayed.serve(options, around)?);
             store.adopt(map.shards_of(server.id)).map_err(InstallError::Adopt)?;
+            if let Some(fences) = self.fences().filter(|_| map.copies > 1) {
+                // What was passed by a server before this one may not be what it has now.
+                fences.renounce_all();
+                self.links.lease.set_fences(fences);
+                match Vigil::begin(fences.clone()) {
+                    Ok(vigil) => drop(self.passing.set(vigil)),
+                    Err(error) => {
+                        tracing::warn!(%error, "the processes of this node do not read copies directly")
+                    }
+                }
+            }
             if map.copies > 1 {
                 let follower = Follower::start(&self.links, store.clone(), copies, server.id);
                 let _ = self.follower.set(follower.map_err(InstallError::Thread)?);
@@ -567,7 +596,7 @@ impl Daemon {
     }
 
     /// The fences of this server's sub-files.
-    fn fences(&self) -> Option<&Fences> {
+    fn fences(&self) -> Option<&Arc<Fences>> {
         self.links.data.as_ref()?.fences()
     }
 
@@ -576,7 +605,7 @@ impl Daemon {
         let descriptor = match request {
             NodeRequest::Table => self.agent.as_ref().and_then(|agent| agent.table()),
             NodeRequest::Versions => self.page.get().and_then(|(page, _)| page.descriptor()),
-            NodeRequest::Fences => self.fences().map(Fences::descriptor),
+            NodeRequest::Fences => self.fences().map(|fences| fences.descriptor()),
         };
         match descriptor {
             Some(descriptor) => reply.ok_descriptor(&Reply::Done, descriptor),
@@ -587,7 +616,7 @@ impl Daemon {
     fn stats(&self) -> Stats {
         let counts = self.meta.get().map(|meta| meta.counts()).unwrap_or_default();
         let space = self.links.data.as_ref().and_then(|d| d.space().ok()).unwrap_or_default();
-        let (direct_read, direct_written) = self.fences().map_or((0, 0), Fences::totals);
+        let (direct_read, direct_written) = self.fences().map_or((0, 0), |fences| fences.totals());
         Stats {
             inodes: counts.inodes,
             stored: self.links.data.as_ref().map_or(0, |d| d.stored()),

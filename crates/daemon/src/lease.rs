@@ -14,10 +14,10 @@
 //! something (a close, a session, a step of a change that has begun) does not look at it: it must not get lost because a
 //! lease has lapsed for a moment while a new controller is elected.
 
-use bivouac_node::VersionPage;
 use bivouac_node::release::monotonic;
+use bivouac_node::{Fences, VersionPage};
 use bivouac_proto::control::Grant;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// A server's lease.
@@ -27,6 +27,11 @@ pub(crate) struct Lease {
     until: AtomicU64,
     /// What the processes of this node believe without asking ends with the lease.
     page: OnceLock<Arc<VersionPage>>,
+    /// They read copies directly only until then, too, and only while this server has everything of what it holds.
+    fences: OnceLock<Arc<Fences>>,
+    /// It lacks something, as the map says, or because its storage has failed.
+    is_behind: AtomicBool,
+    is_suspect: AtomicBool,
 }
 
 impl Lease {
@@ -38,6 +43,24 @@ impl Lease {
     /// The version page of the server.
     pub(crate) fn set_page(&self, page: &Arc<VersionPage>) {
         let _ = self.page.set(page.clone());
+        self.tell();
+    }
+
+    /// The fence page of the server.
+    pub(crate) fn set_fences(&self, fences: &Arc<Fences>) {
+        let _ = self.fences.set(fences.clone());
+        self.tell();
+    }
+
+    /// A new map says whether this server lacks something of the blocks that it holds.
+    pub(crate) fn set_behind(&self, is_behind: bool) {
+        self.is_behind.store(is_behind, Ordering::SeqCst);
+        self.tell();
+    }
+
+    /// Whether the map is still to say so.
+    pub(crate) fn set_suspect(&self, is_suspect: bool) {
+        self.is_suspect.store(is_suspect, Ordering::SeqCst);
         self.tell();
     }
 
@@ -57,8 +80,18 @@ impl Lease {
     }
 
     fn tell(&self) {
+        let until = self.until.load(Ordering::Acquire);
         if let Some(page) = self.page.get() {
-            page.believe_until(self.until.load(Ordering::Acquire));
+            page.believe_until(until);
+        }
+        if let Some(fences) = self.fences.get() {
+            let shows = || !self.is_behind.load(Ordering::SeqCst) && !self.is_suspect.load(Ordering::SeqCst);
+            let until = if until == VersionPage::FOR_EVER || !shows() { 0 } else { until };
+            fences.show_copies_until(until);
+            // Another thread may have said meanwhile that they are not to be shown.
+            if !shows() {
+                fences.show_copies_until(0);
+            }
         }
     }
 

@@ -172,6 +172,9 @@ impl Links {
     pub(crate) fn learn(&self, map: Map) {
         let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
         if map.epoch > current.epoch {
+            if let Role::Server(me) = self.role {
+                self.lease.set_behind(map.lacks_blocks(me));
+            }
             self.epoch.store(map.epoch.0, Ordering::Release);
             *current = Arc::new(map);
             drop(current);

@@ -29,7 +29,7 @@ pub(crate) fn data(
             served.read = count;
             None
         }),
-        DataRequest::Pass { ino, create } => store.pass(ino, create).map(|descriptor| {
+        DataRequest::Pass { ino, access } => store.pass(ino, access).map(|descriptor| {
             reply.ok_descriptor(&Reply::Data(DataReply::Passed), descriptor.as_fd());
             None
         }),

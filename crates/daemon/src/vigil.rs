@@ -1,20 +1,37 @@
 //! A word in shared memory that the kernel itself changes when this process dies.
 //!
-//! Processes of the node rely on a server's version page as long as the page is valid. A server that is
+//! Processes of the node rely on a server's version page, and on its fence page, as long as the page is valid. A server that is
 //! killed cannot invalidate it any more, and other daemons that could do so may be killed at the same time.
 //! But the kernel can: when a thread dies, in whatever way, the kernel sets a bit in the word of each *robust
-//! futex* that the thread owns. So a thread that does nothing else owns the page's word
-//! ([`VersionPage::life`]) as long as the server serves.
+//! futex* that the thread owns. So a thread that does nothing else owns the page's word ([`Life`]) as long as the server
+//! serves.
 //!
 //! The kernel finds these words by a list that each thread registers. libc has registered one for each
 //! thread, for its own robust mutexes. This thread uses none of those: while it runs it registers a list with
 //! the one word, and at its end it registers libc's list again.
 
-use bivouac_node::VersionPage;
+use bivouac_node::{Fences, VersionPage};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
+
+/// Shared memory with a word that is to hold the number of a thread that lives as long as the server.
+pub(crate) trait Life: Send + Sync + 'static {
+    fn life(&self) -> &AtomicU32;
+}
+
+impl Life for VersionPage {
+    fn life(&self) -> &AtomicU32 {
+        VersionPage::life(self)
+    }
+}
+
+impl Life for Fences {
+    fn life(&self) -> &AtomicU32 {
+        self.page().life()
+    }
+}
 
 /// The kernel's `struct robust_list_head`.
 #[repr(C)]
@@ -40,12 +57,12 @@ pub(crate) struct Vigil {
 
 impl Vigil {
     /// Begins. On return the page is valid.
-    pub(crate) fn begin(page: Arc<VersionPage>) -> std::io::Result<Vigil> {
+    pub(crate) fn begin(page: Arc<impl Life>) -> std::io::Result<Vigil> {
         let over = Arc::new(AtomicBool::new(false));
         let (until, (tell, told)) = (over.clone(), std::sync::mpsc::channel());
         let thread =
             std::thread::Builder::new().name("vigil".into()).stack_size(64 << 10).spawn(move || {
-                let registered = Registered::new(&page);
+                let registered = Registered::new(page.life());
                 let works = registered.is_ok();
                 if works {
                     // SAFETY: a system call without arguments.
@@ -84,7 +101,7 @@ struct Registered {
 }
 
 impl Registered {
-    fn new(page: &VersionPage) -> std::io::Result<Registered> {
+    fn new(life: &AtomicU32) -> std::io::Result<Registered> {
         let (mut libcs, mut length) = (ptr::null::<Head>(), 0usize);
         // SAFETY: the kernel writes an address and a length behind these pointers; 0 is this thread.
         let got = unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut libcs, &raw mut length) };
@@ -95,7 +112,7 @@ impl Registered {
         let head = Box::into_raw(Box::new(Head { first: ptr::null(), distance: 0, pending: ptr::null() }));
         let link = Box::into_raw(Box::new(Link { next: head }));
         let registered = Registered { libcs, head, link };
-        let word = ptr::from_ref(page.life()) as isize;
+        let word = ptr::from_ref(life) as isize;
         // SAFETY: made above, and known to nobody else yet.
         unsafe {
             (*head).first = link;

@@ -14,7 +14,7 @@ use bivouac_node::Fences;
 use bivouac_node::fences::Against;
 use bivouac_proto::Time;
 use bivouac_proto::attr::FILE_MAX;
-use bivouac_proto::data::{Fallocate, LastWrite};
+use bivouac_proto::data::{Access, Fallocate, LastWrite};
 use rustix::fd::OwnedFd;
 use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -59,7 +59,7 @@ pub struct DataStore {
     stored: Mutex<Option<Stored>>,
     suspects: Suspects,
     relocations: Relocations,
-    fences: Option<Fences>,
+    fences: Option<Arc<Fences>>,
     /// Where files may have copies.
     sums: OnceLock<Sums>,
     /// Descriptors that may be kept open.
@@ -113,11 +113,11 @@ impl DataStore {
 
     /// Sub-files may be passed to processes of the node, which look at these fences.
     pub fn with_fences(self, fences: Fences) -> DataStore {
-        DataStore { fences: Some(fences), ..self }
+        DataStore { fences: Some(Arc::new(fences)), ..self }
     }
 
     /// The fences that hold up direct accesses.
-    pub fn fences(&self) -> Option<&Fences> {
+    pub fn fences(&self) -> Option<&Arc<Fences>> {
         self.fences.as_ref()
     }
 
@@ -317,15 +317,22 @@ impl DataStore {
         Ok(())
     }
 
-    /// A descriptor of the sub-file to hand to another process, open for reading and writing, close-on-exec,
-    /// and sharing nothing (offset, flags) with the store's own. The sub-file is made if `create`; otherwise
-    /// ENOENT when it is missing.
-    pub fn pass(&self, ino: Ino, create: bool) -> Result<OwnedFd, DataError> {
+    /// A descriptor of the sub-file to hand to another process, close-on-exec, and sharing nothing (offset, flags) with
+    /// the store's own.
+    pub fn pass(&self, ino: Ino, access: Access) -> Result<OwnedFd, DataError> {
         let mixed = place::mix(ino);
         let path = SubPath::new(ino, mixed);
         // While the sub-file becomes another local file, nobody gets the old one.
         let _there = self.lock_truncations(ino);
-        self.open_descriptor(ino, mixed, &path, create)?.ok_or(DataError::Io(bivouac_proto::Errno::NOENT))
+        let there = || DataError::Io(bivouac_proto::Errno::NOENT);
+        self.open_descriptor(ino, mixed, &path, access)?.ok_or_else(there)
+    }
+
+    /// A sub-file that is gone is about to be made anew: what was passed of it is not it any more.
+    pub fn renounce(&self, ino: Ino) {
+        if let Some(fences) = &self.fences {
+            fences.renounce(ino);
+        }
     }
 
     /// How full the storage is.
@@ -465,8 +472,9 @@ impl DataStore {
             Lookup::Miss(seen) => seen,
         };
         let path = SubPath::new(ino, mixed);
+        let access = if create { Access::Make } else { Access::Write };
         loop {
-            let Some(descriptor) = self.open_descriptor(ino, mixed, &path, create)? else {
+            let Some(descriptor) = self.open_descriptor(ino, mixed, &path, access)? else {
                 return Ok(None);
             };
             let file = Arc::new(SubFile::new(descriptor));
@@ -489,11 +497,12 @@ impl DataStore {
         ino: Ino,
         mixed: u64,
         path: &SubPath,
-        create: bool,
+        access: Access,
     ) -> Result<Option<OwnedFd>, DataError> {
         let disk = self.disk(mixed)?;
         let open = |make: bool| {
-            let mut flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let mut flags = if access == Access::Read { OFlags::RDONLY } else { OFlags::RDWR };
+            flags |= OFlags::CLOEXEC | OFlags::NOFOLLOW;
             flags.set(OFlags::CREATE, make);
             let open = || fs::openat(&disk.sub, path.as_c_str(), flags, Mode::RUSR | Mode::WUSR);
             match open() {
@@ -508,7 +517,7 @@ impl DataStore {
                 opened => opened,
             }
         };
-        if create {
+        if access == Access::Make {
             return disk.inventory.open_or_make(ino, open).map(Some);
         }
         match open(false) {

@@ -4,7 +4,8 @@ mod common;
 
 use bivouac_data::{DataError, DataStore};
 use bivouac_layout::{Ino, ServerId};
-use bivouac_proto::{Errno, attr::FILE_MAX, data::Fallocate};
+use bivouac_proto::data::{Access, Fallocate};
+use bivouac_proto::{Errno, attr::FILE_MAX};
 use common::{places, store};
 use std::time::Duration;
 
@@ -70,7 +71,7 @@ fn nothing_is_made_by_what_writes_nothing() {
         store.sync(INO).unwrap();
         store.remove(INO).unwrap();
         assert_eq!(store.seek(INO, 0, true), Err(DataError::Io(Errno::NXIO)));
-        assert_eq!(store.pass(INO, false).unwrap_err(), DataError::Io(Errno::NOENT));
+        assert_eq!(store.pass(INO, Access::Write).unwrap_err(), DataError::Io(Errno::NOENT));
         assert_eq!(store.fallocate(INO, 0, 0, Fallocate::Extend), Err(DataError::Io(Errno::INVAL)));
         assert!(store.read_file(INO).unwrap().is_none());
         assert_eq!(store.extent(INO).unwrap().written, None);
@@ -125,7 +126,7 @@ fn age_counts_from_the_last_write() {
 fn a_clock_that_was_set_back_makes_no_old_files() {
     let place = &places()[0];
     let store = store(place.path());
-    let file = std::fs::File::from(store.pass(INO, true).unwrap());
+    let file = std::fs::File::from(store.pass(INO, Access::Make).unwrap());
     file.set_modified(std::time::SystemTime::now() + Duration::from_secs(3600)).unwrap();
     assert_eq!(age(&store), 0);
 }
@@ -135,7 +136,7 @@ fn a_passed_descriptor_shares_no_offset_with_the_store() {
     for place in places() {
         let store = store(place.path());
         store.write(INO, 0, &[1; 10_000], false).unwrap();
-        let mine = store.pass(INO, false).unwrap();
+        let mine = store.pass(INO, Access::Write).unwrap();
         rustix::fs::seek(&mine, rustix::fs::SeekFrom::Start(77)).unwrap();
         store.seek(INO, 5_000, false).unwrap();
         assert_eq!(rustix::fs::tell(&mine).unwrap(), 77);

@@ -6,6 +6,7 @@ use bivouac_data::DataStore;
 use bivouac_layout::{Ino, ServerId};
 use bivouac_node::fences::Against;
 use bivouac_node::{FencePage, Fences, FencesOf};
+use bivouac_proto::data::Access;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -36,7 +37,7 @@ fn a_direct_write_that_ends_while_another_one_is_undone_is_kept() {
         let (store, page) = fenced(place.path());
         store.write(FILE, 0, b"kept", false).expect("written");
         let wrote = store.write(FILE, 4, b"undone", false).expect("written");
-        let file = File::from(store.pass(FILE, false).expect("passed"));
+        let file = File::from(store.pass(FILE, Access::Write).expect("passed"));
         let under = page.before_pass(FILE);
         let writing = page.write(&under).expect("begins");
         std::thread::scope(|scope| {
@@ -67,7 +68,7 @@ fn a_write_that_is_under_way_for_ever_makes_the_sub_file_another_local_file() {
         store.write(FILE, 3 << 20, &[2; 2 << 20], false).expect("written");
         store.truncate(FILE, 8 << 20, true).expect("longer");
         let before = (read(&store, 9 << 20), store.extent(FILE).expect("there"));
-        let file = File::from(store.pass(FILE, false).expect("passed"));
+        let file = File::from(store.pass(FILE, Access::Write).expect("passed"));
         file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1000)).expect("set");
         let under = page.before_pass(FILE);
         let late = page.write(&under).expect("begins");
@@ -87,7 +88,7 @@ fn a_write_that_is_under_way_for_ever_makes_the_sub_file_another_local_file() {
             before.1.allocated
         );
         let again = page.before_pass(FILE);
-        let now = File::from(store.pass(FILE, false).expect("passed"));
+        let now = File::from(store.pass(FILE, Access::Write).expect("passed"));
         assert_ne!(now.metadata().expect("there").ino(), file.metadata().expect("there").ino());
         assert_eq!(now.metadata().expect("there").mtime(), 1000);
         let writing = page.write(&again).expect("nobody is inside any more");
@@ -105,7 +106,7 @@ fn a_stopped_process_neither_holds_the_server_up_nor_writes_to_the_file_later() 
     let place = tempfile::tempdir().expect("a directory");
     let (store, page) = fenced(place.path());
     store.write(FILE, 0, b"0123456789", false).expect("written");
-    let file = File::from(store.pass(FILE, false).expect("passed"));
+    let file = File::from(store.pass(FILE, Access::Write).expect("passed"));
     let under = page.before_pass(FILE);
     let ends = |status: i32| -> ! {
         // SAFETY: ends the child.

@@ -4,7 +4,8 @@ mod common;
 
 use bivouac_data::{DataError, DataStore};
 use bivouac_layout::{Ino, ServerId};
-use bivouac_proto::{Errno, data::Fallocate};
+use bivouac_proto::Errno;
+use bivouac_proto::data::{Access, Fallocate};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::os::unix::fs::FileExt;
@@ -82,7 +83,7 @@ fn run(ops: &[(u64, Op)], mut dirs: Vec<PathBuf>) {
             }
             Op::WriteDirectly { offset, len, fill } => {
                 let data = vec![fill; len];
-                let file = std::fs::File::from(store.pass(ino, true).unwrap());
+                let file = std::fs::File::from(store.pass(ino, Access::Make).unwrap());
                 file.write_all_at(&data, offset).unwrap();
                 model.entry(*n).or_default();
                 if len > 0 {

@@ -4,6 +4,7 @@ mod common;
 
 use bivouac_data::{DataError, DataStore};
 use bivouac_layout::{Ino, ServerId};
+use bivouac_proto::data::Access;
 use common::{DEPLOYMENT, listing, store};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -62,7 +63,7 @@ fn a_sub_file_that_somebody_removed_is_an_error_and_no_hole() {
             assert_eq!(data.write(Ino(n), 0, b"x", false), Err(gone.clone()), "it is not made anew");
             assert_eq!(data.truncate(Ino(n), 3, true), Ok(true), "it stays missing");
             assert_eq!(data.sync(Ino(n)), Err(gone.clone()));
-            assert_eq!(data.pass(Ino(n), true).err(), Some(gone.clone()));
+            assert_eq!(data.pass(Ino(n), Access::Make).err(), Some(gone.clone()));
             assert_eq!(gone.errno(), bivouac_proto::Errno::IO);
         }
         assert_eq!(data.read(Ino(4), 0, &mut [0; 7]), Ok(0), "what never was is a hole");

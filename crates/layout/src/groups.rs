@@ -19,7 +19,7 @@
 //! serve the group, because nobody else has the last writes.
 
 use crate::hash::{self, Use};
-use crate::ids::{Epoch, GenerationId, SHARDS, ServerId, ShardId};
+use crate::ids::{Epoch, GenerationId, NodeId, SHARDS, ServerId, ShardId};
 use crate::map::{Map, ServerState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -149,6 +149,25 @@ impl Map {
     /// the primary.
     pub fn serving(&self, group: Group) -> impl Iterator<Item = ServerId> + '_ {
         self.holders(group).in_step().filter(|server| self.is_up(*server))
+    }
+
+    /// Whom a process of a node asks for a group's blocks: of those who have everything, one on this node, or else each
+    /// node another one.
+    pub fn reader_of(&self, group: Group, node: NodeId) -> Option<ServerId> {
+        if self.copies == 1 {
+            return self.primary_of(group);
+        }
+        let is_here = |server: &ServerId| self.server(*server).is_some_and(|server| server.node == node);
+        let count = self.serving(group).count();
+        let other = || self.serving(group).nth(usize::from(node.0) % count.max(1));
+        self.serving(group).find(is_here).or_else(other).or_else(|| self.primary_of(group))
+    }
+
+    /// Whether a server lacks something of blocks that it holds.
+    pub fn lacks_blocks(&self, server: ServerId) -> bool {
+        let is_of_blocks = |lag: &&Lag| matches!(lag.group, Group::Blocks { .. });
+        let mut lags = self.behind.iter().filter(is_of_blocks);
+        lags.any(|lag| self.holders(lag.group).behind().any(|holder| holder == server))
     }
 
     /// Whether so few holders have everything of a group that changes of it are to be refused.

@@ -9,14 +9,15 @@
 //! - **Fence words**, to which files are hashed. A word says whether direct reads and direct writes are
 //!   *fenced*, and counts how often they have been. Who finds his access fenced asks the server instead. Two
 //!   files that share a word only ask the server a little more often.
-//! - **The lease**: until when the server may serve at all, by the monotonic clock; 0 where nobody else could
-//!   serve the same data, as with one copy.
+//! - **The lease**, for blocks that have copies: until when the server may show its copy, by the monotonic clock; and a
+//!   word that the kernel changes when the server dies. What has one copy does not need it, because nobody else could
+//!   show other data.
 //! - **Lanes**, one for each thread that accesses directly, in which it *marks* the file that it is writing,
 //!   and counts what it has transferred (a server does not see that otherwise).
 //!
 //! # Reads
-//! A reader looks at the word and the lease, reads, and looks again. If its file is fenced then, or has been
-//! fenced since the first look, it reads again through the server. It needs no mark, because nobody has to
+//! A reader looks at the word, and where there are copies at the lease, reads, and looks at the word again. If its file is
+//! fenced then, or has been fenced since the first look, it reads again through the server. It needs no mark, because nobody has to
 //! wait for it: what it has read counts only if no fence was raised up to its second look, and so before
 //! whatever the server does behind the fence. The order of memory that this needs is that of a sequence lock:
 //! the server's raising comes before its changes (a full barrier), and the reader's copying of data comes
@@ -24,7 +25,8 @@
 //! entering nor leaving the kernel prevents that: an acquire fence before the second look does.
 //!
 //! # Writes
-//! A writer marks its lane, looks at word and lease, writes, looks again, and takes its mark off. The server
+//! (Only what has one copy is written directly.) A writer marks its lane, looks at the word, writes, looks again, and takes
+//! its mark off. The server
 //! raises the word, and then waits until no lane has the file marked. Either the writer sees the fence, or
 //! the server sees the mark: each stores first, and then loads what the other one stores. So a write that
 //! has begun before the fence is complete when the server goes on, and counts. Only if the server does not
@@ -58,8 +60,8 @@
 //! next server of the same storage finds it there and goes on with the page ([`Fences::adopt`]), so that
 //! descriptors which were passed before are fenced, too. A page that is not found belonged to processes that
 //! are gone, or that the server cannot look into (in another PID namespace, for example). No fence of the new
-//! server reaches those for as long as they run. But the lease in their page is not renewed: a server that
-//! lets a lease run out before it begins has no direct readers of replicated files that it does not know of.
+//! server reaches those for as long as they run. But the page says that its server has died, and its lease is not renewed:
+//! there are no direct readers of copies of which the server does not know.
 //!
 //! If a program writes over the page, accesses may be fenced for nothing, or not fenced, or counted wrongly.
 //! The server waits no longer than it wants to for what it finds there, and depends on nothing else in it.
@@ -72,7 +74,7 @@ mod server;
 mod tests;
 
 pub use access::{Reading, Under, Writing};
-pub use server::{Against, Fence, Fences, Inside};
+pub use server::{Against, Fence, Fences, Inside, Lasting};
 
 use crate::error::NodeError;
 use crate::fd::Fd;
@@ -91,7 +93,9 @@ const WORDS: usize = 4096;
 const LANES: usize = 1024;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"BVWKFENC");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Set by the kernel in the word of a dead server.
+const OWNER_DIED: u32 = 0x4000_0000;
 /// Where the words begin, and the lanes.
 pub(crate) const FIRST_WORD: usize = 4096;
 const FIRST_LANE: usize = FIRST_WORD + WORDS * size_of::<Word<AtomicU64>>();
@@ -115,8 +119,10 @@ struct Header {
     server: AtomicU64,
     /// When it was made, by the monotonic clock.
     made: AtomicU64,
-    /// Until when the server may serve, by the monotonic clock; 0: for ever.
+    /// Until when the server may show copies, by the monotonic clock; 0: not at all.
     lease: AtomicU64,
+    /// A robust futex of a thread that lives as long as the server; 0: the server has no such thread.
+    life: AtomicU32,
     /// PID namespaces of the processes that have used the page: see the module `owner`.
     namespaces: [AtomicU64; NAMESPACES],
     /// What threads without a lane have read, bytes. (They do not write directly.)
@@ -201,10 +207,17 @@ impl FencePage {
         (index, &self.words()[index])
     }
 
-    /// Whether the server may serve.
+    /// Whether the server lives, and may show its copies.
     #[inline]
     fn is_leased(&self) -> bool {
+        let life = self.header().life.load(Ordering::Acquire);
         let until = self.header().lease.load(Ordering::Acquire);
-        until == 0 || monotonic() < until
+        life != 0 && life & OWNER_DIED == 0 && until != 0 && monotonic() < until
+    }
+
+    /// For the server: the word of a robust futex, which is to hold the number of a thread that lives as long as the
+    /// server.
+    pub fn life(&self) -> &AtomicU32 {
+        &self.header().life
     }
 }

@@ -142,7 +142,7 @@ pub fn fences(bytes: &[u8]) {
                 let _within = server.raise(Ino(steps.number()), Against::Writers);
                 drop(fence);
             }
-            7 => server.set_lease(Some(steps.number())),
+            7 => server.show_copies_until(steps.number()),
             8 => {
                 page.count_read(steps.number() as usize);
                 let _ = server.totals();

@@ -2,13 +2,14 @@
 //!
 //! A program asks the primary of the blocks' group ([`Copied`]). The primary lets changes of the same range follow
 //! each other, has the other holders do each of them ([`CopyRequest::Forward`]), and does it itself last: so what it
-//! shows of a range is what all have.
+//! shows of a range is what all have. Other holders are asked for bytes, too: they show what is not being changed.
 
 use crate::data::{DataRequest, Fallocate, LastWrite};
 use bivouac_layout::{Group, Ino};
 use serde::{Deserialize, Serialize};
 
-/// To the primary of a group: a request about its blocks. Reading, writing, allocating, and undoing a write.
+/// To the primary of a group: a request about its blocks. Reading, writing, allocating, and undoing a write. To another
+/// holder: reading.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub struct Copied {
     /// Which group.
@@ -69,6 +70,12 @@ pub enum CopyRequest {
         group: Group,
         /// The file.
         ino: Ino,
+    },
+    /// To the primary of a group, from another holder: which of its changes are under way (`UnderWay`). If it answers, it
+    /// has settled what primaries of the group before it had begun.
+    UnderWay {
+        /// Which group.
+        group: Group,
     },
     /// To a holder, from the group's next primary: changes that may not have been made by all (`Marks`).
     Marks,
@@ -156,6 +163,13 @@ pub enum CopyReply {
     },
     /// Changes.
     Marks(Vec<Mark>),
+    /// The primary's changes, in all groups.
+    UnderWay {
+        /// It has begun all changes with this turn or a later one since it was started.
+        first: u64,
+        /// Those that may not have been made by all: slot and turn.
+        changes: Vec<(u32, u64)>,
+    },
     /// Of a range.
     Sums {
         /// The length of the sub-file, bytes; 0 if there is none.

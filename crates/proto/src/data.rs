@@ -32,6 +32,17 @@ pub struct Share {
     pub turn: u32,
 }
 
+/// What a descriptor of a sub-file is good for.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub enum Access {
+    /// Reading. ENOENT if there is no sub-file. (Blocks that have copies are changed only by their servers.)
+    Read,
+    /// Reading and writing. ENOENT if there is no sub-file.
+    Write,
+    /// Reading and writing; the sub-file is made.
+    Make,
+}
+
 /// Requests for data. Offsets and lengths are those of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub enum DataRequest {
@@ -106,13 +117,12 @@ pub enum DataRequest {
         /// The file.
         ino: Ino,
     },
-    /// Passes a descriptor of the sub-file, open for reading and writing (`Passed`, with SCM_RIGHTS). Unix
-    /// sockets only. The sub-file is made if `create`; otherwise ENOENT when it is missing.
+    /// Passes a descriptor of the sub-file (`Passed`, with SCM_RIGHTS). Unix sockets only.
     Pass {
         /// The file.
         ino: Ino,
-        /// Make it.
-        create: bool,
+        /// What for.
+        access: Access,
     },
     /// How full the server's storage is (`Space`).
     Space,
@@ -184,9 +194,11 @@ impl DataRequest {
 pub enum DataReply {
     /// The payload was read; `length` is the sub-file's length.
     Read {
-        /// Length of the sub-file, bytes.
+        /// Length of the sub-file, bytes. (A copy whose length is about to change says where the payload ends.)
         length: u64,
     },
+    /// A copy cannot be shown at the moment: ask the primary.
+    Elsewhere,
     /// So much was written; less than asked when the storage filled up.
     Written {
         /// Bytes.

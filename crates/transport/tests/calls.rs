@@ -4,7 +4,7 @@ mod common;
 
 use bivouac_layout::{Epoch, Ino};
 use bivouac_proto::auth::Role;
-use bivouac_proto::data::{DataReply, DataRequest, Share};
+use bivouac_proto::data::{Access, DataReply, DataRequest, Share};
 use bivouac_proto::header::{MAX_BODY, MAX_PAYLOAD};
 use bivouac_proto::{Errno, Reply, Status};
 use bivouac_transport::{ConnectOptions, Connection, Endpoint, Outgoing, PeerInfo, TransportError};
@@ -147,7 +147,7 @@ fn descriptors_pass_over_unix_sockets_and_are_refused_over_tcp() {
     let (mut connection, _) =
         Connection::connect(unix, &key(1), DEPLOYMENT, Role::Control, &options).unwrap();
     assert!(connection.fd() >= 300);
-    let body = encoded(DataRequest::Pass { ino: Ino(1), create: false });
+    let body = encoded(DataRequest::Pass { ino: Ino(1), access: Access::Read });
     let request = Outgoing { before: &[], header: header(), body: &body, payload: &[] };
     let fd = connection.call(&request, &mut []).unwrap().fd.expect("a descriptor");
     assert!(fd.as_raw_fd() >= 300);

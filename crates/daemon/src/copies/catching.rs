@@ -321,6 +321,7 @@ impl Copies {
         if is_gone && layout.groups(map, u64::MAX).filter(is_held).all(|group| map.is_behind(group, self.me))
         {
             self.store.remove(ino).map_err(|error| error.errno())?;
+            self.store.renounce(ino);
         }
         Ok(())
     }

@@ -47,6 +47,11 @@ impl Faults {
         self.suspects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a copy cannot be relied on, and the map does not say so yet.
+    pub(super) fn is_suspect(&self, group: Group, holder: ServerId) -> bool {
+        self.any.load(Ordering::Acquire) && self.lock().contains_key(&(group, holder))
+    }
+
     /// Whether this server's storage fails as a whole.
     pub(super) fn is_failing(&self) -> bool {
         self.is_failing.load(Ordering::Relaxed)
@@ -71,6 +76,9 @@ impl Copies {
     /// A holder's storage fails: the controller is to know that it has not everything.
     pub(crate) fn suspect(&self, group: Group, holder: ServerId) {
         self.faults.add(group, holder, self.links.map().behind_since(group, holder));
+        if holder == self.me {
+            self.links.lease.set_suspect(true);
+        }
     }
 
     /// Copies that are in step by the map, and whose storage fails.
@@ -84,6 +92,7 @@ impl Copies {
             });
         }
         self.faults.any.store(!suspects.is_empty(), Ordering::Release);
+        self.links.lease.set_suspect(suspects.keys().any(|(_, holder)| *holder == self.me));
         suspects.keys().copied().collect()
     }
 
@@ -94,9 +103,7 @@ impl Copies {
 
     /// Whether this server is about to lose its place in a group, because its storage has failed.
     pub(super) fn gives_up(&self, group: Group) -> bool {
-        self.faults.any.load(Ordering::Acquire)
-            && self.faults.lock().contains_key(&(group, self.me))
-            && self.has_others(group)
+        self.faults.is_suspect(group, self.me) && self.has_others(group)
     }
 
     /// Holders could not make a change. Waits until the map says that they are behind; `before` is the map by which they

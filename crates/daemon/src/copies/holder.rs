@@ -68,6 +68,11 @@ impl Copies {
                 out.truncate(count);
                 Ok(CopyReply::Read)
             }
+            CopyRequest::UnderWay { group } => {
+                self.serving(group)?;
+                let (first, changes) = self.slots.under_way();
+                Ok(CopyReply::UnderWay { first, changes })
+            }
             CopyRequest::Marks => Ok(CopyReply::Marks(self.marks.all())),
         }
     }
@@ -131,6 +136,11 @@ impl Copies {
                 if self.is_excused_in(&map, mark.group) {
                     tracing::warn!(ino = %mark.ino, %error, "a change was not made while catching up");
                     return Ok(CopyReply::Made);
+                }
+                // The primary is about to leave this copy out, and others may hear of that first.
+                let is_last_word = matches!(change, Change::Mirror { .. } | Change::Restore);
+                if is_last_word || error.errno().is_of_broken_storage() {
+                    self.suspect(mark.group, self.me);
                 }
                 Ok(CopyReply::Failed(error.errno()))
             }

@@ -2,29 +2,37 @@
 //!
 //! A primary numbers the changes that it has under way by *slots*: one change has a slot until all have made it. A
 //! holder remembers the latest change of each slot of each primary: that of which it has not heard yet that all have
-//! made it. So it takes no message to say so, and there are no more marks than changes under way.
+//! made it. So it takes no message to say so, and there are no more marks than changes under way. A holder that wants to
+//! show such a range asks the primary which of its changes are over ([`Slots::under_way`]). While there are marks of a
+//! file, its copy is not read directly.
 //!
 //! A change may have made a sub-file longer, and is perhaps undone, and so may others that were made meanwhile, in any
 //! order. So a holder notes for each sub-file how long it has to be without the changes in its marks (its *base*), and
 //! how long each of these needs it to be. When a change is undone, the sub-file is cut to the longest that is left.
 
 use bivouac_layout::{Group, Ino, ServerId};
+use bivouac_node::Fences;
+use bivouac_node::fences::{Against, Lasting};
 use bivouac_proto::copies::Mark;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The slots of this server's own changes.
 pub(crate) struct Slots {
-    free: Mutex<Free>,
-    /// The turn of the next change.
+    taken: Mutex<Taken>,
+    /// The turn of the first change, and of the next one.
+    first: u64,
     turn: AtomicU64,
 }
 
 #[derive(Default)]
-struct Free {
+struct Taken {
     given_back: BTreeSet<u32>,
     next: u32,
+    /// Turns by slot.
+    under_way: BTreeMap<u32, u64>,
 }
 
 /// A slot in use.
@@ -37,17 +45,28 @@ pub(crate) struct Slot<'s> {
 impl Slots {
     /// Turns from `first` on: later than those before a restart.
     pub(crate) fn new(first: u64) -> Slots {
-        Slots { free: Mutex::default(), turn: AtomicU64::new(first) }
+        Slots { taken: Mutex::default(), first, turn: AtomicU64::new(first) }
+    }
+
+    /// The turn of the first change; and the changes that may not have been made by all, with slot and turn.
+    pub(crate) fn under_way(&self) -> (u64, Vec<(u32, u64)>) {
+        (self.first, self.lock().under_way.iter().map(|(slot, turn)| (*slot, *turn)).collect())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The lowest that is free.
     pub(crate) fn take(&self) -> Slot<'_> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = free.given_back.pop_first().unwrap_or_else(|| {
-            free.next += 1;
-            free.next
+        let mut taken = self.lock();
+        let number = taken.given_back.pop_first().unwrap_or_else(|| {
+            taken.next += 1;
+            taken.next
         });
-        Slot { slots: self, number, turn: self.turn.fetch_add(1, Ordering::Relaxed) }
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        taken.under_way.insert(number, turn);
+        Slot { slots: self, number, turn }
     }
 }
 
@@ -71,7 +90,9 @@ impl Slot<'_> {
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        self.slots.free.lock().unwrap_or_else(PoisonError::into_inner).given_back.insert(self.number);
+        let mut taken = self.slots.lock();
+        taken.under_way.remove(&self.number);
+        taken.given_back.insert(self.number);
     }
 }
 
@@ -97,18 +118,35 @@ pub(crate) enum Kind {
 
 /// The latest changes of others' slots.
 #[derive(Default)]
-pub(crate) struct Marks(Mutex<Known>);
+pub(crate) struct Marks {
+    known: Mutex<Known>,
+    /// Of this server.
+    fences: Option<Arc<Fences>>,
+}
+
+/// Whose change it is, and its slot.
+type Key = (ServerId, u32);
+
+/// A change that may not have been made by all, as who asks for it names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unsettled {
+    key: Key,
+    turn: u64,
+    pub(crate) group: Group,
+}
 
 #[derive(Default)]
 struct Known {
-    made: HashMap<(ServerId, u32), Made>,
+    made: HashMap<Key, Made>,
+    /// Their files are not read directly.
+    fenced: HashMap<Key, Lasting>,
     /// Of the sub-files in `made`, and perhaps of others.
     bases: HashMap<Ino, u64>,
 }
 
 impl Known {
     /// How long a sub-file has to be without the changes that `leaves_out` names.
-    fn needed(&self, ino: Ino, leaves_out: impl Fn(&(ServerId, u32), &Made) -> bool) -> u64 {
+    fn needed(&self, ino: Ino, leaves_out: impl Fn(&Key, &Made) -> bool) -> u64 {
         let base = self.bases.get(&ino).copied().unwrap_or(0);
         let others = self.made.iter().filter(|(slot, made)| made.mark.ino == ino && !leaves_out(slot, made));
         others.map(|(_, made)| made.needs).fold(base, u64::max)
@@ -129,8 +167,57 @@ impl Known {
 }
 
 impl Marks {
+    /// Of a server with this fence page.
+    pub(crate) fn new(fences: Option<Arc<Fences>>) -> Marks {
+        Marks { known: Mutex::default(), fences }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which changes of a range of a file there are.
+    pub(crate) fn of_range(&self, ino: Ino, range: &Range<u64>) -> Vec<Unsettled> {
+        let overlaps =
+            |mark: &Mark| mark.offset < range.end && range.start < mark.offset.saturating_add(mark.len);
+        let known = self.lock();
+        let found = known.made.iter().filter(|(_, made)| made.mark.ino == ino && overlaps(&made.mark));
+        found.map(|(key, made)| Unsettled { key: *key, turn: made.turn, group: made.mark.group }).collect()
+    }
+
+    /// The primary of a group has said which changes of its own are under way, those since it was started. What
+    /// `before` names was known here before it was asked: of that, everything else is over.
+    pub(crate) fn settle(
+        &self,
+        before: &[Unsettled],
+        (primary, group): (ServerId, Group),
+        (first, under_way): (u64, &[(u32, u64)]),
+    ) {
+        let is_over = |change: &&Unsettled| {
+            let (server, slot) = change.key;
+            if server == primary && change.turn >= first {
+                !under_way.contains(&(slot, change.turn))
+            } else {
+                // Who serves a group has settled what was begun before in the group.
+                change.group == group
+            }
+        };
+        let mut known = self.lock();
+        for change in before.iter().filter(is_over) {
+            let made = known.made.get(&change.key).filter(|made| made.turn == change.turn).copied();
+            if let Some(made) = made {
+                known.raise(made.mark.ino, made.needs);
+                known.made.remove(&change.key);
+                known.fenced.remove(&change.key);
+            }
+        }
+    }
+
+    /// All changes.
+    pub(crate) fn unsettled(&self) -> Vec<Unsettled> {
+        let known = self.lock();
+        let changes = known.made.iter();
+        changes.map(|(key, made)| Unsettled { key: *key, turn: made.turn, group: made.mark.group }).collect()
     }
 
     /// A primary has a change made of a sub-file that is `length` bytes long. How long the sub-file has to be without it
@@ -172,6 +259,11 @@ impl Marks {
             }
         };
         known.made.insert(key, made);
+        if let Some(fences) = &self.fences {
+            // Before the fence of the slot's change before it falls.
+            let fence = fences.keep_up(ino, Against::Readers);
+            known.fenced.insert(key, fence);
+        }
         known.forget_bases();
         rest
     }
@@ -199,7 +291,10 @@ impl Marks {
 
     /// All holders of these groups are the same again.
     pub(crate) fn forget(&self, groups: &[Group]) {
-        self.lock().made.retain(|_, made| !groups.contains(&made.mark.group));
+        let mut known = self.lock();
+        let Known { made, fenced, .. } = &mut *known;
+        made.retain(|_, made| !groups.contains(&made.mark.group));
+        fenced.retain(|key, _| made.contains_key(key));
     }
 }
 
@@ -263,6 +358,75 @@ mod tests {
         assert_eq!(offsets(&marks), [100, 200, 300]);
         marks.forget(&[group(0)]);
         assert_eq!(offsets(&marks), [200]);
+    }
+
+    #[test]
+    fn slots_tell_which_changes_are_under_way() {
+        let slots = Slots::new(100);
+        let (first, second, third) = (slots.take(), slots.take(), slots.take());
+        let numbers = (second.number(), third.number());
+        assert_eq!(slots.under_way(), (100, vec![(first.number(), 100), (numbers.0, 101), (numbers.1, 102)]));
+        drop(first);
+        second.leave();
+        assert_eq!(slots.under_way().1, [(numbers.0, 101), (numbers.1, 102)], "what was left is not over");
+        drop(third);
+        let again = slots.take();
+        assert_eq!(slots.under_way().1, [(again.number(), 103), (numbers.0, 101)]);
+    }
+
+    #[test]
+    fn what_the_primary_says_settles_what_was_known_before_it_was_asked() {
+        let marks = Marks::default();
+        let note = |server, slot, turn, position, offset| {
+            let of = (mark(position, offset), turn);
+            marks.note((ServerId(server), slot), Kind::Reaches(offset + 10), of, 0);
+        };
+        let offsets = || {
+            let mut offsets: Vec<u64> = marks.all().iter().map(|mark| mark.offset).collect();
+            offsets.sort_unstable();
+            offsets
+        };
+        // Of the primary itself: one from before it was started, in another group, and three since.
+        note(1, 1, 50, 1, 100);
+        note(1, 2, 100, 0, 200);
+        note(1, 3, 101, 0, 300);
+        note(1, 4, 102, 1, 400);
+        // Of others: in the group, and in another one.
+        note(2, 1, 7, 0, 500);
+        note(2, 2, 8, 1, 600);
+        let before = marks.unsettled();
+        // Not known before it was asked: the slot goes on, and a new one.
+        note(1, 4, 103, 0, 700);
+        note(1, 5, 104, 0, 800);
+        marks.settle(&before, (ServerId(1), group(0)), (100, &[(3, 101)]));
+        assert_eq!(offsets(), [100, 300, 600, 700, 800]);
+        assert_eq!(marks.of_range(FILE, &(305..306)).len(), 1);
+        assert!(marks.of_range(FILE, &(310..500)).is_empty());
+        // One from before the primary's start is over when it serves the group concerned.
+        marks.settle(&marks.unsettled(), (ServerId(1), group(1)), (100, &[]));
+        assert!(offsets().is_empty());
+    }
+
+    #[test]
+    fn a_file_with_marks_is_fenced() {
+        let of = bivouac_node::FencesOf { deployment: 1, server: ServerId(0) };
+        let fences = Arc::new(Fences::create(of).expect("made"));
+        let marks = Marks::new(Some(fences.clone()));
+        let under = fences.page().before_pass(FILE);
+        let is_read = || fences.page().read(&under).is_some();
+        assert!(is_read());
+        write(&marks, 1, 1, 100, 0);
+        write(&marks, 2, 2, 200, 110);
+        assert!(!is_read());
+        let other = (Mark { ino: Ino(8), ..mark(0, 0) }, 3);
+        marks.note((ServerId(1), 1), Kind::Reaches(10), other, 0);
+        assert!(!is_read(), "one is left");
+        marks.settle(&marks.unsettled(), (ServerId(1), group(0)), (0, &[(1, 3)]));
+        assert!(is_read());
+        write(&marks, 1, 4, 100, 0);
+        assert!(!is_read());
+        marks.forget(&[group(0)]);
+        assert!(is_read());
     }
 
     #[test]

@@ -10,10 +10,12 @@
 //! not stay closed for longer than [`LONGEST`]. So a truncation says by its number whether the file has stayed closed.
 
 use bivouac_layout::Ino;
+use bivouac_node::Fences;
+use bivouac_node::fences::{Against, Lasting};
 use bivouac_proto::Refusal;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const PARTS: usize = 64;
@@ -39,6 +41,8 @@ struct File {
     waiting: Vec<Wanted>,
     /// The truncation's number, and since when.
     closed: Option<(u64, Instant)>,
+    /// While it is closed, it is not read directly.
+    fence: Option<Lasting>,
 }
 
 /// A range that is held or waited for.
@@ -64,6 +68,10 @@ impl File {
         !self.is_closed() && !self.held.iter().chain(earlier).any(|other| other.overlaps(range))
     }
 
+    fn open(&mut self) {
+        (self.closed, self.fence) = (None, None);
+    }
+
     fn is_unused(&self) -> bool {
         self.held.is_empty() && self.waiting.is_empty() && !self.is_closed()
     }
@@ -74,6 +82,8 @@ pub(crate) struct Ranges {
     parts: [(Mutex<Part>, Condvar); PARTS],
     /// How long a change waits for others.
     patience: Duration,
+    /// Of this server.
+    fences: Option<Arc<Fences>>,
 }
 
 /// A range that nobody else changes until this is dropped.
@@ -90,9 +100,14 @@ impl Drop for Held<'_> {
 }
 
 impl Ranges {
-    /// With this patience.
-    pub(crate) fn new(patience: Duration) -> Ranges {
-        Ranges { parts: std::array::from_fn(|_| Default::default()), patience }
+    /// With this patience, of a server with this fence page.
+    pub(crate) fn new(patience: Duration, fences: Option<Arc<Fences>>) -> Ranges {
+        Ranges { parts: std::array::from_fn(|_| Default::default()), patience, fences }
+    }
+
+    /// Whether a truncation keeps changes of a file out.
+    pub(crate) fn is_closed(&self, ino: Ino) -> bool {
+        self.lock(ino).0.files.get(&ino).is_some_and(|file| file.closed.is_some())
     }
 
     fn lock(&self, ino: Ino) -> (MutexGuard<'_, Part>, &Condvar) {
@@ -175,7 +190,11 @@ impl Ranges {
         if part.over.iter().any(|(_, of, over)| (*of, *over) == (ino, closing)) {
             return Ok(());
         }
-        part.files.entry(ino).or_default().closed = Some((closing, Instant::now()));
+        let file = part.files.entry(ino).or_default();
+        file.closed = Some((closing, Instant::now()));
+        if file.fence.is_none() {
+            file.fence = self.fences.as_ref().map(|fences| fences.keep_up(ino, Against::Readers));
+        }
         drop(part);
         self.until(ino, |file| file.held.is_empty())
     }
@@ -197,14 +216,18 @@ impl Ranges {
         part.forget();
         part.over.push_back((Instant::now(), ino, closing));
         drop(part);
-        self.change(ino, |file| file.closed = file.closed.filter(|(number, _)| *number != closing));
+        self.change(ino, |file| {
+            if file.closed.is_some_and(|(number, _)| number == closing) {
+                file.open();
+            }
+        });
     }
 
     /// No file is closed any more.
     pub(crate) fn open_all(&self) {
         for (part, changed) in &self.parts {
             let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
-            part.files.values_mut().for_each(|file| file.closed = None);
+            part.files.values_mut().for_each(File::open);
             part.files.retain(|_, file| !file.is_unused());
             changed.notify_all();
         }

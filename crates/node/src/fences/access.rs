@@ -17,14 +17,12 @@ pub struct Under {
 
 /// A direct read that has begun.
 pub struct Reading<'p> {
-    page: &'p FencePage,
     word: &'p Word<AtomicU64>,
     state: u64,
 }
 
 /// A direct write that has begun: the server waits for its end.
 pub struct Writing<'p> {
-    page: &'p FencePage,
     word: &'p Word<AtomicU64>,
     moved: u64,
     lane: &'p Lane,
@@ -45,12 +43,19 @@ impl FencePage {
         self.words()[under.word].moved() != under.moved
     }
 
-    /// Begins a direct read. `None`: the server has to be asked.
+    /// Begins a direct read of what has one copy. `None`: the server has to be asked.
     #[inline]
     pub fn read(&self, under: &Under) -> Option<Reading<'_>> {
         let word = &self.words()[under.word];
         let state = word.enter(READS, under.moved)?;
-        self.is_leased().then_some(Reading { page: self, word, state })
+        Some(Reading { word, state })
+    }
+
+    /// The same for what has several copies. (It is enough to look at the lease once: what is read is at least as new as
+    /// at that moment.)
+    #[inline]
+    pub fn read_copy(&self, under: &Under) -> Option<Reading<'_>> {
+        self.read(under).filter(|_| self.is_leased())
     }
 
     /// Begins a direct write. `None`: the server has to be asked.
@@ -60,8 +65,8 @@ impl FencePage {
         let lane = self.lane()?;
         let mark = lane.marks.iter().find(|mark| protocol::mark(*mark, under.ino.0))?;
         // From here on the mark is taken off, however this ends.
-        let writing = Writing { page: self, word, moved: under.moved, lane, mark };
-        (word.enter(WRITES, under.moved).is_some() && self.is_leased()).then_some(writing)
+        let writing = Writing { word, moved: under.moved, lane, mark };
+        word.enter(WRITES, under.moved).is_some().then_some(writing)
     }
 }
 
@@ -69,7 +74,7 @@ impl Reading<'_> {
     /// To be called after the read: whether it counts. If not, the server has to be asked.
     #[inline]
     pub fn counts(self) -> bool {
-        self.word.is_still(self.state) && self.page.is_leased()
+        self.word.is_still(self.state)
     }
 }
 
@@ -77,7 +82,7 @@ impl Writing<'_> {
     /// To be called after the write: whether it counts. If not, it has to be repeated through the server.
     #[inline]
     pub fn counts(&self) -> bool {
-        self.word.moved() == self.moved && self.page.is_leased()
+        self.word.moved() == self.moved
     }
 
     /// So many bytes were written.

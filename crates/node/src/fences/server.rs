@@ -9,7 +9,7 @@ use bivouac_layout::Ino;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::thread::{MembarrierCommand, membarrier};
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often a fence looks again at once whether writers have ended; then it sleeps in between.
@@ -54,6 +54,19 @@ pub struct Fences {
     before: (u64, u64),
 }
 
+/// A fence that is up until this is dropped, however long that takes. Nobody waits behind it.
+pub struct Lasting {
+    fences: Arc<Fences>,
+    ino: Ino,
+    flags: u64,
+}
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        self.fences.lower(self.ino, self.flags);
+    }
+}
+
 /// A fence that is up until this is dropped.
 pub struct Fence<'f> {
     fences: &'f Fences,
@@ -77,13 +90,14 @@ impl Fences {
 
     /// For a restarted server: takes over the page that the server before it made, by a descriptor that a
     /// process of the node has kept. Fails for a page that is not this server's. Fences that were up are
-    /// down; the lease is what it was.
+    /// down, and there is no lease.
     pub fn adopt(of: FencesOf, descriptor: Fd) -> Result<Fences, NodeError> {
         let page = FencePage::attach(descriptor.as_fd())?;
         if !page.is_of(of) {
             return Err(NodeError::Format);
         }
         page.words().iter().for_each(|word| word.lower(READS | WRITES));
+        page.header().lease.store(0, Ordering::SeqCst);
         Ok(Fences::new(page, descriptor))
     }
 
@@ -108,18 +122,40 @@ impl Fences {
         (read.wrapping_sub(self.before.0), written.wrapping_sub(self.before.1))
     }
 
-    /// Direct accesses are good until this time ([`crate::release::monotonic`]); `None`: for ever, because
-    /// nobody else serves the same data.
-    pub fn set_lease(&self, until: Option<u64>) {
-        self.page.header().lease.store(until.map_or(0, |until| until.max(1)), Ordering::SeqCst);
+    /// Copies may be read directly until this time ([`crate::release::monotonic`]); 0: not at all.
+    pub fn show_copies_until(&self, until: u64) {
+        self.page.header().lease.store(until, Ordering::SeqCst);
+    }
+
+    /// Makes all descriptors stale that were passed up to now for reading a file, because its sub-file is about to become
+    /// another local file.
+    pub fn renounce(&self, ino: Ino) {
+        self.page.word(ino).1.move_on();
+    }
+
+    /// The same for all files.
+    pub fn renounce_all(&self) {
+        self.page.words().iter().for_each(|word| word.move_on());
     }
 
     /// Raises the fence of a file: direct accesses that begin from here on go through the server, and reads
     /// that are under way do not count. Writes may be under way still: see [`Fence::wait`]. This takes a
     /// lock and three atomic operations, and waits for nobody.
     pub fn raise(&self, ino: Ino, against: Against) -> Fence<'_> {
-        let (index, word) = self.page.word(ino);
         let flags = against.flags();
+        self.raise_flags(ino, flags);
+        Fence { fences: self, ino, flags }
+    }
+
+    /// The same for as long as its caller wants.
+    pub fn keep_up(self: &Arc<Fences>, ino: Ino, against: Against) -> Lasting {
+        let flags = against.flags();
+        self.raise_flags(ino, flags);
+        Lasting { fences: self.clone(), ino, flags }
+    }
+
+    fn raise_flags(&self, ino: Ino, flags: u64) {
+        let (index, word) = self.page.word(ino);
         let mut up = self.up[index].lock().unwrap_or_else(PoisonError::into_inner);
         up.reads += u32::from(flags & READS != 0);
         up.writes += u32::from(flags & WRITES != 0);
@@ -127,7 +163,20 @@ impl Fences {
         drop(up);
         // Before whatever the server does behind the fence.
         fence(Ordering::SeqCst);
-        Fence { fences: self, ino, flags }
+    }
+
+    fn lower(&self, ino: Ino, flags: u64) {
+        let (index, word) = self.page.word(ino);
+        let mut up = self.up[index].lock().unwrap_or_else(PoisonError::into_inner);
+        let up = &mut *up;
+        let mut last = 0;
+        for (flag, count) in [(READS, &mut up.reads), (WRITES, &mut up.writes)] {
+            if flags & flag != 0 {
+                *count = count.saturating_sub(1);
+                last |= if *count == 0 { flag } else { 0 };
+            }
+        }
+        word.lower(last);
     }
 }
 
@@ -193,16 +242,6 @@ impl Fence<'_> {
 
 impl Drop for Fence<'_> {
     fn drop(&mut self) {
-        let (index, word) = self.fences.page.word(self.ino);
-        let mut up = self.fences.up[index].lock().unwrap_or_else(PoisonError::into_inner);
-        let up = &mut *up;
-        let mut last = 0;
-        for (flag, count) in [(READS, &mut up.reads), (WRITES, &mut up.writes)] {
-            if self.flags & flag != 0 {
-                *count = count.saturating_sub(1);
-                last |= if *count == 0 { flag } else { 0 };
-            }
-        }
-        word.lower(last);
+        self.fences.lower(self.ino, self.flags);
     }
 }

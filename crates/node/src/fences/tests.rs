@@ -4,7 +4,7 @@ use super::*;
 use crate::process;
 use crate::table::tests::{alone, in_child};
 use rustix::fd::AsFd;
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 const OF: FencesOf = FencesOf { deployment: 7, server: ServerId(3) };
@@ -102,16 +102,46 @@ fn a_late_writer_and_a_descriptor_from_before_are_told_that_the_file_has_moved()
 }
 
 #[test]
-fn nothing_counts_after_the_lease_has_run_out() {
+fn copies_are_read_only_while_the_server_lives_and_has_a_lease() {
     let (server, page) = pair();
     let under = page.before_pass(FILE);
-    server.set_lease(Some(monotonic() + 60_000_000_000));
-    let (reading, writing) = (page.read(&under).expect("leased"), page.write(&under).expect("leased"));
-    server.set_lease(Some(monotonic()));
-    assert!(!reading.counts() && !writing.counts());
-    assert!(page.read(&under).is_none() && page.write(&under).is_none());
-    server.set_lease(None);
+    let begins = || page.read_copy(&under).is_some();
+    let life = server.page().life();
+    assert!(!begins() && page.read(&under).is_some() && page.write(&under).is_some());
+    life.store(4711, Ordering::Relaxed);
+    assert!(!begins(), "there is no lease");
+    server.show_copies_until(monotonic() + 60_000_000_000);
+    assert!(begins());
+    life.store(4711 | super::OWNER_DIED, Ordering::Relaxed);
+    assert!(!begins(), "the server has died");
+    life.store(4712, Ordering::Relaxed);
+    assert!(begins());
+    server.show_copies_until(monotonic());
+    assert!(!begins(), "it has run out");
+    server.show_copies_until(0);
+    assert!(!begins());
+    server.show_copies_until(u64::MAX);
+    let reading = page.read_copy(&under).expect("begins");
+    server.show_copies_until(0);
+    assert!(reading.counts(), "it has begun in time");
+}
+
+#[test]
+fn a_lasting_fence_stops_readers_until_the_last_one_of_its_file_falls() {
+    let (server, page) = pair();
+    let server = Arc::new(server);
+    let under = page.before_pass(FILE);
+    let reading = page.read(&under).expect("begins");
+    let (first, second) = (server.keep_up(FILE, Against::Readers), server.keep_up(FILE, Against::Readers));
+    assert!(!reading.counts() && page.read(&under).is_none());
+    assert!(page.write(&under).is_some(), "writers are not concerned");
+    drop(first);
+    assert!(page.read(&under).is_none());
+    drop(second);
     assert!(page.read(&under).is_some_and(Reading::counts));
+    assert!(!page.is_stale(&under));
+    server.renounce(FILE);
+    assert!(page.is_stale(&under) && page.read(&under).is_none());
 }
 
 /// Runs `inside` in a child, which is between a write's two looks then, and ends it.

@@ -6,7 +6,7 @@ use crate::attr::{Attr, DirEntry, FileKind, Store};
 use crate::auth::{Credentials, Hello, Role};
 use crate::control::{ControlReply, ControlRequest, Grant, Member, ServerHealth, Stats, Ward};
 use crate::copies::{self, Copied, CopyReply, CopyRequest, Mark};
-use crate::data::{DataReply, DataRequest, Fallocate, Share};
+use crate::data::{Access, DataReply, DataRequest, Fallocate, Share};
 use crate::meta::{
     At, Change, Create, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply, MetaRequest, OpenHow, RenameMode,
     Reopened, SetAttr, SetTime, Wrote, XattrMode,
@@ -283,7 +283,9 @@ fn data_requests() -> Vec<DataRequest> {
         DataRequest::Seek { ino: INO, offset: 1, end: u64::MAX, hole: true, share },
         DataRequest::Sync { ino: INO },
         DataRequest::Remove { ino: INO },
-        DataRequest::Pass { ino: INO, create: true },
+        DataRequest::Pass { ino: INO, access: Access::Read },
+        DataRequest::Pass { ino: INO, access: Access::Write },
+        DataRequest::Pass { ino: INO, access: Access::Make },
         DataRequest::Space,
         DataRequest::TakeBack { ino: INO, undo: 1, end: u64::MAX, size: 3 },
         DataRequest::Close { ino: INO, closing: 1 },
@@ -308,6 +310,7 @@ fn copy_requests() -> Vec<CopyRequest> {
         CopyRequest::Fetch { group: GROUP, ino: INO, offset: u64::MAX, len: u32::MAX },
         CopyRequest::Digest { group: GROUP, ino: INO, offset: u64::MAX, len: u64::MAX },
         CopyRequest::Extent { group: GROUP, ino: INO },
+        CopyRequest::UnderWay { group: GROUP },
         CopyRequest::Marks,
         CopyRequest::Sums { group: GROUP, ino: INO, offset: u64::MAX, len: u64::MAX },
         CopyRequest::Bytes { group: GROUP, ino: INO, offset: u64::MAX, len: u32::MAX },
@@ -488,6 +491,7 @@ pub(super) fn replies() -> Vec<Reply> {
         CopyReply::Read,
         CopyReply::Extent { length: u64::MAX, written },
         CopyReply::Marks(vec![mark]),
+        CopyReply::UnderWay { first: 1, changes: vec![(u32::MAX, u64::MAX)] },
         CopyReply::Sums { length: u64::MAX, is_sure: true, sums: vec![(u32::MAX, 0)] },
     ];
     let writer = OpenId { agent: u64::MAX, slot: 1, incarnation: 2 };

@@ -11,7 +11,7 @@ fn is_free(ranges: &Ranges) -> bool {
 
 #[test]
 fn changes_of_the_same_bytes_follow_each_other_and_others_do_not_wait() {
-    let ranges = Ranges::new(SOON);
+    let ranges = Ranges::new(SOON, None);
     let first = ranges.hold(FILE, 10..20).expect("nobody is there");
     for free in [0..10, 20..30] {
         drop(ranges.hold(FILE, free).expect("other bytes"));
@@ -27,7 +27,7 @@ fn changes_of_the_same_bytes_follow_each_other_and_others_do_not_wait() {
 
 #[test]
 fn who_comes_first_is_served_first() {
-    let ranges = Ranges::new(LONG);
+    let ranges = Ranges::new(LONG, None);
     let (tell, told) = channel();
     let first = ranges.hold(FILE, 0..10).expect("free");
     std::thread::scope(|scope| {
@@ -57,7 +57,7 @@ fn who_comes_first_is_served_first() {
 
 #[test]
 fn a_file_is_closed_when_no_change_is_under_way_and_none_begins_until_it_is_open() {
-    let ranges = Ranges::new(LONG);
+    let ranges = Ranges::new(LONG, None);
     let (tell, told) = channel();
     let under_way = ranges.hold(FILE, 0..5).expect("free");
     std::thread::scope(|scope| {
@@ -86,7 +86,7 @@ fn a_file_is_closed_when_no_change_is_under_way_and_none_begins_until_it_is_open
 
 #[test]
 fn a_file_is_not_closed_by_a_truncation_that_is_over() {
-    let ranges = Ranges::new(SOON);
+    let ranges = Ranges::new(SOON, None);
     ranges.open(FILE, 5);
     ranges.close(FILE, 5).expect("it is over");
     assert!(!ranges.stays_closed(FILE, 5));
@@ -97,7 +97,7 @@ fn a_file_is_not_closed_by_a_truncation_that_is_over() {
 
 #[test]
 fn what_is_under_way_is_outlasted_and_what_comes_later_is_not_waited_for() {
-    let ranges = Ranges::new(SOON);
+    let ranges = Ranges::new(SOON, None);
     let first = ranges.hold(FILE, 0..5).expect("free");
     let numbers = ranges.under_way(FILE);
     let later = ranges.hold(FILE, 10..15).expect("free");
@@ -112,7 +112,7 @@ fn what_is_under_way_is_outlasted_and_what_comes_later_is_not_waited_for() {
 
 #[test]
 fn the_next_truncation_takes_the_place_of_one_that_nobody_ends() {
-    let ranges = Ranges::new(SOON);
+    let ranges = Ranges::new(SOON, None);
     ranges.close(FILE, 1).expect("free");
     ranges.close(FILE, 2).expect("free");
     assert!(ranges.stays_closed(FILE, 2) && !ranges.stays_closed(FILE, 1));
