@@ -94,6 +94,10 @@ fn all_see_the_same(test: &str, replicas: &str, faults: impl Fn(&Network, &Site,
             .collect()
     });
     assert!(rounds.iter().all(|rounds| *rounds > 50), "{rounds:?}");
+    let found = site.bivouac(["verify", &name, "--rate", "0", "--json"]);
+    assert_eq!(found.code, 0, "{} {}", found.out, found.err);
+    let found: serde_json::Value = serde_json::from_str(&found.out).expect("JSON");
+    assert_eq!(found["findings"], serde_json::json!([]), "copies differ");
     site.bivouac(["down", &name]).ok();
 }
 
@@ -129,6 +133,26 @@ fn nobody_reads_what_is_old_while_servers_die_and_hang_and_come_back() {
             Site::kill(pid, Signal::STOP);
             std::thread::sleep(Duration::from_secs(4));
             Site::kill(pid, Signal::CONT);
+            all_in_step(site, name);
+        }
+    });
+}
+
+#[test]
+fn the_primary_dies_after_one_copy_has_a_write_and_before_another_one() {
+    all_see_the_same("between", "3", |_, site, name| {
+        // A change goes to the first and the second, and waits for the third.
+        for (dies, hangs) in [(0, 2), (1, 0), (2, 1), (0, 1)] {
+            let pid = site.server_pid(name, hangs);
+            Site::kill(pid, Signal::STOP);
+            std::thread::sleep(Duration::from_millis(500));
+            Site::kill(site.server_pid(name, dies), Signal::KILL);
+            std::thread::sleep(Duration::from_millis(500));
+            Site::kill(pid, Signal::CONT);
+            let state = || site.status(name)["servers"][dies as usize]["state"].clone();
+            eventually("status shows the dead server", || state() == "down");
+            std::thread::sleep(Duration::from_secs(1));
+            site.bivouac(["restart", name, &dies.to_string()]).ok();
             all_in_step(site, name);
         }
     });
