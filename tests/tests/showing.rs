@@ -221,3 +221,18 @@ fn a_copy_on_the_programs_own_node_is_read_there_directly() {
     });
     site.bivouac(["down", &name]).ok();
 }
+
+#[test]
+fn what_was_written_a_moment_ago_is_read_directly_soon() {
+    let site = Site::in_memory("soon");
+    // All servers are on one node: each is the primary of some blocks, and has copies of others.
+    let name = site.up_with(2, &["--replicas", "2"]);
+    site.sh(&name, "head -c 8M /dev/urandom > /bivouac/f").ok();
+    let all = || direct(&site, &name, 0) + direct(&site, &name, 1);
+    eventually("all of it is read directly", || {
+        let before = all();
+        site.sh(&name, "cat /bivouac/f > /dev/null").ok();
+        all() - before == 8 << 20
+    });
+    site.bivouac(["down", &name]).ok();
+}

@@ -320,31 +320,10 @@ impl Daemon {
             Err(failure) => return reply.fail(&failure),
         };
         if let DataRequest::Read { ino, offset, len } = copied.request {
-            return match copies.serving(copied.group) {
-                Ok(_) => match serve::read(store, ino, offset, len, reply) {
-                    Ok(count) => drop(self.counters.read.fetch_add(count, Ordering::Relaxed)),
-                    Err(error) if copies.fails_here(copied.group, ino, error.errno()) => {
-                        reply.fail(&Refusal::Busy.into());
-                    }
-                    Err(error) => reply.fail(&error.errno().into()),
-                },
-                // By the same map, the program knows that another one is the primary.
-                Err(_) if !copies.is_primary_of(copied.group) => {
-                    match copies.show(copied.group, ino, (offset, len), reply.buffer()) {
-                        Some(length) => {
-                            let count = reply.buffer().len() as u64;
-                            self.counters.read.fetch_add(count, Ordering::Relaxed);
-                            reply.ok(&Reply::Data(DataReply::Read { length }));
-                        }
-                        None => {
-                            reply.buffer().clear();
-                            reply.ok(&Reply::Data(DataReply::Elsewhere));
-                        }
-                    }
-                    copies.tidy(ino);
-                }
-                Err(refusal) => reply.fail(&refusal.into()),
-            };
+            self.read_copied(store, copies, copied.group, (ino, offset, len), reply);
+            // The answer is on its way.
+            copies.tidy(ino);
+            return;
         }
         let mut running = match self.order.take(header.id, header.attempt) {
             Turn::Begun(running) => running,
@@ -359,6 +338,40 @@ impl Daemon {
             }
             Err(failure) => reply.fail(&failure),
         }
+    }
+
+    /// Reads blocks that have copies, here at their primary or at another holder.
+    fn read_copied(
+        &self,
+        store: &DataStore,
+        copies: &Copies,
+        group: bivouac_layout::Group,
+        (ino, offset, len): (Ino, u64, u32),
+        reply: &mut Responder<'_>,
+    ) {
+        let count = match copies.serving(group) {
+            Ok(_) => match serve::read(store, ino, offset, len, reply) {
+                Ok(count) => count,
+                Err(error) if copies.fails_here(group, ino, error.errno()) => {
+                    return reply.fail(&Refusal::Busy.into());
+                }
+                Err(error) => return reply.fail(&error.errno().into()),
+            },
+            Err(refusal) if copies.is_primary_of(group) => return reply.fail(&refusal.into()),
+            // By the same map, the program knows that another one is the primary.
+            Err(_) => match copies.show(group, ino, (offset, len), reply.buffer()) {
+                Some(length) => {
+                    let count = reply.buffer().len() as u64;
+                    reply.ok(&Reply::Data(DataReply::Read { length }));
+                    count
+                }
+                None => {
+                    reply.buffer().clear();
+                    return reply.ok(&Reply::Data(DataReply::Elsewhere));
+                }
+            },
+        };
+        self.counters.read.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Another server's request about copies of blocks.

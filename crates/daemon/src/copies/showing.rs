@@ -81,17 +81,22 @@ impl Copies {
         Some(if is_sure { length } else { end })
     }
 
-    /// Clears marks of a file, so that programs of this node read it directly again.
+    /// Clears marks of a file that was read through this server, so that programs of this node read it directly again.
     pub(crate) fn tidy(&self, ino: Ino) {
-        let changes = self.marks.of_range(ino, &(0..u64::MAX));
         let (now, last) = (monotonic(), self.tidied.0.load(Ordering::Relaxed));
-        let is_due = !changes.is_empty() && now.saturating_sub(last) >= TIDIED;
-        if is_due && self.tidied.0.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            let mut groups: Vec<Group> = changes.into_iter().map(|change| change.group).collect();
-            groups.sort_unstable();
-            groups.dedup();
-            groups.into_iter().for_each(|group| self.ask_what_is_over(group));
+        if now.saturating_sub(last) < TIDIED {
+            return;
         }
+        let changes = self.marks.of_range(ino, &(0..u64::MAX));
+        if changes.is_empty()
+            || self.tidied.0.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        {
+            return;
+        }
+        let mut groups: Vec<Group> = changes.into_iter().map(|change| change.group).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        groups.into_iter().for_each(|group| self.ask_what_is_over(group));
     }
 
     /// Asks the primary of a group which of its changes are under way; the marks of others go.
