@@ -4,6 +4,7 @@ mod common;
 
 use bivouac_data::DataStore;
 use bivouac_layout::{Ino, ServerId};
+use bivouac_proto::data::Access;
 use bivouac_proto::data::Fallocate;
 use std::os::unix::fs::FileExt;
 use std::sync::Barrier;
@@ -28,7 +29,7 @@ fn check_agreement(store: &DataStore, files: u64) {
     for n in 0..files {
         let mut through = [0; 4096];
         let count = store.read(Ino(n), 0, &mut through).unwrap();
-        match store.pass(Ino(n), false) {
+        match store.pass(Ino(n), Access::Write) {
             Ok(descriptor) => {
                 let mut there = [0; 4096];
                 let file = std::fs::File::from(descriptor);

@@ -136,6 +136,38 @@ fn who_is_down_is_behind_until_it_has_caught_up_and_the_last_one_never_is() {
 }
 
 #[test]
+fn a_node_reads_its_own_copy_or_else_one_of_those_in_step_and_each_node_another() {
+    let map = all_of(6, 3);
+    for group in map.replicated().filter(|group| matches!(group, Group::Blocks { .. })) {
+        let holders = map.holders(group);
+        let readers: Vec<ServerId> =
+            (0..6).map(|node| map.reader_of(group, NodeId(node)).expect("a reader")).collect();
+        // Each server of this map is on the node of its number.
+        for node in 0..6 {
+            let reader = readers[usize::from(node)];
+            assert!(holders.all().contains(&reader));
+            assert!(reader == ServerId(node) || !holders.all().contains(&ServerId(node)), "{group:?}");
+        }
+        let elsewhere = (0..6).filter(|node| !holders.all().contains(&ServerId(*node)));
+        let distinct: BTreeSet<ServerId> = elsewhere.map(|node| readers[usize::from(node)]).collect();
+        assert!(distinct.len() > 1, "{group:?}: {distinct:?}");
+    }
+    let group = blocks(2, 1, 3);
+    let first = map.primary_of(group).expect("a primary");
+    let down = state(&map, first, ServerState::Down);
+    let back = state(&down, first, ServerState::Up);
+    for map in [&down, &back] {
+        assert!((0..6).all(|node| map.reader_of(group, NodeId(node)).is_some_and(|reader| reader != first)));
+        assert!(map.lacks_blocks(first));
+        assert!(
+            (0..6).map(ServerId).filter(|server| *server != first).all(|server| !map.lacks_blocks(server))
+        );
+    }
+    assert!(!all_of(6, 1).lacks_blocks(ServerId(0)));
+    assert_eq!(all_of(6, 1).reader_of(blocks(2, 0, 1), NodeId(5)), Some(ServerId(2)));
+}
+
+#[test]
 fn a_server_that_was_given_up_is_substituted_and_the_others_stay() {
     let map = all_of(8, 3);
     let without = Map { lost: vec![ServerId(5)], ..map.clone() };
