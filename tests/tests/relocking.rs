@@ -316,6 +316,30 @@ fn each_way_of_access_keeps_its_locks_when_all_daemons_die_and_come_back() {
 }
 
 #[test]
+fn with_copies_locks_are_kept_too_when_all_servers_die_together() {
+    let site = Site::in_memory("copies-locked");
+    let name = site.up_with(3, &["--metadata-replicas", "3"]);
+    make_files(&site, &name);
+    let mut holder = Program::start(&site, &name, None, "preload");
+    holder.run("files = opened(); each(files, 'lockf', EX, 100, 100); each(files, 'flock', SH)");
+    let mut other = Program::start(&site, &name, None, "preload");
+    other.run("files = opened()");
+    let servers: Vec<i32> = (0..3).map(|id| site.server_pid(&name, id)).collect();
+    servers.into_iter().for_each(|pid| Site::kill(pid, Signal::KILL));
+    for id in ["0", "1", "2"] {
+        site.bivouac(["restart", &name, id]).ok();
+    }
+    eventually("others can be locked", || other.can_lock("'lockf', EX, 200, 100") == FILES);
+    assert_eq!(other.can_lock("'lockf', SH, 150, 10"), 0);
+    assert_eq!(other.can_lock("'flock', EX"), 0);
+    holder.run("each(files, 'lockf', UN); each(files, 'flock', UN)");
+    assert_eq!(other.can_lock("'lockf', EX, 100, 100"), FILES);
+    assert_eq!(other.can_lock("'flock', EX"), FILES);
+    [holder, other].into_iter().for_each(Program::end);
+    site.bivouac(["down", &name]).ok();
+}
+
+#[test]
 fn locks_through_a_mount_outlive_their_server_too() {
     for access in accesses() {
         let mut site = Site::in_memory("relock-mount");
