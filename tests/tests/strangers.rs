@@ -231,7 +231,7 @@ fn no_daemon_outlives_a_run_that_was_killed_after_its_controller() {
 
 /// A program that makes all kinds of calls for some seconds; any error number will do.
 const WORKER: &str = "
-import os, random, sys, time
+import fcntl, os, random, sys, time
 os.chdir('/bivouac')
 end = time.time() + 8
 def attempt(call, *arguments):
@@ -248,6 +248,8 @@ while time.time() < end:
         attempt(os.lseek, fd, random.choice([0, 100, 1 << 40]), random.choice([0, 1, 2]))
         attempt(os.read, fd, 4096)
         attempt(os.fstat, fd)
+        how = random.choice([fcntl.LOCK_EX, fcntl.LOCK_SH, fcntl.LOCK_UN]) | fcntl.LOCK_NB
+        attempt(random.choice([fcntl.flock, lambda fd, how: fcntl.lockf(fd, how, 10, random.randrange(100))]), fd, how)
         other = attempt(os.dup, fd)
         if other is not None: held.append(other)
     attempt(os.listdir, '.')
@@ -296,10 +298,20 @@ fn noise_in_what_a_nodes_processes_share_ends_no_program_and_makes_none_wait() {
             timeout -s KILL 100 python3 -B spoiler.py {begin}; for p in $pids; do wait $p; echo $?; done",
             site.path("").display()
         );
-        let out = site.sh(&name, &script).ok();
+        let out = std::thread::scope(|scope| {
+            // What the agent tells a server that is restarted, it finds there, too.
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_secs(4));
+                Site::kill(site.server_pid(&name, 0), Signal::KILL);
+                site.bivouac(["restart", &name, "0"]).ok();
+            });
+            site.sh(&name, &script).ok()
+        });
         let mut lines: Vec<&str> = out.lines().collect();
         lines.sort_unstable();
         assert_eq!(lines, ["0", "0", "0", "done", "done", "done", "spoilt"], "{out}");
+        // What the agent tells a server that was restarted, it finds there, too.
+        site.bivouac(["restart", &name, "0"]).ok();
         assert_eq!(site.status(&name)["state"], "running");
         site.bivouac(["down", &name]).ok();
     }

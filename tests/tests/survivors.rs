@@ -147,8 +147,7 @@ fn a_survivor_opens_hands_on_and_unlinks_files_as_before() {
     program.run("subprocess.run(['echo', 'old'], stdout=out, check=True); subprocess.run(['echo', 'new'], stdout=new, check=True)");
     assert_eq!(site.sh(&name, "cat /bivouac/out /bivouac/new").ok(), "old\nnew\n");
     program.run("held.seek(0); assert held.read() == 'held'");
-    // Locks go with their server, and can be taken again.
-    program.run("fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)");
+    // Its agent has told the server what it has locked.
     let try_lock = "import fcntl; fcntl.lockf(open('/bivouac/lock', 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)";
     let locked = || site.sh(&name, &format!("python3 -c \"{try_lock}\" 2> /dev/null")).code != 0;
     assert!(locked());

@@ -4,6 +4,9 @@
 //! dead client leaves no waiter behind. When a signal comes, the client asks the server to end a turn early,
 //! and the server says whether the lock was granted after all.
 //!
+//! Each lock that was granted is noted in the node's shared table ([`bivouac_node::locks`]), from which the agent tells
+//! a server that was restarted what it has forgotten.
+//!
 //! Locks of the process belong to its first session, so that a program that it executes has them, too. Such a
 //! program does not know which files they are on. So for a server where the program before it had locks, it
 //! releases the process's locks on each file of that server at its first close.
@@ -21,6 +24,10 @@ use std::sync::atomic::Ordering;
 
 /// How long one turn of waiting takes at the server, milliseconds.
 const TURN_MS: u32 = 500;
+
+/// How often a lock is asked for anew because the agent has reported to servers meanwhile. (It does when servers were
+/// restarted, so once is most often enough.)
+const REPORTS_MOST: u32 = 8;
 
 /// The kind of a lock, which determines its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,7 +101,7 @@ impl Handle {
         let owner = self.announced(kind)?;
         let range = LockRange { start, end, exclusive };
         let request = MetaRequest::Lock { ino: self.ino(), owner, range, wait_ms: 0 };
-        self.client().meta_on(self.ino(), &request)?;
+        self.granted(owner, range, &|| self.client().meta_on(self.ino(), &request))?;
         self.announced_still(kind, start, end)
     }
 
@@ -119,8 +126,50 @@ impl Handle {
             }
         };
         let request = MetaRequest::Lock { ino, owner, range, wait_ms: TURN_MS };
-        self.client().meta_watched(ino, &request, &watch)?;
+        self.granted(owner, range, &|| self.client().meta_watched(ino, &request, &watch))?;
         self.announced_still(kind, start, end)
+    }
+
+    /// Asks for a lock, and notes it for the case that its server is restarted. EIO if what the owner had there was
+    /// lost when the server was: so much the program is told, once.
+    fn granted(
+        &self,
+        owner: LockOwner,
+        range: LockRange,
+        ask: &dyn Fn() -> Result<MetaReply, Errno>,
+    ) -> Result<(), Errno> {
+        let (table, ino) = (self.client().table(), self.ino());
+        if table.takes_note_of_loss(ino, owner, range.start, range.end) {
+            return Err(Errno::IO);
+        }
+        let before = table.noted_locks(ino, owner, range.start, range.end);
+        for turn in 0..REPORTS_MOST {
+            let reports = table.reports();
+            if let Err(errno) = ask() {
+                if turn > 0 {
+                    // The server that granted it is gone, and has left what was there before.
+                    let _ = table.note_unlock(ino, owner, range.start, range.end);
+                    for lock in before {
+                        let _ = table.note_lock(ino, owner, lock);
+                    }
+                }
+                return Err(errno);
+            }
+            if table.note_lock(ino, owner, range).is_err() {
+                let _ = self.give_up(owner, range.start, range.end);
+                return Err(Errno::NOLCK);
+            }
+            if table.reports() == reports {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the server take an owner's locks off a range.
+    fn give_up(&self, owner: LockOwner, start: u64, end: u64) -> Result<(), Errno> {
+        let request = MetaRequest::Unlock { ino: self.ino(), owner, start, end };
+        self.client().meta_on(self.ino(), &request).map(drop)
     }
 
     /// After a lock was set: if the agent was restarted while the request was on its way, the new one has to
@@ -144,10 +193,15 @@ impl Handle {
         Ok(owner)
     }
 
-    /// Releases the owner's locks on `start..end`.
+    /// Releases the owner's locks on `start..end`. EIO if some of them were lost before, when their server was
+    /// restarted. ENOLCK if there is no room for noting what is left.
     pub fn unlock(&self, kind: LockKind, start: u64, end: u64) -> Result<(), Errno> {
-        let request = MetaRequest::Unlock { ino: self.ino(), owner: self.owner(kind)?, start, end };
-        self.client().meta_on(self.ino(), &request).map(|_| ())
+        let owner = self.owner(kind)?;
+        // First, so that nobody reports any more what is given up.
+        let noted = self.client().table().note_unlock(self.ino(), owner, start, end);
+        let lost = noted.map_err(|_| Errno::NOLCK)?;
+        self.give_up(owner, start, end)?;
+        if lost { Err(Errno::IO) } else { Ok(()) }
     }
 
     /// The first lock that would conflict.
@@ -208,6 +262,7 @@ impl Client {
             return;
         }
         let Ok(owner) = self.lock_owner() else { return };
+        let _ = self.table().note_unlock(ino, owner, 0, u64::MAX);
         // Wait for the answer: another process may ask for the lock as soon as it learns of the close.
         let _ = self.meta_on(ino, &MetaRequest::Unlock { ino, owner, start: 0, end: u64::MAX });
     }

@@ -219,6 +219,7 @@ impl Client {
     /// server knows.
     pub fn close_number(&self, id: SlotId) {
         if self.table().retire(id) {
+            self.forget_locks(id);
             let release = release(self.table(), self.agent_number(), id);
             if release.is_none_or(|release| self.tell_release(&Release { wait: true, ..release })) {
                 self.table().free(id);

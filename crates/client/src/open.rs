@@ -415,12 +415,20 @@ impl Client {
         if self.is_held(id) || !self.table().retire(id) {
             return;
         }
+        self.forget_locks(id);
         match release(self.table(), self.agent_number(), id) {
             Some(release) if !release.wait && release.may_be_late => {
                 self.close_later(id, &release.request, release.shard);
             }
             Some(release) if !self.tell_release(&release) => {}
             _ => self.table().free(id),
+        }
+    }
+
+    /// What was noted of a retired description's locks goes.
+    pub(crate) fn forget_locks(&self, id: SlotId) {
+        if let Some(slot) = self.table().slot(id).filter(|slot| slot.locks.load(Ordering::Acquire) != 0) {
+            self.table().forget_locks_of(id, Ino(slot.ino.load(Ordering::Relaxed)));
         }
     }
 

@@ -4,8 +4,10 @@
 //! ends the session; a broken connection does not. When a process dies, and also now and then while any is
 //! alive (because an exec closes descriptors without telling anybody), one thread sweeps the node's table of
 //! open descriptions. It releases those that no process holds any more at their servers, and releases the
-//! locks of dead processes. While no process is attached, the thread sleeps.
+//! locks of dead processes. What processes have noted of their locks it reports to servers that were started again
+//! ([`relock`]). While no process is attached, the thread sleeps.
 
+mod relock;
 mod report;
 
 use crate::error::DaemonError;
@@ -25,7 +27,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the table is swept while processes are attached.
 const SWEEP_EVERY: Duration = Duration::from_secs(3);
@@ -252,6 +254,7 @@ impl Shared {
         let mut owed: Vec<(ServerId, u64)> = Vec::new();
         // Servers that have been told what is open, since they were last away.
         let mut told = report::Told::default();
+        let mut locks_swept: Option<Instant> = None;
         while !self.stopping.load(Ordering::Acquire) {
             let idle = self.sessions().processes.is_empty()
                 && self.table.in_use().next().is_none()
@@ -279,6 +282,10 @@ impl Shared {
             let is_down = |server| map.server(server).is_none_or(|s| s.state == ServerState::Down);
             owed.retain(|(server, session)| is_down(*server) || !self.end(*server, *session));
             self.sweep();
+            if locks_swept.is_none_or(|last| last.elapsed() >= SWEEP_EVERY) {
+                locks_swept = Some(Instant::now());
+                self.sweep_locks(&mut owed);
+            }
         }
     }
 

@@ -252,7 +252,10 @@ impl Daemon {
         // refusal.
         if !done && !matches!(request, MetaRequest::Release { .. } | MetaRequest::Abandon { .. }) {
             self.check_epoch(header)?;
-            let is_an_end = matches!(request, MetaRequest::EndSession { .. } | MetaRequest::Report { .. });
+            let is_an_end = matches!(
+                request,
+                MetaRequest::EndSession { .. } | MetaRequest::Report { .. } | MetaRequest::Relock { .. }
+            );
             if !store.has_resumed() {
                 return Err(Refusal::OldServer.into());
             }

@@ -257,6 +257,7 @@ fn about<'a>(request: &MetaRequest<'a>) -> About<'a> {
         R::ReadDir { .. }
         | R::EndSession { .. }
         | R::Report { .. }
+        | R::Relock { .. }
         | R::Abandon { ino: None, .. }
         | R::Look { .. } => About::Server,
     }

@@ -3,8 +3,12 @@
 //! A blocked request waits at the server for a bounded time and is then sent again by its client, so the
 //! table of who waits for whom is almost always complete. A circle that the table shows is EDEADLK for the
 //! request that closes it; circles over several servers are not seen, and end by a signal, as on any network
-//! file system. Locks live in memory: a server's restart loses them, unless
-//! the shard has copies.
+//! file system.
+//!
+//! Locks live in memory: a server's restart loses them, unless the shard has copies. Then the agents of the nodes tell
+//! which there were ([`Core::relock`]), and until they all have, no lock is granted or said to be free: requests wait.
+//! What is unlocked in that time is remembered, because an agent may have looked before. After it, nothing that an agent
+//! tells is believed any more: somebody else may have had the lock.
 
 use crate::error::Stop;
 use crate::mutation::Mutation;
@@ -12,7 +16,7 @@ use crate::opens::STRAGGLERS;
 use crate::partition::LockedShard;
 use crate::store::{Core, Outside, lock};
 use bivouac_layout::Ino;
-use bivouac_proto::meta::{LockOwner, LockRange, MetaReply};
+use bivouac_proto::meta::{LockOwner, LockRange, MetaReply, Relocked};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply};
 use std::collections::{HashMap, HashSet};
@@ -126,9 +130,16 @@ impl<O: Outside> Core<O> {
     ) -> Result<Reply, Failure> {
         check(range)?;
         let patience = Duration::from_millis(u64::from(wait_ms)).min(WAIT_MAX);
-        let mut waited = false;
+        let (mut waited, mut unknown) = (false, false);
         let result = self.partitions.with_patience(ino.shard(), patience, |locked| {
             locked.shard.inode(ino)?;
+            unknown = locked.shard.learns_locks();
+            if unknown {
+                if self.locking.is_cancelled((ino, owner, range)) {
+                    return Err(Errno::INTR.into());
+                }
+                return Err(Stop::Wait);
+            }
             let table = locked.shard.live.get(&ino).map(|l| &l.locks);
             let blockers: Vec<LockOwner> =
                 table.into_iter().flat_map(|t| t.conflicts(owner, range)).map(|(other, _)| other).collect();
@@ -176,6 +187,10 @@ impl<O: Outside> Core<O> {
             self.locking.stop_waiting(owner);
         }
         match result {
+            // Who does not mean to wait for others cannot be told yet whether he would have to.
+            Err(Failure::Refused(Refusal::Busy)) if unknown && patience.is_zero() => {
+                Err(Refusal::Busy.into())
+            }
             Err(Failure::Refused(Refusal::Busy)) => Err(Errno::AGAIN.into()),
             other => other,
         }
@@ -196,6 +211,10 @@ impl<O: Outside> Core<O> {
         let range = LockRange { start, end, exclusive: false };
         check(range)?;
         self.partitions.with(ino.shard(), |locked| {
+            if locked.shard.learns_locks() {
+                let all = LockRange { exclusive: true, ..range };
+                locked.shard.unlocked.entry(ino).or_default().set(owner, all);
+            }
             if has_locks(locked, ino, owner, range) {
                 locked.keep(Mutation::DropLock(ino, owner, start, end));
                 self.locking.gave_up(|other| *other == owner);
@@ -209,9 +228,76 @@ impl<O: Outside> Core<O> {
         check(range)?;
         self.partitions.with(ino.shard(), |locked| {
             locked.shard.inode(ino)?;
+            if locked.shard.learns_locks() {
+                return Err(Stop::Wait);
+            }
             let table = locked.shard.live.get(&ino).map(|l| &l.locks);
             let conflict = table.and_then(|t| t.conflicts(owner, range).min_by_key(|(_, range)| range.start));
             Ok(Reply::Meta(MetaReply::Conflict(conflict)))
+        })
+    }
+
+    /// Grants locks again that this server had granted before it was restarted.
+    pub(crate) fn relock(&self, start: u64, locks: &[Relocked]) -> Result<Reply, Failure> {
+        if !self.has_followed() {
+            // It does not know yet what it has forgotten of the shards that it takes over.
+            return Err(Refusal::OldServer.into());
+        }
+        let mut refused = Vec::new();
+        if start == self.start {
+            for (at, lock) in (0..).zip(locks) {
+                match self.relock_one(*lock) {
+                    Ok(true) => {}
+                    Ok(false) => refused.push(at),
+                    // Removed meanwhile, nonsense, or another server's.
+                    Err(Failure::Errno(Errno::NOENT | Errno::IO | Errno::INVAL)) => {}
+                    Err(failure) => return Err(failure),
+                }
+            }
+        }
+        if !refused.is_empty() {
+            tracing::warn!(locks = refused.len(), "locks from before the restart cannot be had again");
+        }
+        Ok(Reply::Meta(MetaReply::Relocked { start: self.start, refused }))
+    }
+
+    /// Whether the owner has the lock, or has itself given it up.
+    fn relock_one(&self, Relocked { ino, owner, range }: Relocked) -> Result<bool, Failure> {
+        check(range)?;
+        self.partitions.with(ino.shard(), |locked| {
+            locked.shard.inode(ino)?;
+            if !locked.shard.forgot_locks {
+                return Ok(true);
+            }
+            let learns = locked.shard.learns_locks();
+            if let LockOwner::Description(open) | LockOwner::Flock(open) = owner
+                && locked.shard.is_wanted(open).is_err()
+            {
+                return Ok(true);
+            }
+            let table = locked.shard.live.get(&ino).map(|live| &live.locks);
+            if table.is_some_and(|table| table.covers(owner, range)) {
+                return Ok(true);
+            }
+            if !learns {
+                return Ok(false);
+            }
+            let left = match locked.shard.unlocked.get(&ino) {
+                Some(unlocked) => unlocked.outside(owner, range),
+                None => vec![range],
+            };
+            let is_held =
+                |piece: &LockRange| table.is_some_and(|t| t.conflicts(owner, *piece).next().is_some());
+            if left.iter().any(is_held) {
+                return Ok(false);
+            }
+            if let LockOwner::Process { session, .. } = owner
+                && self.locking.has_ended(session, ino)
+            {
+                return Ok(true);
+            }
+            left.into_iter().for_each(|piece| locked.keep(Mutation::PutLock(ino, owner, piece)));
+            Ok(true)
         })
     }
 

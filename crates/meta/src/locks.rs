@@ -41,6 +41,38 @@ impl LockTable {
         self.iter().any(|(other, range)| *other == owner && range.start < end && start < range.end)
     }
 
+    /// Whether an owner has all of a lock, or a stronger one.
+    pub(crate) fn covers(&self, owner: LockOwner, wanted: LockRange) -> bool {
+        // Locks of one owner do not overlap.
+        let covered = self.iter().filter(|(other, range)| {
+            *other == owner
+                && range.start < wanted.end
+                && wanted.start < range.end
+                && range.exclusive >= wanted.exclusive
+        });
+        let lengths = covered.map(|(_, range)| range.end.min(wanted.end) - range.start.max(wanted.start));
+        lengths.sum::<u64>() == wanted.end - wanted.start
+    }
+
+    /// What an owner does not have of a range, which is not empty.
+    pub(crate) fn outside(&self, owner: LockOwner, range: LockRange) -> Vec<LockRange> {
+        let mut own: Vec<LockRange> =
+            self.iter().filter(|(other, _)| *other == owner).map(|(_, r)| *r).collect();
+        own.sort_unstable_by_key(|own| own.start);
+        let mut left = Vec::new();
+        let mut at = range.start;
+        for own in own.iter().filter(|own| own.start < range.end && range.start < own.end) {
+            if at < own.start {
+                left.push(LockRange { start: at, end: own.start, ..range });
+            }
+            at = at.max(own.end);
+        }
+        if at < range.end {
+            left.push(LockRange { start: at, ..range });
+        }
+        left
+    }
+
     /// Sets a lock with which nothing conflicts. It replaces the owner's locks on the same bytes.
     pub(crate) fn set(&mut self, owner: LockOwner, mut new: LockRange) {
         self.clear(owner, new.start, new.end);

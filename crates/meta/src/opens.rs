@@ -167,7 +167,12 @@ impl<O: Outside> Core<O> {
     }
 
     /// Registers what a node's processes hold. What is gone is passed over.
-    pub(crate) fn report(&self, node: NodeId, opens: &[Reopened], more: bool) -> Result<Reply, Failure> {
+    pub(crate) fn report(
+        &self,
+        (node, start): (NodeId, u64),
+        opens: &[Reopened],
+        more: bool,
+    ) -> Result<Reply, Failure> {
         if !self.has_followed() {
             // It does not wait yet for the agents to tell what is open in the shards that it takes over.
             return Err(Refusal::OldServer.into());
@@ -183,7 +188,12 @@ impl<O: Outside> Core<O> {
                 Err(failure) => return Err(failure),
             }
         }
+        if !more && start != self.start {
+            return Err(Errno::AGAIN.into());
+        }
         if !more && self.keeper.reported(node) {
+            // Those who wait for locks look again.
+            self.partitions.each_mut(|_, _| {});
             self.keeper.orphans();
         }
         Ok(Reply::Done)
@@ -222,6 +232,10 @@ impl<O: Outside> Core<O> {
             } else {
                 // Others may get its locks from now on: that must not be forgotten.
                 locked.keep(Mutation::DropOpen(ino, open));
+            }
+            if locked.shard.learns_locks() {
+                // Its agent may tell of its locks without knowing that they are gone.
+                locked.shard.give_up(open);
             }
             let late = known.is_none() && wrote.is_some_and(|wrote| wrote.end > 0 || wrote.unsure);
             if in_blocks && late && !orphan {

@@ -27,7 +27,7 @@ use bivouac_proto::meta::Change;
 use bivouac_proto::peer::Position;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -275,7 +275,7 @@ impl Partitions {
                         let stream = &mut shard.stream;
                         (stream.role, stream.everywhere, stream.restarted) = (Role::Copy, 0, true);
                     }
-                    false => revive(shard, &grace),
+                    false => revive(shard, &grace, true),
                 }
             }
             partition.journal.compact_at = compact_at.max(partition.journal.log.len());
@@ -562,9 +562,11 @@ impl Partitions {
     }
 }
 
-/// After a replay: what follows from the durable state.
-pub(crate) fn revive(shard: &mut Shard, grace: &Arc<Grace>) {
+/// After a replay: what follows from the durable state. `forgot_locks`: nobody knows any more which locks there were.
+pub(crate) fn revive(shard: &mut Shard, grace: &Arc<Grace>, forgot_locks: bool) {
     shard.grace = Some(Arc::clone(grace));
+    shard.forgot_locks = forgot_locks;
+    shard.unlocked = HashMap::new();
     shard.next_intent = shard.intent_limit;
     let truncating = |inode: &Inode| inode.as_blocks().is_some_and(|blocks| blocks.truncating.is_some());
     let unfinished = shard.inodes.unpacked().filter(|(_, inode)| truncating(inode)).map(|(ino, _)| ino);

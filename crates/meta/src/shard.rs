@@ -182,6 +182,10 @@ pub(crate) struct Shard {
     pub abandoned: HashMap<OpenId, Instant>,
     /// The time in which opens from before a restart may be registered again.
     pub grace: Option<Arc<Grace>>,
+    /// Locks were granted that are forgotten: until the grace time is over, agents tell which, and none is granted anew.
+    pub forgot_locks: bool,
+    /// What was unlocked in that time: agents may not have known it yet.
+    pub unlocked: HashMap<Ino, LockTable>,
     /// Holders of inodes without links, by the log, which nobody has named since the server's start.
     pub revived: HashSet<(Ino, OpenId)>,
     /// Opens that the shard's primary before this server has told of, and nobody has named since.
@@ -281,6 +285,15 @@ impl Shard {
     /// Whether an inode must stay when it loses its last link: it is in use, or may turn out to be.
     pub(crate) fn must_stay(&self, ino: Ino) -> bool {
         self.in_use(ino) || self.grace.as_ref().is_some_and(|grace| !grace.is_over())
+    }
+
+    /// Whether there may be locks that no agent has told of yet.
+    pub(crate) fn learns_locks(&mut self) -> bool {
+        let learns = self.forgot_locks && self.grace.as_ref().is_some_and(|grace| !grace.is_over());
+        if !learns && !self.unlocked.is_empty() {
+            self.unlocked = HashMap::new();
+        }
+        learns
     }
 
     /// All nodes have said what they hold: whoever is known by the log alone holds nothing any more.

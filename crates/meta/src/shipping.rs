@@ -350,6 +350,7 @@ impl Shard {
         self.concluded.clear();
         self.untold.clear();
         self.grace = None;
+        self.forgot_locks = false;
         self.unconfirmed.clear();
         for (ino, id) in std::mem::take(&mut self.revived) {
             if let Some(live) = self.live.get_mut(&ino) {

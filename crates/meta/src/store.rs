@@ -197,6 +197,8 @@ pub(crate) struct Core<O> {
     /// Whether the teller's thread runs.
     pub tells_later: bool,
     pub locking: Locking,
+    /// Which start of the server this is.
+    pub start: u64,
     pub moves: Moves,
     /// Held as long as the store is open, so that no second server opens it.
     _exclusive: File,
@@ -257,6 +259,7 @@ impl Replayed {
             teller: Teller::default(),
             tells_later: options.background,
             locking: Locking::default(),
+            start: starts,
             patience: options.patience,
             intent_age: options.intent_age,
             grace: options.grace,
@@ -481,7 +484,8 @@ impl<O: Outside> Core<O> {
             MetaRequest::Unlock { ino, owner, start, end } => self.unlock(ino, owner, start, end),
             MetaRequest::TestLock { ino, owner, range } => self.test_lock(ino, owner, range),
             MetaRequest::CancelLock { ino, owner, range } => self.cancel_lock(ino, owner, range),
-            MetaRequest::Report { node, ref opens, more } => self.report(node, opens, more),
+            MetaRequest::Report { node, start, ref opens, more } => self.report((node, start), opens, more),
+            MetaRequest::Relock { start, ref locks } => self.relock(start, locks),
             MetaRequest::EndSession { session } => self.end_session(session),
             MetaRequest::Sync { ino } => self.sync(ino),
             MetaRequest::Look { ref inos, limit, attrs } => self.look(caller, inos, limit, attrs),

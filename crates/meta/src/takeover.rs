@@ -159,7 +159,8 @@ impl<O: Outside> Core<O> {
         (shard.stream.role, shard.stream.term, shard.stream.reign) = (Role::Primary, term, term);
         shard.stream.has_too_few = self.outside.map().has_too_few(Group::Shard(id));
         shard.stream.followers = others.iter().map(|(server, _)| Follower::unknown(*server)).collect();
-        shard.stream.restarted = false;
+        // All who had a copy were restarted.
+        let forgot_locks = std::mem::replace(&mut shard.stream.restarted, false);
         for (server, held) in others {
             match held {
                 Held::Restarted(position) => shard.is_restarted(id, server, position),
@@ -175,7 +176,7 @@ impl<O: Outside> Core<O> {
             // Reports of writes may have been lost with the former primary.
             live.written = Written { unsure: true, ..Written::default() };
         }
-        revive(shard, &grace);
+        revive(shard, &grace, forgot_locks);
         let process = |owner: &LockOwner| match owner {
             LockOwner::Process { session, .. } => Some(*session),
             _ => None,

@@ -125,7 +125,8 @@ fn what_nodes_report_stays_and_what_no_node_does_goes_at_once() {
     let client = Client::new(&cluster);
     let server = ServerId(0);
     let report = |opens: Vec<Reopened>, more| {
-        let request = MetaRequest::Report { node: NodeId(0), opens, more };
+        let request =
+            MetaRequest::Report { node: NodeId(0), start: client.start(Ino::ROOT.shard()), opens, more };
         client.send(Ino::ROOT.shard(), &request, &[]).unwrap();
     };
     let orphan = |name: &str| {
@@ -163,7 +164,12 @@ fn who_does_not_report_in_time_keeps_what_the_log_says_until_he_does() {
     std::thread::sleep(Duration::from_millis(2));
     cluster.store(ServerId(0)).unwrap().keep();
     assert_eq!(client.attr(attr.ino).unwrap().nlink, 0, "its node may only be slow");
-    let request = MetaRequest::Report { node: NodeId(0), opens: Vec::new(), more: false };
+    let request = MetaRequest::Report {
+        node: NodeId(0),
+        start: client.start(Ino::ROOT.shard()),
+        opens: Vec::new(),
+        more: false,
+    };
     client.send(Ino::ROOT.shard(), &request, &[]).unwrap();
     cluster.store(ServerId(0)).unwrap().keep();
     assert_eq!(client.attr(attr.ino), Err(Errno::NOENT));

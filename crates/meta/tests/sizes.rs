@@ -109,7 +109,12 @@ fn a_size_that_was_settled_without_a_writer_who_lived_on_is_found_out_again_when
         assert_eq!((settled.store, settled.size), (SETTLED, 100_000));
         if reports {
             let opens = vec![Reopened { ino: attr.ino, open, write: true, append: false }];
-            let report = MetaRequest::Report { node: NodeId(0), opens, more: false };
+            let report = MetaRequest::Report {
+                node: NodeId(0),
+                start: client.start(attr.ino.shard()),
+                opens,
+                more: false,
+            };
             client.send(attr.ino.shard(), &report, &[]).unwrap();
             assert_eq!(client.attr(attr.ino).unwrap().store, UNSETTLED);
         }
@@ -632,7 +637,18 @@ fn a_size_that_a_closed_description_reported_before_a_restart_is_found_out_again
     client.release(attr.ino, first, wrote(100_000, 0)).unwrap();
     cluster.restart(server);
     let opens = vec![Reopened { ino: attr.ino, open: second, write: true, append: false }];
-    client.send(attr.ino.shard(), &MetaRequest::Report { node: NodeId(0), opens, more: false }, &[]).unwrap();
+    client
+        .send(
+            attr.ino.shard(),
+            &MetaRequest::Report {
+                node: NodeId(0),
+                start: client.start(attr.ino.shard()),
+                opens,
+                more: false,
+            },
+            &[],
+        )
+        .unwrap();
     client.release(attr.ino, second, wrote(0, 0)).unwrap();
     let settled = client.attr(attr.ino).unwrap();
     assert_eq!((settled.store, settled.size), (SETTLED, 100_000));

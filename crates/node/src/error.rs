@@ -22,6 +22,9 @@ pub enum NodeError {
     /// All slots are taken.
     #[error("the node's table of open files is full")]
     Full,
+    /// All records of locks are taken.
+    #[error("the node's table of locks is full")]
+    NoLocks,
     /// Every name for the deployment's directory is taken.
     #[error("others have taken every name that its directory could have in /dev/shm")]
     NoPlace,
@@ -37,6 +40,7 @@ impl NodeError {
             NodeError::System { errno, .. } => errno.raw_os_error(),
             NodeError::Format | NodeError::NoPlace | NodeError::Stuck => libc::EIO,
             NodeError::Full => libc::ENFILE,
+            NodeError::NoLocks => libc::ENOLCK,
             NodeError::Stale => libc::EBADF,
         }
     }

@@ -9,6 +9,7 @@ use crate::memory::Memory;
 use crate::table::{HEADER, LENGTH, OpenTable, SLOTS, SlotId, TableOf};
 use crate::{VersionPage, versions};
 use bivouac_layout::{Ino, NodeId, ServerId, ShardId};
+use bivouac_proto::meta::{LockOwner, LockRange};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -48,10 +49,11 @@ pub fn table(bytes: &[u8]) {
     let table = OpenTable::create(dir.as_bytes(), of, 3).expect("a table can be made");
     let mut steps = Steps(bytes);
     let mut last = SlotId { index: 0, incarnation: 0 };
+    let process = LockOwner::Process { session: 7, pid: 8 };
     // The slots that are used, more often than all.
     let slot_word = (HEADER / 8) as u64;
     while let Some(kind) = steps.kind() {
-        match kind % 12 {
+        match kind % 16 {
             0 => scribble(&table.memory, LENGTH, steps.number(), steps.number()),
             1 => scribble(&table.memory, LENGTH, steps.number() % slot_word, steps.number()),
             2 => scribble(&table.memory, LENGTH, slot_word + steps.number() % 64, steps.number()),
@@ -72,7 +74,25 @@ pub fn table(bytes: &[u8]) {
                     assert!(name.1.len() <= crate::slot::NAME_ROOM);
                 }
             }
-            10 => drop(table.placeholder(last, true).map(|fd| table.identify(rustix::fd::AsFd::as_fd(&fd)))),
+            10 => {
+                let (ino, start, len) = (Ino(steps.number() % 3), steps.number(), steps.number());
+                let range = LockRange { start, end: start.saturating_add(len), exclusive: len & 1 == 0 };
+                let _ = table.note_lock(ino, process, range);
+            }
+            11 => _ = table.note_unlock(Ino(steps.number() % 3), process, steps.number(), u64::MAX),
+            12 => {
+                for noted in table.all_noted(3) {
+                    assert!(noted.range.start < noted.range.end);
+                    let _ = table.noted_by(&noted);
+                    table.lose_lock(noted.id);
+                }
+                table.free_unfinished_locks();
+            }
+            13 => {
+                table.takes_note_of_loss(Ino(steps.number() % 3), process, 0, u64::MAX);
+                table.forget_locks_of(last, Ino(steps.number() % 3));
+            }
+            14 => drop(table.placeholder(last, true).map(|fd| table.identify(rustix::fd::AsFd::as_fd(&fd)))),
             _ => {
                 let server = ServerId(steps.number() as u16);
                 table.set_down(server, true);

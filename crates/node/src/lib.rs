@@ -27,6 +27,7 @@
 //! - [`file`]: reading files that somebody else may have named.
 //! - [`table`]: [`OpenTable`], slots being allocated, retired and freed.
 //! - [`slot`]: [`Slot`], one open file description.
+//! - [`locks`]: what the processes have locked, for servers that were restarted.
 //! - `entered`: which threads change data past a kernel mount.
 //! - [`anchor`]: placeholders and the questions that the kernel answers about them.
 //! - [`offset`]: the lock on a slot's offset, which survives the death of its owner.
@@ -55,6 +56,7 @@ pub mod fences;
 pub mod file;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzzing;
+pub mod locks;
 mod memory;
 pub mod names;
 pub mod offset;
@@ -72,6 +74,7 @@ pub use entered::Entered;
 pub use error::NodeError;
 pub use fd::Fd;
 pub use fences::{FencePage, Fences, FencesOf};
+pub use locks::{LockId, Noted, NotedBy};
 pub use names::{CATCH_VARIABLE, Environment, agent_sockets, key_path, node_dir, server_sockets};
 pub use offset::OffsetGuard;
 pub use slot::Slot;

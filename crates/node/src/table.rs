@@ -17,6 +17,7 @@
 use crate::anchor::{self, ANCHORS, Anchors, Probe};
 use crate::error::{NodeError, doing};
 use crate::fd::Fd;
+use crate::locks::{RECORDS, Record};
 use crate::memory::{Memory, Writers};
 use crate::offset::OffsetGuard;
 use crate::owner::{Fate, Here, NAMESPACES, NOBODY, Since};
@@ -36,11 +37,13 @@ pub const SLOTS: u32 = 65_536;
 const RETIRED_LONG: u32 = 2_000;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"BVWKOPEN");
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 pub(crate) const HEADER: usize = 4096;
 /// Servers whose state is noted have numbers below 64 times this.
 const DOWN_WORDS: usize = 64;
-pub(crate) const LENGTH: usize = HEADER + SLOTS as usize * size_of::<Slot>();
+/// Where the records of locks begin.
+const LOCKS: usize = HEADER + SLOTS as usize * size_of::<Slot>();
+pub(crate) const LENGTH: usize = LOCKS + RECORDS as usize * size_of::<Record>();
 
 /// Names a slot during one use of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -81,11 +84,15 @@ struct Header {
     down: [AtomicU64; DOWN_WORDS],
     /// When the agent last heard of the controller, nanoseconds of the monotonic clock; 0: never.
     heard: AtomicU64,
+    /// How often the agent has begun to report what is open and locked: see the module `locks`.
+    reports: AtomicU64,
+    /// Whether any lock was ever noted.
+    has_records: AtomicU32,
 }
 
 /// The mapped table.
 pub struct OpenTable {
-    /// A `Header`, then from [`HEADER`] the slots.
+    /// A `Header`, then from [`HEADER`] the slots, and from [`LOCKS`] the records of locks.
     pub(crate) memory: Memory,
     /// What others map it by.
     descriptor: Option<Fd>,
@@ -97,7 +104,7 @@ pub struct OpenTable {
     doubtful: Mutex<HashMap<SlotId, Since>>,
 }
 
-const _: () = assert!(size_of::<Header>() <= HEADER);
+const _: () = assert!(size_of::<Header>() <= HEADER && LOCKS.is_multiple_of(64));
 
 impl OpenTable {
     /// Makes a table, with its anchors in `node_dir`, which is made too if it is missing (its parent has to
@@ -236,6 +243,23 @@ impl OpenTable {
         // SAFETY: the index is within the table, which begins at HEADER and is aligned for slots (the mapping
         // is page-aligned and HEADER a multiple of 128); any bytes are a valid Slot.
         Some(unsafe { &*self.memory.base().add(HEADER).cast::<Slot>().add(index as usize) })
+    }
+
+    pub(crate) fn record(&self, index: u32) -> Option<&Record> {
+        if index >= RECORDS {
+            return None;
+        }
+        // SAFETY: the index is within the records, which begin at LOCKS and are aligned (the mapping is page-aligned
+        // and LOCKS a multiple of 64); any bytes are a valid Record.
+        Some(unsafe { &*self.memory.base().add(LOCKS).cast::<Record>().add(index as usize) })
+    }
+
+    pub(crate) fn report_count(&self) -> &AtomicU64 {
+        &self.header().reports
+    }
+
+    pub(crate) fn has_records(&self) -> &AtomicU32 {
+        &self.header().has_records
     }
 
     /// The slot's word, if `id` is its current use and it is not free.

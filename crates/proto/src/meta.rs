@@ -108,6 +108,17 @@ pub struct Reopened {
     pub append: bool,
 }
 
+/// A lock that a server had granted before it was restarted.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Relocked {
+    /// The inode.
+    pub ino: Ino,
+    /// Who has it.
+    pub owner: LockOwner,
+    /// What it covers.
+    pub range: LockRange,
+}
+
 /// How rename treats an existing target.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub enum RenameMode {
@@ -432,6 +443,9 @@ pub enum MetaRequest<'a> {
     Report {
         /// The node.
         node: NodeId,
+        /// Which start of the server was told of the node's locks ([`MetaRequest::Relock`]). EAGAIN at the end of a
+        /// series if it is not the present one: everything has to be told again.
+        start: u64,
         /// Some of its descriptions.
         opens: Vec<Reopened>,
         /// There are more to come.
@@ -468,6 +482,19 @@ pub enum MetaRequest<'a> {
         limit: u32,
         /// Send attributes along with entries where the server holds them.
         attrs: bool,
+    },
+    /// From the agent of a node, before the last [`MetaRequest::Report`] of a series: locks that processes of the node
+    /// have, of inodes of any of the server's shards (`Relocked`). A server that has forgotten its locks grants none
+    /// anew until the agents of all nodes have reported, or a time is over; what comes later than that, or conflicts
+    /// with what is there, it refuses. What was unlocked meanwhile stays so.
+    ///
+    /// The locks have to be gathered after this start of the server began: then the server knows what was unlocked
+    /// since. So the agent first asks with `start: 0`, which grants nothing, for the number of the start.
+    Relock {
+        /// Which start of the server the locks are for. If it is not the present one, nothing is done.
+        start: u64,
+        /// Some of the node's locks.
+        locks: Vec<Relocked>,
     },
 }
 
@@ -563,4 +590,11 @@ pub enum MetaReply {
     Looked(Vec<Option<Looked>>),
     /// It is done, and there is nothing to tell.
     Done,
+    /// Locks were granted again.
+    Relocked {
+        /// Which start of the server this is.
+        start: u64,
+        /// Those of the request, by their places there, that its owners do not have any more.
+        refused: Vec<u32>,
+    },
 }

@@ -1,4 +1,4 @@
-//! Telling servers what the node's processes have open.
+//! Telling servers what the node's processes have open, and before that, what they have locked ([`super::relock`]).
 //!
 //! A server that was killed has forgotten who has its files open, and a new one waits until it knows (`Grace`
 //! in the crate `meta`). So each server that was not there a moment ago is told once, also by an agent that
@@ -11,12 +11,15 @@ use bivouac_layout::map::{Map, ServerState};
 use bivouac_layout::{Epoch, SHARDS, ServerId, ShardId};
 use bivouac_node::SlotId;
 use bivouac_node::release::reopened;
+use bivouac_proto::Errno;
 use bivouac_proto::meta::{MetaRequest, Reopened};
 use bivouac_proto::status::Failure;
 use std::collections::HashMap;
 
 /// Descriptions in one message.
-const AT_ONCE: usize = 1000;
+pub(super) const AT_ONCE: usize = 1000;
+/// How often a server is told at once that is restarted meanwhile.
+const TRIES: u32 = 3;
 
 /// Whom this agent has told.
 #[derive(Default)]
@@ -71,7 +74,15 @@ impl Shared {
         for (server, joined) in missing.collect::<Vec<_>>() {
             let of_server = |(_, opened): &&(SlotId, Reopened)| map.primary(opened.ino.shard()) == server;
             let theirs: Vec<_> = open.iter().filter(of_server).copied().collect();
-            match self.tell(server, &theirs) {
+            // It may be restarted while it is told.
+            let mut outcome = Err(Errno::AGAIN.into());
+            for _ in 0..TRIES {
+                outcome = self.relock(server, &map).and_then(|start| self.tell(server, start, &theirs));
+                if outcome != Err(Errno::AGAIN.into()) {
+                    break;
+                }
+            }
+            match outcome {
                 Ok(()) => drop(told.servers.insert(server, joined)),
                 Err(failure) => {
                     tracing::warn!(?failure, %server, "the server does not know yet what is open here");
@@ -80,13 +91,15 @@ impl Shared {
         }
     }
 
-    fn tell(&self, server: ServerId, open: &[(SlotId, Reopened)]) -> Result<(), Failure> {
+    /// `start`: which start of the server was told of the locks.
+    fn tell(&self, server: ServerId, start: u64, open: &[(SlotId, Reopened)]) -> Result<(), Failure> {
         let node = self.node;
         for some in open.chunks(AT_ONCE) {
             let opens = some.iter().map(|(_, opened)| *opened).collect();
-            self.links.meta_at(server, &MetaRequest::Report { node, opens, more: true })?;
+            self.links.meta_at(server, &MetaRequest::Report { node, start, opens, more: true })?;
         }
-        self.links.meta_at(server, &MetaRequest::Report { node, opens: Vec::new(), more: false })?;
+        let end = MetaRequest::Report { node, start, opens: Vec::new(), more: false };
+        self.links.meta_at(server, &end)?;
         for (_, opened) in open.iter().filter(|(id, _)| !self.table.is_open(*id)) {
             let request = MetaRequest::Abandon { ino: Some(opened.ino), open: opened.open, wrote: None };
             self.links.meta(opened.ino.shard(), &request)?;

@@ -6,7 +6,7 @@ use bivouac_layout::{Ino, NodeId, ServerId, ShardId};
 use bivouac_meta::Caller;
 use bivouac_proto::auth::Credentials;
 use bivouac_proto::header::{OpenId, RequestId};
-use bivouac_proto::meta::{At, Create, MetaReply, MetaRequest, OpenHow, RenameMode, Wrote};
+use bivouac_proto::meta::{At, Create, MetaReply, MetaRequest, OpenHow, Relocked, RenameMode, Wrote};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, DirEntry, Errno, FileKind, Refusal, Reply};
 use std::sync::Arc;
@@ -101,6 +101,20 @@ impl Client {
         payload: &[u8],
     ) -> Result<(Reply, Vec<u8>), Failure> {
         self.send_as(self.next_id(), shard, request, payload)
+    }
+
+    /// As an agent: has locks of this node granted again by the server of a shard, if that is its start of this number.
+    /// Returns the number of its present start, and which locks it refuses.
+    pub fn relock(&self, shard: ShardId, start: u64, locks: Vec<Relocked>) -> (u64, Vec<u32>) {
+        match self.send(shard, &MetaRequest::Relock { start, locks }, &[]) {
+            Ok((Reply::Meta(MetaReply::Relocked { start, refused }), _)) => (start, refused),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The number of the present start of a shard's server.
+    pub fn start(&self, shard: ShardId) -> u64 {
+        self.relock(shard, 0, Vec::new()).0
     }
 
     /// A request about an inode.

@@ -6,7 +6,7 @@ use crate::agent::AgentRequest;
 use crate::control::ControlRequest;
 use crate::data::{DataReply, DataRequest, Share};
 use crate::header::{Header, Kind, NO_REPLY, RequestId};
-use crate::meta::{At, Create, MetaRequest, OpenHow};
+use crate::meta::{At, Create, LockOwner, LockRange, MetaRequest, OpenHow, Relocked};
 use crate::node::NodeRequest;
 use crate::peer::{IntentId, PeerRequest};
 use crate::raft::RaftRequest;
@@ -33,7 +33,7 @@ fn a_header_is_these_bytes() {
     };
     let expected = [
         "4256574b", // magic
-        "0c00",     // version
+        "0d00",     // version
         "01",       // kind
         "01",       // flags
         "03020100", // body
@@ -85,6 +85,17 @@ fn requests_are_these_bytes() {
         (
             Request::Control(ControlRequest::Ping { epoch: Epoch(2), leader: NodeId(300), lease: None }),
             "040002ac0200",
+        ),
+        (
+            Request::Meta(MetaRequest::Relock {
+                start: 300,
+                locks: vec![Relocked {
+                    ino: Ino(1 << 52 | 7),
+                    owner: LockOwner::Process { session: 200, pid: 4711 },
+                    range: LockRange { start: 100, end: 200, exclusive: true },
+                }],
+            }),
+            "0023ac0201878080808080800800c801e72464c80101",
         ),
         (Request::Node(NodeRequest::Versions), "0501"),
         (Request::Raft(RaftRequest::Snapshot), "0803"),

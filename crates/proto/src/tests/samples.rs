@@ -8,8 +8,8 @@ use crate::control::{ControlReply, ControlRequest, Grant, Member, ServerHealth, 
 use crate::copies::{self, Copied, CopyReply, CopyRequest, Mark};
 use crate::data::{Access, DataReply, DataRequest, Fallocate, Share};
 use crate::meta::{
-    At, Change, Create, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply, MetaRequest, OpenHow, RenameMode,
-    Reopened, SetAttr, SetTime, Wrote, XattrMode,
+    At, Change, Create, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply, MetaRequest, OpenHow, Relocked,
+    RenameMode, Reopened, SetAttr, SetTime, Wrote, XattrMode,
 };
 use crate::node::NodeRequest;
 use crate::peer::{Compared, Held, IntentId, MovedEntry, PeerReply, PeerRequest, Position, Shipment, Step};
@@ -257,6 +257,7 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
         MetaRequest::TestLock { ino: INO, owner: flock, range: RANGE },
         MetaRequest::Report {
             node: NodeId(u16::MAX),
+            start: u64::MAX,
             opens: vec![Reopened { ino: INO, open: OPEN, write: true, append: false }; 3],
             more: true,
         },
@@ -265,6 +266,11 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
         MetaRequest::Sync { ino: INO },
         MetaRequest::Look { inos: vec![INO; LOOK_MAX], limit: u32::MAX, attrs: true },
         MetaRequest::Look { inos: Vec::new(), limit: 0, attrs: false },
+        MetaRequest::Relock { start: 0, locks: Vec::new() },
+        MetaRequest::Relock {
+            start: u64::MAX,
+            locks: OWNERS.map(|owner| Relocked { ino: INO, owner, range: RANGE }).to_vec(),
+        },
     ]
 }
 
@@ -395,6 +401,7 @@ pub(super) fn replies() -> Vec<Reply> {
         MetaReply::Parent { parent: INO, name: b"\xff".to_vec() },
         MetaReply::Done,
         MetaReply::Conflict(None),
+        MetaReply::Relocked { start: u64::MAX, refused: vec![0, 1, u32::MAX] },
         MetaReply::Conflict(Some((OWNERS[0], RANGE))),
         MetaReply::Looked(vec![None, Some(looked)]),
     ];
