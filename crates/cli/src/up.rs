@@ -336,7 +336,7 @@ fn founding(record: &Record) -> Founding {
     };
     let nodes = record.daemons.iter().filter(|d| d.agent).filter_map(node).collect();
     let server = |d: &DaemonRecord| {
-        Some(Server { id: d.server?, node: d.node, address: d.address?, state: ServerState::Up, joined: 0 })
+        Some(Server { id: d.server?, node: d.node, address: d.address?, state: ServerState::Up, joined: 0, former: Vec::new() })
     };
     let servers = record.daemons.iter().filter_map(server).collect();
     Founding {

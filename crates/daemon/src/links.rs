@@ -386,7 +386,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
         let address = listener.local_addr().expect("bound");
         drop(listener);
-        let gone = Server { id: ServerId(1), node: NodeId(0), address, state: ServerState::Up, joined: 0 };
+        let gone = Server { id: ServerId(1), node: NodeId(0), address, state: ServerState::Up, joined: 0, former: Vec::new() };
         let map = Map { servers: vec![gone], ..Map::before_the_first(7) };
         let key = Key([1; 32]);
         let links = Links::new(key, Role::Agent(1), map, None, 1);

@@ -98,6 +98,7 @@ fn cluster_begun(name: &str, servers: u16, begin: impl FnOnce(Founding, &mut Con
         address: daemon.address.expect("a server"),
         state: ServerState::Up,
         joined: 0,
+        former: Vec::new(),
     };
     let agent = daemons[0].address.expect("it listens");
     let nodes = vec![Node { id: NodeId(0), host: "here".into(), agent, domain: 0 }];

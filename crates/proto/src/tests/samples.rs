@@ -51,6 +51,7 @@ pub(super) fn map() -> Box<Map> {
         address: address.parse().unwrap(),
         state,
         joined: u32::from(id),
+        former: Vec::new(),
     };
     let servers =
         vec![server(0, "10.0.0.1:4711", ServerState::Up), server(1, "[fe80::1]:65535", ServerState::Down)];
