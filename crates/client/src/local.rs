@@ -32,6 +32,8 @@ struct Place {
 struct Passed {
     file: Hidden,
     under: Under,
+    /// Which incarnation of the server passed it. Another one stores nothing in it.
+    incarnation: u32,
     /// An access has found out that it is stale.
     outdated: AtomicBool,
     /// The one before it, which has become stale. Others may be using it still.
@@ -62,7 +64,7 @@ impl SubFiles {
     /// The sub-file on `server`, if it was passed already.
     pub(crate) fn known<'a>(&'a self, client: &'a Client, server: ServerId) -> Option<SubFile<'a>> {
         let passed = self.0.get(usize::from(server.0))?.latest()?;
-        SubFile::of(passed, client.fences(server)?)
+        passed.is_of_now(client, server).then(|| SubFile::of(passed, client.fences(server)?))?
     }
 
     /// The sub-file on `server`, if the server is on this node and passes it. With `create` a missing one is
@@ -78,12 +80,20 @@ impl SubFiles {
         if let Some(passed) = place.latest()
             && !passed.outdated.load(Ordering::Relaxed)
         {
-            return SubFile::of(passed, client.fences(server)?);
+            // What another process has of the file by now is asked for at that one.
+            return passed.is_of_now(client, server).then(|| SubFile::of(passed, client.fences(server)?))?;
         }
         if !create && place.missing.load(Ordering::Relaxed) {
             return None;
         }
         place.fetch(client, server, ino, create)
+    }
+}
+
+impl Passed {
+    /// Whether the process that passed it has the server's number still.
+    fn is_of_now(&self, client: &Client, server: ServerId) -> bool {
+        client.map().server(server).is_some_and(|known| known.incarnation() == self.incarnation)
     }
 }
 
@@ -103,7 +113,9 @@ impl Place {
         create: bool,
     ) -> Option<SubFile<'a>> {
         let map = client.map();
-        if !client.local_access || map.server(server)?.node != client.node() {
+        let known = map.server(server)?;
+        let incarnation = known.incarnation();
+        if !client.local_access || known.node != client.node() {
             return None;
         }
         let fences = client.fetch_fences(server)?;
@@ -118,7 +130,13 @@ impl Place {
             }
         };
         let outdated = AtomicBool::new(false);
-        let new = Box::into_raw(Box::new(Passed { file: Hidden::new(fd), under, outdated, stale: before }));
+        let new = Box::into_raw(Box::new(Passed {
+            file: Hidden::new(fd),
+            under,
+            incarnation,
+            outdated,
+            stale: before,
+        }));
         if self.passed.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: another thread was first; ours is still ours alone, and the stale one is theirs now.
             drop(unsafe { Box::from_raw(new) });
