@@ -85,7 +85,6 @@ impl Map {
         let before = self.clone();
         self.lost.retain(|lost| *lost != server);
         self.spares.push(Spare { server, since: GenerationId(self.generations.len() as u32) });
-        self.spares.sort_unstable();
         let gained = before.replicated().filter_map(|group| {
             let (before, after) = (before.holders(group), self.holders(group));
             let is_new = after.bit(server) != 0 && !before.all().contains(&server);
@@ -210,6 +209,12 @@ mod tests {
             let behind: Vec<ServerId> = holders.behind().collect();
             let gained = |server: &ServerId| !before.holders(group).all().contains(server);
             assert!(behind.iter().all(gained), "{group:?} {behind:?}");
+        }
+        // The next one that comes back takes nobody's place either.
+        let all_back = up(&map, 2);
+        assert_eq!(all_back.check(), Ok(()));
+        for group in map.replicated() {
+            assert_eq!(all_back.holders(group), map.holders(group), "{group:?}");
         }
         let again = down(&map, 0).without(&[ServerId(0)]);
         assert!(again.is_none(), "two servers for three copies");

@@ -294,15 +294,15 @@ impl Map {
             self.spares.iter().any(|spare| spare.server == *server && generation < spare.since)
         };
         let regular = candidates.iter().filter(|server| !is_spare(server));
-        let holders = self.choose(Holders::NONE, regular, copies, generation);
-        if holders.count >= copies {
-            return holders;
+        let mut holders = self.choose(Holders::NONE, regular, copies, generation);
+        // Also those that were away when the generation was made. The latest is the last, and nodes do not matter: so one
+        // that comes back takes nobody's place.
+        for spare in self.spares.iter().filter(|spare| generation < spare.since) {
+            if holders.count < copies {
+                holders.push(spare.server);
+            }
         }
-        // Also those that were away when the generation was made. They take turns.
-        let turn = usize::from(position) + usize::from(spread);
-        let spares = self.spares.iter().map(|spare| spare.server).filter(is_spare);
-        let spares = spares.cycle().skip(turn % self.spares.len().max(1)).take(self.spares.len());
-        self.choose(holders, spares, copies, generation)
+        holders
     }
 
     /// Whether the only copy of a block of this generation was lost with the process that had this server's number then.

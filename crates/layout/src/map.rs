@@ -136,7 +136,7 @@ pub struct Map {
     pub behind: Vec<Lag>,
     /// Servers that were given up, sorted: others hold what they held.
     pub lost: Vec<ServerId>,
-    /// Servers that were given up and came back, sorted: none of them is in `lost`.
+    /// Servers that were given up and came back, in the order in which they did: none of them is in `lost`.
     pub spares: Vec<Spare>,
 }
 
@@ -215,10 +215,11 @@ impl Map {
             Err("a generation names a server twice")
         } else if !self.lost.iter().all(known) || !self.lost.windows(2).all(|w| w[0] < w[1]) {
             Err("servers that were given up are unknown or not sorted")
-        } else if !self.spares.windows(2).all(|w| w[0].server < w[1].server)
+        } else if !self.spares.windows(2).all(|w| w[0].since < w[1].since)
+            || has_twice(&self.spares.iter().map(|spare| spare.server).collect::<Vec<_>>())
             || !self.spares.iter().all(|spare| known(&spare.server) && !self.lost.contains(&spare.server))
         {
-            Err("servers that came back are unknown, given up, or not sorted")
+            Err("servers that came back are unknown, given up, or not in order")
         } else if !self.servers.iter().all(|s| {
             s.former.iter().all(|former| self.node(former.node).is_some())
                 && s.former.windows(2).all(|w| w[0].until <= w[1].until)
@@ -314,7 +315,7 @@ mod tests {
         fn spare(server: u16) -> Spare {
             Spare { server: ServerId(server), since: GenerationId(1) }
         }
-        let cases: [(&str, Break); 27] = [
+        let cases: [(&str, Break); 28] = [
             ("nodes are not sorted", |m| m.nodes.swap(0, 1)),
             ("copies is out of bounds", |m| m.replicas = 0),
             ("copies is out of bounds", |m| m.replicas = 2),
@@ -325,6 +326,7 @@ mod tests {
             ("given up", |m| m.lost = vec![ServerId(9)]),
             ("given up", |m| m.lost = vec![ServerId(1), ServerId(0)]),
             ("came back", |m| m.spares = vec![spare(9)]),
+            ("came back", |m| m.spares = vec![spare(1), spare(2)]),
             ("came back", |m| (m.lost, m.spares) = (vec![ServerId(1)], vec![spare(1)])),
             ("forerunners", |m| m.servers[1].former = vec![former(9, 1)]),
             ("forerunners", |m| m.servers[1].former = vec![former(0, 2), former(0, 1)]),
