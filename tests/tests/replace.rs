@@ -347,6 +347,8 @@ fn no_server_is_replaced_while_most_of_those_who_keep_the_map_are_dead() {
     let net = Network::of(4);
     let site = Site::in_memory("replace-voters");
     let name = up(&site, &net, 3, &["--replicas", "2"]);
+    let unknown = site.bivouac(["replace", &name, "1", "bivouac-no-such"]);
+    unknown.fails(65, &["there is no network namespace \"bivouac-no-such\""]);
     let voters = site.status(&name)["voters"].clone();
     let voters: Vec<u64> = voters.as_array().expect("a list").iter().filter_map(|v| v.as_u64()).collect();
     for voter in voters.iter().take(voters.len() / 2 + 1) {

@@ -423,7 +423,7 @@ pub struct DaemonRecord {
     pub server: Option<ServerId>,
     /// How often that number was given to another process with new storage.
     #[serde(default)]
-    pub incarnation: u32,
+    pub succession: u32,
     /// Whether it is its node's agent.
     pub agent: bool,
     /// Whether it is the agent that founds the deployment.
@@ -448,7 +448,7 @@ impl DaemonRecord {
     /// What it is called in messages and file names.
     pub fn label(&self) -> String {
         match self.server {
-            Some(server) => traces::server_label(server, self.incarnation),
+            Some(server) => traces::server_label(server, self.succession),
             None => format!("agent-{}", self.node),
         }
     }

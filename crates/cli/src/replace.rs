@@ -66,7 +66,7 @@ pub fn replace(home: &Home, args: &ReplaceArgs) -> Result<(), Error> {
     check(&record, &key, &map, known, &place, args)?;
 
     let new = DaemonRecord {
-        incarnation: known.incarnation() + 1,
+        succession: known.succession() + 1,
         domain: place.domain,
         listen: (place.host.listen, free_port(&record, &old, &place)).into(),
         storage_in: storage(args, &old)?,
@@ -79,7 +79,7 @@ pub fn replace(home: &Home, args: &ReplaceArgs) -> Result<(), Error> {
     });
     // A process of the old server must not be in the way on the new one's host: that of its socket, for example.
     for former in record.all().filter(|d| d.server == Some(id) && d.host == new.host) {
-        if former.incarnation < known.incarnation() || known.state == ServerState::Down {
+        if former.succession < known.succession() || known.state == ServerState::Down {
             clean(&record, former, Leave::Storage)?;
         }
     }
@@ -125,9 +125,9 @@ fn nobody(name: &str, what: &str) -> Error {
 
 /// Makes the record say what the map says, after a command that was killed: which process has a server's number, and
 /// which nodes there are. Says whether anything has changed.
-fn reconcile(record: &mut Record, map: &Map) -> bool {
+pub fn reconcile(record: &mut Record, map: &Map) -> bool {
     let counts = |daemon: &DaemonRecord| match daemon.server {
-        Some(id) => map.server(id).is_some_and(|server| server.incarnation() == daemon.incarnation),
+        Some(id) => map.server(id).is_some_and(|server| server.succession() == daemon.succession),
         None => map.node(daemon.node).is_some_and(|node| Some(node.agent) == daemon.address),
     };
     let mut changed = false;
@@ -333,6 +333,8 @@ impl Started<'_> {
     /// Starts a daemon on new storage, and has the record name it.
     fn start(&mut self, record: &mut Record, daemon: Option<DaemonRecord>) -> Result<(), Error> {
         let Some(mut daemon) = daemon else { return Ok(()) };
+        // A command that was killed may have left one that never counted.
+        clean(record, &daemon, Leave::Nothing)?;
         let order = up::order(record, &daemon, self.key, self.directory, false);
         let ready = launch::start(daemon.launcher, &order)?;
         let noted = up::fill_in(&mut daemon, ready);
@@ -423,12 +425,12 @@ fn commit(
         let known = started.iter().chain(&record.daemons).find(|d| d.agent && d.node == node)?;
         Some(Node { id: node, host: known.host.clone(), agent: known.address?, domain: known.domain })
     };
-    let change = new.and_then(|new| Some((new.incarnation, agent(new.node)?, new.address?)));
-    let (incarnation, node, address) =
+    let change = new.and_then(|new| Some((new.succession, agent(new.node)?, new.address?)));
+    let (succession, node, address) =
         change.ok_or_else(|| refused(format!("nobody knows where the new server {id} listens")))?;
-    let request = ControlRequest::Replace { server: id, incarnation, node, address, accept_loss };
+    let request = ControlRequest::Replace { server: id, succession, node, address, accept_loss };
     let asked = leader::ask(record, key, &request, control::INSTALL, control::ELECTION);
-    let is_done = |map: &Map| map.server(id).is_some_and(|server| server.incarnation() == incarnation);
+    let is_done = |map: &Map| map.server(id).is_some_and(|server| server.succession() == succession);
     match asked {
         Ok(_) => Ok(()),
         // The answer may have been lost, or the change was committed later.

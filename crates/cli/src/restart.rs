@@ -9,7 +9,7 @@ use crate::args::RestartArgs;
 use crate::daemon::traces;
 use crate::error::Error;
 use crate::home::{DaemonRecord, Home, Record, State};
-use crate::{launch, status, text, up};
+use crate::{launch, replace, status, text, up};
 use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_layout::{Epoch, NodeId, ServerId, ServerState};
 use bivouac_proto::auth::Key;
@@ -30,6 +30,11 @@ pub fn restart(home: &Home, args: &RestartArgs) -> Result<(), Error> {
             format!("the deployment {:?} does not run", args.name),
             format!("`bivouac up {}` brings all of it back", args.name),
         ));
+    }
+    if let Ok(overview) = status::overview(&record, &key)
+        && replace::reconcile(&mut record, &overview.map)
+    {
+        directory.save(&record)?;
     }
     for number in &args.servers {
         let id = ServerId(*number);

@@ -217,7 +217,7 @@ pub fn record_of(
         domain: node.0,
         launcher: host.launcher,
         server,
-        incarnation: 0,
+        succession: 0,
         agent: server.is_none(),
         first: false,
         listen: SocketAddr::new(host.listen, port),
@@ -289,9 +289,9 @@ pub fn order(
     directory: &Directory,
     existing: bool,
 ) -> Order {
-    let incarnation = daemon.incarnation;
+    let succession = daemon.succession;
     let server =
-        daemon.server.map(|id| ServerConfig { id, incarnation, storage: Vec::new(), created_storage: true });
+        daemon.server.map(|id| ServerConfig { id, succession, storage: Vec::new(), created_storage: true });
     Order {
         config: DaemonConfig {
             name: record.name.clone(),

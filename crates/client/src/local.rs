@@ -32,8 +32,8 @@ struct Place {
 struct Passed {
     file: Hidden,
     under: Under,
-    /// Which incarnation of the server passed it. Another one stores nothing in it.
-    incarnation: u32,
+    /// Which succession of the server passed it. Another one stores nothing in it.
+    succession: u32,
     /// An access has found out that it is stale.
     outdated: AtomicBool,
     /// The one before it, which has become stale. Others may be using it still.
@@ -93,7 +93,7 @@ impl SubFiles {
 impl Passed {
     /// Whether the process that passed it has the server's number still.
     fn is_of_now(&self, client: &Client, server: ServerId) -> bool {
-        client.map().server(server).is_some_and(|known| known.incarnation() == self.incarnation)
+        client.map().server(server).is_some_and(|known| known.succession() == self.succession)
     }
 }
 
@@ -114,7 +114,7 @@ impl Place {
     ) -> Option<SubFile<'a>> {
         let map = client.map();
         let known = map.server(server)?;
-        let incarnation = known.incarnation();
+        let succession = known.succession();
         if !client.local_access || known.node != client.node() {
             return None;
         }
@@ -133,7 +133,7 @@ impl Place {
         let new = Box::into_raw(Box::new(Passed {
             file: Hidden::new(fd),
             under,
-            incarnation,
+            succession,
             outdated,
             stale: before,
         }));

@@ -393,7 +393,7 @@ impl Client {
         self.session()?;
         let fork_count = self.fork.count();
         let entry = map.server(server).ok_or(TransportError::System(Errno::IO))?;
-        if let Some(link) = pool.take(fork_count, entry.incarnation()) {
+        if let Some(link) = pool.take(fork_count, entry.succession()) {
             return Ok(link);
         }
         let endpoint = if entry.node == self.node && self.local_access {
@@ -406,7 +406,7 @@ impl Client {
         self.refusals.note(Peer::Server(server), &connected);
         let (connection, _) = connected?;
         let slot = self.slots.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::new(Link::new(connection, fork_count, slot, entry.incarnation())))
+        Ok(Box::new(Link::new(connection, fork_count, slot, entry.succession())))
     }
 
     /// Gives a connection back.

@@ -65,9 +65,9 @@ pub struct ServerConfig {
     /// Its number.
     pub id: ServerId,
     /// How often that number was given to another process with new storage: see
-    /// [`Server::incarnation`](bivouac_layout::Server::incarnation).
+    /// [`Server::succession`](bivouac_layout::Server::succession).
     #[serde(default)]
-    pub incarnation: u32,
+    pub succession: u32,
     /// Where it stores, one directory for each disk. They exist, belong to this server alone, and are empty
     /// at the server's first start.
     pub storage: Vec<PathBuf>,
@@ -126,7 +126,7 @@ mod tests {
             listen: "0.0.0.0:0".parse().expect("an address"),
             server: Some(ServerConfig {
                 id: ServerId(7),
-                incarnation: 2,
+                succession: 2,
                 storage: vec!["/dev/shm/a".into(), "/scratch/b".into()],
                 created_storage: true,
             }),

@@ -291,10 +291,10 @@ impl Controller {
             ControlRequest::GiveUp { servers, accept_loss } => {
                 self.shared.give_up(servers.clone(), *accept_loss).map(|_| None)
             }
-            ControlRequest::Replace { server, incarnation, node, address, accept_loss } => {
+            ControlRequest::Replace { server, succession, node, address, accept_loss } => {
                 let change = MapChange::Replace {
                     server: *server,
-                    incarnation: *incarnation,
+                    succession: *succession,
                     node: node.clone(),
                     address: *address,
                     accept_loss: *accept_loss,

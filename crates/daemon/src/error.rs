@@ -13,7 +13,7 @@ pub enum InstallError {
     #[error("the map cannot be used: {0}")]
     Map(&'static str),
     /// Another process has this server's number by the map.
-    #[error("this server was replaced: its number belongs to another process")]
+    #[error("the map has another process of this server's number")]
     Replaced,
     /// The metadata in the server's storage.
     #[error(transparent)]

@@ -12,7 +12,7 @@ use crate::lease::Lease;
 use crate::serve;
 use bivouac_data::DataStore;
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Group, Map, SERVERS_MAX, ServerId, ShardId};
+use bivouac_layout::{Epoch, Group, Map, SERVERS_MAX, Server, ServerId, ShardId};
 use bivouac_meta::Outside;
 use bivouac_proto::auth::{Key, Role};
 use bivouac_proto::copies::Copied;
@@ -47,8 +47,8 @@ pub(crate) struct Links {
     closing: AtomicBool,
     /// Woken by a newer map, and when the daemon stops.
     news: (Mutex<()>, Condvar),
-    /// On servers: which one this is, and its incarnation. Once the map says another incarnation, this process must
-    /// not answer for anything.
+    /// On servers: which one this is, and its succession. Once a map says a later one, this process must not answer
+    /// for anything.
     own: Option<(ServerId, u32)>,
     replaced: AtomicBool,
     /// What happens then.
@@ -137,7 +137,7 @@ impl Requester for Links {
 impl Links {
     pub(crate) fn new(
         key: Key,
-        (role, incarnation): (Role, u32),
+        (role, succession): (Role, u32),
         first: Map,
         data: Option<Arc<DataStore>>,
         session: u64,
@@ -147,7 +147,7 @@ impl Links {
         let (slots, closing) = (AtomicU32::new(1), AtomicBool::new(false));
         let (refusals, news) = (Refusals::new(SERVERS_MAX.into()), Default::default());
         let own = match &role {
-            Role::Server(server) => Some((*server, incarnation)),
+            Role::Server(server) => Some((*server, succession)),
             _ => None,
         };
         let (lease, replaced, on_replaced) = (Lease::default(), AtomicBool::new(false), OnceLock::new());
@@ -180,12 +180,12 @@ impl Links {
         self.replaced.load(Ordering::Acquire)
     }
 
-    /// Whether another process has this server's number by a map; if so, this daemon ends. It takes no such map: without
-    /// one, nobody who has it listens to this daemon.
+    /// Whether another process has this server's number by a map. If that is a later one, this daemon ends. It takes no
+    /// such map: without one, nobody who has it listens to this daemon.
     pub(crate) fn is_replaced_by(&self, map: &Map) -> bool {
-        let Some((own, incarnation)) = self.own else { return false };
-        let is_another = map.server(own).is_some_and(|server| server.incarnation() != incarnation);
-        if is_another && !self.replaced.swap(true, Ordering::AcqRel) {
+        let Some((own, succession)) = self.own else { return false };
+        let by = map.server(own).map_or(succession, Server::succession);
+        if by > succession && !self.replaced.swap(true, Ordering::AcqRel) {
             tracing::error!(
                 server = %own,
                 epoch = %map.epoch,
@@ -196,7 +196,7 @@ impl Links {
                 act();
             }
         }
-        is_another
+        by != succession
     }
 
     /// The key, for connections of other kinds.
@@ -306,8 +306,8 @@ impl Links {
 
 /// The servers that are another process in a newer map.
 fn moved(before: &Map, after: &Map) -> Vec<ServerId> {
-    let is_another = |server: &&bivouac_layout::Server| {
-        before.server(server.id).is_some_and(|known| known.incarnation() != server.incarnation())
+    let is_another = |server: &&Server| {
+        before.server(server.id).is_some_and(|known| known.succession() != server.succession())
     };
     after.servers.iter().filter(is_another).map(|server| server.id).collect()
 }
@@ -463,7 +463,6 @@ impl Outside for Around {
 mod tests {
     use super::*;
     use bivouac_layout::NodeId;
-    use bivouac_layout::map::Server;
 
     #[test]
     fn a_daemon_that_stops_does_not_wait_for_servers_that_have_stopped() {

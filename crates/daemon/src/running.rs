@@ -40,7 +40,7 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
     };
     let (data, meta) = stores.unzip();
     let role = me.map_or(Role::Agent(boot), Role::Server);
-    let role = (role, config.server.as_ref().map_or(0, |server| server.incarnation));
+    let role = (role, config.server.as_ref().map_or(0, |server| server.succession));
     let links =
         Arc::new(Links::new(config.key.clone(), role, Map::before_the_first(config.deployment), data, boot));
     let mut endpoints = vec![Endpoint::Tcp(config.listen)];

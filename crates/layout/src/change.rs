@@ -44,8 +44,8 @@ pub enum MapChange {
     Replace {
         /// Which.
         server: ServerId,
-        /// The new process's incarnation: the next one.
-        incarnation: u32,
+        /// The new process's succession: the next one.
+        succession: u32,
         /// Where it runs.
         node: Node,
         /// Where it listens.
@@ -97,8 +97,8 @@ impl MapChange {
                 }
                 next = without;
             }
-            MapChange::Replace { server, incarnation, node, address, accept_loss } => {
-                if map.server(*server).map(Server::incarnation) != incarnation.checked_sub(1) {
+            MapChange::Replace { server, succession, node, address, accept_loss } => {
+                if map.server(*server).map(Server::succession) != succession.checked_sub(1) {
                     return None;
                 }
                 let Replaced { map: replaced, lost } = map.replaced(*server, node, *address)?;

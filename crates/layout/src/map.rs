@@ -52,9 +52,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// How often its number was given to another process with new storage. A process that is of another incarnation
-    /// than the map says was replaced, and must not answer for anything.
-    pub fn incarnation(&self) -> u32 {
+    /// How often its number has passed to another process, with new storage. A process that has the number of an earlier
+    /// succession was replaced, and must not answer for anything.
+    pub fn succession(&self) -> u32 {
         self.former.len() as u32
     }
 

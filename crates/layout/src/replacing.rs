@@ -103,7 +103,7 @@ mod tests {
                 before.replaced(ServerId(1), &node(at), address(7)).expect("it is down");
             assert_eq!((map.check(), lost, map.epoch), (Ok(()), Vec::new(), Epoch(before.epoch.0 + 1)));
             let new = map.server(ServerId(1)).expect("listed");
-            assert_eq!((new.node, new.address, new.incarnation()), (NodeId(at), address(7), 1));
+            assert_eq!((new.node, new.address, new.succession()), (NodeId(at), address(7), 1));
             assert_eq!(new.state, ServerState::Down, "until it answers");
             assert!(map.node(NodeId(at)).is_some());
             for group in before.replicated() {
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(after.primary_of(single(1, 1)), Some(ServerId(1)), "what is made from now on");
         let again = down(&after, 1).replaced(ServerId(1), &node(2), address(8)).expect("it is down").map;
         assert_eq!(again.primary_of(single(1, 1)), Some(NO_SERVER));
-        assert_eq!(again.server(ServerId(1)).map(Server::incarnation), Some(2));
+        assert_eq!(again.server(ServerId(1)).map(Server::succession), Some(2));
         assert_eq!(again.check(), Ok(()));
     }
 
@@ -168,7 +168,7 @@ mod tests {
         }
         let change = |accept_loss| MapChange::Replace {
             server: ServerId(1),
-            incarnation: 1,
+            succession: 1,
             node: node(2),
             address: address(7),
             accept_loss,
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(change(true).apply(&before), Some(map));
         let late = MapChange::Replace {
             server: ServerId(1),
-            incarnation: 2,
+            succession: 2,
             node: node(2),
             address: address(7),
             accept_loss: true,

@@ -86,8 +86,8 @@ pub enum ControlRequest {
     Replace {
         /// Which.
         server: ServerId,
-        /// The new process's incarnation: one more than the map says.
-        incarnation: u32,
+        /// The new process's succession: one more than the map says.
+        succession: u32,
         /// Where it runs; a node that the map does not have is added to it.
         node: Node,
         /// Where it listens.

@@ -103,12 +103,12 @@ impl Drop for Made {
 pub fn storage(
     name: &str,
     run_dir: &Path,
-    (server, incarnation): (ServerId, u32),
+    (server, succession): (ServerId, u32),
     order: &StorageOrder,
     made: &mut Made,
 ) -> Result<Vec<PathBuf>, Error> {
     // What a server had that was replaced may be there still.
-    let number = super::traces::numbered(server, incarnation);
+    let number = super::traces::numbered(server, succession);
     match order {
         StorageOrder::Existing(paths) => {
             for path in paths {

@@ -123,7 +123,7 @@ impl Shared {
             }
             known = map.epoch;
             let own = map.servers.iter().filter(|server| server.node == self.config.node);
-            for who in own.map(|server| (server.id, server.incarnation())) {
+            for who in own.map(|server| (server.id, server.succession())) {
                 let shared = self.clone();
                 if !kept.insert(who) {
                     continue;
@@ -142,16 +142,16 @@ impl Shared {
     }
 
     /// Whether another process, here or elsewhere, has a server's number.
-    fn is_replaced(&self, map: &Map, (server, incarnation): Who) -> bool {
+    fn is_replaced(&self, map: &Map, (server, succession): Who) -> bool {
         let is_same = |known: &bivouac_layout::Server| {
-            known.node == self.config.node && known.incarnation() == incarnation
+            known.node == self.config.node && known.succession() == succession
         };
         !map.server(server).is_some_and(is_same)
     }
 
     /// Shows a server that was replaced the map that says so: then it ends. Whether it lives.
-    fn tell_replaced(&self, map: &Map, (server, incarnation): Who) -> bool {
-        let label = traces::server_label(server, incarnation);
+    fn tell_replaced(&self, map: &Map, (server, succession): Who) -> bool {
+        let label = traces::server_label(server, succession);
         let trace = traces::of(&self.run_dir, &label, self.config.deployment);
         let Some(Trace { address: Some(address), process, .. }) = trace.filter(|t| t.process.is_alive())
         else {
@@ -160,7 +160,7 @@ impl Shared {
         let endpoint = Endpoint::Tcp(address);
         let told = ControlLink::connect(&endpoint, &self.config.key, self.config.deployment, control::LOOK)
             .and_then(|mut link| link.tell(ControlRequest::Install { map: Box::new(map.clone()) }));
-        tracing::info!(%server, incarnation, pid = process.pid, ?told, "the server was replaced, and has to end");
+        tracing::info!(%server, succession, pid = process.pid, ?told, "the server was replaced, and has to end");
         true
     }
 
@@ -190,13 +190,13 @@ impl Shared {
     }
 }
 
-/// A server, and its incarnation.
+/// A server, and its succession.
 type Who = (ServerId, u32);
 
 /// What is kept of one server.
 struct Keeping<'s> {
     shared: &'s Shared,
-    incarnation: u32,
+    succession: u32,
     policy: Policy,
     /// What this thread has started last.
     child: Option<Child>,
@@ -211,10 +211,10 @@ struct Keeping<'s> {
 }
 
 impl Keeping<'_> {
-    fn new((server, incarnation): Who, shared: &Shared) -> Keeping<'_> {
+    fn new((server, succession): Who, shared: &Shared) -> Keeping<'_> {
         Keeping {
             shared,
-            incarnation,
+            succession,
             policy: Policy::new(shared.config.restarts),
             child: None,
             ward: Ward { server, pid: None, restarts: 0, trouble: None, given_up: false },
@@ -247,12 +247,12 @@ impl Keeping<'_> {
     }
 
     fn trace(&self) -> Option<Trace> {
-        let label = traces::server_label(self.ward.server, self.incarnation);
+        let label = traces::server_label(self.ward.server, self.succession);
         traces::of(&self.shared.run_dir, &label, self.shared.config.deployment)
     }
 
     fn is_replaced(&self) -> bool {
-        self.shared.is_replaced(&self.shared.view.map(), (self.ward.server, self.incarnation))
+        self.shared.is_replaced(&self.shared.view.map(), (self.ward.server, self.succession))
     }
 
     /// Takes note of a child's end.
@@ -336,7 +336,7 @@ impl Keeping<'_> {
             config: DaemonConfig {
                 server: Some(ServerConfig {
                     id: server,
-                    incarnation: self.incarnation,
+                    succession: self.succession,
                     storage: Vec::new(),
                     created_storage: true,
                 }),

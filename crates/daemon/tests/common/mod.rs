@@ -76,7 +76,7 @@ fn cluster_begun(name: &str, servers: u16, begin: impl FnOnce(Founding, &mut Con
                 host: "here".into(),
                 server: Some(ServerConfig {
                     id: ServerId(id),
-                    incarnation: 0,
+                    succession: 0,
                     storage: vec![directory],
                     created_storage: true,
                 }),

@@ -191,12 +191,12 @@ proptest! {
                     given_up.apply(&map).unwrap_or(map)
                 }
                 7 | 8 => {
-                    let incarnation = map.server(server).expect("listed").incarnation() + 1;
+                    let succession = map.server(server).expect("listed").succession() + 1;
                     let id = NodeId(u16::from(event) + server.0 % 2);
                     let agent = ([127, 0, 0, 1], 1).into();
                     let node = Node { id, host: format!("node{id}"), agent, domain: 0 };
-                    let address = ([127, 0, 0, 2], 100 * incarnation as u16 + server.0).into();
-                    let replaced = MapChange::Replace { server, incarnation, node, address, accept_loss: false };
+                    let address = ([127, 0, 0, 2], 100 * succession as u16 + server.0).into();
+                    let replaced = MapChange::Replace { server, succession, node, address, accept_loss: false };
                     match replaced.apply(&map) {
                         Some(replaced) => {
                             has.iter_mut().for_each(|has| has[usize::from(server.0)] = 0);

@@ -179,7 +179,7 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         ControlRequest::Wards,
         ControlRequest::Replace {
             server: ServerId(7),
-            incarnation: u32::MAX,
+            succession: u32::MAX,
             node: map().nodes[1].clone(),
             address: ([10, 0, 0, 9], 7).into(),
             accept_loss: true,
