@@ -221,7 +221,8 @@ impl Map {
         {
             Err("servers that came back are unknown, given up, or not in order")
         } else if !self.servers.iter().all(|s| {
-            s.former.iter().all(|former| self.node(former.node).is_some())
+            let is_known = |until: GenerationId| until.0 as usize <= self.generations.len();
+            s.former.iter().all(|former| self.node(former.node).is_some() && is_known(former.until))
                 && s.former.windows(2).all(|w| w[0].until <= w[1].until)
         }) {
             Err("a server has had an unknown node, or its forerunners are not in order")
@@ -315,7 +316,7 @@ mod tests {
         fn spare(server: u16) -> Spare {
             Spare { server: ServerId(server), since: GenerationId(1) }
         }
-        let cases: [(&str, Break); 28] = [
+        let cases: [(&str, Break); 29] = [
             ("nodes are not sorted", |m| m.nodes.swap(0, 1)),
             ("copies is out of bounds", |m| m.replicas = 0),
             ("copies is out of bounds", |m| m.replicas = 2),
@@ -329,7 +330,8 @@ mod tests {
             ("came back", |m| m.spares = vec![spare(1), spare(2)]),
             ("came back", |m| (m.lost, m.spares) = (vec![ServerId(1)], vec![spare(1)])),
             ("forerunners", |m| m.servers[1].former = vec![former(9, 1)]),
-            ("forerunners", |m| m.servers[1].former = vec![former(0, 2), former(0, 1)]),
+            ("forerunners", |m| m.servers[1].former = vec![former(0, 1), former(0, 0)]),
+            ("forerunners", |m| m.servers[1].former = vec![former(0, 2)]),
             ("groups are not sorted", |m| m.behind = [lag(3, 0), lag(2, 0)].to_vec()),
             ("in step", |m| m.behind = vec![lag(3, 1)]),
             ("in step", |m| m.behind = vec![lag(SHARDS, 0)]),

@@ -52,7 +52,7 @@ pub(super) fn map() -> Box<Map> {
         address: address.parse().unwrap(),
         state,
         joined: u32::from(id),
-        former: (0..id).map(|n| Former { node: NodeId(n), until: GenerationId(u32::MAX) }).collect(),
+        former: (0..id).map(|n| Former { node: NodeId(n), until: GenerationId(1) }).collect(),
     };
     let servers =
         vec![server(0, "10.0.0.1:4711", ServerState::Up), server(1, "[fe80::1]:65535", ServerState::Down)];
