@@ -30,8 +30,14 @@ fn dispensable(site: &Site, name: &str) -> usize {
     let address = "127.0.0.1:1".parse().expect("an address");
     let nodes = vec![Node { id: NodeId(0), host: "here".into(), agent: address, domain: 0 }];
     let count = site.status(name)["servers"].as_array().expect("servers").len() as u16;
-    let server =
-        |id| Server { id: ServerId(id), node: NodeId(0), address, state: ServerState::Up, joined: 0 };
+    let server = |id| Server {
+        id: ServerId(id),
+        node: NodeId(0),
+        address,
+        state: ServerState::Up,
+        joined: 0,
+        former: Vec::new(),
+    };
     let map = Founding::new(1, "/bivouac", nodes, (0..count).map(server).collect()).map().expect("a map");
     let root = map.primary(Ino::ROOT.shard());
     // Every deployment of so many servers begins with the same shards.

@@ -148,12 +148,26 @@ removed."
     #[command(after_long_help = "Example:
   bivouac restart job 2 3")]
     Restart(RestartArgs),
+    /// Have a server on another host take the place of one, under its number.
+    #[command(
+        long_about = "Have a server on another host take the place of one, under its number and with new storage: it gets what \
+the old one held from the servers that have copies, and then serves. Returns when everything has all its copies again. A \
+server that is up is stopped first, if others have everything that it has. A process of the old server that comes back \
+later answers for nothing any more, and ends.",
+        after_long_help = "Examples:
+  bivouac replace job 2 node7      the host may be one of the deployment, or a new one
+  bivouac replace job 2 node2      on the same host, after its storage was lost
+
+What only the old server has is lost: without --accept-loss the command says what that is, and changes nothing."
+    )]
+    Replace(ReplaceArgs),
     /// Give up servers that are down and do not come back: others get what they held.
     #[command(after_long_help = "Example:
   bivouac heal job
 
 Servers that have been down for --heal-after seconds are given up without being asked. A server that was given up \
-and starts again holds no copies any more; what has one copy only is still there.")]
+and starts again holds none of the copies that it had; it gets new files, and copies that the others are too few for. What has \
+one copy only is still there.")]
     Heal(HealArgs),
     /// Check what is stored, and repair it from copies.
     #[command(
@@ -553,6 +567,29 @@ pub struct RestartArgs {
     /// Numbers of the servers, as `bivouac status` shows them. One that runs is stopped first.
     #[arg(required = true, value_name = "SERVER")]
     pub servers: Vec<u16>,
+}
+
+/// Arguments of `replace`.
+#[derive(Args, Debug)]
+pub struct ReplaceArgs {
+    /// Name of the deployment.
+    #[arg(value_parser = parse_name)]
+    pub name: String,
+    /// Number of the server that is replaced, as `bivouac status` shows it.
+    #[arg(value_name = "OLD")]
+    pub server: u16,
+    /// The host on which a new server is started: one of the deployment, or another one.
+    #[arg(value_name = "NEW")]
+    pub host: String,
+    /// Replace a server that is down also if only it had something, which is lost then.
+    #[arg(long)]
+    pub accept_loss: bool,
+    /// Directories for the new server's storage, one for each disk [default: those of the old one]
+    #[arg(long, value_name = "DIR", value_delimiter = ',')]
+    pub storage: Vec<PathBuf>,
+    /// How a host is reached that is not one of the deployment yet.
+    #[arg(long, value_enum, default_value_t = LauncherChoice::Auto)]
+    pub launcher: LauncherChoice,
 }
 
 /// Arguments of `env`.

@@ -130,7 +130,7 @@ fn serve() -> ExitCode {
     };
     let config = order.config.clone();
     let label = match &order.config.server {
-        Some(server) => traces::server_label(server.id),
+        Some(server) => traces::server_label(server.id, server.succession),
         None => format!("agent-{}", order.config.node),
     };
     let Begun { running, run_dir, trace } = match begin(order, &label) {
@@ -190,7 +190,8 @@ fn begin(order: Order, label: &str) -> Result<Option<Begun>, Error> {
     let run_dir = place::make_run_dir(config.uid, &config.name, config.deployment, &config.key)?;
     let mut made = place::Made::default();
     if let Some(server) = &mut config.server {
-        let found = place::storage(&config.name, &run_dir, server.id, &storage, &mut made);
+        let found =
+            place::storage(&config.name, &run_dir, (server.id, server.succession), &storage, &mut made);
         server.storage = found.inspect_err(|_| traces::remove_if_empty(&run_dir))?;
         server.created_storage = true;
     }

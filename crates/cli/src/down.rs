@@ -63,7 +63,7 @@ pub fn take_down(directory: &Directory, record: &Record, keep: bool, _lock: &Loc
     let mut record = record.clone();
     record.state = State::Stopped;
     record.ephemeral = false;
-    for daemon in &mut record.daemons {
+    for daemon in record.daemons.iter_mut().chain(&mut record.former) {
         (daemon.process, daemon.address) = (None, None);
     }
     directory.save(&record)
@@ -82,7 +82,7 @@ fn ask(record: &Record, key: &Key, keep: bool) -> bool {
     {
         return true;
     }
-    let started: Vec<_> = record.daemons.iter().filter(|d| d.process.is_some()).collect();
+    let started: Vec<_> = record.all().filter(|d| d.process.is_some()).collect();
     std::thread::scope(|scope| {
         let threads: Vec<_> =
             started.iter().map(|d| scope.spawn(|| tell(&d.endpoint(&record.name, key)))).collect();
@@ -98,8 +98,7 @@ pub fn clean_hosts(
     leave: Leave,
     grace: Duration,
 ) -> Result<(), Error> {
-    let mut hosts: Vec<(&str, LauncherKind)> =
-        record.daemons.iter().map(|d| (d.host.as_str(), d.launcher)).collect();
+    let mut hosts: Vec<(&str, LauncherKind)> = record.all().map(|d| (d.host.as_str(), d.launcher)).collect();
     hosts.sort_by_key(|(host, _)| *host);
     hosts.dedup();
     let results: Vec<Result<(), Error>> = std::thread::scope(|scope| {
@@ -129,7 +128,7 @@ fn order(
     leave: Leave,
     grace: Duration,
 ) -> CleanupOrder {
-    let daemons = || record.daemons.iter().filter(|d| d.host == host && d.launcher == kind);
+    let daemons = || record.all().filter(|d| d.host == host && d.launcher == kind);
     CleanupOrder {
         name: record.name.clone(),
         deployment: record.deployment,
@@ -140,6 +139,7 @@ fn order(
         storage: daemons().flat_map(|d| d.storage.clone()).collect(),
         logs: if kind == LauncherKind::Ssh { daemons().map(|d| d.log.clone()).collect() } else { Vec::new() },
         voters: daemons().filter(|d| d.agent).map(|d| directory.voter(d.node)).collect(),
+        only: None,
     }
 }
 
@@ -190,6 +190,7 @@ pub fn after_desertion(config: &DaemonConfig) {
         storage: Vec::new(),
         logs: if shared { Vec::new() } else { vec![config.log_file.clone()] },
         voters: vec![DaemonConfig::voter_dir(&config.deployment_dir, config.node)],
+        only: None,
     };
     if let Err(error) = cleanup::clean(&order) {
         tracing::error!(%error, "not everything could be removed");

@@ -109,7 +109,7 @@ fn lacking(map: &Map) -> impl Iterator<Item = &Server> {
 }
 
 /// The servers whose storage is too full for what they lack.
-fn without_room(map: &Map, deployment: u64, key: &Key) -> Vec<ServerId> {
+pub fn without_room(map: &Map, deployment: u64, key: &Key) -> Vec<ServerId> {
     let is_full = |server: &&Server| {
         status::counted(server, deployment, key).is_some_and(|stats| stats.without_room > 0)
     };
@@ -117,7 +117,7 @@ fn without_room(map: &Map, deployment: u64, key: &Key) -> Vec<ServerId> {
 }
 
 /// Waits until nobody has to catch up any more, or those that have cannot.
-fn wait(
+pub fn wait(
     look: impl Fn() -> Result<Map, Error>,
     full: impl Fn(&Map) -> Vec<ServerId>,
     name: &str,

@@ -9,6 +9,7 @@
 //!
 //! The record is written before the first daemon starts: whatever happens after, `down` knows where to look.
 
+use crate::daemon::traces;
 use crate::error::Error;
 use crate::process::ProcessId;
 use bivouac_daemon::DaemonConfig;
@@ -360,8 +361,12 @@ pub struct Record {
     pub log_level: String,
     /// It ends with the `run` that made it, however that ends.
     pub ephemeral: bool,
-    /// Its daemons; nodes in their order, each node's agent first.
+    /// Its daemons; nodes in their order, each node's agent first. Nodes that were added come last.
     pub daemons: Vec<DaemonRecord>,
+    /// Servers that others have replaced, and daemons that were started to replace some and do not count yet: what they
+    /// have left is removed with the deployment.
+    #[serde(default)]
+    pub former: Vec<DaemonRecord>,
 }
 
 impl Record {
@@ -388,7 +393,13 @@ impl Record {
             log_level: log_level.to_owned(),
             ephemeral: false,
             daemons: Vec::new(),
+            former: Vec::new(),
         }
+    }
+
+    /// All daemons of which something may be left on a host.
+    pub fn all(&self) -> impl Iterator<Item = &DaemonRecord> {
+        self.daemons.iter().chain(&self.former)
     }
 
     /// The agent that founds the deployment: the one on the machine that it is started from, if others can reach it.
@@ -410,6 +421,9 @@ pub struct DaemonRecord {
     pub launcher: LauncherKind,
     /// Its number as a server, if it is one.
     pub server: Option<ServerId>,
+    /// How often that number was given to another process with new storage.
+    #[serde(default)]
+    pub succession: u32,
     /// Whether it is its node's agent.
     pub agent: bool,
     /// Whether it is the agent that founds the deployment.
@@ -434,7 +448,7 @@ impl DaemonRecord {
     /// What it is called in messages and file names.
     pub fn label(&self) -> String {
         match self.server {
-            Some(server) => format!("server-{server}"),
+            Some(server) => traces::server_label(server, self.succession),
             None => format!("agent-{}", self.node),
         }
     }

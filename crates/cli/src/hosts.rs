@@ -81,6 +81,21 @@ pub fn resolve(args: &ServerArgs) -> Result<Vec<Host>, Error> {
     Ok(found)
 }
 
+/// A host that is added to a deployment whose daemons listen at such an address.
+pub fn another(name: &str, launcher: LauncherChoice, others: Option<IpAddr>) -> Result<Host, Error> {
+    let found = names(name)?;
+    let [name] = &found[..] else {
+        return Err(Error::refused(format!("{name:?} names several hosts"), "give one"));
+    };
+    let mut host = one(name, launcher)?;
+    if host.here
+        && let Some(own) = others.and_then(address_towards).filter(|own| !own.is_loopback())
+    {
+        (host.listen, host.reach) = (unspecified(own), Some(own));
+    }
+    Ok(host)
+}
+
 /// A file of host names, or what a shell's `<(command)` writes. A FIFO without a writer counts as empty;
 /// opening it does not wait.
 fn read_list(path: &Path) -> std::io::Result<String> {

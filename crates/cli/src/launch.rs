@@ -81,6 +81,9 @@ pub struct CleanupOrder {
     /// Where agents there have kept the map.
     #[serde(default)]
     pub voters: Vec<PathBuf>,
+    /// Only the daemon of this label, and what the order names; the deployment goes on.
+    #[serde(default)]
+    pub only: Option<String>,
 }
 
 /// What comes back.

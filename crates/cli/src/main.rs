@@ -31,6 +31,7 @@ mod mount_point;
 mod mounts;
 mod private;
 mod process;
+mod replace;
 mod restart;
 mod run;
 mod signals;
@@ -72,6 +73,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
         Command::Down(args) => down::down(&Home::from_env()?, &args.name, args.keep, args.force)?,
         Command::Heal(args) => heal::heal(&Home::from_env()?, &args)?,
         Command::Verify(args) => return verify::verify(&Home::from_env()?, &args),
+        Command::Replace(args) => replace::replace(&Home::from_env()?, &args)?,
         Command::Restart(args) => restart::restart(&Home::from_env()?, &args)?,
         Command::Preload(args) => {
             let tree = Copy { src: args.src, dst: Some(args.dst) };

@@ -9,7 +9,7 @@ use crate::args::RestartArgs;
 use crate::daemon::traces;
 use crate::error::Error;
 use crate::home::{DaemonRecord, Home, Record, State};
-use crate::{launch, status, text, up};
+use crate::{launch, replace, status, text, up};
 use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_layout::{Epoch, NodeId, ServerId, ServerState};
 use bivouac_proto::auth::Key;
@@ -31,15 +31,14 @@ pub fn restart(home: &Home, args: &RestartArgs) -> Result<(), Error> {
             format!("`bivouac up {}` brings all of it back", args.name),
         ));
     }
+    if let Ok(overview) = status::overview(&record, &key)
+        && replace::reconcile(&mut record, &overview.map)
+    {
+        directory.save(&record)?;
+    }
     for number in &args.servers {
         let id = ServerId(*number);
-        let at = record.daemons.iter().position(|d| d.server == Some(id)).ok_or_else(|| {
-            let servers = record.daemons.iter().filter(|d| d.server.is_some()).count();
-            Error::refused(
-                format!("the deployment {:?} has no server {number}", args.name),
-                format!("it has {}: see `bivouac status {}`", text::plural(servers, "server"), args.name),
-            )
-        })?;
+        let at = position(&record, id)?;
         stop(&record, &record.daemons[at], &key)?;
         let order = up::order_again(&record, &record.daemons[at], &key, &directory);
         let ready = launch::start(record.daemons[at].launcher, &order)?;
@@ -49,6 +48,17 @@ pub fn restart(home: &Home, args: &RestartArgs) -> Result<(), Error> {
         println!("server {number} of {} is back", args.name);
     }
     Ok(())
+}
+
+/// Where a server is in a record.
+pub fn position(record: &Record, id: ServerId) -> Result<usize, Error> {
+    record.daemons.iter().position(|d| d.server == Some(id)).ok_or_else(|| {
+        let servers = record.daemons.iter().filter(|d| d.server.is_some()).count();
+        Error::refused(
+            format!("the deployment {:?} has no server {id}", record.name),
+            format!("it has {}: see `bivouac status {}`", text::plural(servers, "server"), record.name),
+        )
+    })
 }
 
 /// Asks a server to stop, if it is there, and waits until it is gone.
@@ -77,7 +87,7 @@ fn stop(record: &Record, daemon: &DaemonRecord, key: &Key) -> Result<(), Error> 
 }
 
 /// Waits until the map says that the server takes part again.
-fn wait_until_up(record: &Record, key: &Key, daemon: &DaemonRecord, id: ServerId) -> Result<(), Error> {
+pub fn wait_until_up(record: &Record, key: &Key, daemon: &DaemonRecord, id: ServerId) -> Result<(), Error> {
     let until = Instant::now() + control::INSTALL;
     loop {
         if has_been_taken_in(record, key, daemon, id).unwrap_or(false) {
@@ -85,7 +95,7 @@ fn wait_until_up(record: &Record, key: &Key, daemon: &DaemonRecord, id: ServerId
         }
         if Instant::now() >= until {
             return Err(Error::Unanswered {
-                cause: format!("{} was started again, and is not taken in", daemon.label()),
+                cause: format!("{} was started, and is not taken in", daemon.label()),
                 remedy: format!("log: {}", daemon.log.display()),
             });
         }

@@ -98,6 +98,8 @@ struct ServerStatus {
     behind: usize,
     /// Others have taken its place: it holds no copies.
     given_up: bool,
+    /// So often another process, with new storage, has got its number.
+    replaced: u32,
     /// Milliseconds since it last answered the controller.
     silent_ms: Option<u64>,
     /// For so many milliseconds it may still answer for what has copies; `null` where nothing has.
@@ -298,12 +300,13 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
             if !down.is_empty() {
                 deployment.state = Condition::Degraded;
                 deployment.problem = Some(format!(
-                    "server {} is down: {}{}; `bivouac restart {} {}` starts it again; log: {}",
+                    "server {} is down: {}{}; `bivouac restart {} {}` starts it again{}; log: {}",
                     down.join(", "),
                     what_is_lost(&map),
                     troubles(&deployment.servers),
                     record.name,
                     down.join(" "),
+                    if map.copies > 1 { ", `bivouac replace` has another host take its place" } else { "" },
                     deployment
                         .servers
                         .iter()
@@ -564,6 +567,7 @@ fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: &Key) -> Ve
                     trouble: ward.and_then(|ward| ward.trouble.clone()),
                     behind: map.replicated().filter(|group| map.is_behind(*group, server.id)).count(),
                     given_up: map.is_given_up(server.id),
+                    replaced: server.succession(),
                     silent_ms: health.map(|h| h.silent_ms),
                     storage: recorded.map(|d| d.storage.clone()).unwrap_or_default(),
                     log: recorded.map(|d| d.log.clone()).unwrap_or_default(),
@@ -611,6 +615,7 @@ fn recorded_servers(record: &Record) -> Vec<ServerStatus> {
                 state: "down",
                 behind: 0,
                 given_up: false,
+                replaced: d.succession,
                 silent_ms: None,
                 lease_ms: None,
                 storage: d.storage.clone(),
@@ -749,6 +754,7 @@ mod tests {
             state: "up",
             behind: 0,
             given_up: false,
+            replaced: 0,
             silent_ms: None,
             lease_ms: None,
             storage: vec![storage.into()],

@@ -202,7 +202,8 @@ fn plan(
     Ok(daemons)
 }
 
-fn record_of(
+/// What is known of a daemon before it is started.
+pub fn record_of(
     host: &Host,
     node: NodeId,
     server: Option<ServerId>,
@@ -216,6 +217,7 @@ fn record_of(
         domain: node.0,
         launcher: host.launcher,
         server,
+        succession: 0,
         agent: server.is_none(),
         first: false,
         listen: SocketAddr::new(host.listen, port),
@@ -279,8 +281,17 @@ pub fn order_again(record: &Record, daemon: &DaemonRecord, key: &Key, directory:
     order
 }
 
-fn order(record: &Record, daemon: &DaemonRecord, key: &Key, directory: &Directory, existing: bool) -> Order {
-    let server = daemon.server.map(|id| ServerConfig { id, storage: Vec::new(), created_storage: true });
+/// The order to start a daemon, on the storage that it has or on new storage.
+pub fn order(
+    record: &Record,
+    daemon: &DaemonRecord,
+    key: &Key,
+    directory: &Directory,
+    existing: bool,
+) -> Order {
+    let succession = daemon.succession;
+    let server =
+        daemon.server.map(|id| ServerConfig { id, succession, storage: Vec::new(), created_storage: true });
     Order {
         config: DaemonConfig {
             name: record.name.clone(),
@@ -336,7 +347,14 @@ fn founding(record: &Record) -> Founding {
     };
     let nodes = record.daemons.iter().filter(|d| d.agent).filter_map(node).collect();
     let server = |d: &DaemonRecord| {
-        Some(Server { id: d.server?, node: d.node, address: d.address?, state: ServerState::Up, joined: 0 })
+        Some(Server {
+            id: d.server?,
+            node: d.node,
+            address: d.address?,
+            state: ServerState::Up,
+            joined: 0,
+            former: Vec::new(),
+        })
     };
     let servers = record.daemons.iter().filter_map(server).collect();
     Founding {

@@ -17,16 +17,18 @@ pub(crate) struct Link {
     claim: Claim,
     /// Fork count of the process that made it: it must not be used after a fork.
     fork_count: u64,
+    /// Which succession of its server it leads to: another process may have the server's number since.
+    succession: u32,
     /// The `vfork` child that made it, if it was one: the descriptor exists only in that child. Otherwise 0.
     borrower: u32,
 }
 
 impl Link {
-    pub(crate) fn new(connection: Connection, fork_count: u64, slot: u32) -> Link {
+    pub(crate) fn new(connection: Connection, fork_count: u64, slot: u32, succession: u32) -> Link {
         let claim = Claim::new(connection.fd());
         let process = process::real_pid();
         let borrower = if process == process::pid() { 0 } else { process };
-        Link { lane: Lane::new(connection, slot), claim, fork_count, borrower }
+        Link { lane: Lane::new(connection, slot), claim, fork_count, succession, borrower }
     }
 
     /// Whether it is as good as when it was taken.
@@ -59,8 +61,8 @@ impl Pool {
         Pool([const { AtomicPtr::new(std::ptr::null_mut()) }; KEPT])
     }
 
-    /// An idle connection of this process's fork count, if there is one.
-    pub(crate) fn take(&self, fork_count: u64) -> Option<Box<Link>> {
+    /// An idle connection of this process's fork count, to this succession of the server, if there is one.
+    pub(crate) fn take(&self, fork_count: u64, succession: u32) -> Option<Box<Link>> {
         for place in &self.0 {
             if place.load(Ordering::Relaxed).is_null() {
                 continue;
@@ -72,7 +74,7 @@ impl Pool {
             // SAFETY: pointers in the pool come from Box::into_raw in `give`, and the swap made this thread
             // the only one that has it.
             let link = unsafe { Box::from_raw(taken) };
-            if link.usable(fork_count) {
+            if link.usable(fork_count) && link.succession == succession {
                 return Some(link);
             }
             link.discard();

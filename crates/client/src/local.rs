@@ -37,6 +37,8 @@ struct Place {
 struct Passed {
     file: Hidden,
     under: Under,
+    /// Which succession of the server passed it. Another one stores nothing in it.
+    succession: u32,
     /// An access has found out that it is stale.
     outdated: AtomicBool,
     /// The one before it, which has become stale. Others may be using it still.
@@ -68,7 +70,7 @@ impl SubFiles {
     /// The sub-file on `server`, if it was passed already.
     pub(crate) fn known<'a>(&'a self, client: &'a Client, server: ServerId) -> Option<SubFile<'a>> {
         let passed = self.places.get(usize::from(server.0))?.latest()?;
-        self.sub_file(passed, client.fences(server)?)
+        passed.is_of_now(client, server).then(|| self.sub_file(passed, client.fences(server)?))?
     }
 
     /// `None`: the program has taken the descriptor's number for itself.
@@ -89,7 +91,10 @@ impl SubFiles {
         if let Some(passed) = place.latest()
             && !passed.outdated.load(Ordering::Relaxed)
         {
-            return self.sub_file(passed, client.fences(server)?);
+            // What another process has of the file by now is asked for at that one.
+            return passed
+                .is_of_now(client, server)
+                .then(|| self.sub_file(passed, client.fences(server)?))?;
         }
         if !create && place.missing.load(Ordering::Relaxed) {
             return None;
@@ -101,6 +106,13 @@ impl SubFiles {
         };
         let fences = place.fetch(client, server, ino, access)?;
         self.sub_file(place.latest()?, fences)
+    }
+}
+
+impl Passed {
+    /// Whether the process that passed it has the server's number still.
+    fn is_of_now(&self, client: &Client, server: ServerId) -> bool {
+        client.map().server(server).is_some_and(|known| known.succession() == self.succession)
     }
 }
 
@@ -120,7 +132,9 @@ impl Place {
         access: Access,
     ) -> Option<&'a FencePage> {
         let map = client.map();
-        if !client.local_access || map.server(server)?.node != client.node() {
+        let known = map.server(server)?;
+        let succession = known.succession();
+        if !client.local_access || known.node != client.node() {
             return None;
         }
         let fences = client.fetch_fences(server)?;
@@ -135,7 +149,13 @@ impl Place {
             }
         };
         let outdated = AtomicBool::new(false);
-        let new = Box::into_raw(Box::new(Passed { file: Hidden::new(fd), under, outdated, stale: before }));
+        let new = Box::into_raw(Box::new(Passed {
+            file: Hidden::new(fd),
+            under,
+            succession,
+            outdated,
+            stale: before,
+        }));
         if self.passed.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: another thread was first; ours is still ours alone, and the stale one is theirs now.
             drop(unsafe { Box::from_raw(new) });

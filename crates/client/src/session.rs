@@ -253,7 +253,7 @@ impl Client {
     fn ask_agent(&self, request: &AgentRequest) -> Result<Option<Reply>, TransportError> {
         let fork_count = self.fork.count();
         loop {
-            let idle = self.agents.take(fork_count);
+            let idle = self.agents.take(fork_count, 0);
             let kept = idle.is_some();
             let mut link = match idle {
                 Some(link) => link,
@@ -392,10 +392,10 @@ impl Client {
         let pool = self.pools.get(usize::from(server.0)).ok_or(TransportError::System(Errno::IO))?;
         self.session()?;
         let fork_count = self.fork.count();
-        if let Some(link) = pool.take(fork_count) {
+        let entry = map.server(server).ok_or(TransportError::System(Errno::IO))?;
+        if let Some(link) = pool.take(fork_count, entry.succession()) {
             return Ok(link);
         }
-        let entry = map.server(server).ok_or(TransportError::System(Errno::IO))?;
         let endpoint = if entry.node == self.node && self.local_access {
             Endpoint::Node(bivouac_node::server_sockets(self.uid, &self.environment.name, &self.key, server))
         } else {
@@ -406,7 +406,7 @@ impl Client {
         self.refusals.note(Peer::Server(server), &connected);
         let (connection, _) = connected?;
         let slot = self.slots.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::new(Link::new(connection, fork_count, slot)))
+        Ok(Box::new(Link::new(connection, fork_count, slot, entry.succession())))
     }
 
     /// Gives a connection back.
@@ -462,7 +462,7 @@ fn connect_agent(
     let endpoint = Endpoint::Node(bivouac_node::agent_sockets(uid, &environment.name, key));
     let role = Role::Client { credentials: credentials.clone(), node: NodeId::NONE };
     let (connection, _) = Connection::connect(&endpoint, key, deployment, role, &connect_options())?;
-    Ok(Box::new(Link::new(connection, fork_count, 0)))
+    Ok(Box::new(Link::new(connection, fork_count, 0, 0)))
 }
 
 fn attach_request() -> AgentRequest {

@@ -179,8 +179,10 @@ impl Agent {
 
     /// Shows the processes of the node which of its servers are down: such a server cannot say so itself.
     pub(crate) fn note_servers(&self, map: &Map) {
-        for server in map.servers.iter().filter(|server| server.node == self.shared.node) {
-            self.shared.table.set_down(server.id, server.state != ServerState::Up);
+        for server in &map.servers {
+            // One that another process has replaced elsewhere is not there any more for the processes of this node.
+            let is_here = server.node == self.shared.node && server.state == ServerState::Up;
+            self.shared.table.set_down(server.id, !is_here);
         }
         // A server that is back, or begins, is told what it missed.
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());

@@ -64,6 +64,10 @@ impl DaemonConfig {
 pub struct ServerConfig {
     /// Its number.
     pub id: ServerId,
+    /// How often that number was given to another process with new storage: see
+    /// [`Server::succession`](bivouac_layout::Server::succession).
+    #[serde(default)]
+    pub succession: u32,
     /// Where it stores, one directory for each disk. They exist, belong to this server alone, and are empty
     /// at the server's first start.
     pub storage: Vec<PathBuf>,
@@ -122,6 +126,7 @@ mod tests {
             listen: "0.0.0.0:0".parse().expect("an address"),
             server: Some(ServerConfig {
                 id: ServerId(7),
+                succession: 2,
                 storage: vec!["/dev/shm/a".into(), "/scratch/b".into()],
                 created_storage: true,
             }),

@@ -31,7 +31,7 @@ use bivouac_proto::control::{ControlReply, ControlRequest, Member, ServerHealth}
 use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::control;
 use log::MapLog;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -109,6 +109,9 @@ pub enum ControllerError {
     /// Servers take part, or are needed.
     #[error("the servers are not down, too few would be left, or nobody else has what they hold")]
     CannotGiveUp,
+    /// Nobody else can have the server's number.
+    #[error("the server is not down, was replaced meanwhile, or nobody else has what it holds")]
+    CannotReplace,
     /// This daemon is not the leader.
     #[error("this daemon is not the controller")]
     NotLeader(Option<NodeId>),
@@ -147,6 +150,7 @@ impl ControllerError {
             | ControllerError::Begun
             | ControllerError::OtherDaemons
             | ControllerError::Refused
+            | ControllerError::CannotReplace
             | ControllerError::CannotGiveUp => Errno::INVAL,
             ControllerError::NotForController => Errno::OPNOTSUPP,
         }
@@ -186,10 +190,30 @@ fn members(map: &Map) -> Vec<(Member, SocketAddr)> {
     agents.chain(map.servers.iter().map(|server| (Member::Server(server.id), server.address))).collect()
 }
 
+/// The same as they are watched. The controller's own daemon is reached on its node.
+fn watched(map: &Map, node: NodeId, own: &Endpoint) -> Vec<Watched> {
+    let own_address = map.node(node).map(|node| node.agent);
+    let agent_of =
+        |address: SocketAddr| map.nodes.iter().find(|node| node.agent == address).map(|node| node.id);
+    let watched = |(who, address): (Member, SocketAddr)| Watched {
+        endpoint: if Some(address) == own_address { own.clone() } else { Endpoint::Tcp(address) },
+        who,
+        agent_of: agent_of(address),
+    };
+    members(map).into_iter().map(watched).collect()
+}
+
 /// The controller. Dropping it stops its threads.
 pub(crate) struct Controller {
     shared: Arc<Shared>,
-    watchers: Mutex<Vec<JoinHandle<()>>>,
+    watchers: Mutex<Watchers>,
+}
+
+/// The watchers' threads, and whom they watch.
+#[derive(Default)]
+struct Watchers {
+    threads: Vec<JoinHandle<()>>,
+    members: BTreeSet<Member>,
 }
 
 impl Controller {
@@ -197,25 +221,7 @@ impl Controller {
     /// now, so that none is declared down on old news.
     pub(crate) fn start(config: ControllerConfig, log: MapLog) -> Result<Controller, ControllerError> {
         let map = log.map().clone();
-        let own_address = map.node(config.node).map(|node| node.agent);
-        let (own, others): (Vec<_>, Vec<_>) =
-            members(&map).into_iter().partition(|(_, address)| Some(*address) == own_address);
-        let agent_of =
-            |address: SocketAddr| map.nodes.iter().find(|node| node.agent == address).map(|node| node.id);
-        let own = own.into_iter().map(|(who, address)| Watched {
-            endpoint: config.own.clone(),
-            who,
-            agent_of: agent_of(address),
-        });
-        let others: Vec<Watched> = others
-            .into_iter()
-            .map(|(who, address)| Watched {
-                endpoint: Endpoint::Tcp(address),
-                who,
-                agent_of: agent_of(address),
-            })
-            .collect();
-        let members: Vec<Watched> = own.chain(others.iter().cloned()).collect();
+        let members = watched(&map, config.node, &config.own);
         let now = Instant::now();
         let agents = map.nodes.iter().map(|node| (node.id, now)).collect();
         let health = map.servers.iter().map(|s| (s.id, (true, now))).collect();
@@ -226,7 +232,7 @@ impl Controller {
             deployment: map.deployment,
             fresh: config.fresh,
             restarts: config.restarts,
-            others,
+            own: config.own,
             stop: config.stop,
             asks: log.clone(),
             log: Mutex::new(log),
@@ -245,18 +251,28 @@ impl Controller {
             changed: Condvar::new(),
         });
         let controller = Controller { shared: shared.clone(), watchers: Mutex::default() };
-        for member in members {
-            let (shared, lease) = (shared.clone(), Duration::from_millis(map.lease.into()));
-            let watcher = spawn("watcher", move || health::Watcher::new(member, lease).run(&shared))?;
-            lock(&controller.watchers).push(watcher);
-        }
+        controller.watch(&map)?;
         if map.copies > 1 {
-            lock(&controller.watchers).push(spawn("confirmer", move || shared.keep_confirmed())?);
+            lock(&controller.watchers).threads.push(spawn("confirmer", move || shared.keep_confirmed())?);
         }
         Ok(controller)
     }
 
-    /// Serves the requests that are the controller's: `Beginning`, `Overview`, `GiveUp`, `Shutdown`. `None` is answered
+    /// Watches all daemons of a map that it does not watch yet: nodes may be added.
+    fn watch(&self, map: &Map) -> Result<(), ControllerError> {
+        let mut watchers = lock(&self.watchers);
+        for member in watched(map, self.shared.node, &self.shared.own) {
+            if !watchers.members.insert(member.who) {
+                continue;
+            }
+            let (shared, lease) = (self.shared.clone(), Duration::from_millis(map.lease.into()));
+            let thread = spawn("watcher", move || health::Watcher::new(member, lease).run(&shared))?;
+            watchers.threads.push(thread);
+        }
+        Ok(())
+    }
+
+    /// Serves the requests that are the controller's: `Beginning`, `Overview`, `GiveUp`, `Replace`, `Shutdown`. `None` is answered
     /// as done. A shutdown is answered at once and carried out in the background.
     pub(crate) fn handle(&self, request: &ControlRequest) -> Result<Option<ControlReply>, ControllerError> {
         match request {
@@ -274,6 +290,17 @@ impl Controller {
             }
             ControlRequest::GiveUp { servers, accept_loss } => {
                 self.shared.give_up(servers.clone(), *accept_loss).map(|_| None)
+            }
+            ControlRequest::Replace { server, succession, node, address, accept_loss } => {
+                let change = MapChange::Replace {
+                    server: *server,
+                    succession: *succession,
+                    node: node.clone(),
+                    address: *address,
+                    accept_loss: *accept_loss,
+                };
+                let map = self.shared.replace(change)?;
+                self.watch(&map).map(|()| None)
             }
             ControlRequest::Shutdown { keep } => {
                 self.shut_down(*keep)?;
@@ -294,7 +321,11 @@ impl Controller {
         // Whoever holds the log is about to do that.
         if let Ok(mut log) = self.shared.log.try_lock() {
             let map = log.look().clone();
-            self.shared.show(map);
+            drop(log);
+            self.shared.show(map.clone());
+            if let Err(error) = self.watch(&map) {
+                tracing::error!(%error, "a daemon is not watched");
+            }
         }
     }
 
@@ -320,7 +351,7 @@ impl Controller {
     pub(crate) fn stop(&self) {
         lock(&self.shared.view).stopping = true;
         self.shared.changed.notify_all();
-        let watchers = std::mem::take(&mut *lock(&self.watchers));
+        let watchers = std::mem::take(&mut lock(&self.watchers).threads);
         for watcher in watchers {
             let _ = watcher.join();
         }
@@ -338,8 +369,11 @@ impl Controller {
         tracing::info!(keep, "shutting the deployment down");
         let shared = self.shared.clone();
         spawn("shutdown", move || {
+            let map = shared.newest();
+            let all = watched(&map, shared.node, &shared.own);
+            let others = all.iter().filter(|member| member.endpoint != shared.own);
             std::thread::scope(|scope| {
-                for member in &shared.others {
+                for member in others {
                     let shared = &shared;
                     scope.spawn(move || {
                         if let Err(error) = shared.stop_member(member, keep) {
@@ -371,7 +405,8 @@ pub(crate) struct Shared {
     pub(crate) fresh: bool,
     /// See [`ControllerConfig::restarts`].
     pub(crate) restarts: bool,
-    others: Vec<Watched>,
+    /// Where the controller's own daemon listens on its node.
+    own: Endpoint,
     stop: Arc<dyn Fn(bool) + Send + Sync>,
     /// To ask the voters, also while a change is being committed.
     asks: MapLog,
@@ -510,6 +545,16 @@ impl Shared {
             return Err(ControllerError::CannotGiveUp);
         }
         tracing::warn!(?change, "others take the place of servers that are down");
+        self.propose(&mut log, change).ok_or(ControllerError::Unconfirmed)
+    }
+
+    /// Commits that another process has a server's number, if the server can be done without until that has caught up.
+    fn replace(&self, change: MapChange) -> Result<Arc<Map>, ControllerError> {
+        let mut log = lock(&self.log);
+        if change.apply(log.map()).is_none() {
+            return Err(ControllerError::CannotReplace);
+        }
+        tracing::warn!(?change, "a server that is down is replaced");
         self.propose(&mut log, change).ok_or(ControllerError::Unconfirmed)
     }
 

@@ -100,6 +100,8 @@ pub enum End {
     /// The `run` that made the deployment has ended, and nobody is the controller, so that nobody could tell
     /// this daemon. Its storage is removed.
     Deserted,
+    /// Another process has this server's number. Its storage stays.
+    Replaced,
 }
 
 /// How a daemon is told to stop.
@@ -163,6 +165,15 @@ impl Daemon {
         meta: Option<Replayed>,
     ) -> Result<Daemon, DaemonError> {
         let ending = Arc::<Ending>::default();
+        let (told, data) = (ending.clone(), links.data.clone());
+        links.when_replaced(move || {
+            // Processes of this node have descriptors of its sub-files.
+            if let Some(fences) = data.as_ref().and_then(|data| data.fences()) {
+                fences.show_copies_until(0);
+                fences.renounce_all();
+            }
+            told.tell(End::Replaced);
+        });
         let store = links.data.clone().zip(config.server.as_ref());
         let copies = store.map(|(store, server)| Arc::new(Copies::new(links.clone(), store, server.id)));
         let tether = config.ephemeral.then(|| Tether::start(ending.clone()).map(Arc::new)).transpose();
@@ -448,6 +459,11 @@ impl Daemon {
                 ControlReply::Failed { cause: error.to_string() }
             }),
             ControlRequest::Verify(request) => self.verify(request)?,
+            ControlRequest::Alone { server } => {
+                let store = self.meta.get().ok_or(Refusal::OldServer)?;
+                let (files, example) = store.alone_on(*server);
+                Some(ControlReply::Alone { files, example })
+            }
             ControlRequest::Wards => Some(ControlReply::Wards(self.wards.all())),
             ControlRequest::Stats => Some(ControlReply::Stats(Box::new(self.stats()))),
             ControlRequest::Lifeline | ControlRequest::Release => None,
@@ -524,6 +540,9 @@ impl Daemon {
         if map.deployment != self.config.deployment {
             return Err(InstallError::Map("it is another deployment's"));
         }
+        if self.links.is_replaced_by(map) {
+            return Err(InstallError::Replaced);
+        }
         let _installing = self.installing.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.begun() {
             self.begin(map)?;
@@ -540,6 +559,9 @@ impl Daemon {
         self.links.learn(map.clone());
         if let Some(agent) = &self.agent {
             agent.note_servers(map);
+        }
+        if let Some(group) = &self.group {
+            group.learn_nodes(map);
         }
         Ok(())
     }
@@ -691,7 +713,8 @@ impl Service for Daemon {
         let Ok(request) = bivouac_proto::decode::<Request<'_>>(body) else {
             return reply.fail(&Errno::PROTO.into());
         };
-        if !self.begun() && !matches!(request, Request::Control(_) | Request::Raft(_)) {
+        let serves = self.begun() && !self.links.is_replaced();
+        if !serves && !matches!(request, Request::Control(_) | Request::Raft(_)) {
             // The controller gives the first map to all daemons one after the other.
             return reply.fail(&Refusal::OldServer.into());
         }

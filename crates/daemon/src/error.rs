@@ -12,6 +12,9 @@ pub enum InstallError {
     /// The map breaks the rules of maps.
     #[error("the map cannot be used: {0}")]
     Map(&'static str),
+    /// Another process has this server's number by the map.
+    #[error("the map has another process of this server's number")]
+    Replaced,
     /// The metadata in the server's storage.
     #[error(transparent)]
     Meta(#[from] OpenError),

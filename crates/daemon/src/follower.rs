@@ -66,6 +66,7 @@ impl Follower {
             catches_up
         };
         threads.push(each_map(links, ("meta-catcher", LONGEST), catch_up)?);
+        threads.push(crate::lookout::start(links)?);
         let data = copies.clone();
         threads.push(each_map(links, ("data-catcher", LONGEST), move |_| data.catch_up())?);
         Ok(Follower { shards, copies: copies.clone(), threads })

@@ -22,6 +22,7 @@ mod follower;
 mod heritage;
 mod lease;
 mod links;
+mod lookout;
 mod order;
 mod run_dir;
 mod running;

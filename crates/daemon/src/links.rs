@@ -12,7 +12,7 @@ use crate::lease::Lease;
 use crate::serve;
 use bivouac_data::DataStore;
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Group, Map, SERVERS_MAX, ServerId, ShardId};
+use bivouac_layout::{Epoch, Group, Map, SERVERS_MAX, Server, ServerId, ShardId};
 use bivouac_meta::Outside;
 use bivouac_proto::auth::{Key, Role};
 use bivouac_proto::copies::Copied;
@@ -26,7 +26,7 @@ use bivouac_transport::{Connection, Endpoint, Peer, Refusals, TransportError};
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Idle connections kept for each server.
@@ -47,6 +47,12 @@ pub(crate) struct Links {
     closing: AtomicBool,
     /// Woken by a newer map, and when the daemon stops.
     news: (Mutex<()>, Condvar),
+    /// On servers: which one this is, and its succession. Once a map says a later one, this process must not answer
+    /// for anything.
+    own: Option<(ServerId, u32)>,
+    replaced: AtomicBool,
+    /// What happens then.
+    on_replaced: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// The daemon's own blocks.
     pub(crate) data: Option<Arc<DataStore>>,
     /// As a server.
@@ -129,13 +135,73 @@ impl Requester for Links {
 }
 
 impl Links {
-    pub(crate) fn new(key: Key, role: Role, first: Map, data: Option<Arc<DataStore>>, session: u64) -> Links {
+    pub(crate) fn new(
+        key: Key,
+        (role, succession): (Role, u32),
+        first: Map,
+        data: Option<Arc<DataStore>>,
+        session: u64,
+    ) -> Links {
         let epoch = AtomicU64::new(first.epoch.0);
         let (map, pools) = (RwLock::new(Arc::new(first)), Mutex::default());
         let (slots, closing) = (AtomicU32::new(1), AtomicBool::new(false));
         let (refusals, news) = (Refusals::new(SERVERS_MAX.into()), Default::default());
-        let lease = Lease::default();
-        Links { key, role, map, epoch, pools, session, slots, refusals, closing, news, data, lease }
+        let own = match &role {
+            Role::Server(server) => Some((*server, succession)),
+            _ => None,
+        };
+        let (lease, replaced, on_replaced) = (Lease::default(), AtomicBool::new(false), OnceLock::new());
+        Links {
+            key,
+            role,
+            map,
+            epoch,
+            pools,
+            session,
+            slots,
+            refusals,
+            closing,
+            news,
+            own,
+            replaced,
+            on_replaced,
+            data,
+            lease,
+        }
+    }
+
+    /// What is done when this server finds out that another process has its number. Once, before the first map.
+    pub(crate) fn when_replaced(&self, act: impl Fn() + Send + Sync + 'static) {
+        let _ = self.on_replaced.set(Box::new(act));
+    }
+
+    /// Whether this server knows that another process has its number.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
+    }
+
+    /// Whether another process has this server's number by a map. If that is a later one, this daemon ends. It takes no
+    /// such map: without one, nobody who has it listens to this daemon.
+    pub(crate) fn is_replaced_by(&self, map: &Map) -> bool {
+        let Some((own, succession)) = self.own else { return false };
+        let by = map.server(own).map_or(succession, Server::succession);
+        if by > succession && !self.replaced.swap(true, Ordering::AcqRel) {
+            tracing::error!(
+                server = %own,
+                epoch = %map.epoch,
+                "another process has this server's number by now (`bivouac replace`): this one answers for nothing any more, and \
+                 ends; its storage stays as it is"
+            );
+            if let Some(act) = self.on_replaced.get() {
+                act();
+            }
+        }
+        by != succession
+    }
+
+    /// The key, for connections of other kinds.
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
     }
 
     /// The daemon stops: from now on a request that cannot be sent fails, also if it is under way.
@@ -170,16 +236,27 @@ impl Links {
 
     /// Takes over a map that is newer.
     pub(crate) fn learn(&self, map: Map) {
+        if self.is_replaced_by(&map) {
+            return;
+        }
         let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
         if map.epoch > current.epoch {
             if let Role::Server(me) = self.role {
                 self.lease.set_behind(map.lacks_blocks(me));
             }
             self.epoch.store(map.epoch.0, Ordering::Release);
-            *current = Arc::new(map);
+            let before = std::mem::replace(&mut *current, Arc::new(map));
+            let moved = moved(&before, &current);
             drop(current);
+            self.forget_connections(&moved);
             self.tell_news();
         }
+    }
+
+    /// Closes idle connections to processes that others have replaced.
+    fn forget_connections(&self, servers: &[ServerId]) {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.retain(|server, _| !servers.contains(server));
     }
 
     /// Sends a request about an inode's shard to its server.
@@ -228,6 +305,14 @@ impl Links {
         let answered = engine::call(self, to, &message, &mut [IoSliceMut::new(into)])?;
         Ok((answered.reply, answered.payload_len))
     }
+}
+
+/// The servers that are another process in a newer map.
+fn moved(before: &Map, after: &Map) -> Vec<ServerId> {
+    let is_another = |server: &&Server| {
+        before.server(server.id).is_some_and(|known| known.succession() != server.succession())
+    };
+    after.servers.iter().filter(is_another).map(|server| server.id).collect()
 }
 
 fn encoded(request: &Request<'_>) -> Vec<u8> {
@@ -381,7 +466,6 @@ impl Outside for Around {
 mod tests {
     use super::*;
     use bivouac_layout::NodeId;
-    use bivouac_layout::map::Server;
 
     #[test]
     fn a_daemon_that_stops_does_not_wait_for_servers_that_have_stopped() {
@@ -389,10 +473,17 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
         let address = listener.local_addr().expect("bound");
         drop(listener);
-        let gone = Server { id: ServerId(1), node: NodeId(0), address, state: ServerState::Up, joined: 0 };
+        let gone = Server {
+            id: ServerId(1),
+            node: NodeId(0),
+            address,
+            state: ServerState::Up,
+            joined: 0,
+            former: Vec::new(),
+        };
         let map = Map { servers: vec![gone], ..Map::before_the_first(7) };
         let key = Key([1; 32]);
-        let links = Links::new(key, Role::Agent(1), map, None, 1);
+        let links = Links::new(key, (Role::Agent(1), 0), map, None, 1);
         std::thread::scope(|scope| {
             let call = scope.spawn(|| links.meta_at(ServerId(1), &MetaRequest::EndSession { session: 1 }));
             std::thread::sleep(Duration::from_millis(200));

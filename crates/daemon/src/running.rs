@@ -40,6 +40,7 @@ pub fn start(config: DaemonConfig) -> Result<Running, DaemonError> {
     };
     let (data, meta) = stores.unzip();
     let role = me.map_or(Role::Agent(boot), Role::Server);
+    let role = (role, config.server.as_ref().map_or(0, |server| server.succession));
     let links =
         Arc::new(Links::new(config.key.clone(), role, Map::before_the_first(config.deployment), data, boot));
     let mut endpoints = vec![Endpoint::Tcp(config.listen)];
@@ -111,7 +112,7 @@ impl Running {
     /// storage, if it is to be kept). Why it has ended.
     pub fn wait(self) -> End {
         let end = self.daemon.ending.wait();
-        let keep = end == End::Told { keep: true };
+        let keep = matches!(end, End::Told { keep: true } | End::Replaced);
         tracing::info!(?end, "stopping");
         if let Some(tether) = &self.daemon.tether {
             tether.stop();

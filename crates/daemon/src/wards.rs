@@ -7,7 +7,7 @@
 use crate::daemon::Ending;
 use crate::links::Links;
 use crate::tether::Tether;
-use bivouac_layout::{Epoch, Map, ServerId};
+use bivouac_layout::{Epoch, Map, NodeId, ServerId};
 use bivouac_proto::control::Ward;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,6 +76,14 @@ impl View {
     /// Whether the deployment still ends with the `run` that made it.
     pub fn is_tethered(&self) -> bool {
         self.tether.as_ref().is_some_and(|tether| !tether.is_released())
+    }
+
+    /// Forgets a server that another process has replaced, unless that one runs on this node, too.
+    pub fn forget(&self, server: ServerId, node: NodeId) {
+        let is_here = self.map().server(server).is_some_and(|known| known.node == node);
+        if !is_here {
+            self.wards.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&server);
+        }
     }
 
     /// Notes how a server fares.

@@ -161,7 +161,14 @@ impl Play {
         let c = cluster_with(name, 1, |map: &mut Map| {
             let (id, node) = (ServerId(1), NodeId(1));
             map.nodes.push(Node { id: node, host: "there".into(), agent: address, domain: 1 });
-            map.servers.push(MapServer { id, node, address, state: ServerState::Up, joined: 0 });
+            map.servers.push(MapServer {
+                id,
+                node,
+                address,
+                state: ServerState::Up,
+                joined: 0,
+                former: Vec::new(),
+            });
             map.shards = balance::deal(&[], &[ServerId(0)]);
             map.generations = vec![Generation { servers: vec![id] }];
         });

@@ -4,7 +4,8 @@
 use crate::giving_up::Without;
 use crate::groups::Group;
 use crate::ids::{Epoch, NodeId, ServerId};
-use crate::map::{Map, ServerState};
+use crate::map::{Map, Node, Server, ServerState};
+use crate::replacing::Replaced;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -13,7 +14,7 @@ use std::net::SocketAddr;
 #[serde(rename_all = "snake_case")]
 pub enum MapChange {
     /// A server takes part again, or not any more. One that is down is behind from then on in all groups
-    /// that others can serve.
+    /// that others can serve. One that was given up is taken back when it is up.
     State {
         /// Which.
         server: ServerId,
@@ -36,6 +37,19 @@ pub enum MapChange {
     GiveUp {
         /// Which.
         servers: Vec<ServerId>,
+        /// Also if nobody else has what was acknowledged last.
+        accept_loss: bool,
+    },
+    /// A server that is down does not come back: another process, with new storage, has its number from now on.
+    Replace {
+        /// Which.
+        server: ServerId,
+        /// The new process's succession: the next one.
+        succession: u32,
+        /// Where it runs.
+        node: Node,
+        /// Where it listens.
+        address: SocketAddr,
         /// Also if nobody else has what was acknowledged last.
         accept_loss: bool,
     },
@@ -65,6 +79,9 @@ impl MapChange {
                 if *state == ServerState::Down {
                     next.fall_behind(*server);
                 }
+                if *state == ServerState::Up && next.is_given_up(*server) {
+                    next.take_back(*server);
+                }
             }
             MapChange::InStep { server, groups } => {
                 map.server(*server)?;
@@ -80,6 +97,16 @@ impl MapChange {
                 }
                 next = without;
             }
+            MapChange::Replace { server, succession, node, address, accept_loss } => {
+                if map.server(*server).map(Server::succession) != succession.checked_sub(1) {
+                    return None;
+                }
+                let Replaced { map: replaced, lost } = map.replaced(*server, node, *address)?;
+                if !(lost.is_empty() || *accept_loss) {
+                    return None;
+                }
+                next = replaced;
+            }
             MapChange::Resumed { agents, servers } => {
                 for (node, address) in agents {
                     next.nodes.iter_mut().find(|n| n.id == *node)?.agent = *address;
@@ -88,6 +115,7 @@ impl MapChange {
                     let server = next.servers.iter_mut().find(|s| s.id == *server)?;
                     (server.address, server.state) = (*address, ServerState::Up);
                 }
+                next.lost.clone().into_iter().for_each(|server| next.take_back(server));
                 next.doubt_copies();
             }
         }

@@ -97,6 +97,7 @@ impl Founding {
             servers: self.servers,
             behind: Vec::new(),
             lost: Vec::new(),
+            spares: Vec::new(),
         };
         let primaries = balance::deal(&[], &servers);
         let copies = (0..SHARDS).map(ShardId).zip(primaries);
@@ -129,6 +130,7 @@ impl Map {
             generations: Vec::new(),
             behind: Vec::new(),
             lost: Vec::new(),
+            spares: Vec::new(),
         }
     }
 }
@@ -146,6 +148,7 @@ mod tests {
             address: ([127, 0, 0, 1], 1000 + n).into(),
             state: ServerState::Up,
             joined: 0,
+            former: Vec::new(),
         };
         let agent = ([127, 0, 0, 1], 1).into();
         let node = |n: u16| Node { id: NodeId(n), host: format!("node{n}"), agent, domain: n };

@@ -3,10 +3,13 @@
 //! In each group that has copies, the holders that remain stay holders, and the next candidate is one more, which has to
 //! catch up: that restores the number of copies. What has one copy stays where it is, and cannot be reached; new files
 //! are spread over the servers that are left.
+//!
+//! A server that was given up and is there again is taken back: it keeps what had one copy on it, new files are spread
+//! over it, too, and it is a spare for what others hold in its place.
 
 use crate::groups::{Group, Holders, Lag};
-use crate::ids::{Epoch, SHARDS, ServerId, ShardId};
-use crate::map::{Generation, Map, Server, ServerState};
+use crate::ids::{Epoch, GenerationId, SHARDS, ServerId, ShardId};
+use crate::map::{Generation, Map, Server, ServerState, Spare};
 
 /// A map without some of its servers.
 pub struct Without {
@@ -29,6 +32,7 @@ impl Map {
         map.lost.extend(servers);
         map.lost.sort_unstable();
         map.lost.dedup();
+        map.spares.retain(|spare| !servers.contains(&spare.server));
         let left = self.servers.len() - map.lost.len();
         if !servers.iter().all(is_down) || left < usize::from(self.copies) {
             return None;
@@ -61,13 +65,36 @@ impl Map {
         let mut newest = map.generations.last().map_or(Vec::new(), |newest| newest.servers.clone());
         newest.retain(|server| !map.is_given_up(*server));
         if map.generations.last().is_some_and(|last| last.servers != newest) && !newest.is_empty() {
-            map.generations.push(Generation { servers: newest });
-            // Others that are down now are behind in what the new generation will hold, too.
-            let down = |server: &&Server| server.state != ServerState::Up && !map.is_given_up(server.id);
-            let down: Vec<ServerId> = map.servers.iter().filter(down).map(|server| server.id).collect();
-            down.into_iter().for_each(|server| map.fall_behind(server));
+            map.begin_generation(newest);
         }
         Some(Without { map, lost })
+    }
+
+    /// From now on new files are spread over these servers.
+    pub(crate) fn begin_generation(&mut self, servers: Vec<ServerId>) {
+        self.generations.push(Generation { servers });
+        // Those that are down now are behind in what the new generation will hold, too.
+        let down = |server: &&Server| server.state != ServerState::Up && !self.is_given_up(server.id);
+        let down: Vec<ServerId> = self.servers.iter().filter(down).map(|server| server.id).collect();
+        down.into_iter().for_each(|server| self.fall_behind(server));
+    }
+
+    /// A server that was given up takes part again: new files are spread over it, too. What others hold in its place
+    /// they keep; it becomes a holder of it where others do not suffice.
+    pub(crate) fn take_back(&mut self, server: ServerId) {
+        let before = self.clone();
+        self.lost.retain(|lost| *lost != server);
+        self.spares.push(Spare { server, since: GenerationId(self.generations.len() as u32) });
+        let gained = before.replicated().filter_map(|group| {
+            let (before, after) = (before.holders(group), self.holders(group));
+            let is_new = after.bit(server) != 0 && !before.all().contains(&server);
+            // It is the last one: the others' bits are the same.
+            is_new.then(|| (group, before.behind | after.bit(server)))
+        });
+        let gained = gained.collect();
+        self.set_behind(gained);
+        let all = self.servers.iter().map(|server| server.id).filter(|server| !self.is_given_up(*server));
+        self.begin_generation(all.collect());
     }
 
     /// The holders of a shard, with others in place of those that were given up.
@@ -84,7 +111,6 @@ impl Map {
 mod tests {
     use super::*;
     use crate::change::MapChange;
-    use crate::ids::GenerationId;
     use crate::map::fixture::replicated;
 
     fn down(map: &Map, server: u16) -> Map {
@@ -132,6 +158,66 @@ mod tests {
         for group in held {
             assert!(map.is_behind(group, ServerId(2)), "{group:?}: it has nothing of what others will write");
         }
+    }
+
+    fn up(map: &Map, server: u16) -> Map {
+        MapChange::State { server: ServerId(server), state: ServerState::Up }.apply(map).expect("listed")
+    }
+
+    #[test]
+    fn a_server_that_was_given_up_and_is_there_again_gets_new_files_and_nothing_else() {
+        let before = replicated(4, 2, &[&[0, 1, 2, 3]]);
+        let given_up = down(&before, 1).without(&[ServerId(1)]).expect("three are left").map;
+        let map = up(&given_up, 1);
+        assert_eq!((map.check(), map.is_given_up(ServerId(1))), (Ok(()), false));
+        assert_eq!(map.spares, [Spare { server: ServerId(1), since: GenerationId(2) }]);
+        assert_eq!(map.generations[2].servers, [0, 1, 2, 3].map(ServerId), "as at first");
+        for group in given_up.replicated() {
+            assert_eq!(map.holders(group), given_up.holders(group), "{group:?}");
+        }
+        let is_new = |group: &Group| matches!(group, Group::Blocks { generation, .. } if *generation == GenerationId(2));
+        let holds = |group: &Group| map.holders(*group).in_step().any(|server| server == ServerId(1));
+        assert!(
+            map.replicated().filter(is_new).filter(holds).count() > 4,
+            "it holds its part of what is new"
+        );
+        assert_eq!(up(&map, 1).generations.len(), 3, "once");
+    }
+
+    #[test]
+    fn a_server_that_came_back_holds_what_others_do_not_suffice_for() {
+        // One after the other is given up and comes back: only two were there all the time.
+        let mut map = replicated(4, 3, &[&[0, 1, 2, 3]]);
+        for server in [0, 1] {
+            map = up(&down(&map, server).without(&[ServerId(server)]).expect("three are left").map, server);
+            // Everybody has caught up.
+            map.behind.clear();
+        }
+        let before = map;
+        let map = down(&before, 2).without(&[ServerId(2)]).expect("three are left").map;
+        assert_eq!(map.check(), Ok(()));
+        for group in map.replicated() {
+            let (holders, wanted) = (
+                map.holders(group),
+                match group {
+                    Group::Shard(_) => 3,
+                    Group::Blocks { copies, .. } => usize::from(copies),
+                },
+            );
+            assert_eq!(holders.all().len(), wanted, "{group:?}");
+            assert!(!holders.all().contains(&ServerId(2)), "{group:?}");
+            let behind: Vec<ServerId> = holders.behind().collect();
+            let gained = |server: &ServerId| !before.holders(group).all().contains(server);
+            assert!(behind.iter().all(gained), "{group:?} {behind:?}");
+        }
+        // The next one that comes back takes nobody's place either.
+        let all_back = up(&map, 2);
+        assert_eq!(all_back.check(), Ok(()));
+        for group in map.replicated() {
+            assert_eq!(all_back.holders(group), map.holders(group), "{group:?}");
+        }
+        let again = down(&map, 0).without(&[ServerId(0)]);
+        assert!(again.is_none(), "two servers for three copies");
     }
 
     #[test]

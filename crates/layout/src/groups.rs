@@ -12,6 +12,12 @@
 //! The holders are the first candidates that lie in a failure domain, or else on a node, of their own; and
 //! where nodes do not suffice, any. Servers that were given up ([`Map::lost`]) are passed over, which is the
 //! rule of substitution: the holders that remain stay holders, in their order, and one more comes at the end.
+//! Servers that were given up and came back ([`Map::spares`]) take part as others do in generations made since; in
+//! older ones they come last of all, so that nothing moves only because one is there again.
+//!
+//! What counts as a server's node, for a generation, is the node that it was on when the generation was made: a server
+//! that is replaced by a process on another node ([`Server::former`](crate::map::Server::former)) changes no holders.
+//! Blocks that had their only copy on it are held by nobody any more ([`NO_SERVER`]).
 //!
 //! A holder is *in step* while it has everything that was acknowledged. The map lists the others
 //! ([`Map::behind`]), and nothing is acknowledged without a holder before it is listed there. The *primary* of
@@ -20,7 +26,7 @@
 
 use crate::hash::{self, Use};
 use crate::ids::{Epoch, GenerationId, NodeId, SHARDS, ServerId, ShardId};
-use crate::map::{Map, ServerState};
+use crate::map::{Map, NO_SERVER, ServerState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -58,7 +64,7 @@ pub struct Holders {
     servers: [ServerId; REPLICAS_MAX as usize],
     count: u8,
     /// A bit for each holder that is not in step, the lowest for the first.
-    behind: u8,
+    pub(crate) behind: u8,
 }
 
 impl FromIterator<ServerId> for Holders {
@@ -101,7 +107,7 @@ impl Holders {
     }
 
     /// The bit of a holder; 0 if it is none.
-    fn bit(&self, server: ServerId) -> u8 {
+    pub(crate) fn bit(&self, server: ServerId) -> u8 {
         self.all().iter().position(|s| *s == server).map_or(0, |at| 1 << at)
     }
 }
@@ -260,7 +266,7 @@ impl Map {
     }
 
     /// These holders have fallen behind, by the map as it is.
-    fn set_behind(&mut self, changed: Vec<(Group, u8)>) {
+    pub(crate) fn set_behind(&mut self, changed: Vec<(Group, u8)>) {
         let mut all: BTreeMap<Group, Lag> = self.behind.iter().map(|lag| (lag.group, *lag)).collect();
         let since = self.epoch;
         all.extend(changed.into_iter().map(|(group, holders)| (group, Lag { group, holders, since })));
@@ -296,23 +302,53 @@ impl Map {
         let candidates = Candidates::new(servers, position, spread);
         if copies <= 1 {
             let home = servers.get(usize::from(position)).into_iter();
-            return home.copied().collect();
+            return home
+                .map(|home| if self.is_lost_with(*home, generation) { NO_SERVER } else { *home })
+                .collect();
         }
-        self.choose(Holders::NONE, &candidates, copies)
+        if self.spares.is_empty() {
+            return self.choose(Holders::NONE, candidates.iter(), copies, generation);
+        }
+        let is_spare = |server: &ServerId| {
+            self.spares.iter().any(|spare| spare.server == *server && generation < spare.since)
+        };
+        let regular = candidates.iter().filter(|server| !is_spare(server));
+        let mut holders = self.choose(Holders::NONE, regular, copies, generation);
+        // Also those that were away when the generation was made. The latest is the last, and nodes do not matter: so one
+        // that comes back takes nobody's place.
+        for spare in self.spares.iter().filter(|spare| generation < spare.since) {
+            if holders.count < copies {
+                holders.push(spare.server);
+            }
+        }
+        holders
+    }
+
+    /// Whether the only copy of a block of this generation was lost with the process that had this server's number then.
+    fn is_lost_with(&self, home: ServerId, generation: GenerationId) -> bool {
+        // Where nothing has copies no server is ever replaced.
+        let latest = || self.server(home).and_then(|server| server.former.last());
+        self.copies > 1 && latest().is_some_and(|former| generation < former.until)
     }
 
     /// After these holders the first candidates that are not given up, with failure domains, or else nodes, of their
-    /// own; and then any.
-    fn choose(&self, mut holders: Holders, candidates: &Candidates<'_>, copies: u8) -> Holders {
+    /// own; and then any. What counts are the nodes of the time of this generation.
+    fn choose(
+        &self,
+        mut holders: Holders,
+        candidates: impl Iterator<Item = ServerId> + Clone,
+        copies: u8,
+        generation: GenerationId,
+    ) -> Holders {
         let place = |server: ServerId| {
-            let node = self.server(server).map(|s| s.node);
+            let node = self.server(server).map(|s| s.node_in(generation));
             let domain = node.and_then(|node| self.node(node)).map(|node| node.domain);
             (domain, node)
         };
         type Place = (Option<u16>, Option<crate::ids::NodeId>);
         let apart: [fn(Place, Place) -> bool; 3] = [|a, b| a.0 != b.0, |a, b| a.1 != b.1, |_, _| true];
         for is_apart in apart {
-            for candidate in candidates.iter() {
+            for candidate in candidates.clone() {
                 if holders.count >= copies {
                     return holders;
                 }
@@ -332,7 +368,9 @@ impl Map {
         let position = servers.iter().position(|s| *s == home).unwrap_or(0);
         // The shards of one primary are `servers` apart, after a first deal.
         let spread = usize::from(shard.0) / servers.len().max(1) % usize::from(spreads(servers.len()));
-        self.choose(first, &Candidates::new(&servers, position as u16, spread as u16), self.copies)
+        let candidates = Candidates::new(&servers, position as u16, spread as u16);
+        // By the nodes as they are now.
+        self.choose(first, candidates.iter(), self.copies, GenerationId(u32::MAX))
     }
 }
 
@@ -364,7 +402,7 @@ impl<'a> Candidates<'a> {
         Candidates { servers, position: position.into(), begin, stride }
     }
 
-    fn iter(&self) -> impl Iterator<Item = ServerId> + '_ {
+    fn iter(&self) -> impl Iterator<Item = ServerId> + Clone + '_ {
         let (n, others) = (self.servers.len(), self.servers.len().saturating_sub(1));
         let distance = move |step: usize| 1 + (self.begin + step * self.stride) % others;
         let distances = std::iter::once(0).chain((0..others).map(distance));

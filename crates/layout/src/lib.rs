@@ -26,6 +26,7 @@ pub mod ids;
 pub mod map;
 pub mod namespace;
 pub mod placement;
+mod replacing;
 pub mod template;
 
 pub use change::MapChange;
@@ -33,8 +34,9 @@ pub use founding::{Founding, LEASE, LEASE_MIN};
 pub use giving_up::Without;
 pub use groups::{Group, Holders, Lag, REPLICAS_MAX};
 pub use ids::{Epoch, GenerationId, Ino, NodeId, SERVERS_MAX, SHARDS, ServerId, ShardId};
-pub use map::{Generation, Map, Node, Server, ServerState};
+pub use map::{Former, Generation, Map, Node, Server, ServerState, Spare};
 pub use placement::{FileLayout, LayoutRange, Piece};
+pub use replacing::Replaced;
 pub use template::{First, Template};
 
 #[cfg(test)]

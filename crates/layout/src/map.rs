@@ -47,6 +47,41 @@ pub struct Server {
     pub state: ServerState,
     /// How often it has begun to join. Each time it has forgotten what it was told before.
     pub joined: u32,
+    /// Who had its number before, the first one first: processes with other storage, which never come back.
+    pub former: Vec<Former>,
+}
+
+impl Server {
+    /// How often its number has passed to another process, with new storage. A process that has the number of an earlier
+    /// succession was replaced, and must not answer for anything.
+    pub fn succession(&self) -> u32 {
+        self.former.len() as u32
+    }
+
+    /// The node that counted as this server's when a generation was made, and still does for who holds its blocks: so
+    /// a server that is replaced changes nobody else's blocks.
+    pub(crate) fn node_in(&self, generation: GenerationId) -> NodeId {
+        let at_that_time = self.former.iter().find(|former| generation < former.until);
+        at_that_time.map_or(self.node, |former| former.node)
+    }
+}
+
+/// A process that had a server's number before another one got it.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Former {
+    /// The machine that it ran on.
+    pub node: NodeId,
+    /// The first generation that it has nothing of. What had its only copy on it, in generations before, is lost.
+    pub until: GenerationId,
+}
+
+/// A server that was given up, and came back. It gets what others have not enough servers for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Debug)]
+pub struct Spare {
+    /// Which.
+    pub server: ServerId,
+    /// The first generation in which it is a server like others.
+    pub since: GenerationId,
 }
 
 /// An ordered list of servers that files are striped over.
@@ -101,6 +136,8 @@ pub struct Map {
     pub behind: Vec<Lag>,
     /// Servers that were given up, sorted: others hold what they held.
     pub lost: Vec<ServerId>,
+    /// Servers that were given up and came back, in the order in which they did: none of them is in `lost`.
+    pub spares: Vec<Spare>,
 }
 
 impl Map {
@@ -178,6 +215,17 @@ impl Map {
             Err("a generation names a server twice")
         } else if !self.lost.iter().all(known) || !self.lost.windows(2).all(|w| w[0] < w[1]) {
             Err("servers that were given up are unknown or not sorted")
+        } else if !self.spares.windows(2).all(|w| w[0].since < w[1].since)
+            || has_twice(&self.spares.iter().map(|spare| spare.server).collect::<Vec<_>>())
+            || !self.spares.iter().all(|spare| known(&spare.server) && !self.lost.contains(&spare.server))
+        {
+            Err("servers that came back are unknown, given up, or not in order")
+        } else if !self.servers.iter().all(|s| {
+            let is_known = |until: GenerationId| until.0 as usize <= self.generations.len();
+            s.former.iter().all(|former| self.node(former.node).is_some() && is_known(former.until))
+                && s.former.windows(2).all(|w| w[0].until <= w[1].until)
+        }) {
+            Err("a server has had an unknown node, or its forerunners are not in order")
         } else if !self.behind.windows(2).all(|w| w[0].group < w[1].group) {
             Err("groups are not sorted")
         } else if !self.behind.iter().all(|lag| self.holders(lag.group).in_step().next().is_some()) {
@@ -219,6 +267,7 @@ pub(crate) mod fixture {
             address: SocketAddr::from(([127, 0, 0, 1], 1000 + id.0)),
             state: ServerState::Up,
             joined: 0,
+            former: Vec::new(),
         };
         let generation = |g: &&[u16]| Generation { servers: g.iter().copied().map(ServerId).collect() };
         let node = |id: &ServerId| Node {
@@ -261,7 +310,13 @@ mod tests {
         fn lag(shard: u16, holders: u8) -> Lag {
             Lag { group: Group::Shard(ShardId(shard)), holders, since: Epoch(0) }
         }
-        let cases: [(&str, Break); 23] = [
+        fn former(node: u16, until: u32) -> Former {
+            Former { node: NodeId(node), until: GenerationId(until) }
+        }
+        fn spare(server: u16) -> Spare {
+            Spare { server: ServerId(server), since: GenerationId(1) }
+        }
+        let cases: [(&str, Break); 29] = [
             ("nodes are not sorted", |m| m.nodes.swap(0, 1)),
             ("copies is out of bounds", |m| m.replicas = 0),
             ("copies is out of bounds", |m| m.replicas = 2),
@@ -271,6 +326,12 @@ mod tests {
             }),
             ("given up", |m| m.lost = vec![ServerId(9)]),
             ("given up", |m| m.lost = vec![ServerId(1), ServerId(0)]),
+            ("came back", |m| m.spares = vec![spare(9)]),
+            ("came back", |m| m.spares = vec![spare(1), spare(2)]),
+            ("came back", |m| (m.lost, m.spares) = (vec![ServerId(1)], vec![spare(1)])),
+            ("forerunners", |m| m.servers[1].former = vec![former(9, 1)]),
+            ("forerunners", |m| m.servers[1].former = vec![former(0, 1), former(0, 0)]),
+            ("forerunners", |m| m.servers[1].former = vec![former(0, 2)]),
             ("groups are not sorted", |m| m.behind = [lag(3, 0), lag(2, 0)].to_vec()),
             ("in step", |m| m.behind = vec![lag(3, 1)]),
             ("in step", |m| m.behind = vec![lag(SHARDS, 0)]),

@@ -9,7 +9,7 @@
 use crate::groups::{Group, spreads};
 use crate::hash::{self, Use};
 use crate::ids::{GenerationId, Ino, ServerId};
-use crate::map::Map;
+use crate::map::{Map, NO_SERVER};
 use crate::template::{First, Template};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -153,7 +153,9 @@ impl FileLayout {
 
     /// Every server that may have stored a byte of `0..end`, each once, whether it is there or not.
     pub fn servers_to_clear(&self, map: &Map, end: u64) -> Vec<ServerId> {
-        self.holders(map, end, |_, _| true)
+        let mut servers = self.holders(map, end, |_, _| true);
+        servers.retain(|server| *server != NO_SERVER);
+        servers
     }
 
     /// The holders in step, and others if `also` says so.

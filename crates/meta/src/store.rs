@@ -421,6 +421,12 @@ impl<O: Outside> MetaStore<O> {
         counts
     }
 
+    /// How many files of the shards that this server answers for have blocks whose only copy is on a certain server; and
+    /// one of them. Looks at every file.
+    pub fn alone_on(&self, server: ServerId) -> (u64, Option<Ino>) {
+        self.core.alone_on(server)
+    }
+
     /// Syncs the logs and closes the store. Nothing depends on it.
     pub fn close(self) {
         if let Err(error) = self.core.partitions.sync_all() {
@@ -587,6 +593,28 @@ impl<O: Outside> Core<O> {
             found.truncate(FILES);
             Ok(found)
         })
+    }
+
+    /// How many files of the shards that this server answers for have blocks whose only copy is on a certain server; and
+    /// one of them.
+    pub(crate) fn alone_on(&self, server: ServerId) -> (u64, Option<Ino>) {
+        let map = self.outside.map();
+        let is_alone = |layout: &FileLayout| {
+            let mut groups = layout.groups(&map, u64::MAX);
+            layout.copies(&map) == 1 && groups.any(|group| map.primary_of(group) == Some(server))
+        };
+        let (mut files, mut example) = (0, None);
+        for shard in map.shards_of(self.outside.me()) {
+            let _ = self.partitions.with(shard, |locked| {
+                for (ino, inode) in locked.shard.inodes.iter() {
+                    if matches!(&inode.body, Body::Blocks(blocks) if is_alone(&blocks.layout)) {
+                        (files, example) = (files + 1, example.or(Some(ino)));
+                    }
+                }
+                Ok(())
+            });
+        }
+        (files, example)
     }
 
     /// Asks the server that answers for a shard.

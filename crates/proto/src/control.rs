@@ -1,7 +1,7 @@
 //! Requests of the controller and of the command line to a daemon.
 
 use crate::verify::{Name, VerifyRequest, VerifyState};
-use bivouac_layout::{Epoch, Founding, Group, Map, NodeId, ServerId};
+use bivouac_layout::{Epoch, Founding, Group, Ino, Map, Node, NodeId, ServerId};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -81,6 +81,25 @@ pub enum ControlRequest {
     Verify(VerifyRequest),
     /// What you know of the servers of your node (`Wards`). To an agent.
     Wards,
+    /// A server is down and does not come back: another process, which has been started with new storage, has its number
+    /// from now on. To the controller.
+    Replace {
+        /// Which.
+        server: ServerId,
+        /// The new process's succession: one more than the map says.
+        succession: u32,
+        /// Where it runs; a node that the map does not have is added to it.
+        node: Node,
+        /// Where it listens.
+        address: SocketAddr,
+        /// Also if nobody else has what was acknowledged last.
+        accept_loss: bool,
+    },
+    /// How many files of yours have blocks whose only copy is on this server (`Alone`). To a server.
+    Alone {
+        /// Which.
+        server: ServerId,
+    },
 }
 
 /// A server may answer for what has copies until a moment of its own clock.
@@ -237,4 +256,11 @@ pub enum ControlReply {
     Names(Vec<Name>),
     /// Servers that an agent looks after.
     Wards(Vec<Ward>),
+    /// Files that have their only copy of something on a certain server.
+    Alone {
+        /// How many.
+        files: u64,
+        /// One of them.
+        example: Option<Ino>,
+    },
 }

@@ -234,6 +234,7 @@ fn whatever_is_taken_for_a_map_is_refused_or_can_be_used() {
         map.nodes = vec![node.clone()];
         (map.copies, map.replicas, map.min_copies) = (1, 1, 1);
         map.behind.clear();
+        map.spares.retain(|spare| spare.server.0 < servers);
         map.block_size = 1 << 20;
         map.width = 0;
         map.first = bivouac_layout::First::Hashed;

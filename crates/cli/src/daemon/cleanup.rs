@@ -23,6 +23,9 @@ const ROUNDS: u32 = 4;
 /// Does it.
 pub fn clean(order: &CleanupOrder) -> Result<(), Error> {
     let run_dir = bivouac_node::place::find(order.uid, &order.name).map(PathBuf::from);
+    if let Some(label) = &order.only {
+        return clean_one(order, run_dir.as_deref(), label);
+    }
     let all = || run_dir.as_deref().map(traces::all).unwrap_or_default();
     let mut processes: Vec<ProcessId> = order.processes.clone();
     let (mut grace, mut rounds) = (Duration::from_millis(order.grace_ms), 0);
@@ -60,6 +63,32 @@ pub fn clean(order: &CleanupOrder) -> Result<(), Error> {
         && strangers.is_empty()
     {
         remove_run_dir(&run_dir, order.leave);
+    }
+    Ok(())
+}
+
+/// Ends one daemon of a deployment that goes on, and removes what it has left.
+fn clean_one(order: &CleanupOrder, run_dir: Option<&Path>, label: &str) -> Result<(), Error> {
+    let trace = run_dir.and_then(|run_dir| traces::of(run_dir, label, order.deployment));
+    let mut processes = order.processes.clone();
+    processes.extend(trace.iter().map(|trace| trace.process));
+    processes.retain(|process| *process != ProcessId::own() && process.is_alive());
+    // Its agent must not start it again meanwhile.
+    if let (Some(run_dir), Some(trace)) = (run_dir, &trace) {
+        traces::leave(run_dir, label, &traces::Trace { ending: true, ..trace.clone() })?;
+    }
+    end_all(&processes, Duration::from_millis(order.grace_ms))?;
+    if order.leave == Leave::Nothing {
+        for path in order.storage.iter().chain(trace.iter().flat_map(|trace| &trace.storage)) {
+            remove_storage(path)?;
+        }
+        order.voters.iter().for_each(|directory| home::remove_voter(directory));
+        for log in &order.logs {
+            let _ = std::fs::remove_file(log);
+        }
+    }
+    if let Some(run_dir) = run_dir {
+        traces::forget(run_dir, label);
     }
     Ok(())
 }
@@ -150,6 +179,7 @@ mod tests {
             storage,
             logs: Vec::new(),
             voters: Vec::new(),
+            only: None,
         }
     }
 

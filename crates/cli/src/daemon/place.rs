@@ -103,10 +103,12 @@ impl Drop for Made {
 pub fn storage(
     name: &str,
     run_dir: &Path,
-    server: ServerId,
+    (server, succession): (ServerId, u32),
     order: &StorageOrder,
     made: &mut Made,
 ) -> Result<Vec<PathBuf>, Error> {
+    // What a server had that was replaced may be there still.
+    let number = super::traces::numbered(server, succession);
     match order {
         StorageOrder::Existing(paths) => {
             for path in paths {
@@ -115,7 +117,7 @@ pub fn storage(
             Ok(paths.clone())
         }
         StorageOrder::Fresh(parents) if parents.is_empty() => {
-            let path = default_storage(name, run_dir, server)?;
+            let path = default_storage(name, run_dir, &number)?;
             make_storage(&path, made)?;
             Ok(vec![path])
         }
@@ -127,7 +129,7 @@ pub fn storage(
                 // The same directory may be named twice: its storage directories differ.
                 let twice = parents.iter().take(disk).filter(|p| *p == parent).count();
                 let suffix = if twice > 0 { format!("-{}", twice + 1) } else { String::new() };
-                let path = parent.join(format!("bivouac-{name}-{server}{suffix}"));
+                let path = parent.join(format!("bivouac-{name}-{number}{suffix}"));
                 make_storage(&path, made)?;
                 Ok(path)
             })
@@ -136,15 +138,15 @@ pub fn storage(
 }
 
 /// In memory, or in `$TMPDIR` where memory is short.
-fn default_storage(name: &str, run_dir: &Path, server: ServerId) -> Result<PathBuf, Error> {
+fn default_storage(name: &str, run_dir: &Path, number: &str) -> Result<PathBuf, Error> {
     if free_space(Path::new(SHM)).is_ok_and(|free| free >= ENOUGH_MEMORY) {
-        return Ok(run_dir.join(format!("storage-{server}")));
+        return Ok(run_dir.join(format!("storage-{number}")));
     }
     let parent =
         std::env::var_os("TMPDIR").filter(|t| !t.is_empty()).map_or_else(|| "/tmp".into(), PathBuf::from);
     let parent = std::path::absolute(&parent).map_err(|e| Error::file("find", &parent, e))?;
     check_parent(&parent)?;
-    Ok(parent.join(format!("bivouac-{name}-{server}")))
+    Ok(parent.join(format!("bivouac-{name}-{number}")))
 }
 
 /// Bytes that the user can still store below `path`.
@@ -279,16 +281,19 @@ mod tests {
         let dir = scratch("inside");
         let order = StorageOrder::Fresh(vec![dir.clone(), dir.clone()]);
         let mut made = Made::default();
-        let paths = storage("job", Path::new("/none"), ServerId(3), &order, &mut made).expect("makes them");
+        let paths =
+            storage("job", Path::new("/none"), (ServerId(3), 0), &order, &mut made).expect("makes them");
         assert_eq!(paths, [dir.join("bivouac-job-3"), dir.join("bivouac-job-3-2")]);
+        let next = storage("job", Path::new("/none"), (ServerId(3), 1), &order, &mut Made::default());
+        assert_eq!(next.expect("another process's")[0], dir.join("bivouac-job-3.1"), "beside the old one's");
         assert_eq!(std::fs::metadata(&paths[0]).expect("is there").permissions().mode() & 0o777, 0o700);
-        let again = storage("job", Path::new("/none"), ServerId(3), &order, &mut Made::default());
+        let again = storage("job", Path::new("/none"), (ServerId(3), 0), &order, &mut Made::default());
         assert!(matches!(again, Err(Error::Refused { .. })), "what exists is refused");
         assert!(paths[0].exists(), "and stays");
         storage(
             "job",
             Path::new("/none"),
-            ServerId(3),
+            (ServerId(3), 0),
             &StorageOrder::Existing(paths.clone()),
             &mut Made::default(),
         )
@@ -304,7 +309,7 @@ mod tests {
         std::fs::write(dir.join("file"), "x").expect("writes");
         for bad in [dir.join("missing"), dir.join("file"), "relative".into(), "/proc".into()] {
             let order = StorageOrder::Fresh(vec![bad.clone()]);
-            let refused = storage("job", Path::new("/none"), ServerId(0), &order, &mut Made::default());
+            let refused = storage("job", Path::new("/none"), (ServerId(0), 0), &order, &mut Made::default());
             assert!(matches!(refused, Err(Error::Refused { .. })), "{}", bad.display());
         }
         std::fs::remove_dir_all(dir).expect("cleans up");
@@ -315,7 +320,7 @@ mod tests {
         let dir = scratch("left");
         let order = StorageOrder::Existing(vec![dir.join("gone")]);
         assert!(matches!(
-            storage("job", Path::new("/none"), ServerId(0), &order, &mut Made::default()),
+            storage("job", Path::new("/none"), (ServerId(0), 0), &order, &mut Made::default()),
             Err(Error::Refused { .. })
         ));
         std::fs::remove_dir_all(dir).expect("cleans up");

@@ -43,8 +43,16 @@ pub struct Trace {
 }
 
 /// What the note of a server is called.
-pub fn server_label(server: ServerId) -> String {
-    format!("server-{server}")
+pub fn server_label(server: ServerId, succession: u32) -> String {
+    format!("server-{}", numbered(server, succession))
+}
+
+/// A server's number, and behind a dot how often it was given to another process with new storage.
+pub fn numbered(server: ServerId, succession: u32) -> String {
+    match succession {
+        0 => server.to_string(),
+        more => format!("{server}.{more}"),
+    }
 }
 
 /// Writes a note.

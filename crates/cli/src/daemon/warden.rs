@@ -13,6 +13,9 @@
 //! A server that dies again and again is started again after growing pauses, and not more often than `up --restarts`
 //! says ([`policy`]); then it stays down, and `status` says why, until somebody starts it by hand.
 //!
+//! A server that another process has replaced (`bivouac replace`), on this node or elsewhere, is not started again; if it
+//! lives, it is shown the map that says so, and ends.
+//!
 //! While the deployment ends, nothing is started. A server that has not finished starting when the agent stops, or
 //! dies, is killed: `down` finds no process that began after it had looked. One that has is told to end.
 
@@ -31,6 +34,7 @@ use policy::{Policy, WINDOW};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::Signal;
+use std::collections::BTreeSet;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
@@ -41,6 +45,9 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked whether a server is back that ended as it was told, or that was given up.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// How often it is looked for servers that were replaced, while the map does not change.
+const REST: Duration = Duration::from_secs(60);
 
 /// How often it is looked whether there is a controller, while a server is dead.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -76,18 +83,8 @@ impl Warden {
         });
         let threads = Arc::<Mutex<Vec<_>>>::default();
         let (first, others) = (shared.clone(), threads.clone());
-        let begin = spawn("warden", move || {
-            let Some(map) = first.first_map() else { return };
-            let own = map.servers.iter().filter(|server| server.node == first.config.node);
-            for server in own.map(|server| server.id) {
-                let shared = first.clone();
-                match spawn("ward", move || Keeping::new(server, &shared).run()) {
-                    Ok(thread) => lock(&others).push(thread),
-                    Err(error) => tracing::error!(%error, %server, "the server will not be started again"),
-                }
-            }
-        })?;
-        lock(&threads).push(begin);
+        // It ends with the daemon's connections, and is not waited for.
+        spawn("warden", move || first.follow(&others))?;
         Ok(Warden { shared, threads })
     }
 
@@ -96,7 +93,6 @@ impl Warden {
         self.shared.keep.store(keep, Ordering::Release);
         self.shared.stopping.store(true, Ordering::Release);
         let _ = rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes());
-        // The first thread starts the others.
         loop {
             let Some(thread) = lock(&self.threads).pop() else { return };
             let _ = thread.join();
@@ -117,18 +113,55 @@ impl Shared {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// The first map. `None`: the agent stops before there is one.
-    fn first_map(&self) -> Option<Arc<Map>> {
-        loop {
-            let map = self.view.map();
-            if map.epoch > Epoch(0) {
-                return Some(map);
-            }
-            self.view.wait_for_map(Epoch(0), LOOK)?;
+    /// Looks after the servers that maps have on this node, and has those end that others have replaced.
+    fn follow(self: &Arc<Self>, threads: &Mutex<Vec<JoinHandle<()>>>) {
+        let mut kept: BTreeSet<Who> = BTreeSet::new();
+        let (mut known, mut rest) = (Epoch(0), LOOK);
+        while let Some(map) = self.view.wait_for_map(known, rest) {
             if self.is_stopping() {
-                return None;
+                return;
             }
+            known = map.epoch;
+            let own = map.servers.iter().filter(|server| server.node == self.config.node);
+            for who in own.map(|server| (server.id, server.succession())) {
+                let shared = self.clone();
+                if !kept.insert(who) {
+                    continue;
+                }
+                match spawn("ward", move || Keeping::new(who, &shared).run()) {
+                    Ok(thread) => lock(threads).push(thread),
+                    Err(error) => {
+                        tracing::error!(%error, server = %who.0, "the server will not be started again")
+                    }
+                }
+            }
+            let replaced = kept.iter().filter(|who| self.is_replaced(&map, **who));
+            let lives = replaced.filter(|who| self.tell_replaced(&map, **who)).count() > 0;
+            rest = if lives || known == Epoch(0) { LOOK } else { REST };
         }
+    }
+
+    /// Whether another process, here or elsewhere, has a server's number.
+    fn is_replaced(&self, map: &Map, (server, succession): Who) -> bool {
+        let is_same = |known: &bivouac_layout::Server| {
+            known.node == self.config.node && known.succession() == succession
+        };
+        !map.server(server).is_some_and(is_same)
+    }
+
+    /// Shows a server that was replaced the map that says so: then it ends. Whether it lives.
+    fn tell_replaced(&self, map: &Map, (server, succession): Who) -> bool {
+        let label = traces::server_label(server, succession);
+        let trace = traces::of(&self.run_dir, &label, self.config.deployment);
+        let Some(Trace { address: Some(address), process, .. }) = trace.filter(|t| t.process.is_alive())
+        else {
+            return false;
+        };
+        let endpoint = Endpoint::Tcp(address);
+        let told = ControlLink::connect(&endpoint, &self.config.key, self.config.deployment, control::LOOK)
+            .and_then(|mut link| link.tell(ControlRequest::Install { map: Box::new(map.clone()) }));
+        tracing::info!(%server, succession, pid = process.pid, ?told, "the server was replaced, and has to end");
+        true
     }
 
     /// Waits until the process ends, or this one stops.
@@ -157,9 +190,13 @@ impl Shared {
     }
 }
 
+/// A server, and its succession.
+type Who = (ServerId, u32);
+
 /// What is kept of one server.
 struct Keeping<'s> {
     shared: &'s Shared,
+    succession: u32,
     policy: Policy,
     /// What this thread has started last.
     child: Option<Child>,
@@ -174,9 +211,10 @@ struct Keeping<'s> {
 }
 
 impl Keeping<'_> {
-    fn new(server: ServerId, shared: &Shared) -> Keeping<'_> {
+    fn new((server, succession): Who, shared: &Shared) -> Keeping<'_> {
         Keeping {
             shared,
+            succession,
             policy: Policy::new(shared.config.restarts),
             child: None,
             ward: Ward { server, pid: None, restarts: 0, trouble: None, given_up: false },
@@ -190,6 +228,11 @@ impl Keeping<'_> {
         while !self.shared.is_stopping() {
             self.reap();
             let trace = self.trace();
+            let is_alive = trace.as_ref().is_some_and(|trace| trace.process.is_alive());
+            if !is_alive && self.is_replaced() {
+                self.shared.view.forget(self.ward.server, self.shared.config.node);
+                return;
+            }
             match trace {
                 Some(trace) if trace.process.is_alive() => self.is_there(&trace),
                 Some(trace) if !trace.ending => self.has_died(&trace),
@@ -204,8 +247,12 @@ impl Keeping<'_> {
     }
 
     fn trace(&self) -> Option<Trace> {
-        let label = traces::server_label(self.ward.server);
+        let label = traces::server_label(self.ward.server, self.succession);
         traces::of(&self.shared.run_dir, &label, self.shared.config.deployment)
+    }
+
+    fn is_replaced(&self) -> bool {
+        self.shared.is_replaced(&self.shared.view.map(), (self.ward.server, self.succession))
     }
 
     /// Takes note of a child's end.
@@ -261,7 +308,7 @@ impl Keeping<'_> {
         self.shared.pause(pause);
         // Somebody may have started it meanwhile, or the deployment ends.
         let is_same = self.trace().is_some_and(|now| now.process == trace.process && !now.ending);
-        if self.shared.is_stopping() || self.shared.view.is_ending() || !is_same {
+        if self.shared.is_stopping() || self.shared.view.is_ending() || !is_same || self.is_replaced() {
             return;
         }
         self.policy.started(Instant::now());
@@ -287,7 +334,12 @@ impl Keeping<'_> {
         let own = &self.shared.config;
         let order = Order {
             config: DaemonConfig {
-                server: Some(ServerConfig { id: server, storage: Vec::new(), created_storage: true }),
+                server: Some(ServerConfig {
+                    id: server,
+                    succession: self.succession,
+                    storage: Vec::new(),
+                    created_storage: true,
+                }),
                 agent: false,
                 listen: (own.listen.ip(), address.port()).into(),
                 ephemeral: self.shared.view.is_tethered(),
@@ -327,7 +379,10 @@ impl Keeping<'_> {
     fn finish(&mut self) {
         self.reap();
         let map = self.shared.view.map();
-        let (Some(_), Some(server)) = (&self.child, map.server(self.ward.server)) else { return };
+        let (Some(_), Some(server), false) = (&self.child, map.server(self.ward.server), self.is_replaced())
+        else {
+            return;
+        };
         let (config, endpoint) = (&self.shared.config, Endpoint::Tcp(server.address));
         let keep = self.shared.keep.load(Ordering::Acquire);
         let told = ControlLink::connect(&endpoint, &config.key, config.deployment, control::STOP)

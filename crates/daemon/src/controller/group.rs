@@ -266,6 +266,11 @@ impl Group {
         ControlReply::Group { leader, voters, map: Box::new(map.clone()) }
     }
 
+    /// Nodes may have been added: whoever votes has to find the others.
+    pub(crate) fn learn_nodes(&self, map: &Map) {
+        self.shared.book.add(map.nodes.iter().map(|node| (node.id, node.agent)));
+    }
+
     /// The leader has pinged this daemon.
     pub(crate) fn heard(&self, leader: NodeId) {
         lock(&self.shared.state).heard = Some((leader, Instant::now()));

@@ -29,6 +29,7 @@ use super::{ControllerError, Shared, Watched};
 use bivouac_layout::map::ServerState;
 use bivouac_layout::{Epoch, Map, ServerId};
 use bivouac_proto::control::{ControlRequest, Grant, Member};
+use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::control;
 use bivouac_transport::engine::budget::ping::{ANSWER, HANG, REACH, SILENCE};
 use bivouac_transport::engine::budget::refusing::GONE;
@@ -86,6 +87,7 @@ impl Watcher {
         while let Some(map) = shared.wait(next, self.epoch) {
             let interval = if map.copies > 1 { BEAT.min(self.lease / 8) } else { INTERVAL };
             next = Instant::now() + interval;
+            self.move_to(&map);
             self.give_up(shared, &map);
             match self.beat(shared, &map) {
                 Ok(()) => {
@@ -126,6 +128,19 @@ impl Watcher {
                     self.report(shared, false);
                 }
             }
+        }
+    }
+
+    /// Another process may have the server's number by now, which listens somewhere else.
+    fn move_to(&mut self, map: &Map) {
+        let Some(server) = self.server().and_then(|server| map.server(server)) else { return };
+        let there = Endpoint::Tcp(server.address);
+        if matches!(self.member.endpoint, Endpoint::Tcp(_)) && self.member.endpoint != there {
+            tracing::info!(server = %server.id, address = %server.address, "the server is another process now");
+            self.member.endpoint = there;
+            // Nothing that the old one has said is true of this one.
+            (self.link, self.boot, self.epoch, self.down_since) = (None, None, Epoch(0), None);
+            self.leasing.forget();
         }
     }
 

@@ -82,6 +82,7 @@ fn founding(addresses: &[SocketAddr]) -> Founding {
         address: *address,
         state: ServerState::Up,
         joined: 0,
+        former: Vec::new(),
     });
     // The agent is the first server's daemon.
     let nodes = vec![Node { id: NodeId(0), host: "here".into(), agent: addresses[0], domain: 0 }];

@@ -76,6 +76,7 @@ fn cluster_begun(name: &str, servers: u16, begin: impl FnOnce(Founding, &mut Con
                 host: "here".into(),
                 server: Some(ServerConfig {
                     id: ServerId(id),
+                    succession: 0,
                     storage: vec![directory],
                     created_storage: true,
                 }),
@@ -98,6 +99,7 @@ fn cluster_begun(name: &str, servers: u16, begin: impl FnOnce(Founding, &mut Con
         address: daemon.address.expect("a server"),
         state: ServerState::Up,
         joined: 0,
+        former: Vec::new(),
     };
     let agent = daemons[0].address.expect("it listens");
     let nodes = vec![Node { id: NodeId(0), host: "here".into(), agent, domain: 0 }];

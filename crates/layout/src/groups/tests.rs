@@ -2,6 +2,7 @@ use super::*;
 use crate::change::MapChange;
 use crate::fair::assert_fair;
 use crate::ids::NodeId;
+use crate::map::Node;
 use crate::map::fixture::{map, replicated};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -198,26 +199,43 @@ fn a_copy_that_cannot_be_relied_on_is_behind_unless_nobody_else_can_serve() {
 
 /// What happens to servers.
 fn events() -> impl Strategy<Value = Vec<(u16, u8)>> {
-    prop::collection::vec((0u16..6, 0u8..7), 0..40)
+    prop::collection::vec((0u16..6, 0u8..9), 0..40)
 }
 
 proptest! {
     /// Whatever happens, a group is served only by a holder that has seen all that was acknowledged: here each
     /// group counts its writes, and each holder what it has of them.
     #[test]
-    fn nobody_serves_without_the_last_writes(copies in 2u8..5, events in events()) {
-        let mut map = all_of(6, copies);
-        let groups: Vec<Group> = map.replicated().filter(|g| !matches!(g, Group::Shard(s) if s.0 > 50)).collect();
-        let mut written = vec![0u32; groups.len()];
-        let mut has = vec![[0u32; 6]; groups.len()];
+    fn nobody_serves_without_the_last_writes(servers in 3u16..7, copies in 2u8..5, events in events()) {
+        let mut map = all_of(servers, copies.min(servers as u8));
+        let (mut written, mut has) = (Vec::<u32>::new(), Vec::<[u32; 6]>::new());
         for (server, event) in events {
-            let server = ServerId(server);
+            let server = ServerId(server % servers);
+            // Generations are added; their groups come at the end.
+            let groups: Vec<Group> = map.replicated().filter(|g| !matches!(g, Group::Shard(s) if s.0 > 50)).collect();
+            written.resize(groups.len(), 0);
+            has.resize(groups.len(), [0; 6]);
             map = match event {
                 0 | 1 => state(&map, server, ServerState::Down),
                 2 | 3 => state(&map, server, ServerState::Up),
                 4 => {
                     let given_up = MapChange::GiveUp { servers: vec![server], accept_loss: false };
                     given_up.apply(&map).unwrap_or(map)
+                }
+                7 | 8 => {
+                    let succession = map.server(server).expect("listed").succession() + 1;
+                    let id = NodeId(u16::from(event) + server.0 % 2);
+                    let agent = ([127, 0, 0, 1], 1).into();
+                    let node = Node { id, host: format!("node{id}"), agent, domain: 0 };
+                    let address = ([127, 0, 0, 2], 100 * succession as u16 + server.0).into();
+                    let replaced = MapChange::Replace { server, succession, node, address, accept_loss: false };
+                    match replaced.apply(&map) {
+                        Some(replaced) => {
+                            has.iter_mut().for_each(|has| has[usize::from(server.0)] = 0);
+                            replaced
+                        }
+                        None => map,
+                    }
                 }
                 _ => {
                     // It catches up with whatever a holder can give it.

@@ -25,7 +25,14 @@ pub fn open(dir: &Path, options: Options) -> Result<MetaStore<Alone>, OpenError>
 fn map(deployment: u64) -> Map {
     let (address, node) = (([127, 0, 0, 1], 1).into(), NodeId(0));
     let nodes = vec![Node { id: node, host: "here".into(), agent: address, domain: 0 }];
-    let servers = vec![Server { id: ServerId(0), node, address, state: ServerState::Up, joined: 0 }];
+    let servers = vec![Server {
+        id: ServerId(0),
+        node,
+        address,
+        state: ServerState::Up,
+        joined: 0,
+        former: Vec::new(),
+    }];
     Founding::new(deployment, "/m", nodes, servers).map().expect("a map")
 }
 

@@ -92,6 +92,7 @@ impl Cluster {
             address: ([127, 0, 0, 1], 1).into(),
             state: ServerState::Up,
             joined: 0,
+            former: Vec::new(),
         };
         let (nodes, servers) = (ids.iter().map(node).collect(), ids.iter().map(server).collect());
         let founding = Founding::new(DEPLOYMENT, "/bivouac", nodes, servers);

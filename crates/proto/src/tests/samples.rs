@@ -18,7 +18,8 @@ use crate::verify::{Fault, Finding, Name, Outcome, Stage, VerifyRequest, VerifyS
 use crate::{Errno, OpenId, Refusal, Reply, Request};
 use bivouac_layout::map::{Generation, Map, Node, Server, ServerState};
 use bivouac_layout::{
-    Epoch, FileLayout, First, Founding, GenerationId, Group, Ino, Lag, NodeId, ServerId, ShardId, Template,
+    Epoch, FileLayout, First, Former, Founding, GenerationId, Group, Ino, Lag, NodeId, ServerId, ShardId,
+    Spare, Template,
 };
 
 const INO: Ino = Ino(u64::MAX);
@@ -51,6 +52,7 @@ pub(super) fn map() -> Box<Map> {
         address: address.parse().unwrap(),
         state,
         joined: u32::from(id),
+        former: (0..id).map(|n| Former { node: NodeId(n), until: GenerationId(1) }).collect(),
     };
     let servers =
         vec![server(0, "10.0.0.1:4711", ServerState::Up), server(1, "[fe80::1]:65535", ServerState::Down)];
@@ -83,6 +85,7 @@ pub(super) fn map() -> Box<Map> {
             .map(|(group, holders)| Lag { group, holders, since: Epoch(u64::MAX) })
             .to_vec(),
         lost: Vec::new(),
+        spares: vec![Spare { server: ServerId(1), since: GenerationId(u32::MAX) }],
     })
 }
 
@@ -174,6 +177,14 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         ControlRequest::Group,
         ControlRequest::Beginning,
         ControlRequest::Wards,
+        ControlRequest::Replace {
+            server: ServerId(7),
+            succession: u32::MAX,
+            node: map().nodes[1].clone(),
+            address: ([10, 0, 0, 9], 7).into(),
+            accept_loss: true,
+        },
+        ControlRequest::Alone { server: ServerId(u16::MAX) },
         ControlRequest::Stats,
         ControlRequest::Overview,
         ControlRequest::GiveUp { servers: vec![ServerId(7)], accept_loss: true },
@@ -489,6 +500,7 @@ pub(super) fn replies() -> Vec<Reply> {
             trouble: Some("damaged".into()),
             given_up: true,
         }]),
+        ControlReply::Alone { files: u64::MAX, example: Some(INO) },
     ];
     let mark = Mark { group: GROUP, ino: INO, offset: 1, len: u64::MAX };
     let written = Some(crate::data::LastWrite { age: u64::MAX, at: i64::MIN });

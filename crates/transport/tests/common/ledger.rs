@@ -345,6 +345,7 @@ pub fn map(servers: u16) -> Map {
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
         state: ServerState::Up,
         joined: 0,
+        former: Vec::new(),
     };
     let nodes =
         vec![Node { id: NodeId(0), host: "here".into(), agent: (Ipv4Addr::LOCALHOST, 1).into(), domain: 0 }];

@@ -30,6 +30,14 @@ impl Book {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = agents.into_iter().collect();
     }
 
+    /// Adds what is not in it.
+    pub(crate) fn add(&self, agents: impl IntoIterator<Item = (NodeId, SocketAddr)>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (node, address) in agents {
+            known.entry(node).or_insert(address);
+        }
+    }
+
     /// Everything in it.
     pub(crate) fn all(&self) -> BTreeMap<NodeId, SocketAddr> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
