@@ -1,6 +1,6 @@
 //! The command line as a contract: subcommands, exit codes, output, signals, and that nothing stays behind.
 
-use bivouac_tests::{Finished, Site, bivouac, default_signals, eventually, run_dir};
+use bivouac_tests::{Finished, Site, bivouac, default_signals, eventually, finish, run_dir};
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -493,4 +493,35 @@ fn idle_daemons_use_no_processor_to_speak_of() {
         std::thread::sleep(Duration::from_secs(3));
         ticks() - before <= 6
     });
+}
+
+#[test]
+fn output_that_nobody_reads_ends_no_command_and_a_full_disk_is_told() {
+    let site = Site::new("unread");
+    let name = site.up_with(1, &[]);
+    let commands = ["status", "status --json", "env", "verify", "verify --json", "heal", "layout /bivouac"];
+    let mut lines: Vec<String> = vec!["completions bash".into()];
+    for command in commands {
+        let (command, options) = command.split_once(' ').unwrap_or((command, ""));
+        lines.push(match command {
+            "layout" => format!("{command} -d {name} {options}"),
+            _ => format!("{command} {name} {options}"),
+        });
+    }
+    for line in &lines {
+        let run = |to: &str| {
+            let script = format!("set -o pipefail; {} {line} {to}", bivouac().display());
+            let mut shell = Command::new("bash");
+            shell.args(["-c", &script]).env("BIVOUAC_HOME", site.home());
+            finish(shell)
+        };
+        let all = run("");
+        // Nobody has the other end of the pipe open.
+        let unread = run("| (exec <&-; sleep 0.5)");
+        assert_eq!((unread.code, &unread.err), (all.code, &all.err), "{line}");
+        if !all.out.is_empty() {
+            run("> /dev/full").fails(70, &["cannot write to standard output", "No space left"]);
+        }
+    }
+    site.bivouac(["down", &name]).ok();
 }

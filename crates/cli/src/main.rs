@@ -8,8 +8,12 @@
 //! - [`home`]: a deployment's directory. [`hosts`]: which machines. [`launch`]: starting daemons there.
 //! - [`up`], [`down`], [`exec`], [`run`], [`mount`] (with [`mounts`]), [`copy`], [`layout`], [`status`], [`verify`]: the
 //!   subcommands.
-//! - [`bench`]: the load generator.
+//! - [`bench`]: the load generator. [`printing`]: `println!` and the like, in this crate.
 //! - [`daemon`]: the hidden subcommand that launchers call.
+
+// First: its macros are those of all others.
+#[macro_use]
+mod printing;
 
 mod access;
 mod args;
@@ -53,7 +57,7 @@ fn main() -> ExitCode {
     if let Command::Daemon(args) = &cli.command {
         return daemon::main(args);
     }
-    match dispatch(cli.command) {
+    match dispatch(cli.command).and_then(|code| printing::complete().map(|()| code)) {
         Ok(code) => code,
         Err(error) => {
             error.show();
@@ -86,7 +90,9 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
         Command::Bench(args) => return bench::bench(&args),
         Command::Layout(args) => layout::layout(&Home::from_env()?, &args)?,
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "bivouac", &mut std::io::stdout());
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "bivouac", &mut text);
+            print!("{}", String::from_utf8_lossy(&text));
         }
         Command::Man { dir } => man(&dir)?,
         Command::Serve { name } => private::serve(&Home::from_env()?, &name)?,

@@ -14,7 +14,7 @@ use bivouac_client::Client;
 use bivouac_fuse::{Device, FuseError, Mounted};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -58,7 +58,6 @@ pub fn mount(home: &Home, args: &MountArgs) -> Result<(), Error> {
     let (device, mounted) = mount_alone(args, &path)?;
     *at.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some((path.clone(), mounted));
     println!("{} is mounted at {}", args.name, path.display());
-    let _ = std::io::stdout().flush();
     if args.background {
         let_go();
     }

@@ -233,18 +233,8 @@ pub fn status(home: &Home, name: Option<&str>, json: bool) -> Result<(), Error> 
     } else {
         list(&deployments)
     };
-    print(&text)
-}
-
-/// Standard output may be a pipe whose reader has gone; that is no error of ours.
-fn print(text: &str) -> Result<(), Error> {
-    use std::io::Write;
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Error::System { what: "cannot write to standard output".into(), cause: e })
-        }
-        _ => Ok(()),
-    }
+    print!("{text}");
+    Ok(())
 }
 
 /// What the servers have done, as `run --stats` prints it.

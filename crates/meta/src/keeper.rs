@@ -11,7 +11,7 @@ use crate::mutation::Mutation;
 use crate::partition::LockedShard;
 use crate::steps::Begun;
 use crate::store::{Core, Outside, lock};
-use bivouac_layout::{Ino, NodeId, ServerId, ShardId};
+use bivouac_layout::{Epoch, Ino, NodeId, ServerId, ShardId};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::peer::{IntentId, PeerReply, PeerRequest};
 use bivouac_proto::{Errno, Reply};
@@ -144,11 +144,13 @@ impl Keeper {
         }
     }
 
-    /// A node's agent has reported everything. Whether it was the last one.
-    pub(crate) fn reported(&self, node: NodeId) -> bool {
+    /// A node's agent has reported everything by the map of this epoch: not of shards that this server has taken over by
+    /// later ones. Whether it was the last one.
+    pub(crate) fn reported(&self, node: NodeId, epoch: Epoch) -> bool {
         let graces = lock(&self.graces);
+        let concerned = graces.iter().filter(|(term, _)| *term <= epoch.0);
         // Each is told, so no short cut.
-        graces.iter().fold(false, |last, (_, grace)| grace.reported(node) | last)
+        concerned.fold(false, |last, (_, grace)| grace.reported(node) | last)
     }
 
     fn in_grace(&self) -> bool {

@@ -14,7 +14,7 @@ use crate::partition::LockedShard;
 use crate::shard::{Live, Opened, Shard, Written};
 use crate::steps::Begun;
 use crate::store::{Caller, Core, Outside};
-use bivouac_layout::{FileLayout, Ino, NodeId, ServerId, ShardId};
+use bivouac_layout::{Epoch, FileLayout, Ino, NodeId, ServerId, ShardId};
 use bivouac_proto::attr::{FileKind, dense};
 use bivouac_proto::data::{DataReply, DataRequest, WriteTime};
 use bivouac_proto::header::OpenId;
@@ -169,7 +169,7 @@ impl<O: Outside> Core<O> {
     /// Registers what a node's processes hold. What is gone is passed over.
     pub(crate) fn report(
         &self,
-        (node, start): (NodeId, u64),
+        (node, start, epoch): (NodeId, u64, Epoch),
         opens: &[Reopened],
         more: bool,
     ) -> Result<Reply, Failure> {
@@ -188,10 +188,11 @@ impl<O: Outside> Core<O> {
                 Err(failure) => return Err(failure),
             }
         }
-        if !more && start != self.start {
+        let map = self.outside.map();
+        if !more && (start != self.start || map.copies > 1 && epoch != map.epoch) {
             return Err(Errno::AGAIN.into());
         }
-        if !more && self.keeper.reported(node) {
+        if !more && self.keeper.reported(node, epoch) {
             // Those who wait for locks look again.
             self.partitions.each_mut(|_, _| {});
             self.keeper.orphans();

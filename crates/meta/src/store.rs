@@ -490,7 +490,9 @@ impl<O: Outside> Core<O> {
             MetaRequest::Unlock { ino, owner, start, end } => self.unlock(ino, owner, start, end),
             MetaRequest::TestLock { ino, owner, range } => self.test_lock(ino, owner, range),
             MetaRequest::CancelLock { ino, owner, range } => self.cancel_lock(ino, owner, range),
-            MetaRequest::Report { node, start, ref opens, more } => self.report((node, start), opens, more),
+            MetaRequest::Report { node, start, epoch, ref opens, more } => {
+                self.report((node, start, epoch), opens, more)
+            }
             MetaRequest::Relock { start, ref locks } => self.relock(start, locks),
             MetaRequest::EndSession { session } => self.end_session(session),
             MetaRequest::Sync { ino } => self.sync(ino),

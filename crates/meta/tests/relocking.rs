@@ -74,7 +74,13 @@ impl Scene {
     /// The node has told everything.
     fn reported(&self) {
         let start = self.client.start(self.ino.shard());
-        let end = MetaRequest::Report { node: NodeId(0), start, opens: Vec::new(), more: false };
+        let end = MetaRequest::Report {
+            node: NodeId(0),
+            start,
+            epoch: bivouac_layout::Epoch(0),
+            opens: Vec::new(),
+            more: false,
+        };
         self.client.inode(self.ino, end, &[]).unwrap();
     }
 }
@@ -176,7 +182,13 @@ fn what_is_told_too_late_or_conflicts_is_refused_and_what_is_there_stays() {
         scene.client.relock(shard, now, vec![gone, told(process(5), range(9, 9, true))]),
         (now, Vec::new())
     );
-    let early = MetaRequest::Report { node: NodeId(0), start: now - 1, opens: Vec::new(), more: false };
+    let early = MetaRequest::Report {
+        node: NodeId(0),
+        start: now - 1,
+        epoch: bivouac_layout::Epoch(0),
+        opens: Vec::new(),
+        more: false,
+    };
     assert_eq!(scene.client.inode(scene.ino, early, &[]), Err(Errno::AGAIN));
     assert_eq!(scene.lock(process(3), range(900, 901, true)), Err(Errno::BUSY));
     scene.reported();

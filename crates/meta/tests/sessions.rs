@@ -125,8 +125,13 @@ fn what_nodes_report_stays_and_what_no_node_does_goes_at_once() {
     let client = Client::new(&cluster);
     let server = ServerId(0);
     let report = |opens: Vec<Reopened>, more| {
-        let request =
-            MetaRequest::Report { node: NodeId(0), start: client.start(Ino::ROOT.shard()), opens, more };
+        let request = MetaRequest::Report {
+            node: NodeId(0),
+            start: client.start(Ino::ROOT.shard()),
+            epoch: bivouac_layout::Epoch(0),
+            opens,
+            more,
+        };
         client.send(Ino::ROOT.shard(), &request, &[]).unwrap();
     };
     let orphan = |name: &str| {
@@ -167,6 +172,7 @@ fn who_does_not_report_in_time_keeps_what_the_log_says_until_he_does() {
     let request = MetaRequest::Report {
         node: NodeId(0),
         start: client.start(Ino::ROOT.shard()),
+        epoch: bivouac_layout::Epoch(0),
         opens: Vec::new(),
         more: false,
     };

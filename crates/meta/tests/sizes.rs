@@ -112,6 +112,7 @@ fn a_size_that_was_settled_without_a_writer_who_lived_on_is_found_out_again_when
             let report = MetaRequest::Report {
                 node: NodeId(0),
                 start: client.start(attr.ino.shard()),
+                epoch: bivouac_layout::Epoch(0),
                 opens,
                 more: false,
             };
@@ -643,6 +644,7 @@ fn a_size_that_a_closed_description_reported_before_a_restart_is_found_out_again
             &MetaRequest::Report {
                 node: NodeId(0),
                 start: client.start(attr.ino.shard()),
+                epoch: bivouac_layout::Epoch(0),
                 opens,
                 more: false,
             },

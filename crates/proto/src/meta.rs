@@ -8,7 +8,7 @@
 
 use crate::attr::{Attr, DirEntry, Time};
 use crate::header::OpenId;
-use bivouac_layout::{Ino, NodeId};
+use bivouac_layout::{Epoch, Ino, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// A name in a directory.
@@ -446,6 +446,9 @@ pub enum MetaRequest<'a> {
         /// Which start of the server was told of the node's locks ([`MetaRequest::Relock`]). EAGAIN at the end of a
         /// series if it is not the present one: everything has to be told again.
         start: u64,
+        /// By which map it was gathered. EAGAIN at the end of a series, where there are copies, if it is not the newest: the
+        /// server may answer for more shards now.
+        epoch: Epoch,
         /// Some of its descriptions.
         opens: Vec<Reopened>,
         /// There are more to come.

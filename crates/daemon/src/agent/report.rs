@@ -77,8 +77,10 @@ impl Shared {
             // It may be restarted while it is told.
             let mut outcome = Err(Errno::AGAIN.into());
             for _ in 0..TRIES {
-                outcome = self.relock(server, &map).and_then(|start| self.tell(server, start, &theirs));
-                if outcome != Err(Errno::AGAIN.into()) {
+                outcome = self
+                    .relock(server, &map)
+                    .and_then(|start| self.tell(server, (start, map.epoch), &theirs));
+                if outcome != Err(Errno::AGAIN.into()) || self.links.epoch() != map.epoch {
                     break;
                 }
             }
@@ -91,14 +93,19 @@ impl Shared {
         }
     }
 
-    /// `start`: which start of the server was told of the locks.
-    fn tell(&self, server: ServerId, start: u64, open: &[(SlotId, Reopened)]) -> Result<(), Failure> {
+    /// `start`: which start of the server was told of the locks; and the map by which all was gathered.
+    fn tell(
+        &self,
+        server: ServerId,
+        (start, epoch): (u64, Epoch),
+        open: &[(SlotId, Reopened)],
+    ) -> Result<(), Failure> {
         let node = self.node;
         for some in open.chunks(AT_ONCE) {
             let opens = some.iter().map(|(_, opened)| *opened).collect();
-            self.links.meta_at(server, &MetaRequest::Report { node, start, opens, more: true })?;
+            self.links.meta_at(server, &MetaRequest::Report { node, start, epoch, opens, more: true })?;
         }
-        let end = MetaRequest::Report { node, start, opens: Vec::new(), more: false };
+        let end = MetaRequest::Report { node, start, epoch, opens: Vec::new(), more: false };
         self.links.meta_at(server, &end)?;
         for (_, opened) in open.iter().filter(|(id, _)| !self.table.is_open(*id)) {
             let request = MetaRequest::Abandon { ino: Some(opened.ino), open: opened.open, wrote: None };

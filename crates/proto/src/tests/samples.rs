@@ -269,6 +269,7 @@ fn meta_requests() -> Vec<MetaRequest<'static>> {
         MetaRequest::Report {
             node: NodeId(u16::MAX),
             start: u64::MAX,
+            epoch: bivouac_layout::Epoch(0),
             opens: vec![Reopened { ino: INO, open: OPEN, write: true, append: false }; 3],
             more: true,
         },
