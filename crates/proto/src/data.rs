@@ -197,8 +197,6 @@ pub enum DataReply {
         /// Length of the sub-file, bytes. (A copy whose length is about to change says where the payload ends.)
         length: u64,
     },
-    /// A copy cannot be shown at the moment: ask the primary.
-    Elsewhere,
     /// So much was written; less than asked when the storage filled up.
     Written {
         /// Bytes.
@@ -248,6 +246,8 @@ pub enum DataReply {
         /// Inodes that the server holds.
         inodes: u64,
     },
+    /// A copy cannot be shown at the moment: ask the primary.
+    Elsewhere,
 }
 
 /// How far clocks may be apart and still count as the same, nanoseconds: well-kept clocks of a cluster are

@@ -432,6 +432,7 @@ pub(super) fn replies() -> Vec<Reply> {
         DataReply::NotTruncated { excused: true },
         DataReply::Done,
         DataReply::Space { total: u64::MAX, available: 0, device: 7, inodes: 9 },
+        DataReply::Elsewhere,
     ];
     let peer = [
         PeerReply::Prepared { made: vec![INO, Ino(1)] },
