@@ -127,7 +127,10 @@ fn nobody(name: &str, what: &str) -> Error {
 /// which nodes there are. Says whether anything has changed.
 pub fn reconcile(record: &mut Record, map: &Map) -> bool {
     let counts = |daemon: &DaemonRecord| match daemon.server {
-        Some(id) => map.server(id).is_some_and(|server| server.succession() == daemon.succession),
+        // A command that was repeated may have started several, and one of them has the number.
+        Some(id) => map.server(id).is_some_and(|server| {
+            server.succession() == daemon.succession && Some(server.address) == daemon.address
+        }),
         None => map.node(daemon.node).is_some_and(|node| Some(node.agent) == daemon.address),
     };
     let mut changed = false;
@@ -137,7 +140,9 @@ pub fn reconcile(record: &mut Record, map: &Map) -> bool {
         match record.daemons.iter_mut().find(|d| d.server.is_some() && d.server == new.server) {
             Some(place) => {
                 let old = std::mem::replace(place, new);
-                record.former.push(old);
+                if !counts(&old) {
+                    record.former.push(old);
+                }
             }
             None => record.daemons.push(new),
         }

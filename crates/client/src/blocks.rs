@@ -131,7 +131,9 @@ impl Blocks<'_> {
             1 => self.ask_for(remote, read_job)?.0,
             _ => {
                 let (end, left) = self.ask_for(remote, copy_job)?;
-                end.max(self.ask_for(left, read_job)?.0)
+                let (other, unanswered) = self.ask_for(left, read_job)?;
+                unanswered.into_iter().for_each(|part| part.failed = Some(Errno::IO));
+                end.max(other)
             }
         };
         Ok(parts.iter().map(Part::end).fold(known_end, u64::max))

@@ -334,9 +334,9 @@ impl Daemon {
             Err(failure) => return reply.fail(&failure),
         };
         if let DataRequest::Read { ino, offset, len } = copied.request {
-            self.read_copied(store, copies, copied.group, (ino, offset, len), reply);
+            self.read_copied(header, (store, copies), copied.group, (ino, offset, len), reply);
             // The answer is on its way.
-            copies.tidy(ino);
+            copies.tidy();
             return;
         }
         let mut running = match self.order.take(header.id, header.attempt) {
@@ -357,8 +357,8 @@ impl Daemon {
     /// Reads blocks that have copies, here at their primary or at another holder.
     fn read_copied(
         &self,
-        store: &DataStore,
-        copies: &Copies,
+        header: &Header,
+        (store, copies): (&DataStore, &Copies),
         group: bivouac_layout::Group,
         (ino, offset, len): (Ino, u64, u32),
         reply: &mut Responder<'_>,
@@ -372,7 +372,7 @@ impl Daemon {
                 Err(error) => return reply.fail(&error.errno().into()),
             },
             Err(refusal) if copies.is_primary_of(group) => return reply.fail(&refusal.into()),
-            // By the same map, the program knows that another one is the primary.
+            // By the same map, most likely, the program knows that another one is the primary.
             Err(_) => match copies.show(group, ino, (offset, len), reply.buffer()) {
                 Some(length) => {
                     let count = reply.buffer().len() as u64;
@@ -381,7 +381,11 @@ impl Daemon {
                 }
                 None => {
                     reply.buffer().clear();
-                    return reply.ok(&Reply::Data(DataReply::Elsewhere));
+                    // The primary may be another one meanwhile: the program is to ask by the newest map.
+                    return match self.check_epoch(header) {
+                        Ok(()) => reply.ok(&Reply::Data(DataReply::Elsewhere)),
+                        Err(failure) => reply.fail(&failure),
+                    };
                 }
             },
         };

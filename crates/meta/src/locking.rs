@@ -312,8 +312,11 @@ impl<O: Outside> Core<O> {
             sessions.ended.insert(session, now);
             sessions.files.remove(&session).unwrap_or_default()
         };
-        for ino in files {
-            self.partitions.with(ino.shard(), |locked| {
+        // Another server answers for the others by now, and is told, too.
+        let served = files.into_iter().filter(|ino| self.partitions.serves(ino.shard()));
+        let (mut left, mut failed) = (Vec::new(), None);
+        for ino in served {
+            let ended = self.partitions.with(ino.shard(), |locked| {
                 if locked.shard.live.contains_key(&ino) {
                     locked.keep(Mutation::DropLocks(ino, session));
                     self.locking.gave_up(
@@ -322,8 +325,15 @@ impl<O: Outside> Core<O> {
                 }
                 locked.shard.rest(ino);
                 Ok(())
-            })?;
+            });
+            if let Err(failure) = ended {
+                left.push(ino);
+                failed = Some(failure);
+            }
         }
-        Ok(Reply::Done)
+        // The sender tries again, with what is left.
+        let Some(failure) = failed else { return Ok(Reply::Done) };
+        lock(&self.locking.sessions).files.entry(session).or_default().extend(left);
+        Err(failure)
     }
 }

@@ -234,10 +234,19 @@ impl<O: Outside> Core<O> {
             // Soon it answers for more.
             return Err(Refusal::OldServer.into());
         }
-        let (mut mine, mut learns_locks) = (Vec::new(), false);
+        let mut learns_locks = false;
+        self.partitions.each_mut(|id, shard| {
+            let concerns = map.holders(Group::Shard(id)).all().contains(&server);
+            learns_locks |= concerns && shard.stream.role == Role::Primary && shard.learns_locks();
+        });
+        if learns_locks {
+            // All copies died together, and agents are telling this server what is locked. One that had caught up could take
+            // its place before it knows all of that.
+            return Err(Refusal::Busy.into());
+        }
+        let mut mine = Vec::new();
         self.partitions.each_mut(|id, shard| {
             if shard.stream.role == Role::Primary && map.holders(Group::Shard(id)).all().contains(&server) {
-                learns_locks |= shard.learns_locks();
                 let known = shard.stream.follower(server).is_some();
                 if let Some(follower) = shard.stream.follower(server) {
                     // It may have been restarted, and has to say where it is.
@@ -247,11 +256,6 @@ impl<O: Outside> Core<O> {
                 mine.push((id, shard.stream.term, known));
             }
         });
-        if learns_locks {
-            // All copies died together, and agents are telling this server what is locked. One that had caught up could take
-            // its place before it knows all of that.
-            return Err(Refusal::OldServer.into());
-        }
         // Even one that lacks nothing has to hear of the term.
         let unknown = mine.iter().filter(|(_, _, known)| !known);
         let shards: Vec<(ShardId, u64)> = unknown.map(|(id, term, _)| (*id, *term)).collect();

@@ -115,8 +115,14 @@ impl Shared {
     }
 }
 
-/// The servers that can be told, and how often each has begun to join.
+/// The servers that can be told, and how often each has begun to join. (With copies, one that joins does not answer for
+/// anything yet, and waits for nobody.)
 fn there(map: &Map) -> impl Iterator<Item = (ServerId, u32)> {
-    let there = map.servers.iter().filter(|server| server.state != ServerState::Down);
+    let is_there = |state| match state {
+        ServerState::Up => true,
+        ServerState::Joining => map.copies == 1,
+        ServerState::Down => false,
+    };
+    let there = map.servers.iter().filter(move |server| is_there(server.state));
     there.map(|server| (server.id, server.joined))
 }

@@ -142,6 +142,8 @@ struct Known {
     fenced: HashMap<Key, Lasting>,
     /// Of the sub-files in `made`, and perhaps of others.
     bases: HashMap<Ino, u64>,
+    /// How many changes were undone, or taken over by another primary.
+    undone: u64,
 }
 
 impl Known {
@@ -213,6 +215,11 @@ impl Marks {
         }
     }
 
+    /// Counts changes that were undone, or taken over by another primary: what was read before is not certain.
+    pub(crate) fn undone(&self) -> u64 {
+        self.lock().undone
+    }
+
     /// All changes.
     pub(crate) fn unsettled(&self) -> Vec<Unsettled> {
         let known = self.lock();
@@ -258,6 +265,7 @@ impl Marks {
                 (Made { mark: whole.unwrap_or(mark), turn, needs: 0 }, rest)
             }
         };
+        known.undone += u64::from(matches!(kind, Kind::Undoes | Kind::Settles));
         known.made.insert(key, made);
         if let Some(fences) = &self.fences {
             // Before the fence of the slot's change before it falls.

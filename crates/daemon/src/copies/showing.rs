@@ -6,7 +6,7 @@
 //!
 //! - A change that may not have been made by all has a mark ([`super::marks`]), which comes before the change itself. The
 //!   bytes are read first, and then marks are looked for. If there are any, the primary is asked whether these changes
-//!   are over.
+//!   are over, and the bytes are read once more: a change that is over may have been undone.
 //! - A truncation closes the file at all of its servers before any of them cuts its sub-file. Of a closed file only the
 //!   primary shows anything.
 //!
@@ -20,14 +20,20 @@ use bivouac_node::release::monotonic;
 use bivouac_proto::copies::{CopyReply, CopyRequest};
 use bivouac_proto::header::MAX_PAYLOAD;
 use bivouac_proto::{Reply, Request};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Marks that keep nobody from reading through this server are cleared so often at most, nanoseconds.
 const TIDIED: u64 = 50_000_000;
 
-/// When marks were cleared last, by the monotonic clock.
+/// Most questions in a row.
+const ASKED: usize = 16;
+
+/// When marks were cleared last, by the monotonic clock; and whether somebody is at it.
 #[derive(Default)]
-pub(super) struct Tidied(AtomicU64);
+pub(super) struct Tidied {
+    last: AtomicU64,
+    is_at_it: AtomicBool,
+}
 
 impl Copies {
     /// Whether this server has everything of a group, by the map, and as far as it knows itself.
@@ -45,6 +51,30 @@ impl Copies {
         (offset, len): (u64, u32),
         out: &mut Vec<u8>,
     ) -> Option<u64> {
+        let range = offset..offset.saturating_add(len.into());
+        // A change that was under way at the first look may have been undone since: what it had made is read again.
+        for is_last in [false, true] {
+            let undone = self.marks.undone();
+            let length = self.read_here(group, ino, (offset, len), out)?;
+            // In this order: a truncation that was over by the first look has left what all have.
+            if self.ranges.is_closed(ino) {
+                return None;
+            }
+            if self.marks.of_range(ino, &range).is_empty() && self.marks.undone() == undone {
+                // Changes elsewhere in the file may have made it longer, and may be undone.
+                let is_sure = self.marks.of_range(ino, &(0..u64::MAX)).is_empty();
+                let end = if out.is_empty() { 0 } else { offset + out.len() as u64 };
+                return Some(if is_sure { length } else { end });
+            }
+            if !is_last {
+                self.ask_what_is_over(group);
+            }
+        }
+        None
+    }
+
+    /// Reads what there is, whoever else has it; returns the length of the sub-file.
+    fn read_here(&self, group: Group, ino: Ino, (offset, len): (u64, u32), out: &mut Vec<u8>) -> Option<u64> {
         if !self.has_all_of(group) {
             return None;
         }
@@ -55,48 +85,33 @@ impl Copies {
             out.truncate(count);
             Ok(extent.length)
         });
-        let length = match read {
-            Ok(length) => length,
+        match read {
+            Ok(length) => Some(length),
             Err(error) => {
                 self.fails_here(group, ino, error.errno());
-                return None;
-            }
-        };
-        // In this order: a truncation that was over by the first look has left what all have.
-        if self.ranges.is_closed(ino) {
-            return None;
-        }
-        let range = offset..offset.saturating_add(len.into());
-        let unsettled = self.marks.of_range(ino, &range);
-        if !unsettled.is_empty() {
-            self.ask_what_is_over(group);
-            let now = self.marks.of_range(ino, &range);
-            if unsettled.iter().any(|change| now.contains(change)) {
-                return None;
+                None
             }
         }
-        // Changes elsewhere in the file may have made it longer, and may be undone.
-        let is_sure = self.marks.of_range(ino, &(0..u64::MAX)).is_empty();
-        let end = if out.is_empty() { 0 } else { offset + out.len() as u64 };
-        Some(if is_sure { length } else { end })
     }
 
-    /// Clears marks of a file that was read through this server, so that programs of this node read it directly again.
-    pub(crate) fn tidy(&self, ino: Ino) {
-        let (now, last) = (monotonic(), self.tidied.0.load(Ordering::Relaxed));
-        if now.saturating_sub(last) < TIDIED {
+    /// Clears marks, now and then, when something was read through this server: it may be read directly then. (Files share
+    /// fences, so the marks of any file may be in its way.)
+    pub(crate) fn tidy(&self) {
+        let (now, last) = (monotonic(), self.tidied.last.load(Ordering::Relaxed));
+        if now.saturating_sub(last) < TIDIED || self.tidied.is_at_it.swap(true, Ordering::Acquire) {
             return;
         }
-        let changes = self.marks.of_range(ino, &(0..u64::MAX));
-        if changes.is_empty()
-            || self.tidied.0.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        self.tidied.last.store(now, Ordering::Relaxed);
+        let mut asked: Vec<Group> = Vec::new();
+        // An answer is about all changes of that primary.
+        while asked.len() < ASKED
+            && let Some(change) =
+                self.marks.unsettled().into_iter().find(|change| !asked.contains(&change.group))
         {
-            return;
+            asked.push(change.group);
+            self.ask_what_is_over(change.group);
         }
-        let mut groups: Vec<Group> = changes.into_iter().map(|change| change.group).collect();
-        groups.sort_unstable();
-        groups.dedup();
-        groups.into_iter().for_each(|group| self.ask_what_is_over(group));
+        self.tidied.is_at_it.store(false, Ordering::Release);
     }
 
     /// Asks the primary of a group which of its changes are under way; the marks of others go.
