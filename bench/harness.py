@@ -237,10 +237,11 @@ def generator(directory, options, inside=None, remote=False):
     return {phase["op"]: phase for phase in result["phases"]}
 
 
-def round_trips(sockets, files, clients=1, spread=False):
-    """What came of round trips with nothing in them: as many for each client as there are files, and again."""
-    options = ["--null", sockets, "--procs", clients, "--null-servers", 4, "--files", files * 2]
-    return generator(None, options + (["--null-spread"] if spread else []))
+def round_trips(sockets, files, clients=1, spread=False, chained=False, servers=4):
+    """What came of round trips with nothing in them: as many for each client as there are files, and again. `chained`: each server
+    asks another one before it answers."""
+    options = ["--null", sockets, "--procs", clients, "--null-servers", servers, "--files", files * 2]
+    return generator(None, options + (["--null-spread"] if spread else []) + (["--null-chain"] if chained else []))
 
 
 def fio(directory, jobs, command=lambda c: c):

@@ -23,6 +23,20 @@ BUFFER_SECONDS = 0.010
 SEGMENTS = 3000
 
 
+class Reached(harness.Deployment):
+    """A deployment on a network's nodes, which other nodes do not reach."""
+
+    def __init__(self, bench, name, network):
+        super().__init__(bench, name)
+        self.network = network
+
+    def bivouac(self, *arguments):
+        return run(self.network.within(self.network.head, [BIVOUAC, *arguments]))
+
+    def status(self):
+        return json.loads(self.bivouac("status", self.name, "--json"))["deployments"][0]
+
+
 class Network:
     """Nodes `names`, and `head`, from which deployments are started: it is no server unless it is asked to be."""
 
@@ -104,7 +118,7 @@ class Network:
         hosts = ",".join(self.nodes)
         run(self.within(self.head, [BIVOUAC, "up", name, "--hosts", hosts, "--launcher", "netns", *options]))
         try:
-            yield harness.Deployment(bench, name)
+            yield Reached(bench, name, self)
         finally:
             run(self.within(self.head, [BIVOUAC, "down", name]), check=False)
             bench.names.remove(name)

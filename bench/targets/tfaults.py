@@ -1,13 +1,15 @@
 """Copies and dead servers, on 8 nodes with links of 50 Mbit/s: what copies cost, what is left without some servers, how long a failover and healing take.
 
 As in expand-final-evaluation.000, figures 1.3.1 and 1.3.2: a shared file, several transfer sizes, R = 1, 2, 4, then R = 2 without one
-server and R = 4 without three. Healing does not run beside any row but its own (`--heal-after never`).
+server and R = 4 without three. Neither healing (`--heal-after never`) nor agents that start servers again (`--restarts 0`) are
+beside any row but healing's own.
 """
 
 import contextlib
 import os
 import signal
 import statistics
+import subprocess
 import time
 
 import harness
@@ -19,7 +21,7 @@ NODES = 8
 RATE = 50
 # By the number of copies: which servers die, spread over the nodes.
 VICTIMS = {2: [3], 4: [1, 4, 6]}
-META = ("create", "open", "stat", "unlink")
+META = ("create", "open", "stat", "rename", "unlink")
 
 
 def measure(bench):
@@ -35,7 +37,7 @@ def measure(bench):
 
 @contextlib.contextmanager
 def deployment(bench, network, copies, *options):
-    with network.deployment(bench, ["--replicas", str(copies), "--heal-after", "never", *options]) as found:
+    with network.deployment(bench, ["--replicas", str(copies), "--heal-after", "never", "--restarts", "0", *options]) as found:
         yield found
 
 
@@ -65,6 +67,7 @@ def transfer_rates(bench, network, found, nodes, transfer, seconds, procs=16):
 def data(bench, network):
     seconds = 1.0 if bench.quick else 2.0
     transfers = (1 << 20,) if bench.quick else (64 << 10, 512 << 10, 1 << 20)
+    alone_in = {}
     for copies in (1, 2, 4):
         with deployment(bench, network, copies) as found:
             whole = {}
@@ -81,8 +84,12 @@ def data(bench, network):
                     alone.append(single / 2**20)
                     link.append(carried / 2**20)
                 whole[transfer] = (rates, reads)
+                alone_in.setdefault(transfer, rates)
                 size = f"{transfer >> 10} KiB"
                 bench.judge(TARGET, f"write, R = {copies}, {size}, 16 clients", (rates, limits), "MiB/s", at_least=0.9)
+                if copies > 1:
+                    pair = (rates, [rate / copies for rate in alone_in[transfer]])
+                    bench.judge(TARGET, f"write, R = {copies}, {size}, 16 clients, beside R = 1 divided by {copies}", pair, "MiB/s")
                 bench.judge(TARGET, f"write, R = {copies}, {size}, one client", (alone, link), "MiB/s", at_least=0.9)
                 bench.judge(TARGET, f"read, R = {copies}, {size}, 16 clients", (reads, [limit * copies for limit in limits]), "MiB/s")
             if copies not in VICTIMS:
@@ -115,48 +122,74 @@ def metadata(bench, network):
                 phases = harness.generator(f"{found.mount}/m{procs}", options)
                 return {op: phases[op]["rate"] for op in META if op in phases}
 
+            def empty(chained):
+                return {"rate": harness.round_trips("tcp", files, procs, chained=chained, servers=NODES)["rate"]}
+
+            # What a server that asks another one costs on this machine, whatever it asks.
+            pair = bench.in_turns(lambda: empty(True), lambda: empty(False))["rate"]
+            bench.judge(TARGET, f"empty requests, two servers each beside one, {procs} clients", pair, "1/s")
             for op, pair in bench.in_turns(lambda: rates(two), lambda: rates(one)).items():
                 least = 0.9 if op in ("open", "stat") else 0.5
                 bench.judge(TARGET, f"{op}, R = 2 beside R = 1, {procs} clients", pair, "1/s", at_least=least)
 
 
 def failover(bench, network):
-    """From kill -9 to the first operation on what the dead server had."""
-    with deployment(bench, network, 2) as found:
-        times = []
-        names = " ".join(f"f{n}" for n in range(64))
+    """From kill -9 to the first operation on what the dead server had, with the defaults and with the shortest lease."""
+    for words, longest in ([], 3), (["--lease", "0.4"], 1):
+        with deployment(bench, network, 2, *words) as found:
+            times = []
+            names = " ".join(f"f{n}" for n in range(64))
 
-        def within(script):
-            run(network.within(network.head, found.command(["sh", "-c", f"cd {found.mount} && {script}"])))
+            def within(script):
+                run(network.within(network.head, found.command(["sh", "-c", f"cd {found.mount} && {script}"])))
 
-        within(f"for f in {names}; do head -c 1M /dev/urandom > $f; done")
-        for number in range(bench.repetitions):
-            victim = number % NODES
-            begun = time.monotonic()
-            os.kill(server(found, victim)["pid"], signal.SIGKILL)
-            # Each file has blocks on all servers.
-            within(f"cat f{number} > /dev/null && echo x >> f{number}")
-            times.append(time.monotonic() - begun)
-            run(network.within(network.head, [BIVOUAC, "restart", found.name, str(victim)]))
-            while found.status()["incomplete"]:
-                time.sleep(0.1)
-        bench.row(TARGET, "from kill -9 to the first read and change", statistics.median(times), "s", at_most=3, repetitions=len(times), spread=(min(times), max(times)))
+            within(f"for f in {names}; do head -c 1M /dev/urandom > $f; done")
+            for number in range(bench.repetitions):
+                victim = number % NODES
+                begun = time.monotonic()
+                os.kill(server(found, victim)["pid"], signal.SIGKILL)
+                # Each file has blocks on all servers.
+                within(f"cat f{number} > /dev/null && echo x >> f{number}")
+                times.append(time.monotonic() - begun)
+                found.bivouac("restart", found.name, str(victim))
+                while found.status()["incomplete"]:
+                    time.sleep(0.1)
+            what = " ".join(["from kill -9 to the first read and change", *words])
+            bench.row(TARGET, what, statistics.median(times), "s", at_most=longest, repetitions=len(times), spread=(min(times), max(times)))
 
 
 def healing(bench, network):
-    """As fast as the links allow."""
+    """As fast as the links allow, as fast as a cap allows, and what it leaves to programs."""
     size = (256 if bench.quick else 1024) << 20
-    with deployment(bench, network, 2) as found:
-        via = [word for node in network.nodes for word in ("--via", network.via(found, node))]
-        options = ["--procs", NODES, "--size", size // NODES, "--ops", "pwrite", "--keep", *via]
-        harness.generator(f"{found.mount}/h", options)
-        carried = network.carries(1.0)
-        lost = server(found, 5)["stored"]
-        kill(found, [5])
-        begun = time.monotonic()
-        run(network.within(network.head, [BIVOUAC, "heal", found.name]))
-        took = time.monotonic() - begun
-        # Every living server takes its part over its own link.
-        limit = (NODES - 1) * carried / 2**20
-        note = f"{lost >> 20} MiB in {took:.1f} s"
-        bench.judge(TARGET, f"healing {size >> 20} MiB in two copies", ([lost / took / 2**20], [limit]), "MiB/s", at_least=0.7, note=note)
+    carried = network.carries(1.0)
+
+    @contextlib.contextmanager
+    def without_one(*words):
+        """A deployment with so much in it, one of whose servers is dead; and how much that had."""
+        with deployment(bench, network, 2, *words) as found:
+            via = [word for node in network.nodes for word in ("--via", network.via(found, node))]
+            options = ["--procs", NODES, "--size", size // NODES, "--ops", "pwrite", "--keep", *via]
+            harness.generator(f"{found.mount}/h", options)
+            lost = server(found, 5)["stored"]
+            kill(found, [5])
+            yield found, lost
+
+    # Every living server takes its part over its own link.
+    for words, limit in ([], carried), (["--heal-rate", "2M"], 2 << 20):
+        with without_one(*words) as (found, lost):
+            begun = time.monotonic()
+            found.bivouac("heal", found.name)
+            took = time.monotonic() - begun
+            pair = ([lost / took / 2**20], [(NODES - 1) * limit / 2**20])
+            what = " ".join([f"healing {size >> 20} MiB in two copies", *words])
+            bench.judge(TARGET, what, pair, "MiB/s", at_least=0.7, note=f"{lost >> 20} MiB in {took:.1f} s")
+    with without_one() as (found, lost):
+        living = [node for number, node in enumerate(network.nodes) if number != 5]
+        seconds = 0.5 if bench.quick else 1.0
+        before = [transfer_rates(bench, network, found, living, 1 << 20, seconds, procs=7)[0] / 2**20]
+        healer = subprocess.Popen(network.within(network.head, [BIVOUAC, "heal", found.name]), stdout=subprocess.DEVNULL)
+        time.sleep(0.3)
+        during = [transfer_rates(bench, network, found, living, 1 << 20, seconds, procs=7)[0] / 2**20]
+        note = "healing lasted longer" if healer.poll() is None else "healing ended earlier"
+        healer.wait()
+        bench.judge(TARGET, "write beside healing, 7 clients", (during, before), "MiB/s", at_least=0.5, note=note)

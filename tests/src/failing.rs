@@ -33,6 +33,8 @@ impl On {
     pub const OPEN_TO_WRITE: On = On(4);
     /// fsync and fdatasync.
     pub const SYNC: On = On(8);
+    /// The part of `WRITE` that may take room: writing, allocating and making. A full disk still removes and truncates.
+    pub const FILL: On = On(16);
 
     /// Both.
     pub const fn and(self, other: On) -> On {

@@ -6,15 +6,18 @@
 //! a panic, every deployment in it is taken down and the directory removed.
 
 mod access;
+pub mod agents;
 mod compare;
 pub mod failing;
 pub mod kills;
 pub mod load;
 mod machine;
 pub mod model;
+mod mounted;
 mod network;
 mod script;
 mod site;
+pub mod soak;
 
 pub use access::{accesses, tool};
 pub use bivouac_testing::{
@@ -23,6 +26,7 @@ pub use bivouac_testing::{
 };
 pub use compare::{manifest, same_as_local};
 pub use machine::{Lost, Machine};
+pub use mounted::Mounted;
 pub use network::{Cut, Network, on_node, on_node_by};
 pub use script::{python_in_each_access, python_in_each_access_to, python_says};
 pub use site::{Finished, Site, bivouac, default_signals, finish, run_dir};

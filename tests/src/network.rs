@@ -1,6 +1,6 @@
 //! Network namespaces as nodes.
 
-use crate::site::{Finished, Site, bivouac, finish};
+use crate::site::{Finished, Site, finish};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -75,6 +75,26 @@ impl Network {
         }
     }
 
+    /// A node receives so many bits in a second at most.
+    pub fn slow_down(&self, node: usize, rate: &str) {
+        let line = format!("qdisc add dev {} root tbf rate {rate} burst 16k latency 2s", self.names[node]);
+        let status = Command::new("tc").args(line.split(' ')).status().expect("tc starts");
+        assert!(status.success(), "tc {line}");
+    }
+
+    /// A deployment with a server on each node.
+    pub fn deploy(&self, site: &Site, options: &[&str]) -> String {
+        self.deploy_on(site, self.names.len(), options)
+    }
+
+    /// The same on the first few nodes.
+    pub fn deploy_on(&self, site: &Site, nodes: usize, options: &[&str]) -> String {
+        let name = site.name(&format!("d{}", site.deployments().len()));
+        let hosts = self.names[..nodes].join(",");
+        site.bivouac([&["up", &name, "--hosts", &hosts, "--launcher", "netns"][..], options].concat()).ok();
+        name
+    }
+
     /// The host's end of a node's link, off or on.
     pub fn link(&self, node: usize, on: bool) {
         ip(format!("link set {} {}", self.names[node], if on { "up" } else { "down" }));
@@ -88,11 +108,7 @@ pub fn on_node(node: &str, site: &Site, name: &str, script: &str) -> Finished {
 
 /// The same in a certain way of access.
 pub fn on_node_by(access: &str, node: &str, site: &Site, name: &str, script: &str) -> Finished {
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", node]).arg(bivouac());
-    command.args(["exec", name, "--access", access, "--", "sh", "-c", script]);
-    command.env("BIVOUAC_HOME", site.home());
-    finish(command)
+    finish(site.command_on(node, ["exec", name, "--access", access, "--", "sh", "-c", script]))
 }
 
 fn ip(line: String) {

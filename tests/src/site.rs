@@ -176,6 +176,15 @@ impl Site {
         command
     }
 
+    /// The same on a node.
+    pub fn command_on<S: AsRef<OsStr>>(&self, node: &str, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", node]).arg(bivouac()).args(args);
+        command.env("BIVOUAC_HOME", self.home()).stdin(Stdio::null());
+        default_signals(&mut command);
+        command
+    }
+
     /// Runs the `bivouac` command, for [`LIMIT`] at most.
     pub fn bivouac<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Finished {
         finish(self.command(args))

@@ -120,11 +120,13 @@ fn a_plan_that_cannot_be_done_is_refused_with_a_reason() {
 #[test]
 fn null_round_trips_are_made_over_both_kinds_of_sockets() {
     let site = Site::new("benchnull");
-    for (sockets, spread) in [("unix", false), ("tcp", false), ("unix", true), ("tcp", true)] {
+    for (sockets, dealing) in ["unix", "tcp"]
+        .into_iter()
+        .flat_map(|sockets| [None, Some("--null-spread"), Some("--null-chain")].map(|d| (sockets, d)))
+    {
         let options =
             ["bench", "--json", "--null", sockets, "--procs", "3", "--null-servers", "2", "--files", "50"];
-        let spread = spread.then_some("--null-spread");
-        let report = report(&site.bivouac(options.into_iter().chain(spread)).ok());
+        let report = report(&site.bivouac(options.into_iter().chain(dealing)).ok());
         assert_eq!((report["operations"].as_u64(), report["sockets"].as_str()), (Some(150), Some(sockets)));
         assert!(report["rate"].as_f64() > Some(0.0) && report["cpu_us"]["servers"].as_f64() > Some(0.0));
     }

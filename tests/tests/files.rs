@@ -1,9 +1,8 @@
 //! What the semantics page promises of files, each in every way of access.
 
 use bivouac_tests::{
-    Site, python_in_each_access, python_in_each_access_to, python_says, skipped_without_mount,
+    Mounted, Site, python_in_each_access, python_in_each_access_to, python_says, skipped_without_mount,
 };
-use std::process::Command;
 
 #[test]
 fn of_many_who_create_exclusively_one_wins() {
@@ -269,26 +268,14 @@ print(ctypes.string_at(at + 65532, 4), libc.mprotect(ctypes.c_void_p(at), ctypes
     }
 }
 
-/// A file system of its own in memory; unmounted when dropped.
-struct Small(std::path::PathBuf);
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn when_the_storage_is_full_counts_and_sizes_agree_and_removing_makes_room() {
     if skipped_without_mount() {
         return;
     }
     let site = Site::new("full");
-    let small = Small(site.path("small"));
-    std::fs::create_dir(&small.0).expect("a mount point");
-    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=48m", "small"]).arg(&small.0).status();
-    assert!(mount.expect("mount starts").success());
-    let name = site.up_with(2, &["--block-size", "64K", "--storage", &small.0.to_string_lossy()]);
+    let small = Mounted::new(site.path("small"), "size=48m");
+    let name = site.up_with(2, &["--block-size", "64K", "--storage", &small.path().to_string_lossy()]);
     let script = "
 def fill(f):
     wrote = 0

@@ -1,9 +1,7 @@
 //! Others get what a dead server held: at the rate that was asked for, and as far as there is room.
 
-use bivouac_tests::{Site, eventually, skipped_without_mount};
+use bivouac_tests::{Mounted, Site, eventually, skipped_without_mount};
 use rustix::process::Signal;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Kills a server, and waits until that is known.
@@ -35,26 +33,14 @@ fn what_is_lacking_is_fetched_at_the_rate_that_was_asked_for() {
     assert_eq!(site.sh(&name, "md5sum < /bivouac/f").ok(), sum);
 }
 
-/// A file system of its own in memory; unmounted when dropped.
-struct Small(PathBuf);
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn what_there_is_no_room_for_is_said_and_the_rest_has_its_copies() {
     if skipped_without_mount() {
         return;
     }
     let site = Site::new("no-room");
-    let small = Small(site.path("small"));
-    std::fs::create_dir(&small.0).expect("a mount point");
-    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=96m", "small"]).arg(&small.0).status();
-    assert!(mount.expect("mount starts").success());
-    let storage = small.0.to_string_lossy();
+    let small = Mounted::new(site.path("small"), "size=96m");
+    let storage = small.path().to_string_lossy();
     // The servers share the room, and a dead one keeps its part.
     let options = ["--replicas", "2", "--heal-after", "never", "--block-size", "64K", "--storage", &storage];
     let name = site.up_with(3, &options);

@@ -2,11 +2,10 @@
 //! namespaces; the machine itself is one node more, where the deployments are started from, and whose agent founds
 //! them.
 
-use bivouac_tests::load::{BLOCKS, NAMES, all_in_step};
-use bivouac_tests::{Cut, HANG, Network, Site, bivouac, eventually, finish, run_dir, skipped_without_root};
+use bivouac_tests::load::{BLOCKS, Load, NAMES, all_in_step};
+use bivouac_tests::{Cut, HANG, Network, Site, eventually, finish, on_node, run_dir, skipped_without_root};
 use rustix::process::Signal;
-use std::io::{BufRead, BufReader, Lines, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// Who leads, as `status` says; waits until somebody does, and it is none of these.
@@ -34,52 +33,13 @@ fn kill(pid: i32) {
 
 /// Starts a deployment with a server in each namespace.
 fn up(site: &Site, net: &Network, options: &[&str]) -> String {
-    let name = site.name("d");
-    let hosts = net.names.join(",");
-    let up = ["up", &name, "--hosts", &hosts, "--launcher", "netns", "--block-size", "64K"];
-    site.bivouac(up.iter().chain(options)).ok();
-    name
+    net.deploy(site, &[&["--block-size", "64K"], options].concat())
 }
 
-/// A program of the load that checks everything that it does.
-struct Load {
-    child: Child,
-    says: Lines<BufReader<ChildStdout>>,
-    told: ChildStdin,
-    home: String,
-}
-
-impl Load {
-    fn start(site: &Site, name: &str, node: &str, program: &str, home: &str) -> Load {
-        let path = site.path(&format!("{home}.py"));
-        std::fs::write(&path, program).expect("written");
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", node]).arg(bivouac()).args(["exec", name, "--", "python3", "-B"]);
-        command.arg(path).arg(format!("/bivouac/{home}")).arg(site.path(&format!("{home}.stop")));
-        command.env("BIVOUAC_HOME", site.home()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("starts");
-        let says = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        let told = child.stdin.take().expect("a pipe");
-        eventually("it has begun", || site.path(&format!("{home}.stop.begun")).exists());
-        Load { child, says, told, home: home.into() }
-    }
-
-    /// Ends the work, which must not have failed, nor waited for too long.
-    fn end(mut self, site: &Site) {
-        std::fs::write(site.path(&format!("{}.stop", self.home)), "").expect("written");
-        let said = self.says.next().expect("it has not failed").expect("a line");
-        let words: Vec<f64> = said.split(' ').filter_map(|word| word.parse().ok()).collect();
-        let [count, worst] = words[..] else { panic!("{said:?}") };
-        println!("{}: {count} operations, the longest took {worst:.1} s", self.home);
-        assert!(
-            count > 50.0 && worst < 15.0,
-            "{}: {count} operations, the longest took {worst} s",
-            self.home
-        );
-        let _ = writeln!(self.told, "look");
-        drop(self.told);
-        assert!(self.child.wait().expect("ends").success());
-    }
+/// Ends a program, which must not have failed, nor waited for too long.
+fn end(load: Load) {
+    let (home, done) = (load.home.clone(), load.end());
+    assert!(done.operations > 50.0 && done.worst < 15.0, "{home}: {done:?}");
 }
 
 #[test]
@@ -94,8 +54,8 @@ fn a_server_that_dies_after_the_leader_is_declared_down_and_programs_go_on() {
         (3, vec![0, 1, 3]),
         "the founder, and two more"
     );
-    let names = Load::start(&site, &name, &net.names[2], NAMES, "names");
-    let blocks = Load::start(&site, &name, &net.names[2], BLOCKS, "blocks");
+    let names = Load::start_on(&net.names[2], &site, &name, NAMES, "names");
+    let blocks = Load::start_on(&net.names[2], &site, &name, BLOCKS, "blocks");
     let mut dead = Vec::new();
     for server in [1, 0] {
         let old = leader(&site, &name, &dead);
@@ -120,8 +80,8 @@ fn a_server_that_dies_after_the_leader_is_declared_down_and_programs_go_on() {
             eventually("the dead voter is replaced", || voters(&site, &name) == [0, 1, 2]);
         }
     }
-    names.end(&site);
-    blocks.end(&site);
+    end(names);
+    end(blocks);
     let begun = Instant::now();
     site.bivouac(["down", &name]).ok();
     assert!(begun.elapsed() < HANG / 2, "{:?}", begun.elapsed());
@@ -136,25 +96,18 @@ fn the_first_node_dies_and_the_group_goes_on() {
     let (net, site) = (Network::of(5), Site::in_memory("first-node"));
     let name = up(&site, &net, &["--replicas", "2", "--heal-after", "never"]);
     assert_eq!(voters(&site, &name), [0, 1, 2, 3, 5]);
-    let names = Load::start(&site, &name, &net.names[4], NAMES, "names");
-    let blocks = Load::start(&site, &name, &net.names[4], BLOCKS, "blocks");
+    let names = Load::start_on(&net.names[4], &site, &name, NAMES, "names");
+    let blocks = Load::start_on(&net.names[4], &site, &name, BLOCKS, "blocks");
     // The one that it was started from, which leads, and the first that has a server.
     let pids = [site.agent_pid(&name, 5), site.agent_pid(&name, 0), site.server_pid(&name, 0)];
     pids.iter().for_each(|pid| kill(*pid));
     leader(&site, &name, &[0, 5]);
     eventually("its server is declared down", || state(&site, &name, 0) == "down");
     std::thread::sleep(Duration::from_secs(1));
-    names.end(&site);
-    blocks.end(&site);
+    end(names);
+    end(blocks);
     // Programs begin on the nodes that are left.
-    let node = &net.names[1];
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", node]).arg(bivouac()).args(["exec", &name, "--", "ls", "/bivouac/names"]);
-    finish({
-        command.env("BIVOUAC_HOME", site.home());
-        command
-    })
-    .ok();
+    finish(site.command_on(&net.names[1], ["exec", &name, "--", "ls", "/bivouac/names"])).ok();
     site.bivouac(["down", &name]).ok();
     site.assert_nothing_left(&name, &[]);
 }
@@ -174,9 +127,7 @@ fn a_leader_that_is_cut_off_is_replaced_and_follows_when_its_link_is_back() {
     let next = leader(&site, &name, &[5, old]);
     eventually("the server there is declared down", || state(&site, &name, old as usize) == "down");
     let ask = |node: u64| -> serde_json::Value {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &net.names[node as usize]]).arg(bivouac());
-        command.args(["status", &name, "--json"]).env("BIVOUAC_HOME", site.home());
+        let command = site.command_on(&net.names[node as usize], ["status", &name, "--json"]);
         let mut all: serde_json::Value = serde_json::from_str(&finish(command).ok()).expect("JSON");
         all["deployments"][0].take()
     };
@@ -308,11 +259,8 @@ fn without_most_voters_what_has_one_copy_goes_on_and_down_takes_everything_down(
             status["servers"].as_array().expect("servers").iter().all(|s| s["state"] == "up"),
             "{status}"
         );
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &net.names[1]]).arg(bivouac()).args(["exec", &name, "--", "sh", "-c"]);
-        command.arg("echo text > /bivouac/file && cat /bivouac/file").env("BIVOUAC_HOME", site.home());
         let begun = Instant::now();
-        let changed = finish(command);
+        let changed = on_node(&net.names[1], &site, &name, "echo text > /bivouac/file && cat /bivouac/file");
         if replicas == "1" {
             assert_eq!(changed.ok(), "text\n");
         } else {

@@ -37,9 +37,7 @@ fn nobody_is_told_old_news(what: &str, part: impl Fn(&Network, &Site, &str, bool
     }
     let net = Network::of(3);
     let site = Site::in_memory(what);
-    let name = site.name("deployment");
-    let hosts = net.names.join(",");
-    site.bivouac(["up", &name, "--hosts", &hosts, "--launcher", "netns", "--replicas", "2"]).ok();
+    let name = net.deploy(&site, &["--replicas", "2"]);
     let (seen, stop) = (site.path("seen"), site.path("stop"));
     std::fs::write(site.path("watch.py"), WATCH).expect("written");
     let monotonic = || {

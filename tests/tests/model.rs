@@ -6,8 +6,9 @@
 
 use bivouac_node::Environment;
 use bivouac_tests::model::{Face, Library, Mover, Plan, Play, Rules};
-use bivouac_tests::{Site, accesses, bivouac, can_mount, default_signals, finish, skipped_without_mount};
-use std::path::{Path, PathBuf};
+use bivouac_tests::{
+    Mounted, Site, accesses, bivouac, can_mount, default_signals, finish, skipped_without_mount,
+};
 use std::process::Command;
 
 const CLIENT: &str = env!("CARGO_BIN_EXE_model_client");
@@ -103,35 +104,14 @@ fn programs_of_an_ordinary_user_do_what_the_reference_does() {
     assert!(played > 10, "{played} programs in {:?} prove little", plan.limit);
 }
 
-/// A tmpfs that reading leaves access times alone on.
-struct Local(PathBuf);
-
-impl Local {
-    fn new(at: PathBuf) -> Local {
-        std::fs::create_dir(&at).expect("a mount point");
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "noatime", "model"]).arg(&at).status();
-        assert!(mount.expect("mount starts").success(), "a tmpfs can be mounted");
-        Local(at)
-    }
-
-    fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Local {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn the_reference_does_what_a_local_file_system_does() {
     if skipped_without_mount() {
         return;
     }
     let site = Site::new("model-local");
-    let local = Local::new(site.path("local"));
+    // Reading leaves access times alone.
+    let local = Mounted::new(site.path("local"), "noatime");
     let faces = [0, 0, 1001, 1002].map(|user| {
         let mut command = Command::new(CLIENT);
         default_signals(&mut command);

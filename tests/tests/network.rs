@@ -17,9 +17,7 @@ fn nodes() -> Option<Network> {
 fn network_namespaces_are_nodes() {
     let Some(net) = nodes() else { return };
     let site = Site::new("netns");
-    let hosts = net.names.join(",");
-    let name = site.name("n");
-    site.bivouac(["up", &name, "--hosts", &hosts, "--launcher", "netns"]).ok();
+    let name = net.deploy(&site, &[]);
     let status = site.status(&name);
     assert_eq!(status["servers"].as_array().expect("a list").len(), 2);
     site.sh(&name, "head -c 2000000 /dev/urandom > /bivouac/x; sha256sum < /bivouac/x > /bivouac/sum").ok();
@@ -52,8 +50,7 @@ fn network_namespaces_are_nodes() {
 fn a_node_whose_link_is_cut_is_down_within_two_seconds_and_comes_back_with_its_files() {
     let Some(net) = nodes() else { return };
     let site = Site::new("cut");
-    let name = site.name("c");
-    site.bivouac(["up", &name, "--hosts", &net.names.join(","), "--launcher", "netns"]).ok();
+    let name = net.deploy(&site, &[]);
     let fill = "for i in $(seq 1 20); do mkdir /bivouac/d$i; echo content $i > /bivouac/d$i/f; done";
     on_node(&net.names[0], &site, &name, fill).ok();
     let read = "ok=0; io=0; for i in $(seq 1 20); do if out=$(cat /bivouac/d$i/f 2>&1); then \
@@ -81,9 +78,7 @@ fn a_node_whose_link_is_cut_is_down_within_two_seconds_and_comes_back_with_its_f
 fn what_a_call_returned_is_seen_on_every_node() {
     let Some(net) = nodes() else { return };
     let site = Site::new("turns");
-    let name = site.name("t");
-    let hosts = net.names.join(",");
-    site.bivouac(["up", &name, "--hosts", &hosts, "--launcher", "netns", "--block-size", "16K"]).ok();
+    let name = net.deploy(&site, &["--block-size", "16K"]);
     let turns = format!("{}/programs/turns.py", env!("CARGO_MANIFEST_DIR"));
     // One file, written, truncated and read in turns on two nodes; on each node a worker in each way of
     // access.
@@ -104,8 +99,7 @@ fn what_a_call_returned_is_seen_on_every_node() {
 fn locks_hold_among_nodes_and_go_with_a_killed_client() {
     let Some(net) = nodes() else { return };
     let site = Site::new("netlocks");
-    let name = site.name("l");
-    site.bivouac(["up", &name, "--hosts", &net.names.join(","), "--launcher", "netns"]).ok();
+    let name = net.deploy(&site, &[]);
     let holder = r#"python3 -B - <<'END'
 import fcntl, os, struct, time
 files = [open(f'/bivouac/{kind}', 'r+') for kind in ('process', 'description', 'whole')]

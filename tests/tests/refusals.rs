@@ -1,30 +1,11 @@
 //! What the command line refuses, and how it says so: storage, mount paths, hosts, ports, keys, sources that
 //! vanish, and peers that send garbage.
 
-use bivouac_tests::{HANG, Site, bivouac, eventually, finish, run_dir, skipped_without_root};
+use bivouac_tests::{HANG, Mounted, Site, bivouac, eventually, finish, run_dir, skipped_without_root};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-
-/// A file system of its own in memory; unmounted when dropped. Needs root.
-struct Mounted(PathBuf);
-
-impl Mounted {
-    fn new(path: PathBuf, options: &str) -> Mounted {
-        std::fs::create_dir_all(&path).expect("makes it");
-        let status = Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]).arg(&path).status();
-        assert!(status.expect("mount starts").success());
-        Mounted(path)
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
-    }
-}
 
 /// `up` with this storage is refused with these words, and leaves nothing.
 fn refused_storage(site: &Site, storage: &str, words: &[&str]) {
@@ -49,9 +30,9 @@ fn storage_that_is_full_read_only_or_someone_elses_is_refused() {
     let site = Site::new("badstorage");
     {
         let full = Mounted::new(site.path("full"), "size=1m");
-        refused_storage(&site, &full.0.display().to_string(), &["is full", "free"]);
+        refused_storage(&site, &full.path().display().to_string(), &["is full", "free"]);
         let read_only = Mounted::new(site.path("ro"), "ro");
-        refused_storage(&site, &read_only.0.display().to_string(), &["read-only"]);
+        refused_storage(&site, &read_only.path().display().to_string(), &["read-only"]);
     }
     let theirs = site.path("theirs");
     std::fs::create_dir(&theirs).expect("makes it");

@@ -1,31 +1,14 @@
 //! Servers are replaced by others under their numbers, and old processes that come back answer nobody. Nodes are network
 //! namespaces where several are needed.
 
-use bivouac_tests::load::{BLOCKS, NAMES, all_in_step};
+use bivouac_tests::load::{BLOCKS, Load, NAMES, all_in_step};
 use bivouac_tests::{Cut, Network, Site, bivouac, eventually, on_node, skipped_without_root};
 use rustix::process::Signal;
-use std::io::{BufRead, BufReader, Lines, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 /// Starts a deployment with a server on each of the first few nodes.
 fn up(site: &Site, net: &Network, servers: usize, options: &[&str]) -> String {
-    let name = site.name("d");
-    let hosts = net.names[..servers].join(",");
-    let up = [
-        "up",
-        &name,
-        "--hosts",
-        &hosts,
-        "--launcher",
-        "netns",
-        "--block-size",
-        "64K",
-        "--heal-after",
-        "never",
-    ];
-    site.bivouac(up.iter().chain(options)).ok();
-    name
+    net.deploy_on(site, servers, &[&["--block-size", "64K", "--heal-after", "never"], options].concat())
 }
 
 fn server(site: &Site, name: &str, number: usize) -> serde_json::Value {
@@ -46,50 +29,6 @@ fn is_alive(pid: i32) -> bool {
     stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
 }
 
-/// A program of the load that checks everything that it does.
-struct Load {
-    child: Child,
-    says: Lines<BufReader<ChildStdout>>,
-    told: Option<ChildStdin>,
-    stop: std::path::PathBuf,
-}
-
-impl Load {
-    fn start(site: &Site, name: &str, node: &str, program: &str, home: &str) -> Load {
-        let (path, stop) = (site.path(&format!("{home}.py")), site.path(&format!("{home}.stop")));
-        std::fs::write(&path, program).expect("written");
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", node]).arg(bivouac()).args(["exec", name, "--", "python3", "-B"]);
-        command.arg(path).arg(format!("/bivouac/{home}")).arg(&stop);
-        command.env("BIVOUAC_HOME", site.home()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("starts");
-        let says = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        let told = child.stdin.take();
-        eventually("the load has begun", || {
-            std::path::Path::new(&format!("{}.begun", stop.display())).exists()
-        });
-        Load { child, says, told, stop }
-    }
-
-    /// Ends the changes. What it says of them.
-    fn ends(&mut self) -> String {
-        std::fs::write(&self.stop, "").expect("written");
-        self.says.next().expect("it has not failed").expect("a line")
-    }
-
-    /// Everything is as it was written.
-    fn sees_the_same(&mut self, when: &str) {
-        writeln!(self.told.as_mut().expect("a pipe"), "look").expect("told");
-        let said = self.says.next().unwrap_or_else(|| panic!("it has failed {when}")).expect("a line");
-        assert_eq!(said, "the same", "{when}");
-    }
-
-    fn succeeds(mut self) {
-        drop(self.told.take());
-        assert!(self.child.wait().expect("ends").success());
-    }
-}
-
 #[test]
 fn a_new_host_takes_the_place_of_a_dead_one_while_programs_check_everything() {
     if skipped_without_root("making network namespaces") {
@@ -98,8 +37,8 @@ fn a_new_host_takes_the_place_of_a_dead_one_while_programs_check_everything() {
     let net = Network::of(4);
     let site = Site::in_memory("replace-dead");
     let name = up(&site, &net, 3, &["--replicas", "2"]);
-    let mut blocks = Load::start(&site, &name, &net.names[0], BLOCKS, "blocks");
-    let mut names = Load::start(&site, &name, &net.names[0], NAMES, "names");
+    let mut blocks = Load::start_on(&net.names[0], &site, &name, BLOCKS, "blocks");
+    let mut names = Load::start_on(&net.names[0], &site, &name, NAMES, "names");
     // All of the node dies.
     Site::kill(site.agent_pid(&name, 1), Signal::KILL);
     Site::kill(site.server_pid(&name, 1), Signal::KILL);
@@ -115,8 +54,8 @@ fn a_new_host_takes_the_place_of_a_dead_one_while_programs_check_everything() {
     assert!(new["fetched"].as_u64() > Some(0), "{new}");
     // Programs of the new host see everything.
     on_node(&net.names[3], &site, &name, "ls /bivouac/names /bivouac/blocks > /dev/null").ok();
-    blocks.ends();
-    names.ends();
+    blocks.stop();
+    names.stop();
     let said = site.bivouac(["verify", &name]).ok();
     assert!(said.contains("everything that was checked is as it should be"), "{said}");
     // The new one has its part: without each of the others everything is there.
@@ -139,16 +78,16 @@ fn a_server_that_is_up_moves_to_a_new_host_and_back_while_programs_check_everyth
     let net = Network::of(4);
     let site = Site::in_memory("replace-up");
     let name = up(&site, &net, 3, &["--replicas", "2"]);
-    let mut blocks = Load::start(&site, &name, &net.names[0], BLOCKS, "blocks");
-    let mut names = Load::start(&site, &name, &net.names[1], NAMES, "names");
+    let mut blocks = Load::start_on(&net.names[0], &site, &name, BLOCKS, "blocks");
+    let mut names = Load::start_on(&net.names[1], &site, &name, NAMES, "names");
     for (turn, host) in [(1, &net.names[3]), (2, &net.names[0]), (3, &net.names[1])] {
         site.bivouac(["replace", &name, "0", host]).ok();
         let new = server(&site, &name, 0);
         assert_eq!((&new["host"], &new["replaced"]), (&host.as_str().into(), &turn.into()), "{new}");
         all_in_step(&site, &name);
     }
-    blocks.ends();
-    names.ends();
+    blocks.stop();
+    names.stop();
     let said = site.bivouac(["verify", &name]).ok();
     assert!(said.contains("everything that was checked is as it should be"), "{said}");
     for other in [1, 2, 0] {
@@ -387,6 +326,52 @@ fn what_had_its_only_copy_on_the_old_server_is_named_and_then_gives_errors_inste
     assert_eq!(site.sh(&name, again).ok(), "new\n");
     let said = site.bivouac(["verify", &name]).ok();
     assert!(said.contains("everything that was checked is as it should be"), "{said}");
+    site.bivouac(["down", &name]).ok();
+}
+
+/// Writes and reads a file, and another one when it is told to.
+const WRITES_AGAIN: &str = r#"
+import os, sys, time
+begun, go = sys.argv[1:3]
+def use(path):
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    for at in range(16):
+        assert os.pwrite(fd, b'x' * 65536, at * 65536) == 65536
+        assert os.pread(fd, 65536, at * 65536) == b'x' * 65536
+use('/bivouac/single/old')
+open(begun, 'w').close()
+while not os.path.exists(go): time.sleep(.1)
+use('/bivouac/single/new')
+"#;
+
+#[test]
+fn a_program_that_lives_on_accesses_the_new_server_on_its_node_directly_and_under_its_fences() {
+    let site = Site::in_memory("replace-here");
+    let here = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let name = site.up_with(3, &["--replicas", "2", "--block-size", "64K", "--heal-after", "never"]);
+    let tool = bivouac().parent().expect("a directory").display().to_string();
+    let make = "mkdir /bivouac/single && bivouac layout --replicas 1 --first 1 --width 1 /bivouac/single > /dev/null";
+    site.sh(&name, &format!("PATH={tool}:$PATH; {make}")).ok();
+    let (begun, go) = (site.path("begun"), site.path("go"));
+    let program = site.path("program.py");
+    std::fs::write(&program, WRITES_AGAIN).expect("written");
+    let program = format!("exec python3 -B {} {} {}", program.display(), begun.display(), go.display());
+    let (direct, said) = std::thread::scope(|scope| {
+        let program = scope.spawn(|| site.sh(&name, &program));
+        eventually("it has written something", || begun.exists());
+        kill(&site, &name, 1);
+        site.bivouac(["replace", &name, "1", &here, "--accept-loss"]).ok();
+        all_in_step(&site, &name);
+        let direct = |what: &str| server(&site, &name, 1)[what].as_u64().expect("a number");
+        let before = (direct("direct_bytes_written"), direct("direct_bytes_read"));
+        std::fs::write(&go, "").expect("written");
+        let said = program.join().expect("ends");
+        let after = (direct("direct_bytes_written"), direct("direct_bytes_read"));
+        ((after.0 - before.0, after.1 - before.1), said)
+    });
+    said.ok();
+    // What is read and written by the new server's page is counted there.
+    assert!(direct.0 >= 900_000 && direct.1 >= 900_000, "{direct:?} bytes");
     site.bivouac(["down", &name]).ok();
 }
 

@@ -1,45 +1,38 @@
 //! Deployments with copies: servers die and come back, and programs do not notice.
 
-use bivouac_tests::load::{BLOCKS, NAMES, all_in_step};
+use bivouac_tests::load::{BLOCKS, Done, Load, NAMES, all_in_step};
 use bivouac_tests::{Site, accesses, eventually};
 use rustix::process::Signal;
-use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
 use std::time::Duration;
+
+/// Kills servers and starts them again while a load runs. What it has done.
+fn die_and_come_back(site: &Site, name: &str, load: &mut Load) -> Done {
+    for server in [0, 1, 2, 0] {
+        kill(site, name, server);
+        std::thread::sleep(Duration::from_millis(300));
+        restart(site, name, server);
+    }
+    load.stop()
+}
+
+fn restart(site: &Site, name: &str, server: u64) {
+    site.bivouac(["restart", name, &server.to_string()]).ok();
+    all_in_step(site, name);
+}
 
 #[test]
 fn programs_do_not_notice_that_servers_die_and_come_back_while_the_metadata_has_copies() {
     let site = Site::in_memory("failover");
-    let program = site.path("load.py");
-    std::fs::write(&program, NAMES).expect("written");
     for access in accesses() {
         let name = site.up_with(3, &["--metadata-replicas", "2"]);
-        let stop = site.path(&format!("stop-{access}"));
-        let told = std::thread::scope(|scope| {
-            let load = scope.spawn(|| {
-                let (program, stop) = (program.to_string_lossy(), stop.to_string_lossy());
-                let arguments = ["exec", &name, "--access", access, "--", "python3", "-B"];
-                let arguments = arguments.into_iter().chain([&*program, "/bivouac/load", &*stop]);
-                site.bivouac(arguments.collect::<Vec<_>>()).ok()
-            });
-            eventually("the load has begun", || site.path(&format!("stop-{access}.begun")).exists());
-            for server in [0, 1, 2, 0] {
-                Site::kill(site.server_pid(&name, server), Signal::KILL);
-                let state = || site.status(&name)["servers"][server as usize]["state"].clone();
-                eventually("status shows the dead server", || state() == "down");
-                std::thread::sleep(Duration::from_millis(300));
-                site.bivouac(["restart", &name, &server.to_string()]).ok();
-                all_in_step(&site, &name);
-            }
-            std::fs::write(&stop, "").expect("written");
-            load.join().expect("the load")
-        });
-        let told: Vec<f64> = told.split_whitespace().map(|word| word.parse().expect("a number")).collect();
-        let [count, worst] = told[..] else { panic!("{told:?}") };
-        assert!(count > 200.0, "{access}: only {count} operations");
+        let command = site.command(["exec", &name, "--access", access, "--"]);
+        let mut load = Load::start_by(command, &site, NAMES, access);
+        let done = die_and_come_back(&site, &name, &mut load);
+        load.succeeds();
+        assert!(done.operations > 200.0, "{access}: only {done:?}");
         // Two seconds until it is certain that the server is dead, and a busy machine. Now and then one waits for the
         // 10 s after which a server refuses what is in another operation's way.
-        assert!(worst < 15.0, "{access}: an operation took {worst} s");
+        assert!(done.worst < 15.0, "{access}: {done:?}");
         site.bivouac(["down", &name]).ok();
     }
 }
@@ -47,45 +40,18 @@ fn programs_do_not_notice_that_servers_die_and_come_back_while_the_metadata_has_
 #[test]
 fn every_copy_of_every_block_is_the_same_while_servers_die_and_come_back() {
     let site = Site::in_memory("blocks");
-    let program = site.path("blocks.py");
-    std::fs::write(&program, BLOCKS).expect("written");
-    for (servers, replicas) in [(3, "2"), (4, "3")] {
-        let name = site.up_with(servers, &["--replicas", replicas, "--block-size", "64K"]);
-        let stop = site.path(&format!("stop-{replicas}"));
-        let mut command = site.command(["exec", &name, "--", "python3", "-B"]);
-        command.arg(&program).arg("/bivouac/load").arg(&stop).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut load = command.spawn().expect("starts");
-        let mut says = BufReader::new(load.stdout.take().expect("a pipe")).lines();
-        let mut told = load.stdin.take().expect("a pipe");
-        let mut say = || says.next().expect("it has not ended").expect("a line");
-        eventually("the load has begun", || site.path(&format!("stop-{replicas}.begun")).exists());
-        let state = |server: usize| site.status(&name)["servers"][server]["state"].clone();
-        let kill = |server: usize| {
-            Site::kill(site.server_pid(&name, server as u64), Signal::KILL);
-            eventually("status shows the dead server", || state(server) == "down");
-        };
-        let restart = |server: usize| {
-            site.bivouac(["restart", &name, &server.to_string()]).ok();
-            all_in_step(&site, &name);
-        };
-        for server in [0, 1, 2, 0] {
-            kill(server);
-            std::thread::sleep(Duration::from_millis(300));
-            restart(server);
-        }
-        std::fs::write(&stop, "").expect("written");
-        let written = say();
-        let told_worst: f64 = written.split_whitespace().nth(2).and_then(|w| w.parse().ok()).expect(&written);
-        assert!(told_worst < 10.0, "an operation took {told_worst} s");
+    for (servers, replicas) in [(3_u64, "2"), (4, "3")] {
+        let name = site.up_with(servers as usize, &["--replicas", replicas, "--block-size", "64K"]);
+        let mut load = Load::start(&site, &name, BLOCKS, &format!("blocks-{replicas}"));
+        let done = die_and_come_back(&site, &name, &mut load);
+        assert!(done.worst < 10.0, "{done:?}");
         // Each server is away once: then others show their copies of what it holds.
         for server in 0..servers {
-            kill(server);
-            writeln!(told, "look").expect("told");
-            assert_eq!(say(), "the same", "without server {server}");
-            restart(server);
+            kill(&site, &name, server);
+            load.sees_the_same(&format!("without server {server}"));
+            restart(&site, &name, server);
         }
-        drop(told);
-        assert!(load.wait().expect("ends").success());
+        load.succeeds();
         site.bivouac(["down", &name]).ok();
     }
 }

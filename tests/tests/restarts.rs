@@ -1,10 +1,11 @@
 //! Agents start servers of their nodes again that have died: programs only wait, and nobody starts anything for ever.
 
-use bivouac_tests::{Finished, HANG, Network, Site, bivouac, eventually, run_dir, skipped_without_root};
+use bivouac_tests::agents::start_agent;
+use bivouac_tests::{HANG, Network, Site, eventually, finish, run_dir, skipped_without_root};
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// No processes.
@@ -292,6 +293,38 @@ fn restart_by_hand_beside_the_agent_starts_one_server() {
     }
 }
 
+/// Storage of servers that were killed stays locked until the kernel has closed all their files.
+#[test]
+fn storage_that_is_still_in_use_is_waited_for_and_then_refused() {
+    let site = Site::in_memory("in-use");
+    let name = site.up(1);
+    site.sh(&name, "echo content > /bivouac/file").ok();
+    let storage = run_dir(&name).join("storage-0");
+    // What a server has locked, of the data and of the metadata.
+    for locked in ["bivouac-data", "meta"] {
+        let hold = || {
+            let file = std::fs::File::open(storage.join(locked)).expect("opens");
+            file.lock().expect("locked");
+            file
+        };
+        site.daemons(&name).iter().for_each(|(_, pid)| Site::kill(*pid, Signal::KILL));
+        let held = hold();
+        let begun = Instant::now();
+        site.bivouac(["up", &name]).fails(66, &["in use by another server"]);
+        assert!(begun.elapsed() > Duration::from_secs(4), "{:?}", begun.elapsed());
+        drop(held);
+        let held = hold();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_secs(1));
+                drop(held);
+            });
+            site.bivouac(["up", &name]).ok();
+        });
+        assert_eq!(site.sh(&name, "cat /bivouac/file").ok(), "content\n", "{locked}");
+    }
+}
+
 #[test]
 fn a_server_whose_storage_is_damaged_is_not_started_for_ever() {
     let site = site("damaged");
@@ -323,45 +356,13 @@ fn a_server_whose_storage_is_damaged_is_not_started_for_ever() {
     assert_eq!(site.sh(&name, "ls /bivouac | wc -l").ok(), "200\n");
 }
 
-/// Starts the agent of a node again as a launcher does: where it was, with what it had been told.
-fn start_agent(site: &Site, name: &str, node: u64, namespace: &str) {
-    let home = site.home().join(name);
-    let text = std::fs::read(home.join("daemons.json")).expect("a record");
-    let record: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
-    let daemons = record["daemons"].as_array().expect("a list");
-    let agent =
-        daemons.iter().find(|d| d["agent"] == true && d["node"].as_u64() == Some(node)).expect("an agent");
-    let mut config = serde_json::Map::new();
-    for field in ["name", "deployment", "mount", "block_size", "ephemeral", "restarts", "log_level"] {
-        config.insert(field.into(), record[field].clone());
-    }
-    for field in ["node", "host", "agent", "server"] {
-        config.insert(field.into(), agent[field].clone());
-    }
-    let key = std::fs::read_to_string(home.join("key")).expect("a key");
-    config.insert("key".into(), key.trim().into());
-    config.insert("uid".into(), rustix::process::geteuid().as_raw().into());
-    config.insert("listen".into(), agent["address"].clone());
-    config.insert("deployment_dir".into(), home.to_str().into());
-    config.insert("log_file".into(), agent["log"].clone());
-    let order = serde_json::json!({ "config": config, "storage": { "existing": [] } });
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", namespace]).arg(bivouac()).arg("daemon");
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
-    writeln!(child.stdin.take().expect("a pipe"), "{order}").expect("told");
-    let said = Finished::of(child.wait_with_output().expect("ends")).ok();
-    assert!(said.contains("ready"), "{said}");
-}
-
 #[test]
 fn an_agent_that_is_started_again_looks_after_its_servers() {
     if skipped_without_root("making network namespaces") {
         return;
     }
     let (net, site) = (Network::of(2), site("agents"));
-    let name = site.name("d");
-    let hosts = net.names.join(",");
-    site.bivouac(["up", &name, "--hosts", &hosts, "--launcher", "netns"]).ok();
+    let name = net.deploy(&site, &[]);
     site.sh(&name, "cd /bivouac && for i in $(seq 40); do echo $i > $i; done").ok();
     // The machine's own agent leads.
     assert_eq!(site.status(&name)["leader"], 2);
@@ -369,7 +370,7 @@ fn an_agent_that_is_started_again_looks_after_its_servers() {
     // Nobody starts this one yet.
     let first = kill(&site, &name, 0);
     eventually("it is down", || server(&site, &name, 0)["state"] == "down");
-    start_agent(&site, &name, 0, &net.names[0]);
+    start_agent(&site, &name, 0, Some(&net.names[0]));
     is_back(&site, &name, 0, &first);
     // And one that dies while the agent looks on; its node's number is not taken for another's.
     for id in [0, 1] {
@@ -384,14 +385,50 @@ fn an_agent_that_is_started_again_looks_after_its_servers() {
 }
 
 #[test]
+fn first_locks_and_new_processes_wait_for_an_agent_that_is_started_again() {
+    if skipped_without_root("making network namespaces") {
+        return;
+    }
+    let (net, site) = (Network::of(2), site("absent"));
+    let name = net.deploy(&site, &[]);
+    let program = "import fcntl, os, sys, time
+files = [open(f'/bivouac/{i}', 'w') for i in range(20)]
+print('open', flush=True)
+sys.stdin.readline()
+begun = time.monotonic()
+def lock_all():
+    for f in files:
+        fcntl.lockf(f, fcntl.LOCK_EX)
+        fcntl.lockf(f, fcntl.LOCK_UN)
+child = os.fork()
+lock_all()
+if child == 0:
+    os.mkdir('/bivouac/made')
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(time.monotonic() - begun, flush=True)";
+    let mut command = site.command_on(&net.names[0], ["exec", &name, "--", "python3", "-c", program]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+    let mut said = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    assert_eq!(said.next().expect("a line").expect("reads"), "open");
+    Site::kill(site.agent_pid(&name, 0), Signal::KILL);
+    writeln!(child.stdin.take().expect("a pipe")).expect("told");
+    std::thread::sleep(Duration::from_secs(3));
+    start_agent(&site, &name, 0, Some(&net.names[0]));
+    let took: f64 = said.next().expect("it goes on").expect("reads").parse().expect("seconds");
+    println!("locks and a child waited {took} s for their agent");
+    assert!(took > 2.0, "{took} s: nobody had to wait");
+    assert!(child.wait().expect("ends").success());
+    site.bivouac(["down", &name]).ok();
+}
+
+#[test]
 fn without_a_controller_no_server_is_started_and_operations_fail_in_time() {
     if skipped_without_root("making network namespaces") {
         return;
     }
     let (net, site) = (Network::of(2), site("alone"));
-    let name = site.name("d");
-    let hosts = net.names.join(",");
-    site.bivouac(["up", &name, "--hosts", &hosts, "--launcher", "netns"]).ok();
+    let name = net.deploy(&site, &[]);
     site.sh(&name, "cd /bivouac && for i in $(seq 40); do echo $i > $i; done").ok();
     let servers = pid(&site, &name, 0);
     // Two of the three that keep the map.
@@ -408,12 +445,7 @@ for i in range(1, 41):
     except OSError as e: lost += e.errno == 5
     worst = max(worst, time.monotonic() - begun)
 print(lost, worst)";
-    let mut command = Command::new("ip");
-    command
-        .args(["netns", "exec", &net.names[0]])
-        .arg(bivouac())
-        .args(["exec", &name, "--", "python3", "-c", program]);
-    let said = Finished::of(command.env("BIVOUAC_HOME", site.home()).output().expect("runs")).ok();
+    let said = finish(site.command_on(&net.names[0], ["exec", &name, "--", "python3", "-c", program])).ok();
     let words: Vec<f64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let [lost, worst] = words[..] else { panic!("{said:?}") };
     println!("{lost} files cannot be reached, the longest took {worst} s");

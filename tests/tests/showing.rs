@@ -65,11 +65,8 @@ fn all_see_the_same(test: &str, replicas: &str, faults: impl Fn(&Network, &Site,
     }
     let net = Network::of(3);
     let site = Site::in_memory(test);
-    let name = site.name("deployment");
-    let hosts = net.names.join(",");
-    let options =
-        ["--launcher", "netns", "--block-size", "64K", "--heal-after", "never", "--replicas", replicas];
-    site.bivouac([&["up", &name, "--hosts", &hosts][..], &options].concat()).ok();
+    let options = ["--block-size", "64K", "--heal-after", "never", "--replicas", replicas];
+    let name = net.deploy(&site, &options);
     let (program, shared, stop) = (site.path("program.py"), site.path("seen"), site.path("stop"));
     std::fs::write(&program, PROGRAM).expect("written");
     // Who writes, and on which node; the others read.
@@ -158,6 +155,54 @@ fn the_primary_dies_after_one_copy_has_a_write_and_before_another_one() {
     });
 }
 
+/// A file becomes longer and longer; who reads where it ends finds what was written there.
+const LONGER: &str = r#"
+import os, sys, time
+role, stop = sys.argv[1:3]
+if role == 'write':
+    fd = os.open('/bivouac/long', os.O_WRONLY | os.O_CREAT)
+    for number in range(40):
+        assert os.pwrite(fd, b'x' * 65536, number * 65536) == 65536
+    open(stop, 'w').close()
+else:
+    while not os.path.exists('/bivouac/long'): time.sleep(.01)
+    fd, sizes = os.open('/bivouac/long', os.O_RDONLY), set()
+    while not os.path.exists(stop):
+        size = os.fstat(fd).st_size
+        if size == 0: continue
+        found = os.pread(fd, 4096, size - 4096)
+        assert found == b'x' * 4096, f'{len(found)} bytes, {found.count(0)} of them zeros, before the end at {size}'
+        sizes.add(size)
+    print(len(sizes))
+"#;
+
+#[test]
+fn the_size_counts_only_what_all_copies_have() {
+    if skipped_without_root("making network namespaces") {
+        return;
+    }
+    let net = Network::of(3);
+    let site = Site::in_memory("longer");
+    let name = net.deploy(&site, &["--block-size", "64K", "--replicas", "3"]);
+    // For a tenth of a second one copy has a block and another one does not have it.
+    net.slow_down(2, "5mbit");
+    let (program, stop) = (site.path("program.py"), site.path("stop"));
+    std::fs::write(&program, LONGER).expect("written");
+    let run = |role: &str, node: usize| {
+        let line = format!("exec python3 -B {} {role} {}", program.display(), stop.display());
+        on_node(&net.names[node], &site, &name, &line).ok()
+    };
+    let sizes = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| run("write", 0));
+        let run = &run;
+        let readers = [0, 1].map(|node| scope.spawn(move || run("read", node)));
+        writer.join().expect("ends");
+        readers.map(|reader| reader.join().expect("ends").trim().parse::<usize>().expect("a number"))
+    });
+    assert!(sizes.iter().all(|sizes| *sizes > 10), "{sizes:?}");
+    site.bivouac(["down", &name]).ok();
+}
+
 /// Bytes that processes of its node have read directly from a server.
 fn direct(site: &Site, name: &str, server: usize) -> u64 {
     site.status(name)["servers"][server]["direct_bytes_read"].as_u64().expect("a number")
@@ -170,9 +215,7 @@ fn a_copy_on_the_programs_own_node_is_read_there_directly() {
     }
     let net = Network::of(2);
     let site = Site::in_memory("direct");
-    let name = site.name("deployment");
-    let hosts = net.names.join(",");
-    site.bivouac(["up", &name, "--hosts", &hosts, "--launcher", "netns", "--replicas", "2"]).ok();
+    let name = net.deploy(&site, &["--replicas", "2"]);
     const SIZE: u64 = 8 << 20;
     on_node(
         &net.names[0],

@@ -274,14 +274,14 @@ begin = int(sys.argv[1])
 start, end = (int(part, 16) for part in line.split()[0].split('-'))
 until = time.time() + 5
 rounds = 0
-while time.time() < until:
+while time.time() < until or rounds < 4:
     for at in range(start + begin, end, 1 << 16):
         piece = min(1 << 16, end - at)
         ctypes.memmove(at, random.choice([os.urandom(piece), b'\\0' * piece, b'\\xff' * piece, b'\\1' * piece]), piece)
     rounds += 1
     try: os.close(os.open('/bivouac/f0', os.O_RDWR))
     except OSError: pass
-print('spoilt' if rounds > 3 else rounds, flush=True)
+print('spoilt', flush=True)
 os._exit(0)
 ";
 

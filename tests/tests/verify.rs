@@ -1,6 +1,6 @@
 //! `bivouac verify`: what storage has changed or lost behind a server's back is found, and repaired from copies.
 
-use bivouac_tests::load::{BLOCKS, NAMES, all_in_step};
+use bivouac_tests::load::{BLOCKS, Load, NAMES, all_in_step};
 use bivouac_tests::{Finished, Site, eventually, run_dir};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -300,29 +300,21 @@ fn nothing_is_found_while_programs_write() {
     let site = Site::in_memory("verify-busy");
     let name = site.up_with(3, &["--replicas", "2", "--block-size", "64K"]);
     let stop = site.path("stop");
-    let mut loads = Vec::new();
-    for (number, program) in [BLOCKS, NAMES].into_iter().enumerate() {
-        let (path, stop) = (site.path(&format!("load{number}.py")), site.path(&format!("stop{number}")));
-        std::fs::write(&path, program).expect("written");
-        let mut command = site.command(["exec", &name, "--", "python3", "-B"]);
-        command.arg(&path).arg(format!("/bivouac/load{number}")).arg(&stop).stdout(Stdio::null());
-        loads.push((command.spawn().expect("starts"), stop));
-    }
+    let loads = [(BLOCKS, "blocks"), (NAMES, "names")];
+    let loads = loads.map(|(program, home)| Load::start(&site, &name, program, home));
     // Many small writes to the same chunks.
     let append = format!("while [ ! -e {} ]; do echo line >> /bivouac/log; done", stop.display());
     let mut command = site.command(["exec", &name, "--", "bash", "-c", &append]);
-    loads.push((command.spawn().expect("starts"), stop));
-    for (_, stop) in &loads[..2] {
-        eventually("the load has begun", || PathBuf::from(format!("{}.begun", stop.display())).exists());
-    }
+    let mut appender = command.spawn().expect("starts");
     for _ in 0..6 {
         nothing(&site, &name);
         std::thread::sleep(Duration::from_millis(300));
     }
-    for (mut load, stop) in loads {
-        std::fs::write(stop, "").expect("written");
-        assert!(load.wait().expect("ends").success());
+    for load in loads {
+        load.end();
     }
+    std::fs::write(stop, "").expect("written");
+    assert!(appender.wait().expect("ends").success());
     nothing(&site, &name);
 }
 
@@ -330,12 +322,7 @@ fn nothing_is_found_while_programs_write() {
 fn servers_that_were_killed_in_the_middle_of_writes_have_no_damage() {
     let site = Site::in_memory("verify-killed");
     let name = site.up_with(3, &["--replicas", "2", "--block-size", "64K"]);
-    let (program, stop) = (site.path("load.py"), site.path("stop"));
-    std::fs::write(&program, BLOCKS).expect("written");
-    let mut command = site.command(["exec", &name, "--", "python3", "-B"]);
-    command.arg(&program).arg("/bivouac/load").arg(&stop).stdout(Stdio::null());
-    let mut load = command.spawn().expect("starts");
-    eventually("the load has begun", || site.path("stop.begun").exists());
+    let load = Load::start(&site, &name, BLOCKS, "blocks");
     for server in [0, 1, 2] {
         kill(&site, &name, server);
         site.bivouac(["restart", &name, &server.to_string()]).ok();
@@ -344,8 +331,7 @@ fn servers_that_were_killed_in_the_middle_of_writes_have_no_damage() {
     }
     // All at once: nobody has a copy of which it is certain that it is whole.
     site.daemons(&name).iter().for_each(|(_, pid)| Site::kill(*pid, Signal::KILL));
-    load.kill().expect("ends");
-    load.wait().expect("ends");
+    load.kill();
     site.bivouac(["up", &name]).ok();
     all_in_step(&site, &name);
     nothing(&site, &name);

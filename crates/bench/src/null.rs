@@ -6,12 +6,12 @@ use crate::cpu;
 use crate::error::BenchError;
 use crate::histogram::Histogram;
 use crate::report::{Cost, Latency};
-use bivouac_layout::{Epoch, NodeId};
+use bivouac_layout::{Epoch, NodeId, ServerId};
 use bivouac_proto::auth::{Credentials, Hello, KEY_LEN, Key, Role, Welcome};
-use bivouac_proto::{Header, Kind, Reply};
+use bivouac_proto::{Header, Kind, Reply, Status};
 use bivouac_transport::{
     ConnectOptions, Connection, Endpoint, Outgoing, Parting, PeerInfo, Responder, Server, ServerOptions,
-    Service,
+    Service, TransportError,
 };
 use serde::Serialize;
 use std::io::{BufRead, BufReader, Write};
@@ -19,7 +19,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex, OnceLock, PoisonError};
 
 /// Round trips before the measurement: connections have their threads then.
 const WARM_UP: u64 = 200;
@@ -85,6 +85,8 @@ pub enum Dealing {
     One,
     /// Each client asks all servers in random order, as for names in a directory that is split over them.
     Spread,
+    /// Each client has one server, which asks the next one before it answers, as for a change of what has two copies.
+    Chained,
 }
 
 /// Makes `count` round trips from each of `clients`, which are dealt to `servers` processes of `program`.
@@ -102,14 +104,19 @@ pub fn measure(
         ));
     }
     let key = new_key()?;
-    let servers =
+    let mut servers =
         (0..servers).map(|_| NullServer::start(program, sockets, &key)).collect::<Result<Vec<_>, _>>()?;
+    let mut next: Vec<String> = servers.iter().map(|server| server.endpoint.to_string()).collect();
+    next.rotate_left(1);
+    for (server, next) in servers.iter_mut().zip(next) {
+        server.go(if dealing == Dealing::Chained { &next } else { "" })?;
+    }
     let mut connections = Vec::new();
     for client in 0..clients as usize {
         let credentials = Credentials { uid: 0, gid: 0, groups: Vec::new() };
         let role = Role::Client { credentials, node: NodeId::NONE };
         let mine = match dealing {
-            Dealing::One => std::slice::from_ref(&servers[client % servers.len()]),
+            Dealing::One | Dealing::Chained => std::slice::from_ref(&servers[client % servers.len()]),
             Dealing::Spread => &servers[..],
         };
         let connect = |server: &NullServer| {
@@ -168,7 +175,10 @@ fn trips(connections: &mut [Connection], count: u64) -> Result<Histogram, BenchE
         place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let which = (place >> 33) as usize % connections.len().max(1);
         if let Some(connection) = connections.get_mut(which) {
-            connection.call(&request, &mut [])?;
+            let answer = connection.call(&request, &mut [])?;
+            if answer.header.status != Status::OK {
+                return Err(TransportError::Protocol("a server was not answered by the next one").into());
+            }
         }
         let now = cpu::now();
         latency.record(now - last);
@@ -214,6 +224,15 @@ impl NullServer {
             }
         }
     }
+
+    /// Has it serve: alone, or by asking the server at this address first.
+    fn go(&mut self, next: &str) -> Result<(), BenchError> {
+        let told = self.child.stdin.as_mut().map(|input| writeln!(input, "{next}"));
+        told.unwrap_or(Ok(())).map_err(|cause| BenchError::Prepare {
+            what: "tell a server where the next one is".into(),
+            cause,
+        })
+    }
 }
 
 impl Drop for NullServer {
@@ -223,7 +242,8 @@ impl Drop for NullServer {
     }
 }
 
-/// Is a server: takes a key from standard input, prints where it listens, and serves until its input ends.
+/// Is a server: takes a key from standard input, prints where it listens, takes the address of the server to ask (or an
+/// empty line), and serves until its input ends.
 pub fn serve(sockets: Sockets) -> Result<(), BenchError> {
     let cannot = |what: &str| {
         let what = what.to_owned();
@@ -236,23 +256,53 @@ pub fn serve(sockets: Sockets) -> Result<(), BenchError> {
         Sockets::Unix => Endpoint::Unix(format!("bivouac-bench-{}", std::process::id())),
         Sockets::Tcp => Endpoint::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
     };
-    let server = Server::start(Arc::new(Null(Key(key))), vec![endpoint], ServerOptions::default())?;
+    let null = Arc::new(Null { key: Key(key), next: OnceLock::new(), idle: Mutex::default() });
+    let server = Server::start(null.clone(), vec![endpoint], ServerOptions::default())?;
     if let Some(address) = server.local_addrs().first() {
         println!("{address}");
+    }
+    let mut next = String::new();
+    input.read_line(&mut next).map_err(cannot("read which server is next"))?;
+    if let Ok(next) = next.trim().parse() {
+        let _ = null.next.set(next);
     }
     std::io::copy(&mut input, &mut std::io::sink()).map_err(cannot("wait for the end"))?;
     server.stop();
     Ok(())
 }
 
-/// Answers everything at once.
-struct Null(Key);
+/// Answers everything at once, or when another server has answered.
+struct Null {
+    key: Key,
+    /// The server that is asked about each request of a client.
+    next: OnceLock<Endpoint>,
+    /// Connections to it.
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Null {
+    fn ask(&self, next: &Endpoint) -> Result<(), TransportError> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => {
+                let options = ConnectOptions { considerate: true, ..ConnectOptions::default() };
+                Connection::connect(next, &self.key, DEPLOYMENT, Role::Server(ServerId(0)), &options)?.0
+            }
+        };
+        let request = Outgoing { before: &[], header: Header::new(Kind::Request), body: &[], payload: &[] };
+        connection.call(&request, &mut [])?;
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        Ok(())
+    }
+}
 
 impl Service for Null {
-    type Session = ();
+    /// Whether it is a client's.
+    type Session = bool;
 
     fn key(&self) -> &Key {
-        &self.0
+        &self.key
     }
 
     fn deployment(&self) -> u64 {
@@ -263,13 +313,17 @@ impl Service for Null {
         (Epoch(1), 1)
     }
 
-    fn accept(&self, _: &Hello, _: PeerInfo) -> Option<((), Welcome)> {
-        Some(((), Welcome { epoch: Epoch(1), namespace: 1 }))
+    fn accept(&self, hello: &Hello, _: PeerInfo) -> Option<(bool, Welcome)> {
+        let is_clients = matches!(hello.role, Role::Client { .. });
+        Some((is_clients, Welcome { epoch: Epoch(1), namespace: 1 }))
     }
 
-    fn serve(&self, (): &mut (), _: &Header, _: &[u8], _: &mut [u8], reply: &mut Responder<'_>) {
-        reply.ok(&Reply::Done);
+    fn serve(&self, session: &mut bool, _: &Header, _: &[u8], _: &mut [u8], reply: &mut Responder<'_>) {
+        match self.next.get().filter(|_| *session).map_or(Ok(()), |next| self.ask(next)) {
+            Ok(()) => reply.ok(&Reply::Done),
+            Err(error) => reply.fail(&error.errno().into()),
+        }
     }
 
-    fn closed(&self, (): (), _: Parting) {}
+    fn closed(&self, _: bool, _: Parting) {}
 }

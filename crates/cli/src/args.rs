@@ -3,13 +3,18 @@
 //! Shell completion and man pages are generated from these definitions, so every text here is read in three
 //! places.
 
+mod values;
+
 use bivouac_layout::First;
 use bivouac_layout::placement::DEFAULT_BLOCK;
-use bivouac_layout::template;
-use bivouac_node::names::{NAME_MAX, is_valid_mount, is_valid_name};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
+pub use values::{BlockSize, Copy, Width};
+use values::{
+    parse_block_size, parse_flush, parse_heal_after, parse_heal_rate, parse_lease, parse_log_level,
+    parse_mount, parse_name, parse_preload, parse_width,
+};
 
 /// Exit codes, as the help text ends.
 macro_rules! exit_codes {
@@ -611,126 +616,6 @@ pub struct DaemonArgs {
     pub cleanup: bool,
 }
 
-/// A block size, bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BlockSize(pub u32);
-
-impl std::fmt::Display for BlockSize {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&template::size_text(self.0))
-    }
-}
-
-/// A number of servers; 0 means all.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Width(pub u16);
-
-/// One tree to copy: from where, and to where if that was said.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Copy {
-    /// Source.
-    pub src: PathBuf,
-    /// Destination.
-    pub dst: Option<PathBuf>,
-}
-
-fn parse_name(text: &str) -> Result<String, String> {
-    if is_valid_name(text) && !text.starts_with('-') {
-        Ok(text.to_owned())
-    } else {
-        Err(format!(
-            "a deployment's name has 1 to {NAME_MAX} letters, digits, '.', '_' and '-', and starts with neither '.' nor '-'"
-        ))
-    }
-}
-
-fn parse_mount(text: &str) -> Result<String, String> {
-    let trimmed = text.trim_end_matches('/');
-    if is_valid_mount(trimmed) && !trimmed.chars().any(char::is_control) {
-        Ok(trimmed.to_owned())
-    } else {
-        Err("the mount path is an absolute path below /, without `//`, `.` and `..`, for example /bivouac"
-            .into())
-    }
-}
-
-fn parse_log_level(text: &str) -> Result<String, String> {
-    match text.to_ascii_lowercase().as_str() {
-        level @ ("error" | "warn" | "info" | "debug" | "trace") => Ok(level.to_owned()),
-        _ => Err("one of error, warn, info, debug, trace".into()),
-    }
-}
-
-fn parse_block_size(text: &str) -> Result<BlockSize, String> {
-    template::parse_size(text).map(BlockSize).map_err(|e| e.to_string())
-}
-
-/// Seconds, as milliseconds.
-fn parse_lease(text: &str) -> Result<u32, String> {
-    let seconds: Option<f64> = text.parse().ok();
-    let millis = seconds.map(|seconds| (seconds * 1000.0).round());
-    let shortest = f64::from(bivouac_layout::LEASE_MIN);
-    let fits = millis.filter(|millis| (shortest..=60_000.0).contains(millis));
-    fits.map(|millis| millis as u32).ok_or_else(|| "seconds from 0.4 to 60".into())
-}
-
-fn parse_heal_after(text: &str) -> Result<u32, String> {
-    match text {
-        "never" => Ok(0),
-        _ => text.parse().ok().filter(|seconds| *seconds > 0).ok_or("seconds from 1, or `never`".into()),
-    }
-}
-
-fn parse_heal_rate(text: &str) -> Result<u64, String> {
-    match text {
-        "max" => Ok(0),
-        _ => crate::bench::parse_size(text)
-            .ok()
-            .filter(|rate| *rate >= 1 << 20)
-            .ok_or("bytes per second, 1M or more, for example 200M; or `max`".into()),
-    }
-}
-
-fn parse_width(text: &str) -> Result<Width, String> {
-    template::parse_width(text).map(Width).map_err(|e| e.to_string())
-}
-
-fn parse_preload(text: &str) -> Result<Copy, String> {
-    parse_copy(text)
-}
-
-fn parse_flush(text: &str) -> Result<Copy, String> {
-    match parse_copy(text)? {
-        Copy { dst: None, .. } => Err("say where to: SRC:DST".into()),
-        copy => Ok(copy),
-    }
-}
-
-/// Splits at the one colon that is not escaped.
-fn parse_copy(text: &str) -> Result<Copy, String> {
-    let mut parts = vec![String::new()];
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        let last = parts.last_mut().ok_or("empty")?;
-        match c {
-            '\\' if chars.peek() == Some(&':') => last.extend(chars.next()),
-            ':' => parts.push(String::new()),
-            c => last.push(c),
-        }
-    }
-    match <[String; 2]>::try_from(parts) {
-        Ok([src, dst]) if !src.is_empty() && !dst.is_empty() => {
-            Ok(Copy { src: src.into(), dst: Some(dst.into()) })
-        }
-        Ok(_) => Err("source or destination is empty".into()),
-        Err(parts) => match <[String; 1]>::try_from(parts) {
-            Ok([src]) if !src.is_empty() => Ok(Copy { src: src.into(), dst: None }),
-            Ok(_) => Err("source is empty".into()),
-            Err(_) => Err("more than one colon: write those that belong to a name as `\\:`".into()),
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -748,49 +633,6 @@ mod tests {
             for arg in command.get_arguments() {
                 assert!(arg.get_help().is_some(), "{} {}", command.get_name(), arg.get_id());
             }
-        }
-    }
-
-    #[test]
-    fn block_sizes_are_multiples_of_4k_up_to_128m() {
-        assert_eq!(parse_block_size("512K"), Ok(BlockSize(512 << 10)));
-        assert_eq!(parse_block_size("128MiB"), Ok(BlockSize(128 << 20)));
-        assert_eq!(parse_block_size("4096"), Ok(BlockSize(4096)));
-        for bad in
-            ["", "K", "0", "1K", "5000", "129M", "4G", "-4K", "99999999999999999999", "18014398509481984K"]
-        {
-            assert!(parse_block_size(bad).is_err(), "{bad}");
-        }
-        assert_eq!(BlockSize(512 << 10).to_string(), "512K");
-        assert_eq!(BlockSize(4 << 20).to_string(), "4M");
-    }
-
-    #[test]
-    fn colons_in_names_can_be_written() {
-        let copy = |src: &str, dst: Option<&str>| Copy { src: src.into(), dst: dst.map(Into::into) };
-        assert_eq!(parse_copy("a:b"), Ok(copy("a", Some("b"))));
-        assert_eq!(parse_copy("a"), Ok(copy("a", None)));
-        assert_eq!(parse_copy(r"a\:1:b\:2"), Ok(copy("a:1", Some("b:2"))));
-        assert_eq!(parse_copy(r"a\b"), Ok(copy(r"a\b", None)));
-        for bad in ["", ":", "a:", ":b", "a:b:c"] {
-            assert!(parse_copy(bad).is_err(), "{bad}");
-        }
-        assert!(parse_flush("a").is_err());
-    }
-
-    #[test]
-    fn names_cannot_be_options_or_leave_their_directory() {
-        for bad in ["", ".", "..", ".x", "-x", "a/b", "a b", "a\n"] {
-            assert!(parse_name(bad).is_err(), "{bad:?}");
-        }
-        assert!(parse_name("job-17.x_Y").is_ok());
-    }
-
-    #[test]
-    fn mounts_are_absolute_and_plain() {
-        assert_eq!(parse_mount("/bivouac/"), Ok("/bivouac".into()));
-        for bad in ["", "/", "//", "bivouac", "/a/../b", "/a//b", "/a\nb"] {
-            assert!(parse_mount(bad).is_err(), "{bad:?}");
         }
     }
 

@@ -82,6 +82,9 @@ pub struct BenchArgs {
     /// --null: each client asks all servers in no order, as for names in a directory that is split over them.
     #[arg(long, requires = "null")]
     null_spread: bool,
+    /// --null: a client's server asks the next one before it answers, as for a change of what has two copies.
+    #[arg(long, requires = "null", conflicts_with = "null_spread")]
+    null_chain: bool,
     /// Be a process of the load.
     #[arg(long, hide = true)]
     worker: bool,
@@ -129,7 +132,11 @@ pub fn bench(args: &BenchArgs) -> Result<ExitCode, Error> {
     } else if let Some(sockets) = args.null_server {
         null::serve(sockets).map_err(Error::Bench)?;
     } else if let Some(sockets) = args.null {
-        let dealing = if args.null_spread { Dealing::Spread } else { Dealing::One };
+        let dealing = match (args.null_spread, args.null_chain) {
+            (true, _) => Dealing::Spread,
+            (_, true) => Dealing::Chained,
+            _ => Dealing::One,
+        };
         let report = null::measure(&own_path()?, sockets, args.procs, args.null_servers, dealing, args.files)
             .map_err(Error::Bench)?;
         if args.json { json(&report)? } else { println!("{}", report.line()) }

@@ -219,7 +219,8 @@ fn begin(order: Order, label: &str) -> Result<Option<Begun>, Error> {
         address: None,
         ending: false,
     };
-    traces::leave(&run_dir, label, &trace)?;
+    let again = || place::make_run_dir(config.uid, &config.name, config.deployment, &config.key).map(drop);
+    traces::leave_first(&run_dir, label, &trace, again)?;
     let host = config.host.clone();
     let log = config.log_file.clone();
     let running = bivouac_daemon::start(config).map_err(|error| {

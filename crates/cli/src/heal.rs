@@ -2,7 +2,7 @@
 
 use crate::args::HealArgs;
 use crate::error::Error;
-use crate::home::{Home, State};
+use crate::home::Home;
 use crate::leader;
 use crate::status;
 use crate::text::plural;
@@ -21,12 +21,7 @@ const LOOK: Duration = Duration::from_millis(200);
 pub fn heal(home: &Home, args: &HealArgs) -> Result<(), Error> {
     let directory = home.deployment(&args.name);
     let (record, key) = (directory.load()?, directory.key()?);
-    if record.state != State::Running {
-        return Err(Error::refused(
-            format!("the deployment {:?} does not run", args.name),
-            format!("`bivouac up {}` brings all of it back", args.name),
-        ));
-    }
+    record.check_runs()?;
     let unanswered = |error: LinkError| Error::Unanswered {
         cause: format!("the controller of {:?} does not answer: {error}", args.name),
         remedy: format!("see `bivouac status {}`", args.name),

@@ -370,6 +370,17 @@ pub struct Record {
 }
 
 impl Record {
+    /// Refuses what can be done with a running deployment only.
+    pub fn check_runs(&self) -> Result<(), Error> {
+        if self.state == State::Running {
+            return Ok(());
+        }
+        Err(Error::refused(
+            format!("the deployment {:?} does not run", self.name),
+            format!("`bivouac up {}` brings all of it back", self.name),
+        ))
+    }
+
     /// An empty one.
     pub fn new(name: &str, deployment: u64, mount: &str, block_size: u32, log_level: &str) -> Record {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

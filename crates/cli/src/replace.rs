@@ -10,16 +10,16 @@
 //! command is killed in between, [`reconcile`] finds by the map whether the new process counts.
 
 use crate::args::{LauncherChoice, ReplaceArgs};
-use crate::daemon::{cleanup, traces};
+use crate::daemon::cleanup;
 use crate::error::Error;
-use crate::home::{DaemonRecord, Directory, Home, LauncherKind, Record, State, uid};
+use crate::home::{DaemonRecord, Directory, Home, LauncherKind, Record, uid};
 use crate::hosts::{self, Host};
 use crate::launch::{self, CleanupOrder, Leave};
 use crate::text::plural;
 use crate::{heal, leader, restart, status, up};
 use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_layout::map::{Node, Server, ServerState};
-use bivouac_layout::{Group, Map, NodeId, ServerId};
+use bivouac_layout::{Group, Map, NodeId, Replacement, ServerId};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlReply, ControlRequest};
 use bivouac_transport::Endpoint;
@@ -47,12 +47,7 @@ pub fn replace(home: &Home, args: &ReplaceArgs) -> Result<(), Error> {
     let directory = home.deployment(&args.name);
     let _lock = directory.lock()?;
     let (mut record, key) = (directory.load()?, directory.key()?);
-    if record.state != State::Running {
-        return Err(Error::refused(
-            format!("the deployment {:?} does not run", args.name),
-            format!("`bivouac up {}` brings all of it back", args.name),
-        ));
-    }
+    record.check_runs()?;
     let id = ServerId(args.server);
     restart::position(&record, id)?;
     let map = look(&record, &key)?;
@@ -403,13 +398,7 @@ fn stop(record: &Record, key: &Key, old: &DaemonRecord, id: ServerId) -> Result<
                 .is_ok();
         }
         if Instant::now() >= until {
-            let process = traces::process(record, old).map_or(0, |process| process.pid);
-            return Err(Error::Unanswered {
-                cause: format!("{} on {} does not end", old.label(), old.host),
-                remedy: format!(
-                    "end its process {process} there (`kill -9 {process}`), and repeat the command"
-                ),
-            });
+            return Err(restart::does_not_end(record, old));
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -433,7 +422,8 @@ fn commit(
     let change = new.and_then(|new| Some((new.succession, agent(new.node)?, new.address?)));
     let (succession, node, address) =
         change.ok_or_else(|| refused(format!("nobody knows where the new server {id} listens")))?;
-    let request = ControlRequest::Replace { server: id, succession, node, address, accept_loss };
+    let replacement = Replacement { server: id, succession, node, address, accept_loss };
+    let request = ControlRequest::Replace(Box::new(replacement));
     let asked = leader::ask(record, key, &request, control::INSTALL, control::ELECTION);
     let is_done = |map: &Map| map.server(id).is_some_and(|server| server.succession() == succession);
     match asked {

@@ -8,7 +8,7 @@
 use crate::args::RestartArgs;
 use crate::daemon::traces;
 use crate::error::Error;
-use crate::home::{DaemonRecord, Home, Record, State};
+use crate::home::{DaemonRecord, Home, Record};
 use crate::{launch, replace, status, text, up};
 use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_layout::{Epoch, NodeId, ServerId, ServerState};
@@ -25,12 +25,7 @@ pub fn restart(home: &Home, args: &RestartArgs) -> Result<(), Error> {
     let directory = home.deployment(&args.name);
     let _lock = directory.lock()?;
     let (mut record, key) = (directory.load()?, directory.key()?);
-    if record.state != State::Running {
-        return Err(Error::refused(
-            format!("the deployment {:?} does not run", args.name),
-            format!("`bivouac up {}` brings all of it back", args.name),
-        ));
-    }
+    record.check_runs()?;
     if let Ok(overview) = status::overview(&record, &key)
         && replace::reconcile(&mut record, &overview.map)
     {
@@ -74,15 +69,18 @@ fn stop(record: &Record, daemon: &DaemonRecord, key: &Key) -> Result<(), Error> 
             Err(_) => {}
         }
         if Instant::now() >= until {
-            let process = traces::process(record, daemon).map_or(0, |process| process.pid);
-            return Err(Error::Unanswered {
-                cause: format!("{} on {} does not end", daemon.label(), daemon.host),
-                remedy: format!(
-                    "end its process {process} there (`kill -9 {process}`), and repeat the command"
-                ),
-            });
+            return Err(does_not_end(record, daemon));
         }
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A server was asked to stop, and lives.
+pub fn does_not_end(record: &Record, daemon: &DaemonRecord) -> Error {
+    let process = traces::process(record, daemon).map_or(0, |process| process.pid);
+    Error::Unanswered {
+        cause: format!("{} on {} does not end", daemon.label(), daemon.host),
+        remedy: format!("end its process {process} there (`kill -9 {process}`), and repeat the command"),
     }
 }
 

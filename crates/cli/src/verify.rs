@@ -8,7 +8,7 @@ mod report;
 
 use crate::args::VerifyArgs;
 use crate::error::Error;
-use crate::home::{Home, Record, State};
+use crate::home::{Home, Record};
 use crate::{signals, status};
 use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_layout::{Epoch, Group, Map, SHARDS, ServerId, ServerState, ShardId};
@@ -54,12 +54,7 @@ struct Asked {
 pub fn verify(home: &Home, args: &VerifyArgs) -> Result<ExitCode, Error> {
     let directory = home.deployment(&args.name);
     let (record, key) = (directory.load()?, directory.key()?);
-    if record.state != State::Running {
-        return Err(Error::refused(
-            format!("the deployment {:?} does not run", args.name),
-            format!("`bivouac up {}` brings it back", args.name),
-        ));
-    }
+    record.check_runs()?;
     signals::take(|taken| {
         if taken.is_final() {
             signals::interrupt(taken.number);

@@ -10,14 +10,19 @@
 //! reads as zeros.
 
 use crate::local::{Direct, SubFile, SubFiles};
-use crate::rpc::{DataJob, copy_job, data_done, piece_job, read_job};
+use crate::rpc::{DataJob, ahead_job, copy_job, data_done, piece_job, read_job, write_job};
 use crate::session::Client;
-use bivouac_layout::{FileLayout, Ino, Map, Piece, ServerId};
+use bivouac_layout::{FileLayout, Group, Ino, Map, Piece, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{FILE_MAX, Store, TRANSFER_MAX};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::MAX_PAYLOAD;
 use std::io::IoSliceMut;
+
+/// Writes of so many bytes or more are sent to a copy on this node from here, rather than through the primary.
+const LONG: usize = 64 << 10;
+/// But not if a call writes more pieces than this: then links have enough to do, and the copy too much.
+const FEW: usize = 2;
 
 /// A file in blocks, for the length of a call.
 pub(crate) struct Blocks<'a> {
@@ -231,12 +236,17 @@ impl Blocks<'_> {
 
     fn write_remote(&self, changes: Vec<&mut Change<'_>>, sync: bool) {
         let mut jobs = Vec::with_capacity(changes.len());
-        for change in &changes {
+        let here = self.send_ahead(&changes, &mut jobs);
+        let ahead = jobs.len();
+        for (index, change) in changes.iter().enumerate() {
             let request = DataRequest::Write { ino: self.ino, offset: change.piece.offset, sync };
-            jobs.push(piece_job(&change.piece, request, change.data, &mut []));
+            jobs.push(match here.get(index) {
+                Some(Some(here)) => write_job(&change.piece, request, change.data, *here),
+                _ => piece_job(&change.piece, request, change.data, &mut []),
+            });
         }
         self.client.data_jobs(&mut jobs);
-        let results: Vec<_> = jobs.iter_mut().map(data_done).collect();
+        let results: Vec<_> = jobs.iter_mut().skip(ahead).map(data_done).collect();
         for (change, result) in changes.into_iter().zip(results) {
             change.tried = true;
             change.landed = match result {
@@ -250,6 +260,38 @@ impl Blocks<'_> {
                 Err(errno) => Err(errno),
             };
         }
+    }
+
+    /// Has the bytes of long writes sent to copies on this node, which takes no link. To which, and their numbers, for
+    /// each change; or nothing for any.
+    fn send_ahead<'j>(
+        &self,
+        changes: &[&mut Change<'j>],
+        jobs: &mut Vec<DataJob<'j>>,
+    ) -> Vec<Option<(ServerId, u64)>> {
+        if self.layout.replicas == 1 || changes.len() > FEW {
+            return Vec::new();
+        }
+        let Ok(session) = self.client.session() else { return Vec::new() };
+        let here: Vec<Option<(ServerId, u64)>> =
+            changes.iter().map(|change| self.copy_here(change)).collect();
+        for (change, here) in changes.iter().zip(&here) {
+            jobs.extend(here.map(|here| ahead_job(session, here, change.data)));
+        }
+        here
+    }
+
+    /// Another holder than the primary, on this node, which is sent the bytes of a long write from here; and a number
+    /// for them.
+    fn copy_here(&self, change: &Change<'_>) -> Option<(ServerId, u64)> {
+        let is_copied = matches!(change.piece.group, Group::Blocks { copies: 2.., .. });
+        if !is_copied || change.data.len() < LONG || !self.client.local_access {
+            return None;
+        }
+        let (map, node) = (self.client.map(), self.client.node());
+        let holder = map.reader_of(change.piece.group, node)?;
+        let is_here = map.server(holder).is_some_and(|server| server.node == node);
+        (is_here && holder != change.piece.server).then(|| (holder, self.client.next_ahead()))
     }
 
     /// The count of a write over several pieces.

@@ -53,6 +53,8 @@ pub(crate) struct Pages {
 /// A server's fence page.
 struct Fences {
     page: FencePage,
+    /// Of which succession of the server: another process may have its number since, on the same node.
+    succession: u32,
     /// Kept for a server that follows when this one is killed: it looks for the page in `/proc`.
     _for_server: Hidden,
 }
@@ -163,6 +165,15 @@ impl<T> Shared<T> {
         }
     }
 
+    /// Takes the place of a page that is of no use any more. That one stays: others may be looking at it.
+    fn replace(&self, old: &T, page: T) {
+        let (old, new) = (std::ptr::from_ref(old).cast_mut(), Box::into_raw(Box::new(page)));
+        if self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            // SAFETY: not installed, so nobody else has it.
+            drop(unsafe { Box::from_raw(new) });
+        }
+    }
+
     fn is_known(&self) -> bool {
         !self.0.load(Ordering::Acquire).is_null()
     }
@@ -231,25 +242,33 @@ impl Client {
         page.set(memory.and_then(|memory| VersionPage::attach(memory.as_fd()).ok()));
     }
 
-    /// The fence page of a server of this node, once it was asked for.
-    pub(crate) fn fences(&self, server: ServerId) -> Option<&FencePage> {
-        Some(&self.pages().fences.get(usize::from(server.0))?.get()?.page)
+    /// The fence page of a server of this node, of this succession, once it was asked for.
+    pub(crate) fn fences(&self, server: ServerId, succession: u32) -> Option<&FencePage> {
+        let known = self.pages().fences.get(usize::from(server.0))?.get()?;
+        (known.succession == succession).then_some(&known.page)
     }
 
     /// The same, and asks for it. Without one, nothing is accessed directly.
-    pub(crate) fn fetch_fences(&self, server: ServerId) -> Option<&FencePage> {
+    pub(crate) fn fetch_fences(&self, server: ServerId, succession: u32) -> Option<&FencePage> {
         let place = self.pages().fences.get(usize::from(server.0))?;
-        if !place.is_known() {
-            match self.node_memory(server, NodeRequest::Fences) {
-                Ok(memory) => {
-                    let page = FencePage::attach(memory.as_fd()).ok();
-                    place.set(page.map(|page| Fences { page, _for_server: Hidden::new(memory) }));
-                }
-                Err(Errno::NOENT) => place.set(None),
-                Err(_) => {}
-            }
+        let known = place.get();
+        if known.is_some_and(|known| known.succession == succession) || known.is_none() && place.is_known() {
+            return self.fences(server, succession);
         }
-        self.fences(server)
+        match self.node_memory(server, NodeRequest::Fences) {
+            Ok(memory) => {
+                let page = FencePage::attach(memory.as_fd()).ok();
+                let page = page.map(|page| Fences { page, succession, _for_server: Hidden::new(memory) });
+                match (known, page) {
+                    (None, page) => place.set(page),
+                    (Some(known), Some(page)) => place.replace(known, page),
+                    (Some(_), None) => {}
+                }
+            }
+            Err(Errno::NOENT) if known.is_none() => place.set(None),
+            Err(_) => {}
+        }
+        self.fences(server, succession)
     }
 
     pub(crate) fn seen(&self, shard: ShardId) -> Option<u64> {

@@ -70,7 +70,16 @@ impl SubFiles {
     /// The sub-file on `server`, if it was passed already.
     pub(crate) fn known<'a>(&'a self, client: &'a Client, server: ServerId) -> Option<SubFile<'a>> {
         let passed = self.places.get(usize::from(server.0))?.latest()?;
-        passed.is_of_now(client, server).then(|| self.sub_file(passed, client.fences(server)?))?
+        self.of_now(client, server, passed)
+    }
+
+    /// `None`: the process that passed it has the server's number no more.
+    fn of_now<'a>(&self, client: &'a Client, server: ServerId, passed: &'a Passed) -> Option<SubFile<'a>> {
+        let known = client.map().server(server).map(|known| known.succession());
+        if known != Some(passed.succession) {
+            return None;
+        }
+        self.sub_file(passed, client.fences(server, passed.succession)?)
     }
 
     /// `None`: the program has taken the descriptor's number for itself.
@@ -92,9 +101,7 @@ impl SubFiles {
             && !passed.outdated.load(Ordering::Relaxed)
         {
             // What another process has of the file by now is asked for at that one.
-            return passed
-                .is_of_now(client, server)
-                .then(|| self.sub_file(passed, client.fences(server)?))?;
+            return self.of_now(client, server, passed);
         }
         if !create && place.missing.load(Ordering::Relaxed) {
             return None;
@@ -106,13 +113,6 @@ impl SubFiles {
         };
         let fences = place.fetch(client, server, ino, access)?;
         self.sub_file(place.latest()?, fences)
-    }
-}
-
-impl Passed {
-    /// Whether the process that passed it has the server's number still.
-    fn is_of_now(&self, client: &Client, server: ServerId) -> bool {
-        client.map().server(server).is_some_and(|known| known.succession() == self.succession)
     }
 }
 
@@ -137,7 +137,7 @@ impl Place {
         if !client.local_access || known.node != client.node() {
             return None;
         }
-        let fences = client.fetch_fences(server)?;
+        let fences = client.fetch_fences(server, succession)?;
         let before = self.passed.load(Ordering::Acquire);
         // In this order: the descriptor is at least as new.
         let under = fences.before_pass(ino);

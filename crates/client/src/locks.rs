@@ -101,7 +101,12 @@ impl Handle {
         let owner = self.announced(kind)?;
         let range = LockRange { start, end, exclusive };
         let request = MetaRequest::Lock { ino: self.ino(), owner, range, wait_ms: 0 };
-        self.granted(owner, range, &|| self.client().meta_on(self.ino(), &request))?;
+        let asked = self.granted(owner, range, &|| self.client().meta_on(self.ino(), &request));
+        if let (LockOwner::Flock(_), Err(Errno::AGAIN)) = (owner, asked) {
+            // A lock that was to be converted is gone: so it is with `flock`.
+            let _ = self.client().table().note_unlock(self.ino(), owner, start, end);
+        }
+        asked?;
         self.announced_still(kind, start, end)
     }
 

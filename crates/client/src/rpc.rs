@@ -11,7 +11,7 @@ use bivouac_layout::map::{NO_SERVER, ServerState};
 use bivouac_layout::{Group, Ino, Map, Piece, ServerId, ShardId};
 use bivouac_node::release::begin_opening;
 use bivouac_node::{Fd, SlotId};
-use bivouac_proto::copies::Copied;
+use bivouac_proto::copies::{Copied, CopyRequest, Sender, Sent};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::meta::{Change, MetaReply, MetaRequest};
 use bivouac_proto::node::NodeRequest;
@@ -271,12 +271,12 @@ impl Client {
     }
 
     /// Asks servers that the map names. Where something has copies, and the map changes meanwhile, others may have to be
-    /// asked.
+    /// asked; and what one server leaves out, because another one answers for it, it does by one map.
     pub(crate) fn by_newest_map<T>(&self, ask: impl Fn(&Map) -> Result<T, Errno>) -> Result<T, Errno> {
         loop {
             let map = self.map();
             let answer = ask(map);
-            if answer.is_ok() || map.copies == 1 || self.map().epoch == map.epoch {
+            if map.copies == 1 || self.map().epoch == map.epoch {
                 return answer;
             }
         }
@@ -352,8 +352,33 @@ fn copied_job<'a>(
     into: &'a mut [u8],
 ) -> DataJob<'a> {
     let mut body = Vec::with_capacity(40);
-    bivouac_proto::encode(&Request::Copied(Copied { group, request }), &mut body);
+    bivouac_proto::encode(&Request::Copied(Copied { group, request, here: None }), &mut body);
     Job::new(to, body, payload, into)
+}
+
+/// A write of a piece that has copies; a holder on this node is sent the bytes by [`ahead_job`].
+pub(crate) fn write_job<'a>(
+    piece: &Piece,
+    request: DataRequest,
+    payload: &'a [u8],
+    here: (ServerId, u64),
+) -> DataJob<'a> {
+    let mut body = Vec::with_capacity(48);
+    let copied = Copied { group: piece.group, request, here: Some(here) };
+    bivouac_proto::encode(&Request::Copied(copied), &mut body);
+    Job::new(To::Group(piece.group), body, payload, &mut [])
+}
+
+/// The bytes of a write for a holder on this node. Nothing depends on its outcome.
+pub(crate) fn ahead_job<'a>(
+    session: u64,
+    (server, number): (ServerId, u64),
+    payload: &'a [u8],
+) -> DataJob<'a> {
+    let sent = Sent { by: Sender::Program(session), number };
+    let mut body = Vec::with_capacity(32);
+    bivouac_proto::encode(&Request::Copy(CopyRequest::Ahead { sent, rest: Vec::new() }), &mut body);
+    Job::new(To::Server(server, ShardId(0)), body, payload, &mut []).once()
 }
 
 /// How a request for data ended, and how many bytes came with its answer.

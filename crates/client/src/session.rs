@@ -26,12 +26,19 @@ use bivouac_transport::engine::{self, Answered, Budget};
 use bivouac_transport::{ConnectOptions, Connection, Endpoint, Outgoing, Peer, Refusals, TransportError};
 use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// How many descriptors are kept for asking the kernel whether a description is held. Programs that open and
 /// close one file after the other use only a few slots.
 const ASKERS: usize = 8;
 /// Longest key file: its digits, and what an editor may have put behind them.
 const KEY_FILE_MAX: usize = 2 * KEY_LEN + 64;
+
+/// How long an agent that has died is waited for, until it was started again and has a map: the controller tells it twice
+/// a second, unless another one is just being elected.
+const AGENT_BEGINS: Duration = Duration::from_secs(10);
+/// Between two questions whether it has.
+const AGENT_PAUSE: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// One process's access to a deployment. All methods may be called from any thread.
 pub struct Client {
@@ -65,6 +72,8 @@ pub struct Client {
     /// While a thread begins a session: the fork count (upper half) that the session is for, and the thread.
     renewing: AtomicU64,
     slots: AtomicU32,
+    /// Counts what was sent ahead to copies.
+    ahead: AtomicU64,
     pools: Box<[Pool]>,
     agents: Pool,
     kept: Box<[Kept]>,
@@ -128,6 +137,7 @@ impl Client {
             pages: Pages::new(places),
             listing: Listing::default(),
             slots: AtomicU32::new(1),
+            ahead: AtomicU64::new(0),
             pools: (0..places).map(|_| Pool::new()).collect(),
             askers: std::array::from_fn(|_| Spare::default()),
             agents: Pool::new(),
@@ -195,6 +205,11 @@ impl Client {
         self.node
     }
 
+    /// The next number of bytes that are sent ahead to a copy.
+    pub(crate) fn next_ahead(&self) -> u64 {
+        self.ahead.fetch_add(1, Ordering::Relaxed)
+    }
+
     pub(crate) fn credentials(&self) -> &Credentials {
         &self.credentials
     }
@@ -242,7 +257,7 @@ impl Client {
 
     /// Tells the agent something, and waits only until the agent has heard it.
     pub(crate) fn tell_agent(&self, request: &AgentRequest) -> Result<(), Errno> {
-        match self.ask_agent(request).map_err(|e| e.errno())? {
+        match self.ask_agent_that_begins(request).map_err(|e| e.errno())? {
             Some(Reply::Done) => Ok(()),
             _ => Err(Errno::NOLCK),
         }
@@ -265,6 +280,21 @@ impl Client {
                 // It is not given back, so this ends.
                 Err(_) if kept => {}
                 answer => return answer.map(|(reply, _)| reply),
+            }
+        }
+    }
+
+    /// The same, and waits for an agent that is just being restarted: until it has a map, it refuses everything.
+    fn ask_agent_that_begins(&self, request: &AgentRequest) -> Result<Option<Reply>, TransportError> {
+        let begun = Instant::now();
+        loop {
+            match self.ask_agent(request) {
+                Ok(None) | Err(TransportError::Refused | TransportError::Closed)
+                    if begun.elapsed() < AGENT_BEGINS =>
+                {
+                    let _ = rustix::thread::nanosleep(&AGENT_PAUSE);
+                }
+                answer => return answer,
             }
         }
     }
@@ -361,7 +391,7 @@ impl Client {
         self.let_go(self.facts.swap(facts, Ordering::AcqRel));
         // Read before: if the agent is restarted meanwhile, the next one is told of locks.
         let restarts = self.agent_restarts();
-        let reply = self.ask_agent(&attach_request())?;
+        let reply = self.ask_agent_that_begins(&attach_request())?;
         let Some(Reply::Agent(AgentReply::Attached { session, owner, locked, map, .. })) = reply else {
             return Err(TransportError::System(Errno::IO));
         };

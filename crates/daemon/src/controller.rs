@@ -291,15 +291,8 @@ impl Controller {
             ControlRequest::GiveUp { servers, accept_loss } => {
                 self.shared.give_up(servers.clone(), *accept_loss).map(|_| None)
             }
-            ControlRequest::Replace { server, succession, node, address, accept_loss } => {
-                let change = MapChange::Replace {
-                    server: *server,
-                    succession: *succession,
-                    node: node.clone(),
-                    address: *address,
-                    accept_loss: *accept_loss,
-                };
-                let map = self.shared.replace(change)?;
+            ControlRequest::Replace(replacement) => {
+                let map = self.shared.replace(MapChange::Replace((**replacement).clone()))?;
                 self.watch(&map).map(|()| None)
             }
             ControlRequest::Shutdown { keep } => {

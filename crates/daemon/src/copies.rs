@@ -6,7 +6,7 @@
 //! change is under way. A holder that does not answer is waited for until the map says that it is down. If one cannot
 //! make the change because its storage is full, the primary gives the others its own bytes of the range again, and the
 //! program gets the error. One whose storage fails is left out: the map calls it behind, until it has caught up
-//! ([`faults`]).
+//! ([`faults`]). The bytes of long writes are on their way before all this ([`chain`]).
 //!
 //! A holder keeps in mind which changes may not have been made by all others ([`marks`]). When a primary dies, the
 //! next one gathers these, and gives all holders its own bytes of their ranges before it serves the group.
@@ -16,6 +16,7 @@
 //! A server that was away compares what it holds with the primaries ([`catching`]).
 
 mod catching;
+mod chain;
 mod checking;
 mod faults;
 mod holder;
@@ -23,6 +24,7 @@ mod marks;
 mod pace;
 mod ranges;
 mod showing;
+mod slots;
 
 use crate::links::Links;
 use bivouac_data::DataStore;
@@ -33,11 +35,14 @@ use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply, Request};
 use bivouac_transport::engine::Requester;
 use catching::Catching;
+use chain::Chain;
+pub(crate) use chain::{Coming, Program, SentAhead, may_send_ahead};
 pub(crate) use checking::Checked;
 use faults::Faults;
-use marks::{Marks, Slots};
+use marks::Marks;
 use ranges::Ranges;
 use showing::Tidied;
+use slots::Slots;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -60,6 +65,7 @@ pub(crate) struct Copies {
     slots: Slots,
     marks: Marks,
     catching: Catching,
+    chain: Chain,
     /// What the maps up to this epoch have made this server the primary of, it serves.
     ready: AtomicU64,
     faults: Faults,
@@ -96,9 +102,10 @@ impl Copies {
     pub(crate) fn new(links: Arc<Links>, store: Arc<DataStore>, me: ServerId) -> Copies {
         let fences = store.fences().cloned();
         let (marks, ranges) = (Marks::new(fences.clone()), Ranges::new(PATIENCE, fences));
-        let slots = Slots::new(crate::links::now().unsigned_abs());
+        let begun = crate::links::now().unsigned_abs();
+        let (slots, chain) = (Slots::new(begun), Chain::new(begun));
         let (catching, ready, faults, tidied) = Default::default();
-        Copies { links, store, me, ranges, slots, marks, catching, ready, faults, tidied }
+        Copies { links, store, me, ranges, slots, marks, catching, chain, ready, faults, tidied }
     }
 
     /// The map, if this server is the group's primary by it, has a lease, and serves the group.
@@ -121,12 +128,14 @@ impl Copies {
         map.primary_of(group) == Some(self.me) && map.is_up(self.me)
     }
 
-    /// Makes a change of a group's blocks, everywhere.
+    /// Makes a change of a group's blocks, everywhere. The payload may have been sent ahead. Of servers, only that of the
+    /// inode changes blocks (`by`): one that is not any more must not, however late its request comes.
     pub(crate) fn change(
         &self,
         group: Group,
-        request: &DataRequest,
+        (request, by): (&DataRequest, Option<ServerId>),
         payload: &[u8],
+        sent: Option<&SentAhead>,
     ) -> Result<DataReply, Failure> {
         let range = match *request {
             DataRequest::Write { offset, .. } => offset..offset.saturating_add(payload.len() as u64),
@@ -143,6 +152,10 @@ impl Copies {
         let _alone = self.ranges.hold(ino, range.clone())?;
         // Not before: a holder that begins to catch up must not be left out.
         let map = self.serving(group)?;
+        // By the newest map the sender looks itself.
+        let check_sender =
+            || by.map_or(Ok(()), |by| self.check_sender(by, request)).map_err(|_| Refusal::Busy);
+        check_sender()?;
         if self.gives_up(group) {
             return Err(Refusal::OldServer.into());
         }
@@ -155,7 +168,12 @@ impl Copies {
         let step =
             |change| Step { group, place, ino, offset: range.start, len: range.end - range.start, change };
         let failed = match *request {
-            DataRequest::Write { sync, .. } => self.forward(&step(Change::Write { sync }), &others, payload),
+            DataRequest::Write { sync, .. } => {
+                let write = step(Change::Write { sync });
+                let (mut failed, left) = self.forward_sent(&write, &others, (sent, payload), sync);
+                failed.extend(self.forward(&write, &left, payload));
+                failed
+            }
             DataRequest::Fallocate { mode, .. } => self.forward(&step(Change::Fallocate(mode)), &others, &[]),
             _ => Vec::new(),
         };
@@ -176,7 +194,7 @@ impl Copies {
         };
         if !self.is_primary(&map, group) {
             // Another one takes over, which decides what becomes of the change.
-            slot.leave();
+            slot.leave(group);
             return Err(Refusal::OldServer.into());
         }
         let made = forwarded
@@ -188,6 +206,7 @@ impl Copies {
                     if !self.is_primary(&self.links.map(), group) {
                         return Err(Refusal::OldServer.into());
                     }
+                    check_sender()?;
                     let done = crate::serve::change_copied((&self.store, self), &unsynced(request), payload)?;
                     match (request, done) {
                         (DataRequest::Write { .. }, DataReply::Written { count, .. }) => {
@@ -203,7 +222,7 @@ impl Copies {
                 self.catching.apply(ino, range.clone(), make)
             });
         if !self.is_primary(&self.links.map(), group) {
-            slot.leave();
+            slot.leave(group);
             return Err(Refusal::OldServer.into());
         }
         if let (Err(Failure::Errno(errno)), true) = (&made, has_all)
@@ -211,7 +230,7 @@ impl Copies {
             && self.fails_here(group, ino, *errno)
         {
             // All others have made it. The next primary sees to that, and the sender repeats it there.
-            slot.leave();
+            slot.leave(group);
             return Err(Refusal::OldServer.into());
         }
         // Others do not wait for that.
@@ -219,7 +238,7 @@ impl Copies {
             && let Err(error) = self.store.sync(ino)
         {
             // All have made it.
-            slot.leave();
+            slot.leave(group);
             self.note_failure(ino, error.errno());
             return Err(if self.could_not_sync() { Refusal::OldServer.into() } else { error.errno().into() });
         }
@@ -231,7 +250,7 @@ impl Copies {
         if !is_whole {
             let undoes = !matches!(request, DataRequest::TakeBack { .. });
             if !self.mirror(&step(Change::Mirror { undoes }), &others) {
-                slot.leave();
+                slot.leave(group);
             }
         }
         if let Some(refusal) = refusal {
@@ -280,6 +299,44 @@ impl Copies {
             at += len;
         }
         true
+    }
+
+    /// Has those others make a write to whom its bytes were sent ahead. Those whose storage cannot, and why; and those
+    /// that have to be sent the bytes with the change.
+    fn forward_sent(
+        &self,
+        step: &Step,
+        others: &[ServerId],
+        (sent, payload): (Option<&SentAhead>, &[u8]),
+        sync: bool,
+    ) -> (Vec<(ServerId, Errno)>, Vec<ServerId>) {
+        let Some(sent) = sent else { return (Vec::new(), others.to_vec()) };
+        let Step { group, place: (slot, turn), ino, offset, len, .. } = *step;
+        let sum = crc32c::crc32c(payload);
+        let (mut asked, mut left, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        for other in others {
+            match sent.to(*other) {
+                Some(sent) => {
+                    let change = Change::Sent { sent, sum, sync };
+                    let forward = CopyRequest::Forward { group, slot, turn, ino, offset, len, change };
+                    asked.push((*other, Request::Copy(forward)));
+                }
+                None => left.push(*other),
+            }
+        }
+        for ((server, _), answer) in asked.iter().zip(self.links.ask_all(&asked)) {
+            match answer {
+                Ok(Reply::Copy(CopyReply::Made)) => {}
+                Ok(Reply::Copy(CopyReply::Failed(errno))) => failed.push((*server, errno)),
+                answer => {
+                    if let Ok(Reply::Copy(CopyReply::Missing)) = answer {
+                        self.chain.doubt(*server);
+                    }
+                    left.push(*server);
+                }
+            }
+        }
+        (failed, left)
     }
 
     /// Has all others make a change. Those whose storage cannot, and why.
@@ -342,23 +399,42 @@ impl Copies {
         self.marks.cut(ino, length);
     }
 
+    /// How much of a sub-file of this length has been made by all, or is only of this server.
+    pub(crate) fn certain_length(&self, ino: Ino, length: u64) -> u64 {
+        if self.links.map().copies == 1 { length } else { self.marks.certain_length(ino, length) }
+    }
+
+    /// Refuses as long as this server has not taken over what the newest map has made it the primary of: others may have
+    /// more of it.
+    pub(crate) fn check_ready(&self) -> Result<(), Refusal> {
+        let map = self.links.map();
+        let is_ready = map.copies == 1 || self.ready.load(Ordering::Acquire) >= map.epoch.0;
+        if is_ready { Ok(()) } else { Err(Refusal::OldServer) }
+    }
+
     /// Which changes of files may begin.
     pub(crate) fn ranges(&self) -> &Ranges {
         &self.ranges
     }
 
-    /// Checks that what only the server of an inode asks for comes from that server.
+    /// Checks that a server that changes a file is that of its inode: no other server does. (Another one may have taken over
+    /// from it, and gone on with the file, before its request comes.)
     pub(crate) fn check_sender(&self, from: ServerId, request: &DataRequest) -> Result<(), Errno> {
-        let ino = request.is_of_inodes_server();
-        let is_right = ino.is_none_or(|ino| self.links.map().primary(ino.shard()) == from);
+        let is_right = match request.changed() {
+            Some(ino) => self.links.map().primary(ino.shard()) == from,
+            None => true,
+        };
         if is_right { Ok(()) } else { Err(Errno::IO) }
     }
 
     /// Does what a new map asks for: takes over the groups of which this server is the primary now. Says whether it
     /// serves them.
     pub(crate) fn follow(&self, before: &Map, map: &Map) -> bool {
+        // Between two maps that do not follow each other, another one may have been the primary.
+        let follows = before.epoch.0 + 1 == map.epoch.0;
         let is_new = |group: &Group| {
-            map.primary_of(*group) == Some(self.me) && before.primary_of(*group) != Some(self.me)
+            map.primary_of(*group) == Some(self.me)
+                && !(follows && before.primary_of(*group) == Some(self.me))
         };
         let gained: Vec<Group> =
             map.replicated().filter(|g| matches!(g, Group::Blocks { .. })).filter(is_new).collect();
@@ -403,6 +479,7 @@ impl Copies {
             self.mirror(&step, &self.others(map, group));
         }
         self.marks.forget(gained);
+        self.slots.end(gained);
         self.links.epoch() == map.epoch
     }
 }

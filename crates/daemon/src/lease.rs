@@ -18,7 +18,7 @@ use bivouac_node::release::monotonic;
 use bivouac_node::{Fences, VersionPage};
 use bivouac_proto::control::Grant;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A server's lease.
 #[derive(Default)]
@@ -32,6 +32,10 @@ pub(crate) struct Lease {
     /// It lacks something, as the map says, or because its storage has failed.
     is_behind: AtomicBool,
     is_suspect: AtomicBool,
+    /// The server stops.
+    has_ended: AtomicBool,
+    /// Held while the pages are told.
+    telling: Mutex<()>,
 }
 
 impl Lease {
@@ -79,31 +83,39 @@ impl Lease {
         }
     }
 
+    /// The server stops: others may take its place as soon as it answers no more, so nobody is to believe anything of it,
+    /// or read it directly, from now on.
+    pub(crate) fn end(&self) {
+        self.has_ended.store(true, Ordering::SeqCst);
+        self.tell();
+    }
+
+    fn until(&self) -> u64 {
+        if self.has_ended.load(Ordering::SeqCst) { 0 } else { self.until.load(Ordering::Acquire) }
+    }
+
     fn tell(&self) {
-        let until = self.until.load(Ordering::Acquire);
+        // Who comes later knows more, and is to have the last word.
+        let _alone = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = self.until();
         if let Some(page) = self.page.get() {
             page.believe_until(until);
         }
         if let Some(fences) = self.fences.get() {
-            let shows = || !self.is_behind.load(Ordering::SeqCst) && !self.is_suspect.load(Ordering::SeqCst);
-            let until = if until == VersionPage::FOR_EVER || !shows() { 0 } else { until };
-            fences.show_copies_until(until);
-            // Another thread may have said meanwhile that they are not to be shown.
-            if !shows() {
-                fences.show_copies_until(0);
-            }
+            let shows = !self.is_behind.load(Ordering::SeqCst) && !self.is_suspect.load(Ordering::SeqCst);
+            fences.show_copies_until(if until == VersionPage::FOR_EVER || !shows { 0 } else { until });
         }
     }
 
     /// Whether it has not run out.
     pub(crate) fn is_valid(&self) -> bool {
-        let until = self.until.load(Ordering::Acquire);
+        let until = self.until();
         until == VersionPage::FOR_EVER || monotonic() < until
     }
 
     /// How long it is still valid, milliseconds; 0 if it has run out, `None` if none is needed.
     pub(crate) fn left(&self) -> Option<u64> {
-        let until = self.until.load(Ordering::Acquire);
+        let until = self.until();
         (until != VersionPage::FOR_EVER).then(|| until.saturating_sub(monotonic()) / 1_000_000)
     }
 }
@@ -130,6 +142,10 @@ mod tests {
         lease.grant(Grant { from: now - 100_000_000, millis: 100 });
         assert_eq!(seen(), (true, true), "one that comes late takes nothing away");
         assert!(lease.left().is_some_and(|left| left > 30_000));
+        lease.end();
+        assert_eq!(seen(), (false, false), "the server stops");
+        lease.grant(Grant { from: now, millis: 90_000 });
+        assert_eq!(seen(), (false, false), "it has stopped");
         let lease = Lease::default();
         lease.is_not_needed();
         assert_eq!((lease.is_valid(), lease.left()), (true, None));

@@ -18,11 +18,11 @@ use bivouac_proto::auth::{Key, Role};
 use bivouac_proto::copies::Copied;
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::meta::MetaRequest;
-use bivouac_proto::peer::PeerRequest;
+use bivouac_proto::peer::{Borrowed, PeerRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply, Request, Time};
 use bivouac_transport::engine::{self, Budget, Job, Lane, Message, Refused, Requester, To};
-use bivouac_transport::{Connection, Endpoint, Peer, Refusals, TransportError};
+use bivouac_transport::{ConnectOptions, Connection, Endpoint, Peer, Refusals, TransportError};
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -39,6 +39,8 @@ pub(crate) struct Links {
     map: RwLock<Arc<Map>>,
     epoch: AtomicU64,
     pools: Mutex<HashMap<ServerId, Vec<Lane>>>,
+    /// Connections for bytes that are sent ahead, in which other requests would have to wait.
+    chains: Mutex<HashMap<ServerId, Vec<Lane>>>,
     /// The identity of requests: the daemon's start, with a slot for each connection.
     session: u64,
     slots: AtomicU32,
@@ -87,12 +89,7 @@ impl Requester for Links {
             }
         }
         drop(pools);
-        let address = map.server(server).ok_or(TransportError::Refused)?.address;
-        let (endpoint, role, options) = (Endpoint::Tcp(address), self.role.clone(), Links::BUDGET.options(0));
-        let connected = Connection::connect(&endpoint, &self.key, map.deployment, role, &options);
-        self.refusals.note(Peer::Server(server), &connected);
-        let (connection, _) = connected?;
-        Ok(Lane::new(connection, self.slots.fetch_add(1, Ordering::Relaxed)))
+        self.connect(server, map)
     }
 
     fn give(&self, server: ServerId, lane: Lane) {
@@ -143,7 +140,8 @@ impl Links {
         session: u64,
     ) -> Links {
         let epoch = AtomicU64::new(first.epoch.0);
-        let (map, pools) = (RwLock::new(Arc::new(first)), Mutex::default());
+        let map = RwLock::new(Arc::new(first));
+        let (pools, chains) = (Mutex::default(), Mutex::default());
         let (slots, closing) = (AtomicU32::new(1), AtomicBool::new(false));
         let (refusals, news) = (Refusals::new(SERVERS_MAX.into()), Default::default());
         let own = match &role {
@@ -157,6 +155,7 @@ impl Links {
             map,
             epoch,
             pools,
+            chains,
             session,
             slots,
             refusals,
@@ -167,6 +166,38 @@ impl Links {
             on_replaced,
             data,
             lease,
+        }
+    }
+
+    fn connect(&self, server: ServerId, map: &Map) -> Result<Lane, TransportError> {
+        let address = map.server(server).ok_or(TransportError::Refused)?.address;
+        let (endpoint, role) = (Endpoint::Tcp(address), self.role.clone());
+        let options = ConnectOptions { considerate: true, ..Links::BUDGET.options(0) };
+        let connected = Connection::connect(&endpoint, &self.key, map.deployment, role, &options);
+        self.refusals.note(Peer::Server(server), &connected);
+        let (connection, _) = connected?;
+        Ok(Lane::new(connection, self.slots.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// A connection for bytes that are sent ahead.
+    pub(crate) fn take_for_chain(&self, server: ServerId, map: &Map) -> Result<Lane, TransportError> {
+        let mut chains = self.chains.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(lane) = chains.get_mut(&server).and_then(Vec::pop) {
+            // Nothing is answered over these: who is gone would not be noticed otherwise.
+            if Links::works(&lane) && !lane.connection.has_ended() {
+                return Ok(lane);
+            }
+        }
+        drop(chains);
+        self.connect(server, map)
+    }
+
+    /// Gives it back.
+    pub(crate) fn give_to_chain(&self, server: ServerId, lane: Lane) {
+        let mut chains = self.chains.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = chains.entry(server).or_default();
+        if Links::works(&lane) && kept.len() < KEPT {
+            kept.push(lane);
         }
     }
 
@@ -255,8 +286,10 @@ impl Links {
 
     /// Closes idle connections to processes that others have replaced.
     fn forget_connections(&self, servers: &[ServerId]) {
-        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        pools.retain(|server, _| !servers.contains(server));
+        for pools in [&self.pools, &self.chains] {
+            let mut pools = pools.lock().unwrap_or_else(PoisonError::into_inner);
+            pools.retain(|server, _| !servers.contains(server));
+        }
     }
 
     /// Sends a request about an inode's shard to its server.
@@ -293,6 +326,14 @@ impl Links {
         self.call_each(servers.iter().map(job).collect()).collect()
     }
 
+    /// Sends requests to several servers at once; the answers in their order.
+    pub(crate) fn ask_all(&self, requests: &[(ServerId, Request<'_>)]) -> Vec<Result<Reply, Failure>> {
+        let job = |(server, request): &(ServerId, Request<'_>)| {
+            Job::new(all_of(*server), encoded(request), &[], &mut [])
+        };
+        self.call_each(requests.iter().map(job).collect()).collect()
+    }
+
     /// Sends a request; how many bytes came with the answer.
     pub(crate) fn ask_into(
         &self,
@@ -315,9 +356,16 @@ fn moved(before: &Map, after: &Map) -> Vec<ServerId> {
     after.servers.iter().filter(is_another).map(|server| server.id).collect()
 }
 
-fn encoded(request: &Request<'_>) -> Vec<u8> {
+pub(crate) fn encoded(request: &Request<'_>) -> Vec<u8> {
     let mut body = Vec::with_capacity(128);
     bivouac_proto::encode(request, &mut body);
+    body
+}
+
+/// The same of a request from server to server, which may be long and is not copied for it.
+fn peer_body(request: &PeerRequest<'_>) -> Vec<u8> {
+    let mut body = Vec::with_capacity(512);
+    bivouac_proto::encode(&Borrowed(request), &mut body);
     body
 }
 
@@ -366,7 +414,9 @@ impl Around {
         loop {
             self.copies.check_sender(self.me, request)?;
             match serve::data_locally((store, &self.copies), request, payload, into) {
-                Err(Failure::Refused(_)) if Instant::now() < until && !self.links.is_closing() => {}
+                Err(Failure::Refused(_)) if Instant::now() < until && !self.links.is_closing() => {
+                    std::thread::sleep(Links::BUDGET.first_pause);
+                }
                 answer => {
                     if let (Err(Failure::Errno(errno)), DataRequest::Extent { ino }) = (&answer, request) {
                         // By the map that there is then, this server may not be asked.
@@ -389,18 +439,19 @@ impl Outside for Around {
     }
 
     fn peer(&self, server: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
-        self.links.ask(all_of(server), &Request::Peer(request.clone()))
+        let message = Message { body: &peer_body(request), payload: &[], watch: None };
+        engine::call(&*self.links, all_of(server), &message, &mut []).map(|answered| answered.reply)
     }
 
     fn peer_all(&self, servers: &[ServerId], request: &PeerRequest<'_>) -> Vec<Result<Reply, Failure>> {
-        let body = encoded(&Request::Peer(request.clone()));
+        let body = peer_body(request);
         let job = |server: &ServerId| Job::new(all_of(*server), &body[..], &[], &mut []);
         self.links.call_each(servers.iter().map(job).collect()).collect()
     }
 
     fn peer_each(&self, requests: &[(ServerId, PeerRequest<'_>)]) -> Vec<Result<Reply, Failure>> {
         let job = |(server, request): &(ServerId, PeerRequest<'_>)| {
-            Job::new(all_of(*server), encoded(&Request::Peer(request.clone())), &[], &mut [])
+            Job::new(all_of(*server), peer_body(request), &[], &mut [])
         };
         self.links.call_each(requests.iter().map(job).collect()).collect()
     }
@@ -422,10 +473,13 @@ impl Outside for Around {
     fn copied(&self, group: Group, request: &DataRequest, payload: &[u8]) -> Result<DataReply, Errno> {
         let until = Instant::now() + Links::BUDGET.patience;
         loop {
+            self.copies.check_sender(self.me, request)?;
             let answer = match self.links.map().primary_of(group) {
-                Some(primary) if primary == self.me => self.copies.change(group, request, payload),
+                Some(primary) if primary == self.me => {
+                    self.copies.change(group, (request, Some(self.me)), payload, None)
+                }
                 _ => {
-                    let copied = Request::Copied(Copied { group, request: *request });
+                    let copied = Request::Copied(Copied { group, request: *request, here: None });
                     let answered = self.links.ask_into(To::Group(group), &copied, payload, &mut []);
                     answered.and_then(|(reply, _)| Ok(data_reply(reply)?))
                 }

@@ -31,6 +31,8 @@ pub(crate) struct Order {
 
 struct Table {
     slots: HashMap<(u64, u32), Latest>,
+    /// So many attempts wait for earlier ones.
+    waiting: usize,
     /// The next sweep is due at so many slots.
     sweep_at: usize,
 }
@@ -78,17 +80,24 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         let Some((order, slot)) = self.place else { return };
         let (table, ended) = order.table(slot);
-        if let Some(latest) = lock(table).slots.get_mut(&slot) {
+        let mut guard = lock(table);
+        if let Some(latest) = guard.slots.get_mut(&slot) {
             latest.running = false;
             latest.answer = self.answer;
         }
-        ended.notify_all();
+        // To wake somebody is a system call, also if nobody waits.
+        let is_waited_for = guard.waiting > 0;
+        drop(guard);
+        if is_waited_for {
+            ended.notify_all();
+        }
     }
 }
 
 impl Order {
     pub(crate) fn new(patience: Duration) -> Order {
-        let table = || (Mutex::new(Table { slots: HashMap::new(), sweep_at: FEW }), Condvar::new());
+        let table =
+            || (Mutex::new(Table { slots: HashMap::new(), waiting: 0, sweep_at: FEW }), Condvar::new());
         Order { tables: (0..TABLES).map(|_| table()).collect(), patience }
     }
 
@@ -123,7 +132,9 @@ impl Order {
                         if left.is_zero() {
                             return Turn::Overtaken;
                         }
+                        guard.waiting += 1;
                         guard = ended.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
+                        guard.waiting -= 1;
                         continue;
                     }
                     let answer = latest.answer.filter(|_| latest.sequence == id.sequence);
@@ -225,7 +236,7 @@ mod tests {
 
     #[test]
     fn slots_that_rest_are_forgotten() {
-        let mut table = Table { slots: HashMap::new(), sweep_at: FEW };
+        let mut table = Table { slots: HashMap::new(), waiting: 0, sweep_at: FEW };
         let start = Instant::now();
         for slot in 0..FEW as u32 {
             let latest = Latest { sequence: 1, attempt: 0, running: slot == 0, answer: None, when: start };

@@ -10,13 +10,19 @@ use crate::run_dir::RunDir;
 use crate::wards::View;
 use bivouac_data::{DataError, DataStore};
 use bivouac_layout::Map;
-use bivouac_meta::Replayed;
+use bivouac_meta::{OpenError, Replayed};
 use bivouac_node::FencesOf;
 use bivouac_proto::auth::Role;
 use bivouac_transport::{Endpoint, Server, ServerOptions};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long storage that another server uses is waited for.
+const DYING: Duration = Duration::from_secs(5);
+/// Time between two looks at it.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A running daemon.
 pub struct Running {
@@ -74,12 +80,26 @@ fn open_stores(deployment: u64, server: &ServerConfig) -> Result<(Arc<DataStore>
     if !resumes {
         bivouac_meta::make_directory(&metadata)?;
     }
-    let mut data = DataStore::open(&server.storage, deployment, server.id)?;
+    let open = || DataStore::open(&server.storage, deployment, server.id);
+    let mut data = when_free(open, |error| matches!(error, DataError::InUse(_)))?;
     match heritage::fences(FencesOf { deployment, server: server.id }, resumes) {
         Ok(fences) => data = data.with_fences(fences),
         Err(error) => tracing::warn!(%error, "the processes of this node do not access sub-files directly"),
     }
-    Ok((Arc::new(data), Replayed::open(&metadata, deployment)?))
+    let open = || Replayed::open(&metadata, deployment);
+    Ok((Arc::new(data), when_free(open, |error| matches!(error, OpenError::InUse(_)))?))
+}
+
+/// Opens what a server that was killed a moment ago may still have in use: the kernel lets go of it when all files of the
+/// process are closed, which can take a while where storage is slow.
+fn when_free<T, E>(open: impl Fn() -> Result<T, E>, is_in_use: impl Fn(&E) -> bool) -> Result<T, E> {
+    let until = Instant::now() + DYING;
+    loop {
+        match open() {
+            Err(error) if is_in_use(&error) && Instant::now() < until => std::thread::sleep(LOOK),
+            opened => return opened,
+        }
+    }
 }
 
 /// Where in its first storage directory a server keeps the metadata.
@@ -120,6 +140,7 @@ impl Running {
         if let Some(group) = &self.daemon.group {
             group.stop();
         }
+        self.daemon.links.lease.end();
         self.daemon.links.close();
         if let Some(store) = self.daemon.meta.get() {
             store.stop_waiting();

@@ -138,8 +138,11 @@ pub(crate) fn data_locally(
             DataReply::Done
         }
         DataRequest::Extent { ino } => {
-            let extent = store.extent(ino).map_err(failed)?;
-            DataReply::Extent { length: extent.length, allocated: extent.allocated, written: extent.written }
+            copies.check_ready()?;
+            // Not in the middle of a change that was allowed by an older map.
+            let extent = copies.apply(ino, 0..0, || store.extent(ino)).map_err(failed)?;
+            let length = copies.certain_length(ino, extent.length);
+            DataReply::Extent { length, allocated: extent.allocated, written: extent.written }
         }
         DataRequest::Truncate { ino, size, extend, closing: 0 } => {
             let exists =

@@ -4,13 +4,14 @@ mod common;
 
 use bivouac_layout::{Ino, NodeId, ServerId, ShardId, namespace};
 use bivouac_proto::auth::{Credentials, Role};
+use bivouac_proto::copies::Copied;
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::RequestId;
 use bivouac_proto::meta::{At, MetaReply, MetaRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, FileKind, Header, Kind, Refusal, Reply, Request, Status};
 use bivouac_transport::{ConnectOptions, Connection, Endpoint, Outgoing};
-use common::{Cluster, cluster};
+use common::{Cluster, cluster, cluster_of_copies};
 use std::io::{IoSlice, IoSliceMut};
 
 const SESSION: u64 = 0xfeed_0000_0001;
@@ -24,7 +25,10 @@ struct Raw {
 impl Raw {
     fn to(cluster: &Cluster, server: ServerId) -> Raw {
         let credentials = Credentials { uid: rustix::process::geteuid().as_raw(), ..Credentials::default() };
-        let role = Role::Client { credentials, node: NodeId::NONE };
+        Raw::with(cluster, server, Role::Client { credentials, node: NodeId::NONE })
+    }
+
+    fn with(cluster: &Cluster, server: ServerId, role: Role) -> Raw {
         let address = cluster.map.server(server).expect("listed").address;
         let options = ConnectOptions::default();
         let (connection, welcome) = Connection::connect(
@@ -108,6 +112,29 @@ fn a_write_that_arrives_late_does_not_undo_a_later_one() {
     let truncate = Request::Data(DataRequest::Truncate { ino, size: 0, extend: false, closing: 0 });
     assert_eq!(raw.ask((1, 1, 6), shard, &truncate, &[]), Err(Refusal::Busy.into()));
     assert_eq!(c.read("f").len(), 100_000);
+}
+
+#[test]
+fn a_server_that_answered_for_a_file_once_does_not_change_it_any_more() {
+    for copies in [1, 2] {
+        let c = cluster_of_copies("once-deposed", 3, copies);
+        c.write("f", &[0; 100_000]);
+        let file = c.client.stat(Ino::ROOT, b"f", true).expect("there");
+        let (ino, owner) = (file.ino, c.map.primary(file.ino.shard()));
+        let piece = file.layout.expect("it has blocks").pieces(&c.map, 0..1).next().expect("a piece");
+        let write = DataRequest::Write { ino, offset: 0, sync: false };
+        let request = match copies {
+            1 => Request::Data(write),
+            _ => Request::Copied(Copied { group: piece.group, request: write, here: None }),
+        };
+        for server in c.map.servers.iter().map(|server| server.id) {
+            let mut raw = Raw::with(&c, piece.server, Role::Server(server));
+            let done = raw.ask((u32::from(server.0), 1, 0), ShardId(0), &request, b"late!");
+            assert_eq!(done.is_ok(), server == owner, "{copies} copies: {server} of {owner}: {done:?}");
+            let now = if server < owner { b"\0\0\0\0\0" } else { b"late!" };
+            assert_eq!(c.read("f")[..5], *now, "{copies} copies: {server} of {owner}");
+        }
+    }
 }
 
 #[test]

@@ -4,8 +4,8 @@
 use crate::giving_up::Without;
 use crate::groups::Group;
 use crate::ids::{Epoch, NodeId, ServerId};
-use crate::map::{Map, Node, Server, ServerState};
-use crate::replacing::Replaced;
+use crate::map::{Map, Server, ServerState};
+use crate::replacing::{Replaced, Replacement};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -41,18 +41,7 @@ pub enum MapChange {
         accept_loss: bool,
     },
     /// A server that is down does not come back: another process, with new storage, has its number from now on.
-    Replace {
-        /// Which.
-        server: ServerId,
-        /// The new process's succession: the next one.
-        succession: u32,
-        /// Where it runs.
-        node: Node,
-        /// Where it listens.
-        address: SocketAddr,
-        /// Also if nobody else has what was acknowledged last.
-        accept_loss: bool,
-    },
+    Replace(Replacement),
     /// All daemons were stopped and started again, and all servers serve; some listen somewhere else. Nobody knows
     /// any more which changes of blocks were under way: copies have to be compared with their primaries.
     Resumed {
@@ -97,7 +86,7 @@ impl MapChange {
                 }
                 next = without;
             }
-            MapChange::Replace { server, succession, node, address, accept_loss } => {
+            MapChange::Replace(Replacement { server, succession, node, address, accept_loss }) => {
                 if map.server(*server).map(Server::succession) != succession.checked_sub(1) {
                     return None;
                 }

@@ -163,10 +163,14 @@ impl Map {
         if self.copies == 1 {
             return self.primary_of(group);
         }
-        let is_here = |server: &ServerId| self.server(*server).is_some_and(|server| server.node == node);
-        let count = self.serving(group).count();
-        let other = || self.serving(group).nth(usize::from(node.0) % count.max(1));
-        self.serving(group).find(is_here).or_else(other).or_else(|| self.primary_of(group))
+        // Once, because each read asks this.
+        let holders = self.holders(group);
+        let mut serving = Holders::NONE;
+        holders.in_step().filter(|server| self.is_up(*server)).for_each(|server| serving.push(server));
+        let is_here = |server: &&ServerId| self.server(**server).is_some_and(|server| server.node == node);
+        let all = serving.all();
+        let other = || all.get(usize::from(node.0) % all.len().max(1));
+        all.iter().find(is_here).or_else(other).copied().or_else(|| self.primary_of(group))
     }
 
     /// Whether a server lacks something of blocks that it holds.

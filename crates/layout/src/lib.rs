@@ -36,7 +36,7 @@ pub use groups::{Group, Holders, Lag, REPLICAS_MAX};
 pub use ids::{Epoch, GenerationId, Ino, NodeId, SERVERS_MAX, SHARDS, ServerId, ShardId};
 pub use map::{Former, Generation, Map, Node, Server, ServerState, Spare};
 pub use placement::{FileLayout, LayoutRange, Piece};
-pub use replacing::Replaced;
+pub use replacing::{Replaced, Replacement};
 pub use template::{First, Template};
 
 #[cfg(test)]

@@ -11,7 +11,24 @@
 use crate::groups::Group;
 use crate::ids::{Epoch, GenerationId, ServerId};
 use crate::map::{Former, Map, Node, Server, ServerState};
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
+
+/// That another process is to have a server's number: the server is down and does not come back, and the new process
+/// has been started with new storage.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Replacement {
+    /// Which server.
+    pub server: ServerId,
+    /// The new process's succession: one more than the map says.
+    pub succession: u32,
+    /// Where it runs; a node that the map does not have is added to it.
+    pub node: Node,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Also if nobody else has what was acknowledged last.
+    pub accept_loss: bool,
+}
 
 /// A map in which another process has a server's number.
 #[derive(Debug)]
@@ -166,22 +183,24 @@ mod tests {
             assert_eq!(map.primary_of(group), Some(ServerId(0)), "{group:?}");
             assert!(map.is_behind(group, ServerId(1)), "{group:?}");
         }
-        let change = |accept_loss| MapChange::Replace {
-            server: ServerId(1),
-            succession: 1,
-            node: node(2),
-            address: address(7),
-            accept_loss,
+        let change = |accept_loss| {
+            MapChange::Replace(Replacement {
+                server: ServerId(1),
+                succession: 1,
+                node: node(2),
+                address: address(7),
+                accept_loss,
+            })
         };
         assert_eq!(change(false).apply(&before), None);
         assert_eq!(change(true).apply(&before), Some(map));
-        let late = MapChange::Replace {
+        let late = MapChange::Replace(Replacement {
             server: ServerId(1),
             succession: 2,
             node: node(2),
             address: address(7),
             accept_loss: true,
-        };
+        });
         assert_eq!(late.apply(&before), None, "somebody else was faster");
     }
 

@@ -11,8 +11,9 @@ use crate::access::Owner;
 use crate::draft::Draft;
 use crate::inode::{Inode, Spread};
 use crate::mutation::Mutation;
+use crate::outside::Outside;
 use crate::shard::Shard;
-use crate::store::{Core, Outside};
+use crate::store::Core;
 use bivouac_layout::Ino;
 use bivouac_proto::status::Failure;
 

@@ -2,14 +2,16 @@
 
 use crate::access::{EXECUTE, READ, SET_GID, WRITE, in_group, mode_after_chown};
 use crate::announce::concerns_others;
+use crate::answers::repeated;
 use crate::draft::Draft;
 use crate::error::Op;
 use crate::inode::{Body, Inode};
 use crate::layouts;
 use crate::names::shown;
+use crate::outside::Outside;
 use crate::shard::Shard;
 use crate::split::parts_by_server;
-use crate::store::{Caller, Core, Outside, repeated};
+use crate::store::{Caller, Core};
 use bivouac_layout::Ino;
 use bivouac_proto::auth::Credentials;
 use bivouac_proto::meta::{AS_IT_IS, CHOWN_AS_IT_IS, Change, MetaReply, SetAttr, SetTime, XattrMode};

@@ -9,8 +9,8 @@
 //! Storage that fails most often fails for all logs. So a probe follows the first failure, and if that fails, too, all
 //! logs count as broken: programs wait once, and not once for each log.
 
+use crate::outside::Outside;
 use crate::partition::{PARTITIONS, Partitions};
-use crate::store::Outside;
 use bivouac_layout::{Group, ServerId, ShardId};
 use std::io::Write;
 use std::path::Path;

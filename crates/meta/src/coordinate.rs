@@ -11,8 +11,9 @@ use crate::draft::Draft;
 
 use crate::mutation::Mutation;
 use crate::names::{check_name, may_make, shard_of, shown};
+use crate::outside::Outside;
 use crate::shard::{Named, Prepared};
-use crate::store::{Caller, Core, Outside};
+use crate::store::{Caller, Core};
 use crate::teller::can_wait;
 use bivouac_layout::namespace::{PARTS, directory_shard, part_shard};
 use bivouac_layout::{Ino, Map, ServerId, ShardId};
@@ -209,6 +210,10 @@ impl<O: Outside> Core<O> {
         let now = self.outside.now();
         let map = self.outside.map();
         let grown = self.partitions.with(id.shard, |locked| {
+            if !locked.shard.active.contains(&id.number) {
+                // The shard was another server's for a while: this is not known any more.
+                return Err(Refusal::Busy.into());
+            }
             let own = locked.shard.intents.get(&id).cloned();
             let Prepared { steps, made, .. } =
                 own.unwrap_or(Prepared { steps: Vec::new(), made: Vec::new(), since: None, own: true });
@@ -237,13 +242,20 @@ impl<O: Outside> Core<O> {
         self.tell(&participants.iter().map(|shard| (id, *shard)).collect::<Vec<_>>())
     }
 
-    /// Repeats something as long as other operations are in its way, up to a time limit.
-    pub(crate) fn patiently<T>(&self, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+    /// Repeats something as long as other operations are in its way, up to a time limit, and as long as this server answers
+    /// for the shard.
+    pub(crate) fn patiently<T>(
+        &self,
+        home: ShardId,
+        mut attempt: impl FnMut() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let deadline = Instant::now() + self.patience;
         let mut pause = Duration::from_micros(200);
         loop {
             match attempt() {
-                Err(Failure::Refused(Refusal::Busy)) if Instant::now() < deadline => {
+                Err(Failure::Refused(Refusal::Busy))
+                    if Instant::now() < deadline && self.partitions.serves(home) =>
+                {
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(Duration::from_millis(20));
                 }
@@ -275,7 +287,7 @@ impl<O: Outside> Core<O> {
         check_name(at.name)?;
         let home = shard_of(&at);
         self.once(caller, home, || {
-            self.patiently(|| {
+            self.patiently(home, || {
                 let now = self.outside.now();
                 let (owner, layout) = self.partitions.with(home, |locked| {
                     let place = may_make(locked, caller, &at)?;
@@ -302,7 +314,7 @@ impl<O: Outside> Core<O> {
         check_name(at.name)?;
         let home = shard_of(&at);
         self.once(caller, home, || {
-            self.patiently(|| {
+            self.patiently(home, || {
                 let named = self.may_remove(caller, &at)?;
                 if named.kind != FileKind::Directory {
                     return Err(Errno::NOTDIR.into());
@@ -348,7 +360,7 @@ impl<O: Outside> Core<O> {
     pub(crate) fn unlink_far(&self, caller: &Caller, at: At<'_>) -> Result<Reply, Failure> {
         let home = shard_of(&at);
         self.once(caller, home, || {
-            self.patiently(|| {
+            self.patiently(home, || {
                 let named = self.may_remove(caller, &at)?;
                 if named.kind == FileKind::Directory {
                     return Err(Errno::ISDIR.into());
@@ -364,7 +376,7 @@ impl<O: Outside> Core<O> {
         check_name(at.name)?;
         let home = shard_of(&at);
         self.once(caller, home, || {
-            self.patiently(|| {
+            self.patiently(home, || {
                 self.partitions.with(home, |locked| may_make(locked, caller, &at).map(drop))?;
                 let now = self.outside.now();
                 let (mut attr, target) = self.linked(ino)?;

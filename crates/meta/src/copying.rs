@@ -10,9 +10,9 @@
 use crate::error::LogError;
 use crate::journal::{Bodies, Journal};
 use crate::mutation::{Batch, Mutation};
+use crate::outside::Observer;
 use crate::partition::{ANSWER_AGE, PARTITIONS, Partition, Partitions};
 use crate::shard::Shard;
-use crate::store::Observer;
 use crate::stream::Role;
 use bivouac_layout::ShardId;
 use bivouac_proto::peer::{Held, Shipment};
@@ -45,7 +45,7 @@ impl From<Held> for Taken {
 /// Takes records in; those that are there already are passed over.
 fn take_shipment(
     partition: &mut Partition,
-    shipment: &Shipment,
+    shipment: &Shipment<'_>,
     now: Time,
     observer: Option<&dyn Observer>,
 ) -> Result<Taken, Errno> {
@@ -130,7 +130,7 @@ fn shard_for<'a>(
 
 impl Partitions {
     /// Takes records in.
-    pub(crate) fn receive(&self, shipment: &Shipment, now: Time) -> Result<Held, Errno> {
+    pub(crate) fn receive(&self, shipment: &Shipment<'_>, now: Time) -> Result<Held, Errno> {
         if !self.shared {
             return Err(Errno::PROTO);
         }
@@ -208,7 +208,7 @@ impl Partitions {
 pub(crate) fn take_record(
     shard: &mut Shard,
     journal: &mut Journal,
-    shipment: &Shipment,
+    shipment: &Shipment<'_>,
     record: &[u8],
     now: Time,
 ) -> Result<bool, Errno> {

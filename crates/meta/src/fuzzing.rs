@@ -57,7 +57,7 @@ pub fn snapshot(bytes: &[u8]) {
         assert!(again.replay(batch), "a snapshot's batches follow each other");
     }
     assert_eq!(written(&again), first, "a snapshot of what was read from one is the same");
-    revive(&mut shard, &Arc::new(Grace::new(Duration::ZERO, BTreeSet::new())), true);
+    revive(&mut shard, &Arc::new(Grace::new(Duration::ZERO, BTreeSet::new())));
 }
 
 /// Whatever a primary sends as records or as an image: it is refused, or the copy's shard follows it, and its log

@@ -4,7 +4,8 @@
 //! the map says so: it will catch up. One that has come is asked, too. And one whose storage fails is not relied on any
 //! more, where others have what it holds: then the map says that it is behind, and its failure does not matter.
 
-use crate::store::{Core, Outside};
+use crate::outside::Outside;
+use crate::store::Core;
 use bivouac_layout::{FileLayout, Group, Map, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -16,7 +17,7 @@ const HEARD: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(20);
 
 impl<O: Outside> Core<O> {
-    /// Asks each server of a file that `requests` names by the newest map; their answers.
+    /// Asks each server of a file that `requests` names by the newest map; their answers, each by the map of its moment.
     pub(crate) fn ask_holders(
         &self,
         layout: &FileLayout,

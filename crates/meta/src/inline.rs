@@ -1,10 +1,12 @@
 //! Inline data: small files, whose data is in their inode.
 
 use crate::access::mode_after_write;
+use crate::answers::repeated;
 use crate::draft::Draft;
 use crate::error::Stop;
 use crate::inode::{Body, Inode};
-use crate::store::{Caller, Core, Outside, repeated};
+use crate::outside::Outside;
+use crate::store::{Caller, Core};
 use bivouac_layout::Ino;
 use bivouac_proto::attr::INLINE_MAX;
 use bivouac_proto::auth::Credentials;

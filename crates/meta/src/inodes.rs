@@ -118,10 +118,15 @@ impl Inodes {
         }
     }
 
-    /// Changes one, if it is there.
+    /// Changes one, if it is there. Where it lies afterwards depends on what it has become alone, so that equal shards are
+    /// equal in their images too.
     pub(crate) fn modify(&mut self, ino: Ino, change: impl FnOnce(&mut Inode)) {
         if let Some(inode) = self.others.get_mut(&ino) {
             change(inode);
+            if let Some(bytes) = pack(inode, &mut [0; ROOM]) {
+                self.packed.put((0, ino.0), |_| true, bytes);
+                self.others.remove(&ino);
+            }
         } else if let Some(mut inode) = self.get(ino).map(Seen::into_box) {
             change(&mut inode);
             self.put(ino, inode);
@@ -253,6 +258,21 @@ mod tests {
             assert!(store.get(ino).is_none());
         }
         assert_eq!(store.len(), 0);
+    }
+
+    #[test]
+    fn an_inode_that_has_become_small_and_plain_is_packed() {
+        let (mut changed, mut put) = (Inodes::default(), Inodes::default());
+        let ino = Ino::new(ShardId(9), 1);
+        for inode in inodes() {
+            let plain =
+                Inode { size: 3, body: Body::Inline(b"new".as_slice().into()), extra: None, ..inode.clone() };
+            changed.put(ino, Box::new(inode));
+            changed.modify(ino, |inode| *inode = plain.clone());
+            put.put(ino, Box::new(plain));
+            assert_eq!((changed.len(), changed.others.len()), (1, 0));
+            assert_eq!(changed.iter().collect::<Vec<_>>(), put.iter().collect::<Vec<_>>());
+        }
     }
 
     #[test]

@@ -2,15 +2,17 @@
 //! finishes what a crash or a server that did not answer has left unfinished.
 //!
 //! Everything in its queues also follows from the log: after a restart the queues are filled from it again.
-//! The thread sleeps without a time limit when there is nothing to do.
+//! There are two, each with a thread ([`Of`]): what is done with data servers may wait for one that hangs or fails, and
+//! what programs wait for must not wait for that. A thread sleeps without a time limit when there is nothing to do.
 
 use crate::draft::{Draft, wants_split};
 use crate::grace::Grace;
 use crate::inode::Spread;
 use crate::mutation::Mutation;
+use crate::outside::Outside;
 use crate::partition::LockedShard;
 use crate::steps::Begun;
-use crate::store::{Core, Outside, lock};
+use crate::store::{Core, lock};
 use bivouac_layout::{Epoch, Ino, NodeId, ServerId, ShardId};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::peer::{IntentId, PeerReply, PeerRequest};
@@ -53,13 +55,37 @@ impl Work {
     }
 }
 
-/// The queues. Their mutex is held only for moments, and never taken while another lock is held.
-#[derive(Debug)]
-pub(crate) struct Keeper {
+/// Which tasks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Of {
+    /// Those about names and shards: intents, which hold what programs wait for; taking over; splits; announcements.
+    Names,
+    /// Those about blocks, which ask data servers: truncations, sizes, removed files.
+    Blocks,
+}
+
+/// A queue. Its mutex is held only for moments, and never taken while another lock is held.
+#[derive(Debug, Default)]
+struct Queue {
     work: Mutex<Work>,
     wake: Condvar,
     /// One pass at a time.
     pass: Mutex<()>,
+}
+
+impl Queue {
+    fn add(&self, change: impl FnOnce(&mut Work) -> bool) {
+        if change(&mut lock(&self.work)) {
+            self.wake.notify_one();
+        }
+    }
+}
+
+/// The queues.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    names: Queue,
+    blocks: Queue,
     /// The times in which agents may register opens again: of the start, and of shards that were taken over since,
     /// each with the term. Locked only for moments.
     pub graces: Mutex<Vec<(u64, Arc<Grace>)>>,
@@ -67,66 +93,73 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     pub(crate) fn new(grace: Arc<Grace>) -> Keeper {
-        Keeper {
-            work: Mutex::default(),
-            wake: Condvar::new(),
-            pass: Mutex::new(()),
-            graces: Mutex::new(vec![(0, grace)]),
+        let (names, blocks) = Default::default();
+        Keeper { names, blocks, graces: Mutex::new(vec![(0, grace)]) }
+    }
+
+    fn queue(&self, of: Of) -> &Queue {
+        match of {
+            Of::Names => &self.names,
+            Of::Blocks => &self.blocks,
         }
     }
 
     /// A file was removed; its blocks have to be.
     pub(crate) fn purge(&self, ino: Ino) {
-        self.add(|work| work.purges.insert(ino));
+        self.blocks.add(|work| work.purges.insert(ino));
     }
 
     /// A directory has grown.
     pub(crate) fn split(&self, dir: Ino) {
-        self.add(|work| work.splits.insert(dir));
+        self.names.add(|work| work.splits.insert(dir));
     }
 
     /// Others could not be told of a directory's change.
     pub(crate) fn announce(&self, dir: Ino) {
-        self.add(|work| work.announcements.insert(dir));
+        self.names.add(|work| work.announcements.insert(dir));
     }
 
     /// It is known now who holds files without links.
     pub(crate) fn orphans(&self) {
-        self.add(|work| !std::mem::replace(&mut work.orphans_unknown, true));
+        self.blocks.add(|work| !std::mem::replace(&mut work.orphans_unknown, true));
     }
 
     /// A truncation is unfinished.
     pub(crate) fn truncation(&self, ino: Ino) {
-        self.add(|work| work.truncations.insert(ino));
+        self.blocks.add(|work| work.truncations.insert(ino));
     }
 
     /// A file's size could not be found out.
     pub(crate) fn settle(&self, ino: Ino) {
-        self.add(|work| work.settles.insert(ino));
+        self.blocks.add(|work| work.settles.insert(ino));
     }
 
     /// An intent was prepared here; if its coordinator dies, somebody has to ask for the outcome.
     pub(crate) fn watch(&self) {
-        self.add(|work| !std::mem::replace(&mut work.intents, true));
+        self.names.add(|work| !std::mem::replace(&mut work.intents, true));
     }
 
     /// Much was removed: give the memory back to the system.
     pub(crate) fn give_back(&self) {
-        self.add(|work| !std::mem::replace(&mut work.memory, true));
+        self.blocks.add(|work| !std::mem::replace(&mut work.memory, true));
     }
 
     pub(crate) fn stop(&self) {
-        self.add(|work| !std::mem::replace(&mut work.stop, true));
+        [&self.names, &self.blocks]
+            .into_iter()
+            .for_each(|queue| queue.add(|work| !std::mem::replace(&mut work.stop, true)));
     }
 
     /// Queues work again that was not done.
     fn take_back(&self, left: Work) {
-        let mut queued = lock(&self.work);
+        let mut queued = lock(&self.names.work);
         queued.intents |= left.intents;
         queued.unserved |= left.unserved;
-        queued.truncations.extend(left.truncations);
         queued.announcements.extend(left.announcements);
         queued.splits.extend(left.splits);
+        drop(queued);
+        let mut queued = lock(&self.blocks.work);
+        queued.truncations.extend(left.truncations);
         queued.settles.extend(left.settles);
         queued.orphans_unknown |= left.orphans_unknown;
         queued.purges.extend(left.purges);
@@ -134,14 +167,8 @@ impl Keeper {
 
     /// The work with the intents that were found meanwhile.
     fn with_news(&self, work: Work) -> Work {
-        let found = std::mem::take(&mut lock(&self.work).intents);
+        let found = std::mem::take(&mut lock(&self.names.work).intents);
         Work { intents: work.intents | found, ..work }
-    }
-
-    fn add(&self, change: impl FnOnce(&mut Work) -> bool) {
-        if change(&mut lock(&self.work)) {
-            self.wake.notify_one();
-        }
     }
 
     /// A node's agent has reported everything by the map of this epoch: not of shards that this server has taken over by
@@ -166,7 +193,7 @@ impl<O: Outside> Core<O> {
         if !work.intents {
             self.resumption.finish();
         }
-        *lock(&self.keeper.work) = work;
+        self.keeper.take_back(work);
     }
 
     /// The same for shards that were taken over.
@@ -177,7 +204,8 @@ impl<O: Outside> Core<O> {
         let mut work = self.work_of(|id| shards.binary_search(&id).is_ok());
         work.orphans_unknown = true;
         self.keeper.take_back(work);
-        self.keeper.wake.notify_one();
+        self.keeper.names.wake.notify_one();
+        self.keeper.blocks.wake.notify_one();
     }
 
     fn work_of(&self, concerns: impl Fn(ShardId) -> bool) -> Work {
@@ -205,12 +233,13 @@ impl<O: Outside> Core<O> {
     }
 
     /// Does what is due until the store is closed.
-    pub(crate) fn keep_always(&self) {
+    pub(crate) fn keep_always(&self, of: Of) {
+        let queue = self.keeper.queue(of);
         // The first pass begins at once: clients wait for it. (Requests to servers that are still starting are
         // repeated.)
         let mut rest = false;
         loop {
-            let mut work = lock(&self.keeper.work);
+            let mut work = lock(&queue.work);
             // After a failure, new tasks wait, too, so that tasks for a server that is down are tried only
             // now and then.
             let until = Instant::now() + RETRY;
@@ -218,40 +247,40 @@ impl<O: Outside> Core<O> {
                 let Some(left) = until.checked_duration_since(Instant::now()) else {
                     break;
                 };
-                work = self.keeper.wake.wait_timeout(work, left).unwrap_or_else(PoisonError::into_inner).0;
+                work = queue.wake.wait_timeout(work, left).unwrap_or_else(PoisonError::into_inner).0;
             }
             while !work.stop && !work.has_tasks() {
                 if work.has_leftovers() {
-                    let waited =
-                        self.keeper.wake.wait_timeout(work, RETRY).unwrap_or_else(PoisonError::into_inner);
+                    let waited = queue.wake.wait_timeout(work, RETRY).unwrap_or_else(PoisonError::into_inner);
                     work = waited.0;
                     if waited.1.timed_out() {
                         break;
                     }
                 } else {
-                    work = self.keeper.wake.wait(work).unwrap_or_else(PoisonError::into_inner);
+                    work = queue.wake.wait(work).unwrap_or_else(PoisonError::into_inner);
                 }
             }
             if work.stop {
                 return;
             }
             drop(work);
-            rest = !self.keep();
+            rest = !match of {
+                Of::Names => self.keep_names(),
+                Of::Blocks => self.keep_blocks(),
+            };
         }
     }
 
     /// Does what is due, once. Says whether nothing failed.
     pub(crate) fn keep(&self) -> bool {
-        let _one_at_a_time = lock(&self.keeper.pass);
-        let in_grace = self.keeper.in_grace();
+        self.keep_names() & self.keep_blocks()
+    }
+
+    fn keep_names(&self) -> bool {
+        let _one_at_a_time = lock(&self.keeper.names.pass);
         let work = {
-            let mut queued = lock(&self.keeper.work);
-            let later = Work {
-                settles: if in_grace { std::mem::take(&mut queued.settles) } else { BTreeSet::new() },
-                orphans_unknown: in_grace && queued.orphans_unknown,
-                stop: queued.stop,
-                ..Work::default()
-            };
+            let mut queued = lock(&self.keeper.names.work);
+            let later = Work { stop: queued.stop, ..Work::default() };
             std::mem::replace(&mut *queued, later)
         };
         let mut failed = Work { unserved: !self.follow(), ..Work::default() };
@@ -260,12 +289,29 @@ impl<O: Outside> Core<O> {
         if work.intents {
             failed.intents = !self.resolve_intents();
         }
-        failed.truncations =
-            work.truncations.into_iter().filter(|ino| self.finish_truncation(*ino).is_err()).collect();
         failed.announcements =
             work.announcements.into_iter().filter(|dir| self.try_announce(*dir).is_err()).collect();
         failed.splits = work.splits.into_iter().filter(|dir| self.split_directory(*dir).is_err()).collect();
-        failed.settles = work.settles.into_iter().filter(|ino| self.settle(*ino).is_err()).collect();
+        self.keep_what_failed(failed)
+    }
+
+    fn keep_blocks(&self) -> bool {
+        let _one_at_a_time = lock(&self.keeper.blocks.pass);
+        let in_grace = self.keeper.in_grace();
+        let work = {
+            let mut queued = lock(&self.keeper.blocks.work);
+            let later = Work {
+                settles: if in_grace { std::mem::take(&mut queued.settles) } else { BTreeSet::new() },
+                orphans_unknown: in_grace && queued.orphans_unknown,
+                stop: queued.stop,
+                ..Work::default()
+            };
+            std::mem::replace(&mut *queued, later)
+        };
+        let truncations = work.truncations.into_iter().filter(|ino| self.finish_truncation(*ino).is_err());
+        let truncations = truncations.collect();
+        let settles = work.settles.into_iter().filter(|ino| self.settle(*ino).is_err()).collect();
+        let mut failed = Work { truncations, settles, ..Work::default() };
         if work.orphans_unknown && !in_grace {
             failed.orphans_unknown = !self.reap_orphans();
         }
@@ -276,6 +322,11 @@ impl<O: Outside> Core<O> {
             give_memory_back();
         }
         failed.purges = work.purges.into_iter().filter(|ino| !self.purge(*ino)).collect();
+        self.keep_what_failed(failed)
+    }
+
+    /// It is tried again. Says whether that is nothing.
+    fn keep_what_failed(&self, failed: Work) -> bool {
         let well = !failed.has_tasks() && !failed.has_leftovers();
         self.keeper.take_back(failed);
         well

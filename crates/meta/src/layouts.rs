@@ -12,10 +12,12 @@
 //! file is.
 
 use crate::announce::concerns_others;
+use crate::answers::repeated;
 use crate::draft::Draft;
 use crate::inode::{Body, Inode};
+use crate::outside::Outside;
 use crate::shard::{Home, Shard};
-use crate::store::{Caller, Core, Outside, repeated};
+use crate::store::{Caller, Core};
 use bivouac_layout::template::{FIELDS, Field};
 use bivouac_layout::{FileLayout, Ino, Map, Template};
 use bivouac_proto::meta::XattrMode;

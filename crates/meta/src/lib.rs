@@ -5,7 +5,8 @@
 //! of other servers it asks through [`Outside`], so that a cluster of stores can run in one process and be
 //! broken there at will.
 //!
-//! - [`MetaStore`]: the interface: open, adopt, serve, close.
+//! - [`MetaStore`]: the interface: open, adopt, serve, close. `serve`: which request is which operation; `answers`: each
+//!   is carried out once.
 //! - `partition`, `journal`, `log`: locking and logging. 64 log partitions, each a mutex over its shards and one
 //!   log file. `mark`: how long each log is known to have been, by which a truncated log is distinguished from a
 //!   whole one. `compaction`: long logs are replaced by snapshots, beside the operations.
@@ -19,6 +20,7 @@
 //! - `intents`, `coordinate`, `rename`, `split`: operations over several shards and servers.
 //! - `announce`, `moves`: what other servers and clients have to learn of changed directories.
 //! - `stream`, `shipping`, `copying`, `takeover`: shards with copies on other servers.
+//! - `holders`, `placed`: which servers have blocks of a file, and which files have blocks on a server.
 //! - `verify`: what is stored is compared with memory, and with copies.
 //! - `keeper`, `teller`: work in the background; `grace`, `resumption`: what comes first after a start.
 //!
@@ -33,6 +35,7 @@
 
 mod access;
 mod announce;
+mod answers;
 mod append;
 mod attrs;
 mod breaking;
@@ -63,10 +66,13 @@ mod moves;
 mod mutation;
 mod names;
 mod opens;
+mod outside;
 mod partition;
+mod placed;
 mod rename;
 mod resumption;
 mod runs;
+mod serve;
 mod shard;
 mod shipping;
 mod spill;
@@ -80,5 +86,6 @@ mod truncate;
 mod verify;
 
 pub use error::OpenError;
-pub use store::{Caller, Counts, MetaStore, Observer, Options, Outside, Replayed, make_directory};
+pub use outside::{Observer, Outside};
+pub use store::{Caller, Counts, MetaStore, Options, Replayed, make_directory};
 pub use verify::{ShardsCompared, StoredFile};

@@ -13,8 +13,9 @@
 use crate::error::Stop;
 use crate::mutation::Mutation;
 use crate::opens::STRAGGLERS;
+use crate::outside::Outside;
 use crate::partition::LockedShard;
-use crate::store::{Core, Outside, lock};
+use crate::store::{Core, lock};
 use bivouac_layout::Ino;
 use bivouac_proto::meta::{LockOwner, LockRange, MetaReply, Relocked};
 use bivouac_proto::status::Failure;
@@ -133,7 +134,7 @@ impl<O: Outside> Core<O> {
         let (mut waited, mut unknown) = (false, false);
         let result = self.partitions.with_patience(ino.shard(), patience, |locked| {
             locked.shard.inode(ino)?;
-            unknown = locked.shard.learns_locks();
+            unknown = locked.shard.learns_locks(locked.id);
             if unknown {
                 if self.locking.is_cancelled((ino, owner, range)) {
                     return Err(Errno::INTR.into());
@@ -211,7 +212,7 @@ impl<O: Outside> Core<O> {
         let range = LockRange { start, end, exclusive: false };
         check(range)?;
         self.partitions.with(ino.shard(), |locked| {
-            if locked.shard.learns_locks() {
+            if locked.shard.learns_locks(locked.id) {
                 let all = LockRange { exclusive: true, ..range };
                 locked.shard.unlocked.entry(ino).or_default().set(owner, all);
             }
@@ -228,7 +229,7 @@ impl<O: Outside> Core<O> {
         check(range)?;
         self.partitions.with(ino.shard(), |locked| {
             locked.shard.inode(ino)?;
-            if locked.shard.learns_locks() {
+            if locked.shard.learns_locks(locked.id) {
                 return Err(Stop::Wait);
             }
             let table = locked.shard.live.get(&ino).map(|l| &l.locks);
@@ -266,21 +267,21 @@ impl<O: Outside> Core<O> {
         check(range)?;
         self.partitions.with(ino.shard(), |locked| {
             locked.shard.inode(ino)?;
-            if !locked.shard.forgot_locks {
-                return Ok(true);
-            }
-            let learns = locked.shard.learns_locks();
+            let learns = locked.shard.learns_locks(locked.id);
             if let LockOwner::Description(open) | LockOwner::Flock(open) = owner
                 && locked.shard.is_wanted(open).is_err()
             {
                 return Ok(true);
             }
             let table = locked.shard.live.get(&ino).map(|live| &live.locks);
+            if !learns {
+                // Locks are noted after they are granted, and before they are given up: what is not here is lost, or not
+                // noted any more. What was exclusive may just have become shared.
+                let any = LockRange { exclusive: false, ..range };
+                return Ok(table.is_some_and(|table| table.covers(owner, any)));
+            }
             if table.is_some_and(|table| table.covers(owner, range)) {
                 return Ok(true);
-            }
-            if !learns {
-                return Ok(false);
             }
             let left = match locked.shard.unlocked.get(&ino) {
                 Some(unlocked) => unlocked.outside(owner, range),

@@ -12,7 +12,8 @@
 //! that is far greater than all that it has had ([`Moves::new`], [`Moves::forget`]), so that every client
 //! with an older one drops all paths.
 
-use crate::store::{Core, Outside, lock};
+use crate::outside::Outside;
+use crate::store::{Core, lock};
 use bivouac_layout::{Ino, ServerState};
 use bivouac_proto::Refusal;
 use bivouac_proto::peer::PeerRequest;

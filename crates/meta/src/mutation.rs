@@ -117,6 +117,10 @@ pub(crate) enum Mutation {
     /// An append to this file begins.
     PutAppend(Ino, Placed),
     DropAppend(Ino),
+
+    // Volatile.
+    /// Locks were granted that nobody knows any more, and agents are telling which; or that time is over.
+    LocksForgotten(bool),
 }
 
 /// So many changes are in a batch of a snapshot, counting large ones several times, so that it fits into a message.
@@ -142,6 +146,7 @@ impl Mutation {
                 | Mutation::DropLocks(..)
                 | Mutation::GiveUp(_)
                 | Mutation::AllTold
+                | Mutation::LocksForgotten(_)
         )
     }
 }
@@ -299,6 +304,7 @@ impl Shard {
             }
             Mutation::GiveUp(id) => self.give_up(id),
             Mutation::AllTold => self.stream.restarted = false,
+            Mutation::LocksForgotten(forgot) => self.forgot_locks = forgot,
             Mutation::PutAppend(ino, placed) => drop(self.appends.insert(ino, placed)),
             Mutation::DropAppend(ino) => drop(self.appends.remove(&ino)),
         }
@@ -393,7 +399,8 @@ impl Shard {
         });
         let mut given_up: Vec<OpenId> = self.abandoned.keys().copied().collect();
         given_up.sort_unstable();
-        self.batches(shard, used.chain(given_up.into_iter().map(Mutation::GiveUp)))
+        let forgotten = self.forgot_locks.then_some(Mutation::LocksForgotten(true));
+        self.batches(shard, used.chain(given_up.into_iter().map(Mutation::GiveUp)).chain(forgotten))
     }
 
     fn batches(&self, shard: u16, all: impl Iterator<Item = Mutation>) -> impl Iterator<Item = Batch> {

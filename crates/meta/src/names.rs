@@ -1,13 +1,15 @@
 //! Entries, where one shard is enough: lookup, open and create, special files, unlink.
 
 use crate::access::{EXECUTE, READ, WRITE};
+use crate::answers::repeated;
 use crate::draft::{Draft, wants_split};
 use crate::error::Op;
 use crate::inode::{Body, Inode};
 use crate::mutation::Mutation;
+use crate::outside::Outside;
 use crate::partition::LockedShard;
 use crate::shard::{Home, Named, Opened};
-use crate::store::{Caller, Core, Outside, repeated};
+use crate::store::{Caller, Core};
 use crate::truncate::Setting;
 use bivouac_layout::{Ino, Map, ShardId, namespace};
 use bivouac_proto::attr::{NAME_MAX, PATH_MAX};

@@ -10,10 +10,11 @@ use crate::draft::Draft;
 use crate::error::Op;
 use crate::inode::{Blocks, Inode};
 use crate::mutation::{Mutation, Stamp};
+use crate::outside::Outside;
 use crate::partition::LockedShard;
 use crate::shard::{Live, Opened, Shard, Written};
 use crate::steps::Begun;
-use crate::store::{Caller, Core, Outside};
+use crate::store::{Caller, Core};
 use bivouac_layout::{Epoch, FileLayout, Ino, NodeId, ServerId, ShardId};
 use bivouac_proto::attr::{FileKind, dense};
 use bivouac_proto::data::{DataReply, DataRequest, WriteTime};
@@ -234,7 +235,7 @@ impl<O: Outside> Core<O> {
                 // Others may get its locks from now on: that must not be forgotten.
                 locked.keep(Mutation::DropOpen(ino, open));
             }
-            if locked.shard.learns_locks() {
+            if locked.shard.learns_locks(locked.id) {
                 // Its agent may tell of its locks without knowing that they are gone.
                 locked.shard.give_up(open);
             }
@@ -304,8 +305,19 @@ impl<O: Outside> Core<O> {
         settled
     }
 
-    /// Asks the servers of a file in blocks what they know of it.
+    /// Asks the servers of a file in blocks what they know of it. With copies, all answer by the same map: a holder leaves
+    /// out what it cannot know to be everywhere, because the primary that it has by then counts it.
     pub(crate) fn extent(&self, ino: Ino, layout: &FileLayout) -> Result<Extent, Errno> {
+        loop {
+            let map = self.outside.map();
+            let found = self.extent_by_any_map(ino, layout);
+            if layout.copies(&map) == 1 || self.outside.map().epoch == map.epoch {
+                return found;
+            }
+        }
+    }
+
+    fn extent_by_any_map(&self, ino: Ino, layout: &FileLayout) -> Result<Extent, Errno> {
         let asked = self.outside.now();
         let answers = self.ask_holders(layout, |map| {
             let servers = layout.servers(map, u64::MAX);

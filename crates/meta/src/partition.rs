@@ -17,9 +17,10 @@ use crate::journal::{Bodies, Journal};
 use crate::keeper::Keeper;
 use crate::log::{Identity, Log};
 use crate::mutation::{Batch, Mutation, WHOLE_SERVER};
+use crate::outside::{Observer, Outside};
 use crate::shard::{Opened, Shard};
-use crate::shipping::{Shipping, encoded};
-use crate::store::{Caller, Observer, Outside};
+use crate::shipping::Shipping;
+use crate::store::Caller;
 use crate::stream::Role;
 use bivouac_layout::{Ino, ServerId, ShardId};
 use bivouac_node::Boot;
@@ -113,6 +114,10 @@ impl LockedShard<'_> {
         if self.shard.stream.has_too_few && !batch.mutations.iter().all(Mutation::is_volatile) {
             return Err(Errno::IO.into());
         }
+        if batch.mutations.iter().any(|mutation| self.shard.has_answered_as_late(mutation)) {
+            // The shard was another server's for a while, which has carried the request out.
+            return Err(Refusal::Busy.into());
+        }
         self.journal.write(&batch, frees).inspect_err(|error| {
             (self.full, self.broken) = (true, error.is_of_broken_storage());
         })?;
@@ -155,13 +160,11 @@ impl LockedShard<'_> {
             return self.shard.apply(change);
         }
         let stream = &mut self.shard.stream;
-        let batch = Batch { shard: self.id.0, at: stream.next(), mutations: vec![change] };
-        stream.advance(batch.at);
-        stream.keep(batch.at, &encoded(&batch));
+        stream.add_volatile(self.id.0, std::slice::from_ref(&change));
         if stream.last.sequence - stream.everywhere > UNSENT {
             stream.awaited = stream.last.sequence;
         }
-        batch.mutations.into_iter().for_each(|change| self.shard.apply(change));
+        self.shard.apply(change);
     }
 
     /// Wakes those who wait, because something that they may wait for has changed without being logged.
@@ -275,7 +278,10 @@ impl Partitions {
                         let stream = &mut shard.stream;
                         (stream.role, stream.everywhere, stream.restarted) = (Role::Copy, 0, true);
                     }
-                    false => revive(shard, &grace, true),
+                    false => {
+                        shard.forgot_locks = true;
+                        revive(shard, &grace);
+                    }
                 }
             }
             partition.journal.compact_at = compact_at.max(partition.journal.log.len());
@@ -562,10 +568,9 @@ impl Partitions {
     }
 }
 
-/// After a replay: what follows from the durable state. `forgot_locks`: nobody knows any more which locks there were.
-pub(crate) fn revive(shard: &mut Shard, grace: &Arc<Grace>, forgot_locks: bool) {
+/// After a replay: what follows from the durable state.
+pub(crate) fn revive(shard: &mut Shard, grace: &Arc<Grace>) {
     shard.grace = Some(Arc::clone(grace));
-    shard.forgot_locks = forgot_locks;
     shard.unlocked = HashMap::new();
     shard.next_intent = shard.intent_limit;
     let truncating = |inode: &Inode| inode.as_blocks().is_some_and(|blocks| blocks.truncating.is_some());

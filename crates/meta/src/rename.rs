@@ -11,8 +11,9 @@ use crate::draft::Draft;
 use crate::intents::is_directory;
 use crate::mutation::Mutation;
 use crate::names::{check_name, shard_of};
+use crate::outside::Outside;
 use crate::shard::Named;
-use crate::store::{Caller, Core, Outside};
+use crate::store::{Caller, Core};
 use bivouac_layout::{Ino, ShardId};
 use bivouac_proto::meta::{At, RenameMode};
 use bivouac_proto::peer::{IntentId, PeerReply, PeerRequest, Step};
@@ -52,7 +53,8 @@ impl<O: Outside> Core<O> {
     ) -> Result<Reply, Failure> {
         check_name(from.name)?;
         check_name(to.name)?;
-        self.once(caller, shard_of(&from), || self.patiently(|| self.try_rename(caller, from, to, mode)))
+        let home = shard_of(&from);
+        self.once(caller, home, || self.patiently(home, || self.try_rename(caller, from, to, mode)))
     }
 
     fn try_rename(
@@ -205,7 +207,7 @@ impl<O: Outside> Core<O> {
 
     fn take_moves(&self, intent: &Active<'_, O>) -> Result<(), Failure> {
         let request = PeerRequest::DirectoryMoves { intent: intent.id, take: true };
-        self.patiently(|| self.ask_shard(MOVES, &request).map(drop))
+        self.patiently(intent.id.shard, || self.ask_shard(MOVES, &request).map(drop))
     }
 
     /// Keeps the lock of directory moves.

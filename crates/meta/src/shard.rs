@@ -11,6 +11,7 @@ use crate::grace::Grace;
 use crate::inode::{Part, Spread};
 use crate::inodes::{Inodes, Seen};
 use crate::locks::LockTable;
+use crate::mutation::Mutation;
 use crate::stream::Stream;
 use bivouac_layout::namespace;
 use bivouac_layout::{Ino, ServerId, ShardId};
@@ -183,6 +184,7 @@ pub(crate) struct Shard {
     /// The time in which opens from before a restart may be registered again.
     pub grace: Option<Arc<Grace>>,
     /// Locks were granted that are forgotten: until the grace time is over, agents tell which, and none is granted anew.
+    /// The next primary has to go on with that, so it is a part of the stream.
     pub forgot_locks: bool,
     /// What was unlocked in that time: agents may not have known it yet.
     pub unlocked: HashMap<Ino, LockTable>,
@@ -287,11 +289,16 @@ impl Shard {
         self.in_use(ino) || self.grace.as_ref().is_some_and(|grace| !grace.is_over())
     }
 
-    /// Whether there may be locks that no agent has told of yet.
-    pub(crate) fn learns_locks(&mut self) -> bool {
-        let learns = self.forgot_locks && self.grace.as_ref().is_some_and(|grace| !grace.is_over());
-        if !learns && !self.unlocked.is_empty() {
-            self.unlocked = HashMap::new();
+    /// Whether there may be locks that no agent has told of yet. (At the server that answers for the shard.)
+    pub(crate) fn learns_locks(&mut self, id: ShardId) -> bool {
+        if !self.forgot_locks {
+            return false;
+        }
+        let learns = self.grace.as_ref().is_some_and(|grace| !grace.is_over());
+        if !learns {
+            (self.forgot_locks, self.unlocked) = (false, HashMap::new());
+            // Before anything is granted: a primary after this one is not to believe what is told later.
+            self.tell(id, &[Mutation::LocksForgotten(false)]);
         }
         learns
     }

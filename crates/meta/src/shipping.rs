@@ -12,18 +12,19 @@
 //! known by its position, so that nothing is applied twice.
 
 use crate::journal::Bodies;
-use crate::mutation::{Batch, Mutation};
+use crate::mutation::Mutation;
+use crate::outside::{Observer, Outside};
 use crate::partition::{Partition, Partitions};
 use crate::shard::Shard;
-use crate::store::{Observer, Outside, lock};
+use crate::store::lock;
 use crate::stream::{Follower, Role};
 use bivouac_layout::{Group, Map, ServerId, ServerState, ShardId};
 use bivouac_proto::peer::{Held, PeerReply, PeerRequest, Position, Shipment};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply, Time};
-use serde_bytes::ByteBuf;
+use serde_bytes::{ByteBuf, Bytes};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Most bytes of records in one message, if there are several.
@@ -36,8 +37,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug, Default)]
 pub(crate) struct Shipping {
     queues: Mutex<BTreeMap<ServerId, Queue>>,
-    /// An answer has come.
-    wake: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +45,10 @@ struct Queue {
     due: BTreeSet<ShardId>,
     /// Somebody is sending.
     busy: bool,
+    /// So many wait for that to end.
+    waiting: usize,
+    /// It has ended.
+    wake: Arc<Condvar>,
 }
 
 /// Keeps queues for one sender until it is dropped.
@@ -60,17 +63,35 @@ impl Drop for Sending<'_> {
         for (server, _) in &self.to {
             if let Some(queue) = queues.get_mut(server) {
                 queue.busy = false;
+                // To wake somebody is a system call, also if nobody waits.
+                if queue.waiting > 0 {
+                    queue.wake.notify_all();
+                }
             }
         }
-        drop(queues);
-        self.shipping.wake.notify_all();
     }
 }
 
 /// What a copy lacks.
 enum Missing {
-    Records(Shipment),
+    Records(Run),
     Image(Bodies, u64),
+}
+
+/// Consecutive records of a shard.
+struct Run {
+    shard: ShardId,
+    term: u64,
+    after: Position,
+    everywhere: u64,
+    bodies: Bodies,
+}
+
+impl Run {
+    fn shipment(&self) -> Shipment<'_> {
+        let Run { shard, term, after, everywhere, ref bodies } = *self;
+        Shipment { shard, term, after, everywhere, records: bodies.iter().map(Bytes::new).collect() }
+    }
 }
 
 impl Shipping {
@@ -82,26 +103,32 @@ impl Shipping {
         }
     }
 
-    /// Takes what is to be sent to those servers to which nobody is sending.
-    fn take(&self, servers: &[ServerId]) -> Sending<'_> {
+    /// Notes that a shard has news for servers, and takes what is to be sent to those of them to which nobody is
+    /// sending. `None`: there was none, and an answer of one has been waited for.
+    fn take(&self, shard: ShardId, servers: &[ServerId]) -> Option<Sending<'_>> {
         let mut queues = lock(&self.queues);
         let mut to = Vec::new();
         for server in servers {
             let queue = queues.entry(*server).or_default();
+            queue.due.insert(shard);
             if !queue.busy {
                 queue.busy = true;
                 to.push((*server, std::mem::take(&mut queue.due)));
             }
         }
-        Sending { shipping: self, to }
-    }
-
-    /// Waits for an answer to somebody.
-    fn wait(&self) {
-        let queues = lock(&self.queues);
-        if queues.values().any(|queue| queue.busy) {
-            drop(self.wake.wait_timeout(queues, PAUSE).unwrap_or_else(PoisonError::into_inner));
+        if !to.is_empty() {
+            return Some(Sending { shipping: self, to });
         }
+        // All of them are to have it, so it does not matter which one is waited for.
+        let server = servers.first()?;
+        let queue = queues.get_mut(server)?;
+        queue.waiting += 1;
+        let wake = Arc::clone(&queue.wake);
+        let mut queues = wake.wait_timeout(queues, PAUSE).unwrap_or_else(PoisonError::into_inner).0;
+        if let Some(queue) = queues.get_mut(server) {
+            queue.waiting -= 1;
+        }
+        None
     }
 }
 
@@ -129,37 +156,38 @@ impl Partitions {
             if self.compactor.is_stopped() {
                 return Err(Errno::IO.into());
             }
-            self.shipping.note(id, &missing);
-            self.ship(outside, &missing);
+            self.ship(outside, id, &missing);
         }
     }
 
-    /// Sends what is due to these servers, or waits until somebody else has.
-    pub(crate) fn ship(&self, outside: &dyn Outside, servers: &[ServerId]) {
-        let sending = self.shipping.take(servers);
-        if sending.to.is_empty() {
-            return self.shipping.wait();
-        }
-        let mut messages = Vec::new();
+    /// Sends a shard's news to these servers, with all else that is due to them, or waits until somebody else has sent
+    /// something.
+    pub(crate) fn ship(&self, outside: &dyn Outside, id: ShardId, servers: &[ServerId]) {
+        let Some(sending) = self.shipping.take(id, servers) else { return };
+        let mut runs = Vec::with_capacity(sending.to.len());
         for (server, due) in &sending.to {
-            let (shipments, images) = self.load(*server, due);
+            let (records, images) = self.load(*server, due);
             for (shard, bodies, term) in images {
                 if let Ok(held) = send_image(outside, *server, shard, term, &bodies) {
                     self.heard(*server, shard, held);
                 }
             }
-            if !shipments.is_empty() {
-                messages.push((*server, PeerRequest::Ship { shipments }));
+            if !records.is_empty() {
+                runs.push((*server, records));
             }
+        }
+        let mut messages = Vec::with_capacity(runs.len());
+        for (server, records) in &runs {
+            let shipments = records.iter().map(Run::shipment).collect();
+            messages.push((*server, PeerRequest::Ship { shipments }));
         }
         let answers = outside.peer_each(&messages);
         let mut failed = false;
-        for ((server, message), answer) in messages.iter().zip(answers) {
-            let PeerRequest::Ship { shipments } = message else { continue };
+        for ((server, records), answer) in runs.iter().zip(answers) {
             match answer {
-                Ok(Reply::Peer(PeerReply::Held(each))) if each.len() == shipments.len() => {
-                    for (shipment, held) in shipments.iter().zip(each) {
-                        self.heard(*server, shipment.shard, held);
+                Ok(Reply::Peer(PeerReply::Held(each))) if each.len() == records.len() => {
+                    for (run, held) in records.iter().zip(each) {
+                        self.heard(*server, run.shard, held);
                     }
                 }
                 _ => failed = true,
@@ -174,12 +202,8 @@ impl Partitions {
 
     /// What a server lacks of these shards. What does not fit into a message stays due.
     #[allow(clippy::type_complexity)]
-    fn load(
-        &self,
-        server: ServerId,
-        due: &BTreeSet<ShardId>,
-    ) -> (Vec<Shipment>, Vec<(ShardId, Bodies, u64)>) {
-        let (mut shipments, mut images, mut bytes) = (Vec::new(), Vec::new(), 0);
+    fn load(&self, server: ServerId, due: &BTreeSet<ShardId>) -> (Vec<Run>, Vec<(ShardId, Bodies, u64)>) {
+        let (mut runs, mut images, mut bytes) = (Vec::new(), Vec::new(), 0);
         for id in due {
             if bytes >= MESSAGE {
                 self.shipping.note(*id, &[server]);
@@ -195,14 +219,14 @@ impl Partitions {
                 Follower { has, .. } => shard.stream.place_of(has),
             };
             match shard.missing(*id, from) {
-                Missing::Records(shipment) => {
-                    bytes += shipment.records.iter().map(|record| record.len() + 8).sum::<usize>();
-                    shipments.push(shipment);
+                Missing::Records(run) => {
+                    bytes += run.bodies.len();
+                    runs.push(run);
                 }
                 Missing::Image(bodies, term) => images.push((*id, bodies, term)),
             }
         }
-        (shipments, images)
+        (runs, images)
     }
 
     /// Takes note of a copy's answer.
@@ -249,9 +273,9 @@ impl Partitions {
                 shard.missing(id, shard.stream.contains(from).then_some(from))
             };
             let held = match missing {
-                Missing::Records(shipment) => {
-                    let message = PeerRequest::Ship { shipments: vec![Shipment { term, ..shipment }] };
-                    one_held(outside.peer(to, &message)?)?
+                Missing::Records(run) => {
+                    let shipments = vec![Shipment { term, ..run.shipment() }];
+                    one_held(outside.peer(to, &PeerRequest::Ship { shipments })?)?
                 }
                 Missing::Image(bodies, _) => send_image(outside, to, id, term, &bodies)?,
             };
@@ -264,6 +288,13 @@ impl Partitions {
 }
 
 impl Shard {
+    /// Puts volatile changes that are made here already into the stream.
+    pub(crate) fn tell(&mut self, id: ShardId, changes: &[Mutation]) {
+        if self.stream.is_shared() {
+            self.stream.add_volatile(id.0, changes);
+        }
+    }
+
     /// A copy that was restarted is at this position.
     pub(crate) fn is_restarted(&mut self, id: ShardId, server: ServerId, position: Position) {
         let Some(follower) = self.stream.follower(server) else { return };
@@ -271,9 +302,7 @@ impl Shard {
         if follower.told == 0 || position.sequence >= follower.told {
             let known = self.volatile(id.0).map(|batch| batch.mutations);
             for mutations in known.chain([vec![Mutation::AllTold]]).collect::<Vec<_>>() {
-                let batch = Batch { shard: id.0, at: self.stream.next(), mutations };
-                self.stream.advance(batch.at);
-                self.stream.keep(batch.at, &encoded(&batch));
+                self.tell(id, &mutations);
             }
             let told = self.stream.last.sequence;
             self.stream.followers.iter_mut().filter(|f| f.server == server).for_each(|f| f.told = told);
@@ -290,15 +319,15 @@ impl Shard {
             self.snapshot(id.0, Time::MIN).chain(self.volatile(id.0)).for_each(|batch| bodies.add(&batch));
             return Missing::Image(bodies, self.stream.term);
         };
-        let mut bytes = 0;
-        let fitting = behind.take_while(|record| {
-            let fits = bytes == 0 || bytes + record.body.len() <= MESSAGE;
-            bytes += record.body.len();
-            fits
-        });
-        let records = fitting.map(|record| ByteBuf::from(record.body.to_vec())).collect();
+        let mut bodies = Bodies::default();
+        for record in behind {
+            if bodies.len() > 0 && bodies.len() + record.len() > MESSAGE {
+                break;
+            }
+            bodies.push(record);
+        }
         let (term, everywhere) = (stream.term, stream.everywhere);
-        Missing::Records(Shipment { shard: id, term, after, everywhere, records })
+        Missing::Records(Run { shard: id, term, after, everywhere, bodies })
     }
 
     /// Takes in what a map says of the shard, unless this server takes it over: that takes more than this.
@@ -350,7 +379,7 @@ impl Shard {
         self.concluded.clear();
         self.untold.clear();
         self.grace = None;
-        self.forgot_locks = false;
+        self.unlocked.clear();
         self.unconfirmed.clear();
         for (ino, id) in std::mem::take(&mut self.revived) {
             if let Some(live) = self.live.get_mut(&ino) {
@@ -393,11 +422,4 @@ fn one_held(reply: Reply) -> Result<Held, Failure> {
         Reply::Peer(PeerReply::Held(held)) => held.first().copied().ok_or(Errno::PROTO.into()),
         _ => Err(Errno::PROTO.into()),
     }
-}
-
-/// A batch of volatile changes, encoded.
-pub(crate) fn encoded(batch: &Batch) -> Vec<u8> {
-    let mut body = Vec::new();
-    bivouac_proto::encode(batch, &mut body);
-    body
 }

@@ -9,9 +9,10 @@
 use crate::error::{Op, Stop};
 use crate::inode::Inode;
 use crate::opens::reap;
+use crate::outside::Outside;
 use crate::partition::LockedShard;
 use crate::shard::Shard;
-use crate::store::{Core, Outside};
+use crate::store::Core;
 use bivouac_layout::Ino;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal};

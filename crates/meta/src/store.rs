@@ -1,20 +1,21 @@
 //! The store's interface: opening, serving, closing.
 
+use crate::answers::repeated;
 use crate::error::{LogError, OpenError};
 use crate::grace::Grace;
-use crate::inode::{Body, Inode};
-use crate::keeper::Keeper;
+use crate::inode::Inode;
+use crate::keeper::{Keeper, Of};
 use crate::locking::Locking;
 use crate::moves::Moves;
+use crate::outside::{Observer, Outside};
 use crate::partition::{Logs, Partitions};
 use crate::resumption::Resumption;
 use crate::teller::Teller;
-use bivouac_layout::{FileLayout, Group, Ino, Map, NodeId, Piece, ServerId, ShardId, Template};
+use bivouac_layout::{Ino, NodeId, ServerId, ShardId, Template};
 use bivouac_proto::auth::Credentials;
-use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::header::RequestId;
 use bivouac_proto::meta::{Change, MetaReply, MetaRequest};
-use bivouac_proto::peer::{PeerReply, PeerRequest};
+use bivouac_proto::peer::PeerRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply, Time};
 use rustix::fs::FlockOperation;
@@ -25,82 +26,6 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-/// Most files in one answer.
-const FILES: usize = 1000;
-
-/// What a store needs from outside itself. Its methods are never called under a lock, and may block.
-pub trait Outside: Send + Sync + 'static {
-    /// The current map.
-    fn map(&self) -> Arc<Map>;
-
-    /// The server that the store belongs to.
-    fn me(&self) -> ServerId;
-
-    /// Asks another server; the answer is what [`MetaStore::peer`] gave there, or EIO if there was none.
-    /// (Never called for the store's own server.)
-    fn peer(&self, server: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure>;
-
-    /// Asks several others the same, if possible in parallel; the answers in their order.
-    fn peer_all(&self, servers: &[ServerId], request: &PeerRequest<'_>) -> Vec<Result<Reply, Failure>> {
-        servers.iter().map(|server| self.peer(*server, request)).collect()
-    }
-
-    /// Asks several others something each, if possible in parallel; the answers in their order.
-    fn peer_each(&self, requests: &[(ServerId, PeerRequest<'_>)]) -> Vec<Result<Reply, Failure>> {
-        requests.iter().map(|(server, request)| self.peer(*server, request)).collect()
-    }
-
-    /// A data operation on any server, the own one included. `payload` is what a write sends, `into` what a
-    /// read fills.
-    fn data(
-        &self,
-        server: ServerId,
-        request: &DataRequest,
-        payload: &[u8],
-        into: &mut [u8],
-    ) -> Result<DataReply, Errno>;
-
-    /// A change of blocks that have copies, at the primary of their group, whoever that is.
-    fn copied(&self, group: Group, request: &DataRequest, payload: &[u8]) -> Result<DataReply, Errno>;
-
-    /// A write of a piece of a file.
-    fn write(&self, piece: &Piece, request: &DataRequest, payload: &[u8]) -> Result<DataReply, Errno> {
-        match piece.group {
-            Group::Blocks { copies: 2.., .. } => self.copied(piece.group, request, payload),
-            _ => self.data(piece.server, request, payload, &mut []),
-        }
-    }
-
-    /// Data operations on several servers, if possible in parallel; the answers in their order.
-    fn data_each(&self, requests: &[(ServerId, DataRequest)]) -> Vec<Result<DataReply, Errno>> {
-        requests.iter().map(|(server, request)| self.data(*server, request, &[], &mut [])).collect()
-    }
-
-    /// One data operation on several servers.
-    fn data_all(&self, servers: &[ServerId], request: &DataRequest) -> Vec<Result<DataReply, Errno>> {
-        self.data_each(&servers.iter().map(|server| (*server, *request)).collect::<Vec<_>>())
-    }
-
-    /// A copy cannot be relied on, because its storage fails: the controller is to know.
-    fn distrust(&self, _group: Group, _holder: ServerId) {}
-
-    /// The clock.
-    fn now(&self) -> Time;
-}
-
-/// Is told of changes, so that it can tell clients at once that what they have read may no longer be true.
-pub trait Observer: Send + Sync + 'static {
-    /// A shard is about to change. Called under its lock, before anybody can see the change. How many changes
-    /// it has had then.
-    fn changed(&self, shard: ShardId) -> u64;
-
-    /// A directory moves, with this namespace version. Called before the move can be seen.
-    fn moved(&self, directory: Ino, version: u64);
-
-    /// The namespace has this version from now on; nothing that clients know from before is valid.
-    fn namespace(&self, version: u64);
-}
 
 /// The sender of a request.
 #[derive(Clone, Debug)]
@@ -149,7 +74,8 @@ impl Options {
         Options {
             deployment,
             patience: Duration::from_secs(10),
-            grace: Duration::from_secs(30),
+            // Less than the patience of clients: who asks for a lock is not to get an error for it.
+            grace: Duration::from_secs(20),
             resumption: Duration::from_secs(1),
             intent_age: Duration::from_secs(2),
             background: true,
@@ -274,7 +200,10 @@ impl Replayed {
         let core = Arc::new(core);
         let mut store = MetaStore { core, threads: Vec::new() };
         if options.background {
-            store.start("meta-keeper", Core::keep_always).map_err(OpenError::io(&self.dir))?;
+            let keep = |core: &Core<O>| core.keep_always(Of::Names);
+            store.start("meta-keeper", keep).map_err(OpenError::io(&self.dir))?;
+            let keep = |core: &Core<O>| core.keep_always(Of::Blocks);
+            store.start("meta-blocks", keep).map_err(OpenError::io(&self.dir))?;
             store.start("meta-teller", Core::tell_always).map_err(OpenError::io(&self.dir))?;
             let compact = |core: &Core<O>| core.partitions.compact_always();
             store.start("meta-compactor", compact).map_err(OpenError::io(&self.dir))?;
@@ -447,123 +376,6 @@ impl<O: Outside> Drop for MetaStore<O> {
 }
 
 impl<O: Outside> Core<O> {
-    pub(crate) fn meta(
-        &self,
-        caller: &Caller,
-        request: &MetaRequest<'_>,
-        payload: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<Reply, Failure> {
-        match *request {
-            MetaRequest::Lookup { at } => self.lookup(caller, at),
-            MetaRequest::GetAttr { ino } => self.get_attr(ino),
-            MetaRequest::SetAttr { ino, set } => self.set_attr(caller, ino, set),
-            MetaRequest::Open { at, how, open } => self.open_entry(caller, at, how, open, out),
-            MetaRequest::OpenInode { ino, how, open } => self.open_inode(caller, ino, how, open, out),
-            MetaRequest::MakeTemporary { dir, how, open } => self.make_temporary(caller, dir, how, open),
-            MetaRequest::Release { ino, open, wrote } => self.release(Some(caller), ino, open, wrote),
-            MetaRequest::Abandon { ino, open, wrote } => self.abandon(caller.shard, ino, open, wrote),
-            MetaRequest::Reopen { ino, open, write } => self.reopen(ino, open, write),
-            MetaRequest::Truncate { ino, size } => self.truncate(caller, ino, size),
-            MetaRequest::ReadInline { ino, offset, len } => self.read_inline(ino, offset, len, out),
-            MetaRequest::WriteInline { ino, offset } => self.write_inline(caller, ino, offset, payload),
-            MetaRequest::Spill { ino } => self.spill(caller, ino),
-            MetaRequest::Append { ino } => self.append(caller, ino, payload),
-            MetaRequest::Mkdir { at, mode } => self.mkdir(caller, at, mode),
-            MetaRequest::MakeNode { at, kind, mode, target } => {
-                self.make_node(caller, at, kind, mode, target)
-            }
-            MetaRequest::Link { ino, at } => self.link(caller, ino, at),
-            MetaRequest::Unlink { at } => self.unlink(caller, at),
-            MetaRequest::Rmdir { at } => self.rmdir(caller, at),
-            MetaRequest::Rename { from, to, mode } => self.rename(caller, from, to, mode),
-            MetaRequest::ReadDir { dir, split, after, limit, attrs } => {
-                self.read_dir(dir, split, after, limit, attrs)
-            }
-            MetaRequest::Parent { ino } => self.parent(ino),
-            MetaRequest::ReadLink { ino } => self.read_link(ino, out),
-            MetaRequest::GetXattr { ino, name } => self.get_xattr(caller, ino, name, out),
-            MetaRequest::ListXattr { ino } => self.list_xattr(caller, ino, out),
-            MetaRequest::SetXattr { ino, name, mode } => self.set_xattr(caller, ino, name, mode, payload),
-            MetaRequest::RemoveXattr { ino, name } => self.remove_xattr(caller, ino, name),
-            MetaRequest::Lock { ino, owner, range, wait_ms } => self.lock(ino, owner, range, wait_ms),
-            MetaRequest::Unlock { ino, owner, start, end } => self.unlock(ino, owner, start, end),
-            MetaRequest::TestLock { ino, owner, range } => self.test_lock(ino, owner, range),
-            MetaRequest::CancelLock { ino, owner, range } => self.cancel_lock(ino, owner, range),
-            MetaRequest::Report { node, start, epoch, ref opens, more } => {
-                self.report((node, start, epoch), opens, more)
-            }
-            MetaRequest::Relock { start, ref locks } => self.relock(start, locks),
-            MetaRequest::EndSession { session } => self.end_session(session),
-            MetaRequest::Sync { ino } => self.sync(ino),
-            MetaRequest::Look { ref inos, limit, attrs } => self.look(caller, inos, limit, attrs),
-        }
-    }
-
-    pub(crate) fn serve_peer(&self, from: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
-        match request {
-            PeerRequest::Prepare { intent, shard, steps } => self
-                .prepare_in(*shard, *intent, steps, false)
-                .map(|made| Reply::Peer(PeerReply::Prepared { made })),
-            PeerRequest::Commit { intents } => {
-                let each = intents.iter().try_for_each(|(intent, shard)| self.commit(*shard, *intent));
-                each.map(|()| Reply::Done)
-            }
-            PeerRequest::Abort { intents } => {
-                let each = intents.iter().try_for_each(|(intent, shard)| self.abort(*shard, *intent));
-                each.map(|()| Reply::Done)
-            }
-            PeerRequest::Outcome { intent } => {
-                self.outcome(*intent).map(|committed| Reply::Peer(PeerReply::Outcome { committed }))
-            }
-            PeerRequest::InstallParts { dir, owner, layout, time, parts, entries } => {
-                self.install_parts(*dir, (*owner, *layout), *time, parts, entries).map(|()| Reply::Done)
-            }
-            PeerRequest::StatParts { dir, parts } => self.stat_parts(*dir, parts).map(Reply::Peer),
-            PeerRequest::OwnParts { dir, owner, layout, parts } => {
-                self.own_parts(*dir, *owner, *layout, parts).map(|()| Reply::Done)
-            }
-            PeerRequest::NoteMoves { moved } => {
-                self.note_moves_here(moved);
-                Ok(Reply::Done)
-            }
-            PeerRequest::DirectoryMoves { intent, take } => {
-                self.serve_moves(*intent, *take).map(|()| Reply::Done)
-            }
-            PeerRequest::Inode { ino } => self
-                .inode_here(*ino)
-                .map(|(attr, parent)| Reply::Peer(PeerReply::Inode { attr: Box::new(attr), parent })),
-            PeerRequest::Files { shard, after } => {
-                self.files_with_copies(*shard, *after).map(|files| Reply::Peer(PeerReply::Files(files)))
-            }
-            PeerRequest::CatchUp => self.catch_up(from).map(|()| Reply::Done),
-            PeerRequest::Ship { shipments } => {
-                let now = self.outside.now();
-                let held = shipments.iter().map(|shipment| self.partitions.receive(shipment, now));
-                Ok(Reply::Peer(PeerReply::Held(held.collect::<Result<_, _>>()?)))
-            }
-            PeerRequest::Image { shard, term, part, last, batches } => {
-                let held = self.partitions.receive_image(*shard, *term, (*part, *last), batches)?;
-                Ok(Reply::Peer(PeerReply::Held(vec![held])))
-            }
-            PeerRequest::Positions { shards } => {
-                let held = shards.iter().map(|(shard, term)| self.partitions.position(*shard, *term));
-                Ok(Reply::Peer(PeerReply::Held(held.collect())))
-            }
-            PeerRequest::Supply { shard, term, to, from } => {
-                let outside: &dyn Outside = &*self.outside;
-                self.partitions.supply(outside, *shard, *term, *to, *from).map(|_| Reply::Done)
-            }
-            PeerRequest::Compare { shards } => Ok(self.compared(shards)?),
-            PeerRequest::Entry { dir, split, name } => {
-                self.entry_here(*dir, *split, name).map(|(named, owner)| {
-                    let named = named.map(|n| (n.ino, n.kind));
-                    Reply::Peer(PeerReply::Entry { named, owner: owner.triple() })
-                })
-            }
-        }
-    }
-
     /// Asks a server, which may be this one. Where there are copies and it does not answer, another one is going to:
     /// Busy.
     pub(crate) fn ask(&self, server: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
@@ -575,50 +387,6 @@ impl<O: Outside> Core<O> {
         answer.map_err(|failure| if has_copies { later(failure) } else { failure })
     }
 
-    /// Files of a shard that have copies, in the order of their numbers, behind this one: those in blocks, and those that
-    /// are just being moved there.
-    fn files_with_copies(&self, shard: ShardId, after: Ino) -> Result<Vec<(Ino, FileLayout)>, Failure> {
-        let map = self.outside.map();
-        self.partitions.with(shard, |locked| {
-            let later = locked.shard.inodes.iter().filter(|(ino, _)| *ino > after);
-            let mut found: Vec<(Ino, FileLayout)> = later
-                .filter_map(|(ino, inode)| match &inode.body {
-                    Body::Blocks(blocks) => Some((ino, blocks.layout.clone())),
-                    Body::Inline(_) if locked.shard.purges.contains_key(&ino) => {
-                        Some((ino, inode.layout(ino, &map)))
-                    }
-                    _ => None,
-                })
-                .filter(|(_, layout)| layout.copies(&map) > 1)
-                .collect();
-            found.sort_unstable_by_key(|(ino, _)| *ino);
-            found.truncate(FILES);
-            Ok(found)
-        })
-    }
-
-    /// How many files of the shards that this server answers for have blocks whose only copy is on a certain server; and
-    /// one of them.
-    pub(crate) fn alone_on(&self, server: ServerId) -> (u64, Option<Ino>) {
-        let map = self.outside.map();
-        let is_alone = |layout: &FileLayout| {
-            let mut groups = layout.groups(&map, u64::MAX);
-            layout.copies(&map) == 1 && groups.any(|group| map.primary_of(group) == Some(server))
-        };
-        let (mut files, mut example) = (0, None);
-        for shard in map.shards_of(self.outside.me()) {
-            let _ = self.partitions.with(shard, |locked| {
-                for (ino, inode) in locked.shard.inodes.iter() {
-                    if matches!(&inode.body, Body::Blocks(blocks) if is_alone(&blocks.layout)) {
-                        (files, example) = (files + 1, example.or(Some(ino)));
-                    }
-                }
-                Ok(())
-            });
-        }
-        (files, example)
-    }
-
     /// Asks the server that answers for a shard.
     pub(crate) fn ask_shard(&self, shard: ShardId, request: &PeerRequest<'_>) -> Result<Reply, Failure> {
         self.ask(self.outside.map().primary(shard), request)
@@ -627,37 +395,6 @@ impl<O: Outside> Core<O> {
     /// Whether this server answers for a shard.
     pub(crate) fn is_mine(&self, shard: ShardId) -> bool {
         self.outside.map().primary(shard) == self.outside.me()
-    }
-
-    /// Does something once for each request identity: repeated, it is answered again; under way, waited for.
-    /// (Operations that run under one lock from end to end need only [`Core::repeated`].)
-    pub(crate) fn once(
-        &self,
-        caller: &Caller,
-        shard: ShardId,
-        work: impl FnOnce() -> Result<Reply, Failure>,
-    ) -> Result<Reply, Failure> {
-        let slot = (caller.id.session, caller.id.slot);
-        if caller.id.session == 0 {
-            return work();
-        }
-        let before = self.partitions.with(shard, |locked| {
-            if let Some(reply) = repeated(locked.shard, &caller.id)? {
-                return Ok(Some(reply));
-            }
-            locked.shard.running.insert(slot);
-            Ok(None)
-        })?;
-        if let Some(reply) = before {
-            return Ok(reply);
-        }
-        let result = work();
-        self.partitions.with(shard, |locked| {
-            locked.shard.running.remove(&slot);
-            locked.changed();
-            Ok(())
-        })?;
-        result
     }
 
     fn make_root(&self) -> Result<(), Failure> {
@@ -672,7 +409,7 @@ impl<O: Outside> Core<O> {
         })
     }
 
-    fn sync(&self, ino: Ino) -> Result<Reply, Failure> {
+    pub(crate) fn sync(&self, ino: Ino) -> Result<Reply, Failure> {
         self.partitions.sync(ino.shard()).map_err(|error: LogError| {
             tracing::error!(%error, "a log could not be synced");
             // Whatever the reason: the kernel may have dropped records.
@@ -693,24 +430,6 @@ pub(crate) fn root(now: Time) -> Inode {
     let gid = rustix::process::getegid().as_raw();
     let owner = crate::access::Owner { mode: 0o755, uid, gid };
     Inode::directory(owner, now, Ino::ROOT, b"", Template::default())
-}
-
-/// The answer to a request that was done before. Waits while it is being done.
-pub(crate) fn repeated(shard: &crate::shard::Shard, id: &RequestId) -> crate::error::Op<Option<Reply>> {
-    if id.session == 0 {
-        return Ok(None);
-    }
-    let slot = (id.session, id.slot);
-    if !shard.running.is_empty() && shard.running.contains(&slot) {
-        return Err(crate::error::Stop::Wait);
-    }
-    match shard.answers.get(&slot) {
-        Some(answer) if answer.sequence == id.sequence => Ok(Some(answer.reply()?)),
-        // The client has gone on to a later request: nobody waits for this answer, and the request must not
-        // be carried out.
-        Some(answer) if answer.sequence > id.sequence => Err(Refusal::Busy.into()),
-        _ => Ok(None),
-    }
 }
 
 /// The failure of a server in whose place another one is going to answer.

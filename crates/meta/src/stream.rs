@@ -11,10 +11,10 @@
 //! an earlier position than before, and lacks those before its position, too. When the primary hears of that, it
 //! puts all that is volatile into the stream once more; to others that tells nothing new.
 
+use crate::mutation::Mutation;
 use bivouac_layout::{Epoch, ServerId};
 use bivouac_proto::peer::{Held, Position};
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// So many bytes of records that are everywhere are kept, for copies that were away for a moment.
 const KEPT: usize = 8 << 10;
@@ -34,11 +34,64 @@ pub(crate) enum Role {
     Copy,
 }
 
-/// A record, encoded.
-#[derive(Clone, Debug)]
-pub(crate) struct Record {
-    pub at: Position,
-    pub body: Arc<[u8]>,
+/// The newest records of a stream, encoded, whose numbers follow each other. They lie in one buffer, because they
+/// come and go with every operation.
+#[derive(Debug, Default)]
+struct Records {
+    /// Number of the first one, and where each one ends, counted from where the first one ever began.
+    first: u64,
+    ends: VecDeque<u64>,
+    /// The bytes, and how many of them belong to records that were dropped.
+    bytes: Vec<u8>,
+    dropped: usize,
+    /// Where the first byte of the buffer is by the count of `ends`.
+    base: u64,
+}
+
+impl Records {
+    fn len(&self) -> usize {
+        self.bytes.len() - self.dropped
+    }
+
+    /// Adds the next one, which `write` appends to the buffer.
+    fn push(&mut self, sequence: u64, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.first + self.ends.len() as u64 != sequence {
+            // The first one, or one behind records that are unknown: those before it complete nobody's stream.
+            *self = Records { first: sequence, ..Records::default() };
+        }
+        write(&mut self.bytes);
+        self.ends.push_back(self.base + self.bytes.len() as u64);
+    }
+
+    /// Drops the first one.
+    fn pop(&mut self) {
+        let Some(end) = self.ends.pop_front() else { return };
+        self.first += 1;
+        self.dropped = (end - self.base) as usize;
+        // Amortized: for each byte that was dropped, four are moved at most.
+        if self.dropped >= KEPT / 4 && self.dropped >= self.len() / 4 {
+            self.bytes.drain(..self.dropped);
+            self.base = end;
+            self.dropped = 0;
+            if self.bytes.capacity() > 4 * KEPT {
+                self.bytes.shrink_to(2 * KEPT);
+            }
+        }
+    }
+
+    /// Those from the one with this number on.
+    fn from(&self, sequence: u64) -> impl Iterator<Item = &[u8]> {
+        let skipped = usize::try_from(sequence.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        let skipped = skipped.min(self.ends.len());
+        let mut start = match skipped {
+            0 => self.dropped,
+            _ => self.ends.get(skipped - 1).map_or(self.bytes.len(), |end| (end - self.base) as usize),
+        };
+        self.ends.range(skipped..).filter_map(move |end| {
+            let end = (end - self.base) as usize;
+            self.bytes.get(std::mem::replace(&mut start, end)..end)
+        })
+    }
 }
 
 /// What the primary knows of a copy.
@@ -88,8 +141,7 @@ pub(crate) struct Stream {
     /// The copies that are waited for.
     pub followers: Vec<Follower>,
     /// The newest records. All that may not be everywhere are among them.
-    records: VecDeque<Record>,
-    bytes: usize,
+    records: Records,
 }
 
 impl Stream {
@@ -130,18 +182,25 @@ impl Stream {
 
     /// Keeps a new record for those who may lack it.
     pub(crate) fn keep(&mut self, at: Position, body: &[u8]) {
-        self.bytes += body.len();
-        self.records.push_back(Record { at, body: body.into() });
+        self.records.push(at.sequence, |bytes| bytes.extend_from_slice(body));
+        self.trim();
+    }
+
+    /// Makes volatile changes, which are in no log, the next record, and keeps it.
+    pub(crate) fn add_volatile(&mut self, shard: u16, changes: &[Mutation]) {
+        let at = self.next();
+        self.advance(at);
+        // Like a `Batch`, which would have to own them.
+        self.records.push(at.sequence, |bytes| bivouac_proto::encode(&(shard, at, changes), bytes));
         self.trim();
     }
 
     fn trim(&mut self) {
-        while let Some(first) = self.records.front()
-            && first.at.sequence <= self.everywhere
-            && self.bytes > KEPT
+        while !self.records.ends.is_empty()
+            && self.records.first <= self.everywhere
+            && self.records.len() > KEPT
         {
-            self.bytes -= first.body.len();
-            self.records.pop_front();
+            self.records.pop();
         }
     }
 
@@ -173,10 +232,14 @@ impl Stream {
     }
 
     /// The records behind a place in this stream, if all of them are kept.
-    pub(crate) fn after(&self, sequence: u64) -> Option<impl Iterator<Item = &Record>> {
-        let first = self.records.front().map_or(self.last.sequence + 1, |record| record.at.sequence);
-        let known = sequence >= self.last.sequence || sequence + 1 >= first;
-        known.then(|| self.records.iter().filter(move |record| record.at.sequence > sequence))
+    pub(crate) fn after(&self, sequence: u64) -> Option<impl Iterator<Item = &[u8]>> {
+        self.has_after(sequence).then(|| self.records.from(sequence.saturating_add(1)))
+    }
+
+    /// Whether all records behind a place in this stream are kept.
+    fn has_after(&self, sequence: u64) -> bool {
+        let first = if self.records.ends.is_empty() { self.last.sequence + 1 } else { self.records.first };
+        sequence >= self.last.sequence || sequence + 1 >= first
     }
 
     /// What is known of a copy.
@@ -187,7 +250,7 @@ impl Stream {
     /// A copy is at this position.
     pub(crate) fn is_at(&mut self, server: ServerId, position: Position) {
         let contained = self.contains(position);
-        let kept = self.after(position.sequence).is_some();
+        let kept = self.has_after(position.sequence);
         if let Some(follower) = self.follower(server) {
             follower.is_known = true;
             follower.needs_image = !(contained && kept);
@@ -251,6 +314,40 @@ mod tests {
         let kept = stream.after(430).unwrap().count();
         assert_eq!(kept, 70);
         assert_eq!(stream.after(500).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_is_kept_are_the_records_as_they_were() {
+        let mut stream = Stream { role: Role::Copy, ..Stream::default() };
+        let body = |n: u64| vec![n as u8; 1 + (n * 37 % 300) as usize];
+        for n in 1..=3000 {
+            stream.advance(at(1, n));
+            stream.keep(at(1, n), &body(n));
+            // Nothing is everywhere for a while, and then nearly all.
+            if n % 700 == 0 {
+                stream.settled(n - 5);
+            }
+            let first = stream.records.first;
+            assert!(first <= n / 700 * 700 + 1, "what may not be everywhere is kept");
+            for from in [first, n.saturating_sub(7).max(first), n] {
+                let found: Vec<Vec<u8>> = stream.after(from - 1).unwrap().map(<[u8]>::to_vec).collect();
+                assert_eq!(found, (from..=n).map(body).collect::<Vec<_>>(), "{from} of {first} to {n}");
+            }
+        }
+        stream.settled(3000);
+        assert!(stream.records.bytes.capacity() <= 4 * KEPT, "the memory of the others is given back");
+    }
+
+    #[test]
+    fn volatile_changes_are_encoded_as_batches_are() {
+        let mut stream = Stream { reign: 4, last: at(4, 8), role: Role::Primary, ..Stream::default() };
+        let changes = || vec![Mutation::AllTold, Mutation::DropLocks(bivouac_layout::Ino(300), 7)];
+        stream.add_volatile(9, &changes());
+        let batch = crate::mutation::Batch { shard: 9, at: at(4, 9), mutations: changes() };
+        let mut encoded = Vec::new();
+        bivouac_proto::encode(&batch, &mut encoded);
+        assert_eq!(stream.after(8).unwrap().collect::<Vec<_>>(), [&encoded[..]]);
+        assert_eq!(stream.last, at(4, 9));
     }
 
     #[test]

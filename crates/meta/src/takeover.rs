@@ -11,9 +11,10 @@
 
 use crate::grace::Grace;
 use crate::mutation::{Batch, Mutation};
+use crate::outside::Outside;
 use crate::partition::{Partition, revive};
 use crate::shard::Written;
-use crate::store::{Core, Outside, lock, root};
+use crate::store::{Core, lock, root};
 use crate::stream::{Follower, Role};
 use bivouac_layout::{Group, Ino, Map, ServerId, ServerState, ShardId};
 use bivouac_proto::meta::LockOwner;
@@ -159,8 +160,11 @@ impl<O: Outside> Core<O> {
         (shard.stream.role, shard.stream.term, shard.stream.reign) = (Role::Primary, term, term);
         shard.stream.has_too_few = self.outside.map().has_too_few(Group::Shard(id));
         shard.stream.followers = others.iter().map(|(server, _)| Follower::unknown(*server)).collect();
-        // All who had a copy were restarted.
-        let forgot_locks = std::mem::replace(&mut shard.stream.restarted, false);
+        // All who had a copy were restarted, or the primary before this one was just learning what was locked by then.
+        shard.forgot_locks |= std::mem::replace(&mut shard.stream.restarted, false);
+        if shard.forgot_locks {
+            shard.tell(id, &[Mutation::LocksForgotten(true)]);
+        }
         for (server, held) in others {
             match held {
                 Held::Restarted(position) => shard.is_restarted(id, server, position),
@@ -176,7 +180,7 @@ impl<O: Outside> Core<O> {
             // Reports of writes may have been lost with the former primary.
             live.written = Written { unsure: true, ..Written::default() };
         }
-        revive(shard, &grace, forgot_locks);
+        revive(shard, &grace);
         let process = |owner: &LockOwner| match owner {
             LockOwner::Process { session, .. } => Some(*session),
             _ => None,
@@ -237,7 +241,7 @@ impl<O: Outside> Core<O> {
         let mut learns_locks = false;
         self.partitions.each_mut(|id, shard| {
             let concerns = map.holders(Group::Shard(id)).all().contains(&server);
-            learns_locks |= concerns && shard.stream.role == Role::Primary && shard.learns_locks();
+            learns_locks |= concerns && shard.stream.role == Role::Primary && shard.learns_locks(id);
         });
         if learns_locks {
             // All copies died together, and agents are telling this server what is locked. One that had caught up could take

@@ -10,8 +10,9 @@
 //! Nothing depends on this queue: decisions are in the log, and the keeper tells participants again that have
 //! not heard.
 
+use crate::outside::Outside;
 use crate::shard::Shard;
-use crate::store::{Core, Outside, lock};
+use crate::store::{Core, lock};
 use bivouac_layout::{ServerId, ShardId};
 use bivouac_proto::peer::{IntentId, PeerRequest, Step};
 use std::collections::BTreeMap;

@@ -14,9 +14,10 @@ use crate::inline::{not_a_file, resize_inline, touch};
 use crate::inode::{Blocks, Body, Inode};
 use crate::mutation::Mutation;
 use crate::opens::noted;
+use crate::outside::Outside;
 use crate::partition::LockedShard;
 use crate::steps::Begun;
-use crate::store::{Caller, Core, Outside};
+use crate::store::{Caller, Core};
 use bivouac_layout::{FileLayout, Ino, Map, ServerId, ServerState};
 use bivouac_proto::attr::{FILE_MAX, INLINE_MAX, dense};
 use bivouac_proto::auth::Credentials;
@@ -180,13 +181,15 @@ impl<O: Outside> Core<O> {
         let all = |map: &Map, request: DataRequest| -> Vec<(ServerId, DataRequest)> {
             layout.servers_to_change(map, u64::MAX).into_iter().map(|server| (server, request)).collect()
         };
-        let mut tries = 0;
+        let (mut tries, mut has_cut) = (0, false);
         let truncated = loop {
             tries += 1;
-            let truncated =
-                self.ask_holders(layout, |map| all(map, DataRequest::Close { ino, closing })).and_then(
-                    |_| self.ask_holders(layout, |map| cuts_of_copies(map, ino, layout, size, closing)),
-                );
+            let truncated = self
+                .ask_holders(layout, |map| all(map, DataRequest::Close { ino, closing }))
+                .and_then(|_| {
+                    has_cut = true;
+                    self.ask_holders(layout, |map| cuts_of_copies(map, ino, layout, size, closing))
+                });
             match truncated {
                 // A server has come meanwhile, or another one took too long.
                 Err(Errno::AGAIN) if tries < TRIES => std::thread::sleep(PAUSE),
@@ -194,8 +197,11 @@ impl<O: Outside> Core<O> {
                 truncated => break truncated,
             }
         };
-        // Where this fails, changes begin after a while by themselves.
-        let _ = self.ask_holders(layout, |map| all(map, DataRequest::Open { ino, closing }));
+        if truncated.is_ok() || !has_cut {
+            // Where this fails, changes begin after a while by themselves.
+            let _ = self.ask_holders(layout, |map| all(map, DataRequest::Open { ino, closing }));
+        }
+        // Copies that are cut here and not there stay closed for who finishes it, so that nobody reads both.
         truncated
     }
 

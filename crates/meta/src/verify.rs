@@ -9,9 +9,10 @@
 //! Answers to requests are left out: servers forget them at different times. So is what lives only in memory.
 
 use crate::mutation::Mutation;
+use crate::outside::Outside;
 use crate::partition::{PARTITIONS, Partitions};
 use crate::shard::Shard;
-use crate::store::{Core, MetaStore, Outside};
+use crate::store::{Core, MetaStore};
 use crate::stream::Role;
 use bivouac_layout::{FileLayout, Ino, ServerId, ShardId};
 use bivouac_proto::peer::{Compared, PeerReply, PeerRequest};
@@ -183,7 +184,7 @@ impl Partitions {
             follower.needs_image = true;
         }
         self.note_news(id);
-        self.ship(outside, &[server]);
+        self.ship(outside, id, &[server]);
     }
 }
 

@@ -34,7 +34,15 @@ struct Scene {
 
 impl Scene {
     fn new(grace: Duration) -> Scene {
-        let cluster = Cluster::with(1, |options| options.grace = grace);
+        Scene::of(Cluster::with(1, |options| options.grace = grace))
+    }
+
+    /// On one of three servers, and a copy of its metadata on another one.
+    fn with_copies() -> Scene {
+        Scene::of(Cluster::replicated_with(3, 2, |options| options.grace = LONG))
+    }
+
+    fn of(cluster: Cluster) -> Scene {
         let client = Client::new(&cluster);
         let (attr, open) = client.create("f", true).unwrap();
         Scene { cluster, client, ino: attr.ino, open }
@@ -71,17 +79,28 @@ impl Scene {
         self.client.relock(self.ino.shard(), start, locks.iter().map(told).collect()).1
     }
 
-    /// The node has told everything.
+    /// All nodes have told everything.
     fn reported(&self) {
-        let start = self.client.start(self.ino.shard());
-        let end = MetaRequest::Report {
-            node: NodeId(0),
-            start,
-            epoch: bivouac_layout::Epoch(0),
-            opens: Vec::new(),
-            more: false,
-        };
-        self.client.inode(self.ino, end, &[]).unwrap();
+        let (start, map) = (self.client.start(self.ino.shard()), self.cluster.inner.map());
+        for node in &map.nodes {
+            let (epoch, opens) = (map.epoch, Vec::new());
+            let end = MetaRequest::Report { node: node.id, start, epoch, opens, more: false };
+            self.client.inode(self.ino, end, &[]).unwrap();
+        }
+    }
+
+    /// All servers die and are started again before anybody declares one down.
+    fn restart_all(&self) {
+        let servers = || (0..3).map(ServerId);
+        servers().for_each(|server| self.cluster.kill(server));
+        servers().for_each(|server| self.cluster.start(server));
+        self.cluster.inner.follow();
+    }
+
+    /// Another server answers for the file.
+    fn fail_over(&self) {
+        self.cluster.kill(self.cluster.inner.primary(self.ino.shard()));
+        self.cluster.inner.failover();
     }
 }
 
@@ -198,10 +217,13 @@ fn what_is_told_too_late_or_conflicts_is_refused_and_what_is_there_stays() {
     assert!(
         !scene.is_free(process(3), range(0, 100, true)) && scene.is_free(process(3), range(700, 800, true))
     );
-    // A server that was not restarted since has forgotten nothing.
+    // A server that was not restarted since has forgotten nothing: what it has not granted nobody has.
     let fresh = Scene::new(LONG);
-    assert_eq!(fresh.relock(&[first]), []);
+    assert_eq!(fresh.relock(&[first]), [0]);
     assert!(fresh.is_free(process(3), range(0, 100, true)));
+    // What was exclusive is shared from the moment when the server says so, and noted a little later.
+    fresh.lock(process(1), range(0, 100, false)).unwrap();
+    assert_eq!(fresh.relock(&[first]), []);
 }
 
 #[test]
@@ -210,6 +232,43 @@ fn a_node_that_never_tells_is_not_waited_for_longer_than_the_grace_time() {
     scene.restart();
     eventually("it is granted", || scene.lock(process(1), range(0, 10, true)).is_ok());
     assert_eq!(scene.relock(&[(process(2), range(0, 10, true)), (process(2), range(20, 30, true))]), [0, 1]);
+}
+
+#[test]
+fn a_primary_that_dies_while_locks_are_told_leaves_that_to_the_next_one() {
+    let scene = Scene::with_copies();
+    let (first, second) = ((process(1), range(0, 100, true)), (process(2), range(200, 300, true)));
+    [first, second].iter().for_each(|(owner, range)| scene.lock(*owner, *range).unwrap());
+    scene.restart_all();
+    assert_eq!(scene.relock(&[first]), []);
+    assert_eq!(scene.lock(process(3), second.1), Err(Errno::BUSY), "its owner's node has not told");
+    scene.fail_over();
+    assert_eq!(scene.lock(process(3), second.1), Err(Errno::BUSY), "nor has it told the next primary");
+    assert_eq!(scene.lock(process(3), first.1), Err(Errno::BUSY));
+    assert_eq!(scene.relock(&[first, second]), []);
+    scene.reported();
+    assert_eq!(scene.lock(process(3), second.1), Err(Errno::AGAIN));
+    assert_eq!(scene.lock(process(3), first.1), Err(Errno::AGAIN));
+    scene.lock(process(3), range(100, 200, true)).unwrap();
+}
+
+#[test]
+fn what_is_told_too_late_is_refused_by_the_next_primary_too() {
+    let scene = Scene::with_copies();
+    let (first, late) = ((process(1), range(0, 100, true)), (process(2), range(200, 300, true)));
+    [first, late].iter().for_each(|(owner, range)| scene.lock(*owner, *range).unwrap());
+    scene.restart_all();
+    assert_eq!(scene.relock(&[first]), []);
+    scene.reported();
+    // Somebody else has it for a moment.
+    scene.lock(process(3), late.1).unwrap();
+    scene.unlock(process(3), 200, 300);
+    assert_eq!(scene.relock(&[first, late]), [1]);
+    scene.fail_over();
+    assert_eq!(scene.relock(&[first, late]), [1]);
+    // The next one has nothing to learn.
+    assert_eq!(scene.lock(process(3), first.1), Err(Errno::AGAIN));
+    scene.lock(process(3), late.1).unwrap();
 }
 
 proptest! {

@@ -174,6 +174,23 @@ fn an_append_beside_a_plain_write_past_the_end_does_not_overwrite_it() {
 }
 
 #[test]
+fn a_size_is_not_put_together_from_answers_by_different_maps() {
+    let cluster = Cluster::replicated_with_blocks(4, 2);
+    let client = Client::new(&cluster);
+    let map = cluster.inner.map();
+    // The primary of its first block, if that is not the server of its inode.
+    let is_apt = |attr: &Attr| {
+        let piece = attr.layout.as_ref().unwrap().pieces(&map, 0..1).next().unwrap();
+        (piece.server != cluster.inner.primary(attr.ino.shard())).then_some(piece.server)
+    };
+    let mut files = (0..50).map(|number| in_blocks(&client, &format!("f{number}")).0);
+    let (attr, primary) = files.find_map(|attr| Some((attr.clone(), is_apt(&attr)?))).unwrap();
+    assert_eq!(client.append(attr.ino, b"0123456789").unwrap(), (0, 10));
+    *cluster.inner.dies_asked.lock().unwrap() = Some((primary, 0));
+    assert_eq!(client.append(attr.ino, b"end").unwrap(), (10, 3));
+}
+
+#[test]
 fn appenders_never_meet_whether_inline_or_in_blocks() {
     let cluster = Cluster::new(3);
     let client = Client::new(&cluster);

@@ -1,7 +1,7 @@
 //! Requests of the controller and of the command line to a daemon.
 
 use crate::verify::{Name, VerifyRequest, VerifyState};
-use bivouac_layout::{Epoch, Founding, Group, Ino, Map, Node, NodeId, ServerId};
+use bivouac_layout::{Epoch, Founding, Group, Ino, Map, NodeId, Replacement, ServerId};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -83,18 +83,7 @@ pub enum ControlRequest {
     Wards,
     /// A server is down and does not come back: another process, which has been started with new storage, has its number
     /// from now on. To the controller.
-    Replace {
-        /// Which.
-        server: ServerId,
-        /// The new process's succession: one more than the map says.
-        succession: u32,
-        /// Where it runs; a node that the map does not have is added to it.
-        node: Node,
-        /// Where it listens.
-        address: SocketAddr,
-        /// Also if nobody else has what was acknowledged last.
-        accept_loss: bool,
-    },
+    Replace(Box<Replacement>),
     /// How many files of yours have blocks whose only copy is on this server (`Alone`). To a server.
     Alone {
         /// Which.

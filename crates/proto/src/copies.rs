@@ -3,9 +3,12 @@
 //! A program asks the primary of the blocks' group ([`Copied`]). The primary lets changes of the same range follow
 //! each other, has the other holders do each of them ([`CopyRequest::Forward`]), and does it itself last: so what it
 //! shows of a range is what all have. Other holders are asked for bytes, too: they show what is not being changed.
+//!
+//! The bytes of a long write may go ahead of it, from each holder to the next ([`CopyRequest::Ahead`]): that changes
+//! nothing yet. The change itself only names them then ([`Change::Sent`]).
 
 use crate::data::{DataRequest, Fallocate, LastWrite};
-use bivouac_layout::{Group, Ino};
+use bivouac_layout::{Group, Ino, ServerId};
 use serde::{Deserialize, Serialize};
 
 /// To the primary of a group: a request about its blocks. Reading, writing, allocating, and undoing a write. To another
@@ -16,10 +19,31 @@ pub struct Copied {
     pub group: Group,
     /// What is to be done.
     pub request: DataRequest,
+    /// Of a write: another holder on the program's own node, which the program sends the bytes itself, and the number
+    /// under which it does ([`CopyRequest::Ahead`]).
+    pub here: Option<(ServerId, u64)>,
+}
+
+/// Bytes that are sent ahead of their change. No two have the same name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Debug)]
+pub struct Sent {
+    /// Who sends them first.
+    pub by: Sender,
+    /// Counts what that one has sent, also over its restarts.
+    pub number: u64,
+}
+
+/// Who sends bytes ahead.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Debug)]
+pub enum Sender {
+    /// The primary of a group.
+    Server(ServerId),
+    /// A program, by its session.
+    Program(u64),
 }
 
 /// Requests among the servers that hold the same blocks.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub enum CopyRequest {
     /// From the primary: make this change to your copy, too (`Made`, or `Failed`).
     Forward {
@@ -103,6 +127,14 @@ pub enum CopyRequest {
         /// At most [`crate::header::MAX_PAYLOAD`].
         len: u32,
     },
+    /// From a group's primary, from the holder before in the chain, or from a program: bytes (payload) that the
+    /// primary is about to have written. To be kept for a while, and passed on while they come.
+    Ahead {
+        /// By what they are going to be named ([`Change::Sent`]).
+        sent: Sent,
+        /// Who is to get them besides: the next one in the chain first.
+        rest: Vec<ServerId>,
+    },
 }
 
 /// For so many bytes of a stored copy there is one checksum.
@@ -130,6 +162,15 @@ pub enum Change {
     },
     /// Like `Mirror`, of whole chunks whose bytes were damaged: their checksums become those of the bytes.
     Restore,
+    /// Like `Write`, of bytes that were sent ahead. (`Missing`: they have not come, and nothing was changed.)
+    Sent {
+        /// Which.
+        sent: Sent,
+        /// The CRC-32C of the bytes that the primary has: others count as missing.
+        sum: u32,
+        /// As in `Write`.
+        sync: bool,
+    },
 }
 
 /// A change that not all holders may have made.
@@ -179,4 +220,6 @@ pub enum CopyReply {
         /// For each chunk the checksum of its bytes, and the one that was stored when they were written.
         sums: Vec<(u32, u32)>,
     },
+    /// The bytes were not sent ahead, or did not all come: nothing was changed.
+    Missing,
 }

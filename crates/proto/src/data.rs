@@ -158,33 +158,22 @@ pub enum DataRequest {
 }
 
 impl DataRequest {
-    /// Whether it changes a sub-file, so that the server has to keep such requests in order.
-    pub fn changes(&self) -> bool {
+    /// The file whose sub-file it changes, so that the server has to keep such requests in order.
+    pub fn changed(&self) -> Option<Ino> {
         match self {
-            DataRequest::Write { .. }
-            | DataRequest::Truncate { .. }
-            | DataRequest::TakeBack { .. }
-            | DataRequest::Fallocate { .. }
-            | DataRequest::Close { .. }
-            | DataRequest::Open { .. }
-            | DataRequest::Remove { .. } => true,
+            DataRequest::Write { ino, .. }
+            | DataRequest::Truncate { ino, .. }
+            | DataRequest::TakeBack { ino, .. }
+            | DataRequest::Fallocate { ino, .. }
+            | DataRequest::Close { ino, .. }
+            | DataRequest::Open { ino, .. }
+            | DataRequest::Remove { ino } => Some(*ino),
             DataRequest::Read { .. }
             | DataRequest::Extent { .. }
             | DataRequest::Seek { .. }
             | DataRequest::Sync { .. }
             | DataRequest::Pass { .. }
-            | DataRequest::Space => false,
-        }
-    }
-
-    /// Whether only the server of this inode asks for it; which inode.
-    pub fn is_of_inodes_server(&self) -> Option<Ino> {
-        match self {
-            DataRequest::Truncate { ino, .. }
-            | DataRequest::Close { ino, .. }
-            | DataRequest::Open { ino, .. }
-            | DataRequest::Remove { ino } => Some(*ino),
-            _ => None,
+            | DataRequest::Space => None,
         }
     }
 }

@@ -13,7 +13,7 @@
 use crate::attr::{Attr, FileKind, Time};
 use bivouac_layout::{FileLayout, Ino, ServerId, ShardId, Template};
 use serde::{Deserialize, Serialize};
-use serde_bytes::ByteBuf;
+use serde_bytes::{ByteBuf, Bytes};
 
 /// The name of an intent: the coordinator's shard and a number that the shard never gives twice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Debug)]
@@ -35,7 +35,7 @@ pub struct Position {
 
 /// Records of a shard for one of its copies.
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
-pub struct Shipment {
+pub struct Shipment<'a> {
     /// The shard.
     pub shard: ShardId,
     /// The sender's term. A server that knows of a later one refuses.
@@ -45,7 +45,8 @@ pub struct Shipment {
     /// All records up to this are everywhere, and need not be kept for others.
     pub everywhere: u64,
     /// The records, encoded as in the log.
-    pub records: Vec<ByteBuf>,
+    #[serde(borrow)]
+    pub records: Vec<&'a Bytes>,
 }
 
 /// What a server says of its copy of a shard.
@@ -275,7 +276,8 @@ pub enum PeerRequest<'a> {
     /// Records for copies (`Held`, one for each shipment).
     Ship {
         /// Of each shard at most one.
-        shipments: Vec<Shipment>,
+        #[serde(borrow)]
+        shipments: Vec<Shipment<'a>>,
     },
     /// A part of a shard's image, which replaces the receiver's copy when it is complete (`Held`, one).
     Image {
@@ -313,6 +315,18 @@ pub enum PeerRequest<'a> {
         shards: Vec<ShardId>,
     },
 }
+
+/// A request that is encoded like the [`crate::Request::Peer`] of it, without being copied first.
+pub struct Borrowed<'r, 'a>(pub &'r PeerRequest<'a>);
+
+impl Serialize for Borrowed<'_, '_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_newtype_variant("Request", PEER, "Peer", self.0)
+    }
+}
+
+/// The place of [`crate::Request::Peer`] among the requests.
+const PEER: u32 = 2;
 
 impl PeerRequest<'_> {
     /// Whether it only asks what the server knows of shards for which it answers.

@@ -44,6 +44,21 @@ fn every_request_comes_back_as_it_went_out() {
 }
 
 #[test]
+fn a_request_between_servers_that_is_not_copied_is_encoded_the_same() {
+    let requests = samples::requests();
+    let of_peers = requests.iter().filter_map(|request| match request {
+        Request::Peer(peer) => Some((request, peer)),
+        _ => None,
+    });
+    let mut count = 0;
+    for (request, peer) in of_peers {
+        assert_eq!(encoded(&crate::peer::Borrowed(peer)), encoded(request));
+        count += 1;
+    }
+    assert!(count > 0);
+}
+
+#[test]
 fn every_reply_and_refusal_comes_back_as_it_went_out() {
     samples::replies().iter().for_each(|reply| round_trip(reply, &mut Vec::new()));
     samples::refusals().iter().for_each(|refusal| round_trip(refusal, &mut Vec::new()));

@@ -17,6 +17,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -101,6 +102,8 @@ struct Shared {
     state: Mutex<State>,
     /// Notified when `state` changes.
     changed: Condvar,
+    /// Pieces that were cut, lost or late.
+    dealt: AtomicU64,
 }
 
 struct State {
@@ -133,7 +136,8 @@ impl FaultProxy {
         let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
         let (faults, links, pumps) = Default::default();
         let state = Mutex::new(State { upstream, faults, stopping: false, links, pumps });
-        let shared = Arc::new(Shared { seed, stop, state, changed: Condvar::new() });
+        let shared =
+            Arc::new(Shared { seed, stop, state, changed: Condvar::new(), dealt: AtomicU64::new(0) });
         let acceptor = std::thread::spawn({
             let shared = Arc::clone(&shared);
             move || shared.accept(&listener)
@@ -155,6 +159,11 @@ impl FaultProxy {
     pub fn set(&self, faults: Faults) {
         lock(&self.shared.state).faults = faults;
         self.shared.changed.notify_all();
+    }
+
+    /// How many pieces were cut, lost or late so far.
+    pub fn dealt(&self) -> u64 {
+        self.shared.dealt.load(Ordering::Relaxed)
     }
 
     /// Breaks all connections.
@@ -234,6 +243,7 @@ impl Shared {
             std::thread::sleep(chance.within(&faults.delay));
             if !back && chance.one_in(faults.late_one_in) {
                 let _ = rustix::net::shutdown(&link.client, Shutdown::Both);
+                self.dealt.fetch_add(1, Ordering::Relaxed);
                 std::thread::sleep(chance.within(&faults.lateness));
             }
             let mut pass = n;
@@ -249,6 +259,9 @@ impl Shared {
                 *passed += pass as u64;
             }
             let sent = send_all(to, piece.get(..pass).unwrap_or_default());
+            if pass < n {
+                self.dealt.fetch_add(1, Ordering::Relaxed);
+            }
             if sent.is_err() || pass < n {
                 link.cut();
             }

@@ -6,6 +6,7 @@
 //! connection that refuses to be used, never one with half a message in it. After a fork only one of the two
 //! processes may use it; dropping it in the other disturbs nobody.
 
+use crate::crowd::Crowd;
 use crate::endpoint::Endpoint;
 use crate::error::TransportError;
 use crate::gather;
@@ -31,12 +32,20 @@ pub struct ConnectOptions {
     pub silence: Duration,
     /// Lowest number for the connection's descriptor and for descriptors that it receives. 0: any.
     pub fd_floor: RawFd,
+    /// Answers are busy-waited for only while no other thread of the machine waits for a core: it may be the one that
+    /// is to answer. For daemons; it takes one more descriptor of the process.
+    pub considerate: bool,
 }
 
 impl Default for ConnectOptions {
-    /// 5 s to connect, 60 s of silence, any descriptor.
+    /// 5 s to connect, 60 s of silence, any descriptor, not considerate.
     fn default() -> ConnectOptions {
-        ConnectOptions { timeout: Duration::from_secs(5), silence: Duration::from_secs(60), fd_floor: 0 }
+        ConnectOptions {
+            timeout: Duration::from_secs(5),
+            silence: Duration::from_secs(60),
+            fd_floor: 0,
+            considerate: false,
+        }
     }
 }
 
@@ -77,6 +86,8 @@ pub struct Connection {
     inbox: Vec<u8>,
     progress: Progress,
     spin: Spin,
+    /// Looked at before a busy wait.
+    crowd: Option<&'static Crowd>,
     broken: bool,
 }
 
@@ -100,6 +111,7 @@ impl Connection {
             inbox: vec![0; INBOX],
             progress: Progress::new(),
             spin: Spin::default(),
+            crowd: options.considerate.then(Crowd::here),
             broken: false,
         };
         let welcome = handshake::introduce(&mut connection, key, deployment, role, deadline)?;
@@ -120,6 +132,14 @@ impl Connection {
     /// Whether it cannot be used any more.
     pub fn is_broken(&self) -> bool {
         self.broken
+    }
+
+    /// Whether the peer has sent something that nobody has asked for, or has closed the connection: then it is of no
+    /// use any more. Only between requests.
+    pub fn has_ended(&self) -> bool {
+        let mut byte = [0];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        !matches!(rustix::net::recv(&self.fd, &mut byte, flags), Err(rustix::io::Errno::AGAIN))
     }
 
     /// Frees everything but the descriptor, whose number now belongs to the program.
@@ -182,6 +202,29 @@ impl Connection {
         }
     }
 
+    /// Begins to send a request that gets no answer, and whose payload is still coming: it has `payload_len` bytes.
+    /// Nothing is sent yet.
+    pub fn post_begin(&mut self, request: &Outgoing<'_>, payload_len: usize) -> Result<(), TransportError> {
+        if self.broken {
+            return Err(TransportError::Closed);
+        }
+        self.progress.begin_long(request, payload_len, true)?;
+        self.broken = true;
+        Ok(())
+    }
+
+    /// Sends more of it: the same request with what there is of its payload, from the beginning on. Sends what the
+    /// socket takes without waiting, or with `waits` all that there is, unless the peer takes nothing for as long as
+    /// it may be silent. The connection is sound again when the whole request was sent.
+    pub fn post_more(&mut self, request: &Outgoing<'_>, waits: bool) -> Result<(), TransportError> {
+        let line =
+            Line { fd: self.fd.as_fd(), unix: self.unix, fd_floor: self.fd_floor, silence: self.silence };
+        let flags = if waits { SendFlags::empty() } else { SendFlags::DONTWAIT };
+        let step = self.progress.send_part(line, request, flags)?;
+        self.broken = !self.progress.is_sent();
+        if waits && step == Step::Blocked { Err(TransportError::TimedOut) } else { Ok(()) }
+    }
+
     /// Starts a request; from here on the connection counts as broken until the answer is complete.
     pub(crate) fn begin(&mut self, request: &Outgoing<'_>, no_reply: bool) -> Result<(), TransportError> {
         if self.broken {
@@ -203,6 +246,7 @@ impl Connection {
         }
         let bulk = gather::total(request.payload).max(gather::total_mut(into)) > BULK;
         let vigil = if bulk { None } else { self.spin.begin() };
+        let vigil = vigil.filter(|_| !self.crowd.is_some_and(Crowd::is_crowded));
         if let Some(mut vigil) = vigil {
             loop {
                 if let Some(received) = self.receive(into, RecvFlags::DONTWAIT)? {

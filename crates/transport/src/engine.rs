@@ -167,6 +167,8 @@ pub enum To {
     Group(Group),
     /// A certain server; the shard is one of its own, or 0 where none is concerned.
     Server(ServerId, ShardId),
+    /// A certain server as long as it is the primary of this group of blocks: nobody else has the answer.
+    Primary(ServerId, Group),
 }
 
 impl Target for To {
@@ -175,13 +177,16 @@ impl Target for To {
             To::Shard(shard) => map.primary(*shard),
             To::Group(group) => map.primary_of(*group).unwrap_or(NO_SERVER),
             To::Server(server, _) => *server,
+            To::Primary(server, group) => {
+                map.primary_of(*group).filter(|primary| primary == server).unwrap_or(NO_SERVER)
+            }
         }
     }
 
     fn shard(&self) -> ShardId {
         match self {
             To::Shard(shard) | To::Server(_, shard) => *shard,
-            To::Group(_) => ShardId(0),
+            To::Group(_) | To::Primary(..) => ShardId(0),
         }
     }
 }

@@ -18,6 +18,7 @@
 //! anything else. What requests mean is left to the callers.
 
 pub mod connection;
+mod crowd;
 pub mod endpoint;
 pub mod engine;
 mod error;

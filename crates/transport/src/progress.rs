@@ -92,7 +92,17 @@ impl Progress {
 
     /// Begins with a request; nothing is sent yet.
     pub(crate) fn begin(&mut self, request: &Outgoing<'_>, no_reply: bool) -> Result<(), TransportError> {
-        let (body, payload) = (request.body.len(), gather::total(request.payload));
+        self.begin_long(request, gather::total(request.payload), no_reply)
+    }
+
+    /// The same with a request of whose payload not all is there yet.
+    pub(crate) fn begin_long(
+        &mut self,
+        request: &Outgoing<'_>,
+        payload: usize,
+        no_reply: bool,
+    ) -> Result<(), TransportError> {
+        let body = request.body.len();
         if body > MAX_BODY as usize || payload > MAX_PAYLOAD as usize {
             return Err(TransportError::TooLong { body, payload });
         }
@@ -152,6 +162,21 @@ impl Progress {
             }
         }
         Ok(Step::Done)
+    }
+
+    /// Sends of what there is of a request as much as the socket takes.
+    pub(crate) fn send_part(
+        &mut self,
+        line: Line<'_>,
+        request: &Outgoing<'_>,
+        flags: SendFlags,
+    ) -> Result<Step, TransportError> {
+        let whole = self.to_send;
+        let there = request.before.len() + HEADER_LEN + request.body.len() + gather::total(request.payload);
+        self.to_send = there.min(whole);
+        let sent = self.send(line, request, flags);
+        self.to_send = whole;
+        sent
     }
 
     /// Receives as much as the socket has of the answer.

@@ -21,7 +21,6 @@
 //! - [`inbox`]: receiving requests; [`responder`]: sending answers.
 
 mod accept;
-mod crowd;
 mod greeting;
 mod guests;
 mod inbox;
@@ -66,6 +65,13 @@ pub trait Service: Send + Sync + 'static {
     /// Called when a peer has proven that it knows the key. `None` declines the peer: the server tells it so
     /// and closes the connection.
     fn accept(&self, hello: &Hello, peer: PeerInfo) -> Option<(Self::Session, Welcome)>;
+
+    /// More has come of a request with a long payload that is not complete: `so_far` is what there is from its
+    /// beginning. If it becomes complete, it is served as any other. Returns whether to call this again when there is
+    /// more. What this does keeps the sender waiting.
+    fn arriving(&self, _: &mut Self::Session, _: &Header, _body: &[u8], _so_far: &[u8]) -> bool {
+        false
+    }
 
     /// Serves one request: `payload` is all of its payload, in a buffer that is reused after. May block.
     /// Requests of one connection come one after the other. If it returns without an answer, EIO is sent.

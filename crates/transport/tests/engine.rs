@@ -11,7 +11,7 @@ use bivouac_proto::{Errno, Refusal};
 use bivouac_testing::is_quick;
 use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::refusing::GONE;
-use bivouac_transport::engine::{Message, Requester, To, call, post};
+use bivouac_transport::engine::{Job, Message, Requester, To, call, call_each, post};
 use common::ledger::*;
 use common::*;
 use std::sync::Arc;
@@ -32,6 +32,23 @@ fn lost_answers_are_asked_for_again() {
     let books = remote.books();
     books.assert_once(0..150);
     assert!(books.repeated > 20, "{}", books.repeated);
+}
+
+#[test]
+fn a_request_on_which_nothing_depends_is_not_repeated() {
+    let (mut dead, living) = (Remote::new(21), Remote::new(22));
+    let asker = Patient::new(&[&dead.endpoint, &living.endpoint]);
+    dead.stop();
+    let (payload, second) = (patterned(1, PAYLOAD), To::Server(ServerId(1), ShardId(0)));
+    let job = |to, operation| Job::new(to, operation_request(operation), &payload, &mut []);
+    let mut jobs = [job(FIRST, 1).once(), job(second, 1)];
+    let begun = Instant::now();
+    call_each(&asker, &mut jobs);
+    let [lost, done] = &mut jobs;
+    assert_eq!(lost.take().err(), Some(EIO));
+    assert_answers(done.take(), 1);
+    assert!(begun.elapsed() < HANG / 4, "{:?}", begun.elapsed());
+    assert_eq!(dead.books().repeated, 0);
 }
 
 #[test]

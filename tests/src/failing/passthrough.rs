@@ -241,7 +241,7 @@ impl Filesystem for Passthrough {
 
     fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
         answer!(reply, made => reply.entry(&BELIEVED, &made, Generation(0)), {
-            let (directory, _) = self.check_name(On::WRITE, parent, name)?;
+            let (directory, _) = self.check_name(On::WRITE.and(On::FILL), parent, name)?;
             fs::mkdirat(&*directory, name, Mode::from_raw_mode(mode & !umask))?;
             self.find(parent, name)
         });
@@ -309,7 +309,7 @@ impl Filesystem for Passthrough {
             reply.created(&BELIEVED, &made, Generation(0), fh, FopenFlags::FOPEN_KEEP_CACHE);
         };
         answer!(reply, made => send(made, reply), {
-            let (directory, _) = self.check_name(On::WRITE.and(On::OPEN_TO_WRITE), parent, name)?;
+            let (directory, _) = self.check_name(On::WRITE.and(On::FILL).and(On::OPEN_TO_WRITE), parent, name)?;
             let flags = OFlags::from_bits_retain(flags as u32) | OFlags::CREATE | OFlags::CLOEXEC;
             let file = fs::openat(&*directory, name, flags, Mode::from_raw_mode(mode & !umask))?;
             Ok((self.find(parent, name)?, self.keep(file)))
@@ -354,7 +354,7 @@ impl Filesystem for Passthrough {
         reply: ReplyWrite,
     ) {
         answer!(reply, count => reply.written(count), {
-            self.check(On::WRITE, ino)?;
+            self.check(On::WRITE.and(On::FILL), ino)?;
             Ok(self.handle(fh)?.write_at(data, offset).map_err(behind)? as u32)
         });
     }
@@ -445,7 +445,8 @@ impl Filesystem for Passthrough {
         reply: ReplyEmpty,
     ) {
         answer!(reply, () => reply.ok(), {
-            self.check(On::WRITE, ino)?;
+            let punches = mode & libc::FALLOC_FL_PUNCH_HOLE != 0;
+            self.check(if punches { On::WRITE } else { On::WRITE.and(On::FILL) }, ino)?;
             let mode = FallocateFlags::from_bits_retain(mode as u32);
             fs::fallocate(&*self.handle(fh)?, mode, offset, length)
         });

@@ -57,6 +57,7 @@ fn only_what_the_fault_names_fails_and_only_until_it_is_healed() {
         (fault(On::READ, Errno::IO), [eio, ok, ok, ok]),
         (fault(On::WRITE.and(On::OPEN_TO_WRITE), Errno::ROFS), [ok, erofs, ok, erofs]),
         (fault(On::SYNC, Errno::IO), [ok, ok, eio, ok]),
+        (fault(On::FILL, Errno::NOSPC), [ok, Err(Errno::NOSPC.raw_os_error()), ok, ok]),
     ] {
         failing.fail(fault);
         assert_eq!((what(&bad), what(&good)), (expected, [ok; 4]));

@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "daemon-";
 const SUFFIX: &str = ".json";
+/// How often the run directory is made again at most.
+const REMAKES: usize = 100;
 
 /// One daemon's note.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -60,6 +62,23 @@ pub fn leave(run_dir: &Path, label: &str, trace: &Trace) -> Result<(), Error> {
     let path = file(run_dir, label);
     let json = serde_json::to_vec(trace).map_err(|e| Error::file("write", &path, e.into()))?;
     write_private(&path, &json)
+}
+
+/// Writes a daemon's first note. Another daemon of its node that could not start takes the directory along as long as nothing
+/// is in it: then it is made `again`.
+pub fn leave_first(
+    run_dir: &Path,
+    label: &str,
+    trace: &Trace,
+    again: impl Fn() -> Result<(), Error>,
+) -> Result<(), Error> {
+    for _ in 0..REMAKES {
+        if leave(run_dir, label, trace).is_ok() {
+            return Ok(());
+        }
+        again()?;
+    }
+    leave(run_dir, label, trace)
 }
 
 /// Removes a note, and the run directory with the last one if nothing else is in it.
@@ -157,6 +176,30 @@ mod tests {
             address: None,
             ending: false,
         }
+    }
+
+    #[test]
+    fn a_daemon_beside_one_that_cannot_start_leaves_its_note() {
+        let dir = std::env::temp_dir().join(format!("bivouac-traces-beside-{}", std::process::id()));
+        let run_dir = dir.join("job");
+        let make = || std::fs::create_dir_all(&run_dir).map_err(|error| Error::file("make", &run_dir, error));
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _ = std::fs::remove_dir(&run_dir);
+                    std::thread::sleep(std::time::Duration::from_micros(20));
+                }
+            });
+            for _ in 0..300 {
+                let _ = make();
+                let left = leave_first(&run_dir, "agent-0", &trace(1, ProcessId::own()), make);
+                left.expect("somebody only removes the directory while it is empty");
+                forget(&run_dir, "agent-0");
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        let _ = std::fs::remove_dir_all(&dir);
     }
 
     #[test]

@@ -80,7 +80,11 @@ impl Shared {
                 outcome = self
                     .relock(server, &map)
                     .and_then(|start| self.tell(server, (start, map.epoch), &theirs));
-                if outcome != Err(Errno::AGAIN.into()) || self.links.epoch() != map.epoch {
+                if self.links.epoch() != map.epoch {
+                    // Everything was gathered by the map before.
+                    return;
+                }
+                if outcome != Err(Errno::AGAIN.into()) {
                     break;
                 }
             }

@@ -81,7 +81,7 @@ impl ControlLink {
         deployment: u64,
         timeout: Duration,
     ) -> Result<ControlLink, LinkError> {
-        let options = ConnectOptions { timeout, silence: timeout, fd_floor: 0 };
+        let options = ConnectOptions { timeout, silence: timeout, ..ConnectOptions::default() };
         let (connection, _) = Connection::connect(endpoint, key, deployment, Role::Control, &options)?;
         Ok(ControlLink { connection, body: Vec::new(), late: false })
     }

@@ -304,7 +304,10 @@ impl Copies {
     /// How far a primary's sub-file reaches, and when it was written last.
     fn extent_of(&self, server: ServerId, group: Group, ino: Ino) -> Result<Theirs, Failure> {
         let asked = now();
-        match self.links.ask(all_of(server), &Request::Copy(CopyRequest::Extent { group, ino }))? {
+        match self
+            .links
+            .ask(To::Primary(server, group), &Request::Copy(CopyRequest::Extent { group, ino }))?
+        {
             Reply::Copy(CopyReply::Extent { length, written }) => {
                 let written = written.map(|written| written.time(asked, now()).shown);
                 Ok(Theirs { length, written })
@@ -398,7 +401,7 @@ impl Copies {
         let mut theirs = vec![0; len.div_ceil(DIGESTED) as usize * 4];
         let request = Request::Copy(CopyRequest::Digest { group, ino, offset, len });
         let own = self.digests(ino, offset, len).map_err(|error| error.errno())?;
-        match self.links.ask_into(all_of(primary), &request, &[], &mut theirs)? {
+        match self.links.ask_into(To::Primary(primary, group), &request, &[], &mut theirs)? {
             (Reply::Copy(CopyReply::Read), count) if count == theirs.len() => {}
             _ => return Err(Errno::PROTO.into()),
         }
@@ -418,7 +421,7 @@ impl Copies {
         loop {
             self.catching.begin(ino, offset..offset + len);
             let request = Request::Copy(CopyRequest::Fetch { group, ino, offset, len: len as u32 });
-            let count = match self.links.ask_into(all_of(primary), &request, &[], &mut bytes)? {
+            let count = match self.links.ask_into(To::Primary(primary, group), &request, &[], &mut bytes)? {
                 (Reply::Copy(CopyReply::Read), count) if count <= bytes.len() => count,
                 _ => return Err(Errno::PROTO.into()),
             };

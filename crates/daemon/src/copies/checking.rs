@@ -21,6 +21,7 @@ use bivouac_proto::copies::{CHUNK, Change, CopyReply, CopyRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::verify::{Fault, Finding, Outcome};
 use bivouac_proto::{Errno, Reply, Request};
+use bivouac_transport::engine::To;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -181,7 +182,8 @@ impl Copies {
     ) -> Result<usize, Failure> {
         let len = bytes.len() as u64;
         let request = Request::Copy(CopyRequest::Sums { group, ino, offset, len });
-        let Reply::Copy(CopyReply::Sums { is_sure, sums, .. }) = self.links.ask(all_of(primary), &request)?
+        let Reply::Copy(CopyReply::Sums { is_sure, sums, .. }) =
+            self.links.ask(To::Primary(primary, group), &request)?
         else {
             return Err(Errno::PROTO.into());
         };

@@ -26,7 +26,14 @@ impl Copies {
         match *request {
             CopyRequest::Forward { group, slot, turn, ino, offset, len, change } => {
                 let mark = Mark { group, ino, offset, len };
-                self.forwarded((from, slot, turn), mark, change, payload)
+                let Change::Sent { sent, sum, sync } = change else {
+                    return self.forwarded((from, slot, turn), mark, change, payload);
+                };
+                let bytes = self.chain.take(sent, &self.links);
+                match bytes.filter(|bytes| crc32c::crc32c(bytes) == sum) {
+                    Some(bytes) => self.forwarded((from, slot, turn), mark, Change::Write { sync }, &bytes),
+                    None => Ok(CopyReply::Missing),
+                }
             }
             CopyRequest::Fetch { group, ino, offset, len } => {
                 let len = len.min(MAX_PAYLOAD);
@@ -73,6 +80,8 @@ impl Copies {
                 let (first, changes) = self.slots.under_way();
                 Ok(CopyReply::UnderWay { first, changes })
             }
+            // It is looked at while it comes.
+            CopyRequest::Ahead { .. } => Err(Errno::INVAL.into()),
             CopyRequest::Marks => Ok(CopyReply::Marks(self.marks.all())),
         }
     }
@@ -89,13 +98,15 @@ impl Copies {
             Change::Write { .. } => payload.len() as u64 == mark.len,
             Change::Mirror { .. } | Change::Restore => payload.len() as u64 <= mark.len,
             Change::Fallocate(_) => payload.is_empty(),
+            // It has become a write.
+            Change::Sent { .. } => false,
         };
         let end = mark.offset.checked_add(mark.len).filter(|end| *end <= FILE_MAX);
         let (true, Some(end)) = (fits, end) else { return Err(Errno::INVAL.into()) };
         let kind = match change {
             Change::Restore => Kind::Reaches(0),
             Change::Fallocate(mode) if !super::grows(mode) => Kind::Reaches(0),
-            Change::Write { .. } | Change::Fallocate(_) => Kind::Reaches(end),
+            Change::Write { .. } | Change::Sent { .. } | Change::Fallocate(_) => Kind::Reaches(end),
             Change::Mirror { undoes: true } => Kind::Undoes,
             Change::Mirror { undoes: false } => Kind::Settles,
         };
@@ -110,8 +121,12 @@ impl Copies {
             if self.faults.is_failing() && self.is_excused_in(&map, mark.group) {
                 return Some((Ok(()), map));
             }
+            if matches!(change, Change::Mirror { .. } | Change::Restore) && !payload.is_empty() {
+                // These are the primary's: they are not undone.
+                self.marks.reaches(mark.ino, mark.offset + payload.len() as u64);
+            }
             let made = match change {
-                Change::Write { .. } => self.copy_write(mark.ino, mark.offset, payload),
+                Change::Write { .. } | Change::Sent { .. } => self.copy_write(mark.ino, mark.offset, payload),
                 Change::Fallocate(mode) => self.store.fallocate_summed(mark.ino, mark.offset, mark.len, mode),
                 Change::Mirror { .. } => self.copy_mirror(mark.ino, mark.offset..end, payload, Some(rest)),
                 Change::Restore => {

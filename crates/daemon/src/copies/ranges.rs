@@ -225,11 +225,26 @@ impl Ranges {
 
     /// No file is closed any more.
     pub(crate) fn open_all(&self) {
+        self.open_those(|_| true);
+    }
+
+    /// Nobody has finished these truncations, perhaps because the files are gone: they may be read directly again.
+    pub(crate) fn open_what_is_closed_for_too_long(&self) {
+        self.open_those(|file| file.closed.is_some() && !file.is_closed());
+    }
+
+    fn open_those(&self, is_meant: impl Fn(&File) -> bool) {
         for (part, changed) in &self.parts {
             let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
-            part.files.values_mut().for_each(File::open);
-            part.files.retain(|_, file| !file.is_unused());
-            changed.notify_all();
+            let mut any = false;
+            for file in part.files.values_mut().filter(|file| is_meant(file)) {
+                file.open();
+                any = true;
+            }
+            if any {
+                part.files.retain(|_, file| !file.is_unused());
+                changed.notify_all();
+            }
         }
     }
 }

@@ -20,7 +20,7 @@ use bivouac_node::release::monotonic;
 use bivouac_proto::copies::{CopyReply, CopyRequest};
 use bivouac_proto::header::MAX_PAYLOAD;
 use bivouac_proto::{Reply, Request};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Marks that keep nobody from reading through this server are cleared so often at most, nanoseconds.
 const TIDIED: u64 = 50_000_000;
@@ -28,11 +28,32 @@ const TIDIED: u64 = 50_000_000;
 /// Most questions in a row.
 const ASKED: usize = 16;
 
-/// When marks were cleared last, by the monotonic clock; and whether somebody is at it.
+/// Most questions at once.
+const ASKED_AT_ONCE: usize = 8;
+
+/// When marks were cleared last, by the monotonic clock; whether somebody is at it; and how many ask primaries.
 #[derive(Default)]
 pub(super) struct Tidied {
     last: AtomicU64,
     is_at_it: AtomicBool,
+    asking: AtomicUsize,
+}
+
+/// Somebody asks a primary, until this is dropped.
+struct Asking<'t>(&'t Tidied);
+
+impl Tidied {
+    /// `None`: enough ask already.
+    fn ask(&self) -> Option<Asking<'_>> {
+        let asking = Asking(self);
+        (self.asking.fetch_add(1, Ordering::Relaxed) < ASKED_AT_ONCE).then_some(asking)
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.asking.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Copies {
@@ -102,6 +123,7 @@ impl Copies {
             return;
         }
         self.tidied.last.store(now, Ordering::Relaxed);
+        self.ranges.open_what_is_closed_for_too_long();
         let mut asked: Vec<Group> = Vec::new();
         // An answer is about all changes of that primary.
         while asked.len() < ASKED
@@ -117,9 +139,16 @@ impl Copies {
     /// Asks the primary of a group which of its changes are under way; the marks of others go.
     fn ask_what_is_over(&self, group: Group) {
         let before: Vec<Unsettled> = self.marks.unsettled();
-        let Some(primary) = self.links.map().primary_of(group).filter(|primary| *primary != self.me) else {
+        let Some(primary) = self.links.map().primary_of(group) else { return };
+        if primary == self.me {
+            // What is left was refused, or settled when this server took the group over.
+            if self.serving(group).is_ok() {
+                self.marks.settle(&before, (self.me, group), (0, &[]));
+            }
             return;
-        };
+        }
+        // A primary that hangs is not to hang all who read here: they ask it themselves.
+        let Some(_asking) = self.tidied.ask() else { return };
         let request = Request::Copy(CopyRequest::UnderWay { group });
         let answers = self.links.ask_each(&[primary], &request, &[]);
         if let [Ok(Reply::Copy(CopyReply::UnderWay { first, changes }))] = &answers[..] {

@@ -14,6 +14,7 @@ use bivouac_proto::control::{ControlReply, ControlRequest};
 use bivouac_testing::{HANG, eventually};
 use bivouac_transport::Endpoint;
 use std::io::{IoSlice, IoSliceMut};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 const BLOCK: u32 = 64 << 10;
@@ -29,7 +30,24 @@ pub struct Cluster {
 }
 
 pub fn cluster(name: &str, servers: u16) -> Cluster {
-    cluster_begun(name, servers, |founding, controller| {
+    cluster_of_copies(name, servers, 1)
+}
+
+/// The same with so many copies of everything.
+pub fn cluster_of_copies(name: &str, servers: u16, copies: u8) -> Cluster {
+    cluster_announced(name, servers, copies, |_, address| address)
+}
+
+/// The same, where others are told other addresses than where servers listen.
+pub fn cluster_announced(
+    name: &str,
+    servers: u16,
+    copies: u8,
+    mut announced: impl FnMut(ServerId, SocketAddr) -> SocketAddr,
+) -> Cluster {
+    cluster_begun(name, servers, |mut founding, controller| {
+        founding.servers.iter_mut().for_each(|server| server.address = announced(server.id, server.address));
+        let founding = Founding { replicas: copies, metadata_replicas: copies, ..founding };
         let map = founding.clone().map().expect("a map");
         controller.tell(ControlRequest::Found { founding: Box::new(founding) }).expect("founded");
         eventually("all serve", || match controller.request(ControlRequest::Beginning) {

@@ -4,6 +4,7 @@ use crate::fair::assert_fair;
 use crate::ids::NodeId;
 use crate::map::Node;
 use crate::map::fixture::{map, replicated};
+use crate::replacing::Replacement;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -228,7 +229,9 @@ proptest! {
                     let agent = ([127, 0, 0, 1], 1).into();
                     let node = Node { id, host: format!("node{id}"), agent, domain: 0 };
                     let address = ([127, 0, 0, 2], 100 * succession as u16 + server.0).into();
-                    let replaced = MapChange::Replace { server, succession, node, address, accept_loss: false };
+                    let replacement =
+                        Replacement { server, succession, node, address, accept_loss: false };
+                    let replaced = MapChange::Replace(replacement);
                     match replaced.apply(&map) {
                         Some(replaced) => {
                             has.iter_mut().for_each(|has| has[usize::from(server.0)] = 0);

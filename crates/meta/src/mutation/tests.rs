@@ -131,6 +131,7 @@ pub(crate) fn mutation() -> impl Strategy<Value = Mutation> {
         1 => (ino(), 1u64..4).prop_map(|(ino, session)| M::DropLocks(ino, session)),
         1 => open().prop_map(M::GiveUp),
         1 => Just(()).prop_map(|()| M::AllTold),
+        1 => any::<bool>().prop_map(M::LocksForgotten),
     ];
     prop_oneof![3 => durable, 1 => volatile]
 }

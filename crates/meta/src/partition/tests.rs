@@ -64,3 +64,28 @@ fn a_log_whose_records_do_not_follow_each_other_is_refused() {
         assert_eq!((shard.last, shard.stream.last), (if fits { 4 } else { 0 }, last));
     }
 }
+
+/// Its shard may have been another server's while it waited.
+#[test]
+fn a_request_that_was_answered_meanwhile_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let partitions = open(dir.path(), None);
+    partitions.adopt(SHARD, None).unwrap();
+    let answered = |sequence, last| {
+        partitions.with(SHARD, |locked| {
+            let mut draft = Draft::new(0);
+            draft.push(Mutation::LastInode(last));
+            draft.answer(
+                &bivouac_proto::RequestId { session: 1, slot: 2, sequence },
+                &bivouac_proto::Reply::Done,
+            );
+            locked.commit(draft)
+        })
+    };
+    answered(7, 1).unwrap();
+    for late in [7, 6] {
+        assert_eq!(answered(late, 2), Err(Refusal::Busy.into()));
+    }
+    assert_eq!(partitions.with(SHARD, |locked| Ok(locked.shard.last)), Ok(1));
+    answered(8, 2).unwrap();
+}

@@ -61,12 +61,14 @@ impl Client {
         request: &MetaRequest<'_>,
         payload: &[u8],
     ) -> Result<(Reply, Vec<u8>), Failure> {
-        for _ in 0..20 {
+        const TURNS: usize = 20;
+        for turn in 1..=TURNS {
             let server = self.inner.primary(shard);
             let answer = self.send_to(server, id, shard, request, payload);
             let died = self.inner.store(server).is_none();
             let again = matches!(answer, Err(Failure::Refused(Refusal::OldServer | Refusal::Busy)));
-            if self.inner.map().copies == 1 || !died && !again {
+            let stays_busy = turn == TURNS && answer == Err(Failure::Refused(Refusal::Busy));
+            if self.inner.map().copies == 1 || !died && !again || stays_busy {
                 return answer;
             }
             // As clients do: the same again, at the server that answers for the shard now.

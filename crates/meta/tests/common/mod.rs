@@ -53,6 +53,9 @@ pub struct Inner {
     pub victim: Mutex<Option<ServerId>>,
     /// This data server (`None`: each) answers so.
     pub data_fault: Mutex<Option<(Option<ServerId>, Errno)>>,
+    /// This data server dies when it is asked for a length. As long as the map has it, the others leave out what they have
+    /// behind this many bytes, which it would count.
+    pub dies_asked: Mutex<Option<(ServerId, u64)>>,
     /// The next data request tells that it is there, and waits for leave to go on.
     pub data_pause: Mutex<Option<(Sender<()>, Receiver<()>)>>,
     /// So many bytes can still be written to each data server.
@@ -125,6 +128,7 @@ impl Cluster {
             crash_at: AtomicUsize::new(usize::MAX),
             victim: Mutex::new(None),
             data_fault: Mutex::new(None),
+            dies_asked: Mutex::default(),
             data_pause: Mutex::new(None),
             room: AtomicUsize::new(usize::MAX),
             crash_after_write: AtomicBool::new(false),
@@ -144,15 +148,27 @@ impl Cluster {
 
     /// A cluster whose metadata has several copies.
     pub fn replicated(servers: u16, copies: u16) -> Cluster {
+        Cluster::replicated_with(servers, copies, |_| {})
+    }
+
+    pub fn replicated_with(servers: u16, copies: u16, change: impl FnOnce(&mut Options)) -> Cluster {
         Cluster::with_map(
             servers,
-            |options| options.patience = Duration::from_millis(100),
-            |map| {
-                let next = |first: ServerId| (0..copies).map(move |n| ServerId((first.0 + n) % servers));
-                map.shards = map.shards.iter().copied().flat_map(next).collect();
-                map.copies = copies as u8;
+            |options| {
+                options.patience = Duration::from_millis(100);
+                change(options);
             },
+            |map| replicate(map, servers, copies),
         )
+    }
+
+    /// One whose blocks have several copies, too.
+    pub fn replicated_with_blocks(servers: u16, copies: u16) -> Cluster {
+        let patience = |options: &mut Options| options.patience = Duration::from_millis(100);
+        Cluster::with_map(servers, patience, |map| {
+            replicate(map, servers, copies);
+            map.replicas = copies as u8;
+        })
     }
 
     /// Starts a server that was declared down, gives it what it missed, and takes it in again.
@@ -294,6 +310,12 @@ impl Cluster {
     pub fn requests(&self) -> Vec<(ServerId, DataRequest)> {
         std::mem::take(&mut *self.inner.data_requests.lock().unwrap())
     }
+}
+
+fn replicate(map: &mut Map, servers: u16, copies: u16) {
+    let next = |first: ServerId| (0..copies).map(move |n| ServerId((first.0 + n) % servers));
+    map.shards = map.shards.iter().copied().flat_map(next).collect();
+    map.copies = copies as u8;
 }
 
 impl Inner {
@@ -471,6 +493,20 @@ impl Outside for Port {
         answer
     }
 
+    /// One that dies of it is asked last.
+    fn data_each(&self, requests: &[(ServerId, DataRequest)]) -> Vec<Result<DataReply, Errno>> {
+        let dying = self.inner().dies_asked.lock().unwrap().map(|(server, _)| server);
+        let mut answers: Vec<Option<Result<DataReply, Errno>>> = vec![None; requests.len()];
+        for dies in [false, true] {
+            for ((server, request), answer) in requests.iter().zip(&mut answers) {
+                if dies == (Some(*server) == dying) {
+                    *answer = Some(self.data(*server, request, &[], &mut []));
+                }
+            }
+        }
+        answers.into_iter().flatten().collect()
+    }
+
     fn copied(&self, group: Group, request: &DataRequest, payload: &[u8]) -> Result<DataReply, Errno> {
         let holders = self.map().holders(group);
         let made = holders.all().iter().map(|holder| self.data(*holder, request, payload, &mut []));
@@ -496,6 +532,17 @@ impl Outside for Port {
         {
             return Err(errno);
         }
+        let mut counted = usize::MAX;
+        if let (Some((dying, all)), DataRequest::Extent { .. }) = (*inner.dies_asked.lock().unwrap(), request)
+        {
+            if server == dying {
+                inner.set_state(dying, ServerState::Down);
+                return Err(Errno::IO);
+            }
+            if inner.map().is_up(dying) {
+                counted = all as usize;
+            }
+        }
         let now = inner.clock.load(Ordering::SeqCst);
         let mut files = inner.data[server.0 as usize].lock().unwrap();
         match *request {
@@ -518,7 +565,7 @@ impl Outside for Port {
             DataRequest::Extent { ino } => Ok(match files.get(&ino) {
                 None => DataReply::Extent { length: 0, allocated: 0, written: None },
                 Some(file) => DataReply::Extent {
-                    length: file.bytes.len() as u64,
+                    length: file.bytes.len().min(counted) as u64,
                     // Pages of zeros are holes.
                     allocated: file
                         .bytes

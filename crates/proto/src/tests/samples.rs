@@ -5,7 +5,7 @@ use crate::agent::{AgentReply, AgentRequest};
 use crate::attr::{Attr, DirEntry, FileKind, Store};
 use crate::auth::{Credentials, Hello, Role};
 use crate::control::{ControlReply, ControlRequest, Grant, Member, ServerHealth, Stats, Ward};
-use crate::copies::{self, Copied, CopyReply, CopyRequest, Mark};
+use crate::copies::{self, Copied, CopyReply, CopyRequest, Mark, Sender, Sent};
 use crate::data::{Access, DataReply, DataRequest, Fallocate, Share};
 use crate::meta::{
     At, Change, Create, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply, MetaRequest, OpenHow, Relocked,
@@ -18,8 +18,8 @@ use crate::verify::{Fault, Finding, Name, Outcome, Stage, VerifyRequest, VerifyS
 use crate::{Errno, OpenId, Refusal, Reply, Request};
 use bivouac_layout::map::{Generation, Map, Node, Server, ServerState};
 use bivouac_layout::{
-    Epoch, FileLayout, First, Former, Founding, GenerationId, Group, Ino, Lag, NodeId, ServerId, ShardId,
-    Spare, Template,
+    Epoch, FileLayout, First, Former, Founding, GenerationId, Group, Ino, Lag, NodeId, Replacement, ServerId,
+    ShardId, Spare, Template,
 };
 
 const INO: Ino = Ino(u64::MAX);
@@ -177,13 +177,13 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         ControlRequest::Group,
         ControlRequest::Beginning,
         ControlRequest::Wards,
-        ControlRequest::Replace {
+        ControlRequest::Replace(Box::new(Replacement {
             server: ServerId(7),
             succession: u32::MAX,
             node: map().nodes[1].clone(),
             address: ([10, 0, 0, 9], 7).into(),
             accept_loss: true,
-        },
+        })),
         ControlRequest::Alone { server: ServerId(u16::MAX) },
         ControlRequest::Stats,
         ControlRequest::Overview,
@@ -202,7 +202,12 @@ pub(super) fn requests() -> Vec<Request<'static>> {
     ];
     let node =
         [NodeRequest::Table, NodeRequest::Versions, NodeRequest::Fences].into_iter().map(Request::Node);
-    let copied = data_requests().into_iter().map(|request| Request::Copied(Copied { group: GROUP, request }));
+    let copied = data_requests()
+        .into_iter()
+        .map(|request| Request::Copied(Copied { group: GROUP, request, here: None }));
+    let request = DataRequest::Write { ino: INO, offset: u64::MAX, sync: true };
+    let here = Some((ServerId(u16::MAX), u64::MAX));
+    let copied = copied.chain([Request::Copied(Copied { group: GROUP, request, here })]);
     let copies = copied.chain(copy_requests().into_iter().map(Request::Copy));
     let rest =
         agent.into_iter().map(Request::Agent).chain(control.into_iter().map(Request::Control)).chain(node);
@@ -321,6 +326,7 @@ fn copy_requests() -> Vec<CopyRequest> {
         len: u64::MAX,
         change,
     };
+    let sent = |by| Sent { by, number: u64::MAX };
     vec![
         forward(copies::Change::Write { sync: true }),
         forward(copies::Change::Fallocate(Fallocate::Zero)),
@@ -333,6 +339,8 @@ fn copy_requests() -> Vec<CopyRequest> {
         CopyRequest::Sums { group: GROUP, ino: INO, offset: u64::MAX, len: u64::MAX },
         CopyRequest::Bytes { group: GROUP, ino: INO, offset: u64::MAX, len: u32::MAX },
         forward(copies::Change::Restore),
+        forward(copies::Change::Sent { sent: sent(Sender::Server(ServerId(1))), sum: u32::MAX, sync: true }),
+        CopyRequest::Ahead { sent: sent(Sender::Program(u64::MAX)), rest: vec![ServerId(u16::MAX)] },
     ]
 }
 
@@ -361,7 +369,8 @@ fn peer_requests() -> Vec<PeerRequest<'static>> {
     let owner = (0o7777, u32::MAX, u32::MAX);
     let position = Position { term: u64::MAX, sequence: 300 };
     let bytes = || serde_bytes::ByteBuf::from(vec![0xff; 9]);
-    let records = vec![bytes(), bytes()];
+    let record = || serde_bytes::Bytes::new(&[0xff; 9]);
+    let records = vec![record(), record()];
     let shipment = Shipment { shard: ShardId(7), term: 5, after: position, everywhere: 299, records };
     vec![
         PeerRequest::Prepare { intent: INTENT, shard: ShardId(9), steps },
@@ -514,6 +523,7 @@ pub(super) fn replies() -> Vec<Reply> {
         CopyReply::Marks(vec![mark]),
         CopyReply::UnderWay { first: 1, changes: vec![(u32::MAX, u64::MAX)] },
         CopyReply::Sums { length: u64::MAX, is_sure: true, sums: vec![(u32::MAX, 0)] },
+        CopyReply::Missing,
     ];
     let writer = OpenId { agent: u64::MAX, slot: 1, incarnation: 2 };
     let change = Change { count: u64::MAX, time: i64::MIN, writer: Some(writer) };

@@ -62,7 +62,7 @@ impl Budget {
 
     /// How to connect; descriptors get numbers from `fd_floor` on.
     pub fn options(&self, fd_floor: RawFd) -> ConnectOptions {
-        ConnectOptions { timeout: self.connect, silence: self.silence, fd_floor }
+        ConnectOptions { timeout: self.connect, silence: self.silence, fd_floor, ..ConnectOptions::default() }
     }
 }
 

@@ -28,12 +28,19 @@ pub struct Job<'a, T> {
     outcome: Option<Result<Answered, Failure>>,
     /// The identity of an attempt whose answer was lost.
     sent_as: Option<RequestId>,
+    /// There is no other attempt.
+    once: bool,
 }
 
 impl<'a, T: Target> Job<'a, T> {
     /// A request with this encoded body, what follows it, and room for what follows its answer.
     pub fn new(to: T, body: impl Into<Cow<'a, [u8]>>, payload: &'a [u8], into: &'a mut [u8]) -> Job<'a, T> {
-        Job { to, body: body.into(), payload, into, outcome: None, sent_as: None }
+        Job { to, body: body.into(), payload, into, outcome: None, sent_as: None, once: false }
+    }
+
+    /// The same, but it is not repeated: nothing depends on it. It goes out together with others.
+    pub fn once(self) -> Job<'a, T> {
+        Job { once: true, ..self }
     }
 
     /// How it ended. An outcome is taken once.
@@ -53,7 +60,7 @@ pub fn call_each<R: Requester>(requester: &R, jobs: &mut [Job<'_, R::To>]) {
             rest = later;
         }
     }
-    for job in jobs.iter_mut().filter(|job| job.outcome.is_none()) {
+    for job in jobs.iter_mut().filter(|job| job.outcome.is_none() && !job.once) {
         let identity = job.sent_as.map_or_else(Identity::default, Identity::of_lost);
         let message = Message { body: &job.body, payload: &[IoSlice::new(job.payload)], watch: None };
         let answered = call_as(requester, identity, job.to, &message, &mut [IoSliceMut::new(job.into)]);

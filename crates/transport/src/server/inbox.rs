@@ -2,10 +2,11 @@
 //!
 //! One receive takes whatever is there: usually a whole request, sometimes several (clients may send without
 //! waiting for answers). A request that is larger is then received straight to its place in the same buffer,
-//! so that nothing is copied, and only after its lengths were checked.
+//! so that nothing is copied, and only after its lengths were checked. A service that wants to do something with the
+//! beginning of a long payload is shown what there is, whenever more has come.
 
 use super::Halt;
-use super::crowd::Crowd;
+use crate::crowd::Crowd;
 use crate::error::TransportError;
 use crate::socket;
 use crate::spin::Spin;
@@ -21,6 +22,8 @@ use std::time::Duration;
 const ROOM: usize = 68 << 10;
 /// A buffer that grew beyond this is given back when its worker becomes idle.
 const KEEP: usize = 1 << 20;
+/// Payloads from this on are shown to the service while they come, bytes.
+const SHOWN: u32 = 64 << 10;
 
 /// A worker's buffer.
 pub(super) struct Inbox {
@@ -70,15 +73,18 @@ impl Inbox {
     }
 
     /// The next request. The socket's receive timeout is how long an idle peer is waited for; in the middle
-    /// of a request it may pause for `stall`.
+    /// of a request it may pause for `stall`. `show` is called with the header, the body and the beginning of a long
+    /// payload, again and again while that comes, until it says that it need not be.
     pub(super) fn next(
         &mut self,
         fd: BorrowedFd<'_>,
         stall: Duration,
         halt: &Halt,
         mut awake: Option<Awake<'_>>,
+        mut show: impl FnMut(&Header, &[u8], &[u8]) -> bool,
     ) -> Result<Incoming<'_>, TransportError> {
         let mut quiet_since: Option<Duration> = None;
+        let mut is_shown = true;
         loop {
             let head = self.bytes.get(self.held.clone()).and_then(|held| held.first_chunk::<HEADER_LEN>());
             let header = head.map(Header::from_bytes).transpose()?;
@@ -88,7 +94,14 @@ impl Inbox {
             {
                 return self.take(header, needed);
             }
-            match self.receive(fd, needed, awake.as_mut()) {
+            // All of a short payload is received at once, if it comes.
+            is_shown &= header.is_none_or(|header| header.payload_len >= SHOWN);
+            if let (Some(header), true) = (header, is_shown) {
+                let message = self.bytes.get(self.held.clone()).and_then(|held| held.get(HEADER_LEN..));
+                let parts = message.and_then(|message| message.split_at_checked(header.body_len as usize));
+                is_shown = parts.is_none_or(|(body, so_far)| show(&header, body, so_far));
+            }
+            match self.receive(fd, (needed, is_shown), awake.as_mut()) {
                 Ok(0) if self.held.is_empty() => return Ok(Incoming::End),
                 Ok(0) => return Err(TransportError::Closed),
                 Ok(_) => quiet_since = None,
@@ -107,11 +120,12 @@ impl Inbox {
         }
     }
 
-    /// Receives more: exactly what is missing of a request of `needed` bytes, or what is there.
+    /// Receives more: exactly what is missing of a request of `needed` bytes, or what is there; with `in_parts`, what
+    /// is there of what is missing.
     fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
-        needed: Option<usize>,
+        (needed, in_parts): (Option<usize>, bool),
         awake: Option<&mut Awake<'_>>,
     ) -> Result<usize, Errno> {
         // Move what is held to the front: it is the beginning of a request, and short.
@@ -127,7 +141,7 @@ impl Inbox {
             self.bytes.try_reserve_exact(more).map_err(|_| Errno::NOMEM)?;
             self.bytes.resize(end.max(ROOM), 0);
         }
-        let flags = if needed.is_some() { RecvFlags::WAITALL } else { RecvFlags::empty() };
+        let flags = if needed.is_some() && !in_parts { RecvFlags::WAITALL } else { RecvFlags::empty() };
         let free = self.bytes.get_mut(self.held.end..end).unwrap_or_default();
         let awake = awake.filter(|_| self.held.is_empty()).and_then(|awake| awake.wait(fd, free));
         let n = match awake {

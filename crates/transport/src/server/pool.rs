@@ -6,18 +6,18 @@
 //!
 //! Of the locks here, none is held while another is taken, and none while a service runs.
 
-use super::crowd::Crowd;
 use super::greeting::{Greeted, Greeting};
 use super::guests::Ticket;
 use super::inbox::{Awake, Inbox, Incoming};
 use super::responder::{Outlet, Responder};
 use super::staff::{Behind, Staff};
 use super::{Halt, Parting, PeerInfo, Running, ServerOptions, Service};
+use crate::crowd::Crowd;
 use crate::error::TransportError;
 use crate::socket;
 use crate::spin::{BULK, Spin};
 use bivouac_node::Fd;
-use bivouac_proto::{Errno, Kind};
+use bivouac_proto::{Errno, Header, Kind};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::AsFd;
 use rustix::io::Errno as Sys;
@@ -112,7 +112,7 @@ pub(super) struct Pool<S: Service> {
     /// Who waits in the epoll. While nobody does, workers give connections back after each request.
     staff: Staff<AtomicU64>,
     workers: Mutex<Workers>,
-    crowd: Crowd,
+    crowd: &'static Crowd,
 }
 
 #[derive(Default)]
@@ -153,7 +153,7 @@ impl<S: Service> Pool<S> {
             connections: Arc::default(),
             staff,
             workers: Mutex::default(),
-            crowd: Crowd::new(),
+            crowd: Crowd::here(),
         });
         pool.hire()?;
         Ok(pool)
@@ -373,16 +373,20 @@ impl<S: Service> Pool<S> {
         let rare = client.visits.begin(socket::now(), self.options.linger);
         let (mut spin, mut asleep, mut requests) = (Spin::default(), rare, 0);
         loop {
-            let awake = (!asleep).then_some(Awake { spin: &mut spin, crowd: &self.crowd });
-            let (header, body, payload) = match desk.inbox.next(line.fd, line.stall, line.halt, awake)? {
-                Incoming::Request { header, body, payload } => (header, body, payload),
-                Incoming::Idle => {
-                    client.visits.end(socket::now(), requests);
-                    return Ok(Stay::Parked);
-                }
-                Incoming::End if self.halt.is_stopping() => return Ok(Stay::Closed(Parting::Lost)),
-                Incoming::End => return Ok(Stay::Closed(Parting::Left)),
+            let awake = (!asleep).then_some(Awake { spin: &mut spin, crowd: self.crowd });
+            let show = |header: &Header, body: &[u8], so_far: &[u8]| {
+                header.kind == Kind::Request && self.service.arriving(session, header, body, so_far)
             };
+            let (header, body, payload) =
+                match desk.inbox.next(line.fd, line.stall, line.halt, awake, show)? {
+                    Incoming::Request { header, body, payload } => (header, body, payload),
+                    Incoming::Idle => {
+                        client.visits.end(socket::now(), requests);
+                        return Ok(Stay::Parked);
+                    }
+                    Incoming::End if self.halt.is_stopping() => return Ok(Stay::Closed(Parting::Lost)),
+                    Incoming::End => return Ok(Stay::Closed(Parting::Left)),
+                };
             if header.kind != Kind::Request {
                 return Err(TransportError::Protocol("not a request"));
             }

@@ -69,7 +69,8 @@ impl Wire {
     }
 
     fn connect(&self, address: SocketAddr, limit: Duration) -> Result<Connection, String> {
-        let options = ConnectOptions { timeout: limit, silence: limit.max(PATIENCE), fd_floor: 0 };
+        let options =
+            ConnectOptions { timeout: limit, silence: limit.max(PATIENCE), ..ConnectOptions::default() };
         let (endpoint, role) = (Endpoint::Tcp(address), Role::Agent(self.boot));
         let connected = Connection::connect(&endpoint, &self.key, self.deployment, role, &options);
         connected.map(|(connection, _)| connection).map_err(|error| error.to_string())

@@ -1,12 +1,14 @@
 //! Whether threads wait for a core anywhere on this machine.
 //!
-//! A worker that busy-waits does not notice that a thread waits for another core: the kernel moves threads to
-//! idle cores only, and the worker's core does not look idle. So the worker asks how many threads could run,
-//! at most once in [`FRESH`]. If these are more than there are cores, workers sleep.
+//! A thread that busy-waits does not notice that another one waits for another core: the kernel moves threads to
+//! idle cores only, and the core of one that busy-waits does not look idle. So a daemon asks how many threads could
+//! run, at most once in [`FRESH`]. If these are more than there are cores, its threads sleep: workers that wait for
+//! requests, and those that wait for other servers' answers.
 
 use crate::socket::now;
 use bivouac_node::Fd;
 use rustix::fs::{Mode, OFlags};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use std::time::Duration;
 const FRESH: Duration = Duration::from_micros(500);
 
 /// What is known of the machine.
-pub(super) struct Crowd {
+pub(crate) struct Crowd {
     loads: Option<Fd>,
     cores: u32,
     /// When the answer is to be renewed, nanoseconds of [`now`].
@@ -23,7 +25,14 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    pub(super) fn new() -> Crowd {
+    /// What this process knows of its machine. It keeps a descriptor open, so this is nothing for processes whose
+    /// descriptors are a program's.
+    pub(crate) fn here() -> &'static Crowd {
+        static HERE: OnceLock<Crowd> = OnceLock::new();
+        HERE.get_or_init(Crowd::new)
+    }
+
+    fn new() -> Crowd {
         let loads = rustix::fs::open("/proc/loadavg", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         Crowd {
             loads: loads.ok().map(Fd::from),
@@ -34,7 +43,7 @@ impl Crowd {
     }
 
     /// Whether more threads could run than there are cores. If that cannot be found out: yes.
-    pub(super) fn is_crowded(&self) -> bool {
+    pub(crate) fn is_crowded(&self) -> bool {
         let now = u64::try_from(now().as_nanos()).unwrap_or(u64::MAX);
         let until = self.until.load(Ordering::Relaxed);
         let next = now.saturating_add(FRESH.as_nanos() as u64);

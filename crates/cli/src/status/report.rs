@@ -1,0 +1,188 @@
+//! What `bivouac status --json` says. Fields are added; none changes its meaning or goes without a new version.
+
+use bivouac_proto::control::Stats;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Version of the JSON; raised when a field changes its meaning or goes.
+pub(super) const VERSION: u32 = 1;
+
+/// All of the JSON.
+#[derive(Serialize, Debug)]
+pub(super) struct Status {
+    pub(super) version: u32,
+    pub(super) deployments: Vec<Deployment>,
+}
+
+/// One deployment.
+#[derive(Serialize, Debug)]
+pub(super) struct Deployment {
+    pub(super) name: String,
+    pub(super) state: Condition,
+    /// What is wrong, in words; `null` if nothing is.
+    pub(super) problem: Option<String>,
+    pub(super) mount: String,
+    pub(super) block_size: u32,
+    /// Copies of new files' blocks, and of the metadata.
+    pub(super) replicas: u8,
+    pub(super) metadata_replicas: u8,
+    /// So many pieces (shards, and groups of blocks) have fewer copies than they should.
+    pub(super) incomplete: usize,
+    pub(super) epoch: Option<u64>,
+    /// The node whose agent is the controller; `null`: there is none.
+    pub(super) leader: Option<u16>,
+    /// The nodes whose agents keep the map.
+    pub(super) voters: Vec<u16>,
+    /// Servers that were declared down although they lived, since this controller leads.
+    pub(super) false_failovers: Option<u64>,
+    /// Seconds since 1970.
+    pub(super) created: u64,
+    pub(super) directory: PathBuf,
+    pub(super) servers: Vec<ServerStatus>,
+    pub(super) totals: Totals,
+}
+
+/// How a deployment fares.
+#[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Condition {
+    Starting,
+    Running,
+    Degraded,
+    Unreachable,
+    Stopped,
+    Crashed,
+}
+
+impl Condition {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Condition::Starting => "starting",
+            Condition::Running => "running",
+            Condition::Degraded => "degraded",
+            Condition::Unreachable => "unreachable",
+            Condition::Stopped => "stopped",
+            Condition::Crashed => "crashed",
+        }
+    }
+}
+
+/// One server. What it counts is `null` when it does not answer.
+#[derive(Serialize, Debug)]
+pub(super) struct ServerStatus {
+    pub(super) id: u16,
+    pub(super) node: u16,
+    pub(super) host: String,
+    pub(super) address: Option<String>,
+    /// Its process, on its host, as far as it is known.
+    pub(super) pid: Option<u32>,
+    /// How often its agent has started it again; `null`: the agent does not answer, or does not do that.
+    pub(super) restarts: Option<u32>,
+    /// Why it is not there, as its agent says.
+    pub(super) trouble: Option<String>,
+    /// `up`; `down`; or `joining`: it answers again, and is about to be up.
+    pub(super) state: &'static str,
+    /// It has not got yet what it has missed of so many groups (shards, and parts of files).
+    pub(super) behind: usize,
+    /// Others have taken its place: it holds no copies.
+    pub(super) given_up: bool,
+    /// So often another process, with new storage, has got its number.
+    pub(super) replaced: u32,
+    /// Milliseconds since it last answered the controller.
+    pub(super) silent_ms: Option<u64>,
+    /// For so many milliseconds it may still answer for what has copies; `null` where nothing has.
+    pub(super) lease_ms: Option<u64>,
+    pub(super) storage: Vec<PathBuf>,
+    pub(super) log: PathBuf,
+    #[serde(flatten)]
+    pub(super) counters: Option<Counters>,
+}
+
+/// What a server holds and has done since its start.
+#[derive(Serialize, Clone, Copy, Default, Debug)]
+pub(super) struct Counters {
+    pub(super) capacity: u64,
+    pub(super) available: u64,
+    pub(super) stored: u64,
+    pub(super) inodes: u64,
+    pub(super) meta_operations: u64,
+    pub(super) data_operations: u64,
+    pub(super) bytes_read: u64,
+    pub(super) bytes_written: u64,
+    pub(super) connections: u64,
+    pub(super) opens: u64,
+    pub(super) damaged: u64,
+    pub(super) fetched: u64,
+    pub(super) without_room: u64,
+    pub(super) direct_bytes_read: u64,
+    pub(super) direct_bytes_written: u64,
+}
+
+/// The sums over the servers that answer.
+#[derive(Serialize, Default, Debug)]
+pub(super) struct Totals {
+    pub(super) servers: usize,
+    pub(super) servers_up: usize,
+    #[serde(flatten)]
+    pub(super) counters: Counters,
+}
+
+impl From<Stats> for Counters {
+    fn from(s: Stats) -> Counters {
+        Counters {
+            capacity: s.capacity,
+            available: s.available,
+            stored: s.stored,
+            inodes: s.inodes,
+            meta_operations: s.meta_operations,
+            data_operations: s.data_operations,
+            bytes_read: s.bytes_read,
+            bytes_written: s.bytes_written,
+            connections: s.connections,
+            opens: s.opens,
+            damaged: s.damaged,
+            fetched: s.fetched,
+            without_room: s.without_room,
+            direct_bytes_read: s.direct_read,
+            direct_bytes_written: s.direct_written,
+        }
+    }
+}
+
+impl Counters {
+    pub(super) fn add(&mut self, other: &Counters) {
+        self.capacity += other.capacity;
+        self.available += other.available;
+        self.stored += other.stored;
+        self.inodes += other.inodes;
+        self.meta_operations += other.meta_operations;
+        self.data_operations += other.data_operations;
+        self.bytes_read += other.bytes_read;
+        self.bytes_written += other.bytes_written;
+        self.connections += other.connections;
+        self.opens += other.opens;
+        self.damaged += other.damaged;
+        self.fetched += other.fetched;
+        self.without_room += other.without_room;
+        self.direct_bytes_read += other.direct_bytes_read;
+        self.direct_bytes_written += other.direct_bytes_written;
+    }
+
+    pub(super) fn operations(&self) -> u64 {
+        self.meta_operations + self.data_operations
+    }
+
+    /// Bytes read from a server's storage, through the server and past it.
+    pub(super) fn read(&self) -> u64 {
+        self.bytes_read + self.direct_bytes_read
+    }
+
+    /// Bytes written likewise.
+    pub(super) fn written(&self) -> u64 {
+        self.bytes_written + self.direct_bytes_written
+    }
+
+    pub(super) fn moved(&self) -> u64 {
+        self.read() + self.written()
+    }
+}

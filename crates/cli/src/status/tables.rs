@@ -1,0 +1,121 @@
+//! Deployments and their servers as text, for people.
+
+use super::report::{Counters, Deployment};
+use crate::text::{count, imbalance, plural, size, table};
+
+pub(super) fn list(deployments: &[Deployment]) -> String {
+    if deployments.is_empty() {
+        return "no deployments\n".into();
+    }
+    let mut rows = vec![vec!["NAME", "STATE", "SERVERS", "MOUNT", "FILES", "STORED", "FREE"]];
+    let cells: Vec<Vec<String>> = deployments
+        .iter()
+        .map(|d| {
+            let t = &d.totals;
+            vec![
+                d.name.clone(),
+                d.state.word().into(),
+                format!("{}/{}", t.servers_up, t.servers),
+                d.mount.clone(),
+                count(t.counters.inodes),
+                size(t.counters.stored),
+                size(t.counters.available),
+            ]
+        })
+        .collect();
+    let mut all: Vec<Vec<String>> =
+        rows.drain(..).map(|r| r.into_iter().map(str::to_owned).collect()).collect();
+    all.extend(cells);
+    let mut text = table(&all, &[2, 4, 5, 6]);
+    for deployment in deployments {
+        if let Some(problem) = &deployment.problem {
+            text.push_str(&format!("{}: {problem}\n", deployment.name));
+        }
+    }
+    text
+}
+
+pub(super) fn one(d: &Deployment) -> String {
+    let epoch = d.epoch.map_or(String::new(), |e| format!(", epoch {e}"));
+    let mut text = format!(
+        "{}: {} at {}, {} of {}, blocks of {}{epoch}\n",
+        d.name,
+        d.state.word(),
+        d.mount,
+        d.totals.servers_up,
+        plural(d.totals.servers, "server"),
+        size(d.block_size.into()),
+    );
+    if let Some(problem) = &d.problem {
+        text.push_str(&format!("{problem}\n"));
+    }
+    if let [_, _, ..] = d.voters[..] {
+        let voters: Vec<String> = d.voters.iter().map(u16::to_string).collect();
+        let leader = d.leader.map_or("no controller".into(), |leader| format!("controller: node {leader}"));
+        text.push_str(&format!("{leader}; the map is kept by nodes {}\n", voters.join(", ")));
+    }
+    text.push_str(&servers_table(d));
+    text
+}
+
+pub(super) fn servers_table(d: &Deployment) -> String {
+    let heading = [
+        "SERVER", "HOST", "ADDRESS", "STATE", "CAPACITY", "FREE", "STORED", "FILES", "OPS", "READ", "WRITTEN",
+    ];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    let numbers = |c: Option<&Counters>| match c {
+        Some(c) => vec![
+            size(c.capacity),
+            size(c.available),
+            size(c.stored),
+            count(c.inodes),
+            count(c.operations()),
+            size(c.read()),
+            size(c.written()),
+        ],
+        None => vec!["-".to_owned(); 7],
+    };
+    for s in &d.servers {
+        let address = s.address.clone().unwrap_or_else(|| "-".into());
+        let state = if s.given_up { format!("{}, given up", s.state) } else { s.state.to_owned() };
+        let mut row = vec![s.id.to_string(), s.host.clone(), address, state];
+        row.extend(numbers(s.counters.as_ref()));
+        rows.push(row);
+    }
+    if d.servers.len() > 1 && d.totals.servers_up > 0 {
+        let mut row =
+            vec!["all".to_owned(), String::new(), String::new(), format!("{} up", d.totals.servers_up)];
+        row.extend(numbers(Some(&d.totals.counters)));
+        rows.push(row);
+    }
+    table(&rows, &[4, 5, 6, 7, 8, 9, 10])
+}
+
+/// How evenly the servers were used.
+pub(super) fn evenness(d: &Deployment) -> String {
+    let share = |what: &str, of: fn(&Counters) -> u64| {
+        let shares: Vec<u64> = d.servers.iter().map(|s| s.counters.as_ref().map_or(0, of)).collect();
+        imbalance(&shares).map(|i| format!("{what} {i:.2}"))
+    };
+    let parts: Vec<String> = [
+        share("files", |c| c.inodes),
+        share("stored bytes", |c| c.stored),
+        share("operations", Counters::operations),
+        share("bytes moved", Counters::moved),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if parts.is_empty() || d.servers.len() < 2 {
+        return String::new();
+    }
+    format!("busiest server against the mean (1.00: perfectly even): {}\n", parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_list_without_deployments_says_so() {
+        assert_eq!(super::list(&[]), "no deployments\n");
+    }
+}

@@ -1,0 +1,192 @@
+//! Requests about blocks: gates, order and counts. What they mean is [`crate::serve`]'s and [`crate::copies`]'s business.
+
+use super::{Daemon, Session};
+use crate::copies::{Coming, Copies, Program, may_send_ahead};
+use crate::order::Turn;
+use crate::serve;
+use bivouac_data::DataStore;
+use bivouac_layout::{Ino, ServerId};
+use bivouac_proto::auth::Role;
+use bivouac_proto::copies::{Copied, CopyRequest, Sender, Sent};
+use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Header, Refusal, Reply, Request};
+use bivouac_transport::Responder;
+use std::sync::atomic::Ordering;
+
+impl Session {
+    /// From where the bytes of a write come.
+    fn program(&self, header: &Header, copied: &Copied) -> Program {
+        let Role::Client { node, .. } = &self.role else { return Program::default() };
+        let sent = |number| Sent { by: Sender::Program(header.id.session), number };
+        Program { node: Some(*node), here: copied.here.map(|(server, number)| (server, sent(number))) }
+    }
+}
+
+impl Daemon {
+    /// The stores for a request about blocks that was sent by the map of this daemon.
+    fn stores(&self, header: &Header) -> Result<(&DataStore, &Copies), Failure> {
+        self.counters.data.fetch_add(1, Ordering::Relaxed);
+        let (Some(store), Some(copies)) = (&self.links.data, &self.copies) else {
+            return Err(Errno::IO.into());
+        };
+        self.check_epoch(header)?;
+        Ok((store, copies))
+    }
+
+    pub(super) fn data(
+        &self,
+        role: &Role,
+        header: &Header,
+        request: &DataRequest,
+        payload: &[u8],
+        reply: &mut Responder<'_>,
+    ) {
+        let (store, copies) = match self.stores(header) {
+            Ok(stores) => stores,
+            Err(failure) => return reply.fail(&failure),
+        };
+        if let Role::Server(from) = role
+            && let Err(errno) = copies.check_sender(*from, request)
+        {
+            return reply.fail(&errno.into());
+        }
+        // The size and the holes of a file may be those of one that has copies.
+        if matches!(request, DataRequest::Extent { .. } | DataRequest::Seek { .. })
+            && let Err(failure) = self.check_lease()
+        {
+            return reply.fail(&failure);
+        }
+        let turn =
+            if request.changed().is_some() { self.order.take(header.id, header.attempt) } else { Turn::NONE };
+        let mut running = match turn {
+            Turn::Begun(running) => running,
+            Turn::Answered(answer) => return reply.ok(&Reply::Data(answer)),
+            Turn::Overtaken => return reply.fail(&Refusal::Busy.into()),
+        };
+        let inodes = || self.meta.get().map_or(0, |meta| meta.counts().inodes);
+        let served = serve::data((store, copies), request, payload, inodes, reply, &mut running);
+        self.counters.read.fetch_add(served.read, Ordering::Relaxed);
+        self.counters.written.fetch_add(served.written, Ordering::Relaxed);
+    }
+
+    /// Blocks that have copies, at their primary.
+    pub(super) fn copied(
+        &self,
+        (session, coming): (&Session, Option<Coming>),
+        header: &Header,
+        copied: &Copied,
+        payload: &[u8],
+        reply: &mut Responder<'_>,
+    ) {
+        let (store, copies) = match self.stores(header) {
+            Ok(stores) => stores,
+            Err(failure) => return reply.fail(&failure),
+        };
+        if let DataRequest::Read { ino, offset, len } = copied.request {
+            self.read_copied(header, (store, copies), copied.group, (ino, offset, len), reply);
+            // The answer is on its way.
+            copies.tidy();
+            return;
+        }
+        let mut running = match self.order.take(header.id, header.attempt) {
+            Turn::Begun(running) => running,
+            Turn::Answered(answer) => return reply.ok(&Reply::Data(answer)),
+            Turn::Overtaken => return reply.fail(&Refusal::Busy.into()),
+        };
+        let sent = match coming {
+            Some(Coming::Write(ahead)) => copies.finish_ahead(ahead, payload),
+            _ => copies.send_ahead(copied.group, &session.program(header, copied), payload),
+        };
+        let by = match session.role {
+            Role::Server(server) => Some(server),
+            _ => None,
+        };
+        match copies.change(copied.group, (&copied.request, by), payload, sent.as_ref()) {
+            Ok(done) => {
+                running.answered(done);
+                self.counters.written.fetch_add(payload.len() as u64, Ordering::Relaxed);
+                reply.ok(&Reply::Data(done));
+            }
+            Err(failure) => reply.fail(&failure),
+        }
+    }
+
+    /// Reads blocks that have copies, here at their primary or at another holder.
+    fn read_copied(
+        &self,
+        header: &Header,
+        (store, copies): (&DataStore, &Copies),
+        group: bivouac_layout::Group,
+        (ino, offset, len): (Ino, u64, u32),
+        reply: &mut Responder<'_>,
+    ) {
+        let count = match copies.serving(group) {
+            Ok(_) => match serve::read(store, ino, offset, len, reply) {
+                Ok(count) => count,
+                Err(error) if copies.fails_here(group, ino, error.errno()) => {
+                    return reply.fail(&Refusal::Busy.into());
+                }
+                Err(error) => return reply.fail(&error.errno().into()),
+            },
+            Err(refusal) if copies.is_primary_of(group) => return reply.fail(&refusal.into()),
+            // By the same map, most likely, the program knows that another one is the primary.
+            Err(_) => match copies.show(group, ino, (offset, len), reply.buffer()) {
+                Some(length) => {
+                    let count = reply.buffer().len() as u64;
+                    reply.ok(&Reply::Data(DataReply::Read { length }));
+                    count
+                }
+                None => {
+                    reply.buffer().clear();
+                    // The primary may be another one meanwhile: the program is to ask by the newest map.
+                    return match self.check_epoch(header) {
+                        Ok(()) => reply.ok(&Reply::Data(DataReply::Elsewhere)),
+                        Err(failure) => reply.fail(&failure),
+                    };
+                }
+            },
+        };
+        self.counters.read.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// A request with a long payload begins to come. `None`: nothing is done before it is there.
+    pub(super) fn begin_coming(&self, session: &Session, header: &Header, body: &[u8]) -> Option<Coming> {
+        // Where nothing has copies, there is none.
+        self.follower.get()?;
+        let (copies, len) = (self.copies.as_ref()?, header.payload_len as usize);
+        if self.links.is_replaced() {
+            return None;
+        }
+        match (bivouac_proto::decode(body).ok()?, &session.role) {
+            (Request::Copied(copied @ Copied { request: DataRequest::Write { .. }, .. }), role)
+                if matches!(role, Role::Client { .. } | Role::Server(_))
+                    && header.epoch == self.links.epoch() =>
+            {
+                copies.begin_ahead(copied.group, &session.program(header, &copied), len).map(Coming::Write)
+            }
+            (Request::Copy(request), role) if may_send_ahead(role, header.id.session, &request) => {
+                copies.begin_keeping(&request, len)
+            }
+            _ => None,
+        }
+    }
+
+    /// Another server's request about copies of blocks.
+    pub(super) fn copy(
+        &self,
+        from: ServerId,
+        header: &Header,
+        request: &CopyRequest,
+        payload: &[u8],
+        reply: &mut Responder<'_>,
+    ) -> Result<Reply, Failure> {
+        let copies = self.copies.as_ref().ok_or(Errno::IO)?;
+        self.check_epoch(header)?;
+        let _running = match self.order.take(header.id, header.attempt) {
+            Turn::Begun(running) => running,
+            Turn::Answered(_) | Turn::Overtaken => return Err(Refusal::Busy.into()),
+        };
+        copies.serve(from, request, payload, reply.buffer()).map(Reply::Copy)
+    }
+}

@@ -1,0 +1,169 @@
+//! Requests that concern the daemon itself: from the controller, from other voters, and from administrators.
+
+use super::{Daemon, End, Session};
+use crate::controller::ControllerError;
+use crate::controller::group::{Group, Start};
+use crate::lease::Lease;
+use crate::verify::With;
+use bivouac_layout::Epoch;
+use bivouac_node::release::monotonic;
+use bivouac_proto::control::{ControlReply, ControlRequest, Stats};
+use bivouac_proto::status::Failure;
+use bivouac_proto::verify::VerifyRequest;
+use bivouac_proto::{Errno, Refusal, Reply};
+use std::sync::atomic::Ordering;
+
+impl Daemon {
+    /// What follows from a control request for the end of this daemon, and for who waits for dead servers.
+    pub(super) fn note_control(&self, session: &mut Session, request: &ControlRequest) {
+        // A sender that only checks whether the daemon is alive has no map.
+        let heard = matches!(request, ControlRequest::Ping { epoch, .. } if *epoch != Epoch(0));
+        if let (ControlRequest::Ping { leader, .. }, true) = (request, heard) {
+            let now = monotonic();
+            if let Some(group) = &self.group {
+                group.heard(*leader);
+            }
+            self.links.refusals.heard(now);
+            if let Some(agent) = &self.agent {
+                agent.heard(now);
+            }
+        }
+        let begins =
+            matches!(request, ControlRequest::Lifeline) && !std::mem::replace(&mut session.lifeline, true);
+        // If the holder of the lifeline itself takes the deployment down, its `keep` counts.
+        let ends = matches!(request, ControlRequest::Shutdown { .. });
+        if ends {
+            self.wards.hold();
+        }
+        session.released |= ends || matches!(request, ControlRequest::Release);
+        let Some(tether) = &self.tether else { return };
+        match request {
+            ControlRequest::Ping { .. } if heard => tether.heard(),
+            ControlRequest::Lifeline if begins => tether.hold(),
+            ControlRequest::Release => tether.release(),
+            _ => {}
+        }
+    }
+
+    pub(super) fn control(&self, request: &ControlRequest) -> Result<Reply, Failure> {
+        let answer = match request {
+            ControlRequest::Ping { lease, .. } => {
+                if let Some(grant) = lease {
+                    // What others have by the newest map, this server must not answer for any more.
+                    if let Some(store) = self.meta.get() {
+                        store.step_down();
+                    }
+                    self.links.lease.grant(*grant);
+                }
+                let clock = Lease::clock();
+                let map = self.links.map();
+                let epoch = map.epoch;
+                let caught_up = self.follower.get().map_or(Vec::new(), |follower| follower.caught_up(&map));
+                let suspects = self.copies.as_ref().map_or(Vec::new(), |copies| copies.suspects());
+                Some(ControlReply::Pong { epoch, boot: self.boot, caught_up, suspects, clock })
+            }
+            ControlRequest::Install { map } => self.install(map).err().map(|error| {
+                tracing::error!(%error, "a map is not taken");
+                ControlReply::Failed { cause: error.to_string() }
+            }),
+            ControlRequest::Verify(request) => self.verify(request)?,
+            ControlRequest::Alone { server } => {
+                let store = self.meta.get().ok_or(Refusal::OldServer)?;
+                let (files, example) = store.alone_on(*server);
+                Some(ControlReply::Alone { files, example })
+            }
+            ControlRequest::Wards => Some(ControlReply::Wards(self.wards.all())),
+            ControlRequest::Stats => Some(ControlReply::Stats(Box::new(self.stats()))),
+            ControlRequest::Lifeline | ControlRequest::Release => None,
+            _ => self.govern(request)?,
+        };
+        Ok(answer.map_or(Reply::Done, Reply::Control))
+    }
+
+    /// Checks what this server stores.
+    fn verify(&self, request: &VerifyRequest) -> Result<Option<ControlReply>, Failure> {
+        let (Some(server), Some(data)) = (&self.config.server, &self.links.data) else {
+            return Err(Errno::OPNOTSUPP.into());
+        };
+        let (Some(meta), Some(copies)) = (self.meta.get(), &self.copies) else {
+            return Err(Refusal::OldServer.into());
+        };
+        let with = || With {
+            me: server.id,
+            links: self.links.clone(),
+            data: data.clone(),
+            meta: meta.clone(),
+            copies: copies.clone(),
+        };
+        self.verifier.serve(request, with)
+    }
+
+    /// What concerns the voters, or the controller.
+    fn govern(&self, request: &ControlRequest) -> Result<Option<ControlReply>, Failure> {
+        let done = |outcome: Result<Option<ControlReply>, ControllerError>| {
+            Ok(outcome.unwrap_or_else(|error| {
+                tracing::error!(%error, "not done");
+                Some(ControlReply::Failed { cause: error.to_string() })
+            }))
+        };
+        let controller = self.group.as_ref().and_then(Group::controller);
+        match (&self.group, request, controller) {
+            (Some(group), ControlRequest::Found { founding }, _) => {
+                done(group.found((**founding).clone()).map(|()| None))
+            }
+            (Some(group), ControlRequest::Resume { agents, servers }, _) => {
+                done(group.resume(agents.clone(), servers.clone()).map(|()| None))
+            }
+            (Some(group), ControlRequest::Wake { number, agents, servers }, _) => {
+                let start = Start { number: *number, agents: agents.clone(), servers: servers.clone() };
+                done(group.wake(&start).map(|kept| {
+                    let (last, voters) = kept.map(|kept| (kept.last, kept.voters)).unzip();
+                    Some(ControlReply::Woken { last, voters: voters.unwrap_or_default() })
+                }))
+            }
+            (Some(group), ControlRequest::Enlist { agents }, _) => done(group.enlist(agents).map(|()| None)),
+            (Some(group), ControlRequest::Group, _) => Ok(Some(group.describe(&self.links.map()))),
+            (Some(group), request, Some(controller)) => match controller.handle(request) {
+                // It has just been deposed.
+                Err(ControllerError::NotLeader(_) | ControllerError::Unconfirmed) => {
+                    Ok(Some(group.deposed()))
+                }
+                handled => handled.map_err(|error| Failure::Errno(error.errno())),
+            },
+            (group, ControlRequest::Shutdown { keep }, None) => {
+                if let Some(group) = group {
+                    group.retire();
+                }
+                self.ending.tell(End::Told { keep: *keep });
+                Ok(None)
+            }
+            (Some(group), _, None) => Ok(Some(group.not_leader())),
+            (None, _, _) => Err(Errno::OPNOTSUPP.into()),
+        }
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        let counts = self.meta.get().map(|meta| meta.counts()).unwrap_or_default();
+        let space = self.links.data.as_ref().and_then(|d| d.space().ok()).unwrap_or_default();
+        let (direct_read, direct_written) = self.fences().map_or((0, 0), |fences| fences.totals());
+        Stats {
+            inodes: counts.inodes,
+            stored: self.links.data.as_ref().map_or(0, |d| d.stored()),
+            capacity: space.total,
+            available: space.available,
+            device: space.device,
+            meta_operations: self.counters.meta.load(Ordering::Relaxed),
+            data_operations: self.counters.data.load(Ordering::Relaxed),
+            bytes_read: self.counters.read.load(Ordering::Relaxed),
+            bytes_written: self.counters.written.load(Ordering::Relaxed),
+            connections: self.counters.connections.load(Ordering::Relaxed),
+            opens: counts.opens,
+            damaged: self.links.data.as_ref().map_or(0, |d| d.missing()),
+            direct_read,
+            direct_written,
+            lease_ms: self.links.lease.left(),
+            fetched: self.copies.as_ref().map_or(0, |copies| copies.fetched()),
+            without_room: self.copies.as_ref().map_or(0, |copies| copies.without_room()),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What a store needs from outside itself, and whom it tells of changes.
+
+use bivouac_layout::{Group, Ino, Map, Piece, ServerId, ShardId};
+use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::peer::PeerRequest;
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Reply, Time};
+use std::sync::Arc;
+
+/// What a store needs from outside itself. Its methods are never called under a lock, and may block.
+pub trait Outside: Send + Sync + 'static {
+    /// The current map.
+    fn map(&self) -> Arc<Map>;
+
+    /// The server that the store belongs to.
+    fn me(&self) -> ServerId;
+
+    /// Asks another server; the answer is what [`crate::MetaStore::peer`] gave there, or EIO if there was none.
+    /// (Never called for the store's own server.)
+    fn peer(&self, server: ServerId, request: &PeerRequest<'_>) -> Result<Reply, Failure>;
+
+    /// Asks several others the same, if possible in parallel; the answers in their order.
+    fn peer_all(&self, servers: &[ServerId], request: &PeerRequest<'_>) -> Vec<Result<Reply, Failure>> {
+        servers.iter().map(|server| self.peer(*server, request)).collect()
+    }
+
+    /// Asks several others something each, if possible in parallel; the answers in their order.
+    fn peer_each(&self, requests: &[(ServerId, PeerRequest<'_>)]) -> Vec<Result<Reply, Failure>> {
+        requests.iter().map(|(server, request)| self.peer(*server, request)).collect()
+    }
+
+    /// A data operation on any server, the own one included. `payload` is what a write sends, `into` what a
+    /// read fills.
+    fn data(
+        &self,
+        server: ServerId,
+        request: &DataRequest,
+        payload: &[u8],
+        into: &mut [u8],
+    ) -> Result<DataReply, Errno>;
+
+    /// A change of blocks that have copies, at the primary of their group, whoever that is.
+    fn copied(&self, group: Group, request: &DataRequest, payload: &[u8]) -> Result<DataReply, Errno>;
+
+    /// A write of a piece of a file.
+    fn write(&self, piece: &Piece, request: &DataRequest, payload: &[u8]) -> Result<DataReply, Errno> {
+        match piece.group {
+            Group::Blocks { copies: 2.., .. } => self.copied(piece.group, request, payload),
+            _ => self.data(piece.server, request, payload, &mut []),
+        }
+    }
+
+    /// Data operations on several servers, if possible in parallel; the answers in their order.
+    fn data_each(&self, requests: &[(ServerId, DataRequest)]) -> Vec<Result<DataReply, Errno>> {
+        requests.iter().map(|(server, request)| self.data(*server, request, &[], &mut [])).collect()
+    }
+
+    /// One data operation on several servers.
+    fn data_all(&self, servers: &[ServerId], request: &DataRequest) -> Vec<Result<DataReply, Errno>> {
+        self.data_each(&servers.iter().map(|server| (*server, *request)).collect::<Vec<_>>())
+    }
+
+    /// A copy cannot be relied on, because its storage fails: the controller is to know.
+    fn distrust(&self, _group: Group, _holder: ServerId) {}
+
+    /// The clock.
+    fn now(&self) -> Time;
+}
+
+/// Is told of changes, so that it can tell clients at once that what they have read may no longer be true.
+pub trait Observer: Send + Sync + 'static {
+    /// A shard is about to change. Called under its lock, before anybody can see the change. How many changes
+    /// it has had then.
+    fn changed(&self, shard: ShardId) -> u64;
+
+    /// A directory moves, with this namespace version. Called before the move can be seen.
+    fn moved(&self, directory: Ino, version: u64);
+
+    /// The namespace has this version from now on; nothing that clients know from before is valid.
+    fn namespace(&self, version: u64);
+}
