@@ -255,6 +255,17 @@ impl Site {
         rustix::process::kill_process(pid, signal).expect("the process is there");
     }
 
+    /// Stops a process, and returns when all of its threads have stopped: until then, one of them may still answer.
+    pub fn stop(pid: i32) {
+        Site::kill(pid, rustix::process::Signal::STOP);
+        let tasks = || std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let state = |task: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).ok()?;
+            stat.rsplit(')').next()?.trim().chars().next()
+        };
+        crate::eventually("it has stopped", || tasks().filter_map(state).all(|state| state == 'T'));
+    }
+
     /// Names of the deployments that have a directory.
     pub fn deployments(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.home()).into_iter().flatten().flatten();

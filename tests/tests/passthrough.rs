@@ -105,7 +105,7 @@ fn files_that_the_kernel_reads_and_writes_are_as_all_others_see_them() {
 fn read_without_the_server(mounted: &Mounted) -> Option<u8> {
     let file = std::fs::File::open(mounted.at.join("f")).expect("opened");
     let server = mounted.server.id() as i32;
-    Site::kill(server, Signal::STOP);
+    Site::stop(server);
     let (told, result) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || {
         let mut byte = [0];

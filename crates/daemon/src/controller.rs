@@ -20,6 +20,7 @@ mod leases;
 pub mod link;
 pub(crate) mod log;
 pub(crate) mod raft;
+mod reports;
 
 pub use link::{ControlLink, LinkError};
 
@@ -31,6 +32,7 @@ use bivouac_proto::control::{ControlReply, ControlRequest, Member, ServerHealth}
 use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::control;
 use log::MapLog;
+use reports::Reports;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -236,6 +238,7 @@ impl Controller {
             stop: config.stop,
             asks: log.clone(),
             log: Mutex::new(log),
+            reports: Mutex::default(),
             view: Mutex::new(View {
                 map: map.clone(),
                 health,
@@ -404,6 +407,7 @@ pub(crate) struct Shared {
     /// To ask the voters, also while a change is being committed.
     asks: MapLog,
     log: Mutex<MapLog>,
+    reports: Mutex<Reports>,
     view: Mutex<View>,
     changed: Condvar,
 }
@@ -501,14 +505,29 @@ impl Shared {
         }
     }
 
-    /// Commits that a server has caught up with groups, if the map is still that by which it has.
+    /// Commits that servers have caught up with groups: this one, if the map is still that of `epoch`, and others that have
+    /// told so. `None` also when others are waited for.
     pub(crate) fn set_in_step(&self, server: ServerId, epoch: Epoch, groups: Vec<Group>) -> Option<Arc<Map>> {
+        if groups.is_empty() {
+            lock(&self.reports).withdraw(server);
+            return None;
+        }
         let mut log = lock(&self.log);
         if log.map().epoch != epoch {
             return None;
         }
-        tracing::info!(%server, groups = groups.len(), "the server has caught up");
-        self.propose(&mut log, MapChange::InStep { server, groups })
+        let servers = {
+            let (mut reports, now) = (lock(&self.reports), Instant::now());
+            reports.note(now, log.map(), server, groups);
+            reports.take(now, log.map())
+        };
+        if servers.is_empty() {
+            return None;
+        }
+        for (server, groups) in &servers {
+            tracing::info!(%server, groups = groups.len(), "the server has caught up");
+        }
+        self.propose(&mut log, MapChange::InStep { servers })
     }
 
     /// Commits that copies cannot be relied on, if the map is still that by which they were.

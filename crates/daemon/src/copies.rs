@@ -19,6 +19,7 @@ mod catching;
 mod chain;
 mod checking;
 mod faults;
+mod fetching;
 mod holder;
 mod marks;
 mod pace;
@@ -219,7 +220,7 @@ impl Copies {
                     }
                     Ok(done)
                 };
-                self.catching.apply(ino, range.clone(), make)
+                self.catching.fetches.apply(ino, range.clone(), make)
             });
         if !self.is_primary(&self.links.map(), group) {
             slot.leave(group);
@@ -258,6 +259,11 @@ impl Copies {
             return Err(refusal.into());
         }
         made
+    }
+
+    /// A program reads or changes blocks of this server: what is fetched leaves it room.
+    pub(crate) fn is_used(&self) {
+        self.catching.pace.is_used();
     }
 
     /// A part of a truncation was not made here, because the storage has failed. Whether that is excused: this server
@@ -389,7 +395,7 @@ impl Copies {
     pub(crate) fn apply<T>(&self, ino: Ino, range: Range<u64>, make: impl FnOnce() -> T) -> T {
         match self.links.map().copies {
             1 => make(),
-            _ => self.catching.apply(ino, range, make),
+            _ => self.catching.fetches.apply(ino, range, make),
         }
     }
 
@@ -430,11 +436,12 @@ impl Copies {
     /// Does what a new map asks for: takes over the groups of which this server is the primary now. Says whether it
     /// serves them.
     pub(crate) fn follow(&self, before: &Map, map: &Map) -> bool {
-        // Between two maps that do not follow each other, another one may have been the primary.
-        let follows = before.epoch.0 + 1 == map.epoch.0;
+        // Between two maps that do not follow each other, another one may have been the primary, and not be it any more.
+        let follows = before.epoch.0 + 1 == map.epoch.0 || before.epoch >= map.primaries_since;
+        let has_stayed = follows && before.is_up(self.me);
         let is_new = |group: &Group| {
             map.primary_of(*group) == Some(self.me)
-                && !(follows && before.primary_of(*group) == Some(self.me))
+                && !(has_stayed && before.primary_of(*group) == Some(self.me))
         };
         let gained: Vec<Group> =
             map.replicated().filter(|g| matches!(g, Group::Blocks { .. })).filter(is_new).collect();

@@ -21,12 +21,10 @@ pub enum MapChange {
         /// Whether it takes part.
         state: ServerState,
     },
-    /// A holder has everything again that was acknowledged in these groups.
+    /// Holders have everything again that was acknowledged.
     InStep {
-        /// Which.
-        server: ServerId,
-        /// Where.
-        groups: Vec<Group>,
+        /// Who, and in which groups.
+        servers: Vec<(ServerId, Vec<Group>)>,
     },
     /// Copies that cannot be relied on: they are behind, where others can serve the group.
     Behind {
@@ -72,9 +70,11 @@ impl MapChange {
                     next.take_back(*server);
                 }
             }
-            MapChange::InStep { server, groups } => {
-                map.server(*server)?;
-                next.catch_up(*server, groups);
+            MapChange::InStep { servers } => {
+                for (server, groups) in servers {
+                    map.server(*server)?;
+                    next.catch_up(*server, groups);
+                }
             }
             MapChange::Behind { copies } => {
                 next.distrust(copies);
@@ -107,6 +107,10 @@ impl MapChange {
                 next.lost.clone().into_iter().for_each(|server| next.take_back(server));
                 next.doubt_copies();
             }
+        }
+        next.leave_behind_who_is_away();
+        if next.has_other_primaries(map) {
+            next.primaries_since = next.epoch;
         }
         Some(next)
     }
@@ -144,7 +148,7 @@ mod tests {
         assert_eq!(up.node(NodeId(2)).map(|n| n.agent), Some(address));
         for unknown in [
             state(9, ServerState::Down),
-            MapChange::InStep { server: ServerId(9), groups: Vec::new() },
+            MapChange::InStep { servers: vec![(ServerId(9), Vec::new())] },
             MapChange::Resumed { agents: Vec::new(), servers: vec![(ServerId(9), address)] },
             MapChange::Resumed { agents: vec![(NodeId(9), address)], servers: Vec::new() },
         ] {

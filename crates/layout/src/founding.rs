@@ -98,6 +98,7 @@ impl Founding {
             behind: Vec::new(),
             lost: Vec::new(),
             spares: Vec::new(),
+            primaries_since: Epoch(1),
         };
         let primaries = balance::deal(&[], &servers);
         let copies = (0..SHARDS).map(ShardId).zip(primaries);
@@ -131,6 +132,7 @@ impl Map {
             behind: Vec::new(),
             lost: Vec::new(),
             spares: Vec::new(),
+            primaries_since: Epoch(1),
         }
     }
 }

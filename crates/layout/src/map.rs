@@ -138,6 +138,9 @@ pub struct Map {
     pub lost: Vec<ServerId>,
     /// Servers that were given up and came back, in the order in which they did: none of them is in `lost`.
     pub spares: Vec<Spare>,
+    /// The first map with the present primaries of all groups of blocks: who has had this one or a later one before, and
+    /// is the primary of a group now as then, has been it all the time.
+    pub primaries_since: Epoch,
 }
 
 impl Map {

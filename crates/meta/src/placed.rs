@@ -1,17 +1,27 @@
 //! Which files have blocks where.
 
-use crate::inode::Body;
+use crate::inode::{Body, Inode};
 use crate::outside::Outside;
+use crate::shard::Shard;
 use crate::store::Core;
-use bivouac_layout::{FileLayout, Ino, ServerId, ShardId};
+use bivouac_layout::{FileLayout, Ino, Map, ServerId, ShardId};
 use bivouac_proto::status::Failure;
 
 /// Most files in one answer.
 const FILES: usize = 1000;
 
+/// The layout of a file that has copies: one in blocks, or one that is just being moved there.
+fn with_copies(shard: &Shard, map: &Map, ino: Ino, inode: &Inode) -> Option<FileLayout> {
+    let layout = match &inode.body {
+        Body::Blocks(blocks) => blocks.layout.clone(),
+        Body::Inline(_) if shard.purges.contains_key(&ino) => inode.layout(ino, map),
+        _ => return None,
+    };
+    (layout.copies(map) > 1).then_some(layout)
+}
+
 impl<O: Outside> Core<O> {
-    /// Files of a shard that have copies, in the order of their numbers, behind this one: those in blocks, and those that
-    /// are just being moved there.
+    /// Files of a shard that have copies, in the order of their numbers, behind this one.
     pub(crate) fn files_with_copies(
         &self,
         shard: ShardId,
@@ -21,19 +31,25 @@ impl<O: Outside> Core<O> {
         self.partitions.with(shard, |locked| {
             let later = locked.shard.inodes.iter().filter(|(ino, _)| *ino > after);
             let mut found: Vec<(Ino, FileLayout)> = later
-                .filter_map(|(ino, inode)| match &inode.body {
-                    Body::Blocks(blocks) => Some((ino, blocks.layout.clone())),
-                    Body::Inline(_) if locked.shard.purges.contains_key(&ino) => {
-                        Some((ino, inode.layout(ino, &map)))
-                    }
-                    _ => None,
-                })
-                .filter(|(_, layout)| layout.copies(&map) > 1)
+                .filter_map(|(ino, inode)| Some((ino, with_copies(locked.shard, &map, ino, &inode)?)))
                 .collect();
             found.sort_unstable_by_key(|(ino, _)| *ino);
             found.truncate(FILES);
             Ok(found)
         })
+    }
+
+    /// The shards that this server answers for at this moment, and in which no file has copies.
+    pub(crate) fn shards_without_copies(&self) -> Vec<ShardId> {
+        let map = self.outside.map();
+        let has_none = |shard: &ShardId| {
+            let none = self.partitions.with(*shard, |locked| {
+                let mut inodes = locked.shard.inodes.iter();
+                Ok(!inodes.any(|(ino, inode)| with_copies(locked.shard, &map, ino, &inode).is_some()))
+            });
+            none.unwrap_or(false)
+        };
+        map.shards_of(self.outside.me()).filter(has_none).collect()
     }
 
     /// How many files of the shards that this server answers for have blocks whose only copy is on a certain server; and

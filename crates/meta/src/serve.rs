@@ -98,6 +98,7 @@ impl<O: Outside> Core<O> {
             PeerRequest::Files { shard, after } => {
                 self.files_with_copies(*shard, *after).map(|files| Reply::Peer(PeerReply::Files(files)))
             }
+            PeerRequest::ShardsWithout => Ok(Reply::Peer(PeerReply::Shards(self.shards_without_copies()))),
             PeerRequest::CatchUp => self.catch_up(from).map(|()| Reply::Done),
             PeerRequest::Ship { shipments } => {
                 let now = self.outside.now();

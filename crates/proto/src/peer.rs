@@ -210,6 +210,8 @@ pub enum PeerRequest<'a> {
         /// Those behind this one.
         after: Ino,
     },
+    /// The shards in which there is no file that has copies, of those that the receiver answers for (`Shards`).
+    ShardsWithout,
     /// Holds these entries of a directory that is being split; replaces what an earlier try left.
     InstallParts {
         /// The directory.
@@ -335,6 +337,7 @@ impl PeerRequest<'_> {
             self,
             PeerRequest::Outcome { .. }
                 | PeerRequest::Files { .. }
+                | PeerRequest::ShardsWithout
                 | PeerRequest::StatParts { .. }
                 | PeerRequest::Inode { .. }
                 | PeerRequest::Entry { .. }
@@ -366,6 +369,8 @@ pub enum PeerReply {
     },
     /// Files, in the order of their numbers, each with its layout.
     Files(Vec<(Ino, FileLayout)>),
+    /// Shards.
+    Shards(Vec<ShardId>),
     /// An inode.
     Inode {
         /// Its attributes. Of a split directory they lack what the parts know.

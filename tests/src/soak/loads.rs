@@ -1,7 +1,7 @@
 //! The programs that work meanwhile, and check everything that they do.
 
 use crate::Site;
-use crate::load::{APPENDS, BLOCKS, Excuse, Load, NAMES};
+use crate::load::{APPENDS, BLOCKS, Excuse, Load, NAMES, SYNCS};
 use rustix::io::Errno;
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ pub(super) struct Loads {
     names: Load,
     blocks: Load,
     appends: Load,
+    /// Has every server sync its logs: also those for whose shards nobody else does.
+    syncs: Load,
     /// On the node of server 0, which can be cut off; the others are on the machine itself, which cannot.
     far: Load,
 }
@@ -38,12 +40,13 @@ impl Loads {
             names: Load::start(site, name, NAMES, "names"),
             blocks: Load::start(site, name, BLOCKS, "blocks"),
             appends: Load::start(site, name, APPENDS, "appends"),
+            syncs: Load::start(site, name, SYNCS, "syncs"),
             far: Load::start_on(node, site, name, NAMES, "far"),
         }
     }
 
-    fn all(&mut self) -> [&mut Load; 4] {
-        [&mut self.names, &mut self.blocks, &mut self.appends, &mut self.far]
+    fn all(&mut self) -> [&mut Load; 5] {
+        [&mut self.names, &mut self.blocks, &mut self.appends, &mut self.syncs, &mut self.far]
     }
 
     /// Panics if one has failed already.
@@ -53,7 +56,7 @@ impl Loads {
 
     /// All may get this error for a while, and have to repeat what they did.
     pub(super) fn excuse(&self, error: Errno) -> Excuses {
-        let all = [&self.names, &self.blocks, &self.appends, &self.far];
+        let all = [&self.names, &self.blocks, &self.appends, &self.syncs, &self.far];
         Excuses { _each: all.map(|load| load.excuse(error)).into() }
     }
 
@@ -78,6 +81,6 @@ impl Loads {
 
     /// When nobody has to look any more.
     pub(super) fn end(self) {
-        [self.names, self.blocks, self.appends, self.far].into_iter().for_each(Load::succeeds);
+        [self.names, self.blocks, self.appends, self.syncs, self.far].into_iter().for_each(Load::succeeds);
     }
 }

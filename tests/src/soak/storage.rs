@@ -18,11 +18,18 @@ const BROKEN: [(&str, On, &[&str]); 6] = [
 
 impl Scene<'_> {
     /// Operations on a server's storage get an error for a while.
-    fn fail(&self, server: usize, directories: &[&str], on: On, error: Errno, random: &mut Random) {
+    fn fail(
+        &self,
+        server: usize,
+        (what, directories): (&str, &[&str]),
+        on: On,
+        error: Errno,
+        random: &mut Random,
+    ) {
         // This is how a server's directory ends, in the storage that was given for all.
         let path = |directory: &&str| format!("-{server}/{directory}");
         self.dir.fail(Fault { paths: directories.iter().map(path).collect(), on, error });
-        eventually("the fault is met", || self.dir.hits() > 0);
+        eventually(&format!("{what}: server {server} meets the fault"), || self.dir.hits() > 0);
         std::thread::sleep(Scene::a_while(random));
         self.dir.heal();
     }
@@ -30,7 +37,7 @@ impl Scene<'_> {
     pub(super) fn fail_storage(&self, random: &mut Random) -> String {
         let server = Scene::server(random);
         let (what, on, directories) = BROKEN[random.below(BROKEN.len() as u64) as usize];
-        self.fail(server, directories, on, Errno::IO, random);
+        self.fail(server, (what, directories), on, Errno::IO, random);
         self.settle();
         format!("{what}, server {server}, {} times", self.dir.hits())
     }
@@ -39,14 +46,14 @@ impl Scene<'_> {
     pub(super) fn fill_storage(&self, random: &mut Random) -> String {
         let server = Scene::server(random);
         let _excuse = self.loads.excuse(Errno::NOSPC);
-        self.fail(server, &[""], On::FILL, Errno::NOSPC, random);
+        self.fail(server, ("full", &[""]), On::FILL, Errno::NOSPC, random);
         self.settle();
         format!("server {server}, {} times", self.dir.hits())
     }
 
     pub(super) fn storage_takes_no_changes(&self, random: &mut Random) -> String {
         let server = Scene::server(random);
-        self.fail(server, &[""], On::WRITE.and(On::OPEN_TO_WRITE), Errno::ROFS, random);
+        self.fail(server, ("read-only", &[""]), On::WRITE.and(On::OPEN_TO_WRITE), Errno::ROFS, random);
         self.settle();
         format!("server {server}, {} times", self.dir.hits())
     }

@@ -286,6 +286,11 @@ impl Keeping<'_> {
         if self.given_up == Some(trace.process) || self.shared.view.is_ending() {
             return self.shared.pause(LOOK);
         }
+        if self.given_up.take().is_some() {
+            // Somebody has started it by hand, and it died before this thread looked.
+            self.policy.forget();
+            self.ward.given_up = false;
+        }
         let server = self.ward.server;
         let why = self.failure.clone().unwrap_or_else(|| ended(self.end));
         if !self.shared.view.has_controller() {

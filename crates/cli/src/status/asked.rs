@@ -86,7 +86,8 @@ pub(super) fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: 
                     },
                     pid: pid(record, recorded, ward),
                     restarts: ward.map(|ward| ward.restarts),
-                    trouble: ward.and_then(|ward| ward.trouble.clone()),
+                    // A server that answers has none any more, even if its agent has not looked since.
+                    trouble: ward.and_then(|ward| ward.trouble.clone()).filter(|_| stats.is_none()),
                     behind: map.replicated().filter(|group| map.is_behind(*group, server.id)).count(),
                     given_up: map.is_given_up(server.id),
                     replaced: server.succession(),

@@ -27,7 +27,7 @@ use super::leases::Leasing;
 use super::link::{ControlLink, LinkError};
 use super::{ControllerError, Shared, Watched};
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Map, ServerId};
+use bivouac_layout::{Epoch, Group, Map, ServerId};
 use bivouac_proto::control::{ControlRequest, Grant, Member};
 use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::control;
@@ -243,8 +243,10 @@ impl Watcher {
             Some(server) if self.is(&map, ServerState::Joining) && shared.all_have(&map) => {
                 shared.set_state(server, ServerState::Up)
             }
-            Some(server) if !pong.caught_up.is_empty() => {
-                shared.set_in_step(server, pong.epoch, pong.caught_up)
+            Some(server) => {
+                let is_sure = |group: &Group| !pong.suspects.contains(&(*group, server));
+                let caught_up = pong.caught_up.iter().copied().filter(is_sure).collect();
+                shared.set_in_step(server, pong.epoch, caught_up)
             }
             _ => None,
         };

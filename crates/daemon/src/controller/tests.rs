@@ -74,7 +74,7 @@ fn recovered(dir: &Scratch) -> Arc<Map> {
     voter.map().expect("a map")
 }
 
-fn founding(addresses: &[SocketAddr]) -> Founding {
+pub(crate) fn founding(addresses: &[SocketAddr]) -> Founding {
     let ids: Vec<ServerId> = (0..addresses.len() as u16).map(ServerId).collect();
     let servers = ids.iter().zip(addresses).map(|(id, address)| MapServer {
         id: *id,

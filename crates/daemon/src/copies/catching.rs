@@ -2,28 +2,28 @@
 //!
 //! From the moment that the map calls it up, the primaries have it make all new changes. For what it has missed it
 //! goes through all files that have copies, and asks the primary of each stretch that it holds for checksums of it;
-//! what differs it fetches. A change may come between the fetching of bytes and their writing, and is newer then:
-//! the bytes are fetched again.
+//! what differs it fetches ([`super::fetching`]), several stretches of one file and of several at once, as far as
+//! [`super::pace`] lets it.
 //!
 //! A group counts as caught up when all of its files were compared, and when no change of it has failed here meanwhile
 //! ([`Catching::excuses`]), for as long as the map says that the server is behind since the same epoch. Groups do not
 //! wait for each other: one whose primary does not answer is tried again later.
 
 use super::Copies;
+use super::fetching::{Fetches, Source};
 use super::holder::is_of_blocks;
-use super::pace::Pace;
+use super::pace::{AT_ONCE, Pace};
 use crate::links::{all_of, now};
 use bivouac_data::DataError;
 use bivouac_layout::{Epoch, FileLayout, Group, Ino, Map, Piece, ServerId, ShardId};
-use bivouac_proto::copies::{CopyReply, CopyRequest, DIGESTED};
+use bivouac_proto::copies::{CopyReply, CopyRequest};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::peer::{PeerReply, PeerRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Reply, Request, Time};
 use bivouac_transport::engine::To;
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,71 +31,36 @@ use std::time::{Duration, Instant};
 const COMPARED: u64 = 16 << 20;
 /// So often it is tried to give a file that is being written its length, before others are compared.
 const EVENED: u32 = 50;
-/// Sub-files are divided among so many locks.
-const PARTS: usize = 64;
-
-/// Most bytes that are fetched at once, where so many in a row differ.
-const FETCHED: u64 = 1 << 20;
 /// Time between two tries where there was no room.
 const FULL: Duration = Duration::from_secs(10);
 
 /// What is being fetched, and how far the catching up has come.
+#[derive(Default)]
 pub(crate) struct Catching {
-    /// Under the lock of its part, one change of a sub-file is made after the other. In it: what is being fetched.
-    parts: [Mutex<Option<Fetching>>; PARTS],
+    pub(super) fetches: Fetches,
     state: Mutex<State>,
-    /// How many stretches were fetched.
-    fetches: AtomicU64,
-    /// How many bytes they had.
-    fetched: AtomicU64,
+    /// How many bytes were fetched.
+    pub(super) fetched: AtomicU64,
     /// How many files there was no room for when it was last tried.
     without_room: AtomicU64,
-    pace: Pace,
-}
-
-/// A range that is being fetched, and whether it was changed since that began.
-struct Fetching {
-    ino: Ino,
-    range: Range<u64>,
-    is_changed: bool,
+    pub(super) pace: Pace,
 }
 
 #[derive(Default)]
 struct State {
     /// Groups in which a change was not made here, so that they have to be compared again.
     spoiled: BTreeSet<Group>,
+    /// Whether that is all of them.
+    all_spoiled: bool,
     /// Groups that were caught up with, and since when they were behind.
     complete: BTreeMap<Group, Epoch>,
     /// When there was no room for everything.
     full: Option<Instant>,
 }
 
-impl Default for Catching {
-    fn default() -> Catching {
-        let parts = std::array::from_fn(|_| Mutex::default());
-        let zero = || AtomicU64::new(0);
-        let (fetches, fetched, without_room) = (zero(), zero(), zero());
-        Catching { parts, state: Mutex::default(), fetches, fetched, without_room, pace: Pace::default() }
-    }
-}
-
 impl Catching {
-    fn part(&self, ino: Ino) -> MutexGuard<'_, Option<Fetching>> {
-        self.parts[ino.0 as usize % PARTS].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes a change of a range of a sub-file, while no other change of the sub-file is made.
-    pub(super) fn apply<T>(&self, ino: Ino, range: Range<u64>, make: impl FnOnce() -> T) -> T {
-        let mut part = self.part(ino);
-        if let Some(fetching) = part.as_mut().filter(|fetching| fetching.ino == ino) {
-            let overlaps = fetching.range.start < range.end && range.start < fetching.range.end;
-            fetching.is_changed |= overlaps;
-        }
-        make()
     }
 
     /// A change of a group was not made here, because the storage has failed. Whether that is excused: the server is
@@ -109,17 +74,11 @@ impl Catching {
         true
     }
 
-    fn begin(&self, ino: Ino, range: Range<u64>) {
-        *self.part(ino) = Some(Fetching { ino, range, is_changed: false });
-    }
-
-    /// Makes what was fetched, unless the range was changed meanwhile. Says whether it has.
-    fn end<T>(&self, ino: Ino, make: impl FnOnce() -> T) -> Option<T> {
-        let mut part = self.part(ino);
-        match part.take() {
-            Some(Fetching { is_changed: false, .. }) => Some(make()),
-            _ => None,
-        }
+    /// Nothing that the storage holds can be relied on: everything has to be compared again, also what was.
+    pub(super) fn spoil_all(&self) {
+        let mut state = self.state();
+        state.complete.clear();
+        state.all_spoiled = true;
     }
 }
 
@@ -127,16 +86,6 @@ impl Catching {
 #[derive(Clone, Copy)]
 struct Theirs {
     length: u64,
-    written: Option<Time>,
-}
-
-/// Where a stretch of a file is fetched from.
-#[derive(Clone, Copy)]
-struct Source {
-    group: Group,
-    primary: ServerId,
-    ino: Ino,
-    /// When the primary's sub-file was written last.
     written: Option<Time>,
 }
 
@@ -159,6 +108,7 @@ impl Copies {
             let wanted = behind.filter(|(group, _)| !state.complete.contains_key(group)).collect();
             // What fails from now on.
             state.spoiled.clear();
+            state.all_spoiled = false;
             wanted
         };
         if wanted.is_empty() {
@@ -176,7 +126,8 @@ impl Copies {
         state.full = (without_room > 0).then(Instant::now);
         let is_complete = |(group, since): &(&Group, &Epoch)| {
             let is_behind_since = map.behind_since(**group, self.me) == Some(**since);
-            is_behind_since && !left.contains(*group) && !state.spoiled.contains(*group)
+            let is_spoiled = state.all_spoiled || state.spoiled.contains(*group);
+            is_behind_since && !left.contains(*group) && !is_spoiled
         };
         let complete: Vec<(Group, Epoch)> =
             wanted.iter().filter(is_complete).map(|(group, since)| (*group, *since)).collect();
@@ -210,39 +161,59 @@ impl Copies {
         wanted: &BTreeMap<Group, Epoch>,
         without_room: &mut u64,
     ) -> Result<BTreeSet<Group>, Failure> {
-        // Those whose primaries do not answer, and those for which there is no room.
-        let (mut away, mut left) = (BTreeSet::new(), BTreeSet::new());
-        for shard in (0..bivouac_layout::SHARDS).map(ShardId) {
-            let mut after = Ino(0);
-            loop {
-                let files = self.files(shard, after)?;
-                let Some((last, _)) = files.last() else { break };
-                after = *last;
-                let before = self.catching.fetches.load(Ordering::Relaxed);
-                for (ino, layout) in &files {
-                    let map = self.links.map();
-                    let groups: Vec<Group> =
-                        layout.groups(&map, u64::MAX).filter(|group| wanted.contains_key(group)).collect();
-                    if groups.is_empty() || groups.iter().all(|group| away.contains(group)) {
-                        continue;
-                    }
-                    let Err(failure) = self.catch_up_file(&map, *ino, layout) else { continue };
-                    tracing::debug!(%ino, ?failure, "not caught up with");
-                    match failure {
-                        Failure::Errno(Errno::NOSPC | Errno::DQUOT) => {
-                            *without_room += 1;
-                            left.extend(groups);
-                        }
-                        _ => away.extend(groups),
-                    }
+        let missed = Mutex::new(Missed::default());
+        let without = self.shards_without();
+        let shards = (0..bivouac_layout::SHARDS).map(ShardId).filter(|shard| !without.contains(shard));
+        try_each(shards, |shard| self.compare_shard(shard, wanted, &missed))?;
+        let mut missed = missed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        *without_room = missed.without_room;
+        missed.left.append(&mut missed.away);
+        Ok(missed.left)
+    }
+
+    /// Shards of which their primaries say that there is nothing to compare. Most often these are nearly all, and
+    /// asking for each of them takes longer than what there is to fetch.
+    fn shards_without(&self) -> BTreeSet<ShardId> {
+        let map = self.links.map();
+        let primaries: BTreeSet<ServerId> =
+            (0..bivouac_layout::SHARDS).map(|shard| map.primary(ShardId(shard))).collect();
+        let primaries: Vec<ServerId> = primaries.into_iter().filter(|server| map.is_up(*server)).collect();
+        let answers = self.links.ask_each(&primaries, &Request::Peer(PeerRequest::ShardsWithout), &[]);
+        let shards = answers.into_iter().filter_map(|answer| match answer {
+            Ok(Reply::Peer(PeerReply::Shards(shards))) => Some(shards),
+            _ => None,
+        });
+        shards.flatten().collect()
+    }
+
+    fn compare_shard(
+        &self,
+        shard: ShardId,
+        wanted: &BTreeMap<Group, Epoch>,
+        missed: &Mutex<Missed>,
+    ) -> Result<(), Failure> {
+        let missed = || missed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut after = Ino(0);
+        loop {
+            let files = self.files(shard, after)?;
+            let Some((last, _)) = files.last() else { return Ok(()) };
+            after = *last;
+            let has_fetched = AtomicBool::new(false);
+            for (ino, layout) in &files {
+                let map = self.links.map();
+                let groups: Vec<Group> =
+                    layout.groups(&map, u64::MAX).filter(|group| wanted.contains_key(group)).collect();
+                if groups.is_empty() || missed().are_away(&groups) {
+                    continue;
                 }
-                if self.catching.fetches.load(Ordering::Relaxed) != before {
-                    self.remove_what_is_gone(shard, &files)?;
-                }
+                let Err(failure) = self.catch_up_file(&map, *ino, layout, &has_fetched) else { continue };
+                tracing::debug!(%ino, ?failure, "not caught up with");
+                missed().note(groups, &failure);
+            }
+            if has_fetched.into_inner() {
+                self.remove_what_is_gone(shard, &files)?;
             }
         }
-        left.append(&mut away);
-        Ok(left)
     }
 
     /// Files of a shard that have copies.
@@ -329,12 +300,19 @@ impl Copies {
         Ok(())
     }
 
-    fn catch_up_file(&self, map: &Map, ino: Ino, layout: &FileLayout) -> Result<(), Failure> {
+    fn catch_up_file(
+        &self,
+        map: &Map,
+        ino: Ino,
+        layout: &FileLayout,
+        has_fetched: &AtomicBool,
+    ) -> Result<(), Failure> {
         self.forget_what_is_gone(map, ino, layout)?;
         let own = self.length(ino)?;
         let theirs = self.primaries(map, ino, layout)?;
         let end = theirs.values().map(|theirs: &Theirs| theirs.length).fold(own, u64::max);
-        for piece in layout.pieces(map, 0..end).filter(|piece| map.is_behind(piece.group, self.me)) {
+        let pieces = layout.pieces(map, 0..end).filter(|piece| map.is_behind(piece.group, self.me));
+        try_each(pieces, |piece| {
             let theirs = theirs.get(&piece.server).ok_or(Errno::AGAIN)?;
             let from = Source { group: piece.group, primary: piece.server, ino, written: theirs.written };
             // Behind the ends of both there is nothing to compare.
@@ -342,14 +320,17 @@ impl Copies {
             let mut at = piece.offset;
             while at < stop {
                 let len = (stop - at).min(COMPARED);
-                self.compare(&from, at, len)?;
+                self.compare(&from, (at, len), has_fetched)?;
                 at += len;
             }
-        }
+            Ok(())
+        })?;
         // A hole at the end looks the same whether it is there or not.
         if self.length(ino)? == self.reach(map, layout, &theirs, own) {
             return Ok(());
         }
+        // This may make a sub-file, too.
+        has_fetched.store(true, Ordering::Relaxed);
         self.even(map, ino, layout)
     }
 
@@ -378,12 +359,12 @@ impl Copies {
     /// Gives the own sub-file the length that it should have.
     fn even(&self, map: &Map, ino: Ino, layout: &FileLayout) -> Result<(), Failure> {
         for _ in 0..EVENED {
-            self.catching.begin(ino, 0..u64::MAX);
+            let begun = self.catching.fetches.begin(ino, 0..u64::MAX);
             let own = self.length(ino)?;
             let theirs = self.primaries(map, ino, layout)?;
             let reach = self.reach(map, layout, &theirs, own);
             let written = theirs.values().filter_map(|theirs| theirs.written).max();
-            let made = self.catching.end(ino, || {
+            let made = begun.end(|| {
                 self.marks.cut(ino, reach);
                 self.unseen(ino, written, || self.store.truncate(ino, reach, true).map(drop))
             });
@@ -394,88 +375,68 @@ impl Copies {
         // It is written all the time: later.
         Err(Errno::AGAIN.into())
     }
+}
 
-    /// Compares a range with its primary's, and fetches what differs.
-    fn compare(&self, from: &Source, offset: u64, len: u64) -> Result<(), Failure> {
-        let Source { group, primary, ino, .. } = *from;
-        let mut theirs = vec![0; len.div_ceil(DIGESTED) as usize * 4];
-        let request = Request::Copy(CopyRequest::Digest { group, ino, offset, len });
-        let own = self.digests(ino, offset, len).map_err(|error| error.errno())?;
-        match self.links.ask_into(To::Primary(primary, group), &request, &[], &mut theirs)? {
-            (Reply::Copy(CopyReply::Read), count) if count == theirs.len() => {}
-            _ => return Err(Errno::PROTO.into()),
-        }
-        let (theirs, _) = theirs.as_chunks::<4>();
-        for run in runs_that_differ(&own, theirs) {
-            let end = (run.end * DIGESTED).min(len);
-            for at in (run.start * DIGESTED..end).step_by(FETCHED as usize) {
-                self.fetch(from, offset + at, (end - at).min(FETCHED))?;
-            }
-        }
-        Ok(())
+/// What could not be caught up with.
+#[derive(Default)]
+struct Missed {
+    /// Groups whose primaries do not answer.
+    away: BTreeSet<Group>,
+    /// Groups of files for which there is no room.
+    left: BTreeSet<Group>,
+    /// How many such files there are.
+    without_room: u64,
+}
+
+impl Missed {
+    /// Whether there is no sense in trying a file of these groups.
+    fn are_away(&self, groups: &[Group]) -> bool {
+        groups.iter().all(|group| self.away.contains(group))
     }
 
-    fn fetch(&self, from: &Source, offset: u64, len: u64) -> Result<(), Failure> {
-        let Source { group, primary, ino, .. } = *from;
-        let mut bytes = vec![0; len as usize];
-        loop {
-            self.catching.begin(ino, offset..offset + len);
-            let request = Request::Copy(CopyRequest::Fetch { group, ino, offset, len: len as u32 });
-            let count = match self.links.ask_into(To::Primary(primary, group), &request, &[], &mut bytes)? {
-                (Reply::Copy(CopyReply::Read), count) if count <= bytes.len() => count,
-                _ => return Err(Errno::PROTO.into()),
-            };
-            let count = self.keep_what_is_right((group, primary), ino, offset, &mut bytes, count)?;
-            let made = self.catching.end(ino, || self.take_in(from, offset..offset + len, &bytes[..count]));
-            if let Some(made) = made {
-                self.catching.fetches.fetch_add(1, Ordering::Relaxed);
-                self.catching.fetched.fetch_add(count as u64, Ordering::Relaxed);
-                self.catching.pace.wait(count as u64, self.links.map().heal_rate);
-                return made.map_err(|error: DataError| error.errno().into());
+    fn note(&mut self, groups: Vec<Group>, failure: &Failure) {
+        match failure {
+            Failure::Errno(Errno::NOSPC | Errno::DQUOT) => {
+                self.without_room += 1;
+                self.left.extend(groups);
             }
+            _ => self.away.extend(groups),
         }
-    }
-
-    /// A range becomes as it is at its primary.
-    fn take_in(&self, from: &Source, range: Range<u64>, bytes: &[u8]) -> Result<(), DataError> {
-        let end = range.start + bytes.len() as u64;
-        let is_hole = bytes.iter().all(|byte| *byte == 0);
-        self.unseen(from.ino, from.written, || {
-            self.marks.reaches(from.ino, end);
-            self.copy_mirror(from.ino, range.clone(), if is_hole { &[] } else { bytes }, None)?;
-            if !bytes.is_empty() && self.store.extent(from.ino)?.length < end {
-                self.store.truncate(from.ino, end, true)?;
-            }
-            // Whatever was damaged here is replaced.
-            self.store.renew_sums(from.ino, range)
-        })
-    }
-
-    /// Makes a change that is not one of the file: when it was written last stays, or becomes `theirs` if that is
-    /// later.
-    pub(super) fn unseen(
-        &self,
-        ino: Ino,
-        theirs: Option<Time>,
-        change: impl FnOnce() -> Result<(), DataError>,
-    ) -> Result<(), DataError> {
-        let own = self.store.extent(ino)?.written.map(|written| written.at);
-        change()?;
-        own.max(theirs).map_or(Ok(()), |written| self.store.set_written(ino, written))
     }
 }
 
-/// Where two rows of checksums differ: runs of stretches, by their numbers.
-fn runs_that_differ(own: &[u32], theirs: &[[u8; 4]]) -> Vec<Range<u64>> {
-    let mut runs: Vec<Range<u64>> = Vec::new();
-    let differs = |(_, (own, theirs)): &(u64, (&u32, &[u8; 4]))| **own != u32::from_le_bytes(**theirs);
-    for (number, _) in (0..).zip(own.iter().zip(theirs)).filter(differs) {
-        match runs.last_mut() {
-            Some(run) if run.end == number => run.end += 1,
-            _ => runs.push(number..number + 1),
-        }
+/// Does something with each, with several at once, until one fails.
+fn try_each<T: Send>(
+    mut items: impl Iterator<Item = T> + Send,
+    work: impl Fn(T) -> Result<(), Failure> + Sync,
+) -> Result<(), Failure> {
+    let mut first: VecDeque<T> = items.by_ref().take(AT_ONCE).collect();
+    // Most files are small: for these it is done here.
+    if first.len() < 2 {
+        return first.pop_front().map_or(Ok(()), work);
     }
-    runs
+    let workers = first.len();
+    let left = Mutex::new(first.into_iter().chain(items));
+    let failed = Mutex::new(None);
+    let each = || {
+        loop {
+            let has_failed = failed.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+            let next =
+                if has_failed { None } else { left.lock().unwrap_or_else(PoisonError::into_inner).next() };
+            let Some(item) = next else { return };
+            if let Err(failure) = work(item) {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..workers {
+            // Where there is no thread to be had, the others do it.
+            let _ = std::thread::Builder::new().name("data-catcher".into()).spawn_scoped(scope, each);
+        }
+        each();
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
 #[cfg(test)]
@@ -483,12 +444,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_is_found_in_runs() {
-        let runs = |own: &[u32], theirs: &[u32]| {
-            runs_that_differ(own, &theirs.iter().map(|sum| sum.to_le_bytes()).collect::<Vec<_>>())
+    fn each_is_done_once_and_none_after_a_failure() {
+        for count in [0, 1, 2, 3, 100] {
+            let done = Mutex::new(Vec::new());
+            let note = |number: u32| {
+                done.lock().expect("no panic").push(number);
+                Ok(())
+            };
+            assert!(try_each(0..count, note).is_ok());
+            let mut done = done.into_inner().expect("no panic");
+            done.sort_unstable();
+            assert_eq!(done, (0..count).collect::<Vec<_>>());
+        }
+        let tried = AtomicU64::new(0);
+        let fail = |_| {
+            tried.fetch_add(1, Ordering::Relaxed);
+            Err(Errno::AGAIN.into())
         };
-        assert_eq!(runs(&[1, 2, 3, 4, 5], &[1, 0, 0, 4, 0]), [1..3, 4..5]);
-        assert_eq!(runs(&[1, 2, 3], &[3, 4, 3]), std::slice::from_ref(&(0..2)));
-        assert!(runs(&[1, 2], &[1, 2]).is_empty() && runs(&[], &[]).is_empty());
+        assert!(matches!(try_each(0..100, fail), Err(Failure::Errno(Errno::AGAIN))));
+        assert!(tried.into_inner() <= AT_ONCE as u64);
     }
 }

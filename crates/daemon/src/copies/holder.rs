@@ -25,6 +25,7 @@ impl Copies {
     ) -> Result<CopyReply, Failure> {
         match *request {
             CopyRequest::Forward { group, slot, turn, ino, offset, len, change } => {
+                self.is_used();
                 let mark = Mark { group, ino, offset, len };
                 let Change::Sent { sent, sum, sync } = change else {
                     return self.forwarded((from, slot, turn), mark, change, payload);
@@ -110,7 +111,7 @@ impl Copies {
             Change::Mirror { undoes: true } => Kind::Undoes,
             Change::Mirror { undoes: false } => Kind::Settles,
         };
-        let outcome = self.catching.apply(mark.ino, mark.offset..end, || {
+        let outcome = self.catching.fetches.apply(mark.ino, mark.offset..end, || {
             let before = self.store.extent(mark.ino).map_or(0, |extent| extent.length);
             let rest = self.marks.note((from, slot), kind, (mark, turn), before);
             // The mark comes first: the next primary either finds it, or asks when this map is known here.

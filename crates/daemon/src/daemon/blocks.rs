@@ -46,6 +46,9 @@ impl Daemon {
             Ok(stores) => stores,
             Err(failure) => return reply.fail(&failure),
         };
+        if let (Role::Client { .. }, DataRequest::Read { .. } | DataRequest::Write { .. }) = (role, request) {
+            copies.is_used();
+        }
         if let Role::Server(from) = role
             && let Err(errno) = copies.check_sender(*from, request)
         {
@@ -83,6 +86,11 @@ impl Daemon {
             Ok(stores) => stores,
             Err(failure) => return reply.fail(&failure),
         };
+        if let (Role::Client { .. }, DataRequest::Read { .. } | DataRequest::Write { .. }) =
+            (&session.role, &copied.request)
+        {
+            copies.is_used();
+        }
         if let DataRequest::Read { ino, offset, len } = copied.request {
             self.read_copied(header, (store, copies), copied.group, (ino, offset, len), reply);
             // The answer is on its way.

@@ -185,7 +185,8 @@ impl Cluster {
 
     /// A server has caught up.
     pub fn is_in_step(&self, id: ServerId) {
-        self.inner.change(&MapChange::InStep { server: id, groups: self.inner.map().replicated().collect() });
+        let groups = self.inner.map().replicated().collect();
+        self.inner.change(&MapChange::InStep { servers: vec![(id, groups)] });
         self.inner.follow();
     }
 

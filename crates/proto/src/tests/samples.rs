@@ -86,6 +86,7 @@ pub(super) fn map() -> Box<Map> {
             .to_vec(),
         lost: Vec::new(),
         spares: vec![Spare { server: ServerId(1), since: GenerationId(u32::MAX) }],
+        primaries_since: Epoch(u64::MAX),
     })
 }
 
@@ -379,6 +380,7 @@ fn peer_requests() -> Vec<PeerRequest<'static>> {
         PeerRequest::Outcome { intent: INTENT },
         PeerRequest::CatchUp,
         PeerRequest::Files { shard: ShardId(9), after: INO },
+        PeerRequest::ShardsWithout,
         PeerRequest::InstallParts {
             dir: INO,
             owner,
@@ -450,6 +452,7 @@ pub(super) fn replies() -> Vec<Reply> {
         PeerReply::Inode { attr: attr(), parent: INO },
         PeerReply::Entry { named: Some((INO, FileKind::File)), owner: (0o755, 1, 2) },
         PeerReply::Files(vec![(INO, FileLayout::spread(INO, 4096, GenerationId(0)))]),
+        PeerReply::Shards(vec![ShardId(0), ShardId(4095)]),
         PeerReply::Held(vec![
             Held::Has(Position { term: 1, sequence: u64::MAX }),
             Held::Lacks(Position::default()),
