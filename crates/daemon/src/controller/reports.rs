@@ -24,9 +24,7 @@ impl Reports {
     /// A server says by this map what it has caught up with; what it said before does not count any more. It says it again
     /// and again until a map has it, also when it was asked by an older map.
     pub(crate) fn note(&mut self, now: Instant, map: &Map, server: ServerId, groups: Vec<Group>) {
-        self.withdraw(server);
-        let report = (map.epoch, groups);
-        self.by_server.insert(server, report);
+        self.by_server.insert(server, (map.epoch, groups));
         self.keep_what_counts(map);
         if !self.by_server.is_empty() {
             self.first.get_or_insert(now);
