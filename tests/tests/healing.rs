@@ -52,11 +52,9 @@ fn what_there_is_no_room_for_is_said_and_the_rest_has_its_copies() {
     assert!(said.err.contains("there is no room for more on server 0, 2"), "{}", said.err);
     assert!(said.err.contains("remove files that are not needed"), "{}", said.err);
     let status = site.status(&name);
+    // Each of the two lacks something of all 36 files before. They have one disk, and the faster one gets most of its room.
     let without = [0, 2].map(|server| status["servers"][server]["without_room"].as_u64().unwrap_or(0));
-    assert!(
-        without.iter().sum::<u64>() > 0 && without.iter().all(|files| *files < 36),
-        "{without:?} without room"
-    );
+    assert!((1..60).contains(&without.iter().sum::<u64>()), "{without:?} without room");
     assert!(status["problem"].as_str().is_some_and(|problem| problem.contains("has no room")), "{status}");
     assert_eq!(site.sh(&name, "cd /bivouac && cat $(seq 36) | md5sum").ok(), sum);
     // With room, everything gets its copies by itself.
