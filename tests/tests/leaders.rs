@@ -2,7 +2,7 @@
 //! namespaces; the machine itself is one node more, where the deployments are started from, and whose agent founds
 //! them.
 
-use bivouac_tests::load::{BLOCKS, Load, NAMES, all_in_step};
+use bivouac_tests::load::{APPENDS, BLOCKS, Load, NAMES, all_in_step};
 use bivouac_tests::{Cut, HANG, Network, Site, eventually, finish, on_node, run_dir, skipped_without_root};
 use rustix::process::Signal;
 use std::process::Stdio;
@@ -108,6 +108,44 @@ fn the_first_node_dies_and_the_group_goes_on() {
     end(blocks);
     // Programs begin on the nodes that are left.
     finish(site.command_on(&net.names[1], ["exec", &name, "--", "ls", "/bivouac/names"])).ok();
+    site.bivouac(["down", &name]).ok();
+    site.assert_nothing_left(&name, &[]);
+}
+
+#[test]
+fn three_of_eight_servers_and_three_of_seven_voters_die_at_once_and_four_copies_lose_nothing() {
+    if skipped_without_root("making network namespaces") {
+        return;
+    }
+    let (net, site) = (Network::of(8), Site::in_memory("three-of-eight"));
+    let name = up(&site, &net, &["--replicas", "4", "--heal-after", "never"]);
+    let voters = voters(&site, &name);
+    assert_eq!(voters.len(), 7, "{voters:?}");
+    let roles = |role: &str| {
+        let status = site.status(&name);
+        let agents = status["agents"].as_array().expect("a list").clone();
+        agents.into_iter().filter(|agent| agent["role"] == role).count()
+    };
+    assert_eq!((roles("controller"), roles("voter"), roles("follower")), (1, 6, 2));
+    // The one that leads, and two more that keep the map; and three servers.
+    let leads = leader(&site, &name, &[]);
+    let agents = [&[leads][..], &voters].concat();
+    let agents: Vec<u64> = agents.into_iter().filter(|node| [leads, 1, 3].contains(node)).take(3).collect();
+    let mut pids: Vec<i32> = agents.iter().map(|node| site.agent_pid(&name, *node)).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids.extend([1, 3, 4].map(|server| site.server_pid(&name, server)));
+    let mut loads = [(5, NAMES, "names"), (6, BLOCKS, "blocks"), (7, APPENDS, "appends")]
+        .map(|(node, program, home)| Load::start_on(&net.names[node], &site, &name, program, home));
+    pids.into_iter().for_each(kill);
+    leader(&site, &name, &agents);
+    eventually("they are declared down", || [1, 3, 4].iter().all(|id| state(&site, &name, *id) == "down"));
+    std::thread::sleep(Duration::from_secs(1));
+    loads.iter_mut().for_each(Load::assert_alive);
+    loads.into_iter().for_each(end);
+    // A program that begins now, on another node, finds everything.
+    let finds = on_node(&net.names[0], &site, &name, "cat /bivouac/blocks/* | wc -c && ls /bivouac");
+    assert!(finds.ok().ends_with("appends\nblocks\nnames\n"));
     site.bivouac(["down", &name]).ok();
     site.assert_nothing_left(&name, &[]);
 }

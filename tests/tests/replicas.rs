@@ -272,6 +272,55 @@ fn who_had_the_last_changes_is_given_up_only_if_the_loss_is_accepted() {
     site.bivouac(["down", &single]).ok();
 }
 
+/// Reads all files whose sums are in a file: each has to be what it was, or an error. Those with EIO are removed and made
+/// anew. Prints how many were right, gave EIO, and had no name any more.
+const WHAT_IS_LEFT: &str = r#"
+import errno, hashlib, os, sys
+counts = {0: 0, errno.EIO: 0, errno.ENOENT: 0}
+for line in open(sys.argv[1]):
+    sum, path = line.split()
+    try:
+        with open(path, 'rb') as f: found = hashlib.md5(f.read()).hexdigest()
+        if found != sum: sys.exit(f'{path} is not what it was')
+        counts[0] += 1
+    except OSError as e:
+        counts[e.errno] += 1
+        if e.errno != errno.EIO: continue
+        os.unlink(path)
+        content = os.urandom(300 << 10)
+        with open(path, 'wb') as f: f.write(content)
+        with open(path, 'rb') as f: assert f.read() == content, path
+print(*counts.values())
+"#;
+
+#[test]
+fn what_no_server_has_any_more_is_an_error_and_never_zeros() {
+    let site = Site::in_memory("gone");
+    let name = site.up_with(4, &["--replicas", "2", "--heal-after", "never", "--block-size", "64K"]);
+    let (program, sums) = (site.path("left.py"), site.path("sums"));
+    std::fs::write(&program, WHAT_IS_LEFT).expect("written");
+    let make = "cd /bivouac && for d in $(seq 20); do mkdir $d; for f in a b; do head -c 300K /dev/urandom > $d/$f; done; done";
+    site.sh(&name, &format!("{make} && md5sum /bivouac/*/* > {}", sums.display())).ok();
+    kill(&site, &name, 0);
+    kill(&site, &name, 1);
+    site.bivouac(["heal", &name, "--accept-loss"]).ok();
+    assert_eq!(site.status(&name)["incomplete"], 0);
+    let look = || {
+        let said = site.sh(&name, &format!("python3 {} {}", program.display(), sums.display())).ok();
+        let counts: Vec<u32> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        println!("right, EIO, no name: {counts:?}");
+        counts
+    };
+    let [right, gone, nameless] = look()[..] else { panic!("three counts") };
+    assert_eq!(right + gone + nameless, 40);
+    assert!(right > 0 && gone > 0, "{right} right, {gone} gone");
+    // Those that come back have what they had, and it is not believed.
+    site.bivouac(["restart", &name, "0", "1"]).ok();
+    all_in_step(&site, &name);
+    site.bivouac(["verify", &name]).ok();
+    site.bivouac(["down", &name]).ok();
+}
+
 #[test]
 fn changes_that_too_few_would_have_are_refused_and_reading_goes_on() {
     let site = Site::in_memory("min-copies");

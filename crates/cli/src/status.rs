@@ -11,7 +11,7 @@ use crate::leader;
 use crate::mounts;
 use crate::text::plural;
 pub use asked::{Overview, counted, overview};
-use asked::{recorded_servers, servers};
+use asked::{agents, recorded_servers, servers};
 use bivouac_layout::{Group, Map, SHARDS, ShardId};
 use bivouac_proto::auth::Key;
 use report::{Condition, Counters, Deployment, ServerStatus, Status, Totals, VERSION};
@@ -84,6 +84,7 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
         false_failovers: None,
         created: record.created,
         directory: directory.path.clone(),
+        agents: agents(record, overview.as_ref().ok().map(|(overview, _)| overview)),
         servers: Vec::new(),
         totals: Totals::default(),
     };
@@ -339,6 +340,7 @@ mod tests {
         assert_eq!(
             fields,
             [
+                "agents",
                 "block_size",
                 "created",
                 "directory",

@@ -98,6 +98,7 @@ impl Founding {
             behind: Vec::new(),
             lost: Vec::new(),
             spares: Vec::new(),
+            gone: Vec::new(),
             primaries_since: Epoch(1),
         };
         let primaries = balance::deal(&[], &servers);
@@ -132,6 +133,7 @@ impl Map {
             behind: Vec::new(),
             lost: Vec::new(),
             spares: Vec::new(),
+            gone: Vec::new(),
             primaries_since: Epoch(1),
         }
     }

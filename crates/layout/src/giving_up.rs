@@ -39,8 +39,8 @@ impl Map {
         }
         let rows = (0..SHARDS).map(|shard| self.holders(Group::Shard(ShardId(shard))));
         map.shards = rows.zip(0..).flat_map(|(row, shard)| map.substituted(ShardId(shard), &row)).collect();
-        let mut lost = Vec::new();
-        let behind = self.replicated().map(|group| {
+        let (mut lost, mut gone) = (Vec::new(), self.gone.clone());
+        let behind = self.replicated().filter(|group| !self.is_gone(*group)).map(|group| {
             let (before, after) = (self.holders(group), map.holders(group));
             let mut complete: Vec<ServerId> =
                 before.in_step().filter(|server| after.all().contains(server)).collect();
@@ -49,7 +49,9 @@ impl Map {
                 // The most that there is left of it.
                 complete = before.behind().filter(|server| after.all().contains(server)).collect();
                 if complete.is_empty() {
+                    // Metadata begins anew, or else nothing would have a name. Blocks would seem to be holes.
                     complete.extend(after.all().first());
+                    gone.extend(Some(group).filter(|group| matches!(group, Group::Blocks { .. })));
                 }
             }
             let bit = |(at, server): (usize, &ServerId)| u8::from(!complete.contains(server)) << at;
@@ -60,8 +62,10 @@ impl Map {
             Lag { group, holders, since }
         });
         let mut behind: Vec<Lag> = behind.filter(|lag| lag.holders != 0).collect();
+        behind.retain(|lag| !gone.contains(&lag.group));
         behind.sort_unstable();
-        map.behind = behind;
+        gone.sort_unstable();
+        (map.behind, map.gone) = (behind, gone);
         let mut newest = map.generations.last().map_or(Vec::new(), |newest| newest.servers.clone());
         newest.retain(|server| !map.is_given_up(*server));
         if map.generations.last().is_some_and(|last| last.servers != newest) && !newest.is_empty() {
@@ -111,10 +115,44 @@ impl Map {
 mod tests {
     use super::*;
     use crate::change::MapChange;
+    use crate::ids::NodeId;
+    use crate::map::NO_SERVER;
     use crate::map::fixture::replicated;
 
     fn down(map: &Map, server: u16) -> Map {
         MapChange::State { server: ServerId(server), state: ServerState::Down }.apply(map).expect("listed")
+    }
+
+    #[test]
+    fn blocks_of_which_nothing_is_left_are_served_by_nobody_whatever_comes_back() {
+        let before = down(&down(&replicated(4, 2, &[&[0, 1, 2, 3]]), 0), 1);
+        let both = [ServerId(0), ServerId(1)];
+        let Without { map, lost } = before.without(&both).expect("two are left");
+        let is_of_both =
+            |group: &Group| before.holders(*group).all().iter().all(|holder| both.contains(holder));
+        let blocks = |group: &Group| matches!(group, Group::Blocks { .. });
+        let expected: Vec<Group> = before.replicated().filter(blocks).filter(is_of_both).collect();
+        assert_eq!((map.check(), &map.gone), (Ok(()), &expected));
+        assert!(!expected.is_empty() && expected.iter().all(|group| lost.contains(group)));
+        let nobody = |map: &Map| {
+            assert_eq!(map.check(), Ok(()));
+            expected.iter().all(|group| {
+                map.primary_of(*group) == Some(NO_SERVER)
+                    && map.reader_of(*group, NodeId(2)) == Some(NO_SERVER)
+                    && map.serving(*group).next().is_none()
+                    && map.lag_of(*group).is_none()
+            })
+        };
+        assert!(nobody(&map));
+        // New files have other groups, which are served.
+        let newest = |group: &Group| matches!(group, Group::Blocks { generation, .. } if *generation == map.newest_generation());
+        assert!(map.replicated().filter(newest).all(|group| map.primary_of(group) != Some(NO_SERVER)));
+        let mut later = map.clone();
+        for state in [ServerState::Joining, ServerState::Up, ServerState::Down] {
+            later = MapChange::State { server: ServerId(0), state }.apply(&later).expect("listed");
+            assert!(nobody(&later), "{state:?}");
+        }
+        assert!(nobody(&later.without(&[ServerId(0)]).expect("two are left").map));
     }
 
     #[test]

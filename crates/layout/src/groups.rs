@@ -151,8 +151,11 @@ impl Map {
     }
 
     /// Who answers for a group: its first holder that is in step and up. While there is none, the first that
-    /// is in step: it is waited for, or not, as the map says of it.
+    /// is in step: it is waited for, or not, as the map says of it. [`NO_SERVER`] if nothing is left of the group.
     pub fn primary_of(&self, group: Group) -> Option<ServerId> {
+        if self.is_gone(group) {
+            return Some(NO_SERVER);
+        }
         let holders = self.holders(group);
         let mut in_step = holders.in_step();
         let first = in_step.next()?;
@@ -165,13 +168,19 @@ impl Map {
     /// Those who have everything of a group and take part: what is written goes to all of them. The first is
     /// the primary.
     pub fn serving(&self, group: Group) -> impl Iterator<Item = ServerId> + '_ {
-        self.holders(group).in_step().filter(|server| self.is_up(*server))
+        let is_gone = self.is_gone(group);
+        self.holders(group).in_step().filter(move |server| !is_gone && self.is_up(*server))
+    }
+
+    /// Whether no copy of blocks is left.
+    pub fn is_gone(&self, group: Group) -> bool {
+        !self.gone.is_empty() && self.gone.binary_search(&group).is_ok()
     }
 
     /// Whom a process of a node asks for a group's blocks: of those who have everything, one on this node, or else each
     /// node another one.
     pub fn reader_of(&self, group: Group, node: NodeId) -> Option<ServerId> {
-        if self.copies == 1 {
+        if self.copies == 1 || self.is_gone(group) {
             return self.primary_of(group);
         }
         // Once, because each read asks this.
@@ -316,7 +325,9 @@ impl Map {
         let mut all: BTreeMap<Group, Lag> = self.behind.iter().map(|lag| (lag.group, *lag)).collect();
         let since = self.epoch;
         all.extend(changed.into_iter().map(|(group, holders)| (group, Lag { group, holders, since })));
-        self.behind = all.into_values().filter(|lag| lag.holders != 0).collect();
+        // With what is gone nobody can catch up.
+        let lags = |lag: &Lag| lag.holders != 0 && !self.is_gone(lag.group);
+        self.behind = all.into_values().filter(lags).collect();
     }
 
     /// How a group's holders lag; `None` if all are in step.

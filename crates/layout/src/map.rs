@@ -138,6 +138,9 @@ pub struct Map {
     pub lost: Vec<ServerId>,
     /// Servers that were given up and came back, in the order in which they did: none of them is in `lost`.
     pub spares: Vec<Spare>,
+    /// Groups of blocks of which no copy is left, sorted: all who had any were given up. They are served by nobody, because
+    /// what their holders do not have would look like holes.
+    pub gone: Vec<Group>,
     /// The first map with the present primaries of all groups of blocks: who has had this one or a later one before, and
     /// is the primary of a group now as then, has been it all the time.
     pub primaries_since: Epoch,
@@ -231,6 +234,10 @@ impl Map {
             Err("a server has had an unknown node, or its forerunners are not in order")
         } else if !self.behind.windows(2).all(|w| w[0].group < w[1].group) {
             Err("groups are not sorted")
+        } else if !self.gone.windows(2).all(|w| w[0] < w[1])
+            || self.gone.iter().any(|group| matches!(group, Group::Shard(_)) || self.lag_of(*group).is_some())
+        {
+            Err("groups that are gone are not sorted, not of blocks, or lag")
         } else if !self.behind.iter().all(|lag| self.holders(lag.group).in_step().next().is_some()) {
             Err("no holder of a group is in step")
         } else if !is_block_size(self.block_size) {

@@ -102,9 +102,10 @@ pub fn begin_opening(slot: &Slot, shard: ShardId) {
     slot.kind.store(KIND_OPENING, Ordering::Release);
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC, which all processes of a node share: the clock of
-/// [`crate::Slot::wrote_at`].
+/// Nanoseconds of a clock that all processes of a node share, and that only goes forward: the clock of leases, and of
+/// [`crate::Slot::wrote_at`]. It is CLOCK_BOOTTIME, because it goes on while the machine is suspended: what a lease
+/// has allowed before is not allowed any more when the machine wakes up.
 pub fn monotonic() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }

@@ -18,7 +18,7 @@ pub struct Slot {
     pub offset: AtomicU64,
     /// The highest end of a write into blocks, bytes.
     pub end: AtomicU64,
-    /// When it last wrote, CLOCK_MONOTONIC nanoseconds; 0: never.
+    /// When it last wrote, nanoseconds of [`monotonic`]; 0: never.
     pub wrote_at: AtomicU64,
     /// Access mode and status flags (`O_*`).
     pub flags: AtomicU32,

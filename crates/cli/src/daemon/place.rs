@@ -240,11 +240,12 @@ fn check_existing(path: &Path) -> Result<(), Error> {
         Ok(meta) if meta.is_dir() && home::is_own(&meta) => Ok(()),
         Ok(_) => Err(Error::refused(
             format!("{shown} is not the storage that was left"),
-            "take the deployment down",
+            "put the storage back there; what has copies elsewhere comes back with `bivouac replace` in the running deployment, and `bivouac down` removes it all",
         )),
         Err(e) => Err(Error::refused(
             format!("the storage {shown} that was left cannot be found: {e}"),
-            "its data is lost (memory does not outlive a reboot): take the deployment down",
+            "memory does not outlive a reboot: what had its only copy there is lost. In a running deployment, `bivouac replace` has a new server take its \
+             place. `bivouac down` would remove what others still have",
         )),
     }
 }

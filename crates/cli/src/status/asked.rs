@@ -1,6 +1,6 @@
 //! What the controller, the servers and the agents of a deployment say of themselves.
 
-use super::report::{Counters, ServerStatus};
+use super::report::{AgentRole, AgentStatus, Counters, ServerStatus};
 use crate::daemon::traces;
 use crate::home::{DaemonRecord, Record};
 use crate::leader;
@@ -102,7 +102,27 @@ pub(super) fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: 
     })
 }
 
-/// The number of a server's process: its agent knows it best.
+/// The agents that the record names, and what they are by what the controller knows.
+pub(super) fn agents(record: &Record, overview: Option<&Overview>) -> Vec<AgentStatus> {
+    let role = |node: NodeId, overview: &Overview| match node {
+        node if node == overview.leader => AgentRole::Controller,
+        node if overview.voters.contains(&node) => AgentRole::Voter,
+        _ => AgentRole::Follower,
+    };
+    let agents = record.daemons.iter().filter(|daemon| daemon.agent);
+    let shown = agents.map(|daemon| AgentStatus {
+        node: daemon.node.0,
+        host: daemon.host.clone(),
+        pid: pid(record, Some(daemon), None),
+        role: overview.map(|overview| role(daemon.node, overview)),
+        log: daemon.log.clone(),
+    });
+    let mut agents: Vec<AgentStatus> = shown.collect();
+    agents.sort_by_key(|agent| agent.node);
+    agents
+}
+
+/// The number of a daemon's process. Of a server, its agent knows it best.
 fn pid(record: &Record, recorded: Option<&DaemonRecord>, ward: Option<&Ward>) -> Option<u32> {
     let known = || recorded.and_then(|daemon| traces::process(record, daemon)).map(|process| process.pid);
     ward.and_then(|ward| ward.pid).or_else(known)

@@ -38,6 +38,7 @@ pub(super) struct Deployment {
     /// Seconds since 1970.
     pub(super) created: u64,
     pub(super) directory: PathBuf,
+    pub(super) agents: Vec<AgentStatus>,
     pub(super) servers: Vec<ServerStatus>,
     pub(super) totals: Totals,
 }
@@ -65,6 +66,30 @@ impl Condition {
             Condition::Crashed => "crashed",
         }
     }
+}
+
+/// One agent: the daemon of a node that looks after the node's programs.
+#[derive(Serialize, Debug)]
+pub(super) struct AgentStatus {
+    pub(super) node: u16,
+    pub(super) host: String,
+    /// Its process, on its host, as far as it is known.
+    pub(super) pid: Option<u32>,
+    /// What it is for the map; `null` if nobody could be asked.
+    pub(super) role: Option<AgentRole>,
+    pub(super) log: PathBuf,
+}
+
+/// What an agent is for the map.
+#[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum AgentRole {
+    /// The voter that the others have elected: it changes the map.
+    Controller,
+    /// It keeps the map.
+    Voter,
+    /// It follows the map.
+    Follower,
 }
 
 /// One server. What it counts is `null` when it does not answer.

@@ -15,6 +15,7 @@ use super::holder::is_of_blocks;
 use super::pace::{AT_ONCE, Pace};
 use crate::links::{all_of, now};
 use bivouac_data::DataError;
+use bivouac_layout::map::NO_SERVER;
 use bivouac_layout::{Epoch, FileLayout, Group, Ino, Map, Piece, ServerId, ShardId};
 use bivouac_proto::copies::{CopyReply, CopyRequest};
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -252,7 +253,7 @@ impl Copies {
         let groups = layout.groups(map, u64::MAX);
         let groups: BTreeMap<ServerId, Group> =
             groups.filter_map(|group| Some((map.primary_of(group)?, group))).collect();
-        let others = groups.into_iter().filter(|(server, _)| *server != self.me);
+        let others = groups.into_iter().filter(|(server, _)| *server != self.me && *server != NO_SERVER);
         others.map(|(server, group)| Ok((server, self.extent_of(server, group, ino)?))).collect()
     }
 

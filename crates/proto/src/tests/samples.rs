@@ -86,6 +86,7 @@ pub(super) fn map() -> Box<Map> {
             .to_vec(),
         lost: Vec::new(),
         spares: vec![Spare { server: ServerId(1), since: GenerationId(u32::MAX) }],
+        gone: vec![Group::Blocks { generation: GenerationId(1), position: 2, spread: 3, copies: 2 }],
         primaries_since: Epoch(u64::MAX),
     })
 }
