@@ -186,10 +186,15 @@ def healing(bench, network):
     with without_one() as (found, lost):
         living = [node for number, node in enumerate(network.nodes) if number != 5]
         seconds = 0.5 if bench.quick else 1.0
-        before = [transfer_rates(bench, network, found, living, 1 << 20, seconds, procs=7)[0] / 2**20]
+
+        def rate():
+            return transfer_rates(bench, network, found, living, 1 << 20, seconds, procs=7)[0] / 2**20
+
+        before = [rate() for _ in range(3)]
         healer = subprocess.Popen(network.within(network.head, [BIVOUAC, "heal", found.name]), stdout=subprocess.DEVNULL)
         time.sleep(0.3)
-        during = [transfer_rates(bench, network, found, living, 1 << 20, seconds, procs=7)[0] / 2**20]
-        note = "healing lasted longer" if healer.poll() is None else "healing ended earlier"
+        during = []
+        while healer.poll() is None:
+            during.append(rate())
         healer.wait()
-        bench.judge(TARGET, "write beside healing, 7 clients", (during, before), "MiB/s", at_least=0.5, note=note)
+        bench.judge(TARGET, "write beside healing, 7 clients", (during, before), "MiB/s", at_least=0.5, note="for as long as healing lasts")

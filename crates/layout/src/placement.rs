@@ -158,13 +158,15 @@ impl FileLayout {
         servers
     }
 
-    /// The holders in step, and others if `also` says so.
+    /// The holders in step, and others if `also` says so. [`NO_SERVER`] is among them where no copy of some blocks is left:
+    /// nobody can tell how far these reached, or change them.
     fn holders(&self, map: &Map, end: u64, also: impl Fn(&Map, ServerId) -> bool) -> Vec<ServerId> {
         let mut found: Vec<ServerId> = Vec::new();
         for group in self.groups(map, end) {
             let holders = map.holders(group);
             let behind = holders.behind().filter(|server| also(map, *server));
-            for server in holders.in_step().chain(behind) {
+            let nobody = map.is_gone(group).then_some(NO_SERVER);
+            for server in holders.in_step().chain(behind).chain(nobody) {
                 if !found.contains(&server) {
                     found.push(server);
                 }

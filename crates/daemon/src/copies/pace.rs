@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 /// So many stretches are on their way to a server at once, while no program uses its blocks: so that its link is never
 /// idle, whichever of the others is slow.
 pub(super) const AT_ONCE: usize = 4;
-/// Programs that have read or written blocks within this time are taken to go on. No rest is longer.
+/// Programs that have read or written blocks within this time are taken to go on.
 const USED: Duration = Duration::from_millis(200);
+/// Longest rest: a stretch may have taken long because its primary was waited for.
+const REST: Duration = Duration::from_secs(1);
 
 /// When the next bytes may be fetched.
 #[derive(Debug)]
@@ -99,7 +101,7 @@ impl Turn<'_> {
     pub(super) fn end(self, bytes: u64, rate: u64) {
         let pause = self.pace.pause(Instant::now(), bytes, rate);
         let rests = self.pace.has_programs() && rate == 0;
-        std::thread::sleep(if rests { self.begun.elapsed().min(USED) } else { pause });
+        std::thread::sleep(if rests { self.begun.elapsed().min(REST) } else { pause });
     }
 }
 
