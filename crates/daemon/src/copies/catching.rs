@@ -51,8 +51,6 @@ pub(crate) struct Catching {
 struct State {
     /// Groups in which a change was not made here, so that they have to be compared again.
     spoiled: BTreeSet<Group>,
-    /// Whether that is all of them.
-    all_spoiled: bool,
     /// Groups that were caught up with, and since when they were behind.
     complete: BTreeMap<Group, Epoch>,
     /// When there was no room for everything.
@@ -73,13 +71,6 @@ impl Catching {
         }
         state.spoiled.insert(group);
         true
-    }
-
-    /// Nothing that the storage holds can be relied on: everything has to be compared again, also what was.
-    pub(super) fn spoil_all(&self) {
-        let mut state = self.state();
-        state.complete.clear();
-        state.all_spoiled = true;
     }
 }
 
@@ -109,7 +100,6 @@ impl Copies {
             let wanted = behind.filter(|(group, _)| !state.complete.contains_key(group)).collect();
             // What fails from now on.
             state.spoiled.clear();
-            state.all_spoiled = false;
             wanted
         };
         if wanted.is_empty() {
@@ -127,8 +117,7 @@ impl Copies {
         state.full = (without_room > 0).then(Instant::now);
         let is_complete = |(group, since): &(&Group, &Epoch)| {
             let is_behind_since = map.behind_since(**group, self.me) == Some(**since);
-            let is_spoiled = state.all_spoiled || state.spoiled.contains(*group);
-            is_behind_since && !left.contains(*group) && !is_spoiled
+            is_behind_since && !left.contains(*group) && !state.spoiled.contains(*group)
         };
         let complete: Vec<(Group, Epoch)> =
             wanted.iter().filter(is_complete).map(|(group, since)| (*group, *since)).collect();

@@ -205,7 +205,6 @@ impl Copies {
     }
 
     pub(super) fn suspect_all(&self) {
-        self.catching.spoil_all();
         let map = self.links.map();
         self.in_step_here(&map).into_iter().for_each(|group| self.suspect(group, self.me));
     }
