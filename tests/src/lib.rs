@@ -15,6 +15,7 @@ mod machine;
 pub mod model;
 mod mounted;
 mod network;
+pub mod program;
 mod script;
 mod site;
 pub mod soak;

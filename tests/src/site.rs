@@ -217,11 +217,12 @@ impl Site {
         all["deployments"][0].take()
     }
 
-    /// How much all servers of a deployment have of something that `status --json` counts for each.
+    /// How much all servers of a deployment that answer have of something that `status --json` counts for each.
     pub fn total(&self, name: &str, what: &str) -> u64 {
         let status = self.status(name);
-        let servers = status["servers"].as_array().expect("servers");
-        servers.iter().map(|server| server[what].as_u64().expect("a number")).sum()
+        let servers = status["servers"].as_array().expect("servers").iter();
+        let alive = servers.filter(|server| server["state"] != "down");
+        alive.map(|server| server[what].as_u64().expect("a number")).sum()
     }
 
     /// The numbers of the processes of a deployment's daemons, by what they are.

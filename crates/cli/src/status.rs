@@ -14,7 +14,7 @@ pub use asked::{Overview, counted, overview};
 use asked::{agents, recorded_servers, servers};
 use bivouac_layout::{Group, Map, SHARDS, ShardId};
 use bivouac_proto::auth::Key;
-use report::{Condition, Counters, Deployment, ServerStatus, Status, Totals, VERSION};
+use report::{AgentStatus, Condition, Counters, Deployment, ServerStatus, Status, Totals, VERSION};
 use std::path::Path;
 use tables::{evenness, list, one, servers_table};
 
@@ -143,6 +143,11 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
             } else {
                 deployment.problem = damage(&deployment.servers);
             }
+            if let Some(away) = nodes_away(&deployment.agents) {
+                deployment.state = Condition::Degraded;
+                deployment.problem =
+                    Some(deployment.problem.take().map_or(away.clone(), |other| format!("{away}; {other}")));
+            }
         }
         (State::Starting, Err(_)) if directory.lock().is_err() => deployment.state = Condition::Starting,
         (_, Err(why)) => {
@@ -184,6 +189,18 @@ fn what_is_lost(map: &Map) -> &'static str {
         (true, false) => "others serve its metadata, but the blocks that it holds cannot be reached",
         _ => "what it holds cannot be reached",
     }
+}
+
+/// The nodes that nobody reaches, in words.
+fn nodes_away(agents: &[AgentStatus]) -> Option<String> {
+    let hosts: Vec<&str> =
+        agents.iter().filter(|agent| agent.away).map(|agent| agent.host.as_str()).collect();
+    let is_or_are = if hosts.len() == 1 { "is" } else { "are" };
+    let said = format!(
+        "{} {is_or_are} not reached: what the programs there had locked and open is given up",
+        hosts.join(", ")
+    );
+    (!hosts.is_empty()).then_some(said)
 }
 
 /// Why servers are down, as their agents say, in words.

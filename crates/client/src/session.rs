@@ -14,7 +14,7 @@ use crate::list::Listing;
 use crate::locks::Held;
 use crate::moves::Heard;
 use crate::paths::Paths;
-use bivouac_layout::{Ino, Map, NodeId, SERVERS_MAX, ServerId};
+use bivouac_layout::{Ino, Map, NodeId, SERVERS_MAX, ServerId, ServerState};
 use bivouac_node::file::FileError;
 use bivouac_node::{Environment, Fd, OpenTable, SlotId};
 use bivouac_proto::agent::{AgentReply, AgentRequest};
@@ -247,12 +247,38 @@ impl Client {
         }
     }
 
-    /// Asks the agent for the current map.
+    /// Asks for the current map: the agent, or servers while there is no agent. (It may have died together with the server
+    /// that is wanted.)
     pub(crate) fn refresh_map(&self) -> Result<(), TransportError> {
-        if let Some(Reply::Agent(AgentReply::Map(map))) = self.ask_agent(&AgentRequest::Map)? {
+        let answer = match self.ask_agent(&AgentRequest::Map) {
+            Err(TransportError::Refused | TransportError::Closed) => self.ask_some_server(&AgentRequest::Map),
+            answer => answer,
+        };
+        if let Some(Reply::Agent(AgentReply::Map(map))) = answer? {
             self.learn_map(map);
         }
         Ok(())
+    }
+
+    /// Asks servers, one after the other, until one answers, or is silent: who is cut off would wait for each. The next
+    /// call begins with another one.
+    fn ask_some_server(&self, request: &AgentRequest) -> Result<Option<Reply>, TransportError> {
+        static CALLS: AtomicU32 = AtomicU32::new(0);
+        let map = self.map();
+        let first = CALLS.fetch_add(1, Ordering::Relaxed) as usize % map.servers.len().max(1);
+        let all = map.servers.iter().cycle().skip(first).take(map.servers.len());
+        let mut last = Err(TransportError::Refused);
+        for server in all.filter(|server| server.state == ServerState::Up) {
+            last = self.take_link(server.id, map).and_then(|mut link| {
+                let answer = ask(&mut link, &Request::Agent(request.clone()));
+                self.give_link(server.id, link);
+                answer.map(|(reply, _)| reply)
+            });
+            if !matches!(last, Ok(None) | Err(TransportError::Refused | TransportError::Closed)) {
+                break;
+            }
+        }
+        last
     }
 
     /// Tells the agent something, and waits only until the agent has heard it.

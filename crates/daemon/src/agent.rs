@@ -7,6 +7,7 @@
 //! locks of dead processes. What processes have noted of their locks it reports to servers that were started again
 //! ([`relock`]). While no process is attached, the thread sleeps.
 
+mod numbers;
 mod relock;
 mod report;
 
@@ -14,17 +15,18 @@ use crate::error::DaemonError;
 use crate::links::Links;
 use crate::run_dir::RunDir;
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Map, NodeId, ServerId};
+use bivouac_layout::{Epoch, Map, NodeId, ServerId};
 use bivouac_node::OpenTable;
 use bivouac_node::release::abandon;
 use bivouac_proto::Errno;
 use bivouac_proto::agent::{AgentReply, AgentRequest};
 use bivouac_proto::meta::MetaRequest;
+use numbers::Numbers;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -53,9 +55,6 @@ pub(crate) struct Agent {
 struct Shared {
     /// Names this agent, and those that it follows on its node, among all.
     number: u64,
-    /// What its session numbers begin with: others than its forerunner's, whose sessions some processes still
-    /// have.
-    sessions_from: u64,
     node: NodeId,
     table: OpenTable,
     run_dir: RunDir,
@@ -63,12 +62,13 @@ struct Shared {
     epoll: OwnedFd,
     wake: OwnedFd,
     stopping: AtomicBool,
+    /// By the map of this epoch the node is away, and every server has been asked which locks its programs still have.
+    accounted: AtomicU64,
     sessions: Mutex<Sessions>,
 }
 
-#[derive(Default)]
 struct Sessions {
-    last: u32,
+    numbers: Numbers,
     processes: HashMap<u64, Process>,
     /// The first session of each process.
     owners: HashMap<u32, u64>,
@@ -120,7 +120,6 @@ impl Agent {
         epoll::add(&epoll, &wake, EventData::new_u64(STOP), EventFlags::IN).map_err(system)?;
         let shared = Arc::new(Shared {
             number: table.agent(),
-            sessions_from: random().map_err(system)? & !0xffff_ffff,
             node,
             table,
             run_dir,
@@ -128,7 +127,12 @@ impl Agent {
             epoll,
             wake,
             stopping: AtomicBool::new(false),
-            sessions: Mutex::default(),
+            accounted: AtomicU64::new(0),
+            sessions: Mutex::new(Sessions {
+                numbers: Numbers::new(node, random().map_err(system)?),
+                processes: HashMap::new(),
+                owners: HashMap::new(),
+            }),
         });
         let watch = shared.clone();
         let thread = std::thread::Builder::new()
@@ -154,7 +158,8 @@ impl Agent {
                     map: Box::new((*shared.links.map()).clone()),
                 }))
             }
-            AgentRequest::Map => Ok(Some(AgentReply::Map(Box::new((*shared.links.map()).clone())))),
+            // Any daemon answers that.
+            AgentRequest::Map => Err(Errno::OPNOTSUPP),
             AgentRequest::HoldsLocks { session, server } => {
                 let mut sessions = shared.sessions();
                 if !sessions.processes.contains_key(session) {
@@ -170,6 +175,11 @@ impl Agent {
     /// The table of open descriptions, for processes that attach.
     pub(crate) fn table(&self) -> Option<BorrowedFd<'_>> {
         self.shared.table.descriptor()
+    }
+
+    /// By the map of which epoch the node is away and knows what it has lost. (0: by none.)
+    pub(crate) fn accounted(&self) -> Epoch {
+        Epoch(self.shared.accounted.load(Ordering::Acquire))
     }
 
     /// Shows the processes of the node when the controller was last heard of.
@@ -219,7 +229,7 @@ impl Shared {
     /// A process that has lived on owns locks by the session that the agent before this one gave it.
     fn take_over(&self, sessions: &mut Sessions, session: u64, number: u32) -> Result<(), Errno> {
         // A session of this agent's, or none: that process is dead.
-        if session & !0xffff_ffff == self.sessions_from || session == STOP {
+        if sessions.numbers.is_own(session) || session == STOP {
             return Err(Errno::NOLCK);
         }
         self.watch(sessions, session, number)?;
@@ -229,8 +239,7 @@ impl Shared {
 
     fn attach(&self, number: u32) -> Result<Attached, Errno> {
         let mut sessions = self.sessions();
-        sessions.last = sessions.last.wrapping_add(1).max(1);
-        let session = self.sessions_from | u64::from(sessions.last);
+        let session = sessions.numbers.next();
         self.watch(&mut sessions, session, number)?;
         let owner = match sessions.owner(number) {
             Some(owner) => owner,

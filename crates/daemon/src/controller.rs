@@ -473,6 +473,16 @@ impl Shared {
         Some(map)
     }
 
+    /// Commits that nobody reaches a node, or that somebody does again; `None` when that failed, or was known.
+    pub(crate) fn set_away(&self, node: NodeId, away: bool) -> Option<Arc<Map>> {
+        let mut log = lock(&self.log);
+        if log.map().is_away(node) == away {
+            return None;
+        }
+        tracing::warn!(%node, away, "a node is away, or back");
+        self.propose(&mut log, MapChange::Node { node, away })
+    }
+
     /// Whether it was tried to declare a server down, and nobody knows whether that was committed.
     pub(crate) fn is_undecided(&self, server: ServerId) -> bool {
         lock(&self.view).replaced.get(&server) == Some(&UNDECIDED)

@@ -29,6 +29,7 @@ use crate::wards::Wards;
 use bivouac_layout::{Epoch, NodeId};
 use bivouac_meta::{Caller, MetaStore, Replayed};
 use bivouac_node::{Fences, VersionPage};
+use bivouac_proto::agent::{AgentReply, AgentRequest};
 use bivouac_proto::auth::{Credentials, Hello, Key, Role, Welcome};
 use bivouac_proto::copies::CopyRequest;
 use bivouac_proto::meta::MetaRequest;
@@ -295,6 +296,13 @@ impl Service for Daemon {
             // The controller gives the first map to all daemons one after the other.
             return reply.fail(&Refusal::OldServer.into());
         }
+        if let (Request::Meta(_) | Request::Data(_) | Request::Copied(_), Role::Client { node, .. }) =
+            (&request, &session.role)
+            && self.links.is_away(*node)
+        {
+            // Its programs may have lost locks without knowing it. When the node is back, they do.
+            return reply.fail(&Refusal::OldServer.into());
+        }
         let outcome = match (&request, &session.role) {
             (Request::Meta(request), Role::Client { credentials, node }) => {
                 self.meta((credentials.clone(), *node), header, request, payload, reply)
@@ -330,6 +338,9 @@ impl Service for Daemon {
                 }
                 None => Err(Errno::IO.into()),
             },
+            (Request::Agent(AgentRequest::Map), Role::Client { .. }) => {
+                Ok(Reply::Agent(AgentReply::Map(Box::new((*self.links.map()).clone()))))
+            }
             (Request::Agent(request), Role::Client { .. }) => match (&self.agent, session.pid) {
                 (Some(agent), Some(pid)) => agent
                     .serve(pid, request)

@@ -1,6 +1,6 @@
-//! What a server does about a new map where something has copies.
+//! What a server does about a new map.
 //!
-//! A map may make this server the primary of shards and of groups of blocks: then it takes them over. By a map it may
+//! By a map, nodes may be away: what their programs have open ends. Where something has copies, a map may make this server the primary of shards and of groups of blocks: then it takes them over. By a map it may
 //! be behind, because it was away: then it gets what it has missed from the primaries. All of this takes other
 //! servers' answers, so threads of their own do it, again and again until nothing is left to do. With what the server
 //! has caught up, the daemon tells the controller in its answers to pings ([`Follower::caught_up`]). Having caught up with
@@ -46,6 +46,9 @@ impl Follower {
     ) -> std::io::Result<Follower> {
         let (shards, logs) = (CaughtUp::default(), store.clone());
         let mut threads = vec![each_map(links, ("meta-follower", RETRY), move |_| store.follow())?];
+        if links.map().copies == 1 {
+            return Ok(Follower { shards, copies: copies.clone(), threads });
+        }
         let (data, mut before) = (copies.clone(), (*links.map()).clone());
         before.servers.clear();
         let follow = move |map: &Map| {
@@ -70,6 +73,11 @@ impl Follower {
         let data = copies.clone();
         threads.push(each_map(links, ("data-catcher", LONGEST), move |_| data.catch_up())?);
         Ok(Follower { shards, copies: copies.clone(), threads })
+    }
+
+    /// Whether something has copies.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.threads.len() > 1
     }
 
     /// The groups in which this server is behind by this map, and has caught up.

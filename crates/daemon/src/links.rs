@@ -12,7 +12,7 @@ use crate::lease::Lease;
 use crate::serve;
 use bivouac_data::DataStore;
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Group, Map, SERVERS_MAX, Server, ServerId, ShardId};
+use bivouac_layout::{Epoch, Group, Map, NodeId, SERVERS_MAX, Server, ServerId, ShardId};
 use bivouac_meta::Outside;
 use bivouac_proto::auth::{Key, Role};
 use bivouac_proto::copies::Copied;
@@ -38,6 +38,8 @@ pub(crate) struct Links {
     role: Role,
     map: RwLock<Arc<Map>>,
     epoch: AtomicU64,
+    /// Whether any node is away by the map.
+    some_away: AtomicBool,
     pools: Mutex<HashMap<ServerId, Vec<Lane>>>,
     /// Connections for bytes that are sent ahead, in which other requests would have to wait.
     chains: Mutex<HashMap<ServerId, Vec<Lane>>>,
@@ -140,6 +142,7 @@ impl Links {
         session: u64,
     ) -> Links {
         let epoch = AtomicU64::new(first.epoch.0);
+        let some_away = AtomicBool::new(!first.away.is_empty());
         let map = RwLock::new(Arc::new(first));
         let (pools, chains) = (Mutex::default(), Mutex::default());
         let (slots, closing) = (AtomicU32::new(1), AtomicBool::new(false));
@@ -154,6 +157,7 @@ impl Links {
             role,
             map,
             epoch,
+            some_away,
             pools,
             chains,
             session,
@@ -275,6 +279,7 @@ impl Links {
             if let Role::Server(me) = self.role {
                 self.lease.set_behind(map.lacks_blocks(me));
             }
+            self.some_away.store(!map.away.is_empty(), Ordering::Relaxed);
             self.epoch.store(map.epoch.0, Ordering::Release);
             let before = std::mem::replace(&mut *current, Arc::new(map));
             let moved = moved(&before, &current);
@@ -282,6 +287,11 @@ impl Links {
             self.forget_connections(&moved);
             self.tell_news();
         }
+    }
+
+    /// Whether a node is away by the map.
+    pub(crate) fn is_away(&self, node: NodeId) -> bool {
+        self.some_away.load(Ordering::Relaxed) && self.map().is_away(node)
     }
 
     /// Closes idle connections to processes that others have replaced.

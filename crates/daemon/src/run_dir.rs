@@ -38,7 +38,7 @@ impl RunDir {
             return Err(DaemonError::Directory { path: dirs.node, source });
         }
         private_dir(&dirs.node)?;
-        let agent = random().map_err(|errno| DaemonError::Thread(errno.into()))? | 1;
+        let agent = config.node.number(random().map_err(|errno| DaemonError::Thread(errno.into()))? | 1);
         let table = OpenTable::create(node.as_bytes(), of, agent)?;
         private_dir(&dirs.node.join("cwd"))?;
         Ok((dirs, table))

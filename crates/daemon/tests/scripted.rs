@@ -78,6 +78,7 @@ impl Service for Scripted {
                     caught_up: Vec::new(),
                     suspects: Vec::new(),
                     clock: 0,
+                    accounted: Epoch(0),
                 }));
             }
             Ok(Request::Control(ControlRequest::Install { map })) => {

@@ -40,6 +40,13 @@ pub enum MapChange {
     },
     /// A server that is down does not come back: another process, with new storage, has its number from now on.
     Replace(Replacement),
+    /// Nobody reaches a node any more, or somebody does again.
+    Node {
+        /// Which.
+        node: NodeId,
+        /// Whether it is away.
+        away: bool,
+    },
     /// All daemons were stopped and started again, and all servers serve; some listen somewhere else. Nobody knows
     /// any more which changes of blocks were under way: copies have to be compared with their primaries.
     Resumed {
@@ -96,7 +103,17 @@ impl MapChange {
                 }
                 next = replaced;
             }
+            MapChange::Node { node, away } => {
+                map.node(*node)?;
+                next.away.retain(|other| other != node);
+                if *away {
+                    next.away.push(*node);
+                    next.away.sort_unstable();
+                }
+            }
             MapChange::Resumed { agents, servers } => {
+                // Those that do not come back will be found away again.
+                next.away.clear();
                 for (node, address) in agents {
                     next.nodes.iter_mut().find(|n| n.id == *node)?.agent = *address;
                 }
@@ -146,7 +163,12 @@ mod tests {
         let up = resumed.apply(&down).expect("a change");
         assert_eq!(up.server(ServerId(1)).map(|s| (s.address, s.state)), Some((address, ServerState::Up)));
         assert_eq!(up.node(NodeId(2)).map(|n| n.agent), Some(address));
+        let away = MapChange::Node { node: NodeId(2), away: true }.apply(&up).expect("a change");
+        assert!(away.is_away(NodeId(2)) && !away.is_away(NodeId(1)) && away.check().is_ok());
+        let back = MapChange::Node { node: NodeId(2), away: false }.apply(&away).expect("a change");
+        assert_eq!((back.away.len(), resumed.apply(&away).expect("a change").away.len()), (0, 0));
         for unknown in [
+            MapChange::Node { node: NodeId(9), away: true },
             state(9, ServerState::Down),
             MapChange::InStep { servers: vec![(ServerId(9), Vec::new())] },
             MapChange::Resumed { agents: Vec::new(), servers: vec![(ServerId(9), address)] },

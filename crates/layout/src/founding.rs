@@ -99,6 +99,7 @@ impl Founding {
             lost: Vec::new(),
             spares: Vec::new(),
             gone: Vec::new(),
+            away: Vec::new(),
             primaries_since: Epoch(1),
         };
         let primaries = balance::deal(&[], &servers);
@@ -134,6 +135,7 @@ impl Map {
             lost: Vec::new(),
             spares: Vec::new(),
             gone: Vec::new(),
+            away: Vec::new(),
             primaries_since: Epoch(1),
         }
     }

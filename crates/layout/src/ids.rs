@@ -9,6 +9,9 @@ pub const SHARDS: u16 = 4096;
 /// Most servers of a deployment: their numbers are below it. Clients keep a table by number.
 pub const SERVERS_MAX: u16 = 4096;
 
+/// Bits below the node's of a number that an agent gives out.
+const NODE_SHIFT: u32 = 48;
+
 /// Bits of an inode number below the shard's.
 const SHARD_SHIFT: u32 = 52;
 
@@ -79,6 +82,17 @@ plain_id! {
 impl NodeId {
     /// No node: for a process whose node is not known, or does not matter.
     pub const NONE: NodeId = NodeId(u16::MAX);
+
+    /// A number that the agent of this node gives out, to itself or to a session: the node's number and 48 other bits. So
+    /// everybody knows whose it is, also when that agent is not there any more.
+    pub fn number(self, other: u64) -> u64 {
+        u64::from(self.0) << NODE_SHIFT | other & ((1 << NODE_SHIFT) - 1)
+    }
+
+    /// The node whose agent has given out a number.
+    pub fn of(number: u64) -> NodeId {
+        NodeId((number >> NODE_SHIFT) as u16)
+    }
 }
 
 plain_id! {

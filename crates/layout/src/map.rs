@@ -141,6 +141,9 @@ pub struct Map {
     /// Groups of blocks of which no copy is left, sorted: all who had any were given up. They are served by nobody, because
     /// what their holders do not have would look like holes.
     pub gone: Vec<Group>,
+    /// Nodes that were declared away, sorted: nobody reaches their agents and servers. What their programs had locked and
+    /// open, they have not any more ([`Map::is_away`]).
+    pub away: Vec<NodeId>,
     /// The first map with the present primaries of all groups of blocks: who has had this one or a later one before, and
     /// is the primary of a group now as then, has been it all the time.
     pub primaries_since: Epoch,
@@ -164,6 +167,17 @@ impl Map {
     /// What the map says of a node.
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         self.nodes.binary_search_by_key(&id, |n| n.id).ok().map(|i| &self.nodes[i])
+    }
+
+    /// Whether a node is away. Servers end what its programs have there, and serve these programs again when the node is back:
+    /// then its agent has learnt which locks they have lost.
+    pub fn is_away(&self, node: NodeId) -> bool {
+        self.away.binary_search(&node).is_ok()
+    }
+
+    /// The nodes that are not away.
+    pub fn reachable(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.nodes.iter().map(|node| node.id).filter(|node| !self.is_away(*node))
     }
 
     /// What the map says of a server.
@@ -238,6 +252,10 @@ impl Map {
             || self.gone.iter().any(|group| matches!(group, Group::Shard(_)) || self.lag_of(*group).is_some())
         {
             Err("groups that are gone are not sorted, not of blocks, or lag")
+        } else if !self.away.windows(2).all(|w| w[0] < w[1])
+            || !self.away.iter().all(|node| self.node(*node).is_some())
+        {
+            Err("nodes that are away are unknown or not sorted")
         } else if !self.behind.iter().all(|lag| self.holders(lag.group).in_step().next().is_some()) {
             Err("no holder of a group is in step")
         } else if !is_block_size(self.block_size) {
@@ -326,7 +344,9 @@ mod tests {
         fn spare(server: u16) -> Spare {
             Spare { server: ServerId(server), since: GenerationId(1) }
         }
-        let cases: [(&str, Break); 29] = [
+        let cases: [(&str, Break); 31] = [
+            ("away are unknown", |m| m.away = vec![NodeId(9)]),
+            ("away are unknown", |m| m.away = vec![NodeId(1), NodeId(0)]),
             ("nodes are not sorted", |m| m.nodes.swap(0, 1)),
             ("copies is out of bounds", |m| m.replicas = 0),
             ("copies is out of bounds", |m| m.replicas = 2),

@@ -38,6 +38,7 @@ mod announce;
 mod answers;
 mod append;
 mod attrs;
+mod away;
 mod breaking;
 mod compaction;
 mod coordinate;

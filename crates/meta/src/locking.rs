@@ -106,7 +106,7 @@ impl Locking {
     /// These owners have released some locks: removes the notes that others wait for them. A waiter that is
     /// still blocked looks again, and then notes it again. An outdated note could make a deadlock appear
     /// where there is none.
-    fn gave_up(&self, gone: impl Fn(&LockOwner) -> bool) {
+    pub(crate) fn gave_up(&self, gone: impl Fn(&LockOwner) -> bool) {
         for blockers in lock(&self.waits).values_mut() {
             blockers.retain(|blocker| !gone(blocker));
         }
@@ -161,6 +161,10 @@ impl<O: Outside> Core<O> {
                 self.locking.wait(owner, blockers)?;
                 waited = true;
                 return Err(Stop::Wait);
+            }
+            if self.is_owner_away(owner) {
+                // Its node's locks may have ended just now, and nobody would end this one.
+                return Err(Refusal::OldServer.into());
             }
             if let LockOwner::Description(open) | LockOwner::Flock(open) = owner {
                 locked.shard.is_wanted(open)?;
@@ -244,6 +248,7 @@ impl<O: Outside> Core<O> {
             // It does not know yet what it has forgotten of the shards that it takes over.
             return Err(Refusal::OldServer.into());
         }
+        self.check_ended(&self.outside.map())?;
         let mut refused = Vec::new();
         if start == self.start {
             for (at, lock) in (0..).zip(locks) {
@@ -267,7 +272,7 @@ impl<O: Outside> Core<O> {
         check(range)?;
         self.partitions.with(ino.shard(), |locked| {
             locked.shard.inode(ino)?;
-            let learns = locked.shard.learns_locks(locked.id);
+            let learns = locked.shard.learns_locks(locked.id) && !self.is_owner_away(owner);
             if let LockOwner::Description(open) | LockOwner::Flock(open) = owner
                 && locked.shard.is_wanted(open).is_err()
             {

@@ -117,6 +117,8 @@ pub(crate) struct Core<O> {
     pub following: Mutex<()>,
     /// By the map of this epoch shards were let go that others answer for.
     pub let_go_by: AtomicU64,
+    /// By the map of this epoch the locks of nodes that are away have ended.
+    pub ended_away_by: AtomicU64,
     pub keeper: Arc<Keeper>,
     pub resumption: Resumption,
     pub teller: Teller,
@@ -165,7 +167,7 @@ impl Replayed {
     pub fn serve<O: Outside>(self, options: Options, outside: O) -> Result<MetaStore<O>, OpenError> {
         let outside = Arc::new(outside);
         let shared = outside.map().copies > 1;
-        let nodes = outside.map().nodes.iter().map(|node| node.id).collect();
+        let nodes = outside.map().reachable().collect();
         let grace = Arc::new(Grace::new(options.grace, nodes));
         let keeper = Arc::new(Keeper::new(Arc::clone(&grace)));
         let (patience, compact_at) = (options.patience, options.compact_at);
@@ -191,6 +193,7 @@ impl Replayed {
             grace: options.grace,
             following: Mutex::default(),
             let_go_by: AtomicU64::new(0),
+            ended_away_by: AtomicU64::new(0),
             moves,
             partitions,
             outside,
@@ -239,10 +242,10 @@ impl<O: Outside> MetaStore<O> {
         Ok(())
     }
 
-    /// To be called when the map has changed: takes over the shards that this server is to answer for now, and lets
-    /// go of others. Says whether it answers for all that it should; if not, the keeper tries again.
+    /// To be called when the map has changed: takes over the shards that this server is to answer for now, lets go of others,
+    /// and ends what programs of nodes have that are away. Says whether all of that is done; if not, it is to be called again.
     pub fn follow(&self) -> bool {
-        self.core.follow()
+        self.core.follow() && self.core.end_what_is_away()
     }
 
     /// Writes those logs anew that the storage has failed to take records of. Says whether it could: before that, this

@@ -216,7 +216,7 @@ impl<O: Outside> Core<O> {
         if let Some((_, known)) = graces.iter().find(|(of, _)| *of == term) {
             return Arc::clone(known);
         }
-        let nodes = self.outside.map().nodes.iter().map(|node| node.id).collect();
+        let nodes = self.outside.map().reachable().collect();
         let grace = Arc::new(Grace::new(self.grace, nodes));
         graces.retain(|(_, grace)| !grace.is_over());
         graces.push((term, Arc::clone(&grace)));

@@ -14,7 +14,7 @@ pub enum AgentRequest {
         /// The process.
         pid: u32,
     },
-    /// The current map (`Map`).
+    /// The current map (`Map`). Any daemon answers this: a node's agent may be dead.
     Map,
     /// The process has set a lock at a server. The agent tells that server when the process ends.
     HoldsLocks {

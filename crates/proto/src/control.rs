@@ -190,6 +190,8 @@ pub enum ControlReply {
         suspects: Vec<(Group, ServerId)>,
         /// What my clock shows, nanoseconds: for [`ControlRequest::Ping`]'s lease.
         clock: u64,
+        /// By this map my node is away, and I know which locks its programs have lost.
+        accounted: Epoch,
     },
     /// Counters.
     Stats(Box<Stats>),

@@ -115,6 +115,7 @@ pub(super) fn agents(record: &Record, overview: Option<&Overview>) -> Vec<AgentS
         host: daemon.host.clone(),
         pid: pid(record, Some(daemon), None),
         role: overview.map(|overview| role(daemon.node, overview)),
+        away: overview.is_some_and(|overview| overview.map.is_away(daemon.node)),
         log: daemon.log.clone(),
     });
     let mut agents: Vec<AgentStatus> = shown.collect();

@@ -77,6 +77,8 @@ pub(super) struct AgentStatus {
     pub(super) pid: Option<u32>,
     /// What it is for the map; `null` if nobody could be asked.
     pub(super) role: Option<AgentRole>,
+    /// Nobody reaches its node: what that node's programs had locked and open has ended.
+    pub(super) away: bool,
     pub(super) log: PathBuf,
 }
 

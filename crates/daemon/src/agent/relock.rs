@@ -90,7 +90,7 @@ impl Shared {
     /// What has become of the process that has a lock at a server. If it lives, the server will be told of its end.
     fn holder(&self, sessions: &mut Sessions, session: u64, noted: &Noted, server: ServerId) -> Holder {
         let is_known = sessions.processes.contains_key(&session);
-        if !is_known && session & !0xffff_ffff == self.sessions_from {
+        if !is_known && sessions.numbers.is_own(session) {
             return Holder::Ended;
         }
         if !is_known {

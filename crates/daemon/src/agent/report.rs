@@ -3,18 +3,21 @@
 //! A server that was killed has forgotten who has its files open, and a new one waits until it knows (`Grace`
 //! in the crate `meta`). So each server that was not there a moment ago is told once, also by an agent that
 //! has nothing to say. So is each that answers for more shards than before, where the metadata has copies: it
-//! knows of the opens that its predecessor was told of, but not which of them are over. What is closed while the report is on its way could be registered after its release:
+//! knows of the opens that its predecessor was told of, but not which of them are over. And so is everybody when this
+//! node was away, because they have ended what its programs had: first of the locks only, to learn which of them are
+//! lost, and when the controller knows that and the node is back, of the rest. What is closed while the report is on its way could be registered after its release:
 //! therefore the table is looked at again afterwards.
 
 use super::Shared;
 use bivouac_layout::map::{Map, ServerState};
-use bivouac_layout::{Epoch, SHARDS, ServerId, ShardId};
+use bivouac_layout::{Epoch, NodeId, SHARDS, ServerId, ShardId};
 use bivouac_node::SlotId;
 use bivouac_node::release::reopened;
 use bivouac_proto::Errno;
 use bivouac_proto::meta::{MetaRequest, Reopened};
 use bivouac_proto::status::Failure;
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 
 /// Descriptions in one message.
 pub(super) const AT_ONCE: usize = 1000;
@@ -30,19 +33,29 @@ pub(super) struct Told {
     epoch: Epoch,
     /// Who answered for each shard then.
     primaries: Vec<ServerId>,
+    /// Whether this node was away then.
+    is_away: bool,
 }
 
 impl Told {
     /// Forgets those who have to be told again.
-    fn follow(&mut self, map: &Map) {
+    fn follow(&mut self, map: &Map, node: NodeId) {
         self.servers.retain(|server, joined| there(map).any(|there| there == (*server, *joined)));
-        if map.copies > 1 && map.epoch != self.epoch {
+        if map.epoch == self.epoch {
+            return;
+        }
+        if map.copies > 1 {
             let primaries: Vec<ServerId> = (0..SHARDS).map(|shard| map.primary(ShardId(shard))).collect();
             for (now, _) in primaries.iter().zip(&self.primaries).filter(|(now, before)| now != before) {
                 self.servers.remove(now);
             }
-            (self.epoch, self.primaries) = (map.epoch, primaries);
+            self.primaries = primaries;
         }
+        // Servers end by each map what a node has that is away.
+        if std::mem::replace(&mut self.is_away, map.is_away(node)) || self.is_away {
+            self.servers.clear();
+        }
+        self.epoch = map.epoch;
     }
 
     fn all(&self, map: &Map) -> bool {
@@ -54,14 +67,14 @@ impl Shared {
     /// Whether every server that is there has been told.
     pub(super) fn all_told(&self, told: &mut Told) -> bool {
         let map = self.links.map();
-        told.follow(&map);
+        told.follow(&map, self.node);
         told.all(&map)
     }
 
     /// Tells those who have not been told. Whom that fails for is tried again.
     pub(super) fn report(&self, told: &mut Told) {
         let map = self.links.map();
-        told.follow(&map);
+        told.follow(&map, self.node);
         if told.all(&map) {
             return;
         }
@@ -77,9 +90,12 @@ impl Shared {
             // It may be restarted while it is told.
             let mut outcome = Err(Errno::AGAIN.into());
             for _ in 0..TRIES {
-                outcome = self
-                    .relock(server, &map)
-                    .and_then(|start| self.tell(server, (start, map.epoch), &theirs));
+                let relocked = self.relock(server, &map);
+                outcome = match map.is_away(self.node) {
+                    // Before it is back, it only learns what it has lost.
+                    true => relocked.map(drop),
+                    false => relocked.and_then(|start| self.tell(server, (start, map.epoch), &theirs)),
+                };
                 if self.links.epoch() != map.epoch {
                     // Everything was gathered by the map before.
                     return;
@@ -94,6 +110,10 @@ impl Shared {
                     tracing::warn!(?failure, %server, "the server does not know yet what is open here");
                 }
             }
+        }
+        if map.is_away(self.node) && told.all(&map) {
+            tracing::info!(epoch = %map.epoch, "this node was away, and knows now which locks it has lost");
+            self.accounted.store(map.epoch.0, Ordering::Release);
         }
     }
 

@@ -27,11 +27,11 @@ use super::leases::Leasing;
 use super::link::{ControlLink, LinkError};
 use super::{ControllerError, Shared, Watched};
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Group, Map, ServerId};
+use bivouac_layout::{Epoch, Group, Map, NodeId, ServerId};
 use bivouac_proto::control::{ControlRequest, Grant, Member};
 use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::control;
-use bivouac_transport::engine::budget::ping::{ANSWER, HANG, REACH, SILENCE};
+use bivouac_transport::engine::budget::ping::{ANSWER, AWAY, HANG, REACH, SILENCE};
 use bivouac_transport::engine::budget::refusing::GONE;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -118,6 +118,12 @@ impl Watcher {
                         self.report(shared, false);
                         continue;
                     }
+                    if let Some(node) = self.member.agent_of
+                        && !error.is_refusal()
+                        && self.is_unreachable(shared, &map, node)
+                    {
+                        shared.set_away(node, true);
+                    }
                     if is_dead || self.is_lost(shared, &map) {
                         self.link = None;
                         self.declare_down(shared, &map, &error);
@@ -162,6 +168,17 @@ impl Watcher {
             return silent >= self.lease && self.leasing.has_run_out(Instant::now());
         }
         silent >= HANG || (silent >= SILENCE && !self.member.endpoint.takes_connections(REACH))
+    }
+
+    /// Whether nobody reaches the node of this agent: what its programs have ends. Locks are lost by that, so it takes longer
+    /// than to declare a server down. (An agent whose process has ended refuses connections: its programs may live.)
+    fn is_unreachable(&self, shared: &Shared, map: &Map, node: NodeId) -> bool {
+        let mut servers = map.servers.iter().filter(|server| server.node == node);
+        !map.is_away(node)
+            && (self.begun || !shared.fresh)
+            && self.last_answer.elapsed() >= AWAY
+            && servers.all(|server| server.state == ServerState::Down)
+            && !self.member.endpoint.takes_connections(REACH)
     }
 
     /// Whether the agent of its node most likely starts this server again, which has died. Others do not take its
@@ -227,6 +244,12 @@ impl Watcher {
         self.boot = Some(pong.boot);
         if let Some(server) = self.server().filter(|server| shared.is_undecided(*server)) {
             map = shared.set_state(server, ServerState::Down).ok_or(LinkError::Uncommitted)?;
+        }
+        if let Some(node) =
+            self.member.agent_of.filter(|node| map.is_away(*node) && pong.accounted == map.epoch)
+            && let Some(back) = shared.set_away(node, false)
+        {
+            map = back;
         }
         // The state first, so that the map that it gets says so.
         if let Some(behind) = shared.set_behind(pong.epoch, &pong.suspects) {

@@ -61,6 +61,8 @@ pub struct Pong {
     pub suspects: Vec<(Group, ServerId)>,
     /// What its clock shows, nanoseconds.
     pub clock: u64,
+    /// By the map of this epoch its node is away, and it knows which locks the node's programs have lost.
+    pub accounted: Epoch,
 }
 
 /// An authenticated connection with [`Role::Control`].
@@ -128,8 +130,8 @@ impl ControlLink {
     /// Asks for a sign of life. `leader`: the controller's node; [`NodeId::NONE`] from everybody else.
     pub fn ping(&mut self, epoch: Epoch, leader: NodeId, lease: Option<Grant>) -> Result<Pong, LinkError> {
         match self.request(ControlRequest::Ping { epoch, leader, lease })? {
-            Some(ControlReply::Pong { epoch, boot, caught_up, suspects, clock }) => {
-                Ok(Pong { epoch, boot, caught_up, suspects, clock })
+            Some(ControlReply::Pong { epoch, boot, caught_up, suspects, clock, accounted }) => {
+                Ok(Pong { epoch, boot, caught_up, suspects, clock, accounted })
             }
             _ => Err(LinkError::Unexpected),
         }

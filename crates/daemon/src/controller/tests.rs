@@ -131,6 +131,7 @@ impl Service for Fake {
                     caught_up: Vec::new(),
                     suspects: Vec::new(),
                     clock: 0,
+                    accounted: Epoch(0),
                 }));
             }
             Ok(Request::Control(ControlRequest::Install { map })) => {

@@ -99,10 +99,8 @@ impl Daemon {
                     }
                 }
             }
-            if map.copies > 1 {
-                let follower = Follower::start(&self.links, store.clone(), copies, server.id);
-                let _ = self.follower.set(follower.map_err(InstallError::Thread)?);
-            }
+            let follower = Follower::start(&self.links, store.clone(), copies, server.id);
+            let _ = self.follower.set(follower.map_err(InstallError::Thread)?);
             let _ = self.meta.set(store);
         }
         tracing::info!(epoch = %map.epoch, servers = map.servers.len(), "serving");

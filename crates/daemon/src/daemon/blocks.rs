@@ -161,7 +161,7 @@ impl Daemon {
     /// A request with a long payload begins to come. `None`: nothing is done before it is there.
     pub(super) fn begin_coming(&self, session: &Session, header: &Header, body: &[u8]) -> Option<Coming> {
         // Where nothing has copies, there is none.
-        self.follower.get()?;
+        self.follower.get().filter(|follower| follower.has_copies())?;
         let (copies, len) = (self.copies.as_ref()?, header.payload_len as usize);
         if self.links.is_replaced() {
             return None;

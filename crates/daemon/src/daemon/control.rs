@@ -60,7 +60,8 @@ impl Daemon {
                 let epoch = map.epoch;
                 let caught_up = self.follower.get().map_or(Vec::new(), |follower| follower.caught_up(&map));
                 let suspects = self.copies.as_ref().map_or(Vec::new(), |copies| copies.suspects());
-                Some(ControlReply::Pong { epoch, boot: self.boot, caught_up, suspects, clock })
+                let accounted = self.agent.as_ref().map_or(Epoch(0), |agent| agent.accounted());
+                Some(ControlReply::Pong { epoch, boot: self.boot, caught_up, suspects, clock, accounted })
             }
             ControlRequest::Install { map } => self.install(map).err().map(|error| {
                 tracing::error!(%error, "a map is not taken");

@@ -87,6 +87,7 @@ pub(super) fn map() -> Box<Map> {
         lost: Vec::new(),
         spares: vec![Spare { server: ServerId(1), since: GenerationId(u32::MAX) }],
         gone: vec![Group::Blocks { generation: GenerationId(1), position: 2, spread: 3, copies: 2 }],
+        away: vec![NodeId(1)],
         primaries_since: Epoch(u64::MAX),
     })
 }
@@ -486,6 +487,7 @@ pub(super) fn replies() -> Vec<Reply> {
             caught_up: vec![Group::Shard(ShardId(7))],
             suspects: vec![(GROUP, ServerId(7))],
             clock: u64::MAX,
+            accounted: Epoch(u64::MAX),
         },
         ControlReply::Stats(Box::new(Stats { inodes: u64::MAX, opens: 1, ..Stats::default() })),
         ControlReply::Beginning {

@@ -97,6 +97,9 @@ pub mod ping {
     pub const SILENCE: Duration = Duration::from_millis(1500);
     /// A server that has not answered for so long is down even if its process is there.
     pub const HANG: Duration = Duration::from_secs(10);
+    /// A node whose agent has not answered for so long is away, if its servers are down and it cannot be reached. What
+    /// its programs have locked ends then, so it takes longer than for a server.
+    pub const AWAY: Duration = Duration::from_secs(5);
     /// How long a silent server's machine may take to accept a connection.
     pub const REACH: Duration = Duration::from_millis(300);
     /// How long an answer of a server is awaited that is down already, and to take a newer map at least.
