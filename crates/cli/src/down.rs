@@ -64,7 +64,7 @@ pub fn take_down(directory: &Directory, record: &Record, keep: bool, _lock: &Loc
     record.state = State::Stopped;
     record.ephemeral = false;
     for daemon in record.daemons.iter_mut().chain(&mut record.former) {
-        (daemon.process, daemon.address) = (None, None);
+        daemon.process = None;
     }
     directory.save(&record)
 }
@@ -98,14 +98,24 @@ pub fn clean_hosts(
     leave: Leave,
     grace: Duration,
 ) -> Result<(), Error> {
+    Error::of_all(clean_each_host(directory, record, leave, grace).into_iter().map(|(_, error)| Err(error)))
+}
+
+/// The same. Where that failed, and why.
+pub fn clean_each_host(
+    directory: &Directory,
+    record: &Record,
+    leave: Leave,
+    grace: Duration,
+) -> Vec<(String, Error)> {
     let mut hosts: Vec<(&str, LauncherKind)> = record.all().map(|d| (d.host.as_str(), d.launcher)).collect();
     hosts.sort_by_key(|(host, _)| *host);
     hosts.dedup();
-    let results: Vec<Result<(), Error>> = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let threads: Vec<_> = hosts
             .into_iter()
             .map(|(host, kind)| {
-                scope.spawn(move || {
+                let cleaning = scope.spawn(move || {
                     let order = order(directory, record, (host, kind), leave, grace);
                     match kind {
                         // Processes and directories of a namespace are those of this machine.
@@ -113,12 +123,15 @@ pub fn clean_hosts(
                         LauncherKind::Ssh => launch::clean(kind, host, &order),
                     }
                     .map_err(|error| not_clean(host, &record.name, error))
-                })
+                });
+                (host, cleaning)
             })
             .collect();
-        threads.into_iter().map(|t| t.join().unwrap_or(Err(Error::Interrupted(libc::SIGABRT)))).collect()
-    });
-    Error::of_all(results)
+        let cleaned = threads.into_iter().map(|(host, thread)| {
+            (host.to_owned(), thread.join().unwrap_or(Err(Error::Interrupted(libc::SIGABRT))))
+        });
+        cleaned.filter_map(|(host, cleaned)| Some((host, cleaned.err()?))).collect()
+    })
 }
 
 fn order(

@@ -37,6 +37,7 @@ mod private;
 mod process;
 mod replace;
 mod restart;
+mod resume;
 mod run;
 mod signals;
 mod status;

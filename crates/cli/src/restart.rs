@@ -2,18 +2,20 @@
 //!
 //! A server that still answers is asked to stop first. The new process listens where the old one did: the map says
 //! where that is, and programs that hold the old address find it there. The command waits until the controller has
-//! taken the server in again. If the server's agent starts it at the same time, one of the two does it, on the server's
-//! host, and the other one finds it there ([`crate::daemon`]).
+//! taken the server in again. If the agent of its node is not there either, it is started first. If that agent starts
+//! the server at the same time, one of the two does it, on the server's host, and the other one finds it there
+//! ([`crate::daemon`]).
 
 use crate::args::RestartArgs;
 use crate::daemon::traces;
 use crate::error::Error;
-use crate::home::{DaemonRecord, Home, Record};
+use crate::home::{DaemonRecord, Directory, Home, Record};
 use crate::{launch, replace, status, text, up};
 use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_layout::{Epoch, NodeId, ServerId, ServerState};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::ControlRequest;
+use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::control;
 use std::time::{Duration, Instant};
 
@@ -34,6 +36,8 @@ pub fn restart(home: &Home, args: &RestartArgs) -> Result<(), Error> {
     for number in &args.servers {
         let id = ServerId(*number);
         let at = position(&record, id)?;
+        let node = record.daemons[at].node;
+        bring_agent_back(&directory, &mut record, node, &key)?;
         stop(&record, &record.daemons[at], &key)?;
         let order = up::order_again(&record, &record.daemons[at], &key, &directory);
         let ready = launch::start(record.daemons[at].launcher, &order)?;
@@ -43,6 +47,26 @@ pub fn restart(home: &Home, args: &RestartArgs) -> Result<(), Error> {
         println!("server {number} of {} is back", args.name);
     }
     Ok(())
+}
+
+/// Starts the agent of a node, if nobody is where it listened.
+fn bring_agent_back(
+    directory: &Directory,
+    record: &mut Record,
+    node: NodeId,
+    key: &Key,
+) -> Result<(), Error> {
+    let is_its = |d: &DaemonRecord| d.agent && d.node == node && d.server.is_none();
+    let Some(at) = record.daemons.iter().position(is_its) else { return Ok(()) };
+    let agent = &record.daemons[at];
+    let endpoint = agent.endpoint(&record.name, key);
+    match ControlLink::connect(&endpoint, key, record.deployment, control::AGENT) {
+        Err(error) if error.is_death() => {}
+        _ => return Ok(()),
+    }
+    let ready = launch::start(agent.launcher, &up::order_again(record, agent, key, directory))?;
+    up::fill_in(&mut record.daemons[at], ready)?;
+    directory.save(record)
 }
 
 /// Where a server is in a record.
@@ -58,7 +82,9 @@ pub fn position(record: &Record, id: ServerId) -> Result<usize, Error> {
 
 /// Asks a server to stop, if it is there, and waits until it is gone.
 fn stop(record: &Record, daemon: &DaemonRecord, key: &Key) -> Result<(), Error> {
-    let endpoint = daemon.endpoint(&record.name, key);
+    // Without an address, an agent would be asked.
+    let Some(address) = daemon.address else { return Ok(()) };
+    let endpoint = Endpoint::Tcp(address);
     let until = Instant::now() + STOPPING;
     let mut told = false;
     loop {

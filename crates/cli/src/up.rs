@@ -2,17 +2,17 @@
 //!
 //! The record is saved before the first daemon starts, and whatever goes wrong, everything that was started
 //! is stopped and removed again. A deployment that is there already, but whose daemons are gone, is brought
-//! back on the storage that it had; if that fails, its storage stays as it was.
+//! back ([`crate::resume`]).
 
 use crate::args::{FirstChoice, ServerArgs};
-use crate::daemon::traces;
 use crate::down;
 use crate::error::Error;
-use crate::home::{DaemonRecord, Directory, Home, LauncherKind, Lock, Record, State, random, uid};
+use crate::home::{DaemonRecord, Directory, Home, Lock, Record, State, random, uid};
 use crate::hosts::{self, Host};
-use crate::launch::{self, Leave, Order, Ready, StorageOrder};
+use crate::launch::{self, Order, Ready, StorageOrder};
 use crate::leader;
 use crate::mounts;
+use crate::resume;
 use crate::signals;
 use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_daemon::{DaemonConfig, ServerConfig};
@@ -29,8 +29,6 @@ use std::time::{Duration, Instant};
 const HEAL_AFTER: u32 = 30;
 /// So often within ten minutes a server that died is started again, unless the user says otherwise.
 const RESTARTS: u32 = 3;
-/// How long a process may take to end after it was killed.
-const DYING: Duration = Duration::from_secs(2);
 
 /// A deployment that serves.
 pub struct Started {
@@ -57,7 +55,7 @@ pub fn up(home: &Home, name: &str, args: &ServerArgs, ephemeral: bool) -> Result
         Err(other) => return Err(other),
     };
     let started = match record {
-        Some(record) => resume(&directory, record, args, &lock),
+        Some(record) => resume::resume(&directory, record, args, &lock),
         None => {
             let result = found(home, &directory, args, ephemeral, &lock);
             if result.is_err() && fresh && matches!(directory.load(), Err(Error::Unknown(_))) {
@@ -109,7 +107,7 @@ fn found(
     }
     check_copies(&record)?;
     directory.save(&record)?;
-    let started = launch_all(&mut record, &key, directory, false)
+    let started = launch_all(&mut record, &key, directory)
         .and_then(|()| begin(&record, &key, ControlRequest::Found { founding: Box::new(founding(&record)) }))
         .and_then(|()| {
             record.state = State::Running;
@@ -232,9 +230,38 @@ pub fn record_of(
     record
 }
 
-/// Starts all daemons at once and fills in what they answer. The first failure is returned when all have
-/// ended.
-fn launch_all(record: &mut Record, key: &Key, directory: &Directory, existing: bool) -> Result<(), Error> {
+/// Starts all daemons of a new deployment. The first failure is returned when all have ended.
+fn launch_all(record: &mut Record, key: &Key, directory: &Directory) -> Result<(), Error> {
+    let failures = launch_each(record, key, directory, false);
+    let mut failed = None;
+    let mut begun = Vec::with_capacity(failures.len());
+    for (daemon, failure) in record.daemons.drain(..).zip(failures) {
+        let Some(error) = failure else {
+            begun.push(daemon);
+            continue;
+        };
+        // A host that could not be reached had nothing before, and need not be cleaned.
+        if !matches!(error, Error::Unreached { .. }) {
+            begun.push(daemon);
+        }
+        // A daemon that failed has left a log, which goes unless its failure is told.
+        if failed.as_ref().is_none_or(|first| matches!(first, Error::Unreached { .. })) {
+            failed = Some(error);
+        }
+    }
+    record.daemons = begun;
+    // Also what did start is written down: it has to be found again to be ended.
+    directory.save(record)?;
+    failed.map_or(Ok(()), Err)
+}
+
+/// Starts all daemons at once, and fills in what they answer. Why which ones did not start.
+pub fn launch_each(
+    record: &mut Record,
+    key: &Key,
+    directory: &Directory,
+    existing: bool,
+) -> Vec<Option<Error>> {
     let orders: Vec<Order> =
         record.daemons.iter().map(|d| order(record, d, key, directory, existing)).collect();
     let answers: Vec<Result<Ready, Error>> = std::thread::scope(|scope| {
@@ -249,27 +276,8 @@ fn launch_all(record: &mut Record, key: &Key, directory: &Directory, existing: b
             .collect();
         threads.into_iter().map(|t| t.join().unwrap_or(Err(Error::Interrupted(libc::SIGABRT)))).collect()
     });
-    let mut failed = None;
-    let mut begun = Vec::with_capacity(answers.len());
-    for (mut daemon, answer) in record.daemons.drain(..).zip(answers) {
-        match answer.and_then(|ready| fill_in(&mut daemon, ready)) {
-            Ok(()) => begun.push(daemon),
-            Err(error) => {
-                // A host that could not be reached, and had nothing before, need not be cleaned.
-                if existing || !matches!(error, Error::Unreached { .. }) {
-                    begun.push(daemon);
-                }
-                // A daemon that failed has left a log, which goes unless its failure is told.
-                if failed.as_ref().is_none_or(|first| matches!(first, Error::Unreached { .. })) {
-                    failed = Some(error);
-                }
-            }
-        }
-    }
-    record.daemons = begun;
-    // Also what did start is written down: it has to be found again to be ended.
-    directory.save(record)?;
-    failed.map_or(Ok(()), Err)
+    let filled = record.daemons.iter_mut().zip(answers);
+    filled.map(|(daemon, answer)| answer.and_then(|ready| fill_in(daemon, ready)).err()).collect()
 }
 
 /// The order to start a daemon again, where it was.
@@ -372,7 +380,7 @@ fn founding(record: &Record) -> Founding {
 }
 
 /// Has the first agent begin, and waits until all daemons serve.
-fn begin(record: &Record, key: &Key, how: ControlRequest) -> Result<(), Error> {
+pub fn begin(record: &Record, key: &Key, how: ControlRequest) -> Result<(), Error> {
     let problem = |daemon: &DaemonRecord, what: String| Error::Launch {
         host: daemon.host.clone(),
         cause: format!("{} {what}", daemon.label()),
@@ -426,97 +434,6 @@ fn begin(record: &Record, key: &Key, how: ControlRequest) -> Result<(), Error> {
     }
 }
 
-/// Whether the daemons of this machine are gone. Those that were killed just now are waited for: a process takes
-/// a while to free its memory. Those elsewhere cannot be seen; their agents would answer.
-fn are_gone(record: &Record) -> bool {
-    let alive = |daemon: &DaemonRecord| {
-        daemon.launcher != LauncherKind::Ssh
-            && traces::process(record, daemon).is_some_and(|process| process.is_alive())
-    };
-    let start = Instant::now();
-    while record.daemons.iter().any(alive) {
-        if start.elapsed() > DYING {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    true
-}
-
-/// Brings a deployment back whose daemons are gone.
-fn resume(
-    directory: &Directory,
-    mut record: Record,
-    args: &ServerArgs,
-    lock: &Lock,
-) -> Result<Started, Error> {
-    let name = &directory.name;
-    let key = directory.key()?;
-    if leader::anybody(&record, &key) || !are_gone(&record) {
-        return Err(Error::refused(
-            format!("the deployment {name:?} runs already"),
-            format!(
-                "use it with `bivouac exec {name}`, take it down with `bivouac down {name}`, or use another name"
-            ),
-        ));
-    }
-    let whole = record.daemons.iter().all(|d| d.server.is_none() || !d.storage.is_empty());
-    if !whole {
-        return Err(Error::refused(
-            format!("the deployment {name:?} was left behind half started"),
-            format!("remove what is left of it with `bivouac down {name}`"),
-        ));
-    }
-    let asks_for_others = args.servers.is_some()
-        || args.hosts.is_some()
-        || !args.storage.is_empty()
-        || args.width.is_some_and(|width| width.0 != record.width)
-        || args.first.is_some_and(|first| first.first() != record.first)
-        || args.replicas.is_some_and(|replicas| replicas != record.replicas)
-        || args.metadata_replicas.is_some_and(|replicas| replicas != record.metadata_replicas)
-        || args.min_copies.is_some_and(|copies| copies != record.min_copies)
-        || args.heal_after.is_some_and(|seconds| seconds != record.heal_after)
-        || args.heal_rate.is_some_and(|rate| rate != record.heal_rate)
-        || args.lease.is_some_and(|millis| millis != record.lease)
-        || args.failure_domain.is_some()
-        || (args.mount != "/bivouac" && args.mount != record.mount);
-    if asks_for_others {
-        return Err(Error::refused(
-            format!("the deployment {name:?} exists, with its own servers, storage, layout and mount path"),
-            format!("`bivouac up {name}` without options brings it back; or use another name"),
-        ));
-    }
-    // Stragglers, and the run directories of the earlier life.
-    down::clean_hosts(directory, &record, Leave::Mounts, Duration::from_millis(500))?;
-    for daemon in &mut record.daemons {
-        (daemon.process, daemon.address) = (None, None);
-    }
-    record.state = State::Starting;
-    record.ephemeral = false;
-    record.restarts = args.restarts.unwrap_or(record.restarts);
-    directory.save(&record)?;
-    let started = launch_all(&mut record, &key, directory, true)
-        .and_then(|()| {
-            let agents = record.daemons.iter().filter(|d| d.agent);
-            let agents = agents.filter_map(|d| Some((d.node, d.address?))).collect();
-            let servers = record.daemons.iter().filter_map(|d| d.server.zip(d.address)).collect();
-            begin(&record, &key, ControlRequest::Resume { agents, servers })
-        })
-        .and_then(|()| {
-            record.state = State::Running;
-            directory.save(&record)
-        });
-    match started {
-        Ok(()) => Ok(Started { directory: directory.clone(), record, key, resumed: true }),
-        Err(error) => {
-            if let Err(left) = down::take_down(directory, &record, true, lock) {
-                left.show();
-            }
-            Err(error)
-        }
-    }
-}
-
 /// Moves the logs to where they outlive the deployment, and says so.
 fn with_kept_logs(error: Error, home: &Home, directory: &Directory) -> Error {
     let Error::Launch { host, cause, remedy, refused } = error else {
@@ -542,6 +459,7 @@ fn with_kept_logs(error: Error, home: &Home, directory: &Directory) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::home::LauncherKind;
 
     fn host(name: &str, here: bool) -> Host {
         let launcher = if here { LauncherKind::Local } else { LauncherKind::Ssh };

@@ -227,7 +227,13 @@ impl Controller {
         let now = Instant::now();
         let agents = map.nodes.iter().map(|node| (node.id, now)).collect();
         let health = map.servers.iter().map(|s| (s.id, (true, now))).collect();
-        let pending = members.iter().map(|member| (member.who, None)).collect();
+        // Those that did not start with the others are not waited for.
+        let is_missing = |who: &Member| match who {
+            Member::Server(server) => map.server(*server).is_some_and(|s| s.state == ServerState::Down),
+            Member::Agent(node) => map.is_away(*node),
+        };
+        let begin = members.iter().map(|member| member.who).filter(|who| !is_missing(who));
+        let pending = begin.map(|who| (who, None)).collect();
         let shared = Arc::new(Shared {
             key: config.key,
             node: config.node,

@@ -47,12 +47,13 @@ pub enum MapChange {
         /// Whether it is away.
         away: bool,
     },
-    /// All daemons were stopped and started again, and all servers serve; some listen somewhere else. Nobody knows
-    /// any more which changes of blocks were under way: copies have to be compared with their primaries.
+    /// All daemons were stopped and started again; some listen somewhere else. Those that are not named did not start:
+    /// these servers are down, and these nodes away. Nobody knows any more which changes of blocks were under way: copies
+    /// have to be compared with their primaries.
     Resumed {
-        /// Where each node's agent listens.
+        /// Where the nodes' agents listen.
         agents: Vec<(NodeId, SocketAddr)>,
-        /// Where each server listens.
+        /// Where the servers listen.
         servers: Vec<(ServerId, SocketAddr)>,
     },
 }
@@ -112,16 +113,19 @@ impl MapChange {
                 }
             }
             MapChange::Resumed { agents, servers } => {
-                // Those that do not come back will be found away again.
-                next.away.clear();
+                next.away = next.nodes.iter().map(|node| node.id).collect();
                 for (node, address) in agents {
                     next.nodes.iter_mut().find(|n| n.id == *node)?.agent = *address;
+                    next.away.retain(|away| away != node);
                 }
+                next.servers.iter_mut().for_each(|server| server.state = ServerState::Down);
                 for (server, address) in servers {
                     let server = next.servers.iter_mut().find(|s| s.id == *server)?;
                     (server.address, server.state) = (*address, ServerState::Up);
                 }
-                next.lost.clone().into_iter().for_each(|server| next.take_back(server));
+                let is_back = |server: &ServerId| servers.iter().any(|(back, _)| back == server);
+                let back: Vec<ServerId> = next.lost.iter().copied().filter(is_back).collect();
+                back.into_iter().for_each(|server| next.take_back(server));
                 next.doubt_copies();
             }
         }
@@ -163,10 +167,13 @@ mod tests {
         let up = resumed.apply(&down).expect("a change");
         assert_eq!(up.server(ServerId(1)).map(|s| (s.address, s.state)), Some((address, ServerState::Up)));
         assert_eq!(up.node(NodeId(2)).map(|n| n.agent), Some(address));
-        let away = MapChange::Node { node: NodeId(2), away: true }.apply(&up).expect("a change");
+        let away = MapChange::Node { node: NodeId(2), away: true }.apply(&down).expect("a change");
         assert!(away.is_away(NodeId(2)) && !away.is_away(NodeId(1)) && away.check().is_ok());
         let back = MapChange::Node { node: NodeId(2), away: false }.apply(&away).expect("a change");
-        assert_eq!((back.away.len(), resumed.apply(&away).expect("a change").away.len()), (0, 0));
+        assert_eq!((back.away.len(), resumed.apply(&away).expect("a change").is_away(NodeId(2))), (0, false));
+        assert_eq!(up.away, [NodeId(0), NodeId(1)], "only one agent is back");
+        let states: Vec<ServerState> = up.servers.iter().map(|server| server.state).collect();
+        assert_eq!(states, [ServerState::Down, ServerState::Up, ServerState::Down]);
         for unknown in [
             MapChange::Node { node: NodeId(9), away: true },
             state(9, ServerState::Down),

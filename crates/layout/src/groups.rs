@@ -263,12 +263,12 @@ impl Map {
         self.set_behind(changed.into_iter().collect());
     }
 
-    /// In every group of blocks, all holders but the primary have to be compared with it.
+    /// In every group of blocks that is served, all holders but the primary have to be compared with it.
     pub(crate) fn doubt_copies(&mut self) {
         let groups: Vec<Group> = self.replicated().filter(|g| matches!(g, Group::Blocks { .. })).collect();
         let doubted = |group: Group| {
             let holders = self.holders(group);
-            let primary = holders.bit(self.primary_of(group)?);
+            let primary = holders.bit(self.primary_of(group).filter(|primary| self.is_up(*primary))?);
             let all = ((1u16 << holders.count) - 1) as u8;
             Some((group, all & !primary))
         };

@@ -200,7 +200,7 @@ fn a_copy_that_cannot_be_relied_on_is_behind_unless_nobody_else_can_serve() {
 
 /// What happens to servers.
 fn events() -> impl Strategy<Value = Vec<(u16, u8)>> {
-    prop::collection::vec((0u16..6, 0u8..10), 0..40)
+    prop::collection::vec((0u16..6, 0u8..11), 0..40)
 }
 
 /// What each holder of each group has: the number of the last write. And what servers have said and nobody has committed.
@@ -289,6 +289,13 @@ proptest! {
                 5 | 9 => {
                     writes.catch_up(&map, &groups, server);
                     map
+                }
+                10 => {
+                    // All have died, and one or two are not back with the others.
+                    writes.told.clear();
+                    let back = map.servers.iter().filter(|s| s.id != server && s.id.0 != server.0 / 2);
+                    let servers = back.map(|server| (server.id, server.address)).collect();
+                    MapChange::Resumed { agents: Vec::new(), servers }.apply(&map).expect("listed")
                 }
                 _ => writes.commit(&map).apply(&map).expect("listed"),
             };

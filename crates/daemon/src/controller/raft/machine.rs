@@ -73,7 +73,7 @@ impl Decided {
             (Proposal::Resume { number, .. }, Some(map)) if number == self.resumed => {
                 return Outcome::Changed(map.epoch);
             }
-            (Proposal::Resume { agents, servers, .. }, Some(map)) if !are_all(map, &agents, &servers) => {
+            (Proposal::Resume { agents, servers, .. }, Some(map)) if !are_enough(map, &agents, &servers) => {
                 return Outcome::Refused;
             }
             (Proposal::Resume { number, agents, servers }, Some(_)) => {
@@ -92,16 +92,14 @@ impl Decided {
     }
 }
 
-/// Whether these are the nodes and the servers of a map.
-pub(crate) fn are_all(
-    map: &Map,
-    agents: &[(NodeId, SocketAddr)],
-    servers: &[(ServerId, SocketAddr)],
-) -> bool {
+/// Whether a deployment can go on with these nodes and servers of its map: where there is one copy, only with all.
+fn are_enough(map: &Map, agents: &[(NodeId, SocketAddr)], servers: &[(ServerId, SocketAddr)]) -> bool {
     let nodes: BTreeSet<NodeId> = agents.iter().map(|(node, _)| *node).collect();
     let ids: BTreeSet<ServerId> = servers.iter().map(|(server, _)| *server).collect();
-    nodes == map.nodes.iter().map(|node| node.id).collect()
-        && ids == map.servers.iter().map(|server| server.id).collect()
+    let are_known = nodes.iter().all(|node| map.node(*node).is_some())
+        && ids.iter().all(|server| map.server(*server).is_some());
+    let are_all = nodes.len() == map.nodes.len() && ids.len() == map.servers.len();
+    are_known && (are_all || map.copies > 1)
 }
 
 /// A stored snapshot.
