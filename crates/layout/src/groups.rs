@@ -152,10 +152,21 @@ impl Map {
 
     /// Who answers for a group: its first holder that is in step and up. While there is none, the first that
     /// is in step: it is waited for, or not, as the map says of it. [`NO_SERVER`] if nothing is left of the group.
+    #[inline]
     pub fn primary_of(&self, group: Group) -> Option<ServerId> {
         if self.is_gone(group) {
             return Some(NO_SERVER);
         }
+        match group {
+            // Each access of a file with one copy asks this. The only holder of a group is in step.
+            Group::Blocks { generation, position, copies: 0 | 1, .. } => {
+                self.only_holder(generation, position)
+            }
+            _ => self.first_in_step(group),
+        }
+    }
+
+    fn first_in_step(&self, group: Group) -> Option<ServerId> {
         let holders = self.holders(group);
         let mut in_step = holders.in_step();
         let first = in_step.next()?;
@@ -173,8 +184,14 @@ impl Map {
     }
 
     /// Whether no copy of blocks is left.
+    #[inline]
     pub fn is_gone(&self, group: Group) -> bool {
-        !self.gone.is_empty() && self.gone.binary_search(&group).is_ok()
+        !self.gone.is_empty() && self.is_among_gone(group)
+    }
+
+    #[cold]
+    fn is_among_gone(&self, group: Group) -> bool {
+        self.gone.binary_search(&group).is_ok()
     }
 
     /// Whom a process of a node asks for a group's blocks: of those who have everything, one on this node, or else each
@@ -355,14 +372,11 @@ impl Map {
     }
 
     fn block_holders(&self, generation: GenerationId, position: u16, spread: u16, copies: u8) -> Holders {
+        if copies <= 1 {
+            return self.only_holder(generation, position).into_iter().collect();
+        }
         let servers = self.generation(generation).map_or(&[][..], |g| &g.servers);
         let candidates = Candidates::new(servers, position, spread);
-        if copies <= 1 {
-            let home = servers.get(usize::from(position)).into_iter();
-            return home
-                .map(|home| if self.is_lost_with(*home, generation) { NO_SERVER } else { *home })
-                .collect();
-        }
         if self.spares.is_empty() {
             return self.choose(Holders::NONE, candidates.iter(), copies, generation);
         }
@@ -381,11 +395,23 @@ impl Map {
         holders
     }
 
+    /// Who holds blocks of which there is one copy.
+    #[inline]
+    fn only_holder(&self, generation: GenerationId, position: u16) -> Option<ServerId> {
+        let home = *self.generation(generation)?.servers.get(usize::from(position))?;
+        Some(if self.is_lost_with(home, generation) { NO_SERVER } else { home })
+    }
+
     /// Whether the only copy of a block of this generation was lost with the process that had this server's number then.
+    #[inline]
     fn is_lost_with(&self, home: ServerId, generation: GenerationId) -> bool {
         // Where nothing has copies no server is ever replaced.
-        let latest = || self.server(home).and_then(|server| server.former.last());
-        self.copies > 1 && latest().is_some_and(|former| generation < former.until)
+        self.copies > 1 && self.is_replaced_since(home, generation)
+    }
+
+    fn is_replaced_since(&self, home: ServerId, generation: GenerationId) -> bool {
+        let latest = self.server(home).and_then(|server| server.former.last());
+        latest.is_some_and(|former| generation < former.until)
     }
 
     /// After these holders the first candidates that are not given up, with failure domains, or else nodes, of their

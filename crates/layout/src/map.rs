@@ -186,6 +186,7 @@ impl Map {
     }
 
     /// A generation.
+    #[inline]
     pub fn generation(&self, id: GenerationId) -> Option<&Generation> {
         self.generations.get(id.0 as usize)
     }

@@ -96,6 +96,16 @@ impl FileLayout {
 
     /// The stretch from `offset` that lies on one server, not beyond `end`.
     pub fn piece_at(&self, map: &Map, offset: u64, end: u64) -> Option<Piece> {
+        self.piece_in(map, offset, end)
+    }
+
+    /// The server that answers for all of a range, if that is one. (Each access asks this: the answer is small.)
+    pub fn only_server(&self, map: &Map, offset: u64, end: u64) -> Option<ServerId> {
+        self.piece_in(map, offset, end).filter(|piece| piece.len == end - offset).map(|piece| piece.server)
+    }
+
+    #[inline(always)]
+    fn piece_in(&self, map: &Map, offset: u64, end: u64) -> Option<Piece> {
         let stripe = self.stripe_at(map, offset)?;
         let end = end.min(stripe.end);
         if offset >= end {
@@ -126,6 +136,7 @@ impl FileLayout {
     }
 
     /// How many servers hold each block.
+    #[inline]
     pub fn copies(&self, map: &Map) -> u8 {
         self.replicas.min(map.copies)
     }
@@ -214,6 +225,7 @@ impl FileLayout {
     }
 
     /// How the range that holds `offset` is striped.
+    #[inline]
     fn stripe_at(&self, map: &Map, offset: u64) -> Option<Stripe> {
         let index = self.ranges.partition_point(|r| r.start <= offset).checked_sub(1)?;
         let generation = self.ranges[index].generation;
@@ -259,6 +271,7 @@ struct Stripe {
 
 impl Stripe {
     /// After so many blocks the groups repeat.
+    #[inline]
     fn period(&self) -> u64 {
         match self.copies {
             0 | 1 => self.width,
@@ -267,8 +280,11 @@ impl Stripe {
     }
 
     /// The group of a block.
+    #[inline]
     fn group(&self, block: u64) -> Group {
-        let position = (self.first + block % self.width) % self.servers;
+        // Divisions take long: these two do not wait for each other.
+        let position = self.first % self.servers + block % self.width;
+        let position = if position < self.servers { position } else { position - self.servers };
         let round = match self.copies {
             0 | 1 => 0,
             _ => (self.first / self.servers + block / self.width) % u64::from(spreads(self.servers as usize)),

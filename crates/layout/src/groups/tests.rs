@@ -27,6 +27,10 @@ fn without_copies_the_home_alone_holds_a_group() {
     assert_eq!(map.holders(blocks(2, 0, 1)).all(), [ServerId(4)]);
     assert_eq!(map.primary_of(blocks(0, 1, 1)), Some(ServerId(3)));
     assert_eq!(map.replicated().count(), 0);
+    for position in 0..4 {
+        let first = map.holders(blocks(position, 0, 1)).in_step().next();
+        assert_eq!(map.primary_of(blocks(position, 0, 1)), first);
+    }
     assert_eq!(map.primary_of(blocks(3, 0, 1)), None, "a place that the generation does not have");
     let unknown = Group::Blocks { generation: GenerationId(7), position: 0, spread: 0, copies: 2 };
     assert_eq!(map.primary_of(unknown), None);

@@ -81,6 +81,9 @@ proptest! {
         for piece in layout.pieces(&map, range.clone()) {
             prop_assert_eq!(piece.offset, at);
             prop_assert!(piece.len > 0 && piece.len <= range.end - at);
+            prop_assert_eq!(layout.only_server(&map, at, at + piece.len), Some(piece.server));
+            let all = (piece.len == range.end - at).then_some(piece.server);
+            prop_assert_eq!(layout.only_server(&map, at, range.end), all);
             let end = at + piece.len;
             // The owner of each block that the piece touches, at its first and last byte within the piece.
             let mut byte = at;
