@@ -85,7 +85,7 @@ use bivouac_layout::{Ino, ServerId};
 use lane::Lane;
 use protocol::Word;
 use rustix::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Fence words.
 const WORDS: usize = 4096;
@@ -135,6 +135,8 @@ const _: () = assert!(size_of::<Header>() <= FIRST_WORD && LENGTH.is_multiple_of
 pub struct FencePage {
     pub(crate) memory: Memory,
     here: Here,
+    /// Pages of a process are numbered, for threads to remember their lanes by.
+    number: usize,
     /// Threads look for a lane among those of others only now and then after they have found none.
     patience: AtomicU32,
 }
@@ -163,7 +165,9 @@ impl FencePage {
     }
 
     fn new(memory: Memory) -> FencePage {
-        FencePage { memory, here: Here::default(), patience: AtomicU32::new(0) }
+        static PAGES: AtomicUsize = AtomicUsize::new(0);
+        let number = PAGES.fetch_add(1, Ordering::Relaxed);
+        FencePage { memory, here: Here::default(), number, patience: AtomicU32::new(0) }
     }
 
     /// Whether what a descriptor's entry in `/proc` says may be a fence page.

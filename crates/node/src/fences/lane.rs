@@ -21,8 +21,8 @@ const REACH: usize = 8;
 const PATIENCE: u32 = 256;
 const OWNER: u64 = (1 << OWNER_BITS) - 1;
 
-/// Pages of which a thread remembers its lanes.
-const REMEMBERED: usize = 4;
+/// Pages of which a thread remembers its lanes: those of so many servers of a node.
+const REMEMBERED: usize = 16;
 
 thread_local! {
     static MINE: [Mine; REMEMBERED] = const { [const { Mine::nowhere() }; REMEMBERED] };
@@ -41,11 +41,6 @@ struct Mine {
 impl Mine {
     const fn nowhere() -> Mine {
         Mine { page: Cell::new(0), lane: Cell::new(0), me: Cell::new(0), process: Cell::new(0) }
-    }
-
-    #[inline]
-    fn of(page: usize) -> usize {
-        (page >> 12) % REMEMBERED
     }
 
     fn set(&self, page: usize, lane: usize, me: u64) {
@@ -111,7 +106,7 @@ impl FencePage {
     pub(super) fn lane(&self) -> Option<&Lane> {
         let page = self.memory.base() as usize;
         let remembered = MINE.try_with(|mine| {
-            let mine = mine.get(Mine::of(page))?;
+            let mine = mine.get(self.number % REMEMBERED)?;
             let known = mine.page.get() == page && mine.process.get() == process::pid();
             known.then(|| (mine.lane.get(), mine.me.get()))
         });
@@ -133,7 +128,7 @@ impl FencePage {
         let page = self.memory.base() as usize;
         let index = (std::ptr::from_ref(lane) as usize - self.lanes().as_ptr() as usize) / size_of::<Lane>();
         let _ = MINE.try_with(|mine| {
-            if let Some(mine) = mine.get(Mine::of(page)) {
+            if let Some(mine) = mine.get(self.number % REMEMBERED) {
                 mine.set(page, index, me);
             }
         });
@@ -227,5 +222,23 @@ mod tests {
         assert!(fence.wait(Duration::ZERO).is_err());
         assert!(std::ptr::eq(page.lane().expect("has one"), lane));
         assert_eq!((lane.owner.load(Ordering::Relaxed), fence.wait(Duration::ZERO)), (mine, Ok(())));
+    }
+
+    #[test]
+    fn a_thread_remembers_its_lanes_in_the_pages_of_all_servers_of_a_node() {
+        let server = Fences::create(FencesOf { deployment: 7, server: ServerId(3) }).expect("made");
+        let attach = |number| {
+            let page = FencePage::attach(server.descriptor()).expect("can be mapped");
+            FencePage { number, ..page }
+        };
+        let pages: Vec<FencePage> = (0..REMEMBERED).map(attach).collect();
+        let lanes: Vec<&Lane> = pages.iter().map(|page| page.lane().expect("has one")).collect();
+        let is_remembered = |page: &FencePage| {
+            MINE.with(|mine| mine.iter().any(|mine| mine.page.get() == page.memory.base() as usize))
+        };
+        assert!(pages.iter().all(is_remembered));
+        assert!(
+            pages.iter().zip(lanes).all(|(page, lane)| std::ptr::eq(page.lane().expect("has one"), lane))
+        );
     }
 }
