@@ -8,6 +8,10 @@
 //! A read that comes back short finds out how long the file is, and reads again what lies before that end and
 //! was missing: what was written meanwhile is there now, and only what is still missing is a hole, which
 //! reads as zeros.
+//!
+//! An access of one piece on this node costs hardly more than the system call in it. So what leads there is inlined, and
+//! the rest is apart: behind a system call each return to a caller is predicted wrongly where the kernel defends itself
+//! against speculation, which takes some 7 ns each time.
 
 use crate::local::{Direct, SubFile, SubFiles};
 use crate::rpc::{DataJob, ahead_job, copy_job, data_done, piece_job, read_job, write_job};
@@ -26,7 +30,7 @@ const FEW: usize = 2;
 
 /// A file in blocks, for the length of a call.
 pub(crate) struct Blocks<'a> {
-    pub(crate) client: &'a Client,
+    pub(crate) client: &'static Client,
     pub(crate) ino: Ino,
     pub(crate) layout: &'a FileLayout,
     pub(crate) local: &'a SubFiles,
@@ -69,15 +73,15 @@ struct Change<'b> {
 
 impl Blocks<'_> {
     /// Reads from `offset`; returns less than asked only at the end of the file.
+    #[inline(always)]
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
         let map = self.client.map();
         let end = end_of(offset, buffer.len())?;
         let buffer = &mut buffer[..(end - offset) as usize];
         // The common case first: one piece, on this node, all there.
         let mut first = 0;
-        if let Some(piece) = self.layout.piece_at(map, offset, end)
-            && piece.len as usize == buffer.len()
-            && let Some(sub_file) = self.readable(self.reader(map, &piece))
+        if let Some(server) = self.only_reader(map, offset, end)
+            && let Some(sub_file) = self.readable(server)
             && let Ok(Direct::Done(count)) = sub_file.read(offset, buffer)
         {
             if count == buffer.len() {
@@ -85,6 +89,13 @@ impl Blocks<'_> {
             }
             first = count;
         }
+        self.read_parts(map, offset, buffer, first)
+    }
+
+    /// The same for what may lie anywhere; of the only piece, if it is one, the first bytes are there.
+    #[inline(never)]
+    fn read_parts(&self, map: &Map, offset: u64, buffer: &mut [u8], first: usize) -> Result<usize, Errno> {
+        let end = offset + buffer.len() as u64;
         let mut parts = self.cut(map, offset, buffer);
         if parts.iter().map(|p| p.piece.len).sum::<u64>() != end - offset {
             return Err(Errno::IO);
@@ -181,19 +192,26 @@ impl Blocks<'_> {
     /// Writes at `offset`. Returns how much was written from there on without a gap, and an error only if
     /// that is nothing. What was written behind a gap is undone, so that the file is not longer than the
     /// count says.
+    #[inline(always)]
     pub(crate) fn write(&self, offset: u64, data: &[u8], sync: bool) -> Result<usize, Errno> {
         let map = self.client.map();
         let end = end_of(offset, data.len())?;
         let data = &data[..(end - offset) as usize];
-        if let Some(piece) = self.layout.piece_at(map, offset, end)
-            && piece.len as usize == data.len()
-            && let Some(sub_file) = self.writable(piece.server)
+        if let Some(server) = self.layout.only_server(map, offset, end)
+            && let Some(sub_file) = self.writable(server)
         {
             match sub_file.write(offset, data)? {
                 Direct::Done(count) => return Ok(count),
                 Direct::ThroughServer => {}
             }
         }
+        self.write_parts(map, offset, data, sync)
+    }
+
+    /// The same for what may lie anywhere.
+    #[inline(never)]
+    fn write_parts(&self, map: &Map, offset: u64, data: &[u8], sync: bool) -> Result<usize, Errno> {
+        let end = offset + data.len() as u64;
         let mut changes = Vec::new();
         let mut rest = data;
         for piece in transfers(map, self.layout, offset, end) {
@@ -345,15 +363,29 @@ impl Blocks<'_> {
     }
 
     /// The sub-file of a server of this node, for reading directly.
+    #[inline]
     fn readable(&self, server: ServerId) -> Option<SubFile<'_>> {
         self.local.get(self.client, server, self.ino, false)
     }
 
     /// The same for writing. Blocks that have copies are not written directly: their primary orders what is done to them.
+    #[inline]
     fn writable(&self, server: ServerId) -> Option<SubFile<'_>> {
         match self.layout.replicas {
             1 => self.local.get(self.client, server, self.ino, true),
             _ => None,
+        }
+    }
+
+    /// Which server to read all of a range from, if that is one.
+    #[inline]
+    fn only_reader(&self, map: &Map, offset: u64, end: u64) -> Option<ServerId> {
+        match self.layout.replicas {
+            1 => self.layout.only_server(map, offset, end),
+            _ => {
+                let piece = self.layout.piece_at(map, offset, end)?;
+                (piece.len == end - offset).then(|| self.reader(map, &piece))
+            }
         }
     }
 

@@ -243,7 +243,7 @@ impl Client {
     }
 
     /// The fence page of a server of this node, of this succession, once it was asked for.
-    pub(crate) fn fences(&self, server: ServerId, succession: u32) -> Option<&FencePage> {
+    fn fences(&self, server: ServerId, succession: u32) -> Option<&FencePage> {
         let known = self.pages().fences.get(usize::from(server.0))?.get()?;
         (known.succession == succession).then_some(&known.page)
     }

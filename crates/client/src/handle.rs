@@ -130,14 +130,18 @@ impl Handle {
     /// How long the file was when this process was last told, or wrote through this description. Others may
     /// have changed it since: good for choosing the size of a buffer, and for nothing that has to be right.
     pub fn size_seen(&self) -> u64 {
-        let written = self.slot().map_or(0, |slot| slot.end.load(Ordering::Relaxed));
-        self.size_seen.load(Ordering::Relaxed).max(written)
+        self.slot().map_or_else(|_| self.size_seen.load(Ordering::Relaxed), |slot| self.size_seen_by(slot))
+    }
+
+    fn size_seen_by(&self, slot: &Slot) -> u64 {
+        self.size_seen.load(Ordering::Relaxed).max(slot.end.load(Ordering::Relaxed))
     }
 
     pub(crate) fn client(&self) -> &'static Client {
         self.client
     }
 
+    #[inline]
     pub(crate) fn slot(&self) -> Result<&'static Slot, Errno> {
         self.client.table().slot(self.id).ok_or(Errno::BADF)
     }
@@ -223,7 +227,19 @@ impl Handle {
         self.read_at(offset, into)
     }
 
+    #[inline(always)]
     fn read_at(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        match into {
+            [only] if !only.is_empty() => {
+                check_range(offset, only.len())?;
+                self.read_one(offset, only)
+            }
+            _ => self.read_buffers(offset, into),
+        }
+    }
+
+    #[inline(never)]
+    fn read_buffers(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         check_range(offset, into.iter().map(|b| b.len()).sum())?;
         let mut buffers = into.iter_mut().filter(|b| !b.is_empty());
         match (buffers.next(), buffers.next()) {
@@ -233,6 +249,8 @@ impl Handle {
         }
     }
 
+    /// Reads into one buffer. (Inlined: see the module `blocks`.)
+    #[inline(always)]
     pub(crate) fn read_one(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
         if offset >= FILE_MAX {
             return Ok(0);
@@ -263,6 +281,7 @@ impl Handle {
         Ok(())
     }
 
+    #[inline]
     pub(crate) fn in_blocks(&self) -> Option<Blocks<'_>> {
         let (layout, local) = self.blocks.get()?;
         Some(Blocks { client: self.client, ino: self.ino, layout, local })
@@ -292,23 +311,42 @@ impl Handle {
         self.write_at(slot, offset, from)
     }
 
+    #[inline(always)]
     fn write_at(&self, slot: &Slot, offset: u64, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        check_range(offset, from.iter().map(|d| d.len()).sum())?;
-        let mut slices = from.iter().filter(|d| !d.is_empty());
-        match (slices.next(), slices.next()) {
-            (None, _) => Ok(0),
-            (Some(only), None) => self.write_one(slot, offset, limits::clipped(offset, only)?),
-            // One request, as one write.
-            _ => self.write_one(slot, offset, limits::clipped(offset, &gather(from))?),
+        match from {
+            [only] if !only.is_empty() => {
+                check_range(offset, only.len())?;
+                self.write_one(slot, offset, limits::clipped(offset, only)?)
+            }
+            _ => self.write_buffers(slot, offset, from),
         }
     }
 
+    #[inline(never)]
+    fn write_buffers(&self, slot: &Slot, offset: u64, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        check_range(offset, from.iter().map(|d| d.len()).sum())?;
+        let mut slices = from.iter().filter(|d| !d.is_empty());
+        let gathered;
+        let data = match (slices.next(), slices.next()) {
+            (None, _) => return Ok(0),
+            (Some(only), None) => only,
+            // One request, as one write.
+            _ => {
+                gathered = gather(from);
+                &gathered[..]
+            }
+        };
+        self.write_one(slot, offset, limits::clipped(offset, data)?)
+    }
+
+    /// Writes from one buffer. (Inlined: see the module `blocks`.)
+    #[inline(always)]
     fn write_one(&self, slot: &Slot, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let sync = slot.flags.load(Ordering::Relaxed) as i32 & libc::O_DSYNC != 0;
         loop {
             if let Some(blocks) = self.in_blocks() {
                 self.take_privileges()?;
-                if offset > self.size_seen() {
+                if offset > self.size_seen_by(slot) {
                     self.leaves_holes(slot);
                 }
                 let writing = Writing::begin(slot);

@@ -142,6 +142,7 @@ impl Hidden {
     }
 
     /// The descriptor, while it is ours.
+    #[inline]
     pub fn get(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the claim holds, so nobody closed it through the faces; after a raw close by the program
         // operations fail with EBADF, and `lost` is called.

@@ -11,7 +11,7 @@
 
 use crate::hidden::Hidden;
 use crate::session::Client;
-use bivouac_layout::{Ino, ServerId};
+use bivouac_layout::{Ino, Map, ServerId};
 use bivouac_node::FencePage;
 use bivouac_node::fences::{Reading, Under};
 use bivouac_proto::Errno;
@@ -37,8 +37,12 @@ struct Place {
 struct Passed {
     file: Hidden,
     under: Under,
+    /// The page of the server that passed it.
+    fences: &'static FencePage,
     /// Which succession of the server passed it. Another one stores nothing in it.
     succession: u32,
+    /// A map by which that succession has the server's number: see [`Passed::is_of_now`].
+    found_in: AtomicPtr<Map>,
     /// An access has found out that it is stale.
     outdated: AtomicBool,
     /// The one before it, which has become stale. Others may be using it still.
@@ -50,7 +54,6 @@ struct Passed {
 pub(crate) struct SubFile<'a> {
     passed: &'a Passed,
     file: BorrowedFd<'a>,
-    fences: &'a FencePage,
     is_copy: bool,
 }
 
@@ -68,34 +71,38 @@ impl SubFiles {
     }
 
     /// The sub-file on `server`, if it was passed already.
-    pub(crate) fn known<'a>(&'a self, client: &'a Client, server: ServerId) -> Option<SubFile<'a>> {
+    pub(crate) fn known(&self, client: &'static Client, server: ServerId) -> Option<SubFile<'_>> {
         let passed = self.places.get(usize::from(server.0))?.latest()?;
         self.of_now(client, server, passed)
     }
 
     /// `None`: the process that passed it has the server's number no more.
-    fn of_now<'a>(&self, client: &'a Client, server: ServerId, passed: &'a Passed) -> Option<SubFile<'a>> {
-        let known = client.map().server(server).map(|known| known.succession());
-        if known != Some(passed.succession) {
-            return None;
-        }
-        self.sub_file(passed, client.fences(server, passed.succession)?)
+    #[inline]
+    fn of_now<'a>(
+        &self,
+        client: &'static Client,
+        server: ServerId,
+        passed: &'a Passed,
+    ) -> Option<SubFile<'a>> {
+        if passed.is_of_now(client.map(), server) { self.sub_file(passed) } else { None }
     }
 
     /// `None`: the program has taken the descriptor's number for itself.
-    fn sub_file<'a>(&self, passed: &'a Passed, fences: &'a FencePage) -> Option<SubFile<'a>> {
-        Some(SubFile { passed, file: passed.file.get()?, fences, is_copy: self.are_copies })
+    #[inline]
+    fn sub_file<'a>(&self, passed: &'a Passed) -> Option<SubFile<'a>> {
+        Some(SubFile { passed, file: passed.file.get()?, is_copy: self.are_copies })
     }
 
     /// The sub-file on `server`, if the server is on this node and passes it. With `create` a missing one is
     /// made; otherwise a missing one (a hole) is `None`, too, and the server is asked each time.
-    pub(crate) fn get<'a>(
-        &'a self,
-        client: &'a Client,
+    #[inline]
+    pub(crate) fn get(
+        &self,
+        client: &'static Client,
         server: ServerId,
         ino: Ino,
         create: bool,
-    ) -> Option<SubFile<'a>> {
+    ) -> Option<SubFile<'_>> {
         let place = self.places.get(usize::from(server.0))?;
         if let Some(passed) = place.latest()
             && !passed.outdated.load(Ordering::Relaxed)
@@ -111,12 +118,13 @@ impl SubFiles {
             (false, false) => Access::Write,
             (false, true) => Access::Make,
         };
-        let fences = place.fetch(client, server, ino, access)?;
-        self.sub_file(place.latest()?, fences)
+        place.fetch(client, server, ino, access)?;
+        self.sub_file(place.latest()?)
     }
 }
 
 impl Place {
+    #[inline]
     fn latest(&self) -> Option<&Passed> {
         let passed = self.passed.load(Ordering::Acquire);
         // SAFETY: null, or installed from Box::into_raw and freed only when `self` is dropped.
@@ -124,13 +132,7 @@ impl Place {
     }
 
     #[cold]
-    fn fetch<'a>(
-        &self,
-        client: &'a Client,
-        server: ServerId,
-        ino: Ino,
-        access: Access,
-    ) -> Option<&'a FencePage> {
+    fn fetch(&self, client: &'static Client, server: ServerId, ino: Ino, access: Access) -> Option<()> {
         let map = client.map();
         let known = map.server(server)?;
         let succession = known.succession();
@@ -148,19 +150,39 @@ impl Place {
                 return None;
             }
         };
-        let outdated = AtomicBool::new(false);
         let new = Box::into_raw(Box::new(Passed {
             file: Hidden::new(fd),
             under,
+            fences,
             succession,
-            outdated,
+            found_in: AtomicPtr::new(std::ptr::from_ref(map).cast_mut()),
+            outdated: AtomicBool::new(false),
             stale: before,
         }));
         if self.passed.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: another thread was first; ours is still ours alone, and the stale one is theirs now.
             drop(unsafe { Box::from_raw(new) });
         }
-        Some(fences)
+        Some(())
+    }
+}
+
+impl Passed {
+    /// Whether the server's number still belongs, by the newest map, to who passed the descriptor. That map is mostly the
+    /// one in which this was found last. (Maps do not change, and are not freed while there is a client, so no other map
+    /// has its address. Nothing is read through the pointer: a relaxed order does.)
+    #[inline]
+    fn is_of_now(&self, map: &Map, server: ServerId) -> bool {
+        std::ptr::eq(self.found_in.load(Ordering::Relaxed), map) || self.is_in(map, server)
+    }
+
+    #[cold]
+    fn is_in(&self, map: &Map, server: ServerId) -> bool {
+        let found = map.server(server).is_some_and(|known| known.succession() == self.succession);
+        if found {
+            self.found_in.store(std::ptr::from_ref(map).cast_mut(), Ordering::Relaxed);
+        }
+        found
     }
 }
 
@@ -183,42 +205,41 @@ impl<'a> SubFile<'a> {
 
     /// Its length, bytes.
     pub(crate) fn length(&self) -> Direct<u64> {
-        let (Some(reading), Some(file)) = (self.reading(), self.passed.file.get()) else {
-            return Direct::ThroughServer;
-        };
-        match rustix::fs::fstat(file) {
+        let Some(reading) = self.reading() else { return Direct::ThroughServer };
+        match rustix::fs::fstat(self.file) {
             Ok(stat) if reading.counts() => Direct::Done(stat.st_size as u64),
             _ => Direct::ThroughServer,
         }
     }
 
-    fn reading(&self) -> Option<Reading<'a>> {
+    #[inline]
+    fn reading(&self) -> Option<Reading<'static>> {
         match self.is_copy {
-            true => self.fences.read_copy(&self.passed.under),
-            false => self.fences.read(&self.passed.under),
+            true => self.passed.fences.read_copy(&self.passed.under),
+            false => self.passed.fences.read(&self.passed.under),
         }
     }
 
-    /// Reads as far as it goes.
+    /// Reads as far as it goes. (Inlined: see the module `blocks`.)
+    #[inline(always)]
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<Direct<usize>, Errno> {
-        let (Some(reading), Some(file)) = (self.reading(), self.passed.file.get()) else {
-            return Ok(self.refused());
-        };
-        let count = match read(file, offset, buffer) {
+        let Some(reading) = self.reading() else { return Ok(self.refused()) };
+        let count = match read(self.file, offset, buffer) {
             Ok(count) if reading.counts() => count,
             // Another copy may be readable.
             Err(errno) if errno != Errno::BADF && self.is_copy => return Ok(Direct::ThroughServer),
             Err(errno) if errno != Errno::BADF => return Err(errno),
             failed => return Ok(self.not_done(failed.is_err())),
         };
-        self.fences.count_read(count);
+        self.passed.fences.count_read(count);
         Ok(Direct::Done(count))
     }
 
     /// Writes; fewer bytes than given where the storage fills up. What does not count may have been written
-    /// all the same.
+    /// all the same. (Inlined: see the module `blocks`.)
+    #[inline(always)]
     pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<Direct<usize>, Errno> {
-        let Some(writing) = self.fences.write(&self.passed.under) else { return Ok(self.refused()) };
+        let Some(writing) = self.passed.fences.write(&self.passed.under) else { return Ok(self.refused()) };
         let written = write(self.file, offset, data);
         if !writing.counts() {
             return Ok(Direct::ThroughServer);
@@ -236,7 +257,7 @@ impl<'a> SubFile<'a> {
     /// asks for that first.
     #[cold]
     fn refused<T>(&self) -> Direct<T> {
-        if self.fences.is_stale(&self.passed.under) {
+        if self.passed.fences.is_stale(&self.passed.under) {
             self.passed.outdated.store(true, Ordering::Relaxed);
         }
         Direct::ThroughServer
@@ -253,6 +274,7 @@ impl<'a> SubFile<'a> {
     }
 }
 
+#[inline(always)]
 fn read(file: BorrowedFd<'_>, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -266,6 +288,7 @@ fn read(file: BorrowedFd<'_>, offset: u64, buffer: &mut [u8]) -> Result<usize, E
     Ok(filled)
 }
 
+#[inline(always)]
 fn write(file: BorrowedFd<'_>, offset: u64, data: &[u8]) -> Result<usize, Errno> {
     let mut written = 0;
     while written < data.len() {
