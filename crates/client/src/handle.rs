@@ -647,6 +647,10 @@ fn check_range(offset: u64, len: usize) -> Result<(), Errno> {
 
 /// Notes in the description's slot how far it wrote, and when.
 fn wrote(slot: &Slot, end: u64) {
-    slot.end.fetch_max(end, Ordering::AcqRel);
+    // This only grows, so mostly a look is enough. (What it is to be seen with comes by `slot.writing`, which is counted
+    // down behind this.)
+    if slot.end.load(Ordering::Relaxed) < end {
+        slot.end.fetch_max(end, Ordering::AcqRel);
+    }
     slot.wrote_at.store(monotonic(), Ordering::Relaxed);
 }
