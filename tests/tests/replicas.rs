@@ -304,8 +304,26 @@ fn what_no_server_has_any_more_is_an_error_and_never_zeros() {
     // Not those that have the root.
     kill(&site, &name, 2);
     kill(&site, &name, 3);
-    site.bivouac(["heal", &name, "--accept-loss"]).ok();
+    // Files whose inodes are there are named, with their paths where these are there, too.
+    let named = |said: &str| -> u32 {
+        let line = said.lines().find(|line| line.contains("blocks, or their newest changes"));
+        let count = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+        count.unwrap_or_else(|| panic!("no count: {said}"))
+    };
+    let refused = site.bivouac(["heal", &name]);
+    let (lost, paths) = (named(&refused.err), refused.err.matches("  /bivouac/").count());
+    assert!(
+        paths > 0 && refused.err.contains("pieces of the metadata are on no other server"),
+        "{}",
+        refused.err
+    );
+    refused.fails(65, &["--accept-loss"]);
+    let healed = site.bivouac(["heal", &name, "--accept-loss"]);
+    assert_eq!(named(&healed.err), lost);
+    healed.ok();
     assert_eq!(site.status(&name)["incomplete"], 0);
+    let found = site.bivouac(["verify", &name, "--json"]);
+    assert_eq!((found.code, found.out.matches("\"away\"").count() as u32), (1, lost), "{}", found.out);
     let look = || {
         let said = site.sh(&name, &format!("python3 {} {}", program.display(), sums.display())).ok();
         let counts: Vec<u32> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
@@ -315,6 +333,10 @@ fn what_no_server_has_any_more_is_an_error_and_never_zeros() {
     let [right, gone, nameless] = look()[..] else { panic!("three counts") };
     assert_eq!(right + gone + nameless, 40);
     assert!(right > 0 && gone > 0, "{right} right, {gone} gone");
+    assert!(
+        (gone..=gone + nameless).contains(&lost),
+        "{lost} were named, {gone} gave EIO, {nameless} had no name"
+    );
     // Those that come back have what they had, and it is not believed.
     site.bivouac(["restart", &name, "2", "3"]).ok();
     all_in_step(&site, &name);

@@ -6,6 +6,7 @@ use crate::home::Home;
 use crate::leader;
 use crate::status;
 use crate::text::plural;
+use crate::verify;
 use bivouac_daemon::controller::LinkError;
 use bivouac_layout::{Group, Map, Server, ServerId, ServerState};
 use bivouac_proto::auth::Key;
@@ -28,7 +29,7 @@ pub fn heal(home: &Home, args: &HealArgs) -> Result<(), Error> {
     };
     let look = || status::overview(&record, &key).map(|overview| overview.map).map_err(unanswered);
     let map = look()?;
-    let servers = to_give_up(&map, args)?;
+    let servers = to_give_up(&map, args, || verify::lost::tell(&map, &record, &key))?;
     if !servers.is_empty() {
         let request = ControlRequest::GiveUp { servers: servers.clone(), accept_loss: args.accept_loss };
         leader::ask(&record, &key, &request, control::INSTALL, control::ELECTION).map_err(unanswered)?;
@@ -42,7 +43,12 @@ pub fn heal(home: &Home, args: &HealArgs) -> Result<(), Error> {
 }
 
 /// The servers that are down, if the others can do without them.
-fn to_give_up(map: &Map, args: &HealArgs) -> Result<Vec<ServerId>, Error> {
+/// `tell_lost`: names the files that lose something by it.
+fn to_give_up(
+    map: &Map,
+    args: &HealArgs,
+    tell_lost: impl FnOnce() -> Result<(), Error>,
+) -> Result<Vec<ServerId>, Error> {
     let is_down = |server: &&bivouac_layout::Server| server.state == ServerState::Down;
     let down = map.servers.iter().filter(is_down).map(|server| server.id);
     let down: Vec<ServerId> = down.filter(|server| !map.is_given_up(*server)).collect();
@@ -71,6 +77,9 @@ fn to_give_up(map: &Map, args: &HealArgs) -> Result<Vec<ServerId>, Error> {
             format!("start one again: `bivouac restart {} {}`", args.name, numbers(&down)),
         ));
     };
+    if !without.lost.is_empty() {
+        tell_lost()?;
+    }
     if !without.lost.is_empty() && !args.accept_loss {
         let shards = without.lost.iter().filter(|group| matches!(group, Group::Shard(_))).count();
         return Err(Error::refused(

@@ -16,7 +16,7 @@ use crate::home::{DaemonRecord, Directory, Home, LauncherKind, Record, uid};
 use crate::hosts::{self, Host};
 use crate::launch::{self, CleanupOrder, Leave};
 use crate::text::plural;
-use crate::{heal, leader, restart, status, up};
+use crate::{heal, leader, restart, status, up, verify};
 use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_layout::map::{Node, Server, ServerState};
 use bivouac_layout::{Group, Map, NodeId, Replacement, ServerId};
@@ -240,6 +240,7 @@ fn check(
             format!("`bivouac restart {name} {id}` starts it again with the data that it has"),
         ));
     }
+    let (files, example) = alone(record, key, map, id)?;
     if is_up {
         let is_needed = |group: &Group| {
             let mut others = map.serving(*group).filter(|other| *other != id);
@@ -258,6 +259,9 @@ fn check(
         // What is lost does not depend on where the new server is.
         let replaced = map.node(known.node).and_then(|node| map.replaced(id, node, known.address));
         let lost = replaced.map_or(Vec::new(), |replaced| replaced.lost);
+        if !lost.is_empty() || files > 0 {
+            verify::lost::tell(map, record, key)?;
+        }
         if !lost.is_empty() && !args.accept_loss {
             let shards = lost.iter().filter(|group| matches!(group, Group::Shard(_))).count();
             return Err(Error::refused(
@@ -273,7 +277,6 @@ fn check(
             ));
         }
     }
-    let (files, example) = alone(record, key, map, id)?;
     if files == 0 || (!is_up && args.accept_loss) {
         return Ok(());
     }

@@ -3,6 +3,7 @@
 //! Every server that is up checks what it holds, in its background; this command begins that, asks how far they are, and
 //! prints what they found, by path. If it ends, the servers stop.
 
+pub mod lost;
 mod paths;
 mod report;
 

@@ -8,6 +8,9 @@
 //! primary. Of the files whose inodes it has it looks whether their sub-files are as long as they should be, and which of
 //! them have blocks only on servers that are not there.
 //!
+//! The last stage ([`Stage::Away`]) is for those who are about to give servers up: only the files of which nobody serves
+//! some blocks.
+//!
 //! The thread ends when nobody has asked how far it is for [`FORGOTTEN`], so that nothing goes on for a command that was
 //! killed. It reads so many bytes in a second as it was told; what it asks of other servers, these read at the same pace.
 
@@ -122,6 +125,7 @@ impl Verifier {
             match stage {
                 Stage::Own => work.check_own(),
                 Stage::Together => work.check_together(),
+                Stage::Away => work.look_what_is_away(),
             }
         };
         let thread = std::thread::Builder::new().name("verify".into()).spawn(begin).map_err(|error| {
@@ -317,7 +321,7 @@ impl Work {
         }
         for shard in (0..SHARDS).map(ShardId).take_while(|_| !self.is_stopped()) {
             if map.primary(shard) == *me {
-                self.check_inodes(shard);
+                self.check_inodes(shard, |file| self.check_file(file));
             }
             if map.copies > 1 && map.serving(Group::Shard(shard)).next().is_some() {
                 self.check_copies(shard);
@@ -325,8 +329,15 @@ impl Work {
         }
     }
 
+    fn look_what_is_away(&self) {
+        let (map, me) = (self.with.links.map(), self.with.me);
+        for shard in (0..SHARDS).map(ShardId).filter(|id| map.primary(*id) == me) {
+            self.check_inodes(shard, |file| self.note_if_away(&map, file));
+        }
+    }
+
     /// Looks at files whose inodes this server has.
-    fn check_inodes(&self, shard: ShardId) {
+    fn check_inodes(&self, shard: ShardId, check: impl Fn(&StoredFile)) {
         let mut after = Ino(0);
         loop {
             let Ok(files) = self.with.meta.stored_files(shard, after) else {
@@ -338,19 +349,24 @@ impl Work {
                 if self.is_stopped() {
                     return;
                 }
-                self.check_file(&file);
+                check(&file);
             }
         }
     }
 
     fn check_file(&self, file: &StoredFile) {
         let map = self.with.links.map();
-        let is_away = |group: Group| map.serving(group).next().is_none();
-        if file.layout.groups(&map, file.size.unwrap_or(u64::MAX)).any(is_away) {
-            self.note(Finding::Away { ino: file.ino });
-        }
+        self.note_if_away(&map, file);
         self.count(|progress| progress.files += 1);
         self.check_length(&map, file);
+    }
+
+    /// Notes a file of which nobody serves some blocks.
+    fn note_if_away(&self, map: &Map, file: &StoredFile) {
+        let is_away = |group: Group| map.is_gone(group) || map.serving(group).next().is_none();
+        if file.layout.groups(map, file.size.unwrap_or(u64::MAX)).any(is_away) {
+            self.note(Finding::Away { ino: file.ino });
+        }
     }
 
     /// The sub-file with a file's last byte ends there. (How long the others should be, nobody knows: what is not there

@@ -20,6 +20,8 @@ pub enum Stage {
     Own,
     /// What takes several servers: copies of the metadata, blocks, lengths, and what lies on servers that are away.
     Together,
+    /// Only which files have blocks on servers that are away.
+    Away,
 }
 
 /// What the command line asks.
