@@ -22,7 +22,7 @@ pub(crate) struct Reports {
 
 impl Reports {
     /// A server says by this map what it has caught up with; what it said before does not count any more. It says it again
-    /// and again until a map has it, also when it was asked by an older map.
+    /// with every ping until a map has it; what it says by an older map is left out, and comes again by the newest one.
     pub(crate) fn note(&mut self, now: Instant, map: &Map, server: ServerId, groups: Vec<Group>) {
         self.by_server.insert(server, (map.epoch, groups));
         self.keep_what_counts(map);
