@@ -9,6 +9,7 @@
 //! as often as a long one.
 
 mod agents;
+mod clients;
 mod damage;
 mod deck;
 mod loads;
@@ -68,11 +69,17 @@ pub enum Fault {
     ByteFlipped,
     /// A sub-file of one copy is removed.
     SubFileGone,
+    /// Programs are killed in the middle of what they do.
+    ClientsKilled,
+    /// A server's node can be reached by nobody for so long that its programs' locks and open files are given up.
+    NodeAway,
+    /// A server that is down is given up, others get what it held, and it comes back.
+    GivenUp,
 }
 
 impl Fault {
     /// All kinds.
-    pub const ALL: [Fault; 18] = [
+    pub const ALL: [Fault; 21] = [
         Fault::Killed,
         Fault::Restarted,
         Fault::Stopped,
@@ -91,6 +98,9 @@ impl Fault {
         Fault::StorageReadOnly,
         Fault::ByteFlipped,
         Fault::SubFileGone,
+        Fault::ClientsKilled,
+        Fault::NodeAway,
+        Fault::GivenUp,
     ];
 }
 
@@ -141,6 +151,9 @@ impl<'a> Scene<'a> {
             Fault::StorageReadOnly => self.storage_takes_no_changes(random),
             Fault::ByteFlipped => self.flip_a_byte(random),
             Fault::SubFileGone => self.remove_a_sub_file(random),
+            Fault::ClientsKilled => self.kill_clients(random),
+            Fault::NodeAway => self.cut_a_node_off_for_long(random),
+            Fault::GivenUp => self.give_up(random),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{SERVERS, Scene};
 use crate::kills::Random;
-use crate::{Cut, Site};
+use crate::{Cut, Site, eventually};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::time::Duration;
@@ -67,6 +67,34 @@ impl Scene<'_> {
         servers.iter().for_each(|server| self.net.cut(*server, what, false));
         self.settle();
         format!("servers {servers:?}")
+    }
+
+    /// The node is away, and back.
+    pub(super) fn cut_a_node_off_for_long(&self, random: &mut Random) -> String {
+        let server = Scene::server(random);
+        let is_away = || {
+            let status = self.status();
+            let agents = status["agents"].as_array().expect("a list").iter();
+            agents.filter(|agent| agent["away"] == true).count() > 0
+        };
+        let _excuse = (server == 0).then(|| self.loads.excuse_far(Errno::IO));
+        self.net.cut(server, Cut::Link, true);
+        eventually("the node is away", is_away);
+        self.net.cut(server, Cut::Link, false);
+        eventually("the node is back", || !is_away());
+        self.settle();
+        format!("server {server}")
+    }
+
+    /// It comes back as a spare.
+    pub(super) fn give_up(&self, random: &mut Random) -> String {
+        let server = Scene::server(random);
+        self.kill(&[server]);
+        self.await_down(&[server]);
+        self.site.bivouac(["heal", &self.name]).ok();
+        self.restart(&[server]);
+        self.settle();
+        format!("server {server}")
     }
 
     /// One server has missed something and is catching up; then it is killed again, or another one is. With two copies
