@@ -388,3 +388,65 @@ fn a_server_is_restarted_on_request_with_what_it_has() {
     site.bivouac(["down", &name]).ok();
     site.bivouac(["restart", &name, "0"]).fails(64, &[&name]);
 }
+
+/// Reads all files whose contents were "old" first, and "new" since: prints how many are new, and how many give EIO. Old ones, and
+/// names that have been removed, are a failure.
+const NEW_OR_NOTHING: &str = r#"
+import errno, os
+new = failed = 0
+for n in range(60):
+    try:
+        with open(f'/bivouac/l/{n}/f', 'rb') as f: content = f.read()
+        assert content == b'new' * 50000, (n, content[:9])
+        new += 1
+    except OSError as e:
+        assert e.errno == errno.EIO, (n, e)
+        failed += 1
+    try: assert not os.path.lexists(f'/bivouac/l/{n}/gone') or os.stat(f'/bivouac/l/{n}/gone') is None, n
+    except OSError as e: assert e.errno == errno.EIO, (n, e)
+print(new, failed)
+"#;
+
+#[test]
+fn who_was_away_when_the_last_changes_were_made_does_not_show_what_was_before() {
+    let site = Site::in_memory("last-writer");
+    let name = site.up_with(3, &["--replicas", "2", "--heal-after", "never", "--block-size", "64K"]);
+    let fill = |what: &str| {
+        format!(
+            "import os\nfor n in range(60):\n    os.makedirs(f'/bivouac/l/{{n}}', exist_ok=True)\n    with open(f'/bivouac/l/{{n}}/f', 'wb') as f: f.write(b'{what}' * 50000)\n"
+        )
+    };
+    let python = |script: &str| {
+        let path = site.path("script.py");
+        std::fs::write(&path, script).expect("written");
+        site.sh(&name, &format!("python3 {}", path.display())).ok()
+    };
+    python(&format!("{}    open(f'/bivouac/l/{{n}}/gone', 'w').close()\n", fill("old")));
+    // A dies, the others acknowledge alone and die, and A is back.
+    kill(&site, &name, 0);
+    python(&format!("{}    os.unlink(f'/bivouac/l/{{n}}/gone')\n", fill("new")));
+    kill(&site, &name, 1);
+    kill(&site, &name, 2);
+    site.bivouac(["restart", &name, "0"]).ok();
+    let status = site.status(&name);
+    assert_eq!(
+        (&status["servers"][0]["state"], &status["servers"][1]["state"]),
+        (&"up".into(), &"down".into())
+    );
+    // The root itself may be a directory that A must not show.
+    let alone = site.sh(&name, "cat /bivouac/l/*/f | grep -c old; ls /bivouac/l/*/gone");
+    assert!(
+        !alone.out.contains("gone") && alone.out.lines().next().is_none_or(|old| old == "0"),
+        "{}",
+        alone.out
+    );
+    site.bivouac(["restart", &name, "1"]).ok();
+    println!("with one of the others, new and EIO: {}", python(NEW_OR_NOTHING).trim());
+    site.bivouac(["restart", &name, "2"]).ok();
+    all_in_step(&site, &name);
+    assert_eq!(python(NEW_OR_NOTHING), "60 0\n");
+    // A has everything by now.
+    kill(&site, &name, 1);
+    assert_eq!(python(NEW_OR_NOTHING), "60 0\n");
+    site.bivouac(["down", &name]).ok();
+}

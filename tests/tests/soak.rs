@@ -54,7 +54,7 @@ fn no_operation_fails_and_all_copies_are_the_same_after_random_faults() {
             *counts.entry(fault).or_default() += 1;
             scene.assert_alive();
         }
-        scene.end();
+        scene.end(&mut random);
     }
     println!("seed {seed}: {counts:?}");
 }
