@@ -20,7 +20,8 @@ impl<O: Outside> Core<O> {
         if map.away.is_empty() {
             return true;
         }
-        let (mut locks, mut opens): (Vec<(Ino, LockOwner)>, Vec<(Ino, OpenId)>) = Default::default();
+        let mut locks: Vec<(Ino, LockOwner)> = Vec::new();
+        let mut opens: Vec<(Ino, OpenId)> = Vec::new();
         self.partitions.each(|_, shard| {
             for (ino, live) in &shard.live {
                 let theirs = live.locks.iter().map(|(owner, _)| *owner).filter(|o| map.is_away(node_of(*o)));
