@@ -66,9 +66,7 @@ fn a_deployment_with_copies_is_back_without_a_host_and_takes_it_in_when_that_is_
     // Nobody gets there: a namespace of another name.
     let (host, aside) = (&net.names[2], format!("{}x", net.names[2]));
     let path = |name: &str| format!("/run/netns/{name}");
-    let ip =
-        |line: String| assert!(Command::new("ip").args(line.split(' ')).status().expect("runs").success());
-    ip(format!("netns attach {aside} {}", holder(host)));
+    also_called(host, &aside);
     assert!(Command::new("umount").arg(path(host)).status().expect("runs").success());
     std::fs::remove_file(path(host)).expect("removed");
     let back = site.bivouac(["up", &name]);
@@ -83,8 +81,8 @@ fn a_deployment_with_copies_is_back_without_a_host_and_takes_it_in_when_that_is_
     )
     .ok();
     let sums = on_node(&net.names[1], &site, &name, SUMS).ok();
-    ip(format!("netns attach {host} {}", holder(&aside)));
-    ip(format!("netns del {aside}"));
+    also_called(&aside, host);
+    ip(&format!("netns del {aside}"));
     site.bivouac(["restart", &name, "2"]).ok();
     all_in_step(&site, &name);
     // What it missed it has by now: it is the only one of the two that is left of each piece, for some.
@@ -96,11 +94,18 @@ fn a_deployment_with_copies_is_back_without_a_host_and_takes_it_in_when_that_is_
     site.assert_nothing_left(&name, &[]);
 }
 
-/// A process in a namespace, by which the namespace gets another name.
-fn holder(name: &str) -> u32 {
-    let child = Command::new("ip").args(["netns", "exec", name, "sleep", "5"]).spawn().expect("starts");
+/// Gives a namespace another name as well.
+fn also_called(name: &str, other: &str) {
+    let mut holder = Command::new("ip").args(["netns", "exec", name, "sleep", "60"]).spawn().expect("starts");
+    // It is `sleep` itself by then.
     std::thread::sleep(std::time::Duration::from_millis(300));
-    child.id()
+    ip(&format!("netns attach {other} {}", holder.id()));
+    holder.kill().expect("ends");
+    holder.wait().expect("ends");
+}
+
+fn ip(line: &str) {
+    assert!(Command::new("ip").args(line.split(' ')).status().expect("runs").success(), "{line}");
 }
 
 #[test]
