@@ -346,7 +346,7 @@ impl Inner {
         }
     }
 
-    fn change(&self, change: &MapChange) {
+    pub fn change(&self, change: &MapChange) {
         let mut held = self.map.write().unwrap();
         *held = Arc::new(change.apply(&held).unwrap());
     }
