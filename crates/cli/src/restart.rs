@@ -9,7 +9,7 @@
 use crate::args::RestartArgs;
 use crate::daemon::traces;
 use crate::error::Error;
-use crate::home::{DaemonRecord, Directory, Home, Record};
+use crate::home::{DaemonRecord, Directory, Home, LauncherKind, Record};
 use crate::{launch, replace, status, text, up};
 use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_layout::{Epoch, NodeId, ServerId, ServerState};
@@ -59,10 +59,13 @@ fn bring_agent_back(
     let is_its = |d: &DaemonRecord| d.agent && d.node == node && d.server.is_none();
     let Some(at) = record.daemons.iter().position(is_its) else { return Ok(()) };
     let agent = &record.daemons[at];
-    let endpoint = agent.endpoint(&record.name, key);
-    match ControlLink::connect(&endpoint, key, record.deployment, control::AGENT) {
-        Err(error) if error.is_death() => {}
-        _ => return Ok(()),
+    // Without an address, `endpoint` is the agent of this machine.
+    if agent.address.is_some() || agent.launcher == LauncherKind::Local {
+        let endpoint = agent.endpoint(&record.name, key);
+        match ControlLink::connect(&endpoint, key, record.deployment, control::AGENT) {
+            Err(error) if error.is_death() => {}
+            _ => return Ok(()),
+        }
     }
     let ready = launch::start(agent.launcher, &up::order_again(record, agent, key, directory))?;
     up::fill_in(&mut record.daemons[at], ready)?;

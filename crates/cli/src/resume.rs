@@ -129,33 +129,29 @@ fn start(
             failure.get_or_insert(error);
         }
     }
-    let is_missing: Vec<bool> = record
-        .daemons
-        .iter()
-        .zip(&failures)
-        .map(|(d, failure)| failure.is_some() && d.address.is_none())
-        .collect();
-    directory.save(record)?;
-    let missing: Vec<(usize, Error)> =
-        failures.into_iter().enumerate().filter_map(|(at, e)| Some((at, e?))).collect();
-    let can_be_missed = |error: &Error| {
-        matches!(error, Error::Launch { .. } | Error::Unreached { .. } | Error::Unanswered { .. })
-    };
-    let agents = || record.daemons.iter().filter(|d| d.agent && d.address.is_some());
-    let none = agents().next().is_none();
-    if let Some(at) =
-        missing.iter().position(|(_, e)| record.metadata_replicas == 1 || none || !can_be_missed(e))
-    {
-        let mut missing = missing;
-        return Err(missing.swap_remove(at).1);
-    }
-    let agents = agents().filter_map(|d| Some((d.node, d.address?))).collect();
-    let servers = record.daemons.iter().filter_map(|d| d.server.zip(d.address)).collect();
+    let failed = record.daemons.iter().zip(&failures);
+    let is_missing: Vec<bool> = failed.map(|(d, failure)| failure.is_some() && d.process.is_none()).collect();
     for ((daemon, is_missing), before) in record.daemons.iter_mut().zip(&is_missing).zip(before) {
         if *is_missing {
             // Where the others look for it when it is back.
             (daemon.process, daemon.address) = before;
         }
+    }
+    directory.save(record)?;
+    let started: Vec<&DaemonRecord> =
+        record.daemons.iter().zip(&is_missing).filter(|(_, missing)| !**missing).map(|(d, _)| d).collect();
+    let agents: Vec<_> =
+        started.iter().filter(|d| d.agent).filter_map(|d| Some((d.node, d.address?))).collect();
+    let servers = started.iter().filter_map(|d| d.server.zip(d.address)).collect();
+    let mut missing: Vec<(usize, Error)> =
+        failures.into_iter().enumerate().filter_map(|(at, e)| Some((at, e?))).collect();
+    let can_be_missed = |error: &Error| {
+        matches!(error, Error::Launch { .. } | Error::Unreached { .. } | Error::Unanswered { .. })
+    };
+    let cannot_go_on =
+        |error: &Error| record.metadata_replicas == 1 || agents.is_empty() || !can_be_missed(error);
+    if let Some(at) = missing.iter().position(|(_, error)| cannot_go_on(error)) {
+        return Err(missing.swap_remove(at).1);
     }
     // Any agent can do it.
     let is_there = |d: &DaemonRecord, is_missing: bool| d.agent && !is_missing;

@@ -479,14 +479,24 @@ impl Shared {
         Some(map)
     }
 
-    /// Commits that nobody reaches a node, or that somebody does again; `None` when that failed, or was known.
-    pub(crate) fn set_away(&self, node: NodeId, away: bool) -> Option<Arc<Map>> {
+    /// Commits that nobody reaches a node; `None` when that failed, or was known.
+    pub(crate) fn set_away(&self, node: NodeId) -> Option<Arc<Map>> {
         let mut log = lock(&self.log);
-        if log.map().is_away(node) == away {
+        if log.map().is_away(node) {
             return None;
         }
-        tracing::warn!(%node, away, "a node is away, or back");
-        self.propose(&mut log, MapChange::Node { node, away })
+        tracing::warn!(%node, "nobody reaches the node");
+        self.propose(&mut log, MapChange::Node { node, away: true })
+    }
+
+    /// Commits that a node is back, if the map is still that of `accounted`, by which its agent knows what it has lost.
+    pub(crate) fn set_back(&self, node: NodeId, accounted: Epoch) -> Option<Arc<Map>> {
+        let mut log = lock(&self.log);
+        if !log.map().is_away(node) || log.map().epoch != accounted {
+            return None;
+        }
+        tracing::info!(%node, "the node is back");
+        self.propose(&mut log, MapChange::Node { node, away: false })
     }
 
     /// Whether it was tried to declare a server down, and nobody knows whether that was committed.

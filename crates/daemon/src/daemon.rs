@@ -53,7 +53,7 @@ pub(crate) struct Daemon {
     /// On servers.
     copies: Option<Arc<Copies>>,
     pub(crate) verifier: Verifier,
-    /// On servers where something has copies.
+    /// On servers.
     pub(crate) follower: OnceLock<Follower>,
     /// On agents.
     pub(crate) group: Option<Group>,
@@ -299,8 +299,10 @@ impl Service for Daemon {
         if let (Request::Meta(_) | Request::Data(_) | Request::Copied(_), Role::Client { node, .. }) =
             (&request, &session.role)
             && self.links.is_away(*node)
+            && !matches!(request, Request::Meta(MetaRequest::Release { .. } | MetaRequest::Abandon { .. }))
         {
-            // Its programs may have lost locks without knowing it. When the node is back, they do.
+            // Its programs may have lost locks without knowing it. When the node is back, they do. (Nobody waits for the answer
+            // of a close, and so would notice a refusal.)
             return reply.fail(&Refusal::OldServer.into());
         }
         let outcome = match (&request, &session.role) {

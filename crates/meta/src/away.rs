@@ -20,6 +20,8 @@ impl<O: Outside> Core<O> {
         if map.away.is_empty() {
             return true;
         }
+        // A shard that is taken over only now may have locks that the server before this one did not end any more.
+        let is_complete = self.answers_for_all(&map);
         let mut locks: Vec<(Ino, LockOwner)> = Vec::new();
         let mut opens: Vec<(Ino, OpenId)> = Vec::new();
         self.partitions.each(|_, shard| {
@@ -38,19 +40,25 @@ impl<O: Outside> Core<O> {
         }
         // Others may wait for a lock: first all of these, then what may take data servers' answers.
         let unlocked = locks.into_iter().all(|(ino, owner)| self.end_lock(ino, owner).is_ok());
-        if unlocked {
+        if unlocked && is_complete {
             self.ended_away_by.fetch_max(map.epoch.0, Ordering::AcqRel);
         }
-        // They are not given up: after its return, a node may have them open.
-        let left =
-            opens.into_iter().filter(|(ino, open)| self.release(None, *ino, *open, None).is_err()).count();
+        let mut released = true;
+        for (ino, open) in opens {
+            // The node may be back meanwhile, and have told that it has the file open.
+            let is_away = || self.outside.map().is_away(NodeId::of(open.agent));
+            released &= self.release_while(None, ino, open, None, is_away).is_ok();
+            if self.outside.map().epoch != map.epoch {
+                return false;
+            }
+        }
         for node in &map.away {
             if self.keeper.reported(*node, map.epoch) {
                 self.partitions.each_mut(|_, _| {});
                 self.keeper.orphans();
             }
         }
-        unlocked && left == 0
+        unlocked && is_complete && released
     }
 
     fn end_lock(&self, ino: Ino, owner: LockOwner) -> Result<(), Failure> {

@@ -262,7 +262,10 @@ impl<O: Outside> Core<O> {
             }
         }
         if !refused.is_empty() {
-            tracing::warn!(locks = refused.len(), "locks from before the restart cannot be had again");
+            tracing::warn!(
+                locks = refused.len(),
+                "locks from before the restart, or from before their node was away, cannot be had again"
+            );
         }
         Ok(Reply::Meta(MetaReply::Relocked { start: self.start, refused }))
     }

@@ -208,10 +208,25 @@ impl<O: Outside> Core<O> {
         open: OpenId,
         wrote: Option<Wrote>,
     ) -> Result<Reply, Failure> {
+        self.release_while(caller, ino, open, wrote, || true)
+    }
+
+    /// The same, if a condition still holds when nothing else happens to the shard.
+    pub(crate) fn release_while(
+        &self,
+        caller: Option<&Caller>,
+        ino: Ino,
+        open: OpenId,
+        wrote: Option<Wrote>,
+        holds: impl Fn() -> bool,
+    ) -> Result<Reply, Failure> {
         let now = self.outside.now();
         let map = self.outside.map();
         let ask = self.partitions.with(ino.shard(), |locked| {
             locked.shard.is_not_busy(ino)?;
+            if !holds() {
+                return Ok(false);
+            }
             let Some(inode) = locked.shard.inodes.get(ino) else {
                 locked.shard.live.remove(&ino);
                 return Ok(false);
@@ -235,8 +250,9 @@ impl<O: Outside> Core<O> {
                 // Others may get its locks from now on: that must not be forgotten.
                 locked.keep(Mutation::DropOpen(ino, open));
             }
-            if locked.shard.learns_locks(locked.id) {
-                // Its agent may tell of its locks without knowing that they are gone.
+            if locked.shard.learns_locks(locked.id) && !map.is_away(NodeId::of(open.agent)) {
+                // Its agent may tell of its locks without knowing that they are gone. (One that is away is not believed, and
+                // may have the file open when it is back.)
                 locked.shard.give_up(open);
             }
             let late = known.is_none() && wrote.is_some_and(|wrote| wrote.end > 0 || wrote.unsure);

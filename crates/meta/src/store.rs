@@ -245,7 +245,9 @@ impl<O: Outside> MetaStore<O> {
     /// To be called when the map has changed: takes over the shards that this server is to answer for now, lets go of others,
     /// and ends what programs of nodes have that are away. Says whether all of that is done; if not, it is to be called again.
     pub fn follow(&self) -> bool {
-        self.core.follow() && self.core.end_what_is_away()
+        let followed = self.core.follow();
+        // Also while some shard cannot be taken over.
+        self.core.end_what_is_away() && followed
     }
 
     /// Writes those logs anew that the storage has failed to take records of. Says whether it could: before that, this

@@ -43,8 +43,12 @@ impl<O: Outside> Core<O> {
 
     /// Whether it answers for all shards that it should.
     pub(crate) fn has_followed(&self) -> bool {
-        let map = self.outside.map();
-        map.copies == 1 || self.due(&map).is_empty()
+        self.answers_for_all(&self.outside.map())
+    }
+
+    /// The same by a certain map.
+    pub(crate) fn answers_for_all(&self, map: &Map) -> bool {
+        map.copies == 1 || self.due(map).is_empty()
     }
 
     /// Steps down where another server is the primary, if the map is newer than when this was done last.

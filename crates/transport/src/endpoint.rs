@@ -1,5 +1,6 @@
 //! Where a daemon listens, and its written form.
 
+use crate::TransportError;
 use crate::socket;
 use std::fmt;
 use std::net::SocketAddr;
@@ -30,6 +31,12 @@ impl Endpoint {
     /// process is.
     pub fn takes_connections(&self, within: Duration) -> bool {
         socket::connect(self, socket::now().saturating_add(within)).is_ok()
+    }
+
+    /// Whether no machine answers there. (One on which nobody listens refuses connections.)
+    pub fn is_unreachable(&self, within: Duration) -> bool {
+        let connected = socket::connect(self, socket::now().saturating_add(within));
+        connected.is_err_and(|error| error != TransportError::Refused)
     }
 }
 

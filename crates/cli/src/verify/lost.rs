@@ -45,6 +45,10 @@ fn lines(map: &Map, found: &Found, path: impl Fn(Ino) -> Option<String>, name: &
             lines.push(format!("  and {} more: `bivouac verify --dry-run {name}` names them", count - NAMED));
         }
     }
+    if !found.silent.is_empty() {
+        let silent: Vec<String> = found.silent.iter().map(ToString::to_string).collect();
+        lines.push(format!("bivouac: server {} did not answer: there may be more", silent.join(", ")));
+    }
     let pieces = metadata_away(map);
     if pieces > 0 {
         lines.push(format!(

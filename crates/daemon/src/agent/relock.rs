@@ -47,7 +47,7 @@ impl Shared {
                 return Err(Errno::AGAIN.into());
             }
             for noted in refused.iter().filter_map(|at| some.get(*at as usize)) {
-                tracing::warn!(%server, ino = %noted.ino, owner = ?noted.owner, "a lock is lost: its server was restarted");
+                tracing::warn!(%server, ino = %noted.ino, owner = ?noted.owner, "a lock is lost: its server was restarted, or this node was away");
                 self.table.lose_lock(noted.id);
             }
         }

@@ -76,7 +76,7 @@ impl Shared {
         let map = self.links.map();
         told.follow(&map, self.node);
         if told.all(&map) {
-            return;
+            return self.account(&map);
         }
         let open: Vec<(SlotId, Reopened)> = self
             .table
@@ -111,9 +111,15 @@ impl Shared {
                 }
             }
         }
-        if map.is_away(self.node) && told.all(&map) {
+        if told.all(&map) {
+            self.account(&map);
+        }
+    }
+
+    /// All servers have been asked by this map.
+    fn account(&self, map: &Map) {
+        if map.is_away(self.node) && self.accounted.swap(map.epoch.0, Ordering::AcqRel) != map.epoch.0 {
             tracing::info!(epoch = %map.epoch, "this node was away, and knows now which locks it has lost");
-            self.accounted.store(map.epoch.0, Ordering::Release);
         }
     }
 

@@ -122,7 +122,7 @@ impl Watcher {
                         && !error.is_refusal()
                         && self.is_unreachable(shared, &map, node)
                     {
-                        shared.set_away(node, true);
+                        shared.set_away(node);
                     }
                     if is_dead || self.is_lost(shared, &map) {
                         self.link = None;
@@ -178,7 +178,7 @@ impl Watcher {
             && (self.begun || !shared.fresh)
             && self.last_answer.elapsed() >= AWAY
             && servers.all(|server| server.state == ServerState::Down)
-            && !self.member.endpoint.takes_connections(REACH)
+            && self.member.endpoint.is_unreachable(REACH)
     }
 
     /// Whether the agent of its node most likely starts this server again, which has died. Others do not take its
@@ -247,7 +247,7 @@ impl Watcher {
         }
         if let Some(node) =
             self.member.agent_of.filter(|node| map.is_away(*node) && pong.accounted == map.epoch)
-            && let Some(back) = shared.set_away(node, false)
+            && let Some(back) = shared.set_back(node, pong.accounted)
         {
             map = back;
         }
