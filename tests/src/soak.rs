@@ -187,9 +187,15 @@ impl<'a> Scene<'a> {
         self.site.bivouac(["down", &self.name]).ok();
     }
 
-    /// Waits until no server has anything to catch up with.
+    /// Waits until no server has anything to catch up with, and no node is away.
     fn settle(&self) {
+        eventually("no node is away", || !self.is_some_node_away());
         all_in_step(&self.site, &self.name);
+    }
+
+    fn is_some_node_away(&self) -> bool {
+        let status = self.status();
+        status["agents"].as_array().expect("a list").iter().any(|agent| agent["away"] == true)
     }
 
     fn status(&self) -> Value {

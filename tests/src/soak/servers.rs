@@ -72,16 +72,10 @@ impl Scene<'_> {
     /// The node is away, and back.
     pub(super) fn cut_a_node_off_for_long(&self, random: &mut Random) -> String {
         let server = Scene::server(random);
-        let is_away = || {
-            let status = self.status();
-            let agents = status["agents"].as_array().expect("a list").iter();
-            agents.filter(|agent| agent["away"] == true).count() > 0
-        };
         let _excuse = (server == 0).then(|| self.loads.excuse_far(Errno::IO));
         self.net.cut(server, Cut::Link, true);
-        eventually("the node is away", is_away);
+        eventually("the node is away", || self.is_some_node_away());
         self.net.cut(server, Cut::Link, false);
-        eventually("the node is back", || !is_away());
         self.settle();
         format!("server {server}")
     }
