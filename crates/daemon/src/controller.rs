@@ -479,14 +479,13 @@ impl Shared {
         Some(map)
     }
 
-    /// Commits that nobody reaches a node; `None` when that failed, or was known.
-    pub(crate) fn set_away(&self, node: NodeId) -> Option<Arc<Map>> {
+    /// Commits that nobody reaches a node. (If that fails, its watcher tries again.)
+    pub(crate) fn set_away(&self, node: NodeId) {
         let mut log = lock(&self.log);
-        if log.map().is_away(node) {
-            return None;
+        if !log.map().is_away(node) {
+            tracing::warn!(%node, "nobody reaches the node");
+            self.propose(&mut log, MapChange::Node { node, away: true });
         }
-        tracing::warn!(%node, "nobody reaches the node");
-        self.propose(&mut log, MapChange::Node { node, away: true })
     }
 
     /// Commits that a node is back, if the map is still that of `accounted`, by which its agent knows what it has lost.

@@ -1,11 +1,11 @@
 //! What a server does about a new map.
 //!
-//! By a map, nodes may be away: what their programs have open ends. Where something has copies, a map may make this server the primary of shards and of groups of blocks: then it takes them over. By a map it may
-//! be behind, because it was away: then it gets what it has missed from the primaries. All of this takes other
-//! servers' answers, so threads of their own do it, again and again until nothing is left to do. With what the server
-//! has caught up, the daemon tells the controller in its answers to pings ([`Follower::caught_up`]). Having caught up with
-//! shards by one map is worth nothing by the next one, because a primary that has changed does not know of it; with
-//! blocks it is ([`crate::copies`]).
+//! By a map, nodes may be away: the server ends what their programs have open here. Where something has copies, a map may
+//! make this server the primary of shards and of groups of blocks: then it takes them over. By a map it may be behind,
+//! because it was away: then it gets what it has missed from the primaries. All of this takes other servers' answers, so
+//! threads of their own do it, again and again until nothing is left to do. With what the server has caught up, the daemon
+//! tells the controller in its answers to pings ([`Follower::caught_up`]). Having caught up with shards by one map is worth
+//! nothing by the next one, because a primary that has changed does not know of it; with blocks it is ([`crate::copies`]).
 
 use crate::copies::Copies;
 use crate::links::{Links, all_of};

@@ -3,10 +3,12 @@
 //! A server that was killed has forgotten who has its files open, and a new one waits until it knows (`Grace`
 //! in the crate `meta`). So each server that was not there a moment ago is told once, also by an agent that
 //! has nothing to say. So is each that answers for more shards than before, where the metadata has copies: it
-//! knows of the opens that its predecessor was told of, but not which of them are over. And so is everybody when this
-//! node was away, because they have ended what its programs had: first of the locks only, to learn which of them are
-//! lost, and when the controller knows that and the node is back, of the rest. What is closed while the report is on its way could be registered after its release:
-//! therefore the table is looked at again afterwards.
+//! knows of the opens that its predecessor was told of, but not which of them are over. What is closed while the report is
+//! on its way could be registered after its release: therefore the table is looked at again afterwards.
+//!
+//! A node that was away tells everybody again, because servers have ended what its programs had. At first, while the map
+//! calls it away, the agent tells of the locks only, and learns which of them are lost. When that is known the controller
+//! takes the node back, and the agent tells what is open.
 
 use super::Shared;
 use bivouac_layout::map::{Map, ServerState};
