@@ -14,6 +14,7 @@
 //! What it leaves to others: serving `Ping`, `Install` and `Stats` (every daemon does), and removing what is
 //! stored (every daemon removes what it made).
 
+mod changes;
 pub(crate) mod group;
 pub mod health;
 mod leases;
@@ -25,7 +26,7 @@ mod reports;
 pub use link::{ControlLink, LinkError};
 
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Group, Map, MapChange, NodeId, ServerId};
+use bivouac_layout::{Epoch, Map, MapChange, NodeId, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlReply, ControlRequest, Member, ServerHealth};
@@ -464,40 +465,6 @@ impl Shared {
         lock(&self.view).map.clone()
     }
 
-    /// Commits a server's state; `None` when that failed (it is tried again at the next ping).
-    pub(crate) fn set_state(&self, server: ServerId, state: ServerState) -> Option<Arc<Map>> {
-        tracing::info!(%server, ?state, "the server has another state");
-        let mut log = lock(&self.log);
-        if state == ServerState::Down {
-            // It may be committed although nobody hears of that: no lease before that is known.
-            lock(&self.view).replaced.insert(server, UNDECIDED);
-        }
-        let map = self.propose(&mut log, MapChange::State { server, state })?;
-        if state == ServerState::Down {
-            lock(&self.view).replaced.insert(server, map.epoch);
-        }
-        Some(map)
-    }
-
-    /// Commits that nobody reaches a node. (If that fails, its watcher tries again.)
-    pub(crate) fn set_away(&self, node: NodeId) {
-        let mut log = lock(&self.log);
-        if !log.map().is_away(node) {
-            tracing::warn!(%node, "nobody reaches the node");
-            self.propose(&mut log, MapChange::Node { node, away: true });
-        }
-    }
-
-    /// Commits that a node is back, if the map is still that of `accounted`, by which its agent knows what it has lost.
-    pub(crate) fn set_back(&self, node: NodeId, accounted: Epoch) -> Option<Arc<Map>> {
-        let mut log = lock(&self.log);
-        if !log.map().is_away(node) || log.map().epoch != accounted {
-            return None;
-        }
-        tracing::info!(%node, "the node is back");
-        self.propose(&mut log, MapChange::Node { node, away: false })
-    }
-
     /// Whether it was tried to declare a server down, and nobody knows whether that was committed.
     pub(crate) fn is_undecided(&self, server: ServerId) -> bool {
         lock(&self.view).replaced.get(&server) == Some(&UNDECIDED)
@@ -527,99 +494,6 @@ impl Shared {
             if self.asks.confirm(LOOK).is_ok() {
                 lock(&self.view).confirmed = Some(begun);
             }
-        }
-    }
-
-    /// Commits that servers have caught up with groups: this one, if the map is still that of `epoch`, and others that have
-    /// told so. `None` also when others are waited for.
-    pub(crate) fn set_in_step(&self, server: ServerId, epoch: Epoch, groups: Vec<Group>) -> Option<Arc<Map>> {
-        if groups.is_empty() {
-            lock(&self.reports).withdraw(server);
-            return None;
-        }
-        let mut log = lock(&self.log);
-        if log.map().epoch != epoch {
-            return None;
-        }
-        let servers = {
-            let (mut reports, now) = (lock(&self.reports), Instant::now());
-            reports.note(now, log.map(), server, groups);
-            reports.take(now, log.map())
-        };
-        if servers.is_empty() {
-            return None;
-        }
-        for (server, groups) in &servers {
-            tracing::info!(%server, groups = groups.len(), "the server has caught up");
-        }
-        self.propose(&mut log, MapChange::InStep { servers })
-    }
-
-    /// Commits that copies cannot be relied on, if the map is still that by which they were.
-    pub(crate) fn set_behind(&self, epoch: Epoch, copies: &[(Group, ServerId)]) -> Option<Arc<Map>> {
-        if copies.is_empty() {
-            return None;
-        }
-        let mut log = lock(&self.log);
-        let change = MapChange::Behind { copies: copies.to_vec() };
-        let next = change.apply(log.map())?;
-        if log.map().epoch != epoch || next.behind == log.map().behind {
-            return None;
-        }
-        tracing::warn!(copies = copies.len(), "copies are not relied on: their storage fails");
-        self.propose(&mut log, change)
-    }
-
-    /// Commits that servers do not come back, if they can be done without.
-    pub(crate) fn give_up(
-        &self,
-        servers: Vec<ServerId>,
-        accept_loss: bool,
-    ) -> Result<Arc<Map>, ControllerError> {
-        let mut log = lock(&self.log);
-        let change = MapChange::GiveUp { servers, accept_loss };
-        if change.apply(log.map()).is_none() {
-            return Err(ControllerError::CannotGiveUp);
-        }
-        tracing::warn!(?change, "others take the place of servers that are down");
-        self.propose(&mut log, change).ok_or(ControllerError::Unconfirmed)
-    }
-
-    /// Commits that another process has a server's number, if the server can be done without until that has caught up.
-    fn replace(&self, change: MapChange) -> Result<Arc<Map>, ControllerError> {
-        let mut log = lock(&self.log);
-        if change.apply(log.map()).is_none() {
-            return Err(ControllerError::CannotReplace);
-        }
-        tracing::warn!(?change, "a server that is down is replaced");
-        self.propose(&mut log, change).ok_or(ControllerError::Unconfirmed)
-    }
-
-    fn propose(&self, log: &mut MapLog, change: MapChange) -> Option<Arc<Map>> {
-        if lock(&self.view).stopping {
-            return None;
-        }
-        let proposed = log.propose(change);
-        self.show(log.map().clone());
-        match proposed {
-            Ok(map) => {
-                tracing::info!(epoch = %map.epoch, "the map has changed");
-                Some(map)
-            }
-            Err(error) => {
-                tracing::error!(%error, "the map cannot be changed");
-                None
-            }
-        }
-    }
-
-    /// Has everybody see a newer map.
-    fn show(&self, map: Arc<Map>) {
-        let mut view = lock(&self.view);
-        if map.epoch > view.map.epoch {
-            view.map = map;
-            drop(view);
-            self.changed.notify_all();
         }
     }
 
