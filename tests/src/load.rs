@@ -127,3 +127,11 @@ pub fn all_in_step(site: &Site, name: &str) {
         servers.iter().all(|server| server["state"] == "up" && server["behind"] == 0)
     });
 }
+
+/// `verify` finds all copies the same, and fit for their checksums.
+pub fn copies_agree(site: &Site, name: &str) {
+    let found = site.bivouac(["verify", name, "--rate", "0", "--json"]);
+    assert_eq!(found.code, 0, "{} {}", found.out, found.err);
+    let found: serde_json::Value = serde_json::from_str(&found.out).expect("JSON");
+    assert_eq!(found["findings"], serde_json::json!([]), "copies differ");
+}

@@ -75,6 +75,13 @@ impl Network {
         }
     }
 
+    /// Cuts two nodes off from each other, or connects them again: one cannot send to the other any more, also no answers.
+    /// They reach all others, and are reached.
+    pub fn cut_between(&self, node: usize, other: usize, is_cut: bool) {
+        let verb = if is_cut { "add" } else { "del" };
+        ip(format!("-n {} route {verb} blackhole {}.{}/32", self.names[node], self.subnet, other + 2));
+    }
+
     /// A node receives so many bits in a second at most.
     pub fn slow_down(&self, node: usize, rate: &str) {
         let line = format!("qdisc add dev {} root tbf rate {rate} burst 16k latency 2s", self.names[node]);

@@ -210,6 +210,13 @@ impl Site {
         self.bivouac(["exec", name, "--", "bash", "-c", script])
     }
 
+    /// The servers' states, as `status` says.
+    pub fn states(&self, name: &str) -> Vec<String> {
+        let status = self.status(name);
+        let servers = status["servers"].as_array().expect("servers").iter();
+        servers.map(|server| server["state"].as_str().expect("a word").to_owned()).collect()
+    }
+
     /// `status --json` of one deployment.
     pub fn status(&self, name: &str) -> serde_json::Value {
         let text = self.bivouac(["status", name, "--json"]).ok();

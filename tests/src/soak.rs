@@ -41,6 +41,8 @@ pub enum Fault {
     Stopped,
     /// Servers' nodes can be reached by nobody for some seconds.
     CutOff,
+    /// Two servers' nodes do not reach each other, and reach all others.
+    Severed,
     /// Servers' nodes cannot receive.
     Deaf,
     /// Servers' nodes cannot send.
@@ -77,11 +79,12 @@ pub enum Fault {
 
 impl Fault {
     /// All kinds.
-    pub const ALL: [Fault; 20] = [
+    pub const ALL: [Fault; 21] = [
         Fault::Killed,
         Fault::Restarted,
         Fault::Stopped,
         Fault::CutOff,
+        Fault::Severed,
         Fault::Deaf,
         Fault::Mute,
         Fault::KilledCatchingUp,
@@ -134,6 +137,7 @@ impl<'a> Scene<'a> {
             Fault::Restarted => self.restart_some(random),
             Fault::Stopped => self.stop_some(random),
             Fault::CutOff => self.cut_some(random, Cut::Link),
+            Fault::Severed => self.cut_two_off_from_each_other(random),
             Fault::Deaf => self.cut_some(random, Cut::Receiving),
             Fault::Mute => self.cut_some(random, Cut::Sending),
             Fault::KilledCatchingUp => self.kill_catching_up(random),

@@ -20,12 +20,6 @@ fn storage(site: &Site, name: &str, server: usize) -> Vec<String> {
     serde_json::from_value(paths).expect("paths")
 }
 
-fn states(site: &Site, name: &str) -> Vec<String> {
-    let status = site.status(name);
-    let servers = status["servers"].as_array().expect("servers").iter();
-    servers.map(|server| server["state"].as_str().expect("a word").to_owned()).collect()
-}
-
 #[test]
 fn a_deployment_with_copies_is_back_without_a_storage_that_is_gone_and_another_host_takes_its_place() {
     if skipped_without_root("making network namespaces") {
@@ -40,7 +34,7 @@ fn a_deployment_with_copies_is_back_without_a_storage_that_is_gone_and_another_h
     let back = site.bivouac(["up", &name]);
     assert!(back.err.contains("server-1 of") && back.err.contains("bivouac replace"), "{}", back.err);
     back.ok();
-    assert_eq!(states(&site, &name), ["up", "down", "up"]);
+    assert_eq!(site.states(&name), ["up", "down", "up"]);
     assert_eq!(on_node(&net.names[2], &site, &name, SUMS).ok(), sums);
     on_node(&net.names[2], &site, &name, "echo more > /bivouac/d/more").ok();
     site.bivouac(["replace", &name, "1", &net.names[3], "--launcher", "netns"]).ok();
@@ -48,7 +42,7 @@ fn a_deployment_with_copies_is_back_without_a_storage_that_is_gone_and_another_h
     let sums = on_node(&net.names[2], &site, &name, SUMS).ok();
     // And now the others may die.
     Site::kill(site.server_pid(&name, 0), Signal::KILL);
-    eventually("it is down", || states(&site, &name)[0] == "down");
+    eventually("it is down", || site.states(&name)[0] == "down");
     assert_eq!(on_node(&net.names[2], &site, &name, SUMS).ok(), sums);
     site.bivouac(["down", &name]).ok();
     site.assert_nothing_left(&name, &[]);
@@ -72,7 +66,7 @@ fn a_deployment_with_copies_is_back_without_a_host_and_takes_it_in_when_that_is_
     let back = site.bivouac(["up", &name]);
     assert!(back.err.contains("server-2 of") && back.err.contains("agent-2 of"), "{}", back.err);
     back.ok();
-    assert_eq!(states(&site, &name), ["up", "up", "down"]);
+    assert_eq!(site.states(&name), ["up", "up", "down"]);
     on_node(
         &net.names[1],
         &site,
@@ -87,7 +81,7 @@ fn a_deployment_with_copies_is_back_without_a_host_and_takes_it_in_when_that_is_
     all_in_step(&site, &name);
     // What it missed it has by now: it is the only one of the two that is left of each piece, for some.
     Site::kill(site.server_pid(&name, 0), Signal::KILL);
-    eventually("it is down", || states(&site, &name)[0] == "down");
+    eventually("it is down", || site.states(&name)[0] == "down");
     // Its agent is there again, too.
     assert_eq!(on_node(host, &site, &name, SUMS).ok(), sums);
     site.bivouac(["down", &name]).ok();

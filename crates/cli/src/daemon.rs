@@ -200,6 +200,7 @@ fn begin(order: Order, label: &str) -> Result<Option<Begun>, Error> {
     let before = traces::of(&run_dir, label, config.deployment);
     if let Some(Trace { process, address: Some(address), storage, ending: false, .. }) = &before
         && process.is_alive()
+        && !(process.is_dying() && process.wait_end(launch::START_LIMIT))
     {
         tracing::info!(pid = process.pid, "{label} is there already");
         let (address, storage) = (Some(*address), storage.clone());

@@ -33,6 +33,14 @@ impl ProcessId {
         ProcessId::of(self.pid) == Some(self)
     }
 
+    /// Whether it still runs although it has been killed: it has not got round to dying yet, which may take a second on a busy
+    /// machine, or it has begun to, and frees its memory.
+    pub fn is_dying(self) -> bool {
+        let read = |file| std::fs::read_to_string(format!("/proc/{}/{file}", self.pid)).ok();
+        let (stat, status) = (read("stat").unwrap_or_default(), read("status").unwrap_or_default());
+        shows_death(&stat, &status) && self.is_alive()
+    }
+
     /// Waits until it has ended; whether it has.
     pub fn wait_end(self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
@@ -72,6 +80,28 @@ impl ProcessId {
     }
 }
 
+/// Whether `/proc/PID/stat` and `/proc/PID/status` are those of a process that was killed, or ends.
+fn shows_death(stat: &str, status: &str) -> bool {
+    parse_flags(stat).is_some_and(|flags| flags & PF_EXITING != 0) || is_kill_pending(status)
+}
+
+/// The kernel's flag of a task that ends.
+const PF_EXITING: u64 = 0x4;
+
+/// The kernel's flags from `/proc/PID/stat`: field 9 of the whole line; the state, behind the name, is field 3.
+fn parse_flags(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(6)?.parse().ok()
+}
+
+/// Whether SIGKILL waits for the first thread or for all, by `/proc/PID/status`.
+fn is_kill_pending(status: &str) -> bool {
+    let masks = status.lines().filter_map(|line| line.split_once(":\t"));
+    let masks = masks.filter(|(name, _)| matches!(*name, "SigPnd" | "ShdPnd"));
+    let bit = 1 << (Signal::KILL.as_raw() - 1);
+    masks.filter_map(|(_, mask)| u64::from_str_radix(mask.trim(), 16).ok()).any(|mask| mask & bit != 0)
+}
+
 /// State and start time from `/proc/PID/stat`. The second field, the program's name, may hold anything, also
 /// spaces and parentheses; what follows its last `)` is safe.
 fn parse_stat(stat: &[u8]) -> Option<(u8, u64)> {
@@ -93,6 +123,24 @@ mod tests {
         assert_eq!(parse_stat(stat), Some((b'S', 987_654)));
         assert_eq!(parse_stat(b"17 (cut"), None);
         assert_eq!(parse_stat(b"17 (cut) S 1 2"), None);
+    }
+
+    #[test]
+    fn the_kernel_shows_that_a_process_was_killed_and_that_it_ends() {
+        let mut child = std::process::Command::new("sleep").arg("30").spawn().expect("spawns");
+        let process = ProcessId::of(child.id()).expect("runs");
+        assert!(process.is_alive() && !process.is_dying());
+        // What it shows of a stopped one that was killed, and of one that ends.
+        assert!(is_kill_pending("SigPnd:\t0000000000000000\nShdPnd:\t0000000000000100\nSigBlk:\t0"));
+        assert!(!is_kill_pending("SigPnd:\t0000000000000200\nShdPnd:\t0000000000000000\nSigBlk:\t100"));
+        assert_eq!(parse_flags("17 (a) b) (S 1) S 1 17 17 0 -1 4194564 1 2 3"), Some(4_194_564));
+        let runs = "17 (sleep) S 1 17 17 0 -1 4194560 1 2 3";
+        assert!(!shows_death(runs, "SigPnd:\t0000000000000000"));
+        assert!(shows_death("17 (sleep) S 1 17 17 0 -1 4194564 1 2 3", ""));
+        assert!(shows_death(runs, "SigPnd:\t0000000000000000\nShdPnd:\t0000000000000100"));
+        process.signal(Signal::KILL);
+        assert!(process.wait_end(Duration::from_secs(5)) && !process.is_dying());
+        child.wait().expect("ends");
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub mod link;
 pub(crate) mod log;
 pub(crate) mod raft;
 mod reports;
+mod severed;
 
 pub use link::{ControlLink, LinkError};
 
@@ -34,6 +35,7 @@ use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::control;
 use log::MapLog;
 use reports::Reports;
+use severed::Severed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -246,6 +248,7 @@ impl Controller {
             asks: log.clone(),
             log: Mutex::new(log),
             reports: Mutex::default(),
+            severed: Mutex::default(),
             view: Mutex::new(View {
                 map: map.clone(),
                 health,
@@ -415,6 +418,7 @@ pub(crate) struct Shared {
     asks: MapLog,
     log: Mutex<MapLog>,
     reports: Mutex<Reports>,
+    severed: Mutex<Severed>,
     view: Mutex<View>,
     changed: Condvar,
 }
@@ -473,6 +477,21 @@ impl Shared {
     /// Whether others may have what a server had by its map, the one of this epoch.
     pub(crate) fn is_replaced(&self, server: ServerId, epoch: Epoch) -> bool {
         lock(&self.view).replaced.get(&server).is_none_or(|replaced| epoch < *replaced)
+    }
+
+    /// A server says whom it does not reach.
+    pub(crate) fn note_unreached(&self, from: ServerId, unreached: &[ServerId]) {
+        lock(&self.severed).note(Instant::now(), from, unreached);
+    }
+
+    /// Whether a server is to be left out, because it and others do not reach each other.
+    pub(crate) fn leaves_out(&self, map: &Map, server: ServerId) -> bool {
+        lock(&self.severed).leaves_out(Instant::now(), map, server)
+    }
+
+    /// Whether a server that is down has to stay that for the same reason.
+    pub(crate) fn keeps_out(&self, map: &Map, server: ServerId) -> bool {
+        lock(&self.severed).keeps_out(Instant::now(), map, server)
     }
 
     /// A server that was declared down has been there all the time.

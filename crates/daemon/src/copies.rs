@@ -29,7 +29,8 @@ mod slots;
 
 use crate::links::Links;
 use bivouac_data::DataStore;
-use bivouac_layout::{Group, Ino, Map, ServerId};
+use bivouac_layout::{Epoch, Group, Ino, Map, ServerId};
+use bivouac_meta::Standing;
 use bivouac_proto::copies::{Change, CopyReply, CopyRequest};
 use bivouac_proto::data::{DataReply, DataRequest, Fallocate};
 use bivouac_proto::status::Failure;
@@ -83,6 +84,16 @@ struct Step {
     offset: u64,
     len: u64,
     change: Change,
+    /// By what right.
+    standing: Standing,
+}
+
+/// The server of a file's shard, which has blocks of the file changed.
+#[derive(Clone, Copy)]
+pub(crate) struct Sender {
+    pub(crate) server: ServerId,
+    /// By what right. `None`: it changes nothing.
+    pub(crate) standing: Option<Standing>,
 }
 
 /// The change, without waiting until it is on stable storage.
@@ -130,11 +141,12 @@ impl Copies {
     }
 
     /// Makes a change of a group's blocks, everywhere. The payload may have been sent ahead. Of servers, only that of the
-    /// inode changes blocks (`by`): one that is not any more must not, however late its request comes.
+    /// inode changes blocks (`by`): one that is not any more must not, however late its request comes. `since`: the epoch
+    /// by which this was asked for, before it has waited for anything.
     pub(crate) fn change(
         &self,
-        group: Group,
-        (request, by): (&DataRequest, Option<ServerId>),
+        (group, since): (Group, Epoch),
+        (request, by): (&DataRequest, Option<Sender>),
         payload: &[u8],
         sent: Option<&SentAhead>,
     ) -> Result<DataReply, Failure> {
@@ -153,6 +165,11 @@ impl Copies {
         let _alone = self.ranges.hold(ino, range.clone())?;
         // Not before: a holder that begins to catch up must not be left out.
         let map = self.serving(group)?;
+        let standing = Standing { group, since };
+        if !self.links.stands(standing) {
+            // Whoever has asked for it has asked another one meanwhile.
+            return Err(Refusal::OldServer.into());
+        }
         // By the newest map the sender looks itself.
         let check_sender =
             || by.map_or(Ok(()), |by| self.check_sender(by, request)).map_err(|_| Refusal::Busy);
@@ -166,8 +183,15 @@ impl Copies {
         }
         let slot = self.slots.take();
         let place = (slot.number(), slot.turn());
-        let step =
-            |change| Step { group, place, ino, offset: range.start, len: range.end - range.start, change };
+        let step = |change| Step {
+            group,
+            place,
+            ino,
+            offset: range.start,
+            len: range.end - range.start,
+            change,
+            standing,
+        };
         let failed = match *request {
             DataRequest::Write { sync, .. } => {
                 let write = step(Change::Write { sync });
@@ -198,13 +222,17 @@ impl Copies {
             slot.leave(group);
             return Err(Refusal::OldServer.into());
         }
+        if !self.links.stands(standing) {
+            // Another one has.
+            return Err(Refusal::OldServer.into());
+        }
         let made = forwarded
             .and_then(|()| if map.has_too_few(group) { Err(Errno::IO.into()) } else { Ok(()) })
             .and_then(|()| {
                 // It may be behind in other blocks of the file, and be about to give the sub-file another length.
                 let make = || {
                     // In this moment: who was stopped for long, and has another map now, has others' changes.
-                    if !self.is_primary(&self.links.map(), group) {
+                    if !self.is_primary(&self.links.map(), group) || !self.links.stands(standing) {
                         return Err(Refusal::OldServer.into());
                     }
                     check_sender()?;
@@ -224,6 +252,9 @@ impl Copies {
             });
         if !self.is_primary(&self.links.map(), group) {
             slot.leave(group);
+            return Err(Refusal::OldServer.into());
+        }
+        if !self.links.stands(standing) {
             return Err(Refusal::OldServer.into());
         }
         if let (Err(Failure::Errno(errno)), true) = (&made, has_all)
@@ -302,6 +333,9 @@ impl Copies {
             for (holder, _) in self.forward(&Step { offset: at, len, ..*step }, others, &buffer[..count]) {
                 self.suspect(step.group, holder);
             }
+            if !self.links.stands(step.standing) {
+                return true;
+            }
             at += len;
         }
         true
@@ -317,7 +351,7 @@ impl Copies {
         sync: bool,
     ) -> (Vec<(ServerId, Errno)>, Vec<ServerId>) {
         let Some(sent) = sent else { return (Vec::new(), others.to_vec()) };
-        let Step { group, place: (slot, turn), ino, offset, len, .. } = *step;
+        let Step { group, place: (slot, turn), ino, offset, len, standing, .. } = *step;
         let sum = crc32c::crc32c(payload);
         let (mut asked, mut left, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         for other in others {
@@ -330,7 +364,7 @@ impl Copies {
                 None => left.push(*other),
             }
         }
-        for ((server, _), answer) in asked.iter().zip(self.links.ask_all(&asked)) {
+        for ((server, _), answer) in asked.iter().zip(self.links.ask_all(standing, &asked)) {
             match answer {
                 Ok(Reply::Copy(CopyReply::Made)) => {}
                 Ok(Reply::Copy(CopyReply::Failed(errno))) => failed.push((*server, errno)),
@@ -347,12 +381,12 @@ impl Copies {
 
     /// Has all others make a change. Those whose storage cannot, and why.
     fn forward(&self, step: &Step, others: &[ServerId], payload: &[u8]) -> Vec<(ServerId, Errno)> {
-        let Step { group, place: (slot, turn), ino, offset, len, change } = *step;
+        let Step { group, place: (slot, turn), ino, offset, len, change, standing } = *step;
         let mut left = others.to_vec();
         let mut failed = Vec::new();
         let request = Request::Copy(CopyRequest::Forward { group, slot, turn, ino, offset, len, change });
         loop {
-            let answers = self.links.ask_each(&left, &request, payload);
+            let answers = self.links.ask_each(Some(standing), &left, &request, payload);
             let map = self.links.map();
             let mut again = Vec::new();
             for (server, answer) in left.iter().zip(answers) {
@@ -362,7 +396,7 @@ impl Copies {
                     Ok(_) => failed.push((*server, Errno::PROTO)),
                     // One that is down, or holds it no more, is not waited for; nor is anybody by a primary that
                     // has been replaced.
-                    Err(_) if map.primary_of(group) != Some(self.me) => {}
+                    Err(_) if map.primary_of(group) != Some(self.me) || !self.links.stands(standing) => {}
                     Err(_) if self.others(&map, group).contains(server) => again.push(*server),
                     Err(_) => {}
                 }
@@ -425,12 +459,13 @@ impl Copies {
 
     /// Checks that a server that changes a file is that of its inode: no other server does. (Another one may have taken over
     /// from it, and gone on with the file, before its request comes.)
-    pub(crate) fn check_sender(&self, from: ServerId, request: &DataRequest) -> Result<(), Errno> {
+    pub(crate) fn check_sender(&self, by: Sender, request: &DataRequest) -> Result<(), Errno> {
         let is_right = match request.changed() {
-            Some(ino) => self.links.map().primary(ino.shard()) == from,
+            Some(ino) => self.links.map().primary(ino.shard()) == by.server,
             None => true,
         };
-        if is_right { Ok(()) } else { Err(Errno::IO) }
+        let stands = || by.standing.is_none_or(|standing| self.links.stands(standing));
+        if is_right && stands() { Ok(()) } else { Err(Errno::IO) }
     }
 
     /// Does what a new map asks for: takes over the groups of which this server is the primary now. Says whether it
@@ -462,7 +497,7 @@ impl Copies {
         let others: Vec<ServerId> = others.into_iter().collect();
         let request = Request::Copy(CopyRequest::Marks);
         let mut found = self.marks.all();
-        for answer in self.links.ask_each(&others, &request, &[]) {
+        for answer in self.links.ask_each(None, &others, &request, &[]) {
             match answer {
                 Ok(Reply::Copy(CopyReply::Marks(marks))) => found.extend(marks),
                 _ => return false,
@@ -482,6 +517,7 @@ impl Copies {
                 offset: mark.offset,
                 len: mark.len,
                 change: Change::Mirror { undoes: false },
+                standing: Standing { group, since: map.epoch },
             };
             self.mirror(&step, &self.others(map, group));
         }

@@ -70,6 +70,7 @@ impl Follower {
         };
         threads.push(each_map(links, ("meta-catcher", LONGEST), catch_up)?);
         threads.push(crate::lookout::start(links)?);
+        threads.push(crate::reach::start(links)?);
         let data = copies.clone();
         threads.push(each_map(links, ("data-catcher", LONGEST), move |_| data.catch_up())?);
         Ok(Follower { shards, copies: copies.clone(), threads })

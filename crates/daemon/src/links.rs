@@ -7,13 +7,15 @@
 //! whoever asked to decide. When this daemon stops, the others most likely stop as well: then it repeats
 //! nothing ([`Links::close`]).
 
-use crate::copies::Copies;
+use crate::copies::{Copies, Sender};
 use crate::lease::Lease;
+use crate::reach::Reach;
 use crate::serve;
+use crate::standing::Losses;
 use bivouac_data::DataStore;
 use bivouac_layout::map::ServerState;
 use bivouac_layout::{Epoch, Group, Map, NodeId, SERVERS_MAX, Server, ServerId, ShardId};
-use bivouac_meta::Outside;
+use bivouac_meta::{Outside, Standing};
 use bivouac_proto::auth::{Key, Role};
 use bivouac_proto::copies::Copied;
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -21,7 +23,7 @@ use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::peer::{Borrowed, PeerRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply, Request, Time};
-use bivouac_transport::engine::{self, Budget, Job, Lane, Message, Refused, Requester, To};
+use bivouac_transport::engine::{self, Budget, Job, Lane, Message, Refused, Requester, Target, To};
 use bivouac_transport::{ConnectOptions, Connection, Endpoint, Peer, Refusals, TransportError};
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -61,12 +63,15 @@ pub(crate) struct Links {
     pub(crate) data: Option<Arc<DataStore>>,
     /// As a server.
     pub(crate) lease: Lease,
+    /// As a server of a deployment with copies.
+    pub(crate) reach: Reach,
+    losses: Losses,
 }
 
 impl Requester for Links {
     type Link = Lane;
     type MapRef<'a> = Arc<Map>;
-    type To = To;
+    type To = Whom;
     const BUDGET: Budget = Budget::SERVER;
 
     fn map(&self) -> Arc<Map> {
@@ -77,6 +82,20 @@ impl Requester for Links {
         if map.check().is_ok() {
             Links::learn(self, *map);
         }
+    }
+
+    fn stands(&self, whom: Whom) -> bool {
+        whom.standing.is_none_or(|standing| Links::stands(self, standing))
+    }
+
+    fn is_silent(&self, server: ServerId) {
+        if self.own.is_some() && self.map().copies > 1 {
+            self.reach.doubt(server);
+        }
+    }
+
+    fn is_lost(&self, server: ServerId, since: Instant) -> bool {
+        self.reach.was_cut_off(server, since)
     }
 
     fn asks(state: ServerState) -> bool {
@@ -170,6 +189,8 @@ impl Links {
             on_replaced,
             data,
             lease,
+            reach: Reach::default(),
+            losses: Losses::default(),
         }
     }
 
@@ -179,6 +200,9 @@ impl Links {
         let options = ConnectOptions { considerate: true, ..Links::BUDGET.options(0) };
         let connected = Connection::connect(&endpoint, &self.key, map.deployment, role, &options);
         self.refusals.note(Peer::Server(server), &connected);
+        if connected.as_ref().is_err_and(TransportError::is_of_route) {
+            Requester::is_silent(self, server);
+        }
         let (connection, _) = connected?;
         Ok(Lane::new(connection, self.slots.fetch_add(1, Ordering::Relaxed)))
     }
@@ -243,6 +267,7 @@ impl Links {
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Relaxed);
         self.tell_news();
+        self.reach.wake();
     }
 
     fn tell_news(&self) {
@@ -279,6 +304,9 @@ impl Links {
             if let Role::Server(me) = self.role {
                 self.lease.set_behind(map.lacks_blocks(me));
             }
+            if matches!(self.role, Role::Server(_)) {
+                self.losses.note(&current, &map);
+            }
             self.some_away.store(!map.away.is_empty(), Ordering::Relaxed);
             self.epoch.store(map.epoch.0, Ordering::Release);
             let before = std::mem::replace(&mut *current, Arc::new(map));
@@ -287,6 +315,11 @@ impl Links {
             self.forget_connections(&moved);
             self.tell_news();
         }
+    }
+
+    /// Whether the primary of a group has answered for it all the time since then, as far as this server knows.
+    pub(crate) fn stands(&self, standing: Standing) -> bool {
+        self.losses.stands(standing)
     }
 
     /// Whether a node is away by the map.
@@ -314,12 +347,12 @@ impl Links {
     }
 
     /// Sends a request.
-    pub(crate) fn ask(&self, to: To, request: &Request<'_>) -> Result<Reply, Failure> {
+    pub(crate) fn ask(&self, to: impl Into<Whom>, request: &Request<'_>) -> Result<Reply, Failure> {
         self.ask_into(to, request, &[], &mut []).map(|(reply, _)| reply)
     }
 
     /// Sends several requests at once and waits for all answers, which come in the requests' order.
-    fn call_each(&self, mut jobs: Vec<Job<'_, To>>) -> impl Iterator<Item = Result<Reply, Failure>> {
+    fn call_each(&self, mut jobs: Vec<Job<'_, Whom>>) -> impl Iterator<Item = Result<Reply, Failure>> {
         engine::call_each(self, &mut jobs);
         jobs.into_iter().map(|mut job| job.take().map(|answered| answered.reply))
     }
@@ -327,33 +360,47 @@ impl Links {
     /// Sends the same request to several servers at once; the answers in their order.
     pub(crate) fn ask_each(
         &self,
+        standing: Option<Standing>,
         servers: &[ServerId],
         request: &Request<'_>,
         payload: &[u8],
     ) -> Vec<Result<Reply, Failure>> {
         let body = encoded(request);
-        let job = |server: &ServerId| Job::new(all_of(*server), &body[..], payload, &mut []);
+        let job = |server: &ServerId| Job::new(all_of(*server).by(standing), &body[..], payload, &mut []);
         self.call_each(servers.iter().map(job).collect()).collect()
     }
 
-    /// Sends requests to several servers at once; the answers in their order.
-    pub(crate) fn ask_all(&self, requests: &[(ServerId, Request<'_>)]) -> Vec<Result<Reply, Failure>> {
+    /// Sends requests to several servers at once, by a standing; the answers in their order.
+    pub(crate) fn ask_all(
+        &self,
+        standing: Standing,
+        requests: &[(ServerId, Request<'_>)],
+    ) -> Vec<Result<Reply, Failure>> {
         let job = |(server, request): &(ServerId, Request<'_>)| {
-            Job::new(all_of(*server), encoded(request), &[], &mut [])
+            Job::new(all_of(*server).by(Some(standing)), encoded(request), &[], &mut [])
         };
         self.call_each(requests.iter().map(job).collect()).collect()
+    }
+
+    /// Sends a request on which nothing depends, once; not if the server is not reached, as far as is known.
+    pub(crate) fn ask_once(&self, to: impl Into<Whom>, request: &Request<'_>) -> Option<Reply> {
+        let to = to.into();
+        if self.reach.is_doubted(to.server(&self.map())) {
+            return None;
+        }
+        engine::ask_once(self, to, &encoded(request))
     }
 
     /// Sends a request; how many bytes came with the answer.
     pub(crate) fn ask_into(
         &self,
-        to: To,
+        to: impl Into<Whom>,
         request: &Request<'_>,
         payload: &[u8],
         into: &mut [u8],
     ) -> Result<(Reply, usize), Failure> {
         let message = Message { body: &encoded(request), payload: &[IoSlice::new(payload)], watch: None };
-        let answered = engine::call(self, to, &message, &mut [IoSliceMut::new(into)])?;
+        let answered = engine::call(self, to.into(), &message, &mut [IoSliceMut::new(into)])?;
         Ok((answered.reply, answered.payload_len))
     }
 }
@@ -380,8 +427,39 @@ fn peer_body(request: &PeerRequest<'_>) -> Vec<u8> {
 }
 
 /// A server, for a request that concerns no shard.
-pub(crate) fn all_of(server: ServerId) -> To {
-    To::Server(server, ShardId(0))
+pub(crate) fn all_of(server: ServerId) -> Whom {
+    To::Server(server, ShardId(0)).into()
+}
+
+/// Where a request of a daemon goes, and by what right it is sent.
+#[derive(Clone, Copy)]
+pub(crate) struct Whom {
+    to: To,
+    /// With one, it is sent only as long as that counts.
+    standing: Option<Standing>,
+}
+
+impl Whom {
+    /// The same, by a standing.
+    pub(crate) fn by(self, standing: Option<Standing>) -> Whom {
+        Whom { standing, ..self }
+    }
+}
+
+impl From<To> for Whom {
+    fn from(to: To) -> Whom {
+        Whom { to, standing: None }
+    }
+}
+
+impl Target for Whom {
+    fn server(&self, map: &Map) -> ServerId {
+        self.to.server(map)
+    }
+
+    fn shard(&self) -> ShardId {
+        self.to.shard()
+    }
 }
 
 /// The clock.
@@ -418,11 +496,17 @@ impl Around {
         Around { links, me, copies }
     }
 
-    fn own_data(&self, request: &DataRequest, payload: &[u8], into: &mut [u8]) -> Result<DataReply, Errno> {
+    fn own_data(
+        &self,
+        standing: Option<Standing>,
+        request: &DataRequest,
+        payload: &[u8],
+        into: &mut [u8],
+    ) -> Result<DataReply, Errno> {
         let store = self.links.data.as_ref().ok_or(Errno::IO)?;
         let until = Instant::now() + Links::BUDGET.patience;
         loop {
-            self.copies.check_sender(self.me, request)?;
+            self.copies.check_sender(Sender { server: self.me, standing }, request)?;
             match serve::data_locally((store, &self.copies), request, payload, into) {
                 Err(Failure::Refused(_)) if Instant::now() < until && !self.links.is_closing() => {
                     std::thread::sleep(Links::BUDGET.first_pause);
@@ -468,34 +552,51 @@ impl Outside for Around {
 
     fn data(
         &self,
+        standing: Option<Standing>,
         server: ServerId,
         request: &DataRequest,
         payload: &[u8],
         into: &mut [u8],
     ) -> Result<DataReply, Errno> {
         if server == self.me {
-            return self.own_data(request, payload, into);
+            return self.own_data(standing, request, payload, into);
         }
-        let answered = self.links.ask_into(all_of(server), &Request::Data(*request), payload, into);
+        let to = all_of(server).by(standing);
+        let answered = self.links.ask_into(to, &Request::Data(*request), payload, into);
         answered.map_err(errno).and_then(|(reply, _)| data_reply(reply))
     }
 
-    fn copied(&self, group: Group, request: &DataRequest, payload: &[u8]) -> Result<DataReply, Errno> {
+    fn copied(
+        &self,
+        standing: Standing,
+        group: Group,
+        request: &DataRequest,
+        payload: &[u8],
+    ) -> Result<DataReply, Errno> {
         let until = Instant::now() + Links::BUDGET.patience;
         loop {
-            self.copies.check_sender(self.me, request)?;
-            let answer = match self.links.map().primary_of(group) {
+            let by = Sender { server: self.me, standing: Some(standing) };
+            self.copies.check_sender(by, request)?;
+            let map = self.links.map();
+            let answer = match map.primary_of(group) {
                 Some(primary) if primary == self.me => {
-                    self.copies.change(group, (request, Some(self.me)), payload, None)
+                    self.copies.change((group, map.epoch), (request, Some(by)), payload, None)
                 }
                 _ => {
                     let copied = Request::Copied(Copied { group, request: *request, here: None });
-                    let answered = self.links.ask_into(To::Group(group), &copied, payload, &mut []);
+                    let answered = self.links.ask_into(
+                        Whom::from(To::Group(group)).by(Some(standing)),
+                        &copied,
+                        payload,
+                        &mut [],
+                    );
                     answered.and_then(|(reply, _)| Ok(data_reply(reply)?))
                 }
             };
             match answer {
-                Err(Failure::Refused(_)) if Instant::now() < until && !self.links.is_closing() => {
+                Err(Failure::Refused(_))
+                    if Instant::now() < until && !self.links.is_closing() && self.links.stands(standing) =>
+                {
                     std::thread::sleep(Links::BUDGET.first_pause);
                 }
                 answer => return answer.map_err(errno),
@@ -503,15 +604,19 @@ impl Outside for Around {
         }
     }
 
-    fn data_each(&self, requests: &[(ServerId, DataRequest)]) -> Vec<Result<DataReply, Errno>> {
+    fn data_each(
+        &self,
+        standing: Option<Standing>,
+        requests: &[(ServerId, DataRequest)],
+    ) -> Vec<Result<DataReply, Errno>> {
         let others = requests.iter().filter(|(server, _)| *server != self.me);
         let job = |(server, request): &(ServerId, DataRequest)| {
-            Job::new(all_of(*server), encoded(&Request::Data(*request)), &[], &mut [])
+            Job::new(all_of(*server).by(standing), encoded(&Request::Data(*request)), &[], &mut [])
         };
         let mut answers = self.links.call_each(others.map(job).collect());
         let other = |answer: Result<Reply, Failure>| answer.map_err(errno).and_then(data_reply);
         let answer = |(server, request): &(ServerId, DataRequest)| match *server == self.me {
-            true => self.own_data(request, &[], &mut []),
+            true => self.own_data(standing, request, &[], &mut []),
             false => answers.next().map_or(Err(Errno::IO), other),
         };
         requests.iter().map(answer).collect()

@@ -79,6 +79,7 @@ impl Service for Scripted {
                     suspects: Vec::new(),
                     clock: 0,
                     accounted: Epoch(0),
+                    unreached: Vec::new(),
                 }));
             }
             Ok(Request::Control(ControlRequest::Install { map })) => {

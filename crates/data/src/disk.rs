@@ -313,7 +313,7 @@ impl Disk {
         for tree in [sums::TREE, TREE] {
             remove_tree(&self.root, &self.path, tree, ours)?;
         }
-        for journal in [inventory::NAME, inventory::DRAFT, relocate::COPY, sums::CHANGING] {
+        for journal in [inventory::NAME, inventory::DRAFT, relocate::COPY, sums::changing::NAME] {
             gone(fs::unlinkat(&self.root, journal, AtFlags::empty()))
                 .map_err(|errno| setup("remove", &self.path.join(journal), errno))?;
         }

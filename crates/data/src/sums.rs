@@ -14,9 +14,11 @@
 //! - **Order.** All changes of one sub-file and its sums take turns (the kernel has them take turns anyway). The
 //!   checksums are written first: if the storage has no room for them, nothing has been changed.
 //! - **A killed server** may leave a chunk whose checksum was changed and whose bytes were not, or only half of them.
-//!   That is not damage. So every change first notes its chunks in one of the slots of a small file ([`Changing`]),
-//!   and takes the note away at the end. When the store is opened again, the checksums of noted chunks are computed from
-//!   what is there. Whether that is what it should be, comparing the copies shows.
+//!   That is not damage. So every change first notes its chunks ([`changing`]), and takes the note away at the end.
+//!   When the store is opened again, the checksums of noted chunks are computed from what is there. Whether that is what
+//!   it should be, comparing the copies shows.
+//! - **A full or failing storage** may take neither a change nor the old checksums back. Such chunks stay noted, too, and
+//!   the file's next change or comparison computes their checksums.
 //! - **A loss of power** may leave bytes and checksums of different ages, because checksums are not synced with the
 //!   bytes (that would take a second `fsync`). Where all copies have the same bytes, `verify` writes the checksum
 //!   anew.
@@ -25,6 +27,8 @@
 //! without copies have neither ([`DataStore::keep_sums`] is not called there), and pay one comparison for each change.
 //!
 //! Lock order: truncations, a file's turn here, the descriptor cache.
+
+pub(crate) mod changing;
 
 use crate::cache::{Cache, Lookup};
 use crate::disk::{self, Disk};
@@ -35,31 +39,23 @@ use crate::store::DataStore;
 use crate::undo::Wrote;
 use bivouac_layout::Ino;
 use bivouac_layout::placement::MIN_BLOCK;
-use bivouac_node::Boot;
 use bivouac_proto::attr::FILE_MAX;
 use bivouac_proto::data::Fallocate;
+use changing::{Changing, Slot};
 use rustix::fd::OwnedFd;
 use rustix::fs::{self, Advice, AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that have one checksum.
 pub const CHUNK: u64 = MIN_BLOCK as u64;
 /// The tree of sums files.
 pub(crate) const TREE: &str = "crc";
-/// Which chunks are being changed: a file in the first storage directory.
-pub(crate) const CHANGING: &str = "bivouac-changing";
 /// Bytes of a checksum.
 const SUM: u64 = 4;
 /// Files that share one of these take turns, too.
 const TURNS: usize = 256;
-/// So many changes may be under way at once; others wait.
-const SLOTS: u32 = 1024;
-/// Bytes before the first slot: in which boot of the machine the notes were made; and nothing.
-const HEAD: u64 = 32;
-/// Bytes of a slot: inode, first chunk, end; and nothing, so that no slot lies across two pages.
-const SLOT: u64 = 32;
 /// Sums that are read at once.
 const AT_ONCE: u64 = 1 << 16;
 
@@ -161,55 +157,6 @@ pub(crate) struct Sums {
     changing: Changing,
 }
 
-/// Notes of the chunks that are being changed.
-struct Changing {
-    file: OwnedFd,
-    free: Mutex<Vec<u32>>,
-    freed: Condvar,
-    /// The machine has not been started anew since the store was last open.
-    is_sure: bool,
-}
-
-fn place_of(slot: u32) -> u64 {
-    HEAD + u64::from(slot) * SLOT
-}
-
-/// Chunks of a file that were being changed when a server was killed.
-type Noted = (Ino, Range<u64>);
-
-/// A note: dropped when checksums and bytes agree again.
-struct Slot<'c> {
-    changing: &'c Changing,
-    number: u32,
-}
-
-impl Drop for Slot<'_> {
-    fn drop(&mut self) {
-        // If this fails, the chunks are summed once more at the next start.
-        let _ = write_all(&self.changing.file, &[0; 8], place_of(self.number));
-        self.changing.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
-        self.changing.freed.notify_one();
-    }
-}
-
-impl Changing {
-    /// Notes a change; waits while too many are under way.
-    fn begin(&self, ino: Ino, chunks: &Range<u64>) -> Result<Slot<'_>, DataError> {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut free =
-            self.freed.wait_while(free, |free| free.is_empty()).unwrap_or_else(PoisonError::into_inner);
-        let number = free.pop().unwrap_or_default();
-        drop(free);
-        let slot = Slot { changing: self, number };
-        let mut note = [0; 24];
-        for (field, value) in note.as_chunks_mut::<8>().0.iter_mut().zip([ino.0, chunks.start, chunks.end]) {
-            *field = value.to_le_bytes();
-        }
-        write_all(&self.file, &note, place_of(number))?;
-        Ok(slot)
-    }
-}
-
 /// Checksums of some chunks of a sub-file, which are about to change.
 struct Change {
     first: u64,
@@ -232,33 +179,15 @@ impl Change {
 
 impl Sums {
     /// Makes what is missing, and opens it.
-    fn open(disks: &[Disk], descriptors: usize) -> Result<(Sums, Vec<Noted>), DataError> {
+    fn open(disks: &[Disk], descriptors: usize) -> Result<Sums, DataError> {
         let mut trees = Vec::new();
         for disk in disks {
             trees.push(disk::open_tree(&disk.root, disk.path(), TREE)?);
         }
         let first = disks.first().ok_or(DataError::NoDirectory)?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = fs::openat(&first.root, CHANGING, flags, Mode::RUSR | Mode::WUSR)?;
-        let mut content = vec![0; place_of(SLOTS) as usize];
-        let count = read_up_to(&file, &mut content, 0)?;
-        let (head, slots) = content.split_at_mut(HEAD as usize);
-        let mut then = [0; Boot::LEN];
-        then.copy_from_slice(&head[..Boot::LEN]);
-        let is_sure = count == 0 || Boot::is_since(Boot::current(), Boot::from_bytes(then));
-        let number = |slot: &[u8], at: usize| {
-            let field = slot.get(at..at + 8).and_then(|field| field.try_into().ok());
-            u64::from_le_bytes(field.unwrap_or_default())
-        };
-        let noted = slots.chunks_exact(SLOT as usize).filter(|slot| number(slot, 0) != 0);
-        let noted = noted.map(|slot| (Ino(number(slot, 0)), number(slot, 8)..number(slot, 16))).collect();
-        head[..Boot::LEN].copy_from_slice(&Boot::to_bytes(Boot::current()));
-        // Written as a whole: changes that free space need slots on a full storage, too.
-        write_all(&file, &content, 0)?;
-        let (free, freed) = (Mutex::new((0..SLOTS).collect()), Condvar::new());
-        let changing = Changing { file, free, freed, is_sure };
+        let changing = Changing::open(&first.root)?;
         let turns = [const { Mutex::new(()) }; TURNS];
-        Ok((Sums { trees, files: Cache::new(descriptors), turns, changing }, noted))
+        Ok(Sums { trees, files: Cache::new(descriptors), turns, changing })
     }
 
     fn turn(&self, ino: Ino) -> MutexGuard<'_, ()> {
@@ -363,6 +292,7 @@ impl Sums {
     /// Removes a sums file; missing is fine.
     pub(crate) fn remove(&self, ino: Ino) {
         let _turn = self.turn(ino);
+        self.changing.take_owed(ino).into_iter().for_each(Slot::end);
         let mixed = place::mix(ino);
         if let Ok(tree) = self.tree(mixed) {
             match fs::unlinkat(tree, SubPath::new(ino, mixed).as_c_str(), AtFlags::empty()) {
@@ -383,6 +313,7 @@ impl Sums {
         cut: impl FnOnce() -> Result<bool, DataError>,
     ) -> Result<bool, DataError> {
         let _turn = self.turn(ino);
+        self.settle(ino, Some(file));
         let length = file.length()?;
         if from >= length || self.file(ino, false)?.is_none() {
             return cut();
@@ -393,13 +324,26 @@ impl Sums {
         if !part.is_empty() {
             change.differ(&part, linear(&read_part(file, &part)?));
         }
-        let _slot = self.changing.begin(ino, &chunks(&(from..length)))?;
-        let is_cut = cut()?;
-        if is_cut {
+        let slot = self.changing.begin(ino, &chunks(&(from..length)))?;
+        let is_cut = cut();
+        if is_cut == Ok(true) {
             self.cut(ino, from.div_ceil(CHUNK))?;
             self.write(ino, change.first, &change.after)?;
         }
-        Ok(is_cut)
+        slot.end();
+        is_cut
+    }
+
+    /// Computes the checksums that are owed of a file. In the file's turn. Returns those that still are.
+    fn settle(&self, ino: Ino, file: Option<&SubFile>) -> Vec<Range<u64>> {
+        let mut left = Vec::new();
+        for slot in self.changing.take_owed(ino) {
+            match self.renew(ino, file, slot.chunks()) {
+                Ok(()) => slot.end(),
+                Err(_) => left.push(slot.chunks()),
+            }
+        }
+        left
     }
 
     fn change(&self, ino: Ino, chunks: Range<u64>) -> Result<Change, DataError> {
@@ -437,47 +381,23 @@ fn read_part(file: &SubFile, part: &Range<u64>) -> Result<Vec<u8>, DataError> {
     Ok(bytes)
 }
 
-fn write_all(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        match rustix::io::pwrite(file, bytes, offset) {
-            Ok(0) => return Err(Errno::NOSPC),
-            Ok(n) => (bytes, offset) = (&bytes[n..], offset + n as u64),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
-}
-
-fn read_up_to(file: &OwnedFd, into: &mut [u8], offset: u64) -> Result<usize, Errno> {
-    let mut done = 0;
-    while done < into.len() {
-        match rustix::io::pread(file, &mut into[done..], offset + done as u64) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(done)
-}
-
 impl DataStore {
     /// From now on there are checksums of what is written with [`DataStore::write_summed`] and changed otherwise. To be
     /// called before the store is used, where files may have copies.
     pub fn keep_sums(&self) -> Result<(), DataError> {
-        let (sums, noted) = Sums::open(self.disks(), self.descriptors())?;
-        let sums = self.set_sums(sums);
-        for (ino, chunks) in noted {
+        let sums = self.set_sums(Sums::open(self.disks(), self.descriptors())?);
+        for ino in sums.changing.files() {
             let _turn = sums.turn(ino);
             match self.existing(ino) {
-                Ok(file) => sums.renew(ino, file.as_deref(), chunks)?,
+                // What the storage does not take now is owed on.
+                Ok(file) => drop(sums.settle(ino, file.as_deref())),
                 // What is lost is found by whoever asks for it.
-                Err(error) => tracing::warn!(%ino, %error, "chunks that were being changed were not summed"),
+                Err(error) => {
+                    tracing::warn!(%ino, %error, "chunks that were being changed were not summed");
+                    sums.changing.take_owed(ino).into_iter().for_each(Slot::end);
+                }
             }
         }
-        let nothing = vec![0; (u64::from(SLOTS) * SLOT) as usize];
-        write_all(&sums.changing.file, &nothing, HEAD)?;
         // Left by a server that was killed while it removed a sub-file.
         for (disk, tree) in self.disks().iter().zip(&sums.trees) {
             disk::remove_names(tree, |ino| !disk.inventory.knows(ino))?;
@@ -506,6 +426,7 @@ impl DataStore {
         };
         let turn = sums.turn(ino);
         let file = self.existing(ino)?;
+        sums.settle(ino, file.as_deref());
         let mut change = sums.change(ino, span.clone())?;
         for part in parts(&range) {
             let old = match &file {
@@ -524,16 +445,19 @@ impl DataStore {
             && let Err(error) = sums.write(ino, span.start, &change.after)
         {
             // A part of them may have been written.
-            let _ = sums.write(ino, span.start, &change.before);
+            if sums.write(ino, span.start, &change.before).is_ok() {
+                slot.end();
+            }
             return Err(error);
         }
         let wrote = self.write(ino, offset, from, false);
-        if !wrote.as_ref().is_ok_and(|wrote| wrote.count as u64 == end - offset)
-            && let Err(error) = self.correct_sums(sums, (ino, offset), &change, wrote.as_ref())
-        {
-            tracing::warn!(%ino, %error, "checksums of a write that failed are wrong until `bivouac verify`");
+        let is_whole = wrote.as_ref().is_ok_and(|wrote| wrote.count as u64 == end - offset);
+        if is_whole || self.correct_sums(sums, (ino, offset), &change, wrote.as_ref()).is_ok() {
+            slot.end();
+        } else {
+            // While nobody else sees that the checksums do not fit.
+            drop(slot);
         }
-        drop(slot);
         drop(turn);
         if sync && wrote.is_ok() {
             self.sync(ino)?;
@@ -584,6 +508,7 @@ impl DataStore {
         };
         let _turn = sums.turn(ino);
         let Some(file) = self.existing(ino)? else { return self.fallocate(ino, offset, len, mode) };
+        sums.settle(ino, Some(&file));
         let (length, end) = (file.length()?, offset.saturating_add(len));
         if offset >= length {
             return self.fallocate(ino, offset, len, mode);
@@ -599,26 +524,33 @@ impl DataStore {
             change.differ(&part, linear(&read_part(&file, &part)?));
             changed.push(change);
         }
-        let _slot = sums.changing.begin(ino, &span)?;
+        let slot = sums.changing.begin(ino, &span)?;
         if let Err(error) = self.fallocate(ino, offset, len, mode) {
             // Making a hole may have been the half of it.
-            if error.errno() != bivouac_proto::Errno::OPNOTSUPP {
-                sums.renew(ino, Some(&file), span)?;
+            let is_same = error.errno() == bivouac_proto::Errno::OPNOTSUPP;
+            if is_same || sums.renew(ino, Some(&file), span).is_ok() {
+                slot.end();
             }
             return Err(error);
         }
         for change in changed {
             sums.write(ino, change.first, &change.after)?;
         }
-        sums.clear(ino, range.start.div_ceil(CHUNK)..range.end / CHUNK)
+        sums.clear(ino, range.start.div_ceil(CHUNK)..range.end / CHUNK)?;
+        slot.end();
+        Ok(())
     }
 
     /// Computes the checksums of a range's chunks from what is stored: it was compared with other copies.
     pub fn renew_sums(&self, ino: Ino, range: Range<u64>) -> Result<(), DataError> {
         let Some(sums) = self.sums().filter(|_| !range.is_empty()) else { return Ok(()) };
         let _turn = sums.turn(ino);
-        let _slot = sums.changing.begin(ino, &chunks(&range))?;
-        sums.renew(ino, self.existing(ino)?.as_deref(), chunks(&range))
+        let file = self.existing(ino)?;
+        sums.settle(ino, file.as_deref());
+        let slot = sums.changing.begin(ino, &chunks(&range))?;
+        sums.renew(ino, file.as_deref(), chunks(&range))?;
+        slot.end();
+        Ok(())
     }
 
     /// The first byte at or behind an offset that may not be a hole, or whose checksum says so. `None`: there is none.
@@ -642,13 +574,16 @@ impl DataStore {
     }
 
     /// The checksums of a range's chunks, and the sub-file's length. The range begins with a chunk. The bytes come from
-    /// the storage, as far as its file system does not hold changes of them in memory.
+    /// the storage, as far as its file system does not hold changes of them in memory. A chunk whose checksum could not
+    /// be stored counts as sound.
     pub fn sums_in(&self, ino: Ino, range: Range<u64>) -> Result<(u64, Vec<Sum>), DataError> {
         let Some(sums) = self.sums() else { return Err(Errno::OPNOTSUPP.into()) };
         let span = chunks(&range);
         let _turn = sums.turn(ino);
+        let file = self.existing(ino)?;
+        let owed = sums.settle(ino, file.as_deref());
         let stored = sums.read(ino, &span)?;
-        let (length, bytes) = match self.existing(ino)? {
+        let (length, bytes) = match file {
             Some(file) => {
                 let len = std::num::NonZeroU64::new(range.end.saturating_sub(range.start));
                 let _ = fs::fadvise(&file, range.start, len, Advice::DontNeed);
@@ -656,7 +591,11 @@ impl DataStore {
             }
             None => (0, vec![0; stored.len()]),
         };
-        Ok((length, bytes.into_iter().zip(stored).map(|(bytes, stored)| Sum { bytes, stored }).collect()))
+        let sum = |(chunk, (bytes, stored))| match owed.iter().any(|owed| owed.contains(&chunk)) {
+            true => Sum { bytes, stored: bytes },
+            false => Sum { bytes, stored },
+        };
+        Ok((length, span.zip(bytes.into_iter().zip(stored)).map(sum).collect()))
     }
 }
 

@@ -13,9 +13,9 @@ use crate::inline::{not_a_file, touch};
 use crate::inode::Body;
 use crate::mutation::{Mutation, Stamp};
 use crate::opens::stamp;
-use crate::outside::Outside;
+use crate::outside::{Outside, Standing};
 use crate::partition::LockedShard;
-use crate::steps::Begun;
+use crate::steps::{Begun, Stance};
 use crate::store::{Caller, Core};
 use bivouac_layout::{FileLayout, Ino};
 use bivouac_proto::attr::{FILE_MAX, INLINE_MAX};
@@ -68,16 +68,17 @@ impl<O: Outside> Core<O> {
                 let appended = self.in_steps(
                     ino,
                     |locked| self.begin_append(locked, caller, ino, payload),
-                    |append| {
+                    |append, stance| {
                         let end = match append.end {
                             Some(end) => end,
                             None => self.extent(ino, &append.layout)?.length.max(append.size),
                         };
                         if !append.placed {
                             let length = payload.len() as u64;
-                            self.place(ino, Placed { id: caller.id, offset: end, length, since: None })?;
+                            let placed = Placed { id: caller.id, offset: end, length, since: None };
+                            self.place(ino, stance, placed)?;
                         }
-                        Ok((end, self.append_blocks(ino, &append.layout, end, payload)?))
+                        Ok((end, self.append_blocks(stance.standing, ino, &append.layout, (end, payload))?))
                     },
                     |locked, append, written| self.end_append(locked, caller, ino, append, written),
                 )?;
@@ -141,13 +142,17 @@ impl<O: Outside> Core<O> {
     }
 
     /// Logs where an append goes.
-    fn place(&self, ino: Ino, placed: Placed) -> Result<(), Failure> {
+    fn place(&self, ino: Ino, stance: Stance, placed: Placed) -> Result<(), Failure> {
         if placed.id.session == 0 {
             // Nobody can repeat it.
             return Ok(());
         }
         let now = self.outside.now();
         self.partitions.with(ino.shard(), |locked| {
+            if stance.reign != Some(locked.shard.stream.reign) {
+                // Another server has answered for the shard meanwhile, and may have appended this.
+                return Err(Refusal::Busy.into());
+            }
             let mut draft = Draft::new(now);
             draft.push(Mutation::PutAppend(ino, placed));
             locked.commit_unseen(draft)
@@ -155,7 +160,13 @@ impl<O: Outside> Core<O> {
     }
 
     /// Writes at the end, block after block, and returns how much of it the servers took.
-    fn append_blocks(&self, ino: Ino, layout: &FileLayout, end: u64, payload: &[u8]) -> Result<u32, Errno> {
+    fn append_blocks(
+        &self,
+        standing: Standing,
+        ino: Ino,
+        layout: &FileLayout,
+        (end, payload): (u64, &[u8]),
+    ) -> Result<u32, Errno> {
         let map = self.outside.map();
         let until =
             end.checked_add(payload.len() as u64).filter(|until| *until <= FILE_MAX).ok_or(Errno::FBIG)?;
@@ -166,7 +177,7 @@ impl<O: Outside> Core<O> {
                 break;
             };
             let request = DataRequest::Write { ino, offset: piece.offset, sync: false };
-            match self.outside.write(&piece, &request, bytes) {
+            match self.outside.write(standing, &piece, &request, bytes) {
                 Ok(DataReply::Written { count, .. }) if count as usize >= len => done += len,
                 Ok(DataReply::Written { count, .. }) if done + count as usize > 0 => {
                     return Ok((done + count as usize) as u32);

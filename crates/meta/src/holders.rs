@@ -4,7 +4,7 @@
 //! the map says so: it will catch up. One that has come is asked, too. And one whose storage fails is not relied on any
 //! more, where others have what it holds: then the map says that it is behind, and its failure does not matter.
 
-use crate::outside::Outside;
+use crate::outside::{Outside, Standing};
 use crate::store::Core;
 use bivouac_layout::{FileLayout, Group, Map, ServerId};
 use bivouac_proto::Errno;
@@ -18,8 +18,10 @@ const LOOK: Duration = Duration::from_millis(20);
 
 impl<O: Outside> Core<O> {
     /// Asks each server of a file that `requests` names by the newest map; their answers, each by the map of its moment.
+    /// Changes are asked for with a `standing`.
     pub(crate) fn ask_holders(
         &self,
+        standing: Option<Standing>,
         layout: &FileLayout,
         requests: impl Fn(&Map) -> Vec<(ServerId, DataRequest)>,
     ) -> Result<Vec<(ServerId, DataReply)>, Errno> {
@@ -32,7 +34,7 @@ impl<O: Outside> Core<O> {
             if left.is_empty() {
                 return Ok(answered);
             }
-            let answers = self.outside.data_each(&left);
+            let answers = self.outside.data_each(standing, &left);
             let is_newest = layout.copies(&map) == 1 || self.outside.map().epoch == map.epoch;
             let mut waits = false;
             for ((server, _), answer) in left.iter().zip(answers) {

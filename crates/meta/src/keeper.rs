@@ -380,8 +380,10 @@ impl<O: Outside> Core<O> {
                 Some(servers) => Ok(Begun::Work(servers.clone())),
                 None => Ok(Begun::Done(true)),
             },
-            |servers: &Vec<ServerId>| {
-                let answers = self.outside.data_all(servers, &DataRequest::Remove { ino });
+            |servers: &Vec<ServerId>, stance| {
+                let removals: Vec<_> =
+                    servers.iter().map(|server| (*server, DataRequest::Remove { ino })).collect();
+                let answers = self.outside.data_each(Some(stance.standing), &removals);
                 let map = self.outside.map();
                 // What a server holds that was given up is nobody's any more.
                 let is_left = |(server, answer): &(&ServerId, Result<DataReply, Errno>)| {

@@ -87,6 +87,6 @@ mod truncate;
 mod verify;
 
 pub use error::OpenError;
-pub use outside::{Observer, Outside};
+pub use outside::{Observer, Outside, Standing};
 pub use store::{Caller, Counts, MetaStore, Options, Replayed, make_directory};
 pub use verify::{ShardsCompared, StoredFile};

@@ -295,7 +295,7 @@ impl<O: Outside> Core<O> {
                 let blocks = inode.as_ref().and_then(|inode| inode.as_blocks()).filter(unsettled);
                 Ok(blocks.map_or(Begun::Done(()), |blocks| Begun::Work(blocks.layout.clone())))
             },
-            |layout| self.extent(ino, layout),
+            |layout, _| self.extent(ino, layout),
             |locked, _, found| {
                 let found = found.as_ref().map_err(|errno| *errno)?;
                 let now = self.outside.now();
@@ -335,7 +335,7 @@ impl<O: Outside> Core<O> {
 
     fn extent_by_any_map(&self, ino: Ino, layout: &FileLayout) -> Result<Extent, Errno> {
         let asked = self.outside.now();
-        let answers = self.ask_holders(layout, |map| {
+        let answers = self.ask_holders(None, layout, |map| {
             let servers = layout.servers(map, u64::MAX);
             servers.into_iter().map(|server| (server, DataRequest::Extent { ino })).collect()
         })?;

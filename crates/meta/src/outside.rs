@@ -1,6 +1,6 @@
 //! What a store needs from outside itself, and whom it tells of changes.
 
-use bivouac_layout::{Group, Ino, Map, Piece, ServerId, ShardId};
+use bivouac_layout::{Epoch, Group, Ino, Map, Piece, ServerId, ShardId};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::peer::PeerRequest;
 use bivouac_proto::status::Failure;
@@ -33,31 +33,47 @@ pub trait Outside: Send + Sync + 'static {
     /// read fills.
     fn data(
         &self,
+        standing: Option<Standing>,
         server: ServerId,
         request: &DataRequest,
         payload: &[u8],
         into: &mut [u8],
     ) -> Result<DataReply, Errno>;
 
-    /// A change of blocks that have copies, at the primary of their group, whoever that is.
-    fn copied(&self, group: Group, request: &DataRequest, payload: &[u8]) -> Result<DataReply, Errno>;
+    /// A change of blocks that have copies, at the primary of their group, whoever that is; not if another server has
+    /// answered for the file's shard since.
+    fn copied(
+        &self,
+        standing: Standing,
+        group: Group,
+        request: &DataRequest,
+        payload: &[u8],
+    ) -> Result<DataReply, Errno>;
 
     /// A write of a piece of a file.
-    fn write(&self, piece: &Piece, request: &DataRequest, payload: &[u8]) -> Result<DataReply, Errno> {
+    fn write(
+        &self,
+        standing: Standing,
+        piece: &Piece,
+        request: &DataRequest,
+        payload: &[u8],
+    ) -> Result<DataReply, Errno> {
         match piece.group {
-            Group::Blocks { copies: 2.., .. } => self.copied(piece.group, request, payload),
-            _ => self.data(piece.server, request, payload, &mut []),
+            Group::Blocks { copies: 2.., .. } => self.copied(standing, piece.group, request, payload),
+            _ => self.data(Some(standing), piece.server, request, payload, &mut []),
         }
     }
 
-    /// Data operations on several servers, if possible in parallel; the answers in their order.
-    fn data_each(&self, requests: &[(ServerId, DataRequest)]) -> Vec<Result<DataReply, Errno>> {
-        requests.iter().map(|(server, request)| self.data(*server, request, &[], &mut [])).collect()
-    }
-
-    /// One data operation on several servers.
-    fn data_all(&self, servers: &[ServerId], request: &DataRequest) -> Vec<Result<DataReply, Errno>> {
-        self.data_each(&servers.iter().map(|server| (*server, *request)).collect::<Vec<_>>())
+    /// Data operations on several servers, if possible in parallel; the answers in their order. With a `standing`, what
+    /// has not been sent when that ends is not sent.
+    fn data_each(
+        &self,
+        standing: Option<Standing>,
+        requests: &[(ServerId, DataRequest)],
+    ) -> Vec<Result<DataReply, Errno>> {
+        let ask =
+            |(server, request): &(ServerId, DataRequest)| self.data(standing, *server, request, &[], &mut []);
+        requests.iter().map(ask).collect()
     }
 
     /// A copy cannot be relied on, because its storage fails: the controller is to know.
@@ -65,6 +81,17 @@ pub trait Outside: Send + Sync + 'static {
 
     /// The clock.
     fn now(&self) -> Time;
+}
+
+/// Since when a server has answered for a group. It ends when another server answers for it, and does not begin anew when
+/// this one does so again: what it had begun before must not change anything any more, however long it has waited for
+/// something, because the other one may have done the same, and others have built on that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Which.
+    pub group: Group,
+    /// By the map of this epoch the server answered for it.
+    pub since: Epoch,
 }
 
 /// Is told of changes, so that it can tell clients at once that what they have read may no longer be true.

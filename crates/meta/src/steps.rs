@@ -9,11 +9,11 @@
 use crate::error::{Op, Stop};
 use crate::inode::Inode;
 use crate::opens::reap;
-use crate::outside::Outside;
+use crate::outside::{Outside, Standing};
 use crate::partition::LockedShard;
 use crate::shard::Shard;
 use crate::store::Core;
-use bivouac_layout::Ino;
+use bivouac_layout::{Group, Ino};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal};
 
@@ -23,6 +23,15 @@ pub(crate) enum Begun<T, W> {
     Done(T),
     /// Other servers have to be asked for this.
     Work(W),
+}
+
+/// By what right work is done.
+#[derive(Clone, Copy)]
+pub(crate) struct Stance {
+    /// For others' data.
+    pub(crate) standing: Standing,
+    /// For the shard: see [`Busy::reign`].
+    pub(crate) reign: Option<u64>,
 }
 
 /// Keeps a file busy until it is dropped.
@@ -78,15 +87,18 @@ impl Shard {
 
 impl<O: Outside> Core<O> {
     /// Runs `begin` under the lock, `work` without it, and `end` under it again, with what `begin` and `work`
-    /// gave. Both `begin` and `end` may run more than once.
+    /// gave. Both `begin` and `end` may run more than once. What `work` has others change, it does with the standing
+    /// that it gets with its stance.
     pub(crate) fn in_steps<T, W, R>(
         &self,
         ino: Ino,
         mut begin: impl FnMut(&mut LockedShard<'_>) -> Op<Begun<T, W>>,
-        work: impl FnOnce(&W) -> R,
+        work: impl FnOnce(&W, Stance) -> R,
         mut end: impl FnMut(&mut LockedShard<'_>, &W, &R) -> Op<T>,
     ) -> Result<T, Failure> {
         let mut busy = Busy { core: self, ino, reign: None };
+        // Before it is looked whether this server answers for the shard.
+        let standing = Standing { group: Group::Shard(ino.shard()), since: self.outside.map().epoch };
         let begun = self.partitions.with(ino.shard(), |locked| {
             locked.shard.is_not_busy(ino)?;
             let begun = begin(locked)?;
@@ -100,7 +112,7 @@ impl<O: Outside> Core<O> {
             Begun::Done(done) => return Ok(done),
             Begun::Work(to_do) => to_do,
         };
-        let (outcome, reign) = (work(&to_do), busy.reign);
+        let (outcome, reign) = (work(&to_do, Stance { standing, reign: busy.reign }), busy.reign);
         let map = self.outside.map();
         let now = self.outside.now();
         self.partitions.with(ino.shard(), |locked| {

@@ -14,7 +14,7 @@ use crate::inline::{not_a_file, resize_inline, touch};
 use crate::inode::{Blocks, Body, Inode};
 use crate::mutation::Mutation;
 use crate::opens::noted;
-use crate::outside::Outside;
+use crate::outside::{Outside, Standing};
 use crate::partition::LockedShard;
 use crate::steps::Begun;
 use crate::store::{Caller, Core};
@@ -91,7 +91,7 @@ impl<O: Outside> Core<O> {
             let outcome = self.in_steps(
                 ino,
                 |locked| self.begin_truncation(locked, &map, ino, size, setting),
-                |truncation| self.truncate_blocks(ino, truncation),
+                |truncation, stance| self.truncate_blocks(ino, truncation, stance.standing),
                 |locked, _, truncated| {
                     let done = self.end_truncation(locked, ino, setting, *truncated)?;
                     Ok(Outcome::Done(Box::new(done)))
@@ -156,12 +156,17 @@ impl<O: Outside> Core<O> {
         }
     }
 
-    fn truncate_blocks(&self, ino: Ino, truncation: &Truncation) -> Result<Truncated, Errno> {
+    fn truncate_blocks(
+        &self,
+        ino: Ino,
+        truncation: &Truncation,
+        standing: Standing,
+    ) -> Result<Truncated, Errno> {
         let Truncation { size, old, blocks } = truncation;
         let answers = if blocks.layout.copies(&self.outside.map()) > 1 {
-            self.truncate_copies(ino, &blocks.layout, *size)?
+            self.truncate_copies(standing, ino, &blocks.layout, *size)?
         } else {
-            self.ask_holders(&blocks.layout, |map| requests(map, ino, blocks, *old, *size))?
+            self.ask_holders(Some(standing), &blocks.layout, |map| requests(map, ino, blocks, *old, *size))?
         };
         let cut = |(server, reply)| matches!(reply, DataReply::Truncated { exists: true }).then_some(server);
         let found: Vec<ServerId> = answers.into_iter().filter_map(cut).collect();
@@ -173,6 +178,7 @@ impl<O: Outside> Core<O> {
     /// none of them is made before the truncation here and after it there.
     fn truncate_copies(
         &self,
+        standing: Standing,
         ino: Ino,
         layout: &FileLayout,
         size: u64,
@@ -185,10 +191,12 @@ impl<O: Outside> Core<O> {
         let truncated = loop {
             tries += 1;
             let truncated = self
-                .ask_holders(layout, |map| all(map, DataRequest::Close { ino, closing }))
+                .ask_holders(Some(standing), layout, |map| all(map, DataRequest::Close { ino, closing }))
                 .and_then(|_| {
                     has_cut = true;
-                    self.ask_holders(layout, |map| cuts_of_copies(map, ino, layout, size, closing))
+                    self.ask_holders(Some(standing), layout, |map| {
+                        cuts_of_copies(map, ino, layout, size, closing)
+                    })
                 });
             match truncated {
                 // A server has come meanwhile, or another one took too long.
@@ -199,7 +207,8 @@ impl<O: Outside> Core<O> {
         };
         if truncated.is_ok() || !has_cut {
             // Where this fails, changes begin after a while by themselves.
-            let _ = self.ask_holders(layout, |map| all(map, DataRequest::Open { ino, closing }));
+            let _ =
+                self.ask_holders(Some(standing), layout, |map| all(map, DataRequest::Open { ino, closing }));
         }
         // Copies that are cut here and not there stay closed for who finishes it, so that nobody reads both.
         truncated
@@ -276,7 +285,7 @@ impl<O: Outside> Core<O> {
                 let Some((blocks, size)) = owed else { return Ok(Begun::Done(())) };
                 Ok(Begun::Work(Truncation { size, old: None, blocks: blocks.clone() }))
             },
-            |truncation| self.truncate_blocks(ino, truncation),
+            |truncation, stance| self.truncate_blocks(ino, truncation, stance.standing),
             |locked, _, truncated| self.end_truncation(locked, ino, &setting, *truncated).map(drop),
         )
     }

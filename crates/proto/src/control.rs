@@ -192,6 +192,8 @@ pub enum ControlReply {
         clock: u64,
         /// By this map my node is away, and I know which locks its programs have lost.
         accounted: Epoch,
+        /// I do not reach these servers.
+        unreached: Vec<ServerId>,
     },
     /// Counters.
     Stats(Box<Stats>),

@@ -1,6 +1,5 @@
 //! Where a daemon listens, and its written form.
 
-use crate::TransportError;
 use crate::socket;
 use std::fmt;
 use std::net::SocketAddr;
@@ -36,7 +35,7 @@ impl Endpoint {
     /// Whether no machine answers there. (One on which nobody listens refuses connections.)
     pub fn is_unreachable(&self, within: Duration) -> bool {
         let connected = socket::connect(self, socket::now().saturating_add(within));
-        connected.is_err_and(|error| error != TransportError::Refused)
+        connected.is_err_and(|error| error.is_of_route())
     }
 }
 

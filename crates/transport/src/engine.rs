@@ -42,12 +42,13 @@ use backoff::Backoff;
 use bivouac_layout::map::{NO_SERVER, ServerState};
 use bivouac_layout::{Epoch, Group, Map, ServerId, ShardId};
 use bivouac_proto::status::Failure;
-use bivouac_proto::{Errno, Header, Kind, Refusal, RequestId};
+use bivouac_proto::{Errno, Header, Kind, Refusal, Reply, RequestId};
 use budget::refusing::GONE;
 use identity::Identity;
+use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Deref;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest pause before the map is looked at again in which a server is about to be up.
 const JOINING_PAUSE: Duration = Duration::from_millis(10);
@@ -73,6 +74,21 @@ pub trait Requester {
 
     /// Takes over a map that came with a refusal, if it is sound and newer.
     fn learn(&self, map: Box<Map>);
+
+    /// Whether its sender may still send it, by the newest map: asked at every attempt, after the map, and when the answer
+    /// takes long.
+    fn stands(&self, _: Self::To) -> bool {
+        true
+    }
+
+    /// A server has been silent for as long as [`Budget::silence`], or takes no connection.
+    fn is_silent(&self, _: ServerId) {}
+
+    /// Whether a message over a connection that has been silent since then is better sent again over another one: the link
+    /// was cut meanwhile and is there again, and the kernel repeats what was lost after as long again only.
+    fn is_lost(&self, _: ServerId, _since: Instant) -> bool {
+        false
+    }
 
     /// Asks for the newest map, if there is anybody to ask, before a server that does not answer is waited for
     /// any longer.
@@ -224,6 +240,9 @@ fn call_as<R: Requester>(
     let outcome = loop {
         let map = requester.map();
         let server = to.server(&map);
+        if !requester.stands(to) {
+            break Err(Refusal::OldServer.into());
+        }
         if !is_asked::<R>(&map, server) {
             // It was started again, and takes part in a moment.
             let since = *joins_since.get_or_insert_with(now);
@@ -248,13 +267,14 @@ fn call_as<R: Requester>(
             Err(_) if identity.has_begun() => 0,
             Err(refusal) => break Err(refusal.into()),
         };
+        let silence = Silence::default();
         let asked = identity.link_for(requester, server, &map).and_then(|(mut link, id, attempts)| {
             let header = Header { namespace, attempt: attempts, ..header(&map, to.shard(), id) };
             let asked = requester.send_with(server, |before| {
                 let outgoing = Outgoing { before, header, body: message.body, payload: message.payload };
                 let connection = &mut R::lane(&mut link).connection;
                 attempt(connection, &outgoing, into, message.watch, || {
-                    is_worth_waiting_for(requester, server)
+                    is_worth_waiting_for(requester, to, server, &silence)
                 })
             });
             identity.done_with(requester, server, link);
@@ -276,6 +296,22 @@ fn call_as<R: Requester>(
     };
     identity.give_back(requester);
     outcome
+}
+
+/// Sends a request on which nothing depends, once, and waits for its answer for no longer than the server is silent. `None`:
+/// it was not answered, or was refused.
+pub fn ask_once<R: Requester>(requester: &R, to: R::To, body: &[u8]) -> Option<Reply> {
+    let map = requester.map();
+    let server = to.server(&map);
+    let mut link = requester.take(server, &map).ok()?;
+    let header = header(&map, to.shard(), RequestId::default());
+    let outgoing = Outgoing { before: &[], header, body, payload: &[] };
+    let asked = attempt(&mut R::lane(&mut link).connection, &outgoing, &mut [], None, || {
+        requester.is_silent(server);
+        false
+    });
+    requester.give(server, link);
+    asked.ok()?.ok().map(|answered| answered.reply)
 }
 
 /// Sends a request for which no answer is awaited; it may still be lost with its connection. Says whether it
@@ -313,10 +349,31 @@ fn joins(map: &Map, server: ServerId) -> bool {
     map.copies == 1 && map.server(server).is_some_and(|server| server.state == ServerState::Joining)
 }
 
-/// Whether a server that has been silent is to be waited for.
-fn is_worth_waiting_for<R: Requester>(requester: &R, server: ServerId) -> bool {
+/// Since when the server of an attempt has been silent, once it has been for long: nothing is timed before.
+#[derive(Default)]
+struct Silence {
+    since: Cell<Option<Instant>>,
+}
+
+impl Silence {
+    /// It has been silent for so long at least.
+    fn since(&self, for_long: Duration) -> Instant {
+        let now = Instant::now();
+        let since = self.since.get().unwrap_or_else(|| now.checked_sub(for_long).unwrap_or(now));
+        self.since.set(Some(since));
+        since
+    }
+}
+
+/// Whether a server that has been silent is to be waited for. Who may not send the request any more does not wait for an
+/// answer, either: it may be keeping others waiting, and a link that was cut brings late what was lost.
+fn is_worth_waiting_for<R: Requester>(requester: &R, to: R::To, server: ServerId, silence: &Silence) -> bool {
+    requester.is_silent(server);
     requester.refresh();
-    is_asked::<R>(&requester.map(), server) && !requester.is_closing()
+    is_asked::<R>(&requester.map(), server)
+        && requester.stands(to)
+        && !requester.is_lost(server, silence.since(R::BUDGET.silence))
+        && !requester.is_closing()
 }
 
 /// After a refusal of an attempt that was made by the map of `epoch`: prepares the next attempt, or says how

@@ -57,6 +57,17 @@ pub enum TransportError {
 }
 
 impl TransportError {
+    /// Whether the way to the peer is cut, as far as one can see: no answer from its machine, or no route to it. (The
+    /// kernel's answers for routes and rules that lead nowhere are among these; that this process has no descriptors
+    /// left, for example, is not.)
+    pub fn is_of_route(&self) -> bool {
+        match self {
+            TransportError::TimedOut | TransportError::Unreachable(_) => true,
+            TransportError::System(errno) => matches!(*errno, Errno::INVAL | Errno::ACCESS | Errno::PERM),
+            _ => false,
+        }
+    }
+
     /// What the program gets. A peer that cannot be used is an I/O error, whatever the reason.
     pub fn errno(&self) -> Errno {
         match self {

@@ -11,7 +11,7 @@ use bivouac_proto::{Errno, Refusal};
 use bivouac_testing::is_quick;
 use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::refusing::GONE;
-use bivouac_transport::engine::{Job, Message, Requester, To, call, call_each, post};
+use bivouac_transport::engine::{Job, Message, Requester, To, ask_once, call, call_each, post};
 use common::ledger::*;
 use common::*;
 use std::sync::Arc;
@@ -136,6 +136,61 @@ fn a_silent_server_is_given_up_when_a_newer_map_says_that_it_is_down() {
     assert_eq!(asker.ask(FIRST, 4).err(), Some(EIO), "it is not asked again");
     assert!(begun.elapsed() < HANG / 2);
     remote.books().assert_at_most_once();
+}
+
+#[test]
+fn what_a_cut_link_has_lost_is_sent_again_when_it_is_back_and_not_when_the_kernel_does() {
+    let remote = Arc::new(Remote::new(24));
+    let mut asker = Patient::new(&[&remote.endpoint]);
+    asker.done(FIRST, 0);
+    remote.proxy.set(Faults { silent: true, ..Faults::default() });
+    // The old connection stays silent until there is a new one.
+    let proxied = remote.clone();
+    asker.connecting = Some(Box::new(move |_| proxied.proxy.set(Faults::default())));
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| asker.done(FIRST, 1));
+        std::thread::sleep(3 * Patient::BUDGET.silence);
+        assert!(!asked.is_finished());
+        asker.relinked.store(true, Ordering::SeqCst);
+    });
+    remote.books().assert_once([0, 1]);
+    assert_eq!(remote.books().repeated, 1);
+}
+
+#[test]
+fn what_nothing_depends_on_is_asked_once_and_not_waited_for() {
+    let remote = Remote::new(25);
+    let asker = Patient::new(&[&remote.endpoint]);
+    let ask = |operation| ask_once(&asker, FIRST, &operation_request(operation));
+    assert!(ask(1).is_some());
+    remote.ledger.refuse([Refusal::OldServer]);
+    assert_eq!(ask(2), None);
+    assert!(ask(3).is_some(), "the refusal was for one attempt");
+    remote.proxy.set(Faults { silent: true, ..Faults::default() });
+    let begun = Instant::now();
+    assert_eq!(ask(4), None);
+    assert!(begun.elapsed() < HANG / 2, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn who_may_not_send_a_request_any_more_neither_waits_for_an_answer_nor_repeats_it() {
+    let remote = Remote::new(23);
+    let asker = Patient::new(&[&remote.endpoint, &remote.endpoint]);
+    asker.done(FIRST, 0);
+    remote.proxy.set(Faults { silent: true, ..Faults::default() });
+    std::thread::scope(|scope| {
+        let one = scope.spawn(|| asker.ask(FIRST, 1));
+        let each = scope.spawn(|| asker.ask_each(&[(FIRST, 2), (FIRST, 3)]));
+        std::thread::sleep(3 * Patient::BUDGET.silence);
+        assert!(!one.is_finished() && !each.is_finished());
+        asker.replaced.store(true, Ordering::SeqCst);
+        let begun = Instant::now();
+        let old = || Some(Refusal::OldServer.into());
+        assert_eq!(one.join().unwrap().err(), old());
+        assert!(each.join().unwrap().into_iter().all(|failed| failed.err() == old()));
+        assert!(begun.elapsed() < HANG / 2, "{:?}", begun.elapsed());
+    });
+    assert_eq!(remote.books().repeated, 0);
 }
 
 #[test]

@@ -116,6 +116,17 @@ fn a_long_payload_is_shown_while_it_comes() {
 }
 
 #[test]
+fn a_pause_in_the_middle_is_not_shown_as_if_more_had_come() {
+    let (service, server) = watching();
+    let mut connection = connect(&server.local_addrs()[0]);
+    let pause = ServerOptions::default().linger * 5;
+    post_in_pieces(&mut connection, 1 << 20, 2, |_| std::thread::sleep(pause));
+    eventually("it has served that", || !service.notes.lock().unwrap().served.is_empty());
+    let notes = service.notes.lock().unwrap();
+    assert!(!notes.wrong && notes.shown.is_sorted_by(|before, next| before < next), "{:?}", notes.shown);
+}
+
+#[test]
 fn who_has_seen_enough_is_shown_no_more_and_short_payloads_are_not_shown() {
     let (service, server) = watching();
     let mut connection = connect(&server.local_addrs()[0]);

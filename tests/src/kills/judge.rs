@@ -18,6 +18,10 @@ const LIMIT: u64 = 3_000_000_000;
 /// to hear of it.
 const LIMIT_STOPPED: u64 = 14_000_000_000;
 
+/// The same of a lock where the node's agent is dead: a process tells its agent of the first one at a server, and waits
+/// for an agent that is started again (`docs/failures.md` says up to ten seconds).
+const LIMIT_LOCK: u64 = 11_000_000_000;
+
 /// For so long after everything is up again operations may still fail.
 const RECOVERY: u64 = 3_000_000_000;
 
@@ -32,6 +36,8 @@ pub struct Times {
     pub recovered: u64,
     /// The fault was that a server was stopped.
     pub stopped: bool,
+    /// The agent was killed.
+    pub agent_died: bool,
     /// What the machine did not give.
     pub lost: Lost,
 }
@@ -156,7 +162,12 @@ impl Judged {
         if took > self.slowest.0 {
             self.slowest = (took, format!("{step:?} -> {outcome:?}"));
         }
-        if times.waited(began, at) > if met && times.stopped { LIMIT_STOPPED } else { LIMIT } {
+        let limit = match step {
+            _ if met && times.stopped => LIMIT_STOPPED,
+            Step::Lock { .. } if met && times.agent_died => LIMIT_LOCK,
+            _ => LIMIT,
+        };
+        if times.waited(began, at) > limit {
             self.wrong.push(format!("{step:?} took {:.1} s: {outcome:?}", took as f64 / 1e9));
         }
         if let Step::Share { number } = step {

@@ -130,7 +130,12 @@ impl<'a> Siege<'a> {
         *self.totals.rounds.entry((fault, fate)).or_default() += 1;
         self.start();
         self.pause(300, 1500);
-        let mut times = Times { fault: now(), stopped: fault == Fault::Stopped, ..Times::default() };
+        let mut times = Times {
+            fault: now(),
+            stopped: fault == Fault::Stopped,
+            agent_died: matches!(fault, Fault::Controller | Fault::All),
+            ..Times::default()
+        };
         self.strike(fault);
         match fate {
             Programs::Survive => {}

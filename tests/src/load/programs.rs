@@ -92,15 +92,16 @@ print(count, worst)
 /// reads a line.
 pub const BLOCKS: &str = program!(
     r#"
-import ctypes, random
+import collections, ctypes, random, time
 random.seed(7)
 os.mkdir(home)
-files = {}
+# What was done last to each file, and in which change each 4 KiB of it got the bytes with this hash.
+files, done, made = {}, collections.defaultdict(lambda: collections.deque(maxlen=8)), {}
 libc = ctypes.CDLL(None, use_errno=True)
 def punch(fd, offset, length):
     if libc.fallocate(fd, 3, ctypes.c_long(offset), ctypes.c_long(length)):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-def check(name):
+def content_of(name):
     fd = timed(os.open, f'{home}/{name}', os.O_RDONLY)
     found = bytearray()
     while True:
@@ -108,17 +109,32 @@ def check(name):
         if not part: break
         found += part
     os.close(fd)
-    content = files[name]
+    return found
+def check(name):
+    found, content = content_of(name), files[name]
     if found != content:
-        at = next((i for i, (a, b) in enumerate(zip(found, content)) if a != b), min(len(found), len(content)))
-        raise AssertionError(f'{name}: {len(found)} of {len(content)} bytes, other from {at} on')
+        wrong = difference(name, found, content)
+        time.sleep(5)
+        again = difference(name, content_of(name), content)
+        raise AssertionError(f'{name}, in change {turn}: {wrong}; then {again}; last changes {list(done[name])}')
+def difference(name, found, content):
+    # The stretches that differ, and of which change they are instead.
+    wrong = []
+    for at in range(0, max(len(found), len(content)), 4096):
+        there, wanted = bytes(found[at:at + 4096]), bytes(content[at:at + 4096])
+        if there == wanted: continue
+        what = [made.get((name, at, hash(bytes(part)))) for part in (there, wanted)]
+        what[0] = 'zeros' if not any(there) else what[0]
+        if wrong and wrong[-1][1] == at and wrong[-1][2:] == what: wrong[-1][1] = at + 4096
+        else: wrong.append([at, at + 4096] + what)
+    return f'{len(found)} of {len(content)} bytes, wrong from, to, of change, not of: {wrong}'
 turn = 0
 while not os.path.exists(stop):
     turn += 1
     name = f'f{turn % 12}'
     content = files.setdefault(name, bytearray())
     fd = timed(os.open, f'{home}/{name}', os.O_RDWR | os.O_CREAT)
-    what = random.random()
+    what, old, this = random.random(), bytes(content), 'synced'
     if what < 0.6:
         offset = random.randrange(0, len(content) + 50000)
         data = random.randbytes(random.choice([1, 100, 5000, 70000, 300000]))
@@ -126,17 +142,24 @@ while not os.path.exists(stop):
         while written < len(data): written += timed(os.pwrite, fd, data[written:], offset + written)
         if len(content) < offset: content += bytes(offset - len(content))
         content[offset:offset + len(data)] = data
+        this = f'wrote {len(data)} at {offset}'
     elif what < 0.75:
         size = random.randrange(0, len(content) + 30000)
         timed(os.ftruncate, fd, size)
         content[size:] = bytes(max(0, size - len(content)))
+        this = f'cut to {size}'
     elif what < 0.85 and len(content) > 10:
         offset, length = random.randrange(0, len(content) - 1), random.randrange(1, 200000)
         end = min(offset + length, len(content))
         timed(punch, fd, offset, end - offset)
         content[offset:end] = bytes(end - offset)
+        this = f'freed {end - offset} at {offset}'
     else:
         timed(os.fsync, fd)
+    done[name].append(f'{turn}: {this}, {len(old)} before')
+    for at in range(0, len(content), 4096):
+        there = bytes(content[at:at + 4096])
+        if there != old[at:at + 4096]: made[name, at, hash(there)] = turn
     os.close(fd)
     check(random.choice(list(files)))
     if turn == 30: open(stop + '.begun', 'w').close()

@@ -69,6 +69,22 @@ impl Scene<'_> {
         format!("servers {servers:?}")
     }
 
+    /// One of the two is left out until they reach each other again. A program on the node of one of them does not reach the
+    /// other one, either, and may wait in vain.
+    pub(super) fn cut_two_off_from_each_other(&self, random: &mut Random) -> String {
+        let (one, distance) = (Scene::server(random), 1 + random.below(SERVERS as u64 - 1) as usize);
+        let other = (one + distance) % SERVERS;
+        let _excuse = (one == 0 || other == 0).then(|| self.loads.excuse_far(Errno::IO));
+        self.net.cut_between(one, other, true);
+        let left_out = || [one, other].into_iter().find(|server| self.is_down(*server));
+        eventually("one of the two is left out", || left_out().is_some());
+        let left_out = left_out();
+        std::thread::sleep(AWAY);
+        self.net.cut_between(one, other, false);
+        self.settle();
+        format!("servers {one} and {other}, {left_out:?} was left out")
+    }
+
     /// The node is away, and back.
     pub(super) fn cut_a_node_off_for_long(&self, random: &mut Random) -> String {
         let server = Scene::server(random);

@@ -2,7 +2,7 @@
 //! committed.
 
 use super::log::MapLog;
-use super::{ControllerError, Shared, UNDECIDED, lock};
+use super::{ControllerError, LinkError, Shared, UNDECIDED, lock};
 use bivouac_layout::map::ServerState;
 use bivouac_layout::{Epoch, Group, Map, MapChange, NodeId, ServerId};
 use std::sync::Arc;
@@ -11,13 +11,27 @@ use std::time::Instant;
 impl Shared {
     /// Commits a server's state; `None` when that failed (it is tried again at the next ping).
     pub(super) fn set_state(&self, server: ServerId, state: ServerState) -> Option<Arc<Map>> {
-        tracing::info!(%server, ?state, "the server has another state");
+        self.put_state(&mut lock(&self.log), server, state)
+    }
+
+    /// Commits that a server is down, because it and others do not reach each other, if that is so by the newest map. (Two
+    /// of them may be about to be left out at the same time, though only one can be done without.)
+    pub(super) fn leave_out(&self, server: ServerId) -> Result<Option<Arc<Map>>, LinkError> {
         let mut log = lock(&self.log);
+        if !self.leaves_out(log.map(), server) {
+            return Ok(None);
+        }
+        tracing::warn!(%server, "the server is left out: it and others do not reach each other");
+        self.put_state(&mut log, server, ServerState::Down).map(Some).ok_or(LinkError::Uncommitted)
+    }
+
+    fn put_state(&self, log: &mut MapLog, server: ServerId, state: ServerState) -> Option<Arc<Map>> {
+        tracing::info!(%server, ?state, "the server has another state");
         if state == ServerState::Down {
             // It may be committed although nobody hears of that: no lease before that is known.
             lock(&self.view).replaced.insert(server, UNDECIDED);
         }
-        let map = self.propose(&mut log, MapChange::State { server, state })?;
+        let map = self.propose(log, MapChange::State { server, state })?;
         if state == ServerState::Down {
             lock(&self.view).replaced.insert(server, map.epoch);
         }

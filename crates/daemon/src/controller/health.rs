@@ -17,6 +17,8 @@
 //! Where nothing has copies and agents start dead servers of their nodes again, one whose process is gone is waited for
 //! as long as programs wait for it. If it answers before it is declared down, it is joining at once.
 //!
+//! Servers that the controller reaches may not reach each other: one of them is left out ([`super::severed`]).
+//!
 //! A server that was down and answers again still has its data, because a daemon refuses to start on a
 //! storage that is not its own. But it has missed what happened meanwhile. So it is *joining* at first: from
 //! then on servers tell it what they tell each other. Once every daemon has a map in which it is joining,
@@ -56,6 +58,8 @@ pub(super) struct Watcher {
     begun: bool,
     /// Since when the map calls it down.
     down_since: Option<Instant>,
+    /// It was declared down because it and others did not reach each other.
+    is_left_out: bool,
     /// By this map it could not be given up.
     needed: Epoch,
     leasing: Leasing,
@@ -75,6 +79,7 @@ impl Watcher {
             last_answer,
             begun: false,
             down_since: None,
+            is_left_out: false,
             needed: Epoch(0),
             leasing,
             lease,
@@ -251,14 +256,25 @@ impl Watcher {
         {
             map = back;
         }
+        if let Some(server) = self.server() {
+            shared.note_unreached(server, &pong.unreached);
+            if shared.leaves_out(&map, server)
+                && self.leasing.has_run_out(Instant::now())
+                && let Some(without) = shared.leave_out(server)?
+            {
+                map = without;
+                self.is_left_out = true;
+            }
+        }
         // The state first, so that the map that it gets says so.
         if let Some(behind) = shared.set_behind(pong.epoch, &pong.suspects) {
             map = behind;
         }
         let changed = match self.server() {
+            Some(server) if self.is(&map, ServerState::Down) && shared.keeps_out(&map, server) => None,
             Some(server) if self.is(&map, ServerState::Down) => {
                 tracing::info!(%server, "the server answers again");
-                if !is_another && self.begun {
+                if !std::mem::take(&mut self.is_left_out) && !is_another && self.begun {
                     shared.count_false_failover();
                 }
                 shared.set_state(server, ServerState::Joining)
@@ -289,7 +305,8 @@ impl Watcher {
     fn next_lease(&mut self, shared: &Shared, map: &Map) -> Option<Grant> {
         let server = self.server()?;
         let takes_part = map.copies > 1 && !self.is(map, ServerState::Down);
-        let may_have = takes_part && !shared.is_replaced(server, self.epoch);
+        let is_wanted = takes_part && !shared.leaves_out(map, server);
+        let may_have = is_wanted && !shared.is_replaced(server, self.epoch);
         if may_have { self.leasing.next(shared.confirmed()) } else { None }
     }
 

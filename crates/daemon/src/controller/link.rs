@@ -63,6 +63,8 @@ pub struct Pong {
     pub clock: u64,
     /// By the map of this epoch its node is away, and it knows which locks the node's programs have lost.
     pub accounted: Epoch,
+    /// Servers that it does not reach.
+    pub unreached: Vec<ServerId>,
 }
 
 /// An authenticated connection with [`Role::Control`].
@@ -130,8 +132,8 @@ impl ControlLink {
     /// Asks for a sign of life. `leader`: the controller's node; [`NodeId::NONE`] from everybody else.
     pub fn ping(&mut self, epoch: Epoch, leader: NodeId, lease: Option<Grant>) -> Result<Pong, LinkError> {
         match self.request(ControlRequest::Ping { epoch, leader, lease })? {
-            Some(ControlReply::Pong { epoch, boot, caught_up, suspects, clock, accounted }) => {
-                Ok(Pong { epoch, boot, caught_up, suspects, clock, accounted })
+            Some(ControlReply::Pong { epoch, boot, caught_up, suspects, clock, accounted, unreached }) => {
+                Ok(Pong { epoch, boot, caught_up, suspects, clock, accounted, unreached })
             }
             _ => Err(LinkError::Unexpected),
         }

@@ -132,6 +132,7 @@ impl Service for Fake {
                     suspects: Vec::new(),
                     clock: 0,
                     accounted: Epoch(0),
+                    unreached: Vec::new(),
                 }));
             }
             Ok(Request::Control(ControlRequest::Install { map })) => {

@@ -72,6 +72,14 @@ impl Catching {
         state.spoiled.insert(group);
         true
     }
+
+    /// What was fetched may be lost: these groups, in which the server is behind, have to be compared again. Of which of
+    /// them it has said that it has caught up.
+    pub(super) fn spoil(&self, behind: Vec<Group>) -> Vec<Group> {
+        let mut state = self.state();
+        state.spoiled.extend(behind);
+        state.complete.keys().copied().collect()
+    }
 }
 
 /// What another server has of a file.
@@ -168,7 +176,7 @@ impl Copies {
         let primaries: BTreeSet<ServerId> =
             (0..bivouac_layout::SHARDS).map(|shard| map.primary(ShardId(shard))).collect();
         let primaries: Vec<ServerId> = primaries.into_iter().filter(|server| map.is_up(*server)).collect();
-        let answers = self.links.ask_each(&primaries, &Request::Peer(PeerRequest::ShardsWithout), &[]);
+        let answers = self.links.ask_each(None, &primaries, &Request::Peer(PeerRequest::ShardsWithout), &[]);
         let shards = answers.into_iter().filter_map(|answer| match answer {
             Ok(Reply::Peer(PeerReply::Shards(shards))) => Some(shards),
             _ => None,

@@ -17,10 +17,11 @@
 use super::{Copies, Step};
 use crate::links::all_of;
 use bivouac_layout::{FileLayout, Group, Ino, ServerId};
+use bivouac_meta::Standing;
 use bivouac_proto::copies::{CHUNK, Change, CopyReply, CopyRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::verify::{Fault, Finding, Outcome};
-use bivouac_proto::{Errno, Reply, Request};
+use bivouac_proto::{Errno, Refusal, Reply, Request};
 use bivouac_transport::engine::To;
 use std::ops::Range;
 use std::time::Duration;
@@ -124,6 +125,7 @@ impl Copies {
     ) -> Result<Vec<Finding>, Failure> {
         let Checked { group, ino, layout, .. } = *file;
         for look in 1..=LOOKS {
+            let standing = Standing { group, since: self.links.epoch() };
             let settled = self.settled(group, ino, range.clone())?;
             let mut views = self.views(group, ino, range)?;
             if !end_alike(&views) {
@@ -136,7 +138,11 @@ impl Copies {
                 return Ok(Vec::new());
             }
             if look == LOOKS {
-                return Ok(if is_there() { self.make_right(file, range, &views) } else { Vec::new() });
+                return Ok(if is_there() {
+                    self.make_right(standing, file, range, &views)
+                } else {
+                    Vec::new()
+                });
             }
             drop(settled);
             std::thread::sleep(PAUSE);
@@ -205,8 +211,14 @@ impl Copies {
         Ok(count)
     }
 
-    fn make_right(&self, file: &Checked<'_>, range: &Range<u64>, views: &[View]) -> Vec<Finding> {
-        let Checked { group, ino, repairs, .. } = *file;
+    fn make_right(
+        &self,
+        standing: Standing,
+        file: &Checked<'_>,
+        range: &Range<u64>,
+        views: &[View],
+    ) -> Vec<Finding> {
+        let Checked { ino, repairs, .. } = *file;
         let mut findings = Vec::new();
         let mut note = |wrong: &Wrong, outcome| {
             let Wrong { server, fault, ref range, .. } = *wrong;
@@ -219,7 +231,7 @@ impl Copies {
             let outcome = match wrong.source {
                 None => Outcome::Damaged,
                 Some(_) if !repairs => Outcome::Seen,
-                Some(source) => self.outcome(self.restore(group, ino, wrong, source)),
+                Some(source) => self.outcome(self.restore(standing, ino, wrong, source)),
             };
             note(wrong, outcome);
         }
@@ -232,7 +244,7 @@ impl Copies {
             let wrong = Wrong { server: view.server, fault: Fault::Length, source: Some(self.me), range };
             let outcome = match repairs {
                 false => Outcome::Seen,
-                true => self.outcome(self.restore(group, ino, &wrong, self.me)),
+                true => self.outcome(self.restore(standing, ino, &wrong, self.me)),
             };
             note(&wrong, outcome);
         }
@@ -250,7 +262,8 @@ impl Copies {
     }
 
     /// A stretch of a copy becomes as it is on another server.
-    fn restore(&self, group: Group, ino: Ino, wrong: &Wrong, source: ServerId) -> Result<(), Failure> {
+    fn restore(&self, standing: Standing, ino: Ino, wrong: &Wrong, source: ServerId) -> Result<(), Failure> {
+        let group = standing.group;
         let (offset, len) = (wrong.range.start, wrong.range.end - wrong.range.start);
         let mut bytes = vec![0; len as usize];
         let count = match source == self.me {
@@ -264,13 +277,20 @@ impl Copies {
             }
         };
         let bytes = bytes.get(..count).unwrap_or_default();
+        if !self.links.stands(standing) {
+            return Err(Refusal::OldServer.into());
+        }
         if wrong.server == self.me {
             return Ok(self.restore_here(ino, wrong.range.clone(), bytes)?);
         }
         let slot = self.slots.take();
-        let step =
-            Step { group, place: (slot.number(), slot.turn()), ino, offset, len, change: Change::Restore };
-        match self.forward(&step, &[wrong.server], bytes).first() {
+        let (place, change) = ((slot.number(), slot.turn()), Change::Restore);
+        let step = Step { group, place, ino, offset, len, change, standing };
+        let failed = self.forward(&step, &[wrong.server], bytes);
+        if !self.links.stands(standing) {
+            return Err(Refusal::OldServer.into());
+        }
+        match failed.first() {
             None => Ok(()),
             Some((_, errno)) => Err((*errno).into()),
         }

@@ -206,7 +206,10 @@ impl Copies {
 
     pub(super) fn suspect_all(&self) {
         let map = self.links.map();
-        self.in_step_here(&map).into_iter().for_each(|group| self.suspect(group, self.me));
+        let behind = map.replicated().filter(is_of_blocks).filter(|group| map.is_behind(*group, self.me));
+        // The map may be about to say that it is in step in what it has caught up with.
+        let told = self.catching.spoil(behind.collect());
+        self.in_step_here(&map).into_iter().chain(told).for_each(|group| self.suspect(group, self.me));
     }
 
     /// A sub-file is gone: nothing of it can be relied on. It can only be fetched as a whole.

@@ -3,7 +3,8 @@
 use super::Copies;
 use super::marks::Kind;
 use bivouac_data::DataError;
-use bivouac_layout::{Group, Ino, Map, ServerId};
+use bivouac_layout::{Epoch, Group, Ino, Map, ServerId};
+use bivouac_meta::Standing;
 use bivouac_proto::attr::FILE_MAX;
 use bivouac_proto::copies::{CHUNK, Change, CopyReply, CopyRequest, DIGESTED, Mark, SUMMED_AT_ONCE};
 use bivouac_proto::data::Fallocate;
@@ -15,10 +16,10 @@ use bivouac_proto::{Errno, Refusal};
 const DIGEST_AT_ONCE: u64 = 64 << 20;
 
 impl Copies {
-    /// Serves another server's request. What is to go with the reply is appended to `out`.
+    /// Serves another server's request, which states the epoch `since`. What is to go with the reply is appended to `out`.
     pub(crate) fn serve(
         &self,
-        from: ServerId,
+        (from, since): (ServerId, Epoch),
         request: &CopyRequest,
         payload: &[u8],
         out: &mut Vec<u8>,
@@ -28,11 +29,13 @@ impl Copies {
                 self.is_used();
                 let mark = Mark { group, ino, offset, len };
                 let Change::Sent { sent, sum, sync } = change else {
-                    return self.forwarded((from, slot, turn), mark, change, payload);
+                    return self.forwarded((from, slot, turn), (mark, since), change, payload);
                 };
                 let bytes = self.chain.take(sent, &self.links);
                 match bytes.filter(|bytes| crc32c::crc32c(bytes) == sum) {
-                    Some(bytes) => self.forwarded((from, slot, turn), mark, Change::Write { sync }, &bytes),
+                    Some(bytes) => {
+                        self.forwarded((from, slot, turn), (mark, since), Change::Write { sync }, &bytes)
+                    }
                     None => Ok(CopyReply::Missing),
                 }
             }
@@ -91,7 +94,7 @@ impl Copies {
     fn forwarded(
         &self,
         (from, slot, turn): (ServerId, u32, u64),
-        mark: Mark,
+        (mark, since): (Mark, Epoch),
         change: Change,
         payload: &[u8],
     ) -> Result<CopyReply, Failure> {
@@ -117,6 +120,10 @@ impl Copies {
             // The mark comes first: the next primary either finds it, or asks when this map is known here.
             let map = self.links.map();
             if map.primary_of(mark.group) != Some(from) || !map.holders(mark.group).all().contains(&self.me) {
+                return None;
+            }
+            // It may have waited here while the sender was replaced, and became the primary again.
+            if !self.links.stands(Standing { group: mark.group, since }) {
                 return None;
             }
             if self.faults.is_failing() && self.is_excused_in(&map, mark.group) {

@@ -20,6 +20,7 @@ use bivouac_node::release::monotonic;
 use bivouac_proto::copies::{CopyReply, CopyRequest};
 use bivouac_proto::header::MAX_PAYLOAD;
 use bivouac_proto::{Reply, Request};
+use bivouac_transport::engine::To;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Marks that keep nobody from reading through this server are cleared so often at most, nanoseconds.
@@ -147,12 +148,14 @@ impl Copies {
             }
             return;
         }
-        // A primary that hangs is not to hang all who read here: they ask it themselves.
+        // A primary that hangs is not to hang all who read here: they ask it themselves. Nor is one that is not the primary
+        // any more, or does not serve the group yet, asked again and again: the program's next request waits for this.
         let Some(_asking) = self.tidied.ask() else { return };
         let request = Request::Copy(CopyRequest::UnderWay { group });
-        let answers = self.links.ask_each(&[primary], &request, &[]);
-        if let [Ok(Reply::Copy(CopyReply::UnderWay { first, changes }))] = &answers[..] {
-            self.marks.settle(&before, (primary, group), (*first, changes));
+        if let Some(Reply::Copy(CopyReply::UnderWay { first, changes })) =
+            self.links.ask_once(To::Primary(primary, group), &request)
+        {
+            self.marks.settle(&before, (primary, group), (first, &changes));
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Requests about blocks: gates, order and counts. What they mean is [`crate::serve`]'s and [`crate::copies`]'s business.
 
 use super::{Daemon, Session};
-use crate::copies::{Coming, Copies, Program, may_send_ahead};
+use crate::copies::{self, Coming, Copies, Program, may_send_ahead};
 use crate::order::Turn;
 use crate::serve;
 use bivouac_data::DataStore;
-use bivouac_layout::{Ino, ServerId};
+use bivouac_layout::{Group, Ino, ServerId};
+use bivouac_meta::Standing;
 use bivouac_proto::auth::Role;
 use bivouac_proto::copies::{Copied, CopyRequest, Sender, Sent};
 use bivouac_proto::data::{DataReply, DataRequest};
@@ -21,6 +22,13 @@ impl Session {
         let sent = |number| Sent { by: Sender::Program(header.id.session), number };
         Program { node: Some(*node), here: copied.here.map(|(server, number)| (server, sent(number))) }
     }
+}
+
+/// The server that sends a request about blocks, by the right that it had by the map that the request states.
+fn sender(role: &Role, header: &Header, request: &DataRequest) -> Option<copies::Sender> {
+    let Role::Server(server) = *role else { return None };
+    let standing = |ino: Ino| Standing { group: Group::Shard(ino.shard()), since: header.epoch };
+    Some(copies::Sender { server, standing: request.changed().map(standing) })
 }
 
 impl Daemon {
@@ -49,11 +57,6 @@ impl Daemon {
         if let (Role::Client { .. }, DataRequest::Read { .. } | DataRequest::Write { .. }) = (role, request) {
             copies.is_used();
         }
-        if let Role::Server(from) = role
-            && let Err(errno) = copies.check_sender(*from, request)
-        {
-            return reply.fail(&errno.into());
-        }
         // The size and the holes of a file may be those of one that has copies.
         if matches!(request, DataRequest::Extent { .. } | DataRequest::Seek { .. })
             && let Err(failure) = self.check_lease()
@@ -67,6 +70,12 @@ impl Daemon {
             Turn::Answered(answer) => return reply.ok(&Reply::Data(answer)),
             Turn::Overtaken => return reply.fail(&Refusal::Busy.into()),
         };
+        // When it is its turn: the sender may have been replaced since it came.
+        if let Some(by) = sender(role, header, request)
+            && let Err(errno) = copies.check_sender(by, request)
+        {
+            return reply.fail(&errno.into());
+        }
         let inodes = || self.meta.get().map_or(0, |meta| meta.counts().inodes);
         let served = serve::data((store, copies), request, payload, inodes, reply, &mut running);
         self.counters.read.fetch_add(served.read, Ordering::Relaxed);
@@ -106,11 +115,9 @@ impl Daemon {
             Some(Coming::Write(ahead)) => copies.finish_ahead(ahead, payload),
             _ => copies.send_ahead(copied.group, &session.program(header, copied), payload),
         };
-        let by = match session.role {
-            Role::Server(server) => Some(server),
-            _ => None,
-        };
-        match copies.change(copied.group, (&copied.request, by), payload, sent.as_ref()) {
+        let by = sender(&session.role, header, &copied.request);
+        let group = (copied.group, header.epoch);
+        match copies.change(group, (&copied.request, by), payload, sent.as_ref()) {
             Ok(done) => {
                 running.answered(done);
                 self.counters.written.fetch_add(payload.len() as u64, Ordering::Relaxed);
@@ -195,6 +202,6 @@ impl Daemon {
             Turn::Begun(running) => running,
             Turn::Answered(_) | Turn::Overtaken => return Err(Refusal::Busy.into()),
         };
-        copies.serve(from, request, payload, reply.buffer()).map(Reply::Copy)
+        copies.serve((from, header.epoch), request, payload, reply.buffer()).map(Reply::Copy)
     }
 }

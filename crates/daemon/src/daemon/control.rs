@@ -61,7 +61,8 @@ impl Daemon {
                 let caught_up = self.follower.get().map_or(Vec::new(), |follower| follower.caught_up(&map));
                 let suspects = self.copies.as_ref().map_or(Vec::new(), |copies| copies.suspects());
                 let accounted = self.agent.as_ref().map_or(Epoch(0), |agent| agent.accounted());
-                Some(ControlReply::Pong { epoch, boot: self.boot, caught_up, suspects, clock, accounted })
+                let (boot, unreached) = (self.boot, self.links.reach.unreached());
+                Some(ControlReply::Pong { epoch, boot, caught_up, suspects, clock, accounted, unreached })
             }
             ControlRequest::Install { map } => self.install(map).err().map(|error| {
                 tracing::error!(%error, "a map is not taken");

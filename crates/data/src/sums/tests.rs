@@ -222,6 +222,81 @@ fn a_change_that_was_interrupted_is_no_damage_and_everything_else_still_is() {
     assert!(!sums(&store(dir.path()))[1].is_sound());
 }
 
+/// Every write to the file's checksums fails from now on, or no longer does.
+fn refuse_sums(store: &DataStore, is_refused: bool) {
+    let sums = store.sums().expect("kept");
+    let mixed = place::mix(FILE);
+    sums.files.removed(mixed);
+    if is_refused {
+        let path = SubPath::new(FILE, mixed);
+        let tree = sums.tree(mixed).expect("there");
+        let file = fs::openat(tree, path.as_c_str(), OFlags::RDONLY, Mode::empty()).expect("opens");
+        let Lookup::Miss(seen) = sums.files.get(mixed) else { panic!("it was taken away") };
+        sums.files.insert(mixed, &Arc::new(SubFile::new(file)), seen).expect("kept");
+    }
+}
+
+/// What has been changed and could not be summed, on a storage that takes no more of anything.
+#[test]
+fn checksums_that_could_not_be_stored_are_no_damage_and_are_stored_later() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let whole = vec![5; 4 * CHUNK as usize];
+    let is_sound = |store: &DataStore| sums(store).into_iter().map(Sum::is_sound).collect::<Vec<_>>();
+    let first = store(dir.path());
+    first.write_summed(FILE, 0, &whole, false).expect("writes");
+    refuse_sums(&first, true);
+    assert!(first.fallocate_summed(FILE, CHUNK + 9, 100, Fallocate::PunchHole).is_err());
+    assert!(first.write_summed(FILE, 2 * CHUNK, &[6; 10], false).is_err(), "and no byte is written");
+    flip(dir.path(), 9);
+    // What is owed is no damage, even while it can't be stored; other damage is.
+    assert_eq!(is_sound(&first)[..4], [false, true, true, true]);
+    assert!(first.truncate(FILE, 3 * CHUNK + 7, false).is_err());
+    refuse_sums(&first, false);
+    // Used again, the file has its checksums.
+    first.write_summed(FILE, 3 * CHUNK, &[7; 1], false).expect("writes");
+    assert_eq!(first.sums().expect("kept").changing.how_many_are_owed(), 0);
+    assert_eq!(is_sound(&first)[..4], [false, true, true, true]);
+    flip(dir.path(), CHUNK + 9);
+    assert!(!is_sound(&first)[1]);
+    // And so has one that is not used before the server is started again, or that is removed.
+    refuse_sums(&first, true);
+    assert!(first.fallocate_summed(FILE, 2 * CHUNK, 100, Fallocate::Zero).is_err());
+    assert_eq!(first.sums().expect("kept").changing.how_many_are_owed(), 1);
+    drop(first);
+    let again = store(dir.path());
+    assert_eq!(is_sound(&again)[..4], [false, false, true, true]);
+    refuse_sums(&again, true);
+    assert!(again.fallocate_summed(FILE, 2 * CHUNK, 200, Fallocate::PunchHole).is_err());
+    again.remove(FILE).expect("removed");
+    assert_eq!(again.sums().expect("kept").changing.how_many_are_owed(), 0);
+}
+
+/// A server that is started while its storage takes no checksums still has no room for them.
+#[test]
+fn a_store_opens_while_checksums_that_are_owed_cannot_be_stored() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let first = store(dir.path());
+    first.write_summed(FILE, 0, &vec![5; 4 * CHUNK as usize], false).expect("writes");
+    refuse_sums(&first, true);
+    assert!(first.fallocate_summed(FILE, CHUNK, 100, Fallocate::PunchHole).is_err());
+    drop(first);
+    let path = SubPath::new(FILE, place::mix(FILE));
+    let file = dir.path().join("store/crc").join(path.as_c_str().to_str().expect("ASCII"));
+    let aside = dir.path().join("aside");
+    std::fs::rename(&file, &aside).expect("moved");
+    std::fs::create_dir(&file).expect("what cannot be opened");
+    let again = store(dir.path());
+    assert_eq!(again.sums().expect("kept").changing.how_many_are_owed(), 1);
+    std::fs::remove_dir(&file).expect("removed");
+    std::fs::rename(&aside, &file).expect("moved");
+    assert!(sums(&again).into_iter().all(Sum::is_sound));
+    assert_eq!(again.sums().expect("kept").changing.how_many_are_owed(), 0);
+    drop(again);
+    // And the note is gone.
+    flip(dir.path(), CHUNK + 200);
+    assert!(!sums(&store(dir.path()))[1].is_sound());
+}
+
 #[test]
 fn writers_of_the_same_chunk_do_not_lose_each_others_sums() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -263,7 +338,9 @@ fn a_store_without_sums_has_none() {
     store.write_summed(FILE, 0, &[1; 100], false).expect("writes");
     store.truncate(FILE, 10, false).expect("cut");
     assert!(store.sums_in(FILE, 0..CHUNK).is_err());
-    assert!(!dir.path().join("store/crc").exists() && !dir.path().join("store").join(CHANGING).exists());
+    assert!(
+        !dir.path().join("store/crc").exists() && !dir.path().join("store").join(changing::NAME).exists()
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 #![allow(missing_docs)]
 
 use bivouac_layout::{Founding, Group, Map, Node, NodeId, Server, ServerId, ServerState};
-use bivouac_meta::{MetaStore, OpenError, Options, Outside};
+use bivouac_meta::{MetaStore, OpenError, Options, Outside, Standing};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::peer::PeerRequest;
 use bivouac_proto::status::Failure;
@@ -46,10 +46,17 @@ impl Outside for Alone {
     fn peer(&self, _: ServerId, _: &PeerRequest<'_>) -> Result<Reply, Failure> {
         Err(Errno::IO.into())
     }
-    fn data(&self, _: ServerId, _: &DataRequest, _: &[u8], _: &mut [u8]) -> Result<DataReply, Errno> {
+    fn data(
+        &self,
+        _: Option<Standing>,
+        _: ServerId,
+        _: &DataRequest,
+        _: &[u8],
+        _: &mut [u8],
+    ) -> Result<DataReply, Errno> {
         Err(Errno::IO)
     }
-    fn copied(&self, _: Group, _: &DataRequest, _: &[u8]) -> Result<DataReply, Errno> {
+    fn copied(&self, _: Standing, _: Group, _: &DataRequest, _: &[u8]) -> Result<DataReply, Errno> {
         Err(Errno::IO)
     }
     fn now(&self) -> Time {

@@ -4,7 +4,7 @@
 pub mod client;
 
 use bivouac_layout::{Founding, Group, Ino, Map, MapChange, Node, NodeId, Server, ServerId, ServerState};
-use bivouac_meta::{MetaStore, Options, Outside};
+use bivouac_meta::{MetaStore, Options, Outside, Standing};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::peer::PeerRequest;
 use bivouac_proto::status::Failure;
@@ -495,27 +495,38 @@ impl Outside for Port {
     }
 
     /// One that dies of it is asked last.
-    fn data_each(&self, requests: &[(ServerId, DataRequest)]) -> Vec<Result<DataReply, Errno>> {
+    fn data_each(
+        &self,
+        _: Option<Standing>,
+        requests: &[(ServerId, DataRequest)],
+    ) -> Vec<Result<DataReply, Errno>> {
         let dying = self.inner().dies_asked.lock().unwrap().map(|(server, _)| server);
         let mut answers: Vec<Option<Result<DataReply, Errno>>> = vec![None; requests.len()];
         for dies in [false, true] {
             for ((server, request), answer) in requests.iter().zip(&mut answers) {
                 if dies == (Some(*server) == dying) {
-                    *answer = Some(self.data(*server, request, &[], &mut []));
+                    *answer = Some(self.data(None, *server, request, &[], &mut []));
                 }
             }
         }
         answers.into_iter().flatten().collect()
     }
 
-    fn copied(&self, group: Group, request: &DataRequest, payload: &[u8]) -> Result<DataReply, Errno> {
+    fn copied(
+        &self,
+        _: Standing,
+        group: Group,
+        request: &DataRequest,
+        payload: &[u8],
+    ) -> Result<DataReply, Errno> {
         let holders = self.map().holders(group);
-        let made = holders.all().iter().map(|holder| self.data(*holder, request, payload, &mut []));
+        let made = holders.all().iter().map(|holder| self.data(None, *holder, request, payload, &mut []));
         made.collect::<Result<Vec<_>, _>>()?.pop().ok_or(Errno::IO)
     }
 
     fn data(
         &self,
+        _: Option<Standing>,
         server: ServerId,
         request: &DataRequest,
         payload: &[u8],

@@ -488,6 +488,7 @@ pub(super) fn replies() -> Vec<Reply> {
             suspects: vec![(GROUP, ServerId(7))],
             clock: u64::MAX,
             accounted: Epoch(u64::MAX),
+            unreached: vec![ServerId(7)],
         },
         ControlReply::Stats(Box::new(Stats { inodes: u64::MAX, opens: 1, ..Stats::default() })),
         ControlReply::Beginning {

@@ -106,6 +106,17 @@ pub mod ping {
     pub const ANSWER: Duration = Duration::from_millis(1000);
 }
 
+/// Servers that do not reach each other.
+pub mod reach {
+    use std::time::Duration;
+
+    /// How long a machine may take to accept a connection before it counts as not reached: the kernel repeats what was
+    /// lost after a second.
+    pub const TRY: Duration = Duration::from_millis(1200);
+    /// Who is not reached so long after it was first silent is cut off.
+    pub const SURE: Duration = Duration::from_secs(2);
+}
+
 /// Control requests: one attempt, over a connection of its own. Each is the longest time to connect, and then
 /// to answer.
 pub mod control {

@@ -5,7 +5,7 @@
 
 use super::attempt::open;
 use super::identity::Identity;
-use super::{Answered, Message, Requester, Target, call_as, header, is_asked, is_worth_waiting_for};
+use super::{Answered, Message, Requester, Silence, Target, call_as, header, is_asked, is_worth_waiting_for};
 use crate::connection::Outgoing;
 use crate::error::TransportError;
 use crate::exchange::{Exchange, exchange};
@@ -81,17 +81,17 @@ struct UnderWay<'j, L> {
 
 /// One attempt at each of the requests.
 fn exchange_all<R: Requester>(requester: &R, map: &Map, jobs: &mut [Job<'_, R::To>]) {
-    let mut servers = Vec::with_capacity(jobs.len());
+    let mut asked = Vec::with_capacity(jobs.len());
     let mut under_way = Vec::with_capacity(jobs.len());
     for job in jobs.iter_mut() {
         let server = job.to.server(map);
-        if !is_asked::<R>(map, server) {
+        if !is_asked::<R>(map, server) || !requester.stands(job.to) {
             continue;
         }
         let Ok((link, id, _)) = Identity::default().link_for(requester, server, map) else {
             continue;
         };
-        servers.push(server);
+        asked.push((job.to, server));
         under_way.push(UnderWay {
             link,
             header: header(map, job.to.shard(), id),
@@ -109,9 +109,9 @@ fn exchange_all<R: Requester>(requester: &R, map: &Map, jobs: &mut [Job<'_, R::T
             Exchange::new(&mut R::lane(link).connection, outgoing, into)
         })
         .collect();
-    exchange_patiently(requester, &mut calls, &servers);
+    exchange_patiently(requester, &mut calls, &asked);
     let results: Vec<_> = calls.into_iter().map(|call| call.result).collect();
-    for ((mut one, server), result) in under_way.into_iter().zip(servers).zip(results) {
+    for ((mut one, (_, server)), result) in under_way.into_iter().zip(asked).zip(results) {
         match result {
             Some(Ok(received)) => {
                 let opened = open(received.header.status, R::lane(&mut one.link).connection.body());
@@ -127,13 +127,18 @@ fn exchange_all<R: Requester>(requester: &R, map: &Map, jobs: &mut [Job<'_, R::T
 }
 
 /// All calls, each waited out for as long as its server is up.
-fn exchange_patiently<R: Requester>(requester: &R, calls: &mut [Exchange<'_, '_>], servers: &[ServerId]) {
+fn exchange_patiently<R: Requester>(
+    requester: &R,
+    calls: &mut [Exchange<'_, '_>],
+    asked: &[(R::To, ServerId)],
+) {
+    let silence = Silence::default();
     loop {
         exchange(calls);
         let mut again = false;
-        for (call, server) in calls.iter_mut().zip(servers) {
+        for (call, (to, server)) in calls.iter_mut().zip(asked) {
             if matches!(call.result, Some(Err(TransportError::TimedOut)))
-                && is_worth_waiting_for(requester, *server)
+                && is_worth_waiting_for(requester, *to, *server, &silence)
             {
                 call.go_on();
                 again = true;

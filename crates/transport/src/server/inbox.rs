@@ -96,7 +96,8 @@ impl Inbox {
             }
             // All of a short payload is received at once, if it comes.
             is_shown &= header.is_none_or(|header| header.payload_len >= SHOWN);
-            if let (Some(header), true) = (header, is_shown) {
+            // A pause is no news: whoever waits for these bytes is not to take the sender for one that goes on.
+            if let (Some(header), true) = (header, is_shown && quiet_since.is_none()) {
                 let message = self.bytes.get(self.held.clone()).and_then(|held| held.get(HEADER_LEN..));
                 let parts = message.and_then(|message| message.split_at_checked(header.body_len as usize));
                 is_shown = parts.is_none_or(|(body, so_far)| show(&header, body, so_far));

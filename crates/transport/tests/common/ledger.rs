@@ -13,6 +13,7 @@ use bivouac_transport::{Peer, Refusals};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
 
 /// What servers remember of requests. Those among which shards move share one.
 #[derive(Default)]
@@ -88,7 +89,9 @@ impl Service for Ledger {
         books.identities.entry(ino.0).or_default().insert(header.id);
         books.repeated += u32::from(header.attempt > 0);
         let (sequence, attempt) = (header.id.sequence, header.attempt);
-        let known = books.slots.get(&(header.id.session, header.id.slot)).copied();
+        // Who has no identity is in no order.
+        let slot = (header.id.session, header.id.slot);
+        let known = books.slots.get(&slot).copied().filter(|_| header.id.session != 0);
         if known.is_some_and(|(s, a, _)| (s, a) >= (sequence, attempt)) {
             books.overtaken += 1;
             return reply.fail(&Refusal::Busy.into());
@@ -99,7 +102,7 @@ impl Service for Ledger {
             *books.carried_out.entry(ino.0).or_default() += 1;
             is_done = true;
         }
-        books.slots.insert((header.id.session, header.id.slot), (sequence, attempt, is_done));
+        books.slots.insert(slot, (sequence, attempt, is_done));
         drop(books);
         match refusal {
             Some(refusal) => reply.fail(&refusal.into()),
@@ -188,6 +191,10 @@ pub struct Asker<const PATIENCE: u64> {
     slots: AtomicU32,
     gone: Refusals,
     pub closing: AtomicBool,
+    /// It may not send its requests any more.
+    pub replaced: AtomicBool,
+    /// Links were cut, and are there again.
+    pub relinked: AtomicBool,
     /// Learnt when it asks for the newest map.
     pub newest: Mutex<Option<Map>>,
     /// Called before each new connection, with its number.
@@ -210,6 +217,8 @@ impl<const PATIENCE: u64> Asker<PATIENCE> {
             slots: AtomicU32::new(1),
             gone: Refusals::new(endpoints.len()),
             closing: AtomicBool::new(false),
+            replaced: AtomicBool::new(false),
+            relinked: AtomicBool::new(false),
             newest: Mutex::default(),
             connecting: None,
         }
@@ -282,6 +291,14 @@ impl<const PATIENCE: u64> Requester for Asker<PATIENCE> {
         if let Some(newest) = self.newest.lock().unwrap().take() {
             self.learn(Box::new(newest));
         }
+    }
+
+    fn stands(&self, _: To) -> bool {
+        !self.replaced.load(Ordering::SeqCst)
+    }
+
+    fn is_lost(&self, _: ServerId, _: Instant) -> bool {
+        self.relinked.load(Ordering::SeqCst)
     }
 
     fn asks(state: ServerState) -> bool {

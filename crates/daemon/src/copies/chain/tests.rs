@@ -1,8 +1,11 @@
 use super::*;
+use crate::copies;
 use bivouac_data::DataStore;
-use bivouac_layout::{Founding, Ino, Node, Server, ServerState};
+use bivouac_layout::{Epoch, Founding, Ino, MapChange, Node, Server, ServerState};
+use bivouac_meta::Standing;
 use bivouac_proto::auth::{Credentials, Key};
 use bivouac_proto::copies::{Change, CopyReply};
+use bivouac_proto::data::DataRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal};
 
@@ -52,6 +55,8 @@ struct Holder {
     group: Group,
     primary: ServerId,
     other: ServerId,
+    /// The epoch that requests state.
+    since: Epoch,
     _storage: tempfile::TempDir,
 }
 
@@ -81,8 +86,10 @@ impl Holder {
         let storage = tempfile::tempdir().expect("made");
         let store = Arc::new(DataStore::open(&[storage.path().into()], 7, me).expect("opened"));
         store.keep_sums().expect("kept");
+        let since = map.epoch;
         let links = Links::new(Key([1; 32]), (Role::Server(me), 0), map, None, 1);
-        Holder { copies: Copies::new(Arc::new(links), store, me), group, primary, other, _storage: storage }
+        let copies = Copies::new(Arc::new(links), store, me);
+        Holder { copies, group, primary, other, since, _storage: storage }
     }
 
     /// Bytes come that were sent ahead.
@@ -108,7 +115,19 @@ impl Holder {
             len: 100,
             change,
         };
-        self.copies.serve(from, &request, &[], &mut Vec::new())
+        self.copies.serve((from, self.since), &request, &[], &mut Vec::new())
+    }
+
+    /// A server is down, comes back and catches up: all is as before, by a newer map.
+    fn comes_and_goes(&self, server: ServerId) {
+        let links = &self.copies.links;
+        let learn = |change: MapChange| links.learn(change.apply(&links.map()).expect("a change"));
+        for state in [ServerState::Down, ServerState::Joining, ServerState::Up] {
+            learn(MapChange::State { server, state });
+        }
+        let map = links.map();
+        let behind = map.replicated().filter(|group| map.is_behind(*group, server)).collect();
+        learn(MapChange::InStep { servers: vec![(server, behind)] });
     }
 
     /// What it has at offset 1000; whether it has a mark, too.
@@ -129,6 +148,38 @@ fn bytes_that_were_sent_ahead_change_nothing_before_their_change_and_then_as_if_
     assert_eq!(holder.has(), (vec![1; 100], true));
     assert_eq!(holder.write(holder.primary, 1), Ok(CopyReply::Missing), "they are used once");
     assert_eq!(holder.has(), (vec![1; 100], true));
+}
+
+#[test]
+fn what_has_waited_here_while_its_primary_was_replaced_is_not_made_when_it_is_the_primary_again() {
+    let mut holder = Holder::new();
+    holder.get(holder.primary, 1, &[1; 100]);
+    // It was taken by the map that its sender had; then it waited, for the bytes for example.
+    holder.comes_and_goes(holder.primary);
+    let map = holder.copies.links.map();
+    assert_eq!(map.primary_of(holder.group), Some(holder.primary), "it is as before");
+    assert_eq!(holder.write(holder.primary, 1), Err(Refusal::Busy.into()));
+    assert_eq!(holder.has().0, Vec::<u8>::new());
+    holder.since = map.epoch;
+    holder.get(holder.primary, 2, &[2; 100]);
+    assert_eq!(holder.write(holder.primary, 2), Ok(CopyReply::Made));
+    assert_eq!(holder.has().0, vec![2; 100]);
+}
+
+#[test]
+fn the_server_of_a_files_shard_that_was_replaced_meanwhile_changes_nothing_by_its_former_right() {
+    let holder = Holder::new();
+    let (links, shard) = (&holder.copies.links, FILE.shard());
+    let server = links.map().primary(shard);
+    let sender =
+        |since| copies::Sender { server, standing: Some(Standing { group: Group::Shard(shard), since }) };
+    let write = DataRequest::Write { ino: FILE, offset: 0, sync: false };
+    let check = |since| holder.copies.check_sender(sender(since), &write);
+    assert_eq!(check(holder.since), Ok(()));
+    holder.comes_and_goes(server);
+    assert_eq!(links.map().primary(shard), server, "it is as before");
+    assert_eq!(check(holder.since), Err(Errno::IO));
+    assert_eq!(check(links.epoch()), Ok(()));
 }
 
 #[test]
