@@ -1,8 +1,9 @@
 //! Programs are killed in the middle of opens, locks and writes: their locks are free, and each of their writes is there or is not.
 
 use super::Scene;
-use crate::finish;
 use crate::kills::Random;
+use crate::{eventually, finish};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ const PROGRAMS: usize = 3;
 /// Opens, locks, fills a file with one byte, a block at a time, cuts it and writes again; makes and removes others while they are
 /// open. Until it is killed.
 const WORKS: &str = "import fcntl, os, sys
-me = int(sys.argv[1])
+me, begun = int(sys.argv[1]), sys.argv[2]
 os.makedirs('/bivouac/killed', exist_ok=True)
 turn = 0
 while True:
@@ -27,6 +28,7 @@ while True:
     os.write(g, b'x' * 5000)
     os.unlink(f'/bivouac/killed/own.{me}')
     os.close(f); os.close(g)
+    if turn == 1: open(begun, 'w').close()
 ";
 
 /// Gets every lock at once, or fails; and sees whole blocks.
@@ -48,7 +50,8 @@ for name in os.listdir('/bivouac/killed'):
 impl Scene<'_> {
     pub(super) fn kill_clients(&self, random: &mut Random) -> String {
         let begin = |number: usize| {
-            let arguments = ["exec", &self.name, "--", "python3", "-c", WORKS, &number.to_string()];
+            let (me, begun) = (number.to_string(), self.begun(number));
+            let arguments = ["exec", &self.name, "--", "python3", "-c", WORKS, &me, &begun.to_string_lossy()];
             let place = random.below(2) as usize;
             let mut command = match place {
                 0 => self.site.command(arguments),
@@ -57,7 +60,12 @@ impl Scene<'_> {
             command.stdin(Stdio::null()).spawn().expect("starts")
         };
         let mut children: Vec<_> = (0..PROGRAMS).map(begin).collect();
-        std::thread::sleep(Duration::from_millis(500));
+        let has_begun = |number: &usize| std::fs::remove_file(self.begun(*number)).is_ok();
+        let mut waited_for: Vec<_> = (0..PROGRAMS).collect();
+        eventually("the programs have begun", || {
+            waited_for.retain(|number| !has_begun(number));
+            waited_for.is_empty()
+        });
         for child in &mut children {
             std::thread::sleep(Duration::from_millis(random.below(400)));
             assert!(child.try_wait().expect("a child").is_none(), "a program has failed");
@@ -66,5 +74,10 @@ impl Scene<'_> {
         }
         finish(self.site.command(["exec", &self.name, "--", "python3", "-c", LOOKS])).ok();
         format!("{PROGRAMS} programs")
+    }
+
+    /// What one of them makes when it has done everything once.
+    fn begun(&self, number: usize) -> PathBuf {
+        self.site.path(&format!("killed.{number}"))
     }
 }
