@@ -106,7 +106,10 @@ impl<O: Outside> Core<O> {
             }
         }
         let known = due.iter().copied().filter(|id| !unknown.contains(id));
+        // By a newer map, others may have taken over the rest meanwhile.
+        let is_newest = || self.outside.map().epoch == map.epoch;
         let taken: Vec<ShardId> = known
+            .take_while(|_| is_newest())
             .filter(|id| {
                 let others = found.remove(id).unwrap_or_default();
                 self.complete(*id, term, &others).is_ok() && self.rise(*id, term, others)

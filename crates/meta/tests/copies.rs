@@ -163,6 +163,26 @@ fn operations_do_not_wait_at_a_server_whose_shard_has_moved() {
     }
 }
 
+/// A server takes a shard over, and another one has done so by a newer map meanwhile. A refusal would have it ask again and
+/// again, and take over nothing by the newest map until it gives that up.
+#[test]
+fn who_takes_a_shard_over_too_late_gets_an_error_and_no_refusal() {
+    let cluster = Cluster::replicated(3, 2);
+    let client = Client::new(&cluster);
+    client.put("f", b"content").unwrap();
+    let shard = root_shard();
+    let old = cluster.inner.primary(shard);
+    let term = cluster.inner.map().epoch.0;
+    cluster.kill(old);
+    cluster.inner.failover();
+    client.put("g", b"content").unwrap();
+    let primary = cluster.inner.primary(shard);
+    assert_ne!(primary, old);
+    let supply = PeerRequest::Supply { shard, term, to: old, from: Default::default() };
+    let answer = cluster.store(primary).unwrap().peer(old, &supply);
+    assert_eq!(answer.unwrap_err(), Failure::Errno(Errno::STALE));
+}
+
 #[test]
 fn opens_and_locks_are_known_to_the_next_primary() {
     let cluster = Cluster::replicated(3, 2);

@@ -300,7 +300,8 @@ pub enum PeerRequest<'a> {
         /// The shards, each with the asker's term.
         shards: Vec<(ShardId, u64)>,
     },
-    /// A server that takes a shard over lacks records that the receiver has: it is to send them (`Done`).
+    /// A server that takes a shard over lacks records that the receiver has: it is to send them (`Done`). ESTALE if the
+    /// receiver knows of a later term.
     Supply {
         /// The shard.
         shard: ShardId,
