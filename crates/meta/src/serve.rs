@@ -3,10 +3,10 @@
 use crate::outside::Outside;
 use crate::store::{Caller, Core};
 use bivouac_layout::ServerId;
+use bivouac_proto::Reply;
 use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::peer::{PeerReply, PeerRequest};
 use bivouac_proto::status::Failure;
-use bivouac_proto::{Errno, Reply};
 
 impl<O: Outside> Core<O> {
     pub(crate) fn meta(
@@ -115,12 +115,7 @@ impl<O: Outside> Core<O> {
             }
             PeerRequest::Supply { shard, term, to, from } => {
                 let outside: &dyn Outside = &*self.outside;
-                match self.partitions.supply(outside, *shard, *term, *to, *from) {
-                    Ok(_) => Ok(Reply::Done),
-                    // A later primary is known here, and that does not pass: the asker must not ask for this again.
-                    Err(Failure::Refused(_)) => Err(Errno::STALE.into()),
-                    Err(failure) => Err(failure),
-                }
+                self.partitions.supply(outside, *shard, *term, *to, *from).map(|_| Reply::Done)
             }
             PeerRequest::Compare { shards } => Ok(self.compared(shards)?),
             PeerRequest::Entry { dir, split, name } => {

@@ -251,7 +251,8 @@ impl Partitions {
         }
     }
 
-    /// Sends a server what it lacks of a shard, of which this server need not be the primary. Where it is then.
+    /// Sends a server what it lacks of a shard, of which this server need not be the primary. Where it is then. ESTALE if
+    /// there is a later term by now.
     pub(crate) fn supply(
         &self,
         outside: &dyn Outside,
@@ -265,7 +266,8 @@ impl Partitions {
                 let mut guard = self.lock(id.0 as usize);
                 let shard = guard.shards.get_mut(&id.0).ok_or(Failure::Errno(Errno::IO))?;
                 if shard.stream.term > term {
-                    return Err(Refusal::OldServer.into());
+                    // That does not pass. A refusal would have the asker ask for the same again and again.
+                    return Err(Errno::STALE.into());
                 }
                 if shard.stream.last == from {
                     return Ok(from);
