@@ -16,9 +16,10 @@ use rustix::thread::UnshareFlags;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Threads that answer the kernel: servers have many requests under way.
-const THREADS: usize = 4;
+const THREADS: usize = 8;
 
 /// Kinds of operations, as bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +36,8 @@ impl On {
     pub const SYNC: On = On(8);
     /// The part of `WRITE` that may take room: writing, allocating and making. A full disk still removes and truncates.
     pub const FILL: On = On(16);
+    /// The part of `WRITE` that sets a file's length.
+    pub const TRUNCATE: On = On(32);
 
     /// Both.
     pub const fn and(self, other: On) -> On {
@@ -57,24 +60,46 @@ pub struct Fault {
     pub error: rustix::io::Errno,
 }
 
+/// What takes its time.
+#[derive(Clone, Debug)]
+pub struct Slow {
+    /// As a fault's.
+    pub paths: Vec<String>,
+    /// Which operations.
+    pub on: On,
+    /// So long each of them waits before it begins.
+    pub wait: Duration,
+}
+
+/// Whether a path contains one of these.
+fn is_named(paths: &[String], path: &Path) -> bool {
+    let path = path.to_string_lossy();
+    paths.iter().any(|part| path.contains(part))
+}
+
 /// The fault that is set, and what it has met.
 #[derive(Default)]
 struct Faults {
     set: Mutex<Option<Fault>>,
+    slow: Mutex<Option<Slow>>,
     hits: AtomicU64,
 }
 
 impl Faults {
-    /// The error of an operation on a path.
+    /// The error of an operation on a path. Waits first, if it is slow.
     fn check(&self, on: On, path: &Path) -> Result<(), rustix::io::Errno> {
-        let set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(fault) = set.as_ref().filter(|fault| fault.on.meets(on)) else { return Ok(()) };
-        let path = path.to_string_lossy();
-        if !fault.paths.iter().any(|part| path.contains(part)) {
-            return Ok(());
+        let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(slow) = slow.filter(|slow| slow.on.meets(on) && is_named(&slow.paths, path)) {
+            std::thread::sleep(slow.wait);
         }
-        self.hits.fetch_add(1, Ordering::Relaxed);
-        Err(fault.error)
+        let set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
+        match set.as_ref().filter(|fault| fault.on.meets(on) && is_named(&fault.paths, path)) {
+            Some(fault) => {
+                self.hits.fetch_add(1, Ordering::Relaxed);
+                Err(fault.error)
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -125,6 +150,11 @@ impl FailingDir {
         for ino in self.files.numbers() {
             let _ = notifier.inval_inode(ino, 0, 0);
         }
+    }
+
+    /// From now on this is slow.
+    pub fn slow_down(&self, slow: Slow) {
+        *self.faults.slow.lock().unwrap_or_else(PoisonError::into_inner) = Some(slow);
     }
 
     /// How many operations have failed since the latest fault was set.

@@ -3,7 +3,7 @@
 mod programs;
 
 use crate::{Site, eventually};
-pub use programs::{APPENDS, BLOCKS, NAMES, SYNCS};
+pub use programs::{APPENDS, BLOCKS, LENGTHS, NAMES, SYNCS};
 use rustix::io::Errno;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::PathBuf;

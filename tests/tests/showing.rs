@@ -135,13 +135,14 @@ fn nobody_reads_what_is_old_while_servers_die_and_hang_and_come_back() {
 #[test]
 fn the_primary_dies_after_one_copy_has_a_write_and_before_another_one() {
     all_see_the_same("between", "3", |_, site, name| {
-        // A change goes to the first and the second, and waits for the third.
-        for (dies, hangs) in [(0, 2), (1, 0), (2, 1), (0, 1)] {
+        // A change goes to the first and the second, and waits for the third. Who hangs for long is replaced, too, and ends
+        // what it had begun when others have.
+        for (dies, hangs, millis) in [(0, 2, 500), (1, 0, 500), (2, 1, 3000), (0, 1, 3000), (1, 2, 3000)] {
             let pid = site.server_pid(name, hangs);
             Site::kill(pid, Signal::STOP);
             std::thread::sleep(Duration::from_millis(500));
             Site::kill(site.server_pid(name, dies), Signal::KILL);
-            std::thread::sleep(Duration::from_millis(500));
+            std::thread::sleep(Duration::from_millis(millis));
             Site::kill(pid, Signal::CONT);
             let state = || site.status(name)["servers"][dies as usize]["state"].clone();
             eventually("status shows the dead server", || state() == "down");

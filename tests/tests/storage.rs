@@ -1,8 +1,8 @@
 //! Storage that fails under servers while programs use a deployment with copies: the programs do not notice, nothing that
 //! was acknowledged is lost, and when the storage works again all copies are the same.
 
-use bivouac_tests::failing::{FailingDir, Fault, On, own_mounts};
-use bivouac_tests::load::{BLOCKS, Load, NAMES, SYNCS, all_in_step};
+use bivouac_tests::failing::{FailingDir, Fault, On, Slow, own_mounts};
+use bivouac_tests::load::{BLOCKS, LENGTHS, Load, NAMES, SYNCS, all_in_step};
 use bivouac_tests::{Mounted, Site, eventually, run_dir, skipped_without_mount};
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -167,6 +167,29 @@ fn eio_everywhere() {
 #[test]
 fn erofs_everywhere() {
     under_load("erofs", &[""], On::WRITE.and(On::OPEN_TO_WRITE), Errno::ROFS);
+}
+
+/// A truncation reaches one server long before the others, while that one takes back what it has missed.
+#[test]
+fn truncations_that_are_slow_on_others_while_a_server_catches_up() {
+    if skipped_without_mount() {
+        return;
+    }
+    let scene = Scene::new("slow-cuts");
+    let others = vec!["-0/sub/".into(), "-2/sub/".into()];
+    scene.dir.slow_down(Slow { paths: others, on: On::TRUNCATE, wait: Duration::from_millis(50) });
+    let loads = start(&scene.site, &scene.name, [LENGTHS; 3]);
+    for _ in 0..6 {
+        scene.fail(1, &["sub/"], On::WRITE.and(On::OPEN_TO_WRITE), Errno::ROFS);
+        eventually("the server is left out", || scene.behind(1) > 0);
+        std::thread::sleep(Duration::from_millis(300));
+        scene.dir.heal();
+        all_in_step(&scene.site, &scene.name);
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    end(loads);
+    scene.verify();
+    scene.site.bivouac(["down", &scene.name]).ok();
 }
 
 /// With one copy, and with the last one of several, the error is the program's: nobody else has what is asked for. What

@@ -22,7 +22,7 @@ impl Client {
     /// Asks all servers of a file at once.
     pub(crate) fn extents(&self, ino: Ino, layout: &FileLayout) -> Result<Extents, Errno> {
         self.by_newest_map(|map| {
-            let mut sum = self.extents_on(ino, &layout.servers(map, u64::MAX))?;
+            let mut sum = self.extents_on(ino, &layout.servers_to_measure(map, u64::MAX))?;
             sum.allocated /= u64::from(layout.copies(map).max(1));
             Ok(sum)
         })

@@ -170,9 +170,7 @@ impl Copies {
             // Whoever has asked for it has asked another one meanwhile.
             return Err(Refusal::OldServer.into());
         }
-        // By the newest map the sender looks itself.
-        let check_sender =
-            || by.map_or(Ok(()), |by| self.check_sender(by, request)).map_err(|_| Refusal::Busy);
+        let check_sender = || by.map_or(Ok(()), |by| self.check_sender(by, request));
         check_sender()?;
         if self.gives_up(group) {
             return Err(Refusal::OldServer.into());
@@ -459,13 +457,14 @@ impl Copies {
 
     /// Checks that a server that changes a file is that of its inode: no other server does. (Another one may have taken over
     /// from it, and gone on with the file, before its request comes.)
-    pub(crate) fn check_sender(&self, by: Sender, request: &DataRequest) -> Result<(), Errno> {
+    pub(crate) fn check_sender(&self, by: Sender, request: &DataRequest) -> Result<(), Refusal> {
         let is_right = match request.changed() {
             Some(ino) => self.links.map().primary(ino.shard()) == by.server,
             None => true,
         };
         let stands = || by.standing.is_none_or(|standing| self.links.stands(standing));
-        if is_right && stands() { Ok(()) } else { Err(Errno::IO) }
+        // It hears of the newer map when it asks again.
+        if is_right && stands() { Ok(()) } else { Err(Refusal::Busy) }
     }
 
     /// Does what a new map asks for: takes over the groups of which this server is the primary now. Says whether it

@@ -506,7 +506,8 @@ impl Around {
         let store = self.links.data.as_ref().ok_or(Errno::IO)?;
         let until = Instant::now() + Links::BUDGET.patience;
         loop {
-            self.copies.check_sender(Sender { server: self.me, standing }, request)?;
+            let by = Sender { server: self.me, standing };
+            self.copies.check_sender(by, request).map_err(|refusal| errno(refusal.into()))?;
             match serve::data_locally((store, &self.copies), request, payload, into) {
                 Err(Failure::Refused(_)) if Instant::now() < until && !self.links.is_closing() => {
                     std::thread::sleep(Links::BUDGET.first_pause);
@@ -576,7 +577,7 @@ impl Outside for Around {
         let until = Instant::now() + Links::BUDGET.patience;
         loop {
             let by = Sender { server: self.me, standing: Some(standing) };
-            self.copies.check_sender(by, request)?;
+            self.copies.check_sender(by, request).map_err(|refusal| errno(refusal.into()))?;
             let map = self.links.map();
             let answer = match map.primary_of(group) {
                 Some(primary) if primary == self.me => {
@@ -620,6 +621,10 @@ impl Outside for Around {
             false => answers.next().map_or(Err(Errno::IO), other),
         };
         requests.iter().map(answer).collect()
+    }
+
+    fn stands(&self, standing: Standing) -> bool {
+        self.links.stands(standing)
     }
 
     fn distrust(&self, group: Group, holder: ServerId) {

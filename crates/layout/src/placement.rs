@@ -156,6 +156,21 @@ impl FileLayout {
         self.holders(map, end, |_, _| false)
     }
 
+    /// Every server whose sub-file says how long the file is, each once: the holders in step. The sub-file of one that is
+    /// behind in other blocks of the file has any length while it catches up: it is left out, if others have what it has.
+    pub fn servers_to_measure(&self, map: &Map, end: u64) -> Vec<ServerId> {
+        let mut servers = self.servers(map, end);
+        let is_mixed = |server: ServerId| self.groups(map, end).any(|group| map.is_behind(group, server));
+        let mixed: Vec<ServerId> = servers.iter().copied().filter(|server| is_mixed(*server)).collect();
+        let is_whole = |server: &ServerId| !mixed.contains(server);
+        servers.retain(|server| {
+            let has = |group: &Group| map.holders(*group).in_step().any(|holder| holder == *server);
+            is_whole(server)
+                || !self.groups(map, end).filter(has).all(|group| map.serving(group).any(|other| is_whole(&other)))
+        });
+        servers
+    }
+
     /// Every server that has to make a change of all of `0..end`, each once: the holders in step, and those that are
     /// catching up.
     pub fn servers_to_change(&self, map: &Map, end: u64) -> Vec<ServerId> {

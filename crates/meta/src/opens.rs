@@ -336,7 +336,7 @@ impl<O: Outside> Core<O> {
     fn extent_by_any_map(&self, ino: Ino, layout: &FileLayout) -> Result<Extent, Errno> {
         let asked = self.outside.now();
         let answers = self.ask_holders(None, layout, |map| {
-            let servers = layout.servers(map, u64::MAX);
+            let servers = layout.servers_to_measure(map, u64::MAX);
             servers.into_iter().map(|server| (server, DataRequest::Extent { ino })).collect()
         })?;
         let answered = self.outside.now();

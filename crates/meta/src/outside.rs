@@ -76,6 +76,12 @@ pub trait Outside: Send + Sync + 'static {
         requests.iter().map(ask).collect()
     }
 
+    /// Whether the server still has this right, as far as it knows. What has failed because it ended was not done by who
+    /// answers now.
+    fn stands(&self, _standing: Standing) -> bool {
+        true
+    }
+
     /// A copy cannot be relied on, because its storage fails: the controller is to know.
     fn distrust(&self, _group: Group, _holder: ServerId) {}
 

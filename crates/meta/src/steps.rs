@@ -113,6 +113,10 @@ impl<O: Outside> Core<O> {
             Begun::Work(to_do) => to_do,
         };
         let (outcome, reign) = (work(&to_do, Stance { standing, reign: busy.reign }), busy.reign);
+        if !self.outside.stands(standing) {
+            // Another server has answered for the shard meanwhile: that this one could not do it says nothing.
+            return Err(Refusal::Busy.into());
+        }
         let map = self.outside.map();
         let now = self.outside.now();
         self.partitions.with(ino.shard(), |locked| {

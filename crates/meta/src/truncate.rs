@@ -26,10 +26,10 @@ use bivouac_proto::header::RequestId;
 use bivouac_proto::meta::MetaReply;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Attr, Errno, Reply};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// How often a truncation of copies is tried while servers come.
-const TRIES: u32 = 5;
+/// How long a truncation of copies is tried while servers come: not as long as a file stays closed by itself.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two of these.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -187,9 +187,8 @@ impl<O: Outside> Core<O> {
         let all = |map: &Map, request: DataRequest| -> Vec<(ServerId, DataRequest)> {
             layout.servers_to_change(map, u64::MAX).into_iter().map(|server| (server, request)).collect()
         };
-        let (mut tries, mut has_cut) = (0, false);
+        let (until, mut has_cut) = (Instant::now() + PATIENCE, false);
         let truncated = loop {
-            tries += 1;
             let truncated = self
                 .ask_holders(Some(standing), layout, |map| all(map, DataRequest::Close { ino, closing }))
                 .and_then(|_| {
@@ -200,7 +199,9 @@ impl<O: Outside> Core<O> {
                 });
             match truncated {
                 // A server has come meanwhile, or another one took too long.
-                Err(Errno::AGAIN) if tries < TRIES => std::thread::sleep(PAUSE),
+                Err(Errno::AGAIN) if Instant::now() < until && self.outside.stands(standing) => {
+                    std::thread::sleep(PAUSE);
+                }
                 Err(Errno::AGAIN) => break Err(Errno::IO),
                 truncated => break truncated,
             }

@@ -13,6 +13,7 @@ use common::Cluster;
 use common::client::{Client, Dir};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 fn root_shard() -> ShardId {
@@ -181,6 +182,36 @@ fn who_takes_a_shard_over_too_late_gets_an_error_and_no_refusal() {
     let supply = PeerRequest::Supply { shard, term, to: old, from: Default::default() };
     let answer = cluster.store(primary).unwrap().peer(old, &supply);
     assert_eq!(answer.unwrap_err(), Failure::Errno(Errno::STALE));
+}
+
+/// What fails because another server answers for the shard by now was not tried by that one.
+#[test]
+fn who_was_replaced_in_the_middle_of_a_truncation_does_not_say_that_it_failed() {
+    let cluster = Cluster::replicated(3, 2);
+    let client = Client::new(&cluster);
+    let (attr, _) = client.create("f", true).unwrap();
+    let ino = attr.ino;
+    client.inode(ino, MetaRequest::Spill { ino }, &[]).unwrap();
+    let old = cluster.inner.primary(ino.shard());
+    let ((here, is_here), (leave, has_leave)) = (channel(), channel());
+    *cluster.inner.data_pause.lock().unwrap() = Some((here, has_leave));
+    let (cut, id) = (MetaRequest::Truncate { ino, size: 5 }, client.next_id());
+    std::thread::scope(|scope| {
+        let truncating = scope.spawn(|| client.send_to(old, id, ino.shard(), &cut, &[]));
+        is_here.recv().unwrap();
+        // It does not follow this map yet. Others refuse what it asks for.
+        cluster.inner.set_state(old, ServerState::Down);
+        *cluster.inner.data_fault.lock().unwrap() = Some((None, Errno::IO));
+        leave.send(()).unwrap();
+        let answer = truncating.join().unwrap();
+        assert_eq!(answer.unwrap_err(), Failure::Refused(Refusal::Busy));
+    });
+    *cluster.inner.data_fault.lock().unwrap() = None;
+    cluster.inner.follow();
+    cluster.inner.set_state(old, ServerState::Up);
+    cluster.inner.follow();
+    client.truncate(ino, 5).unwrap();
+    assert_eq!(client.attr(ino).unwrap().size, 5);
 }
 
 #[test]

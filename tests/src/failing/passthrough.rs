@@ -219,7 +219,8 @@ impl Filesystem for Passthrough {
         reply: ReplyAttr,
     ) {
         answer!(reply, found => reply.attr(&BELIEVED, &found), {
-            let (file, _) = self.check(On::WRITE, ino)?;
+            let on = if size.is_some() { On::WRITE.and(On::TRUNCATE) } else { On::WRITE };
+            let (file, _) = self.check(on, ino)?;
             if let Some(mode) = mode {
                 fs::chmod(again(&file), Mode::from_raw_mode(mode))?;
             }

@@ -171,6 +171,38 @@ for line in sys.stdin:
 "#
 );
 
+/// Makes two files longer and shorter in turns, until a file says stop. Each time they have to be as long as they were made,
+/// and to contain what was written. Prints the same as the first.
+pub const LENGTHS: &str = program!(
+    r#"
+import random
+random.seed(11)
+os.mkdir(home)
+files, turn = {}, 0
+def check(name):
+    with open(f'{home}/{name}', 'rb') as f: found = f.read()
+    assert len(found) == len(files[name]), f'{name} has {len(found)} bytes instead of {len(files[name])} in turn {turn}'
+    assert found == files[name], f'the content of {name} in turn {turn}'
+while not os.path.exists(stop):
+    turn += 1
+    name = f'f{turn // 2 % 2}'
+    content = files.setdefault(name, bytearray())
+    fd = timed(os.open, f'{home}/{name}', os.O_RDWR | os.O_CREAT)
+    if turn % 2:
+        data, written = random.randbytes(random.randrange(600000)), 0
+        while written < len(data): written += timed(os.pwrite, fd, data[written:], written)
+        content[:len(data)] = data
+    else:
+        size = random.randrange(len(content) + 1)
+        timed(os.ftruncate, fd, size)
+        del content[size:]
+    os.close(fd)
+    check(name)
+    if turn == 30: open(stop + '.begun', 'w').close()
+print(count, worst)
+"#
+);
+
 /// Three processes append records to one file, and count in another one under a lock, until a file says stop. Every record
 /// has to be there once, in the order of its process, and every count to be counted. Of a record whose append failed, or
 /// was cut short, a part may be there, or zeros in its place.

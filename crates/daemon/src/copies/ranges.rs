@@ -167,7 +167,8 @@ impl Ranges {
         held.map(|()| Held { ranges: self, ino, number })
     }
 
-    /// Waits until all changes of a file have ended that are under way now. Others may begin meanwhile.
+    /// Waits until all changes of a file have ended that are under way now, and until no truncation keeps it closed: one
+    /// server may have been cut already, and another one not. Others may begin meanwhile.
     pub(crate) fn outlast(&self, ino: Ino) -> Result<(), Refusal> {
         self.outlast_these(ino, &self.under_way(ino))
     }
@@ -178,7 +179,9 @@ impl Ranges {
     }
 
     fn outlast_these(&self, ino: Ino, numbers: &[u64]) -> Result<(), Refusal> {
-        let waited = self.until(ino, |file| !file.held.iter().any(|held| numbers.contains(&held.number)));
+        let is_over =
+            |file: &mut File| !file.is_closed() && !file.held.iter().any(|held| numbers.contains(&held.number));
+        let waited = self.until(ino, is_over);
         self.change(ino, |_| ());
         waited
     }

@@ -72,9 +72,9 @@ impl Daemon {
         };
         // When it is its turn: the sender may have been replaced since it came.
         if let Some(by) = sender(role, header, request)
-            && let Err(errno) = copies.check_sender(by, request)
+            && let Err(refusal) = copies.check_sender(by, request)
         {
-            return reply.fail(&errno.into());
+            return reply.fail(&refusal.into());
         }
         let inodes = || self.meta.get().map_or(0, |meta| meta.counts().inodes);
         let served = serve::data((store, copies), request, payload, inodes, reply, &mut running);

@@ -301,6 +301,26 @@ proptest! {
 }
 
 #[test]
+fn who_is_behind_in_some_blocks_of_a_file_does_not_measure_it_unless_nobody_else_has_the_others() {
+    let map = replicated(3, 2, &[&[0, 1, 2]]);
+    let layout = Template::default().layout(Ino::new(ShardId(5), 1), &map);
+    let servers = |map: &Map| layout.servers_to_measure(map, u64::MAX).into_iter().collect::<BTreeSet<_>>();
+    let all: BTreeSet<ServerId> = map.servers.iter().map(|server| server.id).collect();
+    assert_eq!(servers(&map), all);
+    let groups: Vec<Group> = layout.groups(&map, u64::MAX).collect();
+    let holders = |at: usize| <[ServerId; 2]>::try_from(map.holders(groups[at]).all()).expect("two copies");
+    // The first group's second holder has other blocks in common with another server.
+    let [first, mixed] = holders(0);
+    let one_behind = MapChange::Behind { copies: vec![(groups[0], mixed)] }.apply(&map).expect("a change");
+    assert!(layout.servers(&one_behind, u64::MAX).contains(&mixed), "it is in step in the others");
+    assert_eq!(servers(&one_behind), all.iter().copied().filter(|server| *server != mixed).collect());
+    // Now it is the only one who has those.
+    let other = *all.iter().find(|server| ![first, mixed].contains(server)).expect("a third one");
+    let alone = MapChange::State { server: other, state: ServerState::Down }.apply(&one_behind).expect("a server");
+    assert!(servers(&alone).contains(&mixed));
+}
+
+#[test]
 fn copies_of_small_files_of_one_server_are_spread_over_all_others() {
     let map = replicated(8, 2, &[&[0, 1, 2, 3, 4, 5, 6, 7]]);
     for first in [First::Hashed, First::Server(ServerId(3))] {

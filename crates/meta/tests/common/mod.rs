@@ -494,6 +494,10 @@ impl Outside for Port {
         answer
     }
 
+    fn stands(&self, standing: Standing) -> bool {
+        self.map().primary_of(standing.group) == Some(self.me)
+    }
+
     /// One that dies of it is asked last.
     fn data_each(
         &self,

@@ -178,7 +178,7 @@ fn the_server_of_a_files_shard_that_was_replaced_meanwhile_changes_nothing_by_it
     assert_eq!(check(holder.since), Ok(()));
     holder.comes_and_goes(server);
     assert_eq!(links.map().primary(shard), server, "it is as before");
-    assert_eq!(check(holder.since), Err(Errno::IO));
+    assert_eq!(check(holder.since), Err(Refusal::Busy));
     assert_eq!(check(links.epoch()), Ok(()));
 }
 

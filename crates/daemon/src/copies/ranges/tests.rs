@@ -111,6 +111,23 @@ fn what_is_under_way_is_outlasted_and_what_comes_later_is_not_waited_for() {
 }
 
 #[test]
+fn a_truncation_is_outlasted_too() {
+    let ranges = Ranges::new(SOON, None);
+    ranges.close(FILE, 1).expect("free");
+    assert_eq!(ranges.outlast(FILE), Err(Refusal::Busy));
+    assert_eq!(ranges.outlast(Ino(FILE.0 + 1)), Ok(()), "another file");
+    let patient = Ranges::new(Duration::from_secs(10), None);
+    patient.close(FILE, 1).expect("free");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| patient.outlast(FILE));
+        std::thread::sleep(SOON);
+        patient.open(FILE, 1);
+        assert_eq!(waiting.join().expect("no panic"), Ok(()));
+    });
+    assert!(is_free(&patient), "nothing stays");
+}
+
+#[test]
 fn the_next_truncation_takes_the_place_of_one_that_nobody_ends() {
     let ranges = Ranges::new(SOON, None);
     ranges.close(FILE, 1).expect("free");
