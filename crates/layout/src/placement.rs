@@ -12,6 +12,7 @@ use crate::ids::{GenerationId, Ino, ServerId};
 use crate::map::{Map, NO_SERVER};
 use crate::template::{First, Template};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Smallest block, bytes.
@@ -160,13 +161,16 @@ impl FileLayout {
     /// behind in other blocks of the file has any length while it catches up: it is left out, if others have what it has.
     pub fn servers_to_measure(&self, map: &Map, end: u64) -> Vec<ServerId> {
         let mut servers = self.servers(map, end);
-        let is_mixed = |server: ServerId| self.groups(map, end).any(|group| map.is_behind(group, server));
-        let mixed: Vec<ServerId> = servers.iter().copied().filter(|server| is_mixed(*server)).collect();
-        let is_whole = |server: &ServerId| !mixed.contains(server);
+        if map.behind.is_empty() {
+            return servers;
+        }
+        let behind: BTreeSet<ServerId> =
+            self.groups(map, end).flat_map(|group| map.holders(group).behind()).collect();
+        let is_whole = |server: &ServerId| !behind.contains(server);
         servers.retain(|server| {
             let has = |group: &Group| map.holders(*group).in_step().any(|holder| holder == *server);
-            is_whole(server)
-                || !self.groups(map, end).filter(has).all(|group| map.serving(group).any(|other| is_whole(&other)))
+            let has_others = |group| map.serving(group).any(|other| is_whole(&other));
+            is_whole(server) || !self.groups(map, end).filter(has).all(has_others)
         });
         servers
     }

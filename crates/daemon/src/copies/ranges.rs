@@ -179,8 +179,9 @@ impl Ranges {
     }
 
     fn outlast_these(&self, ino: Ino, numbers: &[u64]) -> Result<(), Refusal> {
-        let is_over =
-            |file: &mut File| !file.is_closed() && !file.held.iter().any(|held| numbers.contains(&held.number));
+        let is_over = |file: &mut File| {
+            !file.is_closed() && !file.held.iter().any(|held| numbers.contains(&held.number))
+        };
         let waited = self.until(ino, is_over);
         self.change(ino, |_| ());
         waited

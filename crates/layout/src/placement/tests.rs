@@ -316,7 +316,8 @@ fn who_is_behind_in_some_blocks_of_a_file_does_not_measure_it_unless_nobody_else
     assert_eq!(servers(&one_behind), all.iter().copied().filter(|server| *server != mixed).collect());
     // Now it is the only one who has those.
     let other = *all.iter().find(|server| ![first, mixed].contains(server)).expect("a third one");
-    let alone = MapChange::State { server: other, state: ServerState::Down }.apply(&one_behind).expect("a server");
+    let alone =
+        MapChange::State { server: other, state: ServerState::Down }.apply(&one_behind).expect("a server");
     assert!(servers(&alone).contains(&mixed));
 }
 
