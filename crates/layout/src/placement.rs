@@ -3,8 +3,8 @@
 //! Block `b` of a file belongs to the [group](crate::groups) at position `(first + b mod width) mod n` of the `n`
 //! servers of its generation, with the spread number `(first / n + b / width) mod spreads(n)`: so from one
 //! round of blocks to the next, and from one small file to the next, the copies of a server's blocks go to
-//! other servers. A file may have several generations, each for a range of it: servers that come or go give
-//! new ranges a new generation, and what is already written stays where it is.
+//! other servers. A file may have several generations, each for a range of it and with a `first` of the range's own:
+//! servers that come or go give new ranges a new generation, and what is already written stays where it is.
 
 use crate::groups::{Group, spreads};
 use crate::hash::{self, Use};
@@ -34,9 +34,6 @@ pub struct FileLayout {
     pub block_size: u32,
     /// Over how many servers of its generation the file is striped; 0 means all of them.
     pub width: u16,
-    /// Position in the generation's list of the server that holds block 0, modulo the list's length. What
-    /// exceeds the length chooses where copies begin.
-    pub first: u32,
     /// Copies of each block, from 1 to [`Map::copies`].
     pub replicas: u8,
     /// The file's generations by range, ascending by `start`, the first starting at 0.
@@ -50,6 +47,9 @@ pub struct LayoutRange {
     pub start: u64,
     /// The servers.
     pub generation: GenerationId,
+    /// Position in the generation's list of the server that holds block 0, or would hold it, modulo the list's length.
+    /// What exceeds the length chooses where copies begin.
+    pub first: u32,
 }
 
 /// A stretch of a file that lies on one server, and its copies on others.
@@ -71,9 +71,12 @@ impl FileLayout {
         FileLayout {
             block_size,
             width: 0,
-            first: hash::number(Use::FirstServer, ino.0) as u32,
             replicas: 1,
-            ranges: vec![LayoutRange { start: 0, generation: newest }],
+            ranges: vec![LayoutRange {
+                start: 0,
+                generation: newest,
+                first: hash::number(Use::FirstServer, ino.0) as u32,
+            }],
         }
     }
 
@@ -247,7 +250,7 @@ impl FileLayout {
     #[inline]
     fn stripe_at(&self, map: &Map, offset: u64) -> Option<Stripe> {
         let index = self.ranges.partition_point(|r| r.start <= offset).checked_sub(1)?;
-        let generation = self.ranges[index].generation;
+        let LayoutRange { generation, first, .. } = self.ranges[index];
         let servers = map.generation(generation)?.servers.len() as u64;
         let width = if self.width == 0 { servers } else { servers.min(self.width.into()) };
         if width == 0 || self.block_size == 0 {
@@ -255,7 +258,7 @@ impl FileLayout {
         }
         Some(Stripe {
             generation,
-            first: self.first.into(),
+            first: first.into(),
             servers,
             width,
             copies: self.copies(map),

@@ -144,18 +144,18 @@ impl Template {
     /// counts as hashed.)
     pub fn layout(self, ino: Ino, map: &Map) -> FileLayout {
         let whole = self.or(map.defaults());
-        let spread =
+        let mut layout =
             FileLayout::spread(ino, whole.block_size.unwrap_or(map.block_size), map.newest_generation());
-        let at = match whole.first {
-            Some(First::Server(id)) => position(map, id).map(|at| at + beyond(spread.first, map)),
-            _ => None,
-        };
-        FileLayout {
-            width: whole.width.unwrap_or(0),
-            first: at.unwrap_or(spread.first),
-            replicas: whole.replicas.unwrap_or(1),
-            ..spread
+        for range in &mut layout.ranges {
+            if let Some(First::Server(id)) = whole.first
+                && let Some(at) = position(map, id)
+            {
+                range.first = at + beyond(range.first, map);
+            }
         }
+        layout.width = whole.width.unwrap_or(0);
+        layout.replicas = whole.replicas.unwrap_or(1);
+        layout
     }
 
     /// The text of one field; `None` where it says nothing.

@@ -20,39 +20,36 @@ fn owner(layout: &FileLayout, map: &Map, offset: u64) -> ServerId {
     let n = servers.len() as u128;
     let width = if layout.width == 0 { n } else { n.min(layout.width.into()) };
     let block = u128::from(offset) / u128::from(layout.block_size);
-    servers[((u128::from(layout.first) + block % width) % n) as usize]
+    servers[((u128::from(range.first) + block % width) % n) as usize]
 }
 
 fn valid_layout() -> impl Strategy<Value = FileLayout> {
     let block_size =
         prop_oneof![Just(1u32), Just(2), Just(3), 1u32..=32768].prop_map(|pages| pages * MIN_BLOCK);
     let ranges = prop::collection::btree_set(0u64..40, 0..4);
-    (block_size, prop_oneof![0u16..10, any::<u16>()], any::<u32>(), ranges, prop::collection::vec(0u32..4, 5))
-        .prop_map(|(block_size, width, first, starts, generations)| {
+    let places = prop::collection::vec((0u32..4, any::<u32>()), 5);
+    (block_size, prop_oneof![0u16..10, any::<u16>()], ranges, places).prop_map(
+        |(block_size, width, starts, places)| {
             let starts = std::iter::once(0).chain(starts.into_iter().filter(|s| *s > 0));
-            let range = |(start, generation): (u64, &u32)| LayoutRange {
+            let range = |(start, (generation, first)): (u64, &(u32, u32))| LayoutRange {
                 start: start * u64::from(block_size),
                 generation: GenerationId(*generation),
+                first: *first,
             };
-            let ranges = starts.zip(&generations).map(range).collect();
-            FileLayout { block_size, width, first, replicas: 1, ranges }
-        })
+            let ranges = starts.zip(&places).map(range).collect();
+            FileLayout { block_size, width, replicas: 1, ranges }
+        },
+    )
 }
 
 fn any_layout() -> impl Strategy<Value = FileLayout> {
     let number = || prop_oneof![0u64..10_000, any::<u64>(), (u64::MAX - 10_000)..=u64::MAX];
-    let range = (number(), prop_oneof![0u32..5, any::<u32>()])
-        .prop_map(|(start, generation)| LayoutRange { start, generation: GenerationId(generation) });
+    let range = (number(), prop_oneof![0u32..5, any::<u32>()], any::<u32>()).prop_map(
+        |(start, generation, first)| LayoutRange { start, generation: GenerationId(generation), first },
+    );
     let block_size = prop_oneof![0u32..3, any::<u32>(), Just(u32::MAX), Just(MIN_BLOCK)];
-    (block_size, any::<u16>(), any::<u32>(), any::<u8>(), prop::collection::vec(range, 0..6)).prop_map(
-        |(block_size, width, first, replicas, ranges)| FileLayout {
-            block_size,
-            width,
-            first,
-            replicas,
-            ranges,
-        },
-    )
+    (block_size, any::<u16>(), any::<u8>(), prop::collection::vec(range, 0..6))
+        .prop_map(|(block_size, width, replicas, ranges)| FileLayout { block_size, width, replicas, ranges })
 }
 
 /// A start in blocks, near 0 or near the largest offset, and a length in bytes of up to some 30 blocks.
@@ -152,7 +149,7 @@ fn each_bound_of_a_layout_is_checked() {
     let map = generations();
     let good = FileLayout::spread(Ino(5), MIN_BLOCK, GenerationId(1));
     assert!(good.is_valid(&map));
-    let range = |start, generation| LayoutRange { start, generation: GenerationId(generation) };
+    let range = |start, generation| LayoutRange { start, generation: GenerationId(generation), first: 0 };
     let bad = |change: fn(&mut FileLayout)| {
         let mut layout = good.clone();
         change(&mut layout);
@@ -182,7 +179,7 @@ fn the_blocks_of_one_file_are_dealt_exactly() {
             [(0, 0, 1000), (0, u32::MAX, 999), (3, 5, 1001), (1, 9, 10), (500, 1, 640)]
         {
             let mut layout = FileLayout::spread(Ino(1), MIN_BLOCK, GenerationId(0));
-            (layout.width, layout.first) = (width, first);
+            (layout.width, layout.ranges[0].first) = (width, first);
             let mut held = vec![0u64; usize::from(servers)];
             for piece in layout.pieces(&map, 0..blocks * u64::from(MIN_BLOCK)) {
                 held[usize::from(piece.server.0)] += piece.len / u64::from(MIN_BLOCK);
@@ -223,7 +220,7 @@ fn first_blocks_of_10_000_files_are_dealt_fairly() {
 fn values_never_change() {
     let map = generations();
     let mut layout = FileLayout::spread(Ino::new(ShardId(3), 99), DEFAULT_BLOCK, GenerationId(1));
-    assert_eq!(layout.first, 3_700_812_778);
+    assert_eq!(layout.ranges[0].first, 3_700_812_778);
     let at = |layout: &FileLayout, block: u64| {
         layout.server_at(&map, block * u64::from(DEFAULT_BLOCK)).map(|server| server.0)
     };
@@ -232,7 +229,7 @@ fn values_never_change() {
         [Some(5), Some(6), Some(4), Some(5), Some(3)]
     );
     layout.width = 3;
-    layout.ranges.push(LayoutRange { start: 4 << 20, generation: GenerationId(3) });
+    layout.ranges.push(LayoutRange { start: 4 << 20, generation: GenerationId(3), first: 3_700_812_778 });
     assert_eq!(
         [0, 1, 6, 7, 8, 9, 1 << 40].map(|block| at(&layout, block)),
         [Some(5), Some(6), Some(5), Some(6), Some(5), Some(7), Some(5)]
@@ -258,7 +255,7 @@ fn group_of(layout: &FileLayout, map: &Map, block: u64) -> Group {
     let range = layout.ranges.iter().rev().find(start).unwrap();
     let n = map.generations[range.generation.0 as usize].servers.len() as u64;
     let width = if layout.width == 0 { n } else { n.min(layout.width.into()) };
-    let first = u64::from(layout.first);
+    let first = u64::from(range.first);
     let spread = if layout.replicas == 1 { 0 } else { (first / n + block / width) % (n - 1) };
     Group::Blocks {
         generation: range.generation,

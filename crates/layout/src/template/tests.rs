@@ -68,8 +68,8 @@ proptest! {
                 prop_assert_eq!(holder.and_then(|id| map.server(id)).map(|s| s.node), Some(NodeId(node)));
             }
             _ => prop_assert_eq!(
-                layout.first,
-                FileLayout::spread(Ino(ino), MIN_BLOCK, GenerationId(0)).first
+                &layout.ranges,
+                &FileLayout::spread(Ino(ino), MIN_BLOCK, GenerationId(0)).ranges
             ),
         }
         // Of the file itself nothing is open any more: what it is described by gives it again.

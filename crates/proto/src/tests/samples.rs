@@ -145,7 +145,9 @@ pub(super) fn largest_attr() -> Attr {
 }
 
 fn layout() -> Box<FileLayout> {
-    Box::new(FileLayout { first: u32::MAX, ..FileLayout::spread(INO, 128 << 20, GenerationId(u32::MAX)) })
+    let mut layout = FileLayout::spread(INO, 128 << 20, GenerationId(u32::MAX));
+    layout.ranges[0].first = u32::MAX;
+    Box::new(layout)
 }
 
 /// Every variant of every family of requests.
