@@ -24,7 +24,7 @@ use crate::own::Runs;
 use crate::rpc::To;
 use crate::session::Client;
 use bivouac_layout::{Ino, ServerId, ShardId, namespace};
-use bivouac_node::{FencePage, VersionPage};
+use bivouac_node::{ByServer, FencePage, VersionPage};
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{Attr, DirEntry, FileKind, Store};
 use bivouac_proto::meta::{MetaReply, MetaRequest};
@@ -45,9 +45,10 @@ const SEARCH: u32 = 1;
 
 /// What this node's servers share with its processes, by server number: the version pages to read, and the
 /// fence pages for direct accesses.
+#[derive(Default)]
 pub(crate) struct Pages {
-    versions: Box<[Shared<VersionPage>]>,
-    fences: Box<[Shared<Fences>]>,
+    versions: ByServer<Shared<VersionPage>>,
+    fences: ByServer<Shared<Fences>>,
 }
 
 /// A server's fence page.
@@ -135,12 +136,9 @@ impl Before {
     }
 }
 
-impl Pages {
-    pub(crate) fn new(servers: usize) -> Pages {
-        Pages {
-            versions: (0..servers).map(|_| Shared(AtomicPtr::default())).collect(),
-            fences: (0..servers).map(|_| Shared(AtomicPtr::default())).collect(),
-        }
+impl<T> Default for Shared<T> {
+    fn default() -> Shared<T> {
+        Shared(AtomicPtr::default())
     }
 }
 
@@ -229,7 +227,7 @@ impl Facts {
 
 impl Client {
     pub(crate) fn page(&self, server: ServerId) -> Option<&VersionPage> {
-        let page = self.pages().versions.get(usize::from(server.0))?.get()?;
+        let page = self.pages().versions.get(server)?.get()?;
         (page.is_live() && !self.table().is_down(server)).then_some(page)
     }
 
@@ -244,13 +242,13 @@ impl Client {
 
     /// The fence page of a server of this node, of this succession, once it was asked for.
     fn fences(&self, server: ServerId, succession: u32) -> Option<&FencePage> {
-        let known = self.pages().fences.get(usize::from(server.0))?.get()?;
+        let known = self.pages().fences.get(server)?.get()?;
         (known.succession == succession).then_some(&known.page)
     }
 
     /// The same, and asks for it. Without one, nothing is accessed directly.
     pub(crate) fn fetch_fences(&self, server: ServerId, succession: u32) -> Option<&FencePage> {
-        let place = self.pages().fences.get(usize::from(server.0))?;
+        let place = self.pages().fences.get(server)?;
         let known = place.get();
         if known.is_some_and(|known| known.succession == succession) || known.is_none() && place.is_known() {
             return self.fences(server, succession);
@@ -278,7 +276,7 @@ impl Client {
     /// To be called before a question to a shard whose answer is to be kept. `None`: it cannot be.
     pub(crate) fn before(&self, shard: ShardId) -> Option<Before> {
         let server = self.map().primary(shard);
-        if let Some(page) = self.pages().versions.get(usize::from(server.0))
+        if let Some(page) = self.pages().versions.get(server)
             && !page.is_known()
         {
             self.fetch_page(server, page);

@@ -54,13 +54,10 @@ impl Link {
 const KEPT: usize = 16;
 
 /// The idle connections to one server.
+#[derive(Default)]
 pub(crate) struct Pool([AtomicPtr<Link>; KEPT]);
 
 impl Pool {
-    pub(crate) const fn new() -> Pool {
-        Pool([const { AtomicPtr::new(std::ptr::null_mut()) }; KEPT])
-    }
-
     /// An idle connection of this process's fork count, to this succession of the server, if there is one.
     pub(crate) fn take(&self, fork_count: u64, succession: u32) -> Option<Box<Link>> {
         for place in &self.0 {

@@ -11,13 +11,15 @@
 
 use crate::session::Client;
 use bivouac_layout::{Ino, ServerId};
+use bivouac_node::ByServer;
 use bivouac_proto::Refusal;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How far the moves of each server are known.
+#[derive(Default)]
 pub(crate) struct Heard {
     era: AtomicU64,
-    versions: Box<[AtomicU64]>,
+    versions: ByServer<AtomicU64>,
 }
 
 /// How the directory of a request was reached.
@@ -40,13 +42,6 @@ impl Reached {
 /// What a request carries if its path did not come from the cache.
 const ALL: u64 = u64::MAX;
 
-impl Heard {
-    /// For so many servers, of whose moves none has been heard.
-    pub(crate) fn new(servers: usize) -> Heard {
-        Heard { era: AtomicU64::new(0), versions: (0..servers).map(|_| AtomicU64::new(0)).collect() }
-    }
-}
-
 impl Client {
     /// The present era.
     pub(crate) fn era(&self) -> u64 {
@@ -54,7 +49,7 @@ impl Client {
     }
 
     fn heard_of(&self, server: ServerId) -> u64 {
-        self.heard().versions.get(usize::from(server.0)).map_or(0, |version| version.load(Ordering::Acquire))
+        self.heard().versions.get(server).map_or(0, |version| version.load(Ordering::Acquire))
     }
 
     /// The namespace version that a request carries to `server`; a refusal when the path has to be walked
@@ -95,7 +90,7 @@ impl Client {
     /// or `None` if they are not known.
     pub(crate) fn hear(&self, server: ServerId, version: u64, moved: Option<&[Ino]>) {
         let heard = self.heard();
-        let Some(known) = heard.versions.get(usize::from(server.0)) else { return };
+        let Some(known) = heard.versions.get(server) else { return };
         if known.load(Ordering::Acquire) >= version {
             return;
         }

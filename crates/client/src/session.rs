@@ -14,9 +14,9 @@ use crate::list::Listing;
 use crate::locks::Held;
 use crate::moves::Heard;
 use crate::paths::Paths;
-use bivouac_layout::{Ino, Map, NodeId, SERVERS_MAX, ServerId, ServerState};
+use bivouac_layout::{Ino, Map, NodeId, ServerId, ServerState};
 use bivouac_node::file::FileError;
-use bivouac_node::{Environment, Fd, OpenTable, SlotId};
+use bivouac_node::{ByServer, Environment, Fd, OpenTable, SlotId};
 use bivouac_proto::agent::{AgentReply, AgentRequest};
 use bivouac_proto::auth::{ANY_DEPLOYMENT, Credentials, KEY_LEN, Key, Role};
 use bivouac_proto::meta::LockOwner;
@@ -74,9 +74,9 @@ pub struct Client {
     slots: AtomicU32,
     /// Counts what was sent ahead to copies.
     ahead: AtomicU64,
-    pools: Box<[Pool]>,
+    pools: ByServer<Pool>,
     agents: Pool,
-    kept: Box<[Kept]>,
+    kept: ByServer<Kept>,
     /// Descriptors to ask through whether a description is held.
     askers: [Spare<Hidden>; ASKERS],
     held: AtomicPtr<Held>,
@@ -106,8 +106,6 @@ impl Client {
         if map.check().is_err() {
             return Err(answer());
         }
-        // Room for servers that come later.
-        let places = (usize::from(map.servers.last().map_or(0, |s| s.id.0)) + 1 + 64).min(SERVERS_MAX.into());
         let (table, descriptor) =
             match ask(&mut link, &Request::Node(NodeRequest::Table)).map_err(agent_error)? {
                 (Some(Reply::Done), Some(descriptor)) => {
@@ -131,21 +129,21 @@ impl Client {
             owner: AtomicU64::new(owner),
             fork,
             map: AtomicPtr::new(Box::into_raw(map)),
-            heard: Heard::new(places),
+            heard: Heard::default(),
             paths: AtomicPtr::new(Box::into_raw(Box::default())),
             facts: AtomicPtr::new(Box::into_raw(Box::default())),
-            pages: Pages::new(places),
+            pages: Pages::default(),
             listing: Listing::default(),
             slots: AtomicU32::new(1),
             ahead: AtomicU64::new(0),
-            pools: (0..places).map(|_| Pool::new()).collect(),
+            pools: ByServer::default(),
             askers: std::array::from_fn(|_| Spare::default()),
-            agents: Pool::new(),
-            kept: (0..places).map(|_| Kept::default()).collect(),
+            agents: Pool::default(),
+            kept: ByServer::default(),
             held: AtomicPtr::new(Box::into_raw(Box::new(Held::new(locked, restarts)))),
             sole: AtomicBool::new(false),
             renewing: AtomicU64::new(0),
-            refusals: Refusals::new(places),
+            refusals: Refusals::default(),
             local_access: local_access(),
         };
         client.agents.give(link, client.fork.count());
@@ -357,7 +355,7 @@ impl Client {
     }
 
     pub(crate) fn kept_for(&self, server: ServerId) -> Option<&Kept> {
-        self.kept.get(usize::from(server.0))
+        self.kept.get(server)
     }
 
     pub(crate) fn asker(&self, id: SlotId) -> &Spare<Hidden> {
@@ -445,7 +443,7 @@ impl Client {
 
     /// A connection to a server, of this thread alone until it is given back.
     pub(crate) fn take_link(&self, server: ServerId, map: &Map) -> Result<Box<Link>, TransportError> {
-        let pool = self.pools.get(usize::from(server.0)).ok_or(TransportError::System(Errno::IO))?;
+        let pool = self.pools.get(server).ok_or(TransportError::System(Errno::IO))?;
         self.session()?;
         let fork_count = self.fork.count();
         let entry = map.server(server).ok_or(TransportError::System(Errno::IO))?;
@@ -467,7 +465,7 @@ impl Client {
 
     /// Gives a connection back.
     pub(crate) fn give_link(&self, server: ServerId, link: Box<Link>) {
-        match self.pools.get(usize::from(server.0)) {
+        match self.pools.get(server) {
             Some(pool) => pool.give(link, self.fork.count()),
             None => link.discard(),
         }

@@ -14,7 +14,7 @@ use crate::serve;
 use crate::standing::Losses;
 use bivouac_data::DataStore;
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Group, Map, NodeId, SERVERS_MAX, Server, ServerId, ShardId};
+use bivouac_layout::{Epoch, Group, Map, NodeId, Server, ServerId, ShardId};
 use bivouac_meta::{Outside, Standing};
 use bivouac_proto::auth::{Key, Role};
 use bivouac_proto::copies::Copied;
@@ -165,7 +165,7 @@ impl Links {
         let map = RwLock::new(Arc::new(first));
         let (pools, chains) = (Mutex::default(), Mutex::default());
         let (slots, closing) = (AtomicU32::new(1), AtomicBool::new(false));
-        let (refusals, news) = (Refusals::new(SERVERS_MAX.into()), Default::default());
+        let (refusals, news) = (Refusals::default(), Default::default());
         let own = match &role {
             Role::Server(server) => Some((*server, succession)),
             _ => None,

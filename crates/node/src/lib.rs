@@ -48,6 +48,7 @@
 
 pub mod anchor;
 mod boot;
+mod by_server;
 pub mod bypass;
 mod entered;
 pub mod error;
@@ -70,6 +71,7 @@ pub mod table;
 pub mod versions;
 
 pub use boot::Boot;
+pub use by_server::ByServer;
 pub use entered::Entered;
 pub use error::NodeError;
 pub use fd::Fd;

@@ -11,6 +11,7 @@
 use crate::engine::budget::refusing::{GONE, MEMORY, TOGETHER};
 use crate::error::TransportError;
 use bivouac_layout::ServerId;
+use bivouac_node::ByServer;
 use bivouac_node::release::monotonic;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,22 +25,16 @@ pub enum Peer {
     Agent,
 }
 
-/// Since when each of them has been refusing connections.
-#[derive(Debug)]
+/// Since when each of them has been refusing connections. At first, none of them has refused any.
+#[derive(Debug, Default)]
 pub struct Refusals {
-    servers: Box<[Spell]>,
+    servers: ByServer<Spell>,
     agent: Spell,
     /// When the controller was last heard of, nanoseconds; 0: not known.
     heard: AtomicU64,
 }
 
 impl Refusals {
-    /// For servers with numbers below `places` and the agent. None of them has refused a connection yet.
-    pub fn new(places: usize) -> Refusals {
-        let servers = (0..places).map(|_| Spell::default()).collect();
-        Refusals { servers, agent: Spell::default(), heard: AtomicU64::new(0) }
-    }
-
     /// Takes in when the controller was last heard of: a time of [`monotonic`], or 0 where nobody knows.
     pub fn heard(&self, at: u64) {
         self.heard.store(at, Ordering::Relaxed);
@@ -53,7 +48,7 @@ impl Refusals {
 
     fn spell(&self, peer: Peer) -> Option<&Spell> {
         match peer {
-            Peer::Server(server) => self.servers.get(usize::from(server.0)),
+            Peer::Server(server) => self.servers.get(server),
             Peer::Agent => Some(&self.agent),
         }
     }
@@ -129,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_server_that_refuses_is_waited_for_once_and_not_by_each_request() {
-        let refusals = Refusals::new(2);
+        let refusals = Refusals::default();
         refusals.refused(A, at(0.0));
         assert!(!refusals.is_gone_at(A, at(2.4)));
         refusals.refused(A, at(2.4));
@@ -144,7 +139,7 @@ mod tests {
 
     #[test]
     fn servers_that_died_together_are_waited_for_together() {
-        let refusals = Refusals::new(2);
+        let refusals = Refusals::default();
         refusals.refused(A, at(0.0));
         refusals.refused(A, at(2.4));
         refusals.refused(B, at(2.5));
@@ -157,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_server_that_dies_after_another_one_is_waited_for_as_long() {
-        let refusals = Refusals::new(2);
+        let refusals = Refusals::default();
         refusals.refused(A, at(0.0));
         // A may be back; nobody has asked it since.
         refusals.refused(B, at(5.0));
@@ -166,7 +161,7 @@ mod tests {
 
     #[test]
     fn nobody_is_waited_for_any_more_when_the_controller_was_not_heard_of_for_as_long() {
-        let refusals = Refusals::new(2);
+        let refusals = Refusals::default();
         refusals.heard(at(0.0));
         assert!(!refusals.is_gone_at(A, at(9.0)), "it has not refused");
         refusals.refused(A, at(2.3));
@@ -181,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_refusal_of_long_ago_does_not_count() {
-        let refusals = Refusals::new(2);
+        let refusals = Refusals::default();
         refusals.refused(A, at(0.0));
         refusals.refused(B, at(12.5));
         refusals.refused(A, at(12.5));

@@ -215,7 +215,7 @@ impl<const PATIENCE: u64> Asker<PATIENCE> {
             endpoints: endpoints.iter().map(|endpoint| (*endpoint).clone()).collect(),
             idle: Mutex::default(),
             slots: AtomicU32::new(1),
-            gone: Refusals::new(endpoints.len()),
+            gone: Refusals::default(),
             closing: AtomicBool::new(false),
             replaced: AtomicBool::new(false),
             relinked: AtomicBool::new(false),
