@@ -257,6 +257,12 @@ impl Site {
         found.expect("the server is recorded").1
     }
 
+    /// Whether a process is there, and has not ended.
+    pub fn is_alive(pid: i32) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
+    }
+
     /// Sends a signal to a process that the test has started.
     pub fn kill(pid: i32, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_raw(pid).expect("a process number");

@@ -24,11 +24,6 @@ fn kill(site: &Site, name: &str, number: usize) {
     is_down(site, name, number);
 }
 
-fn is_alive(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
-}
-
 #[test]
 fn a_new_host_takes_the_place_of_a_dead_one_while_programs_check_everything() {
     if skipped_without_root("making network namespaces") {
@@ -173,10 +168,10 @@ fn the_old_process_answers_nobody(what: &str, part: impl Fn(&Network, i32, bool)
         site.bivouac(["replace", &name, "1", &net.names[2]]).ok();
         write("news", "640");
         let changed = monotonic();
-        assert!(is_alive(old), "it knows nothing");
+        assert!(Site::is_alive(old), "it knows nothing");
         std::thread::sleep(Duration::from_secs(1));
         part(&net, old, false);
-        eventually("the old process ends", || !is_alive(old));
+        eventually("the old process ends", || !Site::is_alive(old));
         eventually("they see what is new", || sees("news") && sees("416"));
         std::fs::write(&stop, "").expect("written");
         watch.join().expect("ends").ok();

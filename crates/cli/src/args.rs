@@ -9,11 +9,12 @@ use bivouac_layout::First;
 use bivouac_layout::placement::DEFAULT_BLOCK;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 pub use values::{BlockSize, Copy, Width};
 use values::{
     parse_block_size, parse_flush, parse_heal_after, parse_heal_rate, parse_lease, parse_log_level,
-    parse_mount, parse_name, parse_preload, parse_width,
+    parse_more, parse_mount, parse_name, parse_preload, parse_width,
 };
 
 /// Exit codes, as the help text ends.
@@ -166,6 +167,17 @@ later answers for nothing any more, and ends.",
 What only the old server has is lost: without --accept-loss the command says what that is, and changes nothing."
     )]
     Replace(ReplaceArgs),
+    /// Add servers to a deployment while programs use it.
+    #[command(
+        long_about = "Add servers to a running deployment. New files are spread over them at once; what is there already \
+stays where it is.",
+        after_long_help = "Examples:
+  bivouac expand job --hosts node5,node6    one server on each of these hosts
+  bivouac expand job --servers +4           four more on the hosts that it has
+
+If a server does not come up, all new ones are taken back."
+    )]
+    Expand(ExpandArgs),
     /// Give up servers that are down and do not come back: others get what they held.
     #[command(after_long_help = "Example:
   bivouac heal job
@@ -593,6 +605,27 @@ pub struct ReplaceArgs {
     #[arg(long, value_name = "DIR", value_delimiter = ',')]
     pub storage: Vec<PathBuf>,
     /// How a host is reached that is not one of the deployment yet.
+    #[arg(long, value_enum, default_value_t = LauncherChoice::Auto)]
+    pub launcher: LauncherChoice,
+}
+
+/// Arguments of `expand`.
+#[derive(Args, Debug)]
+#[command(group(clap::ArgGroup::new("more").required(true).multiple(true).args(["hosts", "servers"])))]
+pub struct ExpandArgs {
+    /// Name of the deployment.
+    #[arg(value_parser = parse_name)]
+    pub name: String,
+    /// Hosts that get a server each, new ones or ones of the deployment: a file, or a list like h1,h2.
+    #[arg(long, value_name = "FILE|LIST")]
+    pub hosts: Option<String>,
+    /// How many servers: on each of --hosts, or, without these, in all, on the hosts that have the fewest.
+    #[arg(long, value_name = "+N", value_parser = parse_more, allow_hyphen_values = true)]
+    pub servers: Option<NonZeroU16>,
+    /// Directories for the new servers' storage, one for each disk [default: as the others have]
+    #[arg(long, value_name = "DIR", value_delimiter = ',')]
+    pub storage: Vec<PathBuf>,
+    /// How hosts are reached that are not of the deployment yet.
     #[arg(long, value_enum, default_value_t = LauncherChoice::Auto)]
     pub launcher: LauncherChoice,
 }

@@ -158,7 +158,8 @@ pub fn domains(file: &Path, hosts: &[Host]) -> Result<Vec<u16>, Error> {
     hosts.iter().map(domain).collect()
 }
 
-fn names(hosts: &str) -> Result<Vec<String>, Error> {
+/// The names of hosts, from a file or a list.
+pub fn names(hosts: &str) -> Result<Vec<String>, Error> {
     let text = match read_list(Path::new(hosts)) {
         Ok(text) => text,
         Err(_) if hosts.contains('/') => {

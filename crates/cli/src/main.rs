@@ -24,9 +24,11 @@ mod down;
 mod error;
 mod exec;
 mod existing;
+mod expand;
 mod heal;
 mod home;
 mod hosts;
+mod joining;
 mod launch;
 mod layout;
 mod leader;
@@ -79,6 +81,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
         Command::Heal(args) => heal::heal(&Home::from_env()?, &args)?,
         Command::Verify(args) => return verify::verify(&Home::from_env()?, &args),
         Command::Replace(args) => replace::replace(&Home::from_env()?, &args)?,
+        Command::Expand(args) => expand::expand(&Home::from_env()?, &args)?,
         Command::Restart(args) => restart::restart(&Home::from_env()?, &args)?,
         Command::Preload(args) => {
             let tree = Copy { src: args.src, dst: Some(args.dst) };

@@ -9,12 +9,11 @@
 //! The record names what was started before the controller is asked, among what is removed with the deployment. If this
 //! command is killed in between, [`reconcile`] finds by the map whether the new process counts.
 
-use crate::args::{LauncherChoice, ReplaceArgs};
-use crate::daemon::cleanup;
+use crate::args::ReplaceArgs;
 use crate::error::Error;
-use crate::home::{DaemonRecord, Directory, Home, LauncherKind, Record, uid};
-use crate::hosts::{self, Host};
-use crate::launch::{self, CleanupOrder, Leave};
+use crate::home::{DaemonRecord, Home, Record};
+use crate::joining::{self, Place, Started, clean, free_port};
+use crate::launch::Leave;
 use crate::text::plural;
 use crate::{heal, leader, restart, status, up, verify};
 use bivouac_daemon::controller::{ControlLink, LinkError};
@@ -24,24 +23,10 @@ use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlReply, ControlRequest};
 use bivouac_transport::Endpoint;
 use bivouac_transport::engine::budget::control;
-use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// How long a server that was asked to stop may take until the map says that it is down.
 const STOPPING: Duration = Duration::from_secs(20);
-/// How long a process of the old server may take to end on the host of the new one.
-const GRACE: Duration = Duration::from_secs(2);
-
-/// Where the new server is to run.
-struct Place {
-    host: Host,
-    node: NodeId,
-    domain: u16,
-    /// The host is not one of the deployment yet.
-    is_new: bool,
-}
-
 /// Replaces a server, and waits until everything has all its copies again.
 pub fn replace(home: &Home, args: &ReplaceArgs) -> Result<(), Error> {
     let directory = home.deployment(&args.name);
@@ -57,13 +42,13 @@ pub fn replace(home: &Home, args: &ReplaceArgs) -> Result<(), Error> {
     let at = restart::position(&record, id)?;
     let old = record.daemons[at].clone();
     let known = map.server(id).ok_or_else(|| nobody(&record.name, "does not know the server"))?;
-    let place = place(&record, args)?;
+    let place = joining::place(&record, &args.host, args.launcher)?;
     check(&record, &key, &map, known, &place, args)?;
 
     let new = DaemonRecord {
         succession: known.succession() + 1,
         domain: place.domain,
-        listen: (place.host.listen, free_port(&record, &old, &place)).into(),
+        listen: (place.host.listen, free_port(&record, &old, place.node)).into(),
         storage_in: storage(args, &old)?,
         ..up::record_of(&place.host, place.node, Some(id), 0, &[], &directory)
     };
@@ -78,10 +63,10 @@ pub fn replace(home: &Home, args: &ReplaceArgs) -> Result<(), Error> {
             clean(&record, former, Leave::Storage)?;
         }
     }
-    let mut started = Started { directory: &directory, key: &key, daemons: Vec::new() };
+    let mut started = Started::new(&directory, &key);
     let replaced = started
-        .start(&mut record, agent)
-        .and_then(|()| started.start(&mut record, Some(new)))
+        .start(&mut record, agent.into_iter().collect())
+        .and_then(|()| started.start(&mut record, vec![new]))
         .and_then(|()| stop(&record, &key, &old, id))
         .and_then(|()| commit(&record, &key, &started.daemons, id, args.accept_loss));
     if let Err(error) = replaced {
@@ -145,57 +130,6 @@ pub fn reconcile(record: &mut Record, map: &Map) -> bool {
     changed
 }
 
-/// The host that the user means.
-fn place(record: &Record, args: &ReplaceArgs) -> Result<Place, Error> {
-    let of = |agent: &DaemonRecord, here: bool| Place {
-        host: Host {
-            name: agent.host.clone(),
-            launcher: agent.launcher,
-            listen: agent.listen.ip(),
-            reach: agent.reach,
-            here,
-        },
-        node: agent.node,
-        domain: agent.domain,
-        is_new: false,
-    };
-    let is_reached = |ip: IpAddr| {
-        ip.is_loopback() == record.daemons.iter().any(|d| d.server.is_some() && d.listen.ip().is_loopback())
-    };
-    let known = record.daemons.iter().find(|d| d.agent && d.host.eq_ignore_ascii_case(&args.host));
-    let place = match known {
-        Some(agent) => of(agent, agent.launcher == LauncherKind::Local),
-        None => {
-            let others = record.daemons.iter().find(|d| d.server.is_some()).and_then(|d| d.address);
-            let all_netns =
-                record.daemons.iter().all(|d| d.server.is_none() || d.launcher == LauncherKind::Netns);
-            let launcher = match args.launcher {
-                LauncherChoice::Auto if all_netns => LauncherChoice::Netns,
-                other => other,
-            };
-            let host = hosts::another(&args.host, launcher, others.map(|address| address.ip()))?;
-            let here = record.daemons.iter().find(|d| d.agent && d.launcher == LauncherKind::Local);
-            match here.filter(|_| host.here) {
-                // This machine by another name.
-                Some(agent) => of(agent, true),
-                None => {
-                    let node = NodeId(1 + record.all().map(|d| d.node.0).max().unwrap_or(0));
-                    let domains: BTreeSet<u16> = record.daemons.iter().map(|d| d.domain).collect();
-                    let domain = (node.0..u16::MAX).find(|domain| !domains.contains(domain));
-                    Place { host, node, domain: domain.unwrap_or(u16::MAX), is_new: true }
-                }
-            }
-        }
-    };
-    if is_reached(place.host.listen) {
-        return Ok(place);
-    }
-    Err(Error::refused(
-        format!("the servers of {:?} and one on {} would not reach each other", record.name, args.host),
-        "one of them listens for its own machine only: a deployment that is to have several hosts is started with --hosts",
-    ))
-}
-
 fn storage(args: &ReplaceArgs, old: &DaemonRecord) -> Result<Vec<std::path::PathBuf>, Error> {
     if args.storage.is_empty() {
         return Ok(old.storage_in.clone());
@@ -204,15 +138,6 @@ fn storage(args: &ReplaceArgs, old: &DaemonRecord) -> Result<Vec<std::path::Path
         std::path::absolute(path).map_err(|cause| Error::file("find", path, cause))
     };
     args.storage.iter().map(absolute).collect()
-}
-
-/// The port of the new server: any, or, where ports were given, the first behind those that its host uses.
-fn free_port(record: &Record, old: &DaemonRecord, place: &Place) -> u16 {
-    if old.listen.port() == 0 {
-        return 0;
-    }
-    let used = record.all().filter(|d| d.node == place.node).map(|d| d.listen.port());
-    used.max().map_or(old.listen.port(), |last| last.checked_add(1).unwrap_or(0))
 }
 
 /// Refuses what would lose something that was not accepted, and what is not needed.
@@ -323,66 +248,6 @@ fn alone(record: &Record, key: &Key, map: &Map, id: ServerId) -> Result<(u64, u6
         }
     }
     Ok((all, example))
-}
-
-/// What was started, and does not count yet.
-struct Started<'d> {
-    directory: &'d Directory,
-    key: &'d Key,
-    daemons: Vec<DaemonRecord>,
-}
-
-impl Started<'_> {
-    /// Starts a daemon on new storage, and has the record name it.
-    fn start(&mut self, record: &mut Record, daemon: Option<DaemonRecord>) -> Result<(), Error> {
-        let Some(mut daemon) = daemon else { return Ok(()) };
-        // A command that was killed may have left one that never counted.
-        clean(record, &daemon, Leave::Nothing)?;
-        let order = up::order(record, &daemon, self.key, self.directory, false);
-        let ready = launch::start(daemon.launcher, &order)?;
-        let noted = up::fill_in(&mut daemon, ready);
-        record.former.push(daemon.clone());
-        self.daemons.push(daemon);
-        self.directory.save(record)?;
-        noted
-    }
-
-    /// Ends what was started, and removes what it has made, as far as that is possible; the record names the rest.
-    fn take_back(&self, record: &mut Record) {
-        for daemon in self.daemons.iter().rev() {
-            let endpoint = daemon.endpoint(&record.name, self.key);
-            let _ = ControlLink::connect(&endpoint, self.key, record.deployment, control::STOP)
-                .and_then(|mut link| link.tell(ControlRequest::Shutdown { keep: false }));
-            if clean(record, daemon, Leave::Nothing).is_ok() {
-                record
-                    .former
-                    .retain(|former| former.label() != daemon.label() || former.process != daemon.process);
-            }
-        }
-        if let Err(error) = self.directory.save(record) {
-            error.show();
-        }
-    }
-}
-
-/// Ends one daemon on its host.
-fn clean(record: &Record, daemon: &DaemonRecord, leave: Leave) -> Result<(), Error> {
-    let order = CleanupOrder {
-        name: record.name.clone(),
-        deployment: record.deployment,
-        uid: uid(),
-        leave,
-        grace_ms: GRACE.as_millis() as u64,
-        processes: daemon.process.into_iter().collect(),
-        storage: daemon.storage.clone(),
-        logs: vec![daemon.log.clone()],
-        voters: Vec::new(),
-        only: Some(daemon.label()),
-    };
-    match daemon.launcher {
-        LauncherKind::Local | LauncherKind::Netns => cleanup::clean(&order),
-        LauncherKind::Ssh => launch::clean(daemon.launcher, &daemon.host, &order),
-    }
 }
 
 /// Has a server stop that is up, and waits until the map says that it is down.

@@ -117,6 +117,11 @@ pub enum ControllerError {
     /// Nobody else can have the server's number.
     #[error("the server is not down, was replaced meanwhile, or nobody else has what it holds")]
     CannotReplace,
+    /// Servers cannot be added, or taken off the map.
+    #[error(
+        "others were added meanwhile, or the servers have arrived, or have a number or address that is taken"
+    )]
+    CannotAdd,
     /// This daemon is not the leader.
     #[error("this daemon is not the controller")]
     NotLeader(Option<NodeId>),
@@ -156,6 +161,7 @@ impl ControllerError {
             | ControllerError::OtherDaemons
             | ControllerError::Refused
             | ControllerError::CannotReplace
+            | ControllerError::CannotAdd
             | ControllerError::CannotGiveUp => Errno::INVAL,
             ControllerError::NotForController => Errno::OPNOTSUPP,
         }
@@ -271,10 +277,13 @@ impl Controller {
         Ok(controller)
     }
 
-    /// Watches all daemons of a map that it does not watch yet: nodes may be added.
+    /// Watches all daemons of a map that it does not watch yet: nodes and servers may be added. (Watchers of others end by
+    /// themselves.)
     fn watch(&self, map: &Map) -> Result<(), ControllerError> {
         let mut watchers = lock(&self.watchers);
-        for member in watched(map, self.shared.node, &self.shared.own) {
+        let all = watched(map, self.shared.node, &self.shared.own);
+        watchers.members.retain(|known| all.iter().any(|member| member.who == *known));
+        for member in all {
             if !watchers.members.insert(member.who) {
                 continue;
             }
@@ -285,8 +294,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Serves the requests that are the controller's: `Beginning`, `Overview`, `GiveUp`, `Replace`, `Shutdown`. `None` is answered
-    /// as done. A shutdown is answered at once and carried out in the background.
+    /// Serves the requests that are the controller's: `Beginning`, `Overview`, `GiveUp`, `Replace`, `Add`, `Dismiss`,
+    /// `Shutdown`. `None` is answered as done. A shutdown is answered at once and carried out in the background.
     pub(crate) fn handle(&self, request: &ControlRequest) -> Result<Option<ControlReply>, ControllerError> {
         match request {
             ControlRequest::Beginning => {
@@ -305,7 +314,18 @@ impl Controller {
                 self.shared.give_up(servers.clone(), *accept_loss).map(|_| None)
             }
             ControlRequest::Replace(replacement) => {
-                let map = self.shared.replace(MapChange::Replace((**replacement).clone()))?;
+                let change = MapChange::Replace((**replacement).clone());
+                let map = self.shared.change_members(change, ControllerError::CannotReplace)?;
+                self.watch(&map).map(|()| None)
+            }
+            ControlRequest::Add(growth) => {
+                let change = MapChange::Add((**growth).clone());
+                let map = self.shared.change_members(change, ControllerError::CannotAdd)?;
+                self.watch(&map).map(|()| None)
+            }
+            ControlRequest::Dismiss { servers, nodes } => {
+                let change = MapChange::Dismiss { servers: servers.clone(), nodes: nodes.clone() };
+                let map = self.shared.change_members(change, ControllerError::CannotAdd)?;
                 self.watch(&map).map(|()| None)
             }
             ControlRequest::Shutdown { keep } => {

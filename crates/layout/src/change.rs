@@ -3,6 +3,7 @@
 
 use crate::giving_up::Without;
 use crate::groups::Group;
+use crate::growing::Growth;
 use crate::ids::{Epoch, NodeId, ServerId};
 use crate::map::{Map, Server, ServerState};
 use crate::replacing::{Replaced, Replacement};
@@ -40,6 +41,15 @@ pub enum MapChange {
     },
     /// A server that is down does not come back: another process, with new storage, has its number from now on.
     Replace(Replacement),
+    /// Servers were started that are to belong to the deployment.
+    Add(Growth),
+    /// Servers that were added and have not arrived do not come.
+    Dismiss {
+        /// Which.
+        servers: Vec<ServerId>,
+        /// Nodes that were added with them.
+        nodes: Vec<NodeId>,
+    },
     /// Nobody reaches a node any more, or somebody does again.
     Node {
         /// Which.
@@ -104,6 +114,10 @@ impl MapChange {
                 }
                 next = replaced;
             }
+            MapChange::Add(growth) => next = Map { epoch: next.epoch, ..map.with_arriving(growth)? },
+            MapChange::Dismiss { servers, nodes } => {
+                next = Map { epoch: next.epoch, ..map.without_arriving(servers, nodes)? };
+            }
             MapChange::Node { node, away } => {
                 map.node(*node)?;
                 next.away.retain(|other| other != node);
@@ -129,6 +143,7 @@ impl MapChange {
                 next.doubt_copies();
             }
         }
+        next.welcome();
         next.leave_behind_who_is_away();
         if next.has_other_primaries(map) {
             next.primaries_since = next.epoch;

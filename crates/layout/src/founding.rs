@@ -100,6 +100,8 @@ impl Founding {
             spares: Vec::new(),
             gone: Vec::new(),
             away: Vec::new(),
+            arriving: Vec::new(),
+            numbers: servers.last().map_or(0, |last| last.0.saturating_add(1)),
             primaries_since: Epoch(1),
         };
         let primaries = balance::deal(&[], &servers);
@@ -136,6 +138,8 @@ impl Map {
             spares: Vec::new(),
             gone: Vec::new(),
             away: Vec::new(),
+            arriving: Vec::new(),
+            numbers: 0,
             primaries_since: Epoch(1),
         }
     }

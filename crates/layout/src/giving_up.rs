@@ -33,6 +33,7 @@ impl Map {
         map.lost.sort_unstable();
         map.lost.dedup();
         map.spares.retain(|spare| !servers.contains(&spare.server));
+        map.arriving.retain(|server| !servers.contains(server));
         let left = self.servers.len() - map.lost.len();
         if !servers.iter().all(is_down) || left < usize::from(self.copies) {
             return None;

@@ -144,6 +144,10 @@ pub struct Map {
     /// Nodes that were declared away, sorted: nobody reaches their agents and servers. What their programs had locked and
     /// open, they have not any more ([`Map::is_away`]).
     pub away: Vec<NodeId>,
+    /// Servers that were added and have not been up yet, sorted.
+    pub arriving: Vec<ServerId>,
+    /// All numbers that servers have ever had in this deployment are below this: they are not used again.
+    pub numbers: u16,
     /// The first map with the present primaries of all groups of blocks: who has had this one or a later one before, and
     /// is the primary of a group now as then, has been it all the time.
     pub primaries_since: Epoch,
@@ -215,6 +219,8 @@ impl Map {
             Err("servers are not sorted by number")
         } else if self.servers.last().is_some_and(|s| s.id.0 >= SERVERS_MAX) {
             Err("a server has a number that none can have")
+        } else if self.numbers > SERVERS_MAX || self.servers.last().is_some_and(|s| s.id.0 >= self.numbers) {
+            Err("a server has a number that was not given to it")
         } else if !self.servers.iter().all(|s| self.node(s.node).is_some()) {
             Err("a server runs on an unknown node")
         } else if self.copies == 0 || self.shards.len() != SHARDS as usize * self.copies as usize {
@@ -247,6 +253,13 @@ impl Map {
                 && s.former.windows(2).all(|w| w[0].until <= w[1].until)
         }) {
             Err("a server has had an unknown node, or its forerunners are not in order")
+        } else if !self.arriving.windows(2).all(|w| w[0] < w[1])
+            || !self.arriving.iter().all(|server| {
+                let is_used = self.generations.iter().any(|generation| generation.servers.contains(server));
+                known(server) && !is_used && !self.shards.contains(server) && !self.lost.contains(server)
+            })
+        {
+            Err("servers that arrive are unknown, given up, not sorted, or hold something")
         } else if !self.behind.windows(2).all(|w| w[0].group < w[1].group) {
             Err("groups are not sorted")
         } else if !self.gone.windows(2).all(|w| w[0] < w[1])

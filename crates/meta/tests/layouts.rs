@@ -54,7 +54,7 @@ fn files_and_directories_take_their_directorys_layout_over() {
     client.mkdir("d/deep/er").unwrap();
     for path in ["d/f", "d/deep/f", "d/deep/er/f"] {
         let layout = made(&client, path).layout.unwrap();
-        assert_eq!((layout.block_size, layout.width, layout.first), (65536, 2, 3), "{path}");
+        assert_eq!((layout.block_size, layout.width, layout.ranges[0].first), (65536, 2, 3), "{path}");
     }
     // What was made keeps what it has; elsewhere the deployment's defaults hold.
     set(&client, "d", WHOLE, "block=4K").unwrap();
@@ -105,7 +105,7 @@ fn local_files_begin_on_the_node_of_who_makes_them() {
     client.node = NodeId(77);
     let attr = made(&client, "d/far");
     let spread = Template::default().layout(attr.ino, &cluster.inner.map());
-    assert_eq!(attr.layout.unwrap().first, spread.first);
+    assert_eq!(attr.layout.unwrap().ranges, spread.ranges);
 }
 
 #[test]
@@ -114,15 +114,15 @@ fn the_deployments_defaults_fill_in_what_a_directory_leaves_open() {
     let mut client = Client::new(&cluster);
     client.node = NodeId(2);
     let layout = made(&client, "f").layout.unwrap();
-    assert_eq!((layout.width, layout.first), (2, 2));
+    assert_eq!((layout.width, layout.ranges[0].first), (2, 2));
     client.mkdir("d").unwrap();
     set(&client, "d", "user.bivouac.width", "all").unwrap();
     let layout = made(&client, "d/f").layout.unwrap();
-    assert_eq!((layout.width, layout.first), (0, 2));
+    assert_eq!((layout.width, layout.ranges[0].first), (0, 2));
     set(&client, "d", "user.bivouac.first", "hashed").unwrap();
     let attr = made(&client, "d/g");
     let spread = Template { first: Some(First::Hashed), ..Template::default() };
-    assert_eq!(attr.layout.unwrap().first, spread.layout(attr.ino, &cluster.inner.map()).first);
+    assert_eq!(attr.layout.unwrap().ranges, spread.layout(attr.ino, &cluster.inner.map()).ranges);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Requests of the controller and of the command line to a daemon.
 
 use crate::verify::{Name, VerifyRequest, VerifyState};
-use bivouac_layout::{Epoch, Founding, Group, Ino, Map, NodeId, Replacement, ServerId};
+use bivouac_layout::{Epoch, Founding, Group, Growth, Ino, Map, NodeId, Replacement, ServerId};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -84,6 +84,16 @@ pub enum ControlRequest {
     /// A server is down and does not come back: another process, which has been started with new storage, has its number
     /// from now on. To the controller.
     Replace(Box<Replacement>),
+    /// Servers were started that are to belong to the deployment. To the controller.
+    Add(Box<Growth>),
+    /// Servers that were added, and have not arrived, do not come; nodes that were added with them neither. To the
+    /// controller.
+    Dismiss {
+        /// Which.
+        servers: Vec<ServerId>,
+        /// Which.
+        nodes: Vec<NodeId>,
+    },
     /// How many files of yours have blocks whose only copy is on this server (`Alone`). To a server.
     Alone {
         /// Which.

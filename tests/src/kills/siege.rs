@@ -226,7 +226,7 @@ impl<'a> Siege<'a> {
         // A dead process is there until all its threads have ended, with its locks.
         let gone =
             |pid: &i32| std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, |all| all.count()) <= 1;
-        let gone = |pid: &i32| gone(pid) && !is_alive(*pid);
+        let gone = |pid: &i32| gone(pid) && !Site::is_alive(*pid);
         eventually("the daemons are dead", || all.iter().all(gone));
         self.site.bivouac(["up", &self.name]).ok();
     }
@@ -345,12 +345,6 @@ impl<'a> Siege<'a> {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-}
-
-/// Whether there is a process, and it is not only waiting to be forgotten.
-fn is_alive(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    !stat.is_empty() && !stat.contains(") Z ")
 }
 
 /// Waits for a process; whether it succeeded, or nothing if it has not ended by then.

@@ -2,6 +2,7 @@
 
 use bivouac_layout::template;
 use bivouac_node::names::{NAME_MAX, is_valid_mount, is_valid_name};
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 /// A block size, bytes.
@@ -45,6 +46,12 @@ pub(super) fn parse_mount(text: &str) -> Result<String, String> {
         Err("the mount path is an absolute path below /, without `//`, `.` and `..`, for example /bivouac"
             .into())
     }
+}
+
+/// `+2`, or `2`.
+pub(super) fn parse_more(text: &str) -> Result<NonZeroU16, String> {
+    let number = text.strip_prefix('+').unwrap_or(text);
+    number.parse().map_err(|_| "how many more, for example +2".into())
 }
 
 pub(super) fn parse_log_level(text: &str) -> Result<String, String> {

@@ -112,13 +112,18 @@ impl Shared {
         self.propose(&mut log, change).ok_or(ControllerError::Unconfirmed)
     }
 
-    /// Commits that another process has a server's number, if the server can be done without until that has caught up.
-    pub(super) fn replace(&self, change: MapChange) -> Result<Arc<Map>, ControllerError> {
+    /// Commits that servers belong to the deployment, or not, or that another process has a server's number; or says that
+    /// it cannot be so.
+    pub(super) fn change_members(
+        &self,
+        change: MapChange,
+        impossible: ControllerError,
+    ) -> Result<Arc<Map>, ControllerError> {
         let mut log = lock(&self.log);
         if change.apply(log.map()).is_none() {
-            return Err(ControllerError::CannotReplace);
+            return Err(impossible);
         }
-        tracing::warn!(?change, "a server that is down is replaced");
+        tracing::warn!(?change, "the deployment's servers change");
         self.propose(&mut log, change).ok_or(ControllerError::Unconfirmed)
     }
 
@@ -144,6 +149,10 @@ impl Shared {
     pub(super) fn show(&self, map: Arc<Map>) {
         let mut view = lock(&self.view);
         if map.epoch > view.map.epoch {
+            // What is new has had nothing before this map.
+            for server in &map.servers {
+                view.replaced.entry(server.id).or_insert(map.epoch);
+            }
             view.map = map;
             drop(view);
             self.changed.notify_all();

@@ -92,6 +92,10 @@ impl Watcher {
         while let Some(map) = shared.wait(next, self.epoch) {
             let interval = if map.copies > 1 { BEAT.min(self.lease / 8) } else { INTERVAL };
             next = Instant::now() + interval;
+            if !self.is_listed(&map) {
+                tracing::info!(member = %self.member.endpoint, "the daemon is one of the deployment no more");
+                return;
+            }
             self.move_to(&map);
             self.give_up(shared, &map);
             match self.beat(shared, &map) {
@@ -138,6 +142,20 @@ impl Watcher {
                     }
                     self.report(shared, false);
                 }
+            }
+        }
+    }
+
+    /// Whether the daemon belongs to the deployment. (Another node may get an agent's number.)
+    fn is_listed(&self, map: &Map) -> bool {
+        match self.member.who {
+            Member::Server(server) => map.server(server).is_some(),
+            Member::Agent(node) => {
+                let agent = map.node(node).map(|node| Endpoint::Tcp(node.agent));
+                agent.is_some_and(|agent| match self.member.endpoint {
+                    Endpoint::Tcp(_) => self.member.endpoint == agent,
+                    _ => true,
+                })
             }
         }
     }

@@ -18,8 +18,8 @@ use crate::verify::{Fault, Finding, Name, Outcome, Stage, VerifyRequest, VerifyS
 use crate::{Errno, OpenId, Refusal, Reply, Request};
 use bivouac_layout::map::{Generation, Map, Node, Server, ServerState};
 use bivouac_layout::{
-    Epoch, FileLayout, First, Former, Founding, GenerationId, Group, Ino, Lag, NodeId, Replacement, ServerId,
-    ShardId, Spare, Template,
+    Epoch, FileLayout, First, Former, Founding, GenerationId, Group, Growth, Ino, Lag, NodeId, Replacement,
+    ServerId, ShardId, Spare, Template,
 };
 
 const INO: Ino = Ino(u64::MAX);
@@ -88,6 +88,8 @@ pub(super) fn map() -> Box<Map> {
         spares: vec![Spare { server: ServerId(1), since: GenerationId(u32::MAX) }],
         gone: vec![Group::Blocks { generation: GenerationId(1), position: 2, spread: 3, copies: 2 }],
         away: vec![NodeId(1)],
+        arriving: vec![ServerId(u16::MAX)],
+        numbers: u16::MAX,
         primaries_since: Epoch(u64::MAX),
     })
 }
@@ -190,6 +192,8 @@ pub(super) fn requests() -> Vec<Request<'static>> {
             accept_loss: true,
         })),
         ControlRequest::Alone { server: ServerId(u16::MAX) },
+        ControlRequest::Add(Box::new(Growth { nodes: map().nodes, servers: map().servers })),
+        ControlRequest::Dismiss { servers: vec![ServerId(u16::MAX)], nodes: vec![NodeId(u16::MAX)] },
         ControlRequest::Stats,
         ControlRequest::Overview,
         ControlRequest::GiveUp { servers: vec![ServerId(7)], accept_loss: true },
