@@ -66,6 +66,7 @@ pub fn cluster_with(name: &str, servers: u16, change: impl FnOnce(&mut Map)) -> 
     cluster_begun(name, servers, |founding, _| {
         let mut map = founding.map().expect("a map");
         change(&mut map);
+        map.numbers = map.servers.last().map_or(0, |last| last.id.0 + 1);
         for server in map.servers.iter().take(servers.into()) {
             ControlLink::connect(&Endpoint::Tcp(server.address), &KEY, 99, HANG)
                 .and_then(|mut link| link.tell(ControlRequest::Install { map: Box::new(map.clone()) }))
