@@ -104,14 +104,13 @@ fn unknown_hosts_and_launchers_are_told() {
 fn a_port_that_is_taken_is_told_and_everything_started_is_removed() {
     let site = Site::new("port");
     let name = site.name("p");
-    // The second server's port is taken; the first starts.
-    let (taken, port) = loop {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
-        let port = listener.local_addr().expect("bound").port();
-        if TcpListener::bind(("127.0.0.1", port - 1)).is_ok() {
-            break (listener, port);
-        }
-    };
+    // The second server's port is taken; the first starts, and the agent, whose port comes after it. (The kernel gives these
+    // ports to nobody who does not ask for them, so that no other test gets one meanwhile.)
+    let bind = |port: u16| TcpListener::bind(("127.0.0.1", port)).ok();
+    let mut ports = (20_000..32_000).step_by(3).cycle().skip(std::process::id() as usize % 4000);
+    let (taken, port) = ports
+        .find_map(|port| bind(port - 1).and(bind(port + 1)).and_then(|_| Some((bind(port)?, port))))
+        .expect("three free ports");
     let first = (port - 1).to_string();
     site.bivouac(["up", &name, "--servers", "2", "--port", &first])
         .fails(66, &[&port.to_string(), "--port", "log:"]);
