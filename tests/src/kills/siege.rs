@@ -257,8 +257,12 @@ impl<'a> Siege<'a> {
                 None => {
                     let journal = read_journal(&self.site.path(&program.who));
                     let since = times.fault;
-                    let wrong =
-                        format!("round {round}: {} hangs ({since}): {:?}", program.who, journal.last());
+                    let wrong = format!(
+                        "round {round}: {} hangs ({since}): {:?}; its threads: {}",
+                        program.who,
+                        journal.last(),
+                        threads(&journal)
+                    );
                     self.totals.wrong.push(wrong);
                     running.kill().expect("it runs");
                     running.wait().expect("it ends");
@@ -345,6 +349,14 @@ impl<'a> Siege<'a> {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// In which system calls the threads of a program are that has begun this journal, with their arguments.
+fn threads(journal: &[Entry]) -> String {
+    let Some(Entry::Process(pid)) = journal.first() else { return "not known".into() };
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let calls = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("syscall")).ok());
+    calls.map(|call| call.trim().to_owned()).collect::<Vec<_>>().join("; ")
 }
 
 /// Waits for a process; whether it succeeded, or nothing if it has not ended by then.
