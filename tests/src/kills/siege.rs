@@ -130,13 +130,8 @@ impl<'a> Siege<'a> {
         *self.totals.rounds.entry((fault, fate)).or_default() += 1;
         self.start();
         self.pause(300, 1500);
-        let mut times = Times {
-            fault: now(),
-            stopped: fault == Fault::Stopped,
-            agent_died: matches!(fault, Fault::Controller | Fault::All),
-            ..Times::default()
-        };
-        self.strike(fault);
+        let mut times = Times { fault: now(), stopped: fault == Fault::Stopped, ..Times::default() };
+        times.agent_died = self.strike(fault);
         match fate {
             Programs::Survive => {}
             Programs::End => self.end(&times, round),
@@ -192,15 +187,18 @@ impl<'a> Siege<'a> {
         self.site.daemons(&self.name).into_iter().map(|(_, pid)| pid).collect()
     }
 
-    fn strike(&mut self, fault: Fault) {
+    /// Says whether the agent has died of it. (It is the first daemon, and the controller.)
+    fn strike(&mut self, fault: Fault) -> bool {
         let mut daemons = self.daemons();
         let victim = 1 + self.random.below(SERVERS - 1) as usize;
+        let mut agent_died = matches!(fault, Fault::Controller | Fault::All);
         match fault {
             Fault::One => Site::kill(daemons[victim], Signal::KILL),
             Fault::Controller => Site::kill(daemons[0], Signal::KILL),
             Fault::Two => {
                 Site::kill(daemons.remove(victim), Signal::KILL);
                 let other = self.random.below(SERVERS - 1) as usize;
+                agent_died = other == 0;
                 Site::kill(daemons[other], Signal::KILL);
             }
             Fault::All => daemons.iter().for_each(|pid| Site::kill(*pid, Signal::KILL)),
@@ -214,6 +212,7 @@ impl<'a> Siege<'a> {
             }
         }
         self.pause(100, 3000);
+        agent_died
     }
 
     /// Kills what is left of the daemons, and starts all on their storage.
