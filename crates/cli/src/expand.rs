@@ -1,7 +1,8 @@
 //! Adding servers to a deployment that runs.
 //!
 //! The new processes are started first, where they have no part in anything yet. Then the controller lists them, and they
-//! join. When all of them are up, new files are spread over them, too. If one does not come, all are taken back.
+//! join. When all of them are up, new files are spread over them, too. If one does not come, all are taken back; never one
+//! that has arrived, because files may be on it already.
 
 use crate::args::ExpandArgs;
 use crate::error::Error;
@@ -49,10 +50,9 @@ pub fn expand(home: &Home, args: &ExpandArgs) -> Result<(), Error> {
         .and_then(|()| add(&record, &key, &started.daemons))
         .and_then(|()| wait_until_all_are_up(&record, &key, &started.daemons));
     if let Err(error) = added {
-        if let Err(left) = dismiss(&record, &key, &started.daemons) {
+        if let Err(left) = take_back(&mut started, &mut record, &key) {
             left.show();
         }
-        started.take_back(&mut record);
         return Err(error);
     }
     let map = look(&record, &key)?;
@@ -199,7 +199,7 @@ fn wait_until_all_are_up(record: &Record, key: &Key, started: &[DaemonRecord]) -
             return Err(Error::Unanswered {
                 cause: format!("{} on {} was started, and is not taken in", daemon.label(), daemon.host),
                 remedy: format!(
-                    "nothing has changed; see whether the hosts reach each other, and its log: {}",
+                    "all new ones are taken back; see whether the hosts reach each other, and its log: {}",
                     daemon.log.display()
                 ),
             });
@@ -208,34 +208,36 @@ fn wait_until_all_are_up(record: &Record, key: &Key, started: &[DaemonRecord]) -
     }
 }
 
-/// Has the controller take servers off the map that do not arrive, and their nodes.
-fn dismiss(record: &Record, key: &Key, started: &[DaemonRecord]) -> Result<(), Error> {
+/// Takes servers off the map that do not arrive, and their nodes, and then what was started for them. If they have arrived
+/// meanwhile, or nobody can say that they have not, they stay.
+fn take_back(started: &mut Started<'_>, record: &mut Record, key: &Key) -> Result<(), Error> {
     let map = look(record, key)?;
-    let servers = started.iter().filter_map(|daemon| daemon.server);
-    let servers: Vec<ServerId> = servers.filter(|server| map.arriving.contains(server)).collect();
+    let servers: Vec<ServerId> = started.daemons.iter().filter_map(|daemon| daemon.server).collect();
+    let is_listed = |server: &ServerId| map.server(*server).is_some();
+    if servers.iter().any(|server| is_listed(server) && !map.arriving.contains(server)) {
+        return Ok(());
+    }
     let is_used =
         |node: NodeId| map.servers.iter().any(|server| server.node == node && !servers.contains(&server.id));
-    let nodes = started.iter().filter(|daemon| daemon.agent).map(|daemon| daemon.node);
+    let nodes = started.daemons.iter().filter(|daemon| daemon.agent).map(|daemon| daemon.node);
     let nodes: Vec<NodeId> = nodes.filter(|node| map.node(*node).is_some() && !is_used(*node)).collect();
-    if servers.is_empty() && nodes.is_empty() {
-        return Ok(());
+    let servers: Vec<ServerId> = servers.iter().copied().filter(is_listed).collect();
+    if !servers.is_empty() || !nodes.is_empty() {
+        let request = ControlRequest::Dismiss { servers, nodes };
+        leader::ask(record, key, &request, control::INSTALL, control::ELECTION)
+            .map_err(|error| unanswered(record, &error))?;
     }
-    let request = ControlRequest::Dismiss { servers, nodes };
-    leader::ask(record, key, &request, control::INSTALL, control::ELECTION)
-        .map(drop)
-        .map_err(|error| unanswered(record, &error))
+    started.take_back(record);
+    Ok(())
 }
 
-/// What a command that was killed has left: servers that do not arrive are taken back.
+/// What a command that was killed has left: servers that have not arrived are taken back.
 fn finish_earlier(started: &mut Started<'_>, record: &mut Record, key: &Key, map: &Map) -> Result<(), Error> {
-    if map.arriving.is_empty() {
-        return Ok(());
-    }
     let is_of_one = |daemon: &&DaemonRecord| daemon.server.is_some_and(|id| map.arriving.contains(&id));
-    let earlier: Vec<DaemonRecord> = record.daemons.iter().filter(is_of_one).cloned().collect();
-    started.daemons.extend(earlier);
-    dismiss(record, key, &started.daemons)?;
-    started.take_back(record);
-    started.daemons.clear();
+    started.daemons.extend(record.daemons.iter().filter(is_of_one).cloned());
+    if !started.daemons.is_empty() {
+        take_back(started, record, key)?;
+        started.daemons.clear();
+    }
     Ok(())
 }

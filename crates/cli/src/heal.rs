@@ -49,7 +49,10 @@ fn to_give_up(
     args: &HealArgs,
     tell_lost: impl FnOnce() -> Result<(), Error>,
 ) -> Result<Vec<ServerId>, Error> {
-    let is_down = |server: &&bivouac_layout::Server| server.state == ServerState::Down;
+    // One that has just been added holds nothing.
+    let is_down = |server: &&bivouac_layout::Server| {
+        server.state == ServerState::Down && !map.arriving.contains(&server.id)
+    };
     let down = map.servers.iter().filter(is_down).map(|server| server.id);
     let down: Vec<ServerId> = down.filter(|server| !map.is_given_up(*server)).collect();
     if down.is_empty() {

@@ -25,7 +25,7 @@ impl Map {
         self.lost.binary_search(&server).is_ok()
     }
 
-    /// Gives servers up that are down. `None` if one is not, or if fewer servers are left than there are copies.
+    /// Gives servers up that are down. `None` if one is not, or has just been added, or if fewer servers are left than there are copies.
     pub fn without(&self, servers: &[ServerId]) -> Option<Without> {
         let is_down = |id: &ServerId| self.server(*id).is_some_and(|s| s.state == ServerState::Down);
         let mut map = Map { epoch: Epoch(self.epoch.0 + 1), ..self.clone() };
@@ -33,9 +33,10 @@ impl Map {
         map.lost.sort_unstable();
         map.lost.dedup();
         map.spares.retain(|spare| !servers.contains(&spare.server));
-        map.arriving.retain(|server| !servers.contains(server));
         let left = self.servers.len() - map.lost.len();
-        if !servers.iter().all(is_down) || left < usize::from(self.copies) {
+        // One that has just been added has nothing: it arrives, or is dismissed.
+        let is_arriving = servers.iter().any(|server| self.arriving.contains(server));
+        if !servers.iter().all(is_down) || is_arriving || left < usize::from(self.copies) {
             return None;
         }
         let rows = (0..SHARDS).map(|shard| self.holders(Group::Shard(ShardId(shard))));

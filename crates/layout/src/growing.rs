@@ -167,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_come_is_given_up_and_the_others_are_used() {
+    fn one_that_does_not_come_is_not_given_up_so_that_all_can_be_dismissed() {
         let map = replicated(4, 2, &[&[0, 1, 2, 3]]);
         let one = up(&applied(&map, MapChange::Add(growth(&map, 2))), 4);
-        let given_up = MapChange::GiveUp { servers: vec![ServerId(5)], accept_loss: false };
-        let without = applied(&one, given_up);
-        assert!(without.arriving.is_empty());
-        assert_eq!(without.generations.last().expect("one").servers, [0, 1, 2, 3, 4].map(ServerId));
-        let back = up(&without, 5);
-        assert!(back.generations.last().expect("one").servers.contains(&ServerId(5)));
+        for accept_loss in [false, true] {
+            assert!(MapChange::GiveUp { servers: vec![ServerId(5)], accept_loss }.apply(&one).is_none());
+        }
+        let servers = [4, 5].map(ServerId).to_vec();
+        let without = applied(&one, MapChange::Dismiss { servers, nodes: [4, 5].map(NodeId).to_vec() });
+        assert_eq!((without.generations, without.servers), (map.generations, map.servers));
     }
 }
