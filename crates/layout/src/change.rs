@@ -7,6 +7,7 @@ use crate::growing::Growth;
 use crate::ids::{Epoch, NodeId, ServerId};
 use crate::map::{Map, Server, ServerState};
 use crate::replacing::{Replaced, Replacement};
+use crate::restripe::{Rebuild, Rule};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -49,6 +50,18 @@ pub enum MapChange {
         servers: Vec<ServerId>,
         /// Nodes that were added with them.
         nodes: Vec<NodeId>,
+    },
+    /// Ranges of all files go to other servers by this rule, from now on. A rebuild that is under way is replaced.
+    Rebuild {
+        /// Which ranges, and where to.
+        rule: Rule,
+        /// As [`crate::Rebuild::rate`].
+        rate: u64,
+    },
+    /// A rebuild is complete, or is not to go on.
+    Rebuilt {
+        /// Which.
+        number: u32,
     },
     /// Nobody reaches a node any more, or somebody does again.
     Node {
@@ -117,6 +130,14 @@ impl MapChange {
             MapChange::Add(growth) => next = Map { epoch: next.epoch, ..map.with_arriving(growth)? },
             MapChange::Dismiss { servers, nodes } => {
                 next = Map { epoch: next.epoch, ..map.without_arriving(servers, nodes)? };
+            }
+            MapChange::Rebuild { rule, rate } => {
+                next.rebuilds += 1;
+                next.rebuild = Some(Rebuild { number: next.rebuilds, rule: *rule, rate: *rate });
+            }
+            MapChange::Rebuilt { number } => {
+                map.rebuild.filter(|rebuild| rebuild.number == *number)?;
+                next.rebuild = None;
             }
             MapChange::Node { node, away } => {
                 map.node(*node)?;

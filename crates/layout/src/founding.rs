@@ -103,6 +103,9 @@ impl Founding {
             arriving: Vec::new(),
             numbers: servers.last().map_or(0, |last| last.0.saturating_add(1)),
             primaries_since: Epoch(1),
+            successors: Vec::new(),
+            rebuild: None,
+            rebuilds: 0,
         };
         let primaries = balance::deal(&[], &servers);
         let copies = (0..SHARDS).map(ShardId).zip(primaries);
@@ -141,6 +144,9 @@ impl Map {
             arriving: Vec::new(),
             numbers: 0,
             primaries_since: Epoch(1),
+            successors: Vec::new(),
+            rebuild: None,
+            rebuilds: 0,
         }
     }
 }

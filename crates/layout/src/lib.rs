@@ -10,6 +10,7 @@
 //! - [`namespace`]: which shard holds a directory, an entry, an inode.
 //! - [`placement`]: which server holds which byte of a file.
 //! - [`groups`]: what is replicated as one, who holds it, and who of them has everything.
+//! - [`restripe`]: which ranges of files go to which other servers when servers come or leave.
 //! - [`template`]: what a directory says about the layout of new files.
 //! - [`map`]: the table of nodes, servers, shards and generations, with its epoch.
 //! - [`founding`]: what a deployment begins with, and the first map.
@@ -28,6 +29,7 @@ pub mod map;
 pub mod namespace;
 pub mod placement;
 mod replacing;
+pub mod restripe;
 pub mod template;
 
 pub use change::MapChange;
@@ -39,6 +41,7 @@ pub use ids::{Epoch, GenerationId, Ino, NodeId, SERVERS_MAX, SHARDS, ServerId, S
 pub use map::{Former, Generation, Map, Node, Server, ServerState, Spare};
 pub use placement::{FileLayout, LayoutRange, Piece};
 pub use replacing::{Replaced, Replacement};
+pub use restripe::{Rebuild, Rule};
 pub use template::{First, Template};
 
 #[cfg(test)]

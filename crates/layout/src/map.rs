@@ -6,6 +6,7 @@
 use crate::groups::{Group, Lag, REPLICAS_MAX};
 use crate::ids::{Epoch, GenerationId, NodeId, SERVERS_MAX, SHARDS, ServerId, ShardId};
 use crate::placement::is_block_size;
+use crate::restripe::Rebuild;
 use crate::template::{First, Template};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -151,6 +152,12 @@ pub struct Map {
     /// The first map with the present primaries of all groups of blocks: who has had this one or a later one before, and
     /// is the primary of a group now as then, has been it all the time.
     pub primaries_since: Epoch,
+    /// Generations some of whose servers leave, each with the one that has others in their place; sorted.
+    pub successors: Vec<(GenerationId, GenerationId)>,
+    /// Ranges of files that are going to other servers, in the background.
+    pub rebuild: Option<Rebuild>,
+    /// How many of these there have been.
+    pub rebuilds: u32,
 }
 
 impl Map {
@@ -238,8 +245,8 @@ impl Map {
             Err("a generation is missing or empty")
         } else if !self.generations.iter().flat_map(|g| &g.servers).all(known) {
             Err("a generation names an unknown server")
-        } else if self.generations.iter().any(|g| has_twice(&g.servers)) {
-            Err("a generation names a server twice")
+        } else if self.generations.last().is_some_and(|newest| has_twice(&newest.servers)) {
+            Err("the newest generation names a server twice")
         } else if !self.lost.iter().all(known) || !self.lost.windows(2).all(|w| w[0] < w[1]) {
             Err("servers that were given up are unknown or not sorted")
         } else if !self.spares.windows(2).all(|w| w[0].since < w[1].since)
@@ -272,6 +279,12 @@ impl Map {
             Err("nodes that are away are unknown or not sorted")
         } else if !self.behind.iter().all(|lag| self.holders(lag.group).in_step().next().is_some()) {
             Err("no holder of a group is in step")
+        } else if !self.successors.windows(2).all(|w| w[0].0 < w[1].0)
+            || !self.successors.iter().all(|(from, to)| from < to && self.generation(*to).is_some())
+        {
+            Err("a generation's successor is unknown or older, or they are not sorted")
+        } else if self.rebuild.is_some_and(|rebuild| rebuild.number != self.rebuilds) {
+            Err("the rebuild that is under way is not the last one")
         } else if !is_block_size(self.block_size) {
             Err("the block size is out of bounds")
         } else if !(self.mount.starts_with('/') && self.mount.len() > 1 && !self.mount.ends_with('/')) {

@@ -38,6 +38,11 @@ pub struct FileLayout {
     pub replicas: u8,
     /// The file's generations by range, ascending by `start`, the first starting at 0.
     pub ranges: Vec<LayoutRange>,
+    /// How often ranges of the file have gone to other servers ([`crate::restripe`]). Servers that blocks have left refuse
+    /// who goes by an older version.
+    pub version: u32,
+    /// The first block was put on a certain server on purpose: it stays there as long as that server does.
+    pub placed: bool,
 }
 
 /// From `start` (bytes, a multiple of the block size) to the next range's start, blocks lie on `generation`.
@@ -77,6 +82,8 @@ impl FileLayout {
                 generation: newest,
                 first: hash::number(Use::FirstServer, ino.0) as u32,
             }],
+            version: 0,
+            placed: false,
         }
     }
 

@@ -151,6 +151,7 @@ impl Template {
                 && let Some(at) = position(map, id)
             {
                 range.first = at + beyond(range.first, map);
+                layout.placed = true;
             }
         }
         layout.width = whole.width.unwrap_or(0);

@@ -1,7 +1,8 @@
 //! Requests of the controller and of the command line to a daemon.
 
+use crate::restripe::Progress;
 use crate::verify::{Name, VerifyRequest, VerifyState};
-use bivouac_layout::{Epoch, Founding, Group, Growth, Ino, Map, NodeId, Replacement, ServerId};
+use bivouac_layout::{Epoch, Founding, Group, Growth, Ino, Map, NodeId, Replacement, Rule, ServerId};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -94,6 +95,18 @@ pub enum ControlRequest {
         /// Which.
         nodes: Vec<NodeId>,
     },
+    /// Restripe all files by this rule, in the background. To the controller.
+    Rebuild {
+        /// Which ranges move, and where to.
+        rule: Rule,
+        /// As [`bivouac_layout::Rebuild::rate`].
+        rate: u64,
+    },
+    /// Do not go on with a rebuild. To the controller.
+    EndRebuild {
+        /// Which.
+        number: u32,
+    },
     /// How many files of yours have blocks whose only copy is on this server (`Alone`). To a server.
     Alone {
         /// Which.
@@ -157,6 +170,8 @@ pub struct Stats {
     pub fetched: u64,
     /// Files of which it cannot get all that it lacks, because its storage is full.
     pub without_room: u64,
+    /// The rebuild that is under way, or was the last one.
+    pub rebuild: Progress,
 }
 
 /// What an agent knows of a server of its node.
@@ -204,6 +219,8 @@ pub enum ControlReply {
         accounted: Epoch,
         /// I do not reach these servers.
         unreached: Vec<ServerId>,
+        /// With this rebuild, and all before it, I am done; 0: with none. Or I have nothing to do with it.
+        rebuilt: u32,
     },
     /// Counters.
     Stats(Box<Stats>),

@@ -16,7 +16,8 @@
 //! | 40..48 | session of the request's identity |
 //! | 48..56 | sequence of the request's identity |
 //! | 56..58 | attempt at the request |
-//! | 58..64 | reserved, zero |
+//! | 58..60 | reserved, zero |
+//! | 60..64 | version of the file's layout that the sender goes by (requests for blocks) |
 
 use crate::status::Status;
 use bivouac_layout::{Epoch, ShardId};
@@ -25,7 +26,7 @@ use serde::{Deserialize, Serialize};
 /// First bytes of every message.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"BVWK");
 /// Version of the whole wire format.
-pub const VERSION: u16 = 18;
+pub const VERSION: u16 = 19;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 64;
 /// Longest body, bytes.
@@ -97,6 +98,8 @@ pub struct Header {
     pub id: RequestId,
     /// How often the request was sent before: 0, unless an answer was lost or the request was refused.
     pub attempt: u16,
+    /// Which version of the file's layout the sender of a request for blocks goes by.
+    pub layout: u32,
 }
 
 /// Why bytes are not a header.
@@ -140,6 +143,7 @@ impl Header {
             namespace: 0,
             id: RequestId::default(),
             attempt: 0,
+            layout: 0,
         }
     }
 
@@ -160,6 +164,7 @@ impl Header {
         out[40..48].copy_from_slice(&self.id.session.to_le_bytes());
         out[48..56].copy_from_slice(&self.id.sequence.to_le_bytes());
         out[56..58].copy_from_slice(&self.attempt.to_le_bytes());
+        out[60..64].copy_from_slice(&self.layout.to_le_bytes());
         out
     }
 
@@ -197,6 +202,7 @@ impl Header {
             namespace: u64_at(32),
             id: RequestId { session: u64_at(40), slot: u32_at(20), sequence: u64_at(48) },
             attempt: u16_at(56),
+            layout: u32_at(60),
         })
     }
 }
@@ -210,10 +216,10 @@ mod tests {
         let kind = prop::sample::select(vec![Kind::Request, Kind::Reply, Kind::Callback, Kind::Auth]);
         let lengths = (0..=MAX_BODY, 0..=MAX_PAYLOAD);
         let id = (any::<u64>(), any::<u32>(), any::<u64>());
-        let rest = (any::<u8>(), any::<u16>(), any::<u16>(), any::<u64>(), any::<u64>(), any::<u16>());
+        let rest = (any::<u8>(), any::<u16>(), any::<u16>(), any::<u64>(), any::<u64>(), any::<(u16, u32)>());
         (kind, lengths, id, rest).prop_map(|(kind, (body_len, payload_len), id, rest)| {
             let (session, slot, sequence) = id;
-            let (flags, status, shard, epoch, namespace, attempt) = rest;
+            let (flags, status, shard, epoch, namespace, (attempt, layout)) = rest;
             Header {
                 kind,
                 flags,
@@ -225,6 +231,7 @@ mod tests {
                 namespace,
                 id: RequestId { session, slot, sequence },
                 attempt,
+                layout,
             }
         })
     }

@@ -29,6 +29,7 @@ pub mod meta;
 pub mod node;
 pub mod peer;
 pub mod raft;
+pub mod restripe;
 pub mod status;
 pub mod verify;
 
@@ -63,6 +64,8 @@ pub enum Request<'a> {
     Copy(copies::CopyRequest),
     /// From voter to voter, about the map that they keep.
     Raft(raft::RaftRequest),
+    /// From a file's inode's server to those of its blocks, and among these: ranges go to other servers.
+    Restripe(restripe::RestripeRequest),
 }
 
 /// Any reply's body when [`Header::status`] is [`Status::OK`].
@@ -85,6 +88,8 @@ pub enum Reply {
     Changed(meta::Change, meta::MetaReply),
     /// Answer to a [`Request::Copy`].
     Copy(copies::CopyReply),
+    /// Answer to a [`Request::Restripe`].
+    Restripe(restripe::RestripeReply),
 }
 
 #[cfg(test)]

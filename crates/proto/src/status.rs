@@ -111,6 +111,9 @@ pub enum Refusal {
     NotInline,
     /// What this needs is locked by something else (an intent, a split): try again shortly.
     Busy,
+    /// Blocks have left this server since the version of the file's layout by which the sender goes: ask the file's inode
+    /// for the newer one.
+    StaleLayout,
 }
 
 /// How a served request ends: what handlers return.

@@ -89,7 +89,7 @@ fn there_is_a_sample_of_every_variant() {
     }
     let requests: Vec<_> = samples::requests().iter().map(encoded).collect();
     let replies: Vec<_> = samples::replies().iter().map(encoded).collect();
-    for (family, reply) in [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (7, 7)] {
+    for (family, reply) in [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (7, 7), (9, 8)] {
         check_request(family, &requests);
         check::<Reply>("reply", &[reply], &replies);
     }
@@ -253,6 +253,7 @@ fn whatever_is_taken_for_a_map_is_refused_or_can_be_used() {
         map.arriving.clear();
         map.numbers = servers;
         map.spares.retain(|spare| spare.server.0 < servers);
+        map.successors.clear();
         map.block_size = 1 << 20;
         map.width = 0;
         map.first = bivouac_layout::First::Hashed;

@@ -37,7 +37,7 @@ fn valid_layout() -> impl Strategy<Value = FileLayout> {
                 first: *first,
             };
             let ranges = starts.zip(&places).map(range).collect();
-            FileLayout { block_size, width, replicas: 1, ranges }
+            FileLayout { block_size, width, replicas: 1, ranges, version: 0, placed: false }
         },
     )
 }
@@ -48,8 +48,16 @@ fn any_layout() -> impl Strategy<Value = FileLayout> {
         |(start, generation, first)| LayoutRange { start, generation: GenerationId(generation), first },
     );
     let block_size = prop_oneof![0u32..3, any::<u32>(), Just(u32::MAX), Just(MIN_BLOCK)];
-    (block_size, any::<u16>(), any::<u8>(), prop::collection::vec(range, 0..6))
-        .prop_map(|(block_size, width, replicas, ranges)| FileLayout { block_size, width, replicas, ranges })
+    (block_size, any::<u16>(), any::<u8>(), prop::collection::vec(range, 0..6)).prop_map(
+        |(block_size, width, replicas, ranges)| FileLayout {
+            block_size,
+            width,
+            replicas,
+            ranges,
+            version: 0,
+            placed: false,
+        },
+    )
 }
 
 /// A start in blocks, near 0 or near the largest offset, and a length in bytes of up to some 30 blocks.

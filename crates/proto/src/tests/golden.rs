@@ -30,10 +30,11 @@ fn a_header_is_these_bytes() {
         namespace: 0x2122_2324_2526_2728,
         id: RequestId { session: 0x3132_3334_3536_3738, slot: 0x4142_4344, sequence: 0x5152_5354_5556_5758 },
         attempt: 0x6162,
+        layout: 0x7172_7374,
     };
     let expected = [
         "4256574b", // magic
-        "1200",     // version
+        "1300",     // version
         "01",       // kind
         "01",       // flags
         "03020100", // body
@@ -45,7 +46,7 @@ fn a_header_is_these_bytes() {
         "2827262524232221",
         "3837363534333231",
         "5857565554535251",
-        "6261000000000000",
+        "6261000074737271",
     ];
     assert_eq!(hex(&header.to_bytes()), expected.concat());
 }

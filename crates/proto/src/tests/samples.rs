@@ -14,12 +14,13 @@ use crate::meta::{
 use crate::node::NodeRequest;
 use crate::peer::{Compared, Held, IntentId, MovedEntry, PeerReply, PeerRequest, Position, Shipment, Step};
 use crate::raft::RaftRequest;
+use crate::restripe::{Restripe, RestripeReply, RestripeRequest};
 use crate::verify::{Fault, Finding, Name, Outcome, Stage, VerifyRequest, VerifyState};
 use crate::{Errno, OpenId, Refusal, Reply, Request};
 use bivouac_layout::map::{Generation, Map, Node, Server, ServerState};
 use bivouac_layout::{
-    Epoch, FileLayout, First, Former, Founding, GenerationId, Group, Growth, Ino, Lag, NodeId, Replacement,
-    ServerId, ShardId, Spare, Template,
+    Epoch, FileLayout, First, Former, Founding, GenerationId, Group, Growth, Ino, Lag, NodeId, Rebuild,
+    Replacement, Rule, ServerId, ShardId, Spare, Template,
 };
 
 const INO: Ino = Ino(u64::MAX);
@@ -91,6 +92,9 @@ pub(super) fn map() -> Box<Map> {
         arriving: vec![ServerId(u16::MAX)],
         numbers: u16::MAX,
         primaries_since: Epoch(u64::MAX),
+        successors: vec![(GenerationId(0), GenerationId(1))],
+        rebuild: Some(Rebuild { number: 7, rule: Rule::Metadata, rate: u64::MAX }),
+        rebuilds: 7,
     })
 }
 
@@ -149,6 +153,7 @@ pub(super) fn largest_attr() -> Attr {
 fn layout() -> Box<FileLayout> {
     let mut layout = FileLayout::spread(INO, 128 << 20, GenerationId(u32::MAX));
     layout.ranges[0].first = u32::MAX;
+    (layout.version, layout.placed) = (u32::MAX, true);
     Box::new(layout)
 }
 
@@ -194,6 +199,8 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         ControlRequest::Alone { server: ServerId(u16::MAX) },
         ControlRequest::Add(Box::new(Growth { nodes: map().nodes, servers: map().servers })),
         ControlRequest::Dismiss { servers: vec![ServerId(u16::MAX)], nodes: vec![NodeId(u16::MAX)] },
+        ControlRequest::Rebuild { rule: Rule::Direct, rate: u64::MAX },
+        ControlRequest::EndRebuild { number: u32::MAX },
         ControlRequest::Stats,
         ControlRequest::Overview,
         ControlRequest::GiveUp { servers: vec![ServerId(7)], accept_loss: true },
@@ -222,7 +229,34 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         agent.into_iter().map(Request::Agent).chain(control.into_iter().map(Request::Control)).chain(node);
     let raft = [RaftRequest::Append, RaftRequest::Vote, RaftRequest::Canvass, RaftRequest::Snapshot]
         .map(Request::Raft);
+    let raft = raft.into_iter().chain(restripe_requests().into_iter().map(Request::Restripe));
     meta.chain(data).chain(peer).chain(rest).chain(copies).chain(raft).collect()
+}
+
+fn restripe_requests() -> Vec<RestripeRequest> {
+    let (old, new) = (*layout(), FileLayout { version: 7, ..*layout() });
+    let step = || {
+        Box::new(Restripe {
+            ino: INO,
+            number: u64::MAX,
+            start: 1,
+            end: u64::MAX,
+            old: old.clone(),
+            new: new.clone(),
+        })
+    };
+    vec![
+        RestripeRequest::Fence(step()),
+        RestripeRequest::Take { step: step(), rate: u64::MAX },
+        RestripeRequest::Finish(step()),
+        RestripeRequest::Undo(step()),
+        RestripeRequest::Give {
+            group: GROUP,
+            ino: INO,
+            number: u64::MAX,
+            stretches: vec![(u64::MAX, u32::MAX), (0, 1)],
+        },
+    ]
 }
 
 fn meta_requests() -> Vec<MetaRequest<'static>> {
@@ -495,6 +529,7 @@ pub(super) fn replies() -> Vec<Reply> {
             clock: u64::MAX,
             accounted: Epoch(u64::MAX),
             unreached: vec![ServerId(7)],
+            rebuilt: u32::MAX,
         },
         ControlReply::Stats(Box::new(Stats { inodes: u64::MAX, opens: 1, ..Stats::default() })),
         ControlReply::Beginning {
@@ -538,6 +573,11 @@ pub(super) fn replies() -> Vec<Reply> {
         CopyReply::Sums { length: u64::MAX, is_sure: true, sums: vec![(u32::MAX, 0)] },
         CopyReply::Missing,
     ];
+    let restripe = [
+        RestripeReply::Done,
+        RestripeReply::Took { bytes: u64::MAX },
+        RestripeReply::Gave { holes: vec![true, false], length: u64::MAX },
+    ];
     let writer = OpenId { agent: u64::MAX, slot: 1, incarnation: 2 };
     let change = Change { count: u64::MAX, time: i64::MIN, writer: Some(writer) };
     std::iter::once(Reply::Done)
@@ -548,6 +588,7 @@ pub(super) fn replies() -> Vec<Reply> {
         .chain(control.into_iter().map(Reply::Control))
         .chain([Reply::Changed(change, MetaReply::Done)])
         .chain(copies.into_iter().map(Reply::Copy))
+        .chain(restripe.map(Reply::Restripe))
         .collect()
 }
 
@@ -572,6 +613,7 @@ pub(super) fn refusals() -> Vec<Refusal> {
         Refusal::DirectorySplit,
         Refusal::NotInline,
         Refusal::Busy,
+        Refusal::StaleLayout,
     ]
 }
 
