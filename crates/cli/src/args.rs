@@ -169,15 +169,27 @@ What only the old server has is lost: without --accept-loss the command says wha
     Replace(ReplaceArgs),
     /// Add servers to a deployment while programs use it.
     #[command(
-        long_about = "Add servers to a running deployment. New files are spread over them at once; what is there already \
-stays where it is.",
+        long_about = "Add servers to a running deployment. New files are spread over them at once; then files that are there \
+already are spread over them, too, in the background, while programs read and write them (--rebuild direct), or stay where they \
+are (--rebuild metadata).",
         after_long_help = "Examples:
   bivouac expand job --hosts node5,node6    one server on each of these hosts
   bivouac expand job --servers +4           four more on the hosts that it has
+  bivouac expand job --servers +4 --rebuild metadata    what is there already stays where it is
 
 If a server does not come up, all new ones are taken back."
     )]
     Expand(ExpandArgs),
+    /// Have files that are there already spread over all servers, too, or stop that.
+    #[command(
+        long_about = "Move what is stored to where it is to be by the servers that a deployment has now, while programs use it. \
+`expand` and `shrink` do this by themselves.",
+        after_long_help = "Examples:
+  bivouac rebuild job                     spread all files over all servers
+  bivouac rebuild job --max-rate 200M     not faster than that, for each server; also while it is under way
+  bivouac rebuild job --cancel            leave what is left where it is"
+    )]
+    Rebuild(RebuildArgs),
     /// Give up servers that are down and do not come back: others get what they held.
     #[command(after_long_help = "Example:
   bivouac heal job
@@ -628,6 +640,44 @@ pub struct ExpandArgs {
     /// How hosts are reached that are not of the deployment yet.
     #[arg(long, value_enum, default_value_t = LauncherChoice::Auto)]
     pub launcher: LauncherChoice,
+    #[command(flatten)]
+    pub restripe: Restripe,
+}
+
+/// How files that are there already go to other servers.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+pub enum RebuildRule {
+    /// What files have stays where it is, unless its server leaves.
+    Metadata,
+    /// All files are spread over all servers.
+    Direct,
+}
+
+/// Options of a restriping.
+#[derive(Args, Clone, Debug)]
+pub struct Restripe {
+    /// What happens to files that are there already.
+    #[arg(long, value_enum, default_value_t = RebuildRule::Direct, value_name = "HOW")]
+    pub rebuild: RebuildRule,
+    /// Bytes per second that each server takes in at most, for example 200M.
+    #[arg(long, value_name = "BYTES", value_parser = parse_heal_rate, default_value = "max")]
+    pub max_rate: u64,
+    /// Do not wait until all files are where they are to be.
+    #[arg(long)]
+    pub background: bool,
+}
+
+/// Arguments of `rebuild`.
+#[derive(Args, Debug)]
+pub struct RebuildArgs {
+    /// Name of the deployment.
+    #[arg(value_parser = parse_name)]
+    pub name: String,
+    #[command(flatten)]
+    pub restripe: Restripe,
+    /// Leave files where they are now.
+    #[arg(long, conflicts_with_all = ["rebuild", "max_rate", "background"])]
+    pub cancel: bool,
 }
 
 /// Arguments of `env`.

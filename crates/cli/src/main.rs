@@ -37,6 +37,7 @@ mod mount_point;
 mod mounts;
 mod private;
 mod process;
+mod rebuild;
 mod replace;
 mod restart;
 mod resume;
@@ -82,6 +83,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Error> {
         Command::Verify(args) => return verify::verify(&Home::from_env()?, &args),
         Command::Replace(args) => replace::replace(&Home::from_env()?, &args)?,
         Command::Expand(args) => expand::expand(&Home::from_env()?, &args)?,
+        Command::Rebuild(args) => rebuild::rebuild(&Home::from_env()?, &args)?,
         Command::Restart(args) => restart::restart(&Home::from_env()?, &args)?,
         Command::Preload(args) => {
             let tree = Copy { src: args.src, dst: Some(args.dst) };

@@ -13,8 +13,9 @@
 //! the rest is apart: behind a system call each return to a caller is predicted wrongly where the kernel defends itself
 //! against speculation, which takes some 7 ns each time.
 
+use crate::layouts::Known;
 use crate::local::{Direct, SubFile, SubFiles};
-use crate::rpc::{DataJob, ahead_job, copy_job, data_done, piece_job, read_job, write_job};
+use crate::rpc::{DataJob, OUTDATED, ahead_job, copy_job, data_done, piece_job, read_job, write_job};
 use crate::session::Client;
 use bivouac_layout::{FileLayout, Group, Ino, Map, Piece, ServerId};
 use bivouac_proto::Errno;
@@ -32,6 +33,7 @@ const FEW: usize = 2;
 pub(crate) struct Blocks<'a> {
     pub(crate) client: &'static Client,
     pub(crate) ino: Ino,
+    pub(crate) known: &'a Known,
     pub(crate) layout: &'a FileLayout,
     pub(crate) local: &'a SubFiles,
 }
@@ -160,7 +162,7 @@ impl Blocks<'_> {
     fn ask_for<'p, 'b>(
         &self,
         parts: Vec<&'p mut Part<'b>>,
-        job: impl for<'j> Fn(&Piece, DataRequest, &'j mut [u8]) -> DataJob<'j>,
+        job: impl for<'j> Fn((&Piece, u32), DataRequest, &'j mut [u8]) -> DataJob<'j>,
     ) -> Result<(u64, Vec<&'p mut Part<'b>>), Errno> {
         let mut parts = parts;
         let mut jobs: Vec<DataJob<'_>> = Vec::with_capacity(parts.len());
@@ -168,7 +170,11 @@ impl Blocks<'_> {
             let Part { piece, buffer, filled, .. } = &mut **part;
             let rest = &mut buffer[*filled..];
             let offset = piece.offset + *filled as u64;
-            jobs.push(job(piece, DataRequest::Read { ino: self.ino, offset, len: rest.len() as u32 }, rest));
+            jobs.push(job(
+                (piece, self.layout.version),
+                DataRequest::Read { ino: self.ino, offset, len: rest.len() as u32 },
+                rest,
+            ));
         }
         if !jobs.is_empty() {
             self.client.data_jobs(&mut jobs);
@@ -183,7 +189,7 @@ impl Blocks<'_> {
                 }
                 Ok((DataReply::Elsewhere, _)) => left.push(part),
                 Ok(_) => return Err(Errno::PROTO),
-                Err(errno) => part.failed = Some(errno),
+                Err(errno) => part.failed = Some(self.noted(errno)),
             }
         }
         Ok((known_end, left))
@@ -249,7 +255,8 @@ impl Blocks<'_> {
                 break;
             }
         }
-        self.settle(&changes)
+        // What has failed for that reason is written again.
+        if self.known.is_outdated() { Err(OUTDATED) } else { self.settle(&changes) }
     }
 
     fn write_remote(&self, changes: Vec<&mut Change<'_>>, sync: bool) {
@@ -259,8 +266,10 @@ impl Blocks<'_> {
         for (index, change) in changes.iter().enumerate() {
             let request = DataRequest::Write { ino: self.ino, offset: change.piece.offset, sync };
             jobs.push(match here.get(index) {
-                Some(Some(here)) => write_job(&change.piece, request, change.data, *here),
-                _ => piece_job(&change.piece, request, change.data, &mut []),
+                Some(Some(here)) => {
+                    write_job((&change.piece, self.layout.version), request, change.data, *here)
+                }
+                _ => piece_job((&change.piece, self.layout.version), request, change.data, &mut []),
             });
         }
         self.client.data_jobs(&mut jobs);
@@ -275,7 +284,7 @@ impl Blocks<'_> {
                     Ok(count as usize)
                 }
                 Ok(_) => Err(Errno::PROTO),
-                Err(errno) => Err(errno),
+                Err(errno) => Err(self.noted(errno)),
             };
         }
     }
@@ -335,7 +344,7 @@ impl Blocks<'_> {
             if undo != 0 && change.before < end {
                 let size = change.before.max(change.piece.offset);
                 let request = DataRequest::TakeBack { ino: self.ino, undo, end, size };
-                let mut jobs = [piece_job(&change.piece, request, &[], &mut [])];
+                let mut jobs = [piece_job((&change.piece, self.layout.version), request, &[], &mut [])];
                 self.client.data_jobs(&mut jobs);
             }
         }
@@ -356,23 +365,36 @@ impl Blocks<'_> {
             return Ok(length);
         }
         let attr = self.client.attr_of(self.ino)?;
+        if attr.layout.is_some_and(|layout| layout.version > self.layout.version) {
+            // What was added since may be on other servers.
+            return Err(self.noted(OUTDATED));
+        }
         if attr.store == (Store::Blocks { settled: true }) {
             return Ok(attr.size);
         }
-        Ok(self.client.extents(self.ino, self.layout)?.length)
+        let extents = self.client.extents(self.ino, self.layout).map_err(|errno| self.noted(errno))?;
+        Ok(extents.length)
+    }
+
+    /// An error, which says perhaps that the layout is outdated: then the access is done again, whatever came of it.
+    pub(crate) fn noted(&self, errno: Errno) -> Errno {
+        if errno == OUTDATED {
+            self.known.outdate();
+        }
+        errno
     }
 
     /// The sub-file of a server of this node, for reading directly.
     #[inline]
     fn readable(&self, server: ServerId) -> Option<SubFile<'_>> {
-        self.local.get(self.client, server, self.ino, false)
+        self.local.get(self.client, server, (self.ino, self.known), false)
     }
 
     /// The same for writing. Blocks that have copies are not written directly: their primary orders what is done to them.
     #[inline]
     fn writable(&self, server: ServerId) -> Option<SubFile<'_>> {
         match self.layout.replicas {
-            1 => self.local.get(self.client, server, self.ino, true),
+            1 => self.local.get(self.client, server, (self.ino, self.known), true),
             _ => None,
         }
     }

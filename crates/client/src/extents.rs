@@ -1,11 +1,14 @@
 //! What the data servers know of a file while somebody writes it: size, time of the last write, space.
 
-use crate::rpc::{DataJob, data_done, data_job};
+use crate::rpc::{DataJob, OUTDATED, data_done, data_job};
 use crate::session::Client;
 use bivouac_layout::{FileLayout, Ino, ServerId};
+use bivouac_node::release::monotonic;
 use bivouac_proto::Errno;
 use bivouac_proto::attr::{Attr, FileKind, Store, Time};
 use bivouac_proto::data::{DataReply, DataRequest, WriteTime};
+use rustix::time::Timespec;
+use std::time::Duration;
 
 /// What the data servers of a file know of it, taken together.
 #[derive(Clone, Copy, Debug)]
@@ -19,18 +22,19 @@ pub(crate) struct Extents {
 }
 
 impl Client {
-    /// Asks all servers of a file at once.
+    /// Asks all servers of a file at once. [`OUTDATED`] where the file has another layout by now.
     pub(crate) fn extents(&self, ino: Ino, layout: &FileLayout) -> Result<Extents, Errno> {
         self.by_newest_map(|map| {
-            let mut sum = self.extents_on(ino, &layout.servers_to_measure(map, u64::MAX))?;
+            let mut sum =
+                self.extents_on((ino, layout.version), &layout.servers_to_measure(map, u64::MAX))?;
             sum.allocated /= u64::from(layout.copies(map).max(1));
             Ok(sum)
         })
     }
 
-    fn extents_on(&self, ino: Ino, servers: &[ServerId]) -> Result<Extents, Errno> {
-        let mut jobs: Vec<DataJob<'_>> =
-            servers.iter().map(|&s| data_job(s, DataRequest::Extent { ino }, &[], &mut [])).collect();
+    fn extents_on(&self, (ino, layout): (Ino, u32), servers: &[ServerId]) -> Result<Extents, Errno> {
+        let job = |&server: &ServerId| data_job((server, layout), DataRequest::Extent { ino }, &[], &mut []);
+        let mut jobs: Vec<DataJob<'_>> = servers.iter().map(job).collect();
         let asked = now();
         self.data_jobs(&mut jobs);
         let answered = now();
@@ -55,7 +59,10 @@ impl Client {
             && attr.store == (Store::Blocks { settled: false })
             && let Some(layout) = &attr.layout
         {
-            let extents = self.extents(attr.ino, layout)?;
+            let extents = match self.extents(attr.ino, layout) {
+                Err(OUTDATED) => return self.exact(*self.newer_attr(attr.ino, layout.version)?),
+                extents => extents?,
+            };
             attr.size = attr.size.max(extents.length);
             attr.allocated = Some(extents.allocated);
             let WriteTime { earliest, shown } = extents.written;
@@ -66,6 +73,30 @@ impl Client {
             }
         }
         Ok(attr)
+    }
+}
+
+/// How long a layout is waited for that is newer than one that a server has refused: the file's server shows it when all
+/// servers of its blocks have done their parts. As long as other requests are repeated.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Client {
+    /// A file's attributes with a layout that is newer than this version: some server has refused that.
+    #[cold]
+    pub(crate) fn newer_attr(&self, ino: Ino, version: u32) -> Result<Box<Attr>, Errno> {
+        let begun = monotonic();
+        let mut pause = Duration::from_micros(50);
+        loop {
+            let attr = self.attr_of(ino)?;
+            if attr.layout.as_ref().is_some_and(|layout| layout.version > version) {
+                return Ok(attr);
+            }
+            if monotonic().saturating_sub(begun) > PATIENCE.as_nanos() as u64 {
+                return Err(Errno::IO);
+            }
+            let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: pause.as_nanos() as _ });
+            pause = (2 * pause).min(Duration::from_millis(10));
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::blocks::Blocks;
 use crate::facts::Contents;
 use crate::gather::gather;
 use crate::inline::Outcome;
+use crate::layouts::{Known, Layouts};
 use crate::limits;
 use crate::local::SubFiles;
 use crate::names::removed;
@@ -24,7 +25,6 @@ use bivouac_proto::meta::{CHOWN_AS_IT_IS, MetaReply, MetaRequest, SetAttr};
 use bivouac_proto::{Errno, OpenId};
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Flags that `F_SETFL` may change.
@@ -39,8 +39,9 @@ pub struct Handle {
     id: SlotId,
     ino: Ino,
     directory: bool,
-    /// Set once the file is known to live in blocks.
-    blocks: OnceLock<(Box<FileLayout>, SubFiles)>,
+    /// Once the file is known to live in blocks.
+    layouts: Layouts,
+    local: SubFiles,
     /// How long the file was when an answer last told; see [`Handle::size_seen`].
     size_seen: AtomicU64,
     /// At its close it has to report that holes may have been left or filled.
@@ -82,7 +83,8 @@ impl Handle {
             id,
             ino,
             directory,
-            blocks: OnceLock::new(),
+            layouts: Layouts::default(),
+            local: SubFiles::new(),
             size_seen: AtomicU64::new(0),
             uneven: AtomicBool::new(false),
             contents: None,
@@ -95,21 +97,52 @@ impl Handle {
         self.size_seen.store(attr.size, Ordering::Relaxed);
         self.privileged.store(attr.mode & SET_ID != 0, Ordering::Relaxed);
         if let (Store::Blocks { .. }, Some(layout)) = (attr.store, &attr.layout) {
-            self.learn_blocks(layout.clone());
+            self.learn_blocks(layout);
         }
     }
 
-    fn learn_blocks(&self, layout: Box<FileLayout>) {
-        let map = self.client.map();
-        if self.blocks.get().is_none() && layout.is_valid(map) {
-            let servers = map.servers.last().map_or(0, |s| usize::from(s.id.0) + 1);
-            // Another thread may have been first with the same.
-            let are_copies = layout.replicas > 1;
-            let _ = self.blocks.set((layout, SubFiles::new(servers, are_copies)));
-            if let Ok(slot) = self.slot() {
-                slot.in_blocks.store(1, Ordering::Relaxed);
-            }
+    fn learn_blocks(&self, layout: &FileLayout) {
+        let is_first = match self.layouts.newest() {
+            Some(known) if known.layout.version >= layout.version => return,
+            known => known.is_none(),
+        };
+        if !layout.is_valid(self.client.map()) {
+            return;
         }
+        self.local.have_copies(layout.replicas > 1);
+        self.layouts.learn(layout.clone());
+        if is_first && let Ok(slot) = self.slot() {
+            slot.in_blocks.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Does something by the newest layout, again if the layout turns out to be outdated. `None`: the file does not live in
+    /// blocks, as far as is known.
+    pub(crate) fn by_newest_layout<T>(
+        &self,
+        access: impl Fn(&Blocks<'_>) -> Result<T, Errno>,
+    ) -> Result<Option<T>, Errno> {
+        loop {
+            let Some(blocks) = self.in_blocks() else { return Ok(None) };
+            let done = access(&blocks);
+            if !blocks.known.is_outdated() {
+                return done.map(Some);
+            }
+            self.renew_layout(blocks.known)?;
+        }
+    }
+
+    /// Learns the file's layout after a server has refused an access by this one.
+    #[cold]
+    fn renew_layout(&self, outdated: &Known) -> Result<(), Errno> {
+        let version = outdated.layout.version;
+        if self.layouts.newest().is_some_and(|known| known.layout.version > version) {
+            return Ok(());
+        }
+        self.learn(&*self.client.newer_attr(self.ino, version)?);
+        // One that makes no sense with the newest map cannot be used.
+        let is_newer = self.layouts.newest().is_some_and(|known| known.layout.version > version);
+        if is_newer { Ok(()) } else { Err(Errno::IO) }
     }
 
     /// Its slot in the node's table.
@@ -257,7 +290,12 @@ impl Handle {
         }
         loop {
             if let Some(blocks) = self.in_blocks() {
-                return blocks.read(offset, buffer);
+                let count = blocks.read(offset, buffer);
+                if !blocks.known.is_outdated() {
+                    return count;
+                }
+                self.renew_layout(blocks.known)?;
+                continue;
             }
             match self.read_inline(offset, buffer)? {
                 Outcome::Done(count) => return Ok(count),
@@ -268,9 +306,9 @@ impl Handle {
 
     /// The file's data has moved to blocks, in this layout.
     fn moved(&self, layout: Box<FileLayout>) -> Result<(), Errno> {
-        self.learn_blocks(layout);
+        self.learn_blocks(&layout);
         // A layout that makes no sense with the newest map cannot be used.
-        if self.blocks.get().is_some() { Ok(()) } else { Err(Errno::IO) }
+        if self.layouts.newest().is_some() { Ok(()) } else { Err(Errno::IO) }
     }
 
     /// Has a small file's data moved into blocks.
@@ -283,8 +321,8 @@ impl Handle {
 
     #[inline]
     pub(crate) fn in_blocks(&self) -> Option<Blocks<'_>> {
-        let (layout, local) = self.blocks.get()?;
-        Some(Blocks { client: self.client, ino: self.ino, layout, local })
+        let known = self.layouts.newest()?;
+        Some(Blocks { client: self.client, ino: self.ino, known, layout: &known.layout, local: &self.local })
     }
 
     /// Writes at the shared offset (at the end, when it appends) and moves it.
@@ -351,6 +389,14 @@ impl Handle {
                 }
                 let writing = Writing::begin(slot);
                 let count = match blocks.write(offset, data, sync) {
+                    _ if blocks.known.is_outdated() => {
+                        // The same bytes are written again: the file is as long as this call will make it.
+                        if let Err(errno) = self.renew_layout(blocks.known) {
+                            writing.failed();
+                            return Err(errno);
+                        }
+                        continue;
+                    }
                     Ok(count) => count,
                     Err(errno) => {
                         writing.failed();
@@ -549,12 +595,12 @@ impl Handle {
             return Ok(());
         }
         self.leave_inline()?;
-        let blocks = self.in_blocks().ok_or(Errno::IO)?;
         self.no_more_appending(slot)?;
         self.leaves_holes(slot);
         let mode = if keep && what == Fallocate::Extend { Fallocate::KeepSize } else { what };
         let writing = Writing::begin(slot);
-        let allocated = self.fallocate_pieces(&blocks, offset..end, mode);
+        let allocated = self.by_newest_layout(|blocks| self.fallocate_pieces(blocks, offset..end, mode));
+        let allocated = allocated.and_then(|done| done.ok_or(Errno::IO));
         wrote(slot, if grow && allocated.is_ok() { end } else { 0 });
         if allocated.is_err() {
             writing.failed();
@@ -568,10 +614,13 @@ impl Handle {
         let mut jobs: Vec<DataJob<'_>> = blocks
             .layout
             .pieces(map, range)
-            .map(|piece| piece_job(&piece, request(piece.offset, piece.len), &[], &mut []))
+            .map(|piece| {
+                let by = (&piece, blocks.layout.version);
+                piece_job(by, request(piece.offset, piece.len), &[], &mut [])
+            })
             .collect();
         self.client.data_jobs(&mut jobs);
-        jobs.iter_mut().try_for_each(|job| data_done(job).map(|_| ()))
+        jobs.iter_mut().try_for_each(|job| data_done(job).map(drop).map_err(|errno| blocks.noted(errno)))
     }
 
     /// Puts data and attributes on stable storage, on all servers that hold any. (This also serves
@@ -584,15 +633,18 @@ impl Handle {
                 // Its data may have moved to blocks without this process noticing.
                 self.learn(&*self.client.attr_of(self.ino)?);
             }
-            if let Some(blocks) = self.in_blocks() {
-                let request = DataRequest::Sync { ino: self.ino };
+            let request = DataRequest::Sync { ino: self.ino };
+            self.by_newest_layout(|blocks| {
                 self.client.by_newest_map(|map| {
+                    let version = blocks.layout.version;
                     let servers = blocks.layout.servers(map, u64::MAX).into_iter();
-                    let mut jobs: Vec<_> = servers.map(|s| data_job(s, request, &[], &mut [])).collect();
+                    let mut jobs: Vec<_> =
+                        servers.map(|s| data_job((s, version), request, &[], &mut [])).collect();
                     self.client.data_jobs(&mut jobs);
-                    jobs.iter_mut().try_for_each(|job| data_done(job).map(|_| ()))
-                })?;
-            }
+                    let done = |job| data_done(job).map(drop).map_err(|errno| blocks.noted(errno));
+                    jobs.iter_mut().try_for_each(done)
+                })
+            })?;
         }
         self.client.meta_on(self.ino, &MetaRequest::Sync { ino: self.ino }).map(|_| ())
     }
@@ -632,7 +684,7 @@ impl Handle {
         }
         let access = if write { Access::Make } else { Access::Write };
         let request = DataRequest::Pass { ino: self.ino, access };
-        match self.client.data(piece.server, request, &[], &mut []).ok()? {
+        match self.client.data((piece.server, blocks.layout.version), request, &[], &mut []).ok()? {
             (DataReply::Passed, _, fd) => fd,
             _ => None,
         }

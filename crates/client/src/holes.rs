@@ -22,18 +22,23 @@ impl Handle {
     pub fn seek_data(&self, offset: i64, hole: bool) -> Result<u64, Errno> {
         let size = self.attr()?.size;
         let offset = u64::try_from(offset).ok().filter(|offset| *offset < size).ok_or(Errno::NXIO)?;
-        let Some(blocks) = self.in_blocks() else {
-            return Ok(if hole { size } else { offset });
-        };
-        let mut at = offset;
-        while at < size {
-            let (found, end) = blocks.seek_from(at, size, hole)?;
-            match found {
-                Some(found) => return Ok(found),
-                None => at = end,
+        let found = self.by_newest_layout(|blocks| {
+            let mut at = offset;
+            while at < size {
+                let (found, end) = blocks.seek_from(at, size, hole)?;
+                match found {
+                    Some(found) => return Ok(Some(found)),
+                    None => at = end,
+                }
             }
+            Ok(None)
+        })?;
+        match found {
+            None => Ok(if hole { size } else { offset }),
+            Some(Some(found)) => Ok(found),
+            Some(None) if hole => Ok(size),
+            Some(None) => Err(Errno::NXIO),
         }
-        if hole { Ok(size) } else { Err(Errno::NXIO) }
     }
 }
 
@@ -57,7 +62,7 @@ impl Blocks<'_> {
         for (turn, server) in servers.into_iter().enumerate() {
             let share = Share { block_size, width, turn: turn as u32 };
             let request = DataRequest::Seek { ino: self.ino, offset: at, end, hole, share };
-            jobs.push(data_job(server, request, &[], &mut []));
+            jobs.push(data_job((server, self.layout.version), request, &[], &mut []));
         }
         self.client.data_jobs(&mut jobs);
         let mut nearest: Option<u64> = None;
@@ -68,7 +73,7 @@ impl Blocks<'_> {
                 }
                 Ok(_) => return Err(Errno::PROTO),
                 Err(Errno::NXIO) => {}
-                Err(errno) => return Err(errno),
+                Err(errno) => return Err(self.noted(errno)),
             }
         }
         Ok((nearest, end))

@@ -27,6 +27,7 @@ mod handle;
 pub mod hidden;
 mod holes;
 mod inline;
+mod layouts;
 pub mod limits;
 mod links;
 mod list;

@@ -10,8 +10,11 @@
 //! and by descriptors that are good for nothing else: their servers order what is done to them.
 
 use crate::hidden::Hidden;
+use crate::layouts::Known;
+use crate::rpc::OUTDATED;
 use crate::session::Client;
 use bivouac_layout::{Ino, Map, ServerId};
+use bivouac_node::ByServer;
 use bivouac_node::FencePage;
 use bivouac_node::fences::{Reading, Under};
 use bivouac_proto::Errno;
@@ -21,9 +24,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// The sub-files of one file that were passed so far, by server number.
 pub(crate) struct SubFiles {
-    places: Box<[Place]>,
+    places: ByServer<Place>,
     /// The file's blocks have copies.
-    are_copies: bool,
+    are_copies: AtomicBool,
 }
 
 #[derive(Default)]
@@ -66,13 +69,24 @@ pub(crate) enum Direct<T> {
 }
 
 impl SubFiles {
-    pub(crate) fn new(servers: usize, are_copies: bool) -> SubFiles {
-        SubFiles { places: (0..servers).map(|_| Place::default()).collect(), are_copies }
+    /// Of a file of which nothing is known yet.
+    pub(crate) fn new() -> SubFiles {
+        SubFiles { places: ByServer::default(), are_copies: AtomicBool::new(false) }
+    }
+
+    /// To be called before any is asked for: whether the file's blocks have copies.
+    pub(crate) fn have_copies(&self, are_copies: bool) {
+        self.are_copies.store(are_copies, Ordering::Release);
+    }
+
+    #[inline]
+    fn are_copies(&self) -> bool {
+        self.are_copies.load(Ordering::Relaxed)
     }
 
     /// The sub-file on `server`, if it was passed already.
     pub(crate) fn known(&self, client: &'static Client, server: ServerId) -> Option<SubFile<'_>> {
-        let passed = self.places.get(usize::from(server.0))?.latest()?;
+        let passed = self.places.get(server)?.latest()?;
         self.of_now(client, server, passed)
     }
 
@@ -90,7 +104,7 @@ impl SubFiles {
     /// `None`: the program has taken the descriptor's number for itself.
     #[inline]
     fn sub_file<'a>(&self, passed: &'a Passed) -> Option<SubFile<'a>> {
-        Some(SubFile { passed, file: passed.file.get()?, is_copy: self.are_copies })
+        Some(SubFile { passed, file: passed.file.get()?, is_copy: self.are_copies() })
     }
 
     /// The sub-file on `server`, if the server is on this node and passes it. With `create` a missing one is
@@ -100,10 +114,10 @@ impl SubFiles {
         &self,
         client: &'static Client,
         server: ServerId,
-        ino: Ino,
+        (ino, known): (Ino, &Known),
         create: bool,
     ) -> Option<SubFile<'_>> {
-        let place = self.places.get(usize::from(server.0))?;
+        let place = self.places.get(server)?;
         if let Some(passed) = place.latest()
             && !passed.outdated.load(Ordering::Relaxed)
         {
@@ -113,12 +127,12 @@ impl SubFiles {
         if !create && place.missing.load(Ordering::Relaxed) {
             return None;
         }
-        let access = match (self.are_copies, create) {
+        let access = match (self.are_copies(), create) {
             (true, _) => Access::Read,
             (false, false) => Access::Write,
             (false, true) => Access::Make,
         };
-        place.fetch(client, server, ino, access)?;
+        place.fetch(client, server, (ino, known), access)?;
         self.sub_file(place.latest()?)
     }
 }
@@ -132,19 +146,30 @@ impl Place {
     }
 
     #[cold]
-    fn fetch(&self, client: &'static Client, server: ServerId, ino: Ino, access: Access) -> Option<()> {
+    fn fetch(
+        &self,
+        client: &'static Client,
+        server: ServerId,
+        (ino, known): (Ino, &Known),
+        access: Access,
+    ) -> Option<()> {
         let map = client.map();
-        let known = map.server(server)?;
-        let succession = known.succession();
-        if !client.local_access || known.node != client.node() {
+        let host = map.server(server)?;
+        let succession = host.succession();
+        if !client.local_access || host.node != client.node() {
             return None;
         }
         let fences = client.fetch_fences(server, succession)?;
         let before = self.passed.load(Ordering::Acquire);
         // In this order: the descriptor is at least as new.
         let under = fences.before_pass(ino);
-        let fd = match client.data(server, DataRequest::Pass { ino, access }, &[], &mut []) {
+        let version = known.layout.version;
+        let fd = match client.data((server, version), DataRequest::Pass { ino, access }, &[], &mut []) {
             Ok((_, _, fd)) => fd?,
+            Err(OUTDATED) => {
+                known.outdate();
+                return None;
+            }
             Err(errno) => {
                 self.missing.store(errno == Errno::NOENT, Ordering::Relaxed);
                 return None;

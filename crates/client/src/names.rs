@@ -575,7 +575,7 @@ impl Client {
         let mut counted = Vec::new();
         for server in map.servers.iter().filter(|s| s.state == ServerState::Up) {
             let (DataReply::Space { total, available, device, inodes }, ..) =
-                self.data(server.id, DataRequest::Space, &[], &mut [])?
+                self.data((server.id, 0), DataRequest::Space, &[], &mut [])?
             else {
                 return Err(Errno::PROTO);
             };

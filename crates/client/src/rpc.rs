@@ -30,10 +30,12 @@ pub(crate) enum To {
     Shard(ShardId),
     /// The same, for a name in a directory that was reached in some way.
     Entry(ShardId, Reached),
-    /// The primary of a group of blocks.
-    Group(Group),
+    /// The primary of a group of blocks; by which version of the file's layout.
+    Group(Group, u32),
     /// A certain holder of a group of blocks, as long as it has everything; then the primary.
-    Holder(ServerId, Group),
+    Holder(ServerId, Group, u32),
+    /// A certain server of a file's blocks.
+    Blocks(ServerId, u32),
     /// A certain server; the shard is one of its own.
     Server(ServerId, ShardId),
 }
@@ -42,20 +44,31 @@ impl Target for To {
     fn server(&self, map: &Map) -> ServerId {
         match self {
             To::Shard(shard) | To::Entry(shard, _) => map.primary(*shard),
-            To::Group(group) => map.primary_of(*group).unwrap_or(NO_SERVER),
-            To::Holder(server, group) if map.serving(*group).any(|holder| holder == *server) => *server,
-            To::Holder(_, group) => map.primary_of(*group).unwrap_or(NO_SERVER),
-            To::Server(server, _) => *server,
+            To::Group(group, _) => map.primary_of(*group).unwrap_or(NO_SERVER),
+            To::Holder(server, group, _) if map.serving(*group).any(|holder| holder == *server) => *server,
+            To::Holder(_, group, _) => map.primary_of(*group).unwrap_or(NO_SERVER),
+            To::Server(server, _) | To::Blocks(server, _) => *server,
         }
     }
 
     fn shard(&self) -> ShardId {
         match self {
             To::Shard(shard) | To::Entry(shard, _) | To::Server(_, shard) => *shard,
-            To::Group(_) | To::Holder(..) => ShardId(0),
+            To::Group(..) | To::Holder(..) | To::Blocks(..) => ShardId(0),
+        }
+    }
+
+    fn layout(&self) -> u32 {
+        match self {
+            To::Group(_, layout) | To::Holder(_, _, layout) | To::Blocks(_, layout) => *layout,
+            To::Shard(_) | To::Entry(..) | To::Server(..) => 0,
         }
     }
 }
+
+/// What a request for blocks ends with whose sender goes by a layout that is outdated. It never leaves the client core: no
+/// system has an error of this number.
+pub(crate) const OUTDATED: Errno = Errno(4095);
 
 /// A client as a sender of requests. It is a type of its own, so that faces cannot send requests past the
 /// client's methods.
@@ -236,17 +249,17 @@ impl Client {
         }
     }
 
-    /// A request for data.
+    /// A request for data, by a version of the file's layout.
     pub(crate) fn data(
         &self,
-        server: ServerId,
+        (server, layout): (ServerId, u32),
         request: DataRequest,
         payload: &[IoSlice<'_>],
         into: &mut [IoSliceMut<'_>],
     ) -> Result<(DataReply, usize, Option<Fd>), Errno> {
         let mut body = Vec::with_capacity(32);
         bivouac_proto::encode(&Request::Data(request), &mut body);
-        let answered = self.call(To::Server(server, ShardId(0)), &body, payload, into, None);
+        let answered = self.call(To::Blocks(server, layout), &body, payload, into, None);
         let Answered { reply, payload_len, fd } = answered.map_err(data_errno)?;
         Ok((data_reply(reply)?, payload_len, fd))
     }
@@ -307,41 +320,47 @@ impl Client {
 /// One of several requests for data that go out together.
 pub(crate) type DataJob<'a> = Job<'a, To>;
 
-/// A request for data, to go out together with others.
+/// A request for data, by a version of the file's layout, to go out together with others.
 pub(crate) fn data_job<'a>(
-    server: ServerId,
+    (server, layout): (ServerId, u32),
     request: DataRequest,
     payload: &'a [u8],
     into: &'a mut [u8],
 ) -> DataJob<'a> {
     let mut body = Vec::with_capacity(32);
     bivouac_proto::encode(&Request::Data(request), &mut body);
-    Job::new(To::Server(server, ShardId(0)), body, payload, into)
+    Job::new(To::Blocks(server, layout), body, payload, into)
 }
 
 /// A request about a piece of a file, to go out together with others: to its server, or where the piece has copies,
 /// to whoever is their primary by then.
 pub(crate) fn piece_job<'a>(
-    piece: &Piece,
+    (piece, layout): (&Piece, u32),
     request: DataRequest,
     payload: &'a [u8],
     into: &'a mut [u8],
 ) -> DataJob<'a> {
     let group = piece.group;
     match group {
-        Group::Blocks { copies: 2.., .. } => copied_job(To::Group(group), group, request, payload, into),
-        _ => data_job(piece.server, request, payload, into),
+        Group::Blocks { copies: 2.., .. } => {
+            copied_job(To::Group(group, layout), group, request, payload, into)
+        }
+        _ => data_job((piece.server, layout), request, payload, into),
     }
 }
 
 /// A read of a piece.
-pub(crate) fn read_job<'a>(piece: &Piece, request: DataRequest, into: &'a mut [u8]) -> DataJob<'a> {
+pub(crate) fn read_job<'a>(piece: (&Piece, u32), request: DataRequest, into: &'a mut [u8]) -> DataJob<'a> {
     piece_job(piece, request, &[], into)
 }
 
 /// A read of a piece that has copies, by the holder that the piece names.
-pub(crate) fn copy_job<'a>(piece: &Piece, request: DataRequest, into: &'a mut [u8]) -> DataJob<'a> {
-    copied_job(To::Holder(piece.server, piece.group), piece.group, request, &[], into)
+pub(crate) fn copy_job<'a>(
+    (piece, layout): (&Piece, u32),
+    request: DataRequest,
+    into: &'a mut [u8],
+) -> DataJob<'a> {
+    copied_job(To::Holder(piece.server, piece.group, layout), piece.group, request, &[], into)
 }
 
 fn copied_job<'a>(
@@ -358,7 +377,7 @@ fn copied_job<'a>(
 
 /// A write of a piece that has copies; a holder on this node is sent the bytes by [`ahead_job`].
 pub(crate) fn write_job<'a>(
-    piece: &Piece,
+    (piece, layout): (&Piece, u32),
     request: DataRequest,
     payload: &'a [u8],
     here: (ServerId, u64),
@@ -366,7 +385,7 @@ pub(crate) fn write_job<'a>(
     let mut body = Vec::with_capacity(48);
     let copied = Copied { group: piece.group, request, here: Some(here) };
     bivouac_proto::encode(&Request::Copied(copied), &mut body);
-    Job::new(To::Group(piece.group), body, payload, &mut [])
+    Job::new(To::Group(piece.group, layout), body, payload, &mut [])
 }
 
 /// The bytes of a write for a holder on this node. Nothing depends on its outcome.
@@ -398,6 +417,7 @@ fn data_reply(reply: Reply) -> Result<DataReply, Errno> {
 fn data_errno(failure: Failure) -> Errno {
     match failure {
         Failure::Errno(errno) => errno,
+        Failure::Refused(Refusal::StaleLayout) => OUTDATED,
         Failure::Refused(_) => Errno::IO,
     }
 }

@@ -94,7 +94,7 @@ impl Handle {
         if blocks.layout.replicas != 1 {
             return None;
         }
-        Some(blocks.local.get(self.client(), server, self.ino(), create)?.descriptor())
+        Some(blocks.local.get(self.client(), server, (self.ino(), blocks.known), create)?.descriptor())
     }
 
     /// Says whether the file may be written through this description without its noticing (by the kernel).

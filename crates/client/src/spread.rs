@@ -1,7 +1,7 @@
 //! Where a file lies: for people and their tools.
 
 use crate::error::Fail;
-use crate::rpc::{data_done, data_job};
+use crate::rpc::{OUTDATED, data_done, data_job};
 use crate::session::Client;
 use bivouac_layout::{Ino, Map, ServerId};
 use bivouac_proto::Errno;
@@ -31,24 +31,36 @@ pub struct Spread {
 impl Client {
     /// Where the file is that a path names. Follows symbolic links.
     pub fn spread(&self, start: Ino, path: &[u8]) -> Result<Spread, Fail> {
-        let attr = self.stat(start, path, true)?;
-        let home = self.map().primary(attr.ino.shard());
-        let layout = attr.layout.as_deref().filter(|_| attr.kind == FileKind::File);
-        let servers = layout.map(|layout| layout.servers(self.map(), u64::MAX)).unwrap_or_default();
-        let request = DataRequest::Extent { ino: attr.ino };
-        let mut jobs: Vec<_> =
-            servers.iter().map(|&server| data_job(server, request, &[], &mut [])).collect();
-        self.data_jobs(&mut jobs);
-        let mut blocks = Vec::with_capacity(servers.len());
-        for (server, job) in servers.iter().zip(&mut jobs) {
-            match data_done(job)? {
-                (DataReply::Extent { allocated, .. }, _) => {
-                    blocks.push(Holding { server: *server, stored: allocated });
+        let mut attr = self.stat(start, path, true)?;
+        loop {
+            match self.holdings(&attr) {
+                Err(OUTDATED) => {
+                    let version = attr.layout.as_ref().map_or(0, |layout| layout.version);
+                    attr = self.exact(*self.newer_attr(attr.ino, version)?)?;
                 }
-                _ => return Err(Errno::PROTO.into()),
+                blocks => {
+                    let home = self.map().primary(attr.ino.shard());
+                    return Ok(Spread { home, blocks: blocks?, attr });
+                }
             }
         }
-        Ok(Spread { attr, home, blocks })
+    }
+
+    /// What each server has of a file.
+    fn holdings(&self, attr: &Attr) -> Result<Vec<Holding>, Errno> {
+        let Some(layout) = attr.layout.as_deref().filter(|_| attr.kind == FileKind::File) else {
+            return Ok(Vec::new());
+        };
+        let servers = layout.servers(self.map(), u64::MAX);
+        let request = DataRequest::Extent { ino: attr.ino };
+        let job = |&server: &ServerId| data_job((server, layout.version), request, &[], &mut []);
+        let mut jobs: Vec<_> = servers.iter().map(job).collect();
+        self.data_jobs(&mut jobs);
+        let holding = |(server, job)| match data_done(job)? {
+            (DataReply::Extent { allocated, .. }, _) => Ok(Holding { server, stored: allocated }),
+            _ => Err(Errno::PROTO),
+        };
+        servers.into_iter().zip(&mut jobs).map(holding).collect()
     }
 
     /// The newest map known: servers, nodes, and the deployment's defaults for new files.

@@ -27,7 +27,7 @@ mod severed;
 pub use link::{ControlLink, LinkError};
 
 use bivouac_layout::map::ServerState;
-use bivouac_layout::{Epoch, Map, MapChange, NodeId, ServerId};
+use bivouac_layout::{Epoch, Map, MapChange, NodeId, Server, ServerId};
 use bivouac_proto::Errno;
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlReply, ControlRequest, Member, ServerHealth};
@@ -261,6 +261,7 @@ impl Controller {
                 agents,
                 pending,
                 epochs: BTreeMap::new(),
+                rebuilt: BTreeMap::new(),
                 replaced: map.servers.iter().map(|server| (server.id, map.epoch)).collect(),
                 false_failovers: 0,
                 confirmed: None,
@@ -327,6 +328,14 @@ impl Controller {
                 let change = MapChange::Dismiss { servers: servers.clone(), nodes: nodes.clone() };
                 let map = self.shared.change_members(change, ControllerError::CannotAdd)?;
                 self.watch(&map).map(|()| None)
+            }
+            ControlRequest::Rebuild { rule, rate } => {
+                let change = MapChange::Rebuild { rule: *rule, rate: *rate };
+                self.shared.change_members(change, ControllerError::Refused).map(|_| None)
+            }
+            ControlRequest::EndRebuild { number } => {
+                let change = MapChange::Rebuilt { number: *number };
+                self.shared.change_members(change, ControllerError::Refused).map(|_| None)
             }
             ControlRequest::Shutdown { keep } => {
                 self.shut_down(*keep)?;
@@ -454,6 +463,8 @@ struct View {
     pending: BTreeMap<Member, Option<String>>,
     /// The newest epoch that each server is known to have.
     epochs: BTreeMap<ServerId, Epoch>,
+    /// With which rebuild each server is done, and by which map.
+    rebuilt: BTreeMap<ServerId, (u32, Epoch)>,
     /// By the map of this epoch, or an older one, others may have what a server had before.
     replaced: BTreeMap<ServerId, Epoch>,
     /// Servers that were declared down although they lived.
@@ -565,6 +576,17 @@ impl Shared {
         let view = lock(&self.view);
         let serving = map.servers.iter().filter(|server| server.state != ServerState::Down);
         serving.map(|server| view.epochs.get(&server.id)).all(|epoch| epoch.is_some_and(|e| *e >= map.epoch))
+    }
+
+    /// A server is done with a rebuild, by the map of this epoch. Whether all are that have a part in it: a server that is
+    /// down has one if nobody else answers for its shards.
+    pub(crate) fn is_rebuilt(&self, map: &Map, server: ServerId, told: (u32, Epoch)) -> bool {
+        let mut view = lock(&self.view);
+        view.rebuilt.insert(server, told);
+        let Some(rebuild) = map.rebuild else { return false };
+        let has_part = |server: &&Server| map.copies == 1 || server.state == ServerState::Up;
+        let is_done = |server: &Server| view.rebuilt.get(&server.id) == Some(&(rebuild.number, map.epoch));
+        map.servers.iter().filter(has_part).all(is_done)
     }
 
     pub(crate) fn report(&self, server: ServerId, alive: bool, last_answer: Instant) {

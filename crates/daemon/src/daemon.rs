@@ -21,6 +21,8 @@ use crate::error::DaemonError;
 use crate::follower::Follower;
 use crate::links::{Around, Links};
 use crate::order::{Order, Turn};
+use crate::rebuilding::Rebuilder;
+use crate::restriping::Restriping;
 use crate::serve;
 use crate::tether::Tether;
 use crate::verify::Verifier;
@@ -52,9 +54,13 @@ pub(crate) struct Daemon {
     pub(crate) meta: OnceLock<Arc<MetaStore<Around>>>,
     /// On servers.
     copies: Option<Arc<Copies>>,
+    /// On servers.
+    restriping: Option<Arc<Restriping>>,
     pub(crate) verifier: Verifier,
     /// On servers.
     pub(crate) follower: OnceLock<Follower>,
+    /// On servers.
+    pub(crate) rebuilder: OnceLock<Rebuilder>,
     /// On agents.
     pub(crate) group: Option<Group>,
     begun: AtomicBool,
@@ -116,7 +122,11 @@ impl Daemon {
             told.tell(End::Replaced);
         });
         let store = links.data.clone().zip(config.server.as_ref());
-        let copies = store.map(|(store, server)| Arc::new(Copies::new(links.clone(), store, server.id)));
+        let copies =
+            store.clone().map(|(store, server)| Arc::new(Copies::new(links.clone(), store, server.id)));
+        let restriping = store.zip(copies.clone()).map(|((store, server), copies)| {
+            Arc::new(Restriping::new(links.clone(), store, copies, server.id))
+        });
         let tether = config.ephemeral.then(|| Tether::start(ending.clone()).map(Arc::new)).transpose();
         let tether = tether.map_err(DaemonError::Thread)?;
         let group = agent.is_some().then(|| Group::new(group_config(&config, boot, &ending, &tether)));
@@ -129,8 +139,10 @@ impl Daemon {
             agent,
             meta: OnceLock::new(),
             copies,
+            restriping,
             verifier: Verifier::default(),
             follower: OnceLock::new(),
+            rebuilder: OnceLock::new(),
             page: OnceLock::new(),
             passing: OnceLock::new(),
             begun: AtomicBool::new(false),
@@ -329,6 +341,7 @@ impl Service for Daemon {
                 Ok(Reply::Done)
             }
             (Request::Copy(request), Role::Server(from)) => self.copy(*from, header, request, payload, reply),
+            (Request::Restripe(request), Role::Server(from)) => self.restripe(*from, header, request, reply),
             (Request::Peer(request), Role::Server(from)) => match self.meta.get() {
                 Some(store) => {
                     let may_answer = if request.reads() { self.check_lease() } else { Ok(()) };

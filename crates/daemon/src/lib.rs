@@ -25,6 +25,8 @@ mod links;
 mod lookout;
 mod order;
 mod reach;
+mod rebuilding;
+mod restriping;
 mod run_dir;
 mod running;
 mod serve;

@@ -10,6 +10,7 @@
 use crate::copies::{Copies, Sender};
 use crate::lease::Lease;
 use crate::reach::Reach;
+use crate::restriping::Restriping;
 use crate::serve;
 use crate::standing::Losses;
 use bivouac_data::DataStore;
@@ -21,6 +22,7 @@ use bivouac_proto::copies::Copied;
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::meta::MetaRequest;
 use bivouac_proto::peer::{Borrowed, PeerRequest};
+use bivouac_proto::restripe::{RestripeReply, RestripeRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply, Request, Time};
 use bivouac_transport::engine::{self, Budget, Job, Lane, Message, Refused, Requester, Target, To};
@@ -437,6 +439,8 @@ pub(crate) struct Whom {
     to: To,
     /// With one, it is sent only as long as that counts.
     standing: Option<Standing>,
+    /// The version of the file's layout by which it is sent.
+    layout: u32,
 }
 
 impl Whom {
@@ -444,11 +448,16 @@ impl Whom {
     pub(crate) fn by(self, standing: Option<Standing>) -> Whom {
         Whom { standing, ..self }
     }
+
+    /// The same, by a version of the file's layout.
+    fn of_layout(self, layout: u32) -> Whom {
+        Whom { layout, ..self }
+    }
 }
 
 impl From<To> for Whom {
     fn from(to: To) -> Whom {
-        Whom { to, standing: None }
+        Whom { to, standing: None, layout: 0 }
     }
 }
 
@@ -459,6 +468,10 @@ impl Target for Whom {
 
     fn shard(&self) -> ShardId {
         self.to.shard()
+    }
+
+    fn layout(&self) -> u32 {
+        self.layout
     }
 }
 
@@ -489,16 +502,22 @@ pub(crate) struct Around {
     /// The server that the store belongs to: one without a number has no store.
     me: ServerId,
     copies: Arc<Copies>,
+    restriping: Arc<Restriping>,
 }
 
 impl Around {
-    pub(crate) fn new(links: Arc<Links>, me: ServerId, copies: Arc<Copies>) -> Around {
-        Around { links, me, copies }
+    pub(crate) fn new(
+        links: Arc<Links>,
+        me: ServerId,
+        copies: Arc<Copies>,
+        restriping: Arc<Restriping>,
+    ) -> Around {
+        Around { links, me, copies, restriping }
     }
 
     fn own_data(
         &self,
-        standing: Option<Standing>,
+        (standing, layout): (Option<Standing>, u32),
         request: &DataRequest,
         payload: &[u8],
         into: &mut [u8],
@@ -508,6 +527,7 @@ impl Around {
         loop {
             let by = Sender { server: self.me, standing };
             self.copies.check_sender(by, request).map_err(|refusal| errno(refusal.into()))?;
+            self.restriping.goes_by(request, layout)?;
             match serve::data_locally((store, &self.copies), request, payload, into) {
                 Err(Failure::Refused(_)) if Instant::now() < until && !self.links.is_closing() => {
                     std::thread::sleep(Links::BUDGET.first_pause);
@@ -554,15 +574,15 @@ impl Outside for Around {
     fn data(
         &self,
         standing: Option<Standing>,
-        server: ServerId,
+        (server, layout): (ServerId, u32),
         request: &DataRequest,
         payload: &[u8],
         into: &mut [u8],
     ) -> Result<DataReply, Errno> {
         if server == self.me {
-            return self.own_data(standing, request, payload, into);
+            return self.own_data((standing, layout), request, payload, into);
         }
-        let to = all_of(server).by(standing);
+        let to = all_of(server).by(standing).of_layout(layout);
         let answered = self.links.ask_into(to, &Request::Data(*request), payload, into);
         answered.map_err(errno).and_then(|(reply, _)| data_reply(reply))
     }
@@ -570,7 +590,7 @@ impl Outside for Around {
     fn copied(
         &self,
         standing: Standing,
-        group: Group,
+        (group, layout): (Group, u32),
         request: &DataRequest,
         payload: &[u8],
     ) -> Result<DataReply, Errno> {
@@ -581,12 +601,13 @@ impl Outside for Around {
             let map = self.links.map();
             let answer = match map.primary_of(group) {
                 Some(primary) if primary == self.me => {
+                    self.restriping.goes_by(request, layout)?;
                     self.copies.change((group, map.epoch), (request, Some(by)), payload, None)
                 }
                 _ => {
                     let copied = Request::Copied(Copied { group, request: *request, here: None });
                     let answered = self.links.ask_into(
-                        Whom::from(To::Group(group)).by(Some(standing)),
+                        Whom::from(To::Group(group)).by(Some(standing)).of_layout(layout),
                         &copied,
                         payload,
                         &mut [],
@@ -608,19 +629,55 @@ impl Outside for Around {
     fn data_each(
         &self,
         standing: Option<Standing>,
+        layout: u32,
         requests: &[(ServerId, DataRequest)],
     ) -> Vec<Result<DataReply, Errno>> {
         let others = requests.iter().filter(|(server, _)| *server != self.me);
         let job = |(server, request): &(ServerId, DataRequest)| {
-            Job::new(all_of(*server).by(standing), encoded(&Request::Data(*request)), &[], &mut [])
+            let to = all_of(*server).by(standing).of_layout(layout);
+            Job::new(to, encoded(&Request::Data(*request)), &[], &mut [])
         };
         let mut answers = self.links.call_each(others.map(job).collect());
         let other = |answer: Result<Reply, Failure>| answer.map_err(errno).and_then(data_reply);
         let answer = |(server, request): &(ServerId, DataRequest)| match *server == self.me {
-            true => self.own_data(standing, request, &[], &mut []),
+            true => self.own_data((standing, layout), request, &[], &mut []),
             false => answers.next().map_or(Err(Errno::IO), other),
         };
         requests.iter().map(answer).collect()
+    }
+
+    fn restripe(
+        &self,
+        standing: Standing,
+        servers: &[ServerId],
+        request: &RestripeRequest,
+    ) -> Vec<Result<RestripeReply, Failure>> {
+        let body = encoded(&Request::Restripe(request.clone()));
+        let others = servers.iter().filter(|server| **server != self.me);
+        let job = |server: &ServerId| Job::new(all_of(*server).by(Some(standing)), &body[..], &[], &mut []);
+        let mut jobs: Vec<Job<'_, Whom>> = others.map(job).collect();
+        // Taking takes long: the others do it meanwhile.
+        let own = std::thread::scope(|scope| {
+            let asked =
+                (!jobs.is_empty()).then(|| scope.spawn(|| engine::call_each(&*self.links, &mut jobs)));
+            let own =
+                servers.contains(&self.me).then(|| self.restriping.serve(self.me, request, &mut Vec::new()));
+            asked.map(std::thread::ScopedJoinHandle::join);
+            own
+        });
+        let (mut own, mut jobs) = (own, jobs.into_iter());
+        let answer = |server: &ServerId| match *server == self.me {
+            true => own.take().unwrap_or(Err(Errno::IO.into())),
+            false => match jobs.next().map(|mut job| job.take()) {
+                Some(Ok(answered)) => match answered.reply {
+                    Reply::Restripe(reply) => Ok(reply),
+                    _ => Err(Errno::PROTO.into()),
+                },
+                Some(Err(failure)) => Err(failure),
+                None => Err(Errno::IO.into()),
+            },
+        };
+        servers.iter().map(answer).collect()
     }
 
     fn stands(&self, standing: Standing) -> bool {

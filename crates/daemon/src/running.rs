@@ -152,6 +152,9 @@ impl Running {
             tracing::error!("requests are still under way: the storage is left as it is");
             return end;
         };
+        if let Some(rebuilder) = daemon.rebuilder.into_inner() {
+            rebuilder.join();
+        }
         if let Some(follower) = daemon.follower.into_inner() {
             follower.join();
         }

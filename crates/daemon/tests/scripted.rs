@@ -80,6 +80,7 @@ impl Service for Scripted {
                     clock: 0,
                     accounted: Epoch(0),
                     unreached: Vec::new(),
+                    rebuilt: 0,
                 }));
             }
             Ok(Request::Control(ControlRequest::Install { map })) => {

@@ -11,6 +11,7 @@ use crate::inventory::{self, Inventory};
 use crate::place::{self, SUBDIRECTORIES, SubPath};
 use crate::probe;
 use crate::relocate;
+use crate::stripes;
 use crate::sums;
 use bivouac_layout::{Ino, ServerId};
 use bivouac_node::Boot;
@@ -313,7 +314,8 @@ impl Disk {
         for tree in [sums::TREE, TREE] {
             remove_tree(&self.root, &self.path, tree, ours)?;
         }
-        for journal in [inventory::NAME, inventory::DRAFT, relocate::COPY, sums::changing::NAME] {
+        let journals = [inventory::NAME, inventory::DRAFT, relocate::COPY, sums::changing::NAME];
+        for journal in journals.into_iter().chain([stripes::NAME, stripes::DRAFT]) {
             gone(fs::unlinkat(&self.root, journal, AtFlags::empty()))
                 .map_err(|errno| setup("remove", &self.path.join(journal), errno))?;
         }

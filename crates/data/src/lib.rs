@@ -32,6 +32,7 @@
 //! - `store`: the operations. `seek`: looking for data and holes. `undo`: undoing a write.
 //! - `probe`: finding out whether the storage works.
 //! - `sums`: checksums of sub-files that have copies.
+//! - `stripes`: which files have given blocks to other servers.
 //! - `relocate`: keeping processes of the node out of a sub-file, and making it another local file.
 
 mod cache;
@@ -45,6 +46,7 @@ mod probe;
 mod relocate;
 mod seek;
 mod store;
+mod stripes;
 mod sums;
 mod suspects;
 mod undo;
@@ -52,5 +54,6 @@ mod undo;
 pub use error::DataError;
 pub use file::SubFile;
 pub use store::{DataStore, Extent, Space};
+pub use stripes::{StripeNote, Striped, Stripes};
 pub use sums::{CHUNK, Sum, sum_of};
 pub use undo::Wrote;

@@ -6,6 +6,7 @@ use crate::error::DataError;
 use crate::file::SubFile;
 use crate::place::{self, SubPath};
 use crate::relocate::Relocations;
+use crate::stripes::{StripeNote, Stripes};
 use crate::sums::Sums;
 use crate::suspects::Suspects;
 use crate::undo::Wrote;
@@ -60,6 +61,7 @@ pub struct DataStore {
     suspects: Suspects,
     relocations: Relocations,
     fences: Option<Arc<Fences>>,
+    stripes: Stripes,
     /// Where files may have copies.
     sums: OnceLock<Sums>,
     /// Descriptors that may be kept open.
@@ -98,7 +100,10 @@ impl DataStore {
         for disk in &disks {
             tracing::debug!(path = %disk.path().display(), "storage directory opened");
         }
+        let first = disks.first().ok_or(DataError::NoDirectory)?;
+        let stripes = Stripes::open(&first.root, first.path())?;
         Ok(DataStore {
+            stripes,
             disks,
             cache: Cache::new(descriptors),
             truncations: [const { Mutex::new(()) }; TRUNCATION_LOCKS],
@@ -119,6 +124,11 @@ impl DataStore {
     /// The fences that hold up direct accesses.
     pub fn fences(&self) -> Option<&Arc<Fences>> {
         self.fences.as_ref()
+    }
+
+    /// Which files have given blocks to other servers.
+    pub fn stripes(&self) -> &Stripes {
+        &self.stripes
     }
 
     /// The storage directories, in the order of their positions.
@@ -300,8 +310,18 @@ impl DataStore {
         }
     }
 
-    /// Removes the sub-file. Missing is fine. Its bytes go when the last descriptor is closed.
+    /// Removes the sub-file of a file that is gone. Missing is fine. Its bytes go when the last descriptor is closed.
     pub fn remove(&self, ino: Ino) -> Result<(), DataError> {
+        self.drop_sub_file(ino)?;
+        if let Err(error) = self.stripes.note(ino, &StripeNote::Forgotten) {
+            // Its number is never used again: it only takes room.
+            tracing::debug!(%ino, %error, "a removed file is still noted as restriped");
+        }
+        Ok(())
+    }
+
+    /// Removes the sub-file of a file that has no blocks here any more.
+    pub fn drop_sub_file(&self, ino: Ino) -> Result<(), DataError> {
         let mixed = place::mix(ino);
         let path = SubPath::new(ino, mixed);
         let disk = self.disk(mixed)?;

@@ -217,17 +217,35 @@ impl FileLayout {
 
     /// The groups of the blocks of `0..end`.
     pub fn groups<'a>(&'a self, map: &'a Map, end: u64) -> impl Iterator<Item = Group> + 'a {
+        self.groups_in(map, 0..end)
+    }
+
+    /// The groups of the blocks of a range.
+    pub fn groups_in<'a>(&'a self, map: &'a Map, bytes: Range<u64>) -> impl Iterator<Item = Group> + 'a {
         self.ranges.iter().filter_map(move |range| Some((range, self.stripe_at(map, range.start)?))).flat_map(
             move |(range, stripe)| {
-                let range_end = stripe.end.min(end);
+                let (start, end) = (range.start.max(bytes.start), stripe.end.min(bytes.end));
                 let block_size = u64::from(self.block_size);
-                let blocks = range.start / block_size..range_end.div_ceil(block_size);
+                let blocks = start / block_size..end.div_ceil(block_size);
                 // Then the groups repeat.
                 let period = stripe.period() as usize;
-                let is_empty = range.start >= range_end;
+                let is_empty = start >= end;
                 blocks.take(if is_empty { 0 } else { period }).map(move |block| stripe.group(block))
             },
         )
+    }
+
+    /// Every server that may have stored a byte of a range, each once, whether it is there or not.
+    pub fn holders_in(&self, map: &Map, range: Range<u64>) -> Vec<ServerId> {
+        let mut found: Vec<ServerId> = Vec::new();
+        for group in self.groups_in(map, range) {
+            for server in map.holders(group).all() {
+                if *server != NO_SERVER && !found.contains(server) {
+                    found.push(*server);
+                }
+            }
+        }
+        found
     }
 
     /// How long the sub-file of a server is at most if the file has `size` bytes: the end of its last block

@@ -177,7 +177,7 @@ impl<O: Outside> Core<O> {
                 break;
             };
             let request = DataRequest::Write { ino, offset: piece.offset, sync: false };
-            match self.outside.write(standing, &piece, &request, bytes) {
+            match self.outside.write(standing, (&piece, layout.version), &request, bytes) {
                 Ok(DataReply::Written { count, .. }) if count as usize >= len => done += len,
                 Ok(DataReply::Written { count, .. }) if done + count as usize > 0 => {
                     return Ok((done + count as usize) as u32);

@@ -34,7 +34,7 @@ impl<O: Outside> Core<O> {
             if left.is_empty() {
                 return Ok(answered);
             }
-            let answers = self.outside.data_each(standing, &left);
+            let answers = self.outside.data_each(standing, layout.version, &left);
             let is_newest = layout.copies(&map) == 1 || self.outside.map().epoch == map.epoch;
             let mut waits = false;
             for ((server, _), answer) in left.iter().zip(answers) {

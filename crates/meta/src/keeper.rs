@@ -32,6 +32,7 @@ struct Work {
     settles: BTreeSet<Ino>,
     truncations: BTreeSet<Ino>,
     announcements: BTreeSet<Ino>,
+    restripes: BTreeSet<Ino>,
     /// When the grace time is over, files without links that nobody has open have to be looked for. Files
     /// that are unlinked during the grace time stay until then, too.
     orphans_unknown: bool,
@@ -51,7 +52,8 @@ impl Work {
     }
 
     fn has_leftovers(&self) -> bool {
-        self.intents || self.unserved || !self.settles.is_empty() || self.orphans_unknown
+        let waits = [&self.settles, &self.restripes].iter().any(|queue| !queue.is_empty());
+        self.intents || self.unserved || waits || self.orphans_unknown
     }
 }
 
@@ -129,6 +131,11 @@ impl Keeper {
         self.blocks.add(|work| work.truncations.insert(ino));
     }
 
+    /// A step of a file's restriping was begun and has not ended.
+    pub(crate) fn restripe(&self, ino: Ino) {
+        self.blocks.add(|work| work.restripes.insert(ino));
+    }
+
     /// A file's size could not be found out.
     pub(crate) fn settle(&self, ino: Ino) {
         self.blocks.add(|work| work.settles.insert(ino));
@@ -161,6 +168,7 @@ impl Keeper {
         let mut queued = lock(&self.blocks.work);
         queued.truncations.extend(left.truncations);
         queued.settles.extend(left.settles);
+        queued.restripes.extend(left.restripes);
         queued.orphans_unknown |= left.orphans_unknown;
         queued.purges.extend(left.purges);
     }
@@ -215,6 +223,7 @@ impl<O: Outside> Core<O> {
                 return;
             }
             work.purges.extend(shard.purges.keys());
+            work.restripes.extend(shard.restripes.keys());
             work.announcements.extend(shard.announcements.keys());
             work.intents |= !shard.intents.is_empty() || !shard.untold.is_empty();
             for (ino, inode) in shard.inodes.unpacked() {
@@ -310,8 +319,10 @@ impl<O: Outside> Core<O> {
         };
         let truncations = work.truncations.into_iter().filter(|ino| self.finish_truncation(*ino).is_err());
         let truncations = truncations.collect();
+        // Before sizes, which wait for these.
+        let restripes = work.restripes.into_iter().filter(|ino| self.end_step(*ino).is_err()).collect();
         let settles = work.settles.into_iter().filter(|ino| self.settle(*ino).is_err()).collect();
-        let mut failed = Work { truncations, settles, ..Work::default() };
+        let mut failed = Work { truncations, restripes, settles, ..Work::default() };
         if work.orphans_unknown && !in_grace {
             failed.orphans_unknown = !self.reap_orphans();
         }
@@ -383,7 +394,7 @@ impl<O: Outside> Core<O> {
             |servers: &Vec<ServerId>, stance| {
                 let removals: Vec<_> =
                     servers.iter().map(|server| (*server, DataRequest::Remove { ino })).collect();
-                let answers = self.outside.data_each(Some(stance.standing), &removals);
+                let answers = self.outside.data_each(Some(stance.standing), 0, &removals);
                 let map = self.outside.map();
                 // What a server holds that was given up is nobody's any more.
                 let is_left = |(server, answer): &(&ServerId, Result<DataReply, Errno>)| {

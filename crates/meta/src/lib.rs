@@ -71,6 +71,7 @@ mod outside;
 mod partition;
 mod placed;
 mod rename;
+mod restripe;
 mod resumption;
 mod runs;
 mod serve;
@@ -88,5 +89,6 @@ mod verify;
 
 pub use error::OpenError;
 pub use outside::{Observer, Outside, Standing};
+pub use restripe::{Restriped, ToMove};
 pub use store::{Caller, Counts, MetaStore, Options, Replayed, make_directory};
 pub use verify::{ShardsCompared, StoredFile};

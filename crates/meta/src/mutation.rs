@@ -14,6 +14,7 @@
 use crate::append::Placed;
 use crate::inode::{Inode, Part, Spread};
 use crate::locks::LockTable;
+use crate::restripe::Pending;
 use crate::shard::{Answer, Live, Named, Opened, Prepared, Shard};
 use bivouac_layout::{Ino, ServerId, ShardId};
 use bivouac_proto::header::OpenId;
@@ -121,6 +122,11 @@ pub(crate) enum Mutation {
     // Volatile.
     /// Locks were granted that nobody knows any more, and agents are telling which; or that time is over.
     LocksForgotten(bool),
+
+    // In the log again.
+    /// A range of this file is on its way to other servers.
+    PutRestripe(Ino, Box<Pending>),
+    DropRestripe(Ino),
 }
 
 /// So many changes are in a batch of a snapshot, counting large ones several times, so that it fits into a message.
@@ -130,7 +136,10 @@ impl Mutation {
     fn weight(&self) -> usize {
         match self {
             Mutation::PutInode(_, inode) if inode.extra.is_some() => BATCH / 4,
-            Mutation::PutIntent(..) | Mutation::PutOrphan(..) | Mutation::PutAnswer(..) => 4,
+            Mutation::PutIntent(..)
+            | Mutation::PutOrphan(..)
+            | Mutation::PutAnswer(..)
+            | Mutation::PutRestripe(..) => 4,
             _ => 1,
         }
     }
@@ -307,6 +316,8 @@ impl Shard {
             Mutation::LocksForgotten(forgot) => self.forgot_locks = forgot,
             Mutation::PutAppend(ino, placed) => drop(self.appends.insert(ino, placed)),
             Mutation::DropAppend(ino) => drop(self.appends.remove(&ino)),
+            Mutation::PutRestripe(ino, pending) => drop(self.restripes.insert(ino, *pending)),
+            Mutation::DropRestripe(ino) => drop(self.restripes.remove(&ino)),
         }
     }
 
@@ -363,6 +374,10 @@ impl Shard {
             self.announcements.iter().map(|(ino, number)| Mutation::PutAnnouncement(*ino, *number));
         let mover = self.mover.map(|mover| Mutation::PutMover(Some(mover)));
         let appends = self.appends.iter().map(|(ino, placed)| Mutation::PutAppend(*ino, *placed));
+        let restripes = self
+            .restripes
+            .iter()
+            .map(|(ino, pending)| Mutation::PutRestripe(*ino, Box::new(pending.clone())));
         let all = head
             .into_iter()
             .chain(terms)
@@ -376,7 +391,8 @@ impl Shard {
             .chain(purges)
             .chain(mover)
             .chain(announcements)
-            .chain(appends);
+            .chain(appends)
+            .chain(restripes);
         self.batches(shard, all)
     }
 

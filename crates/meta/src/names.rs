@@ -394,7 +394,7 @@ fn make(
 }
 
 fn opened(how: OpenHow, id: OpenId) -> Opened {
-    Opened { id, write: how.write, append: how.append }
+    Opened { id, write: how.write, append: how.append, held: false }
 }
 
 fn open_existing(
@@ -425,6 +425,9 @@ fn open_existing(
     }
     let wanted = if how.read { READ } else { 0 } | if how.write || how.truncate { WRITE } else { 0 };
     inode.owner().check(&caller.credentials, wanted)?;
+    if how.write {
+        locked.shard.may_be_written(ino)?;
+    }
     let truncate = how.truncate && kind == FileKind::File;
     if truncate {
         locked.shard.is_not_busy(ino)?;

@@ -3,6 +3,7 @@
 use bivouac_layout::{Epoch, Group, Ino, Map, Piece, ServerId, ShardId};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::peer::PeerRequest;
+use bivouac_proto::restripe::{RestripeReply, RestripeRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Reply, Time};
 use std::sync::Arc;
@@ -30,11 +31,11 @@ pub trait Outside: Send + Sync + 'static {
     }
 
     /// A data operation on any server, the own one included. `payload` is what a write sends, `into` what a
-    /// read fills.
+    /// read fills. `to`: with the version of the file's layout by which it is asked.
     fn data(
         &self,
         standing: Option<Standing>,
-        server: ServerId,
+        to: (ServerId, u32),
         request: &DataRequest,
         payload: &[u8],
         into: &mut [u8],
@@ -45,7 +46,7 @@ pub trait Outside: Send + Sync + 'static {
     fn copied(
         &self,
         standing: Standing,
-        group: Group,
+        to: (Group, u32),
         request: &DataRequest,
         payload: &[u8],
     ) -> Result<DataReply, Errno>;
@@ -54,13 +55,15 @@ pub trait Outside: Send + Sync + 'static {
     fn write(
         &self,
         standing: Standing,
-        piece: &Piece,
+        (piece, layout): (&Piece, u32),
         request: &DataRequest,
         payload: &[u8],
     ) -> Result<DataReply, Errno> {
         match piece.group {
-            Group::Blocks { copies: 2.., .. } => self.copied(standing, piece.group, request, payload),
-            _ => self.data(Some(standing), piece.server, request, payload, &mut []),
+            Group::Blocks { copies: 2.., .. } => {
+                self.copied(standing, (piece.group, layout), request, payload)
+            }
+            _ => self.data(Some(standing), (piece.server, layout), request, payload, &mut []),
         }
     }
 
@@ -69,12 +72,23 @@ pub trait Outside: Send + Sync + 'static {
     fn data_each(
         &self,
         standing: Option<Standing>,
+        layout: u32,
         requests: &[(ServerId, DataRequest)],
     ) -> Vec<Result<DataReply, Errno>> {
-        let ask =
-            |(server, request): &(ServerId, DataRequest)| self.data(standing, *server, request, &[], &mut []);
+        let ask = |(server, request): &(ServerId, DataRequest)| {
+            self.data(standing, (*server, layout), request, &[], &mut [])
+        };
         requests.iter().map(ask).collect()
     }
+
+    /// Asks several servers, the own one perhaps included, for their parts in restriping a file; if possible in parallel. The
+    /// answers in their order.
+    fn restripe(
+        &self,
+        standing: Standing,
+        servers: &[ServerId],
+        request: &RestripeRequest,
+    ) -> Vec<Result<RestripeReply, Failure>>;
 
     /// Whether the server still has this right, as far as it knows. What has failed because it ended was not done by who
     /// answers now.

@@ -12,6 +12,7 @@ use crate::inode::{Part, Spread};
 use crate::inodes::{Inodes, Seen};
 use crate::locks::LockTable;
 use crate::mutation::Mutation;
+use crate::restripe::Pending;
 use crate::stream::Stream;
 use bivouac_layout::namespace;
 use bivouac_layout::{Ino, ServerId, ShardId};
@@ -89,6 +90,8 @@ pub(crate) struct Opened {
     pub id: OpenId,
     pub write: bool,
     pub append: bool,
+    /// A kernel holds the file's sub-files by it: they stay where they are.
+    pub held: bool,
 }
 
 /// The volatile state of an inode that is in use.
@@ -164,6 +167,8 @@ pub(crate) struct Shard {
     pub announcements: BTreeMap<Ino, u64>,
     /// Files to which an append was begun that is not answered.
     pub appends: BTreeMap<Ino, Placed>,
+    /// Files of which a range is on its way to other servers.
+    pub restripes: BTreeMap<Ino, Pending>,
 
     pub stream: Stream,
 
@@ -282,6 +287,7 @@ impl Shard {
     /// Whether an inode without links is still in use.
     pub(crate) fn in_use(&self, ino: Ino) -> bool {
         self.live.get(&ino).is_some_and(|l| l.busy || !l.opens.is_empty())
+            || self.restripes.contains_key(&ino)
     }
 
     /// Whether an inode must stay when it loses its last link: it is in use, or may turn out to be.

@@ -66,9 +66,9 @@ impl<O: Outside> Core<O> {
                     _ => Err(not_a_file(&inode)),
                 }
             },
-            |Moving { data, first, .. }, stance| {
+            |Moving { data, first, layout }, stance| {
                 let request = DataRequest::Write { ino, offset: 0, sync: false };
-                match self.outside.write(stance.standing, first, &request, data)? {
+                match self.outside.write(stance.standing, (first, layout.version), &request, data)? {
                     DataReply::Written { count, .. } if count as usize == data.len() => Ok(()),
                     DataReply::Written { .. } => Err(Errno::NOSPC),
                     _ => Err(Errno::PROTO),

@@ -101,6 +101,7 @@ impl<O: Outside> Core<O> {
         let standing = Standing { group: Group::Shard(ino.shard()), since: self.outside.map().epoch };
         let begun = self.partitions.with(ino.shard(), |locked| {
             locked.shard.is_not_busy(ino)?;
+            locked.shard.is_not_restriped(ino)?;
             let begun = begin(locked)?;
             if let Begun::Work(_) = begun {
                 locked.shard.live.entry(ino).or_default().busy = true;

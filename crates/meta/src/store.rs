@@ -9,6 +9,7 @@ use crate::locking::Locking;
 use crate::moves::Moves;
 use crate::outside::{Observer, Outside};
 use crate::partition::{Logs, Partitions};
+use crate::restripe::AtWork;
 use crate::resumption::Resumption;
 use crate::teller::Teller;
 use bivouac_layout::{Ino, NodeId, ServerId, ShardId, Template};
@@ -128,6 +129,7 @@ pub(crate) struct Core<O> {
     /// Which start of the server this is.
     pub start: u64,
     pub moves: Moves,
+    pub at_work: AtWork,
     /// Held as long as the store is open, so that no second server opens it.
     _exclusive: File,
 }
@@ -195,6 +197,7 @@ impl Replayed {
             let_go_by: AtomicU64::new(0),
             ended_away_by: AtomicU64::new(0),
             moves,
+            at_work: AtWork::default(),
             partitions,
             outside,
             _exclusive: self.exclusive,

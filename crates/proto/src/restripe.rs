@@ -6,6 +6,7 @@
 //! theirs, and refuse from then on who goes by an older version of the layout. Only then does the inode show the new layout.
 //! If anything fails before the decision, the step is undone everywhere. All requests may be repeated.
 
+use crate::data::LastWrite;
 use bivouac_layout::{FileLayout, Group, Ino};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -40,13 +41,15 @@ pub const STRETCHES_MAX: usize = 4096;
 /// Requests of a restriping.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub enum RestripeRequest {
-    /// Keep changes of the range out, and answer when none is under way (`Done`).
+    /// Keep changes of the range out, and answer when none is under way (`Fenced`).
     Fence(Box<Restripe>),
     /// Get what of the range this server has to have by the new layout and has not by the old one (`Took`). Refused if the
     /// step is over here.
     Take {
         /// The step.
         step: Box<Restripe>,
+        /// How long the file is, bytes.
+        length: u64,
         /// Bytes per second that this server takes in at most, of all files; 0: as many as it can.
         rate: u64,
     },
@@ -86,6 +89,11 @@ impl RestripeRequest {
 pub enum RestripeReply {
     /// It is done.
     Done,
+    /// Changes of the range are kept out.
+    Fenced {
+        /// Length of the sub-file, bytes.
+        length: u64,
+    },
     /// The server has its part.
     Took {
         /// So many bytes came from others.
@@ -98,6 +106,8 @@ pub enum RestripeReply {
         holes: Vec<bool>,
         /// Length of the sub-file, bytes.
         length: u64,
+        /// When it was last written; `None` if there is none.
+        written: Option<LastWrite>,
     },
 }
 

@@ -172,6 +172,11 @@ pub trait Target: Copy {
 
     /// The shard that the request states.
     fn shard(&self) -> ShardId;
+
+    /// The version of the file's layout that the request states.
+    fn layout(&self) -> u32 {
+        0
+    }
 }
 
 /// Where requests go that do not depend on how their path was reached.
@@ -269,7 +274,7 @@ fn call_as<R: Requester>(
         };
         let silence = Silence::default();
         let asked = identity.link_for(requester, server, &map).and_then(|(mut link, id, attempts)| {
-            let header = Header { namespace, attempt: attempts, ..header(&map, to.shard(), id) };
+            let header = Header { namespace, attempt: attempts, ..header(&map, &to, id) };
             let asked = requester.send_with(server, |before| {
                 let outgoing = Outgoing { before, header, body: message.body, payload: message.payload };
                 let connection = &mut R::lane(&mut link).connection;
@@ -304,7 +309,7 @@ pub fn ask_once<R: Requester>(requester: &R, to: R::To, body: &[u8]) -> Option<R
     let map = requester.map();
     let server = to.server(&map);
     let mut link = requester.take(server, &map).ok()?;
-    let header = header(&map, to.shard(), RequestId::default());
+    let header = header(&map, &to, RequestId::default());
     let outgoing = Outgoing { before: &[], header, body, payload: &[] };
     let asked = attempt(&mut R::lane(&mut link).connection, &outgoing, &mut [], None, || {
         requester.is_silent(server);
@@ -324,7 +329,7 @@ pub fn post<R: Requester>(requester: &R, to: R::To, body: &[u8]) -> bool {
         let Ok(mut link) = requester.take(server, &map) else {
             return false;
         };
-        let header = header(&map, to.shard(), RequestId::default());
+        let header = header(&map, &to, RequestId::default());
         let sent = R::lane(&mut link).connection.post(&Outgoing { before: &[], header, body, payload: &[] });
         requester.give(server, link);
         if sent.is_ok() {
@@ -334,9 +339,10 @@ pub fn post<R: Requester>(requester: &R, to: R::To, body: &[u8]) -> bool {
     false
 }
 
-fn header(map: &Map, shard: ShardId, id: RequestId) -> Header {
+fn header(map: &Map, to: &impl Target, id: RequestId) -> Header {
     let mut header = Header::new(Kind::Request);
-    (header.shard, header.epoch, header.namespace, header.id) = (shard, map.epoch, ANY_NAMESPACE, id);
+    (header.shard, header.epoch, header.namespace, header.id) = (to.shard(), map.epoch, ANY_NAMESPACE, id);
+    header.layout = to.layout();
     header
 }
 

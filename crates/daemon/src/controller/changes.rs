@@ -127,6 +127,14 @@ impl Shared {
         self.propose(&mut log, change).ok_or(ControllerError::Unconfirmed)
     }
 
+    /// Commits that the rebuild that is under way by this map is complete.
+    pub(super) fn end_rebuild(&self, map: &Map) -> Option<Arc<Map>> {
+        let mut log = lock(&self.log);
+        let rebuild = log.map().rebuild.filter(|_| log.map().epoch == map.epoch)?;
+        tracing::info!(number = rebuild.number, "all files are where they are to be");
+        self.propose(&mut log, MapChange::Rebuilt { number: rebuild.number })
+    }
+
     fn propose(&self, log: &mut MapLog, change: MapChange) -> Option<Arc<Map>> {
         if lock(&self.view).stopping {
             return None;

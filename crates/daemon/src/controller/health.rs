@@ -307,7 +307,13 @@ impl Watcher {
             }
             _ => None,
         };
-        let map = changed.unwrap_or(map);
+        let mut map = changed.unwrap_or(map);
+        if let Some(server) = self.server()
+            && shared.is_rebuilt(&map, server, (pong.rebuilt, pong.epoch))
+            && let Some(complete) = shared.end_rebuild(&map)
+        {
+            map = complete;
+        }
         if self.epoch < map.epoch {
             link.set_timeout(self.patience().max(ANSWER))?;
             link.tell(ControlRequest::Install { map: Box::new((*map).clone()) })?;

@@ -65,6 +65,8 @@ pub struct Pong {
     pub accounted: Epoch,
     /// Servers that it does not reach.
     pub unreached: Vec<ServerId>,
+    /// By that map, it is done with this rebuild.
+    pub rebuilt: u32,
 }
 
 /// An authenticated connection with [`Role::Control`].
@@ -132,9 +134,16 @@ impl ControlLink {
     /// Asks for a sign of life. `leader`: the controller's node; [`NodeId::NONE`] from everybody else.
     pub fn ping(&mut self, epoch: Epoch, leader: NodeId, lease: Option<Grant>) -> Result<Pong, LinkError> {
         match self.request(ControlRequest::Ping { epoch, leader, lease })? {
-            Some(ControlReply::Pong { epoch, boot, caught_up, suspects, clock, accounted, unreached }) => {
-                Ok(Pong { epoch, boot, caught_up, suspects, clock, accounted, unreached })
-            }
+            Some(ControlReply::Pong {
+                epoch,
+                boot,
+                caught_up,
+                suspects,
+                clock,
+                accounted,
+                unreached,
+                rebuilt,
+            }) => Ok(Pong { epoch, boot, caught_up, suspects, clock, accounted, unreached, rebuilt }),
             _ => Err(LinkError::Unexpected),
         }
     }

@@ -133,6 +133,7 @@ impl Service for Fake {
                     clock: 0,
                     accounted: Epoch(0),
                     unreached: Vec::new(),
+                    rebuilt: 0,
                 }));
             }
             Ok(Request::Control(ControlRequest::Install { map })) => {

@@ -168,7 +168,7 @@ impl Copies {
 
     /// Makes a change that is not one of the file: when it was written last stays, or becomes `theirs` if that is
     /// later.
-    pub(super) fn unseen(
+    pub(crate) fn unseen(
         &self,
         ino: Ino,
         theirs: Option<Time>,

@@ -185,7 +185,7 @@ impl Copies {
         })
     }
 
-    pub(super) fn copy_write(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), DataError> {
+    pub(crate) fn copy_write(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), DataError> {
         match self.store.write_summed(ino, offset, bytes, false)? {
             wrote if wrote.count == bytes.len() => Ok(()),
             _ => Err(DataError::Io(Errno::NOSPC)),

@@ -4,6 +4,7 @@ use super::Daemon;
 use crate::error::InstallError;
 use crate::follower::Follower;
 use crate::links::Around;
+use crate::rebuilding::Rebuilder;
 use crate::vigil::Vigil;
 use bivouac_layout::{Ino, Map, ServerState, ShardId};
 use bivouac_meta::{Observer, Options};
@@ -85,7 +86,9 @@ impl Daemon {
             }
             let options = Options { observer: self.version_page(), ..Options::new(self.config.deployment) };
             let copies = self.copies.as_ref().ok_or(InstallError::Map("this server has no storage"))?;
-            let around = Around::new(self.links.clone(), server.id, copies.clone());
+            let restriping =
+                self.restriping.as_ref().ok_or(InstallError::Map("this server has no storage"))?;
+            let around = Around::new(self.links.clone(), server.id, copies.clone(), restriping.clone());
             let store = Arc::new(replayed.serve(options, around)?);
             store.adopt(map.shards_of(server.id)).map_err(InstallError::Adopt)?;
             if let Some(fences) = self.fences().filter(|_| map.copies > 1) {
@@ -101,6 +104,8 @@ impl Daemon {
             }
             let follower = Follower::start(&self.links, store.clone(), copies, server.id);
             let _ = self.follower.set(follower.map_err(InstallError::Thread)?);
+            let rebuilder = Rebuilder::start(&self.links, store.clone());
+            let _ = self.rebuilder.set(rebuilder.map_err(InstallError::Thread)?);
             let _ = self.meta.set(store);
         }
         tracing::info!(epoch = %map.epoch, servers = map.servers.len(), "serving");

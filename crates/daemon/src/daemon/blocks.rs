@@ -3,6 +3,7 @@
 use super::{Daemon, Session};
 use crate::copies::{self, Coming, Copies, Program, may_send_ahead};
 use crate::order::Turn;
+use crate::restriping::{Access, Flight};
 use crate::serve;
 use bivouac_data::DataStore;
 use bivouac_layout::{Group, Ino, ServerId};
@@ -10,6 +11,7 @@ use bivouac_meta::Standing;
 use bivouac_proto::auth::Role;
 use bivouac_proto::copies::{Copied, CopyRequest, Sender, Sent};
 use bivouac_proto::data::{DataReply, DataRequest};
+use bivouac_proto::restripe::RestripeRequest;
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Header, Refusal, Reply, Request};
 use bivouac_transport::Responder;
@@ -21,6 +23,27 @@ impl Session {
         let Role::Client { node, .. } = &self.role else { return Program::default() };
         let sent = |number| Sent { by: Sender::Program(header.id.session), number };
         Program { node: Some(*node), here: copied.here.map(|(server, number)| (server, sent(number))) }
+    }
+}
+
+/// Of which file a program's request is about blocks, and what it does with them.
+fn asked(request: &DataRequest, len: usize) -> Option<(Ino, Access)> {
+    let changes = |offset: u64, len: u64| Access::Changes(offset..offset.saturating_add(len));
+    match *request {
+        DataRequest::Write { ino, offset, .. } => Some((ino, changes(offset, len as u64))),
+        DataRequest::Fallocate { ino, offset, len, .. } => Some((ino, changes(offset, len))),
+        DataRequest::TakeBack { ino, end, size, .. } => Some((ino, Access::Changes(size..end.max(size)))),
+        DataRequest::Read { ino, .. }
+        | DataRequest::Extent { ino }
+        | DataRequest::Seek { ino, .. }
+        | DataRequest::Sync { ino }
+        | DataRequest::Pass { ino, .. } => Some((ino, Access::Reads)),
+        // Programs do not send these.
+        DataRequest::Truncate { .. }
+        | DataRequest::Remove { .. }
+        | DataRequest::Close { .. }
+        | DataRequest::Open { .. }
+        | DataRequest::Space => None,
     }
 }
 
@@ -70,6 +93,10 @@ impl Daemon {
             Turn::Answered(answer) => return reply.ok(&Reply::Data(answer)),
             Turn::Overtaken => return reply.fail(&Refusal::Busy.into()),
         };
+        let _flight = match self.enter(role, header, request, payload.len()) {
+            Ok(flight) => flight,
+            Err(failure) => return reply.fail(&failure),
+        };
         // When it is its turn: the sender may have been replaced since it came.
         if let Some(by) = sender(role, header, request)
             && let Err(refusal) = copies.check_sender(by, request)
@@ -100,7 +127,12 @@ impl Daemon {
         {
             copies.is_used();
         }
+        let enter = || self.enter(&session.role, header, &copied.request, payload.len());
         if let DataRequest::Read { ino, offset, len } = copied.request {
+            let _flight = match enter() {
+                Ok(flight) => flight,
+                Err(failure) => return reply.fail(&failure),
+            };
             self.read_copied(header, (store, copies), copied.group, (ino, offset, len), reply);
             // The answer is on its way.
             copies.tidy();
@@ -110,6 +142,10 @@ impl Daemon {
             Turn::Begun(running) => running,
             Turn::Answered(answer) => return reply.ok(&Reply::Data(answer)),
             Turn::Overtaken => return reply.fail(&Refusal::Busy.into()),
+        };
+        let _flight = match enter() {
+            Ok(flight) => flight,
+            Err(failure) => return reply.fail(&failure),
         };
         let sent = match coming {
             Some(Coming::Write(ahead)) => copies.finish_ahead(ahead, payload),
@@ -163,6 +199,42 @@ impl Daemon {
             },
         };
         self.counters.read.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Another server's request about ranges of a file that go to other servers.
+    pub(super) fn restripe(
+        &self,
+        from: ServerId,
+        header: &Header,
+        request: &RestripeRequest,
+        reply: &mut Responder<'_>,
+    ) -> Result<Reply, Failure> {
+        let restriping = self.restriping.as_ref().ok_or(Errno::IO)?;
+        self.check_epoch(header)?;
+        let _running = match self.order.take(header.id, header.attempt) {
+            Turn::Begun(running) => running,
+            Turn::Answered(_) | Turn::Overtaken => return Err(Refusal::Busy.into()),
+        };
+        restriping.serve(from, request, reply.buffer()).map(Reply::Restripe)
+    }
+
+    /// A program's request for blocks begins. (Servers that ask for some are those of the inode, which knows the layout.)
+    fn enter(
+        &self,
+        role: &Role,
+        header: &Header,
+        request: &DataRequest,
+        len: usize,
+    ) -> Result<Option<Flight<'_>>, Failure> {
+        let Some(restriping) = &self.restriping else { return Ok(None) };
+        let flight = match (role, asked(request, len)) {
+            (Role::Client { .. }, Some((ino, access))) => {
+                Some(restriping.enter(ino, header.layout, &access)?)
+            }
+            _ => None,
+        };
+        restriping.goes_by(request, header.layout)?;
+        Ok(flight)
     }
 
     /// A request with a long payload begins to come. `None`: nothing is done before it is there.

@@ -4,6 +4,7 @@ use super::{Daemon, End, Session};
 use crate::controller::ControllerError;
 use crate::controller::group::{Group, Start};
 use crate::lease::Lease;
+use crate::rebuilding::Rebuilder;
 use crate::verify::With;
 use bivouac_layout::Epoch;
 use bivouac_node::release::monotonic;
@@ -62,7 +63,17 @@ impl Daemon {
                 let suspects = self.copies.as_ref().map_or(Vec::new(), |copies| copies.suspects());
                 let accounted = self.agent.as_ref().map_or(Epoch(0), |agent| agent.accounted());
                 let (boot, unreached) = (self.boot, self.links.reach.unreached());
-                Some(ControlReply::Pong { epoch, boot, caught_up, suspects, clock, accounted, unreached })
+                let rebuilt = self.rebuilder.get().map_or(0, |rebuilder| rebuilder.rebuilt(epoch));
+                Some(ControlReply::Pong {
+                    epoch,
+                    boot,
+                    caught_up,
+                    suspects,
+                    clock,
+                    accounted,
+                    unreached,
+                    rebuilt,
+                })
             }
             ControlRequest::Install { map } => self.install(map).err().map(|error| {
                 tracing::error!(%error, "a map is not taken");
@@ -166,6 +177,7 @@ impl Daemon {
             lease_ms: self.links.lease.left(),
             fetched: self.copies.as_ref().map_or(0, |copies| copies.fetched()),
             without_room: self.copies.as_ref().map_or(0, |copies| copies.without_room()),
+            rebuild: self.rebuilder.get().map_or(Default::default(), Rebuilder::progress),
         }
     }
 }

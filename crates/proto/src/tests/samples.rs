@@ -247,7 +247,7 @@ fn restripe_requests() -> Vec<RestripeRequest> {
     };
     vec![
         RestripeRequest::Fence(step()),
-        RestripeRequest::Take { step: step(), rate: u64::MAX },
+        RestripeRequest::Take { step: step(), length: u64::MAX, rate: u64::MAX },
         RestripeRequest::Finish(step()),
         RestripeRequest::Undo(step()),
         RestripeRequest::Give {
@@ -575,8 +575,9 @@ pub(super) fn replies() -> Vec<Reply> {
     ];
     let restripe = [
         RestripeReply::Done,
+        RestripeReply::Fenced { length: u64::MAX },
         RestripeReply::Took { bytes: u64::MAX },
-        RestripeReply::Gave { holes: vec![true, false], length: u64::MAX },
+        RestripeReply::Gave { holes: vec![true, false], length: u64::MAX, written },
     ];
     let writer = OpenId { agent: u64::MAX, slot: 1, incarnation: 2 };
     let change = Change { count: u64::MAX, time: i64::MIN, writer: Some(writer) };

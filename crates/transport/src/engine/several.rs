@@ -94,7 +94,7 @@ fn exchange_all<R: Requester>(requester: &R, map: &Map, jobs: &mut [Job<'_, R::T
         asked.push((job.to, server));
         under_way.push(UnderWay {
             link,
-            header: header(map, job.to.shard(), id),
+            header: header(map, &job.to, id),
             body: &job.body,
             payload: [IoSlice::new(job.payload)],
             into: [IoSliceMut::new(job.into)],

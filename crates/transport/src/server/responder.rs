@@ -196,6 +196,7 @@ impl<'a> Responder<'a> {
             namespace,
             id: self.request.id,
             attempt: self.request.attempt,
+            layout: self.request.layout,
         }
         .to_bytes()
     }

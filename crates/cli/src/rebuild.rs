@@ -1,0 +1,192 @@
+//! Restriping all files of a deployment, in the background: `bivouac rebuild`, and what `expand` and `shrink` do after they
+//! have changed the servers.
+//!
+//! The servers do it by themselves, as long as the map says so. This command has the map say so, and then watches; if it is
+//! interrupted, they go on.
+
+use crate::args::{RebuildArgs, Restripe};
+use crate::error::Error;
+use crate::home::{Home, Record};
+use crate::text::{plural, size};
+use crate::{leader, status};
+use bivouac_daemon::controller::LinkError;
+use bivouac_layout::{Map, Rule};
+use bivouac_proto::auth::Key;
+use bivouac_proto::control::ControlRequest;
+use bivouac_proto::restripe::Progress;
+use bivouac_transport::engine::budget::control;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// Time between two looks at how far the servers are.
+const LOOK: Duration = Duration::from_millis(100);
+/// Time between two lines about it, on a terminal.
+const SAY: Duration = Duration::from_millis(500);
+
+/// What the servers have done of a rebuild.
+#[derive(Clone, Copy, Default)]
+pub struct Done {
+    /// By all servers that answer.
+    pub sum: Progress,
+    /// How long it took so far.
+    pub took: Duration,
+}
+
+/// Begins, changes or cancels the restriping of all files.
+pub fn rebuild(home: &Home, args: &RebuildArgs) -> Result<(), Error> {
+    let directory = home.deployment(&args.name);
+    let (record, key) = (directory.load()?, directory.key()?);
+    record.check_runs()?;
+    let map = look(&record, &key)?;
+    if args.cancel {
+        return match map.rebuild {
+            Some(rebuild) => {
+                end(&record, &key, rebuild.number)?;
+                println!("files of {} stay where they are now", args.name);
+                Ok(())
+            }
+            None => Err(Error::refused("no rebuild is under way", "there is nothing to cancel")),
+        };
+    }
+    let rule = match args.restripe.rebuild {
+        crate::args::RebuildRule::Metadata => Rule::Metadata,
+        crate::args::RebuildRule::Direct => Rule::Direct,
+    };
+    begin(&record, &key, rule, args.restripe.max_rate)?;
+    follow(&record, &key, &args.restripe)
+}
+
+fn look(record: &Record, key: &Key) -> Result<Map, Error> {
+    status::overview(record, key).map(|overview| overview.map).map_err(|error| unanswered(record, &error))
+}
+
+fn unanswered(record: &Record, error: &LinkError) -> Error {
+    Error::Unanswered {
+        cause: format!("the controller of {:?} does not answer: {error}", record.name),
+        remedy: format!("see `bivouac status {}`; repeat the command then", record.name),
+    }
+}
+
+/// Has the servers restripe all files by a rule.
+pub fn begin(record: &Record, key: &Key, rule: Rule, rate: u64) -> Result<(), Error> {
+    let request = ControlRequest::Rebuild { rule, rate };
+    leader::ask(record, key, &request, control::INSTALL, control::ELECTION)
+        .map(drop)
+        .map_err(|error| unanswered(record, &error))
+}
+
+fn end(record: &Record, key: &Key, number: u32) -> Result<(), Error> {
+    match leader::ask(
+        record,
+        key,
+        &ControlRequest::EndRebuild { number },
+        control::INSTALL,
+        control::ELECTION,
+    ) {
+        Ok(_) => Ok(()),
+        // It has just ended by itself.
+        Err(_) if look(record, key)?.rebuild.is_none() => Ok(()),
+        Err(error) => Err(unanswered(record, &error)),
+    }
+}
+
+/// Waits until a rebuild is complete, and says how far it is meanwhile.
+pub fn follow(record: &Record, key: &Key, restripe: &Restripe) -> Result<(), Error> {
+    if restripe.background {
+        println!(
+            "the servers restripe files in the background: `bivouac status {0}` shows how far they are, `bivouac rebuild {0} \
+             --cancel` stops it",
+            record.name
+        );
+        return Ok(());
+    }
+    let done = wait(record, key, |done| {
+        if std::io::stderr().is_terminal() {
+            eprint!("\r{}\x1b[K", line(done));
+        }
+    })?;
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+    println!(
+        "{} of {} moved in {:.1} s",
+        size(done.sum.bytes_done),
+        plural(done.sum.files_done as usize, "file"),
+        done.took.as_secs_f64()
+    );
+    Ok(())
+}
+
+/// Waits until the rebuild that is under way has ended.
+pub fn wait(record: &Record, key: &Key, mut say: impl FnMut(&Done)) -> Result<Done, Error> {
+    let begun = Instant::now();
+    let (mut done, mut said) = (Done::default(), begun);
+    let mut map = look(record, key)?;
+    loop {
+        let sum = progress(record, key, &map);
+        done = Done { sum: if sum.number > 0 { sum } else { done.sum }, took: begun.elapsed() };
+        if map.rebuild.is_none() {
+            return Ok(done);
+        }
+        if done.sum.no_room {
+            return Err(Error::refused(
+                "a server has no room for what it is to hold: the files that are left stay where they are meanwhile",
+                format!(
+                    "remove files that are not needed, or add servers (`bivouac expand {0}`): the rebuild goes on by itself; \
+                     `bivouac rebuild {0} --cancel` ends it",
+                    record.name
+                ),
+            ));
+        }
+        if said.elapsed() >= SAY {
+            (said, _) = (Instant::now(), say(&done));
+        }
+        std::thread::sleep(LOOK);
+        map = look(record, key)?;
+    }
+}
+
+/// What all servers say of the latest rebuild.
+pub fn progress(record: &Record, key: &Key, map: &Map) -> Progress {
+    let all = std::thread::scope(|scope| {
+        let ask = |server| scope.spawn(move || status::counted(server, record.deployment, key));
+        let asked: Vec<_> = map.servers.iter().map(ask).collect();
+        asked.into_iter().filter_map(|one| one.join().ok().flatten()).collect::<Vec<_>>()
+    });
+    let mut sum = Progress::default();
+    for stats in all.iter().map(|stats| stats.rebuild).filter(|progress| progress.number == map.rebuilds) {
+        sum = Progress {
+            number: map.rebuilds,
+            files_done: sum.files_done + stats.files_done,
+            files_left: sum.files_left + stats.files_left,
+            bytes_done: sum.bytes_done + stats.bytes_done,
+            bytes_left: sum.bytes_left + stats.bytes_left,
+            held: sum.held + stats.held,
+            failed: sum.failed + stats.failed,
+            no_room: sum.no_room || stats.no_room,
+        };
+    }
+    sum
+}
+
+/// How far it is, for a person.
+fn line(done: &Done) -> String {
+    let Done { sum, took } = done;
+    let rate = sum.bytes_done as f64 / took.as_secs_f64().max(0.001);
+    let mut text = format!(
+        "{} moved, {}/s; {} left ({})",
+        size(sum.bytes_done),
+        size(rate as u64),
+        plural(sum.files_left as usize, "file"),
+        size(sum.bytes_left)
+    );
+    let (begun, left) = (sum.files_done as f64, sum.files_left as f64);
+    if begun > 0.0 {
+        let seconds = took.as_secs_f64() * left / begun;
+        text.push_str(&format!(", some {seconds:.0} s"));
+    }
+    if sum.held > 0 {
+        text.push_str(&format!("; {} wait until programs close them", plural(sum.held as usize, "file")));
+    }
+    text
+}

@@ -1,0 +1,380 @@
+//! A server's part in restriping: ranges of files leave it, and others come.
+//!
+//! The server of a file's inode drives each step ([`bivouac_proto::restripe`]); this module does what it asks for, and keeps
+//! programs out of what is on its way:
+//!
+//! - Each request for blocks [enters](Restriping::enter) first. It is refused if it goes by a version of the file's layout
+//!   that blocks have left since, or if it would change what a step keeps changes out of. Those that have entered before are
+//!   waited for ([`flights`]).
+//! - Processes of this node, which access sub-files past the server, are kept from writing by a fence while a range is on its
+//!   way. When it has left, their descriptors become stale; and who asks for a new one enters, like any request.
+//! - What has to be known after a restart is in the data store's journal ([`bivouac_data::Stripes`]).
+//!
+//! A step that is over stays over: a request of it that comes late changes nothing. Requests of one file follow each other,
+//! except that an undoing interrupts a taking.
+//!
+//! While a range is on its way, nobody changes it, and reads go on where it is. So what is taken is what there is, and can be
+//! taken in any order.
+
+mod flights;
+mod rate;
+mod taking;
+
+use crate::copies::Copies;
+use crate::links::Links;
+use bivouac_data::{DataError, DataStore, StripeNote};
+use bivouac_layout::{Ino, Map, ServerId, restripe};
+use bivouac_node::fences::{Against, Lasting};
+use bivouac_proto::data::{Access as Pass, DataRequest, Fallocate};
+use bivouac_proto::header::MAX_PAYLOAD;
+use bivouac_proto::restripe::{Restripe, RestripeReply, RestripeRequest, STRETCHES_MAX};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Refusal};
+pub(crate) use flights::Flight;
+use flights::{Flights, Kind};
+use rate::Rate;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Locks by which requests of one file follow each other.
+const TURNS: usize = 64;
+/// How long requests are waited for that are under way: most take a moment, but one may wait for others in turn.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long direct writes are waited for: long for a write.
+const OUTSIDE: Duration = Duration::from_secs(1);
+/// For so long the numbers of steps that are over are remembered: longer than requests are repeated.
+const MEMORY: Duration = Duration::from_secs(120);
+
+/// See the module.
+pub(crate) struct Restriping {
+    links: Arc<Links>,
+    store: Arc<DataStore>,
+    copies: Arc<Copies>,
+    me: ServerId,
+    flights: Flights,
+    turns: [Mutex<()>; TURNS],
+    /// What keeps processes of this node from writing.
+    lasting: Mutex<HashMap<(Ino, u64), Option<Lasting>>>,
+    over: Mutex<VecDeque<(Instant, Ino, u64)>>,
+    taking: (Mutex<Interruptible>, Condvar),
+    rate: Rate,
+}
+
+/// Takings that are under way, each with whether it is to end.
+type Interruptible = HashMap<(Ino, u64), Arc<AtomicBool>>;
+
+/// What a request for blocks does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Access {
+    /// It reads, or asks for something.
+    Reads,
+    /// It changes this range.
+    Changes(Range<u64>),
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+impl Restriping {
+    /// Of a server that has just been started: what was fenced before still is.
+    pub(crate) fn new(
+        links: Arc<Links>,
+        store: Arc<DataStore>,
+        copies: Arc<Copies>,
+        me: ServerId,
+    ) -> Restriping {
+        let restriping = Restriping {
+            links,
+            store,
+            copies,
+            me,
+            flights: Flights::default(),
+            turns: std::array::from_fn(|_| Mutex::default()),
+            lasting: Mutex::default(),
+            over: Mutex::default(),
+            taking: Default::default(),
+            rate: Rate::default(),
+        };
+        for (ino, striped) in restriping.store.stripes().all() {
+            striped.fences.keys().for_each(|number| restriping.keep_writers_out(ino, *number));
+        }
+        restriping
+    }
+
+    /// A program's request for blocks begins, by this version of the file's layout. What it does, it does before it drops
+    /// what this returns.
+    pub(crate) fn enter(&self, ino: Ino, layout: u32, access: &Access) -> Result<Flight<'_>, Refusal> {
+        let kind = if *access == Access::Reads { Kind::Read } else { Kind::Change };
+        let flight = self.flights.begin(ino, kind);
+        let refusal = self.store.stripes().with(ino, |striped| {
+            if layout < striped.needed {
+                return Some(Refusal::StaleLayout);
+            }
+            let is_fenced = |range: &Range<u64>| striped.fences.values().any(|fence| overlap(fence, range));
+            match access {
+                Access::Changes(range) if is_fenced(range) => Some(Refusal::Busy),
+                _ => None,
+            }
+        });
+        match refusal.flatten() {
+            Some(refusal) => Err(refusal),
+            None => Ok(flight),
+        }
+    }
+
+    /// The server of a file's inode, or a program, changes the file by this version of its layout: who goes by an older one
+    /// is refused here from now on. Where blocks of an older layout would be there are none of that any more, but perhaps
+    /// others behind them, and these would look like holes.
+    pub(crate) fn goes_by(&self, request: &DataRequest, layout: u32) -> Result<(), Errno> {
+        let changes = match request {
+            DataRequest::Write { ino, .. }
+            | DataRequest::Truncate { ino, .. }
+            | DataRequest::Fallocate { ino, .. }
+            | DataRequest::Pass { ino, access: Pass::Write | Pass::Make } => Some(*ino),
+            _ => None,
+        };
+        let Some(ino) = changes.filter(|_| layout > 0) else { return Ok(()) };
+        let stripes = self.store.stripes();
+        if stripes.with(ino, |striped| striped.needed).unwrap_or(0) < layout {
+            let note = StripeNote::Finished { number: 0, needed: layout };
+            stripes.note(ino, &note).map_err(|error| error.errno())?;
+            // Who has descriptors by an older one.
+            self.store.renounce(ino);
+        }
+        Ok(())
+    }
+
+    /// Serves another server's request. What is to go with the reply is appended to `out`.
+    pub(crate) fn serve(
+        &self,
+        from: ServerId,
+        request: &RestripeRequest,
+        out: &mut Vec<u8>,
+    ) -> Result<RestripeReply, Failure> {
+        let map = self.links.map();
+        if let Some(step) = request.step() {
+            let is_sound = step.old.is_valid(&map) && step.new.is_valid(&map) && step.start < step.end;
+            if !is_sound || step.new.version <= step.old.version {
+                return Err(Errno::INVAL.into());
+            }
+            // Only the server of the inode knows whether a step is still to be.
+            if map.primary(step.ino.shard()) != from {
+                return Err(Refusal::Busy.into());
+            }
+        }
+        match request {
+            RestripeRequest::Fence(step) => self.fence(step),
+            RestripeRequest::Take { step, length, rate } => self.take(&map, step, *length, *rate),
+            RestripeRequest::Finish(step) => self.finish(&map, step),
+            RestripeRequest::Undo(step) => self.undo(&map, step),
+            RestripeRequest::Give { group, ino, number, stretches } => {
+                if stretches.len() > STRETCHES_MAX {
+                    return Err(Errno::INVAL.into());
+                }
+                if matches!(group, bivouac_layout::Group::Blocks { copies: 2.., .. }) {
+                    self.copies.serving(*group)?;
+                }
+                self.give(*ino, *number, stretches, out)
+            }
+        }
+    }
+
+    fn turn(&self, ino: Ino) -> MutexGuard<'_, ()> {
+        lock(&self.turns[ino.0 as usize % TURNS])
+    }
+
+    fn is_over(&self, ino: Ino, number: u64) -> bool {
+        lock(&self.over).iter().any(|(_, of, over)| (*of, *over) == (ino, number))
+    }
+
+    fn end(&self, step: &Restripe) {
+        let mut over = lock(&self.over);
+        while over.front().is_some_and(|(since, ..)| since.elapsed() >= MEMORY) {
+            over.pop_front();
+        }
+        if !over.iter().any(|(_, of, number)| (*of, *number) == (step.ino, step.number)) {
+            over.push_back((Instant::now(), step.ino, step.number));
+        }
+        drop(over);
+        lock(&self.lasting).remove(&(step.ino, step.number));
+    }
+
+    fn keep_writers_out(&self, ino: Ino, number: u64) {
+        let mut lasting = lock(&self.lasting);
+        lasting
+            .entry((ino, number))
+            .or_insert_with(|| self.store.fences().map(|fences| fences.keep_up(ino, Against::Writers)));
+    }
+
+    /// Keeps changes of a step's range out, and waits for those that are under way.
+    fn fence(&self, step: &Restripe) -> Result<RestripeReply, Failure> {
+        let ino = step.ino;
+        {
+            let _turn = self.turn(ino);
+            if self.is_over(ino, step.number) {
+                return Err(Errno::AGAIN.into());
+            }
+            let note = StripeNote::Fenced { number: step.number, range: step.range() };
+            self.store.stripes().note(ino, &note).map_err(|error| error.errno())?;
+            self.keep_writers_out(ino, step.number);
+        }
+        if !self.flights.have_ended(ino, Kind::Change, PATIENCE) {
+            return Err(Refusal::Busy.into());
+        }
+        // Nobody waits behind this fence: it only finds out that those who were inside have ended.
+        drop(self.store.keep_out(ino, OUTSIDE).map_err(|error| error.errno())?);
+        let length = self.store.extent(ino).map_err(|error| error.errno())?.length;
+        Ok(RestripeReply::Fenced { length })
+    }
+
+    /// Reads stretches for who takes them.
+    fn give(
+        &self,
+        ino: Ino,
+        number: u64,
+        stretches: &[(u64, u32)],
+        out: &mut Vec<u8>,
+    ) -> Result<RestripeReply, Failure> {
+        let is_fenced = self.store.stripes().with(ino, |striped| striped.fences.contains_key(&number));
+        if is_fenced != Some(true) {
+            return Err(Errno::AGAIN.into());
+        }
+        let failed = |error: DataError| Failure::Errno(error.errno());
+        let extent = self.store.extent(ino).map_err(failed)?;
+        let mut holes = Vec::with_capacity(stretches.len());
+        for (offset, len) in stretches {
+            let end = offset.saturating_add(u64::from(*len));
+            let data = match self.store.seek(ino, *offset, false) {
+                Ok(data) => data,
+                Err(error) if error.errno() == Errno::NXIO => u64::MAX,
+                Err(error) => return Err(failed(error)),
+            };
+            let begin = out.len();
+            if data < end {
+                if begin + *len as usize > MAX_PAYLOAD as usize {
+                    return Err(Errno::INVAL.into());
+                }
+                out.resize(begin + *len as usize, 0);
+                self.store.read(ino, *offset, &mut out[begin..]).map_err(failed)?;
+            }
+            let is_hole = out[begin..].iter().all(|byte| *byte == 0);
+            if is_hole {
+                out.truncate(begin);
+            }
+            holes.push(is_hole);
+        }
+        Ok(RestripeReply::Gave { holes, length: extent.length, written: extent.written })
+    }
+
+    /// A step is decided: who goes by an older layout is refused, and what has left is given up.
+    fn finish(&self, map: &Map, step: &Restripe) -> Result<RestripeReply, Failure> {
+        let ino = step.ino;
+        let _turn = self.turn(ino);
+        if self.is_over(ino, step.number) {
+            return Ok(RestripeReply::Done);
+        }
+        let failed = |error: DataError| Failure::Errno(error.errno());
+        let note = StripeNote::Finished { number: step.number, needed: step.new.version };
+        self.store.stripes().note(ino, &note).map_err(failed)?;
+        if !self.flights.have_ended(ino, Kind::Read, PATIENCE) {
+            return Err(Refusal::Busy.into());
+        }
+        self.store.stripes().sync().map_err(failed)?;
+        let fence = self.store.keep_out(ino, OUTSIDE).map_err(failed)?;
+        if let Some(fence) = &fence {
+            fence.retire();
+        }
+        let length = self.store.extent(ino).map_err(failed)?.length;
+        let range = step.start..step.end.min(length);
+        let left: Vec<_> = restripe::leaves(map, (&step.old, &step.new), range, self.me).collect();
+        let holds = step.new.servers_to_clear(map, u64::MAX).contains(&self.me);
+        self.give_up(step, &left, (holds, step.new.end_on(map, self.me, length)))?;
+        drop(fence);
+        self.end(step);
+        Ok(RestripeReply::Done)
+    }
+
+    /// A step is not to be: what was taken for it is given up.
+    fn undo(&self, map: &Map, step: &Restripe) -> Result<RestripeReply, Failure> {
+        let ino = step.ino;
+        self.interrupt(step);
+        let _turn = self.turn(ino);
+        if self.is_over(ino, step.number) {
+            return Ok(RestripeReply::Done);
+        }
+        let failed = |error: DataError| Failure::Errno(error.errno());
+        let length = self.store.extent(ino).map_err(failed)?.length;
+        let range = step.start..step.end.min(length);
+        let taken = restripe::moves(map, (&step.old, &step.new), range, self.me);
+        let taken: Vec<_> =
+            taken.map(|taken| taken.from.offset..taken.from.offset + taken.from.len).collect();
+        let holds = step.old.servers_to_clear(map, u64::MAX).contains(&self.me);
+        if !(taken.is_empty() && holds) {
+            self.give_up(step, &taken, (holds, step.old.end_on(map, self.me, length)))?;
+        }
+        self.store.stripes().note(ino, &StripeNote::Undone { number: step.number }).map_err(failed)?;
+        self.end(step);
+        Ok(RestripeReply::Done)
+    }
+
+    /// Frees stretches of a sub-file, and makes it no longer than `end`; if this server `holds` nothing of the file, all of
+    /// it goes. When it was written last stays.
+    fn give_up(
+        &self,
+        step: &Restripe,
+        stretches: &[Range<u64>],
+        (holds, end): (bool, u64),
+    ) -> Result<(), Failure> {
+        let ino = step.ino;
+        let failed = |error: DataError| Failure::Errno(error.errno());
+        if !holds {
+            return self.copies.apply(ino, 0..u64::MAX, || self.store.drop_sub_file(ino)).map_err(failed);
+        }
+        if stretches.is_empty() {
+            return Ok(());
+        }
+        let free = || {
+            let before = self.store.extent(ino)?;
+            let stretches = stretches.iter().filter(|stretch| stretch.start < before.length);
+            self.punch(step, stretches.cloned())?;
+            if end < before.length {
+                self.store.truncate(ino, end, false)?;
+            }
+            before.written.map_or(Ok(()), |written| self.store.set_written(ino, written.at))
+        };
+        self.copies.apply(ino, 0..u64::MAX, free).map_err(failed)
+    }
+}
+
+impl Restriping {
+    /// Makes stretches of a sub-file holes.
+    fn punch(&self, step: &Restripe, stretches: impl Iterator<Item = Range<u64>>) -> Result<(), DataError> {
+        joined(stretches).into_iter().try_for_each(|stretch| {
+            let (offset, len) = (stretch.start, stretch.end - stretch.start);
+            match step.old.replicas {
+                1 => self.store.fallocate(step.ino, offset, len, Fallocate::PunchHole),
+                _ => self.store.fallocate_summed(step.ino, offset, len, Fallocate::PunchHole),
+            }
+        })
+    }
+}
+
+/// Stretches that follow each other, as one.
+fn joined(stretches: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for stretch in stretches {
+        match joined.last_mut() {
+            Some(last) if last.end == stretch.start => last.end = stretch.end,
+            _ => joined.push(stretch),
+        }
+    }
+    joined
+}

@@ -1,0 +1,383 @@
+//! Restriping: ranges of files go to other servers, driven by the server of the inode.
+//!
+//! One *step* takes one range of a file to where it is to be by the map ([`bivouac_layout::restripe`]). It is logged before
+//! anybody hears of it, so that whoever answers for the shard then, after a crash or a takeover, ends it:
+//!
+//! 1. The step is logged. From then on, whoever would change the file's size, or ask for it, waits ([`Core::in_steps`]); and
+//!    so does who wants to open it for writing, if nobody has.
+//! 2. The servers that have the range keep changes of it out. Those that are to have it take it.
+//! 3. That it is *decided* is logged. (If anything has failed before that, the step is undone at all servers, and forgotten.)
+//! 4. Those that had the range give it up, and refuse from then on who goes by the old layout.
+//! 5. The new layout becomes the inode's. Until then nobody could see it; so nobody changes at the new servers what others
+//!    still read at the old ones.
+//!
+//! If nobody has the file open for writing, only those servers take part that have some of it. Otherwise all do that could get
+//! some by the old layout; and the first step is one that moves hardly anything: what is added from then on goes to the new
+//! servers, so that the restriping of a file that grows all the time ends.
+//!
+//! A file that a kernel holds (mapped, or open in a mount that passes it through) waits until it is closed.
+
+use crate::draft::Draft;
+use crate::error::{Op, Stop};
+use crate::inode::Inode;
+use crate::mutation::Mutation;
+use crate::opens::reap;
+use crate::outside::{Outside, Standing};
+use crate::partition::LockedShard;
+use crate::shard::Shard;
+use crate::store::{Core, MetaStore, lock};
+use bivouac_layout::{FileLayout, Group, Ino, Map, Rebuild, Rule, ServerId};
+use bivouac_proto::restripe::{Restripe, RestripeReply, RestripeRequest};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Refusal};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// Most bytes of a file that go in one step: who writes there waits so long.
+const LONGEST: u64 = 32 << 20;
+/// Where the speed is limited, a step takes about so long.
+const SHORT: Duration = Duration::from_millis(250);
+/// What is added to a file while it is written is expected to be no more than this before a step begins.
+const AHEAD: u64 = 1 << 20;
+
+/// A step that is under way.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+pub(crate) struct Pending {
+    pub step: Restripe,
+    /// It is to be finished, and not undone.
+    pub decided: bool,
+    /// Somebody may write the file by the old layout.
+    pub written: bool,
+    /// The file's length when it began, bytes, as far as it was known.
+    pub length: u64,
+}
+
+/// What came of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Restriped {
+    /// There is nothing to move, or the file is gone.
+    Done,
+    /// A range has moved; so many bytes of it went from server to server.
+    Moved(u64),
+    /// A kernel holds the file.
+    Held,
+}
+
+/// A file of which something has to move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ToMove {
+    /// Which.
+    pub ino: Ino,
+    /// Its size, as far as it is known, bytes.
+    pub size: u64,
+}
+
+/// The files whose steps this server is at work on.
+#[derive(Debug, Default)]
+pub(crate) struct AtWork(Mutex<BTreeSet<Ino>>);
+
+/// A file's being worked on, until this is dropped.
+struct Working<'w>(&'w AtWork, Ino);
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.0).remove(&self.1);
+    }
+}
+
+impl AtWork {
+    fn begin(&self, ino: Ino) -> Option<Working<'_>> {
+        lock(&self.0).insert(ino).then_some(Working(self, ino))
+    }
+}
+
+/// The right by which a step is made.
+#[derive(Clone, Copy)]
+struct Right {
+    standing: Standing,
+    /// The term in which this server became the shard's primary.
+    reign: u64,
+}
+
+impl Shard {
+    /// Waits while a range of the file is on its way: its size cannot be told or changed.
+    pub(crate) fn is_not_restriped(&self, ino: Ino) -> Op<()> {
+        if !self.restripes.is_empty() && self.restripes.contains_key(&ino) { Err(Stop::Wait) } else { Ok(()) }
+    }
+
+    /// Waits while a step is under way that counts on nobody's writing the file.
+    pub(crate) fn may_be_written(&self, ino: Ino) -> Op<()> {
+        let pending = if self.restripes.is_empty() { None } else { self.restripes.get(&ino) };
+        if pending.is_some_and(|pending| !pending.written) { Err(Stop::Wait) } else { Ok(()) }
+    }
+}
+
+impl<O: Outside> MetaStore<O> {
+    /// The files of this server's shards of which something has to move by a rule, and how many others may turn out to be
+    /// such: they are on their way into blocks.
+    pub fn to_restripe(&self, rule: Rule) -> (Vec<ToMove>, u64) {
+        let map = self.core.outside.map();
+        let (mut found, mut unsure) = (Vec::new(), 0);
+        for shard in map.shards_of(self.core.outside.me()) {
+            let looked = self.core.partitions.with(shard, |locked| {
+                let shard = &*locked.shard;
+                let (mut files, mut others) = (Vec::new(), 0);
+                for (ino, inode) in shard.inodes.unpacked() {
+                    match inode.as_blocks() {
+                        Some(blocks) if wants(&blocks.layout, &map, rule) => {
+                            files.push(ToMove { ino, size: inode.size });
+                        }
+                        Some(_) => {}
+                        None => others += u64::from(shard.live.get(&ino).is_some_and(|live| live.busy)),
+                    }
+                }
+                let moving = shard.live.iter().filter(|(ino, live)| live.busy && !is_in_blocks(shard, **ino));
+                others = others.max(moving.count() as u64);
+                Ok((files, others))
+            });
+            match looked {
+                Ok((files, others)) => {
+                    found.extend(files);
+                    unsure += others;
+                }
+                // It does not answer for the shard yet, or not any more.
+                Err(_) => unsure += 1,
+            }
+        }
+        (found, unsure)
+    }
+
+    /// Makes the next step of a file.
+    pub fn restripe(&self, ino: Ino, rebuild: &Rebuild) -> Result<Restriped, Failure> {
+        self.core.restripe(ino, rebuild)
+    }
+}
+
+fn is_in_blocks(shard: &Shard, ino: Ino) -> bool {
+    shard.inodes.get(ino).is_some_and(|inode| inode.as_blocks().is_some())
+}
+
+fn wants(layout: &FileLayout, map: &Map, rule: Rule) -> bool {
+    layout.ranges.iter().any(|range| map.destination(range.generation, rule) != range.generation)
+}
+
+/// The next step of a file in blocks.
+fn next_step(
+    (ino, layout): (Ino, &FileLayout),
+    map: &Map,
+    rebuild: &Rebuild,
+    (settled, length, number): (bool, u64, u64),
+) -> Option<Restripe> {
+    let longest = match rebuild.rate {
+        0 => LONGEST,
+        rate => ((rate as f64 * SHORT.as_secs_f64()) as u64).clamp(u64::from(layout.block_size), LONGEST),
+    };
+    let last = layout.ranges.last()?;
+    let block = u64::from(layout.block_size.max(1));
+    let cut = length.saturating_add(AHEAD).div_ceil(block).saturating_mul(block);
+    let grows = !settled && map.destination(last.generation, rebuild.rule) != last.generation;
+    let range = match grows && cut > last.start && length > longest {
+        true => cut..u64::MAX,
+        false => layout.next_to_restripe(map, rebuild.rule, length, longest)?,
+    };
+    let new = layout.restriped(map, ino, rebuild.rule, &range);
+    Some(Restripe { ino, number, start: range.start, end: range.end, old: layout.clone(), new })
+}
+
+impl Pending {
+    /// The part of the range whose servers take part.
+    fn concerned(&self) -> Range<u64> {
+        let range = self.step.range();
+        if self.written { range } else { range.start..range.end.min(self.length.max(range.start + 1)) }
+    }
+
+    /// Who has the range.
+    fn sources(&self, map: &Map) -> Vec<ServerId> {
+        self.step.old.holders_in(map, self.concerned())
+    }
+
+    /// Who is to have it.
+    fn targets(&self, map: &Map) -> Vec<ServerId> {
+        self.step.new.holders_in(map, self.concerned())
+    }
+}
+
+impl<O: Outside> Core<O> {
+    fn right(&self, locked: &LockedShard<'_>, ino: Ino, map: &Map) -> Right {
+        let standing = Standing { group: Group::Shard(ino.shard()), since: map.epoch };
+        Right { standing, reign: locked.shard.stream.reign }
+    }
+
+    fn is_still(&self, locked: &LockedShard<'_>, right: Right) -> Op<()> {
+        let stands = self.outside.stands(right.standing) && locked.shard.stream.reign == right.reign;
+        if stands { Ok(()) } else { Err(Refusal::Busy.into()) }
+    }
+
+    fn restripe(&self, ino: Ino, rebuild: &Rebuild) -> Result<Restriped, Failure> {
+        let Some(_working) = self.at_work.begin(ino) else { return Err(Refusal::Busy.into()) };
+        let map = self.outside.map();
+        // Of a file that is being written, the servers of its blocks know the length.
+        let measured = self.partitions.with(ino.shard(), |locked| {
+            locked.shard.is_not_restriped(ino)?;
+            let inode = locked.shard.inodes.get(ino);
+            let blocks = inode.as_ref().and_then(|inode| inode.as_blocks());
+            Ok(blocks.filter(|blocks| !blocks.settled).map(|blocks| blocks.layout.clone()))
+        })?;
+        let measured = match measured {
+            Some(layout) => Some(self.extent(ino, &layout)?.length),
+            None => None,
+        };
+        let begun = self.partitions.with(ino.shard(), |locked| {
+            locked.shard.is_not_busy(ino)?;
+            locked.shard.is_not_restriped(ino)?;
+            let right = self.right(locked, ino, &map);
+            let Some(inode) = locked.shard.inodes.get(ino) else { return Ok(None) };
+            let Some(blocks) = inode.as_blocks() else { return Ok(None) };
+            locked.shard.has_a_size(ino, &inode)?;
+            let length = match (blocks.settled, measured) {
+                (true, _) => inode.size,
+                (false, Some(length)) => length.max(inode.size),
+                (false, None) => return Err(Refusal::Busy.into()),
+            };
+            let state = (blocks.settled, length, self.outside.now().unsigned_abs().max(1));
+            let Some(step) = next_step((ino, &blocks.layout), &map, rebuild, state) else {
+                return Ok(None);
+            };
+            let live = locked.shard.live.get(&ino);
+            if live.is_some_and(|live| live.opens.iter().any(|open| open.held)) {
+                return Ok(Some(Err(Restriped::Held)));
+            }
+            let in_grace = locked.shard.grace.as_ref().is_some_and(|grace| !grace.is_over());
+            let written = in_grace || !blocks.settled || live.is_some_and(|live| live.has_writer());
+            let pending = Pending { step, decided: false, written, length };
+            let mut draft = Draft::new(self.outside.now());
+            draft.push(Mutation::PutRestripe(ino, Box::new(pending.clone())));
+            locked.commit(draft)?;
+            Ok(Some(Ok((pending, right))))
+        })?;
+        let (pending, right) = match begun {
+            None => return Ok(Restriped::Done),
+            Some(Err(held)) => return Ok(held),
+            Some(Ok(begun)) => begun,
+        };
+        let moved = self.move_range(&map, &pending, right.standing, rebuild.rate).and_then(|moved| {
+            self.decide_step(ino, &pending, right)?;
+            Ok(moved)
+        });
+        let concluded = self.conclude_step(ino);
+        if concluded.is_err() {
+            self.keeper.restripe(ino);
+        }
+        let moved = moved?;
+        concluded?;
+        Ok(Restriped::Moved(moved))
+    }
+
+    /// Has the range fenced and taken. How many bytes went from server to server.
+    fn move_range(
+        &self,
+        map: &Map,
+        pending: &Pending,
+        standing: Standing,
+        rate: u64,
+    ) -> Result<u64, Failure> {
+        let step = Box::new(pending.step.clone());
+        let mut length = pending.length;
+        for reply in self.ask_each(standing, pending.sources(map), &RestripeRequest::Fence(step.clone()))? {
+            match reply {
+                RestripeReply::Fenced { length: there } => length = length.max(there),
+                _ => return Err(Errno::PROTO.into()),
+            }
+        }
+        let take = RestripeRequest::Take { step, length, rate };
+        let mut moved = 0;
+        for reply in self.ask_each(standing, pending.targets(map), &take)? {
+            match reply {
+                RestripeReply::Took { bytes } => moved += bytes,
+                _ => return Err(Errno::PROTO.into()),
+            }
+        }
+        if self.outside.map().epoch != map.epoch {
+            // Others may hold the range now.
+            return Err(Refusal::Busy.into());
+        }
+        Ok(moved)
+    }
+
+    /// Asks servers; those that take part, where others have the same.
+    fn ask_each(
+        &self,
+        standing: Standing,
+        servers: Vec<ServerId>,
+        request: &RestripeRequest,
+    ) -> Result<Vec<RestripeReply>, Failure> {
+        let map = self.outside.map();
+        let replicas = request.step().map_or(1, |step| step.old.copies(&map));
+        let asked: Vec<ServerId> =
+            servers.into_iter().filter(|server| replicas == 1 || map.is_up(*server)).collect();
+        self.outside.restripe(standing, &asked, request).into_iter().collect()
+    }
+
+    /// From here on the step is finished, whatever happens.
+    fn decide_step(&self, ino: Ino, pending: &Pending, right: Right) -> Result<(), Failure> {
+        self.partitions.with(ino.shard(), |locked| {
+            self.is_still(locked, right)?;
+            let is_there = locked.shard.restripes.get(&ino) == Some(pending);
+            if !is_there || locked.shard.inodes.get(ino).is_none() {
+                return Err(Refusal::Busy.into());
+            }
+            let mut draft = Draft::new(self.outside.now());
+            draft.push(Mutation::PutRestripe(ino, Box::new(Pending { decided: true, ..pending.clone() })));
+            locked.commit(draft)
+        })
+    }
+
+    /// Ends the step of a file that nobody is at work on, after a crash or a failure.
+    pub(crate) fn end_step(&self, ino: Ino) -> Result<(), Failure> {
+        match self.at_work.begin(ino) {
+            Some(_working) => self.conclude_step(ino),
+            None => Ok(()),
+        }
+    }
+
+    /// Finishes a step that is decided, or undoes it, and forgets it.
+    fn conclude_step(&self, ino: Ino) -> Result<(), Failure> {
+        let map = self.outside.map();
+        let found = self.partitions.with(ino.shard(), |locked| {
+            let right = self.right(locked, ino, &map);
+            Ok(locked.shard.restripes.get(&ino).cloned().map(|pending| (pending, right)))
+        })?;
+        let Some((pending, right)) = found else { return Ok(()) };
+        let step = Box::new(pending.step.clone());
+        let mut concerned = pending.sources(&map);
+        if pending.decided {
+            self.ask_each(right.standing, concerned, &RestripeRequest::Finish(step))?;
+        } else {
+            // One that is down and holds nothing by the old layout clears what it has when it is to take something.
+            let others = pending.targets(&map).into_iter();
+            let others = others.filter(|server| !concerned.contains(server) && map.is_up(*server));
+            let others: Vec<ServerId> = others.collect();
+            concerned.extend(others);
+            self.ask_each(right.standing, concerned, &RestripeRequest::Undo(step))?;
+        }
+        self.partitions.with(ino.shard(), |locked| {
+            self.is_still(locked, right)?;
+            if locked.shard.restripes.get(&ino) != Some(&pending) {
+                return Err(Refusal::Busy.into());
+            }
+            let now = self.outside.now();
+            let mut draft = Draft::new(now);
+            draft.push(Mutation::DropRestripe(ino));
+            if pending.decided
+                && let Some(blocks) = draft.inode(locked.shard, ino).and_then(Inode::blocks_mut)
+            {
+                blocks.layout = pending.step.new.clone();
+            }
+            locked.commit(draft)?;
+            reap(locked, &self.outside.map(), ino, now)
+        })
+    }
+}
