@@ -10,7 +10,7 @@ use crate::home::{Home, Record};
 use crate::text::{plural, size};
 use crate::{leader, status};
 use bivouac_daemon::controller::LinkError;
-use bivouac_layout::{Map, Rule};
+use bivouac_layout::{Map, Rule, ServerState};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::ControlRequest;
 use bivouac_proto::restripe::Progress;
@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(100);
 /// Time between two lines about it, on a terminal.
 const SAY: Duration = Duration::from_millis(500);
+/// A server that is down is not waited for longer than this, if nothing moves meanwhile.
+const STUCK: Duration = Duration::from_secs(10);
 
 /// What the servers have done of a rebuild.
 #[derive(Clone, Copy, Default)]
@@ -121,6 +123,7 @@ pub fn follow(record: &Record, key: &Key, restripe: &Restripe) -> Result<(), Err
 pub fn wait(record: &Record, key: &Key, mut say: impl FnMut(&Done)) -> Result<Done, Error> {
     let begun = Instant::now();
     let (mut done, mut said) = (Done::default(), begun);
+    let mut last = ((0, 0), begun);
     let mut map = look(record, key)?;
     loop {
         let sum = progress(record, key, &map);
@@ -137,6 +140,25 @@ pub fn wait(record: &Record, key: &Key, mut say: impl FnMut(&Done)) -> Result<Do
                     record.name
                 ),
             ));
+        }
+        let moved = (sum.files_done, sum.bytes_done);
+        if moved != last.0 {
+            last = (moved, Instant::now());
+        }
+        if last.1.elapsed() >= STUCK
+            && let Some(server) = map.servers.iter().find(|server| server.state == ServerState::Down)
+        {
+            return Err(Error::Unanswered {
+                cause: format!(
+                    "server {} is down: the files that it has a part of stay where they are meanwhile",
+                    server.id
+                ),
+                remedy: format!(
+                    "`bivouac restart {0} {1}` starts it again, and the rebuild goes on by itself; `bivouac rebuild {0} --cancel` \
+                     ends it",
+                    record.name, server.id
+                ),
+            });
         }
         if said.elapsed() >= SAY {
             (said, _) = (Instant::now(), say(&done));

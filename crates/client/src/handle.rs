@@ -11,10 +11,11 @@ use crate::inline::Outcome;
 use crate::layouts::{Known, Layouts};
 use crate::limits;
 use crate::local::SubFiles;
+use crate::locks::KeptBlocks;
 use crate::names::removed;
 use crate::rpc::{DataJob, data_done, data_job, piece_job};
 use crate::session::Client;
-use bivouac_layout::{FileLayout, Ino};
+use bivouac_layout::{FileLayout, Ino, ServerId};
 use bivouac_node::Fd;
 use bivouac_node::release::monotonic;
 use bivouac_node::{OffsetGuard, Slot, SlotId};
@@ -670,24 +671,34 @@ impl Handle {
     }
 
     /// A descriptor of the local sub-file, when all of a range lies in it: for mapping it into memory. With
-    /// `write` the sub-file is made if need be. (No fence holds up what goes through a mapping.)
-    pub fn local_descriptor(&self, offset: u64, len: u64, write: bool) -> Option<Fd> {
-        let blocks = self.in_blocks()?;
+    /// `write` the sub-file is made if need be. (No fence holds up what goes through a mapping.) The range stays there as long
+    /// as what comes with it lives.
+    pub fn local_descriptor(&self, offset: u64, len: u64, write: bool) -> Option<(Fd, KeptBlocks)> {
         let end = offset.checked_add(len)?;
-        let piece = blocks.layout.piece_at(self.client.map(), offset, end).filter(|p| p.len == len)?;
-        // What has copies is not accessed past its primary.
-        if blocks.layout.replicas != 1 {
-            return None;
-        }
-        if !self.client.local_access || self.client.map().server(piece.server)?.node != self.client.node() {
-            return None;
-        }
+        self.local_server(offset, end)?;
+        let kept = self.keep_blocks().ok()?;
         let access = if write { Access::Make } else { Access::Write };
         let request = DataRequest::Pass { ino: self.ino, access };
-        match self.client.data((piece.server, blocks.layout.version), request, &[], &mut []).ok()? {
-            (DataReply::Passed, _, fd) => fd,
+        let passed = self.by_newest_layout(|blocks| {
+            let server = self.local_server(offset, end).ok_or(Errno::NODEV)?;
+            let by = (server, blocks.layout.version);
+            let answered = self.client.data(by, request, &[], &mut []);
+            answered.map_err(|errno| blocks.noted(errno))
+        });
+        match passed.ok()?? {
+            (DataReply::Passed, _, Some(fd)) => Some((fd, kept)),
             _ => None,
         }
+    }
+
+    /// The server of this node that has all of a range, if one has, and nobody else has copies.
+    fn local_server(&self, offset: u64, end: u64) -> Option<ServerId> {
+        let blocks = self.in_blocks()?;
+        let map = self.client.map();
+        let piece = blocks.layout.piece_at(map, offset, end).filter(|piece| piece.len == end - offset)?;
+        // What has copies is not accessed past its primary.
+        let is_here = self.client.local_access && map.server(piece.server)?.node == self.client.node();
+        (is_here && blocks.layout.replicas == 1).then_some(piece.server)
     }
 }
 

@@ -49,7 +49,7 @@ mod walk;
 pub use error::{ClientError, Fail};
 pub use handle::Handle;
 pub use list::Entries;
-pub use locks::LockKind;
+pub use locks::{KeptBlocks, LockKind};
 pub use names::StatFs;
 pub use number::OpenedFile;
 pub use open::is_temporary;

@@ -14,16 +14,20 @@
 use crate::handle::Handle;
 use crate::session::Client;
 use bivouac_layout::{Ino, ServerId};
+use bivouac_node::release::monotonic;
 use bivouac_proto::Errno;
 use bivouac_proto::agent::AgentRequest;
-use bivouac_proto::meta::{LockOwner, LockRange, MetaReply, MetaRequest};
+use bivouac_proto::meta::{KERNEL, LockOwner, LockRange, MetaReply, MetaRequest};
 use rustix::fd::BorrowedFd;
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How long one turn of waiting takes at the server, milliseconds.
 const TURN_MS: u32 = 500;
+
+/// How long a range on its way is waited for before a file is mapped, nanoseconds.
+const PATIENCE: u64 = 30_000_000_000;
 
 /// How often a lock is asked for anew because the agent has reported to servers meanwhile. (It does when servers were
 /// restarted, so once is most often enough.)
@@ -41,6 +45,22 @@ pub enum LockKind {
     /// Of one of the processes that this one acts for (in a mount), by a number that it has assigned.
     /// Released by [`Handle::unlock`], and when this process ends.
     Member(u32),
+}
+
+/// As long as this lives, or, if it is forgotten, as long as this process does, blocks of a file stay where they are.
+pub struct KeptBlocks {
+    client: &'static Client,
+    ino: Ino,
+    owner: LockOwner,
+}
+
+impl Drop for KeptBlocks {
+    fn drop(&mut self) {
+        let KeptBlocks { client, ino, owner } = *self;
+        // If this fails, they stay until this process ends.
+        let _ = client.table().note_unlock(ino, owner, 0, u64::MAX);
+        let _ = client.meta_on(ino, &MetaRequest::Unlock { ino, owner, start: 0, end: u64::MAX });
+    }
 }
 
 /// What this process has locked. (A fork's child begins with another.)
@@ -196,6 +216,22 @@ impl Handle {
             self.slot()?.locks.store(1, Ordering::Release);
         }
         Ok(owner)
+    }
+
+    /// Has the file's blocks stay where they are: a kernel is about to use them past all servers. Waits while a range of the
+    /// file is on its way to other servers.
+    pub(crate) fn keep_blocks(&self) -> Result<KeptBlocks, Errno> {
+        static NUMBERS: AtomicU32 = AtomicU32::new(0);
+        let number = KERNEL | NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let owner = self.owner(LockKind::Member(number))?;
+        let kept = KeptBlocks { client: self.client(), ino: self.ino(), owner };
+        let begun = monotonic();
+        loop {
+            match self.lock_waiting(LockKind::Member(number), false, 0, u64::MAX, &|_| false) {
+                Err(Errno::AGAIN) if monotonic().saturating_sub(begun) < PATIENCE => {}
+                done => return done.map(|()| kept),
+            }
+        }
     }
 
     /// Releases the owner's locks on `start..end`. EIO if some of them were lost before, when their server was

@@ -14,6 +14,7 @@
 //! the kernel the first page.
 
 use crate::handle::Handle;
+use crate::locks::KeptBlocks;
 use crate::session::Client;
 use bivouac_layout::Ino;
 use bivouac_node::release::KIND_FILE;
@@ -85,16 +86,22 @@ impl Handle {
 
     /// The sub-file that contains all of this file's data, if the file is in blocks and all of them are on
     /// one server of this node, for the kernel. `create`: makes the sub-file if there is none yet. The file
-    /// keeps this sub-file until it is removed; what is done to the sub-file is done to the file. (No fence
+    /// keeps this sub-file as long as what comes with it lives; what is done to the sub-file is done to the file. (No fence
     /// holds up what the kernel does with it.)
-    pub fn whole_file(&self, create: bool) -> Option<BorrowedFd<'_>> {
+    pub fn whole_file(&self, create: bool) -> Option<(BorrowedFd<'_>, KeptBlocks)> {
         let blocks = self.in_blocks()?;
         let [server] = blocks.servers()[..] else { return None };
         // With copies, servers have to write.
         if blocks.layout.replicas != 1 {
             return None;
         }
-        Some(blocks.local.get(self.client(), server, (self.ino(), blocks.known), create)?.descriptor())
+        if !self.client().local_access || self.client().map().server(server)?.node != self.client().node() {
+            return None;
+        }
+        let kept = self.keep_blocks().ok()?;
+        let blocks = self.in_blocks().filter(|blocks| blocks.servers()[..] == [server])?;
+        let file = blocks.local.get(self.client(), server, (self.ino(), blocks.known), create)?;
+        Some((file.descriptor(), kept))
     }
 
     /// Says whether the file may be written through this description without its noticing (by the kernel).

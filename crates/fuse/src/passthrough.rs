@@ -24,7 +24,7 @@
 
 use crate::face::lock;
 use crate::session::Channel;
-use bivouac_client::Handle;
+use bivouac_client::{Handle, KeptBlocks};
 use bivouac_layout::Ino;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::collections::HashMap;
@@ -59,12 +59,15 @@ pub(crate) struct Passthrough<K> {
     files: Mutex<HashMap<Ino, File>>,
 }
 
+/// A sub-file that contains all of a file, and what has its blocks stay there.
+type Whole<'f> = (BorrowedFd<'f>, Option<KeptBlocks>);
+
 /// How a file is open.
 enum File {
     /// Without a backing file, so many times.
     Plain(usize),
     /// With this backing file, so many times.
-    Backed(BackingId, OwnedFd, usize),
+    Backed(BackingId, (OwnedFd, Option<KeptBlocks>), usize),
 }
 
 /// When a backing file was changed, as far as the kernel's clock tells, and how long it is.
@@ -134,6 +137,7 @@ impl<K: Kernel> Passthrough<K> {
         // Asked for before the lock is taken, and only if it can be of use.
         let wanted = !self.refused.load(Ordering::Relaxed) && !lock(&self.files).contains_key(&handle.ino());
         let whole = if wanted { handle.whole_file(writes) } else { None };
+        let whole = whole.map(|(file, kept)| (file, Some(kept)));
         match self.enter(handle.ino(), whole, writes) {
             Opened::Backed { id, before, .. } => {
                 if writes {
@@ -146,15 +150,15 @@ impl<K: Kernel> Passthrough<K> {
     }
 
     /// Counts an open, and decides.
-    fn enter(&self, ino: Ino, whole: Option<BorrowedFd<'_>>, writes: bool) -> Opened {
+    fn enter(&self, ino: Ino, whole: Option<Whole<'_>>, writes: bool) -> Opened {
         let mut files = lock(&self.files);
         let file = match files.entry(ino) {
             Entry::Occupied(known) => known.into_mut(),
             // Whatever is opened from now on has no backing file, and need not be counted.
             Entry::Vacant(_) if self.refused.load(Ordering::Relaxed) => return Opened::Uncounted,
-            Entry::Vacant(fresh) => fresh.insert(match whole.and_then(|file| self.offer(file)) {
-                Some((id, file)) => File::Backed(id, file, 0),
-                None => File::Plain(0),
+            Entry::Vacant(fresh) => fresh.insert(match whole.map(|(file, kept)| (self.offer(file), kept)) {
+                Some((Some((id, file)), kept)) => File::Backed(id, (file, kept), 0),
+                _ => File::Plain(0),
             }),
         };
         match file {
@@ -162,7 +166,7 @@ impl<K: Kernel> Passthrough<K> {
                 *opens += 1;
                 Opened::Plain
             }
-            File::Backed(id, file, opens) => {
+            File::Backed(id, (file, _), opens) => {
                 *opens += 1;
                 let before = if writes { Mark::of(file.as_fd()) } else { None };
                 Opened::Backed { id: *id, seen: false, before }
@@ -194,18 +198,20 @@ impl<K: Kernel> Passthrough<K> {
         let mut files = lock(&self.files);
         let (opens, unchanged) = match (files.get_mut(&ino), how) {
             (Some(File::Plain(opens)), _) => (opens, false),
-            (Some(File::Backed(_, file, opens)), Opened::Backed { before: Some(before), .. }) => {
+            (Some(File::Backed(_, (file, _), opens)), Opened::Backed { before: Some(before), .. }) => {
                 (opens, Mark::of(file.as_fd()) == Some(before))
             }
             (Some(File::Backed(_, _, opens)), _) => (opens, false),
             (None, _) => return false,
         };
         *opens -= 1;
-        if *opens == 0
-            && let Some(File::Backed(id, ..)) = files.remove(&ino)
-        {
-            self.kernel.close(id);
+        let last = if *opens == 0 { files.remove(&ino) } else { None };
+        if let Some(File::Backed(id, ..)) = &last {
+            self.kernel.close(*id);
         }
+        // This asks a server: from here on the blocks may go to other servers.
+        drop(files);
+        drop(last);
         unchanged
     }
 }
@@ -249,31 +255,31 @@ mod tests {
     fn the_first_open_decides_for_all_until_the_last_close() {
         let files = Passthrough::new(Fake::default(), true);
         let null = std::fs::File::open("/dev/null").unwrap();
-        let whole = Some(null.as_fd());
+        let whole = || Some((null.as_fd(), None));
         assert_eq!(files.enter(FILE, None, false), Opened::Plain);
-        assert_eq!(files.enter(FILE, whole, false), Opened::Plain);
+        assert_eq!(files.enter(FILE, whole(), false), Opened::Plain);
         files.closed(FILE, Opened::Plain);
-        assert_eq!(files.enter(FILE, whole, false), Opened::Plain);
+        assert_eq!(files.enter(FILE, whole(), false), Opened::Plain);
         files.closed(FILE, Opened::Plain);
         files.closed(FILE, Opened::Plain);
-        assert_eq!(files.enter(FILE, whole, false), backed(1));
+        assert_eq!(files.enter(FILE, whole(), false), backed(1));
         assert_eq!(files.enter(FILE, None, false), backed(1));
         files.closed(FILE, backed(1));
         assert_eq!(*files.kernel.open.borrow(), [1]);
         files.closed(FILE, backed(1));
         assert!(files.kernel.open.borrow().is_empty());
-        assert_eq!(files.enter(FILE, whole, false), backed(2));
+        assert_eq!(files.enter(FILE, whole(), false), backed(2));
     }
 
     #[test]
     fn what_is_backed_stays_so_when_the_kernel_takes_no_more() {
         let files = Passthrough::new(Fake::default(), true);
         let null = std::fs::File::open("/dev/null").unwrap();
-        let whole = Some(null.as_fd());
-        assert_eq!(files.enter(FILE, whole, false), backed(1));
+        let whole = || Some((null.as_fd(), None));
+        assert_eq!(files.enter(FILE, whole(), false), backed(1));
         files.kernel.refuses.set(Some(rustix::io::Errno::LOOP));
-        assert_eq!(files.enter(OTHER, whole, false), Opened::Plain);
-        assert_eq!(files.enter(Ino(9), whole, false), Opened::Uncounted);
+        assert_eq!(files.enter(OTHER, whole(), false), Opened::Plain);
+        assert_eq!(files.enter(Ino(9), whole(), false), Opened::Uncounted);
         assert_eq!(files.enter(FILE, None, false), backed(1));
         files.closed(Ino(9), Opened::Uncounted);
         files.closed(OTHER, Opened::Plain);
@@ -287,16 +293,17 @@ mod tests {
         let files = Passthrough::new(Fake::default(), true);
         let null = std::fs::File::open("/dev/null").unwrap();
         files.kernel.refuses.set(Some(rustix::io::Errno::MFILE));
-        assert_eq!(files.enter(FILE, Some(null.as_fd()), false), Opened::Plain);
+        assert_eq!(files.enter(FILE, Some((null.as_fd(), None)), false), Opened::Plain);
         files.kernel.refuses.set(None);
-        assert_eq!(files.enter(OTHER, Some(null.as_fd()), false), backed(1));
+        assert_eq!(files.enter(OTHER, Some((null.as_fd(), None)), false), backed(1));
     }
 
     #[test]
     fn a_writer_that_wrote_nothing_is_told_from_one_that_did() {
         let files = Passthrough::new(Fake::default(), true);
         let memory = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        let (idle, busy) = (files.enter(FILE, Some(memory.as_fd()), true), files.enter(FILE, None, true));
+        let (idle, busy) =
+            (files.enter(FILE, Some((memory.as_fd(), None)), true), files.enter(FILE, None, true));
         assert!(files.closed(FILE, idle));
         rustix::io::write(&memory, b"more").unwrap();
         assert!(!files.closed(FILE, busy));

@@ -168,7 +168,7 @@ mod tests {
                 Mutation::LastInode(10),
                 Mutation::IntentLimit(100),
             ],
-            vec![Mutation::PutOpen(file, Opened { id: open, write: true, append: false, held: false })],
+            vec![Mutation::PutOpen(file, Opened { id: open, write: true, append: false })],
             vec![
                 Mutation::PutLock(
                     file,

@@ -141,6 +141,9 @@ impl<O: Outside> Core<O> {
                 }
                 return Err(Stop::Wait);
             }
+            if owner.is_kernel() {
+                locked.shard.is_not_restriped(ino)?;
+            }
             let table = locked.shard.live.get(&ino).map(|l| &l.locks);
             let blockers: Vec<LockOwner> =
                 table.into_iter().flat_map(|t| t.conflicts(owner, range)).map(|(other, _)| other).collect();

@@ -29,7 +29,7 @@ impl LockTable {
     ) -> impl Iterator<Item = (LockOwner, LockRange)> {
         self.iter().copied().filter(move |(other, range)| {
             *other != owner
-                && is_flock(other) == is_flock(&owner)
+                && kind(other) == kind(&owner)
                 && (range.exclusive || wanted.exclusive)
                 && range.start < wanted.end
                 && wanted.start < range.end
@@ -125,8 +125,13 @@ impl LockTable {
     }
 }
 
-fn is_flock(owner: &LockOwner) -> bool {
-    matches!(owner, LockOwner::Flock(_))
+/// Owners of different kinds do not meet.
+fn kind(owner: &LockOwner) -> u8 {
+    match owner {
+        LockOwner::Flock(_) => 1,
+        owner if owner.is_kernel() => 2,
+        LockOwner::Process { .. } | LockOwner::Description(_) => 0,
+    }
 }
 
 #[cfg(test)]

@@ -394,7 +394,7 @@ fn make(
 }
 
 fn opened(how: OpenHow, id: OpenId) -> Opened {
-    Opened { id, write: how.write, append: how.append, held: false }
+    Opened { id, write: how.write, append: how.append }
 }
 
 fn open_existing(

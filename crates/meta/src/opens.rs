@@ -162,7 +162,7 @@ impl<O: Outside> Core<O> {
     pub(crate) fn reopen(&self, ino: Ino, open: OpenId, write: bool) -> Result<Reply, Failure> {
         let now = self.outside.now();
         self.partitions.with(ino.shard(), |locked| {
-            register(locked, now, ino, Opened { id: open, write, append: false, held: false })?;
+            register(locked, now, ino, Opened { id: open, write, append: false })?;
             Ok(Reply::Done)
         })
     }
@@ -180,9 +180,9 @@ impl<O: Outside> Core<O> {
         }
         for &Reopened { ino, open, write, append } in opens {
             let now = self.outside.now();
-            let registered = self.partitions.with(ino.shard(), |locked| {
-                register(locked, now, ino, Opened { id: open, write, append, held: false })
-            });
+            let registered = self
+                .partitions
+                .with(ino.shard(), |locked| register(locked, now, ino, Opened { id: open, write, append }));
             match registered {
                 // Removed meanwhile, given up, or another server's.
                 Ok(()) | Err(Failure::Errno(Errno::NOENT | Errno::IO)) => {}

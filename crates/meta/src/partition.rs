@@ -586,7 +586,7 @@ pub(crate) fn revive(shard: &mut Shard, grace: &Arc<Grace>) {
             if opens.iter().any(|open| open.id == *id) {
                 shard.revived.remove(&(*ino, *id));
             } else {
-                opens.push(Opened { id: *id, write: true, append: false, held: false });
+                opens.push(Opened { id: *id, write: true, append: false });
             }
         }
     }

@@ -233,6 +233,10 @@ impl<O: Outside> Core<O> {
         let begun = self.partitions.with(ino.shard(), |locked| {
             locked.shard.is_not_busy(ino)?;
             locked.shard.is_not_restriped(ino)?;
+            if locked.shard.learns_locks(locked.id) {
+                // Agents have not told yet what kernels hold.
+                return Err(Refusal::Busy.into());
+            }
             let right = self.right(locked, ino, &map);
             let Some(inode) = locked.shard.inodes.get(ino) else { return Ok(None) };
             let Some(blocks) = inode.as_blocks() else { return Ok(None) };
@@ -247,7 +251,7 @@ impl<O: Outside> Core<O> {
                 return Ok(None);
             };
             let live = locked.shard.live.get(&ino);
-            if live.is_some_and(|live| live.opens.iter().any(|open| open.held)) {
+            if live.is_some_and(|live| live.locks.iter().any(|(owner, _)| owner.is_kernel())) {
                 return Ok(Some(Err(Restriped::Held)));
             }
             let in_grace = locked.shard.grace.as_ref().is_some_and(|grace| !grace.is_over());

@@ -90,8 +90,6 @@ pub(crate) struct Opened {
     pub id: OpenId,
     pub write: bool,
     pub append: bool,
-    /// A kernel holds the file's sub-files by it: they stay where they are.
-    pub held: bool,
 }
 
 /// The volatile state of an inode that is in use.

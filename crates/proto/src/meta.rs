@@ -157,6 +157,18 @@ pub enum LockOwner {
     Flock(OpenId),
 }
 
+/// Numbers from this on are no pids. A lock of such an owner only says that a kernel uses blocks of the file past all servers,
+/// because a process has mapped them, or a mount passes them through: they stay where they are as long as there is such a
+/// lock. It meets no others.
+pub const KERNEL: u32 = 1 << 31;
+
+impl LockOwner {
+    /// Whether it is a kernel, by one of its processes: see [`KERNEL`].
+    pub fn is_kernel(&self) -> bool {
+        matches!(self, LockOwner::Process { pid: KERNEL.., .. })
+    }
+}
+
 /// A lock on bytes `start..end` (`end` exclusive; `u64::MAX` is to the end of the file, however it grows).
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub struct LockRange {

@@ -124,7 +124,7 @@ pub(crate) fn mutation() -> impl Strategy<Value = Mutation> {
     });
     let volatile = prop_oneof![
         4 => (ino(), open(), any::<bool>())
-            .prop_map(|(ino, id, write)| M::PutOpen(ino, Opened { id, write, append: false, held: false })),
+            .prop_map(|(ino, id, write)| M::PutOpen(ino, Opened { id, write, append: false })),
         2 => (ino(), open()).prop_map(|(ino, open)| M::DropOpen(ino, open)),
         4 => (ino(), owner(), lock).prop_map(|(ino, owner, range)| M::PutLock(ino, owner, range)),
         2 => (ino(), owner(), 0u64..20).prop_map(|(ino, owner, at)| M::DropLock(ino, owner, at, at + 9)),

@@ -5,6 +5,7 @@ use bivouac_layout::{Founding, Group, Map, Node, NodeId, Server, ServerId, Serve
 use bivouac_meta::{MetaStore, OpenError, Options, Outside, Standing};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::peer::PeerRequest;
+use bivouac_proto::restripe::{RestripeReply, RestripeRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Reply, Time};
 use std::path::Path;
@@ -49,15 +50,23 @@ impl Outside for Alone {
     fn data(
         &self,
         _: Option<Standing>,
-        _: ServerId,
+        _: (ServerId, u32),
         _: &DataRequest,
         _: &[u8],
         _: &mut [u8],
     ) -> Result<DataReply, Errno> {
         Err(Errno::IO)
     }
-    fn copied(&self, _: Standing, _: Group, _: &DataRequest, _: &[u8]) -> Result<DataReply, Errno> {
+    fn copied(&self, _: Standing, _: (Group, u32), _: &DataRequest, _: &[u8]) -> Result<DataReply, Errno> {
         Err(Errno::IO)
+    }
+    fn restripe(
+        &self,
+        _: Standing,
+        servers: &[ServerId],
+        _: &RestripeRequest,
+    ) -> Vec<Result<RestripeReply, Failure>> {
+        servers.iter().map(|_| Err(Errno::IO.into())).collect()
     }
     fn now(&self) -> Time {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -2,11 +2,13 @@
 #![allow(dead_code, missing_docs)]
 
 pub mod client;
+mod stripes;
 
 use bivouac_layout::{Founding, Group, Ino, Map, MapChange, Node, NodeId, Server, ServerId, ServerState};
 use bivouac_meta::{MetaStore, Options, Outside, Standing};
 use bivouac_proto::data::{DataReply, DataRequest};
 use bivouac_proto::peer::PeerRequest;
+use bivouac_proto::restripe::{RestripeReply, RestripeRequest};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Reply, Time};
 use std::collections::HashMap;
@@ -346,6 +348,11 @@ impl Inner {
         }
     }
 
+    pub fn set_map(&self, map: Map) {
+        map.check().unwrap();
+        *self.map.write().unwrap() = Arc::new(map);
+    }
+
     pub fn change(&self, change: &MapChange) {
         let mut held = self.map.write().unwrap();
         *held = Arc::new(change.apply(&held).unwrap());
@@ -502,6 +509,7 @@ impl Outside for Port {
     fn data_each(
         &self,
         _: Option<Standing>,
+        layout: u32,
         requests: &[(ServerId, DataRequest)],
     ) -> Vec<Result<DataReply, Errno>> {
         let dying = self.inner().dies_asked.lock().unwrap().map(|(server, _)| server);
@@ -509,7 +517,7 @@ impl Outside for Port {
         for dies in [false, true] {
             for ((server, request), answer) in requests.iter().zip(&mut answers) {
                 if dies == (Some(*server) == dying) {
-                    *answer = Some(self.data(None, *server, request, &[], &mut []));
+                    *answer = Some(self.data(None, (*server, layout), request, &[], &mut []));
                 }
             }
         }
@@ -519,19 +527,20 @@ impl Outside for Port {
     fn copied(
         &self,
         _: Standing,
-        group: Group,
+        (group, layout): (Group, u32),
         request: &DataRequest,
         payload: &[u8],
     ) -> Result<DataReply, Errno> {
         let holders = self.map().holders(group);
-        let made = holders.all().iter().map(|holder| self.data(None, *holder, request, payload, &mut []));
+        let made =
+            holders.all().iter().map(|holder| self.data(None, (*holder, layout), request, payload, &mut []));
         made.collect::<Result<Vec<_>, _>>()?.pop().ok_or(Errno::IO)
     }
 
     fn data(
         &self,
         _: Option<Standing>,
-        server: ServerId,
+        (server, _): (ServerId, u32),
         request: &DataRequest,
         payload: &[u8],
         _: &mut [u8],
@@ -611,6 +620,26 @@ impl Outside for Port {
             DataRequest::Close { .. } | DataRequest::Open { .. } => Ok(DataReply::Done),
             other => panic!("a store has no use for {other:?}"),
         }
+    }
+
+    fn restripe(
+        &self,
+        _: Standing,
+        servers: &[ServerId],
+        request: &RestripeRequest,
+    ) -> Vec<Result<RestripeReply, Failure>> {
+        let ask = |server: &ServerId| {
+            // It may be the last thing that happens.
+            let inner = self.inner();
+            let fault = *inner.data_fault.lock().unwrap();
+            if let Some((at, errno)) = fault
+                && at.is_none_or(|at| at == *server)
+            {
+                return Err(errno.into());
+            }
+            inner.restripe(*server, request).map_err(Failure::Errno)
+        };
+        servers.iter().map(ask).collect()
     }
 
     fn now(&self) -> Time {

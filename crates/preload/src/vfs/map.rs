@@ -116,7 +116,7 @@ fn map_block(
 ) -> Result<Option<usize>, Errno> {
     let Range { start, end } = range;
     let descriptor = state::apart(|| Ok::<_, Errno>(file.local_descriptor(start, end - start, create)))?;
-    let Some(descriptor) = descriptor else {
+    let Some((descriptor, kept)) = descriptor else {
         return Ok(None);
     };
     // Where the sub-file is shorter (a hole at the end of the file), touching the mapping would be a SIGBUS.
@@ -126,7 +126,10 @@ fn map_block(
     }
     let fd = descriptor.as_raw_fd();
     let offset = i64::try_from(start).map_err(|_| Errno::OVERFLOW)?;
-    wanted.map(wanted.flags, wanted.protection, fd, offset).map(Some)
+    let address = wanted.map(wanted.flags, wanted.protection, fd, offset)?;
+    // Nobody says when a mapping ends: the blocks stay there as long as the process does.
+    std::mem::forget(kept);
+    Ok(Some(address))
 }
 
 /// A mapping that is filled in, and that the program cannot make writable, because what it wrote would be

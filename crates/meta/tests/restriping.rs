@@ -1,0 +1,220 @@
+//! Files whose ranges go to other servers, and the crashes in between: at every step a file is whole, and every step is finished or
+//! has not been.
+
+mod common;
+
+use bivouac_layout::map::Generation;
+use bivouac_layout::{GenerationId, Ino, Rebuild, Rule, ServerId};
+use bivouac_meta::Restriped;
+use bivouac_proto::meta::{KERNEL, LockOwner, LockRange, MetaRequest};
+use bivouac_proto::status::Failure;
+use bivouac_proto::{Errno, Refusal};
+use common::client::Client;
+use common::{BLOCK, Cluster};
+use std::sync::atomic::Ordering;
+
+const DIRECT: Rebuild = Rebuild { number: 1, rule: Rule::Direct, rate: 0 };
+/// One block in each step.
+const SLOW: Rebuild = Rebuild { rate: BLOCK as u64 * 4, ..DIRECT };
+
+/// Four servers, and files on two of them.
+fn two_of_four() -> Cluster {
+    let servers = |numbers: &[u16]| Generation { servers: numbers.iter().copied().map(ServerId).collect() };
+    Cluster::with_map(4, |_| {}, |map| map.generations = vec![servers(&[0, 1])])
+}
+
+/// From now on all four.
+fn all_four(cluster: &Cluster) {
+    let mut map = (*cluster.inner.map()).clone();
+    map.generations.push(Generation { servers: map.servers.iter().map(|server| server.id).collect() });
+    cluster.inner.set_map(map);
+}
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at / 7 + 1) as u8 | 1).collect()
+}
+
+/// A file in blocks, which the client has open and to which it has appended something.
+fn file(client: &Client, name: &str, content: &[u8]) -> (Ino, bivouac_proto::OpenId) {
+    let (attr, open) = client.create(name, true).unwrap();
+    client.spill(attr.ino).unwrap();
+    client.append(attr.ino, content).unwrap();
+    (attr.ino, open)
+}
+
+/// What the data servers hold of a file, by its layout; and whether nobody has anything else.
+fn content(cluster: &Cluster, client: &Client, ino: Ino) -> Vec<u8> {
+    let attr = client.attr(ino).unwrap();
+    let layout = attr.layout.as_ref().expect("the file is in blocks");
+    let map = cluster.inner.map();
+    let mut found = Vec::new();
+    let mut theirs: Vec<Vec<u8>> = cluster
+        .inner
+        .data
+        .iter()
+        .map(|files| files.lock().unwrap().get(&ino).map_or(Vec::new(), |file| file.bytes.clone()))
+        .collect();
+    for piece in layout.pieces(&map, 0..1 << 20) {
+        let file = &mut theirs[piece.server.0 as usize];
+        let end = (piece.offset + piece.len).min(file.len() as u64);
+        if piece.offset < end {
+            let part = &mut file[piece.offset as usize..end as usize];
+            found.resize(piece.offset as usize, 0);
+            found.extend_from_slice(part);
+            part.fill(0);
+        }
+    }
+    assert!(theirs.iter().flatten().all(|byte| *byte == 0), "somebody has what is not his");
+    found
+}
+
+fn generation(client: &Client, ino: Ino) -> Vec<GenerationId> {
+    let layout = client.attr(ino).unwrap().layout.expect("a layout");
+    layout.ranges.iter().map(|range| range.generation).collect()
+}
+
+/// Makes steps until there is nothing to do.
+fn finish(cluster: &Cluster, ino: Ino, rebuild: &Rebuild) -> u32 {
+    let server = cluster.inner.map().primary(ino.shard());
+    let mut steps = 0;
+    while cluster.inner.serve(server, |store| store.restripe(ino, rebuild)).unwrap() != Restriped::Done {
+        steps += 1;
+        assert!(steps < 1000);
+    }
+    steps
+}
+
+#[test]
+fn a_file_goes_to_other_servers_and_nothing_is_left_behind() {
+    for (len, closed) in [(0, true), (700, true), (5 * BLOCK as usize, true), (9 * BLOCK as usize + 3, false)]
+    {
+        let cluster = two_of_four();
+        let client = Client::new(&cluster);
+        let (ino, open) = file(&client, "f", &bytes(len));
+        if closed {
+            client.release(ino, open, None).unwrap();
+        }
+        all_four(&cluster);
+        let server = cluster.inner.map().primary(ino.shard());
+        let to_move = |rule| cluster.store(server).unwrap().to_restripe(rule).0.len();
+        assert_eq!((to_move(Rule::Direct), to_move(Rule::Metadata)), (1, 0));
+        finish(&cluster, ino, &SLOW);
+        assert_eq!(to_move(Rule::Direct), 0);
+        assert_eq!(content(&cluster, &client, ino), bytes(len));
+        assert_eq!(generation(&client, ino), [GenerationId(1)]);
+        assert!(!closed || client.attr(ino).unwrap().size == len as u64);
+        client.append(ino, b"more").unwrap();
+        assert_eq!(content(&cluster, &client, ino), [bytes(len), b"more".to_vec()].concat());
+        client.truncate(ino, 3).unwrap();
+        assert_eq!(content(&cluster, &client, ino), [bytes(len), b"more".to_vec()].concat()[..3]);
+    }
+}
+
+#[test]
+fn whenever_the_server_that_drives_it_dies_the_step_is_finished_or_undone() {
+    for closed in [true, false] {
+        let mut crashes = 0;
+        for n in 0.. {
+            let cluster = two_of_four();
+            let client = Client::new(&cluster);
+            let (ino, open) = file(&client, "f", &bytes(6 * BLOCK as usize));
+            if closed {
+                client.release(ino, open, None).unwrap();
+            }
+            all_four(&cluster);
+            let server = cluster.inner.map().primary(ino.shard());
+            cluster.crash_at(n);
+            let _ = cluster.inner.serve(server, |store| store.restripe(ino, &SLOW));
+            let crashed = cluster.stores().len() < 4;
+            cluster.heal();
+            assert_eq!(content(&cluster, &client, ino), bytes(6 * BLOCK as usize), "crash at {n}");
+            assert!(!closed || client.attr(ino).unwrap().size == 6 * u64::from(BLOCK));
+            client.append(ino, b"x").unwrap();
+            finish(&cluster, ino, &SLOW);
+            assert_eq!(generation(&client, ino), [GenerationId(1)], "crash at {n}");
+            assert_eq!(content(&cluster, &client, ino), [bytes(6 * BLOCK as usize), b"x".to_vec()].concat());
+            if !crashed {
+                break;
+            }
+            crashes += 1;
+        }
+        assert!(crashes > 8, "{crashes}");
+    }
+}
+
+#[test]
+fn a_data_server_that_fails_leaves_the_file_as_it_was() {
+    for failing in 0..4 {
+        let cluster = two_of_four();
+        let client = Client::new(&cluster);
+        let (ino, open) = file(&client, "f", &bytes(6 * BLOCK as usize));
+        client.release(ino, open, None).unwrap();
+        all_four(&cluster);
+        let server = cluster.inner.map().primary(ino.shard());
+        *cluster.inner.data_fault.lock().unwrap() = Some((Some(ServerId(failing)), Errno::NOSPC));
+        let step = || cluster.inner.serve(server, |store| store.restripe(ino, &DIRECT));
+        assert_eq!(step(), Err(Failure::Errno(Errno::NOSPC)), "server {failing}");
+        *cluster.inner.data_fault.lock().unwrap() = None;
+        cluster.heal();
+        assert_eq!(generation(&client, ino), [GenerationId(0)]);
+        assert_eq!(content(&cluster, &client, ino), bytes(6 * BLOCK as usize));
+        finish(&cluster, ino, &DIRECT);
+        assert_eq!(content(&cluster, &client, ino), bytes(6 * BLOCK as usize));
+    }
+}
+
+#[test]
+fn a_file_that_a_kernel_holds_stays_until_it_is_let_go() {
+    let cluster = two_of_four();
+    let client = Client::new(&cluster);
+    let (ino, open) = file(&client, "f", &bytes(3 * BLOCK as usize));
+    client.release(ino, open, None).unwrap();
+    all_four(&cluster);
+    let server = cluster.inner.map().primary(ino.shard());
+    let owner = LockOwner::Process { session: 77, pid: KERNEL | 5 };
+    let range = LockRange { start: 0, end: u64::MAX, exclusive: false };
+    client.send(ino.shard(), &MetaRequest::Lock { ino, owner, range, wait_ms: 0 }, &[]).unwrap();
+    let step = || cluster.inner.serve(server, |store| store.restripe(ino, &DIRECT));
+    assert_eq!(step(), Ok(Restriped::Held));
+    assert_eq!(generation(&client, ino), [GenerationId(0)]);
+    // Programs' locks are others.
+    let program = LockOwner::Process { session: 78, pid: 5 };
+    let all = LockRange { exclusive: true, ..range };
+    client
+        .send(ino.shard(), &MetaRequest::Lock { ino, owner: program, range: all, wait_ms: 0 }, &[])
+        .unwrap();
+    client.send(ino.shard(), &MetaRequest::Unlock { ino, owner, start: 0, end: u64::MAX }, &[]).unwrap();
+    finish(&cluster, ino, &DIRECT);
+    assert_eq!(content(&cluster, &client, ino), bytes(3 * BLOCK as usize));
+}
+
+#[test]
+fn a_file_that_is_removed_on_its_way_is_gone_everywhere() {
+    for n in 0.. {
+        let cluster = two_of_four();
+        let client = Client::new(&cluster);
+        let (ino, open) = file(&client, "f", &bytes(6 * BLOCK as usize));
+        client.release(ino, open, None).unwrap();
+        all_four(&cluster);
+        let server = cluster.inner.map().primary(ino.shard());
+        cluster.crash_at(n);
+        let _ = cluster.inner.serve(server, |store| store.restripe(ino, &SLOW));
+        let crashed = cluster.stores().len() < 4;
+        cluster.inner.crash_at.store(usize::MAX, Ordering::SeqCst);
+        if cluster.store(server).is_none() {
+            cluster.start(server);
+        }
+        client.unlink("f").unwrap();
+        cluster.heal();
+        assert!(client.attr(ino).is_err());
+        let has = |files: &std::sync::Mutex<std::collections::HashMap<Ino, common::SubFile>>| {
+            files.lock().unwrap().get(&ino).is_some_and(|file| !file.bytes.is_empty())
+        };
+        assert!(!cluster.inner.data.iter().any(has), "crash at {n}");
+        let step = cluster.inner.serve(server, |store| store.restripe(ino, &DIRECT));
+        assert!(matches!(step, Ok(Restriped::Done) | Err(Failure::Refused(Refusal::Busy))), "{step:?}");
+        if !crashed {
+            break;
+        }
+    }
+}
