@@ -667,6 +667,16 @@ pub struct Restripe {
     pub background: bool,
 }
 
+impl Restripe {
+    /// What the map says of it.
+    pub fn rule(&self) -> bivouac_layout::Rule {
+        match self.rebuild {
+            RebuildRule::Metadata => bivouac_layout::Rule::Metadata,
+            RebuildRule::Direct => bivouac_layout::Rule::Direct,
+        }
+    }
+}
+
 /// Arguments of `rebuild`.
 #[derive(Args, Debug)]
 pub struct RebuildArgs {

@@ -4,7 +4,7 @@
 //! join. When all of them are up, new files are spread over them, too. If one does not come, all are taken back; never one
 //! that has arrived, because files may be on it already.
 
-use crate::args::{ExpandArgs, RebuildRule};
+use crate::args::ExpandArgs;
 use crate::error::Error;
 use crate::home::{DaemonRecord, Directory, Home, Record};
 use crate::joining::{self, Place, Started, free_port};
@@ -12,7 +12,7 @@ use crate::text::plural;
 use crate::{hosts, leader, rebuild, replace, status, up};
 use bivouac_daemon::controller::LinkError;
 use bivouac_layout::map::Node;
-use bivouac_layout::{Growth, Map, NodeId, Rule, SERVERS_MAX, Server, ServerId, ServerState};
+use bivouac_layout::{Growth, Map, NodeId, SERVERS_MAX, Server, ServerId, ServerState};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::ControlRequest;
 use bivouac_transport::engine::budget::control;
@@ -65,12 +65,9 @@ pub fn expand(home: &Home, args: &ExpandArgs) -> Result<(), Error> {
         args.name,
         plural(all, "server")
     );
-    if args.restripe.rebuild == RebuildRule::Metadata {
-        return Ok(());
-    }
     // Others may change the deployment meanwhile: the servers do the rest.
     drop(lock);
-    rebuild::begin(&record, &key, Rule::Direct, args.restripe.max_rate)?;
+    rebuild::begin(&record, &key, args.restripe.rule(), args.restripe.max_rate)?;
     rebuild::follow(&record, &key, &args.restripe)
 }
 

@@ -50,11 +50,7 @@ pub fn rebuild(home: &Home, args: &RebuildArgs) -> Result<(), Error> {
             None => Err(Error::refused("no rebuild is under way", "there is nothing to cancel")),
         };
     }
-    let rule = match args.restripe.rebuild {
-        crate::args::RebuildRule::Metadata => Rule::Metadata,
-        crate::args::RebuildRule::Direct => Rule::Direct,
-    };
-    begin(&record, &key, rule, args.restripe.max_rate)?;
+    begin(&record, &key, args.restripe.rule(), args.restripe.max_rate)?;
     follow(&record, &key, &args.restripe)
 }
 

@@ -26,12 +26,13 @@ mod pace;
 mod ranges;
 mod showing;
 mod slots;
+mod stripes;
 
 use crate::links::Links;
 use bivouac_data::DataStore;
 use bivouac_layout::{Epoch, Group, Ino, Map, ServerId};
 use bivouac_meta::Standing;
-use bivouac_proto::copies::{Change, CopyReply, CopyRequest};
+use bivouac_proto::copies::{Change, CopyReply, CopyRequest, Mark};
 use bivouac_proto::data::{DataReply, DataRequest, Fallocate};
 use bivouac_proto::status::Failure;
 use bivouac_proto::{Errno, Refusal, Reply, Request};
@@ -495,7 +496,7 @@ impl Copies {
         let others: BTreeSet<ServerId> = gained.iter().flat_map(|group| self.others(map, *group)).collect();
         let others: Vec<ServerId> = others.into_iter().collect();
         let request = Request::Copy(CopyRequest::Marks);
-        let mut found = self.marks.all();
+        let mut found: Vec<Mark> = self.marks.all();
         for answer in self.links.ask_each(None, &others, &request, &[]) {
             match answer {
                 Ok(Reply::Copy(CopyReply::Marks(marks))) => found.extend(marks),
@@ -503,6 +504,7 @@ impl Copies {
             }
         }
         found.retain(|mark| gained.contains(&mark.group));
+        let Ok(found) = self.those_that_stay(map, found) else { return false };
         for mark in &found {
             let (group, ino) = (mark.group, mark.ino);
             let Ok(_alone) = self.ranges.hold(ino, mark.offset..mark.offset.saturating_add(mark.len)) else {

@@ -450,7 +450,7 @@ impl Whom {
     }
 
     /// The same, by a version of the file's layout.
-    fn of_layout(self, layout: u32) -> Whom {
+    pub(crate) fn of_layout(self, layout: u32) -> Whom {
         Whom { layout, ..self }
     }
 }

@@ -288,6 +288,11 @@ impl Restriping {
             return Err(Refusal::Busy.into());
         }
         self.store.stripes().sync().map_err(failed)?;
+        // Copies of it may be compared at this moment.
+        let _alone = match step.old.replicas {
+            1 => None,
+            _ => Some(self.copies.ranges().hold(ino, step.range())?),
+        };
         let fence = self.store.keep_out(ino, OUTSIDE).map_err(failed)?;
         if let Some(fence) = &fence {
             fence.retire();

@@ -8,6 +8,7 @@ use crate::inode::{Body, Inode};
 use crate::mutation::Mutation;
 use crate::outside::Outside;
 use crate::partition::LockedShard;
+use crate::restripe;
 use crate::shard::{Home, Named, Opened};
 use crate::store::{Caller, Core};
 use crate::truncate::Setting;
@@ -84,7 +85,7 @@ impl<O: Outside> Core<O> {
     ) -> Result<Reply, Failure> {
         check_name(at.name)?;
         let now = self.outside.now();
-        let map = how.create.map(|_| self.outside.map());
+        let map = (how.write || how.create.is_some()).then(|| self.outside.map());
         let look = self.partitions.with(shard_of(&at), |locked| {
             if let Some(reply) = repeated(locked.shard, &caller.id)? {
                 // The open it answers may have been lost with a restart.
@@ -103,7 +104,9 @@ impl<O: Outside> Core<O> {
                     let elsewhere = MetaReply::Elsewhere { ino: named.ino, kind: named.kind };
                     Ok(Look::Answered(Reply::Meta(elsewhere)))
                 }
-                (Some(named), _) => open_existing(locked, caller, now, named.ino, how, open, out),
+                (Some(named), _) => {
+                    open_existing((locked, map.as_deref()), caller, now, named.ino, how, open, out)
+                }
                 (None, None) => Err(Errno::NOENT.into()),
                 (None, Some(create)) => {
                     locked.shard.is_wanted(open)?;
@@ -137,13 +140,14 @@ impl<O: Outside> Core<O> {
         out: &mut Vec<u8>,
     ) -> Result<Reply, Failure> {
         let now = self.outside.now();
+        let map = how.write.then(|| self.outside.map());
         let look = self.partitions.with(ino.shard(), |locked| {
             if let Some(reply) = repeated(locked.shard, &caller.id)? {
                 register(locked, now, ino, opened(how, open))?;
                 return Ok(Look::Answered(reply));
             }
             let how = OpenHow { create: None, ..how };
-            open_existing(locked, caller, now, ino, how, open, out)
+            open_existing((locked, map.as_deref()), caller, now, ino, how, open, out)
         })?;
         self.after_look(caller, ino, open, look)
     }
@@ -398,7 +402,7 @@ fn opened(how: OpenHow, id: OpenId) -> Opened {
 }
 
 fn open_existing(
-    locked: &mut LockedShard<'_>,
+    (locked, map): (&mut LockedShard<'_>, Option<&Map>),
     caller: &Caller,
     now: Time,
     ino: Ino,
@@ -425,14 +429,15 @@ fn open_existing(
     }
     let wanted = if how.read { READ } else { 0 } | if how.write || how.truncate { WRITE } else { 0 };
     inode.owner().check(&caller.credentials, wanted)?;
-    if how.write {
-        locked.shard.may_be_written(ino)?;
-    }
     let truncate = how.truncate && kind == FileKind::File;
     if truncate {
         locked.shard.is_not_busy(ino)?;
     } else {
         locked.shard.has_a_size(ino, &inode)?;
+    }
+    if let Some(map) = map.filter(|_| how.write) {
+        locked.shard.may_be_written(ino)?;
+        restripe::continue_elsewhere(locked, map, ino, now)?;
     }
     register(locked, now, ino, opened(how, open))?;
     let inode = locked.shard.inode(ino)?;

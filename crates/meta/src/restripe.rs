@@ -26,10 +26,10 @@ use crate::outside::{Outside, Standing};
 use crate::partition::LockedShard;
 use crate::shard::Shard;
 use crate::store::{Core, MetaStore, lock};
-use bivouac_layout::{FileLayout, Group, Ino, Map, Rebuild, Rule, ServerId};
+use bivouac_layout::{FileLayout, Group, Ino, LayoutRange, Map, Rebuild, Rule, ServerId};
 use bivouac_proto::restripe::{Restripe, RestripeReply, RestripeRequest};
 use bivouac_proto::status::Failure;
-use bivouac_proto::{Errno, Refusal};
+use bivouac_proto::{Errno, Refusal, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -127,7 +127,7 @@ impl<O: Outside> MetaStore<O> {
                 let (mut files, mut others) = (Vec::new(), 0);
                 for (ino, inode) in shard.inodes.unpacked() {
                     match inode.as_blocks() {
-                        Some(blocks) if wants(&blocks.layout, &map, rule) => {
+                        Some(blocks) if wants(&blocks.layout, blocks.settled, &map, rule) => {
                             files.push(ToMove { ino, size: inode.size });
                         }
                         Some(_) => {}
@@ -160,8 +160,36 @@ fn is_in_blocks(shard: &Shard, ino: Ino) -> bool {
     shard.inodes.get(ino).is_some_and(|inode| inode.as_blocks().is_some())
 }
 
-fn wants(layout: &FileLayout, map: &Map, rule: Rule) -> bool {
-    layout.ranges.iter().any(|range| map.destination(range.generation, rule) != range.generation)
+/// Whether something of a file has to go elsewhere, or what it grows by; that of one that nobody writes is seen to when somebody
+/// opens it ([`continue_elsewhere`]).
+fn wants(layout: &FileLayout, settled: bool, map: &Map, rule: Rule) -> bool {
+    let moves = |range: &LayoutRange| map.destination(range.generation, rule) != range.generation;
+    layout.ranges.iter().any(moves) || !settled && grows_elsewhere(layout, map)
+}
+
+/// Whether what a file grows by would not go to the newest servers.
+fn grows_elsewhere(layout: &FileLayout, map: &Map) -> bool {
+    layout.ranges.last().is_some_and(|last| last.generation != map.newest_generation())
+}
+
+/// To be called before a file is opened for writing: what it grows by goes to the newest servers from now on. If somebody has it
+/// open, that would take a step ([`next_step`]), because he goes by the layout as it is.
+pub(crate) fn continue_elsewhere(locked: &mut LockedShard<'_>, map: &Map, ino: Ino, now: Time) -> Op<()> {
+    if locked.shard.must_stay(ino) {
+        return Ok(());
+    }
+    let Some(inode) = locked.shard.inodes.get(ino) else { return Ok(()) };
+    let size = inode.size;
+    let blocks = inode.as_blocks().filter(|blocks| blocks.settled && blocks.truncating.is_none());
+    let Some(blocks) = blocks.filter(|blocks| grows_elsewhere(&blocks.layout, map)) else { return Ok(()) };
+    let block = u64::from(blocks.layout.block_size.max(1));
+    let cut = size.div_ceil(block).saturating_mul(block);
+    let layout = blocks.layout.restriped(map, ino, Rule::Direct, &(cut..u64::MAX));
+    let mut draft = Draft::new(now);
+    if let Some(blocks) = draft.inode(locked.shard, ino).and_then(Inode::blocks_mut) {
+        blocks.layout = layout;
+    }
+    locked.commit(draft)
 }
 
 /// The next step of a file in blocks.
@@ -178,12 +206,17 @@ fn next_step(
     let last = layout.ranges.last()?;
     let block = u64::from(layout.block_size.max(1));
     let cut = length.saturating_add(AHEAD).div_ceil(block).saturating_mul(block);
-    let grows = !settled && map.destination(last.generation, rebuild.rule) != last.generation;
-    let range = match grows && cut > last.start && length > longest {
-        true => cut..u64::MAX,
-        false => layout.next_to_restripe(map, rebuild.rule, length, longest)?,
+    let grows = !settled && grows_elsewhere(layout, map) && cut > last.start;
+    let next = layout.next_to_restripe(map, rebuild.rule, length, longest);
+    let (rule, range) = match next {
+        // All of a short file goes at once.
+        Some(range) if !grows || range.end == u64::MAX && rebuild.rule == Rule::Direct => {
+            (rebuild.rule, range)
+        }
+        _ if grows => (Rule::Direct, cut..u64::MAX),
+        _ => return None,
     };
-    let new = layout.restriped(map, ino, rebuild.rule, &range);
+    let new = layout.restriped(map, ino, rule, &range);
     Some(Restripe { ino, number, start: range.start, end: range.end, old: layout.clone(), new })
 }
 

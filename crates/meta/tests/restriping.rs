@@ -44,6 +44,10 @@ fn file(client: &Client, name: &str, content: &[u8]) -> (Ino, bivouac_proto::Ope
 
 /// What the data servers hold of a file, by its layout; and whether nobody has anything else.
 fn content(cluster: &Cluster, client: &Client, ino: Ino) -> Vec<u8> {
+    content_up_to(cluster, client, ino, 1 << 20)
+}
+
+fn content_up_to(cluster: &Cluster, client: &Client, ino: Ino, end: u64) -> Vec<u8> {
     let attr = client.attr(ino).unwrap();
     let layout = attr.layout.as_ref().expect("the file is in blocks");
     let map = cluster.inner.map();
@@ -54,7 +58,7 @@ fn content(cluster: &Cluster, client: &Client, ino: Ino) -> Vec<u8> {
         .iter()
         .map(|files| files.lock().unwrap().get(&ino).map_or(Vec::new(), |file| file.bytes.clone()))
         .collect();
-    for piece in layout.pieces(&map, 0..1 << 20) {
+    for piece in layout.pieces(&map, 0..end) {
         let file = &mut theirs[piece.server.0 as usize];
         let end = (piece.offset + piece.len).min(file.len() as u64);
         if piece.offset < end {
@@ -97,7 +101,7 @@ fn a_file_goes_to_other_servers_and_nothing_is_left_behind() {
         all_four(&cluster);
         let server = cluster.inner.map().primary(ino.shard());
         let to_move = |rule| cluster.store(server).unwrap().to_restripe(rule).0.len();
-        assert_eq!((to_move(Rule::Direct), to_move(Rule::Metadata)), (1, 0));
+        assert_eq!((to_move(Rule::Direct), to_move(Rule::Metadata)), (1, usize::from(!closed)));
         finish(&cluster, ino, &SLOW);
         assert_eq!(to_move(Rule::Direct), 0);
         assert_eq!(content(&cluster, &client, ino), bytes(len));
@@ -217,4 +221,35 @@ fn a_file_that_is_removed_on_its_way_is_gone_everywhere() {
             break;
         }
     }
+}
+
+#[test]
+fn what_a_file_grows_by_goes_to_the_newest_servers() {
+    let metadata = Rebuild { rule: Rule::Metadata, ..DIRECT };
+    let cluster = two_of_four();
+    let client = Client::new(&cluster);
+    let (closed, open) = file(&client, "closed", &bytes(3 * BLOCK as usize - 5));
+    client.release(closed, open, None).unwrap();
+    let (written, _) = file(&client, "written", &bytes(3 * BLOCK as usize));
+    all_four(&cluster);
+    for ino in [closed, written] {
+        finish(&cluster, ino, &metadata);
+    }
+    assert_eq!(generation(&client, closed), [GenerationId(0)], "nobody has changed it");
+    assert_eq!(generation(&client, written), [0, 1].map(GenerationId));
+    let how = bivouac_proto::meta::OpenHow { write: true, ..Default::default() };
+    let (attr, ..) = client.open("closed", how).unwrap();
+    let layout = attr.layout.expect("a layout");
+    let starts: Vec<u64> = layout.ranges.iter().map(|range| range.start).collect();
+    assert_eq!(starts, [0, 3 * u64::from(BLOCK)]);
+    assert_eq!(layout.ranges[1].generation, GenerationId(1));
+    for (ino, len) in [(closed, 3 * BLOCK as usize - 5), (written, 3 * BLOCK as usize)] {
+        let more = bytes(90 * BLOCK as usize);
+        client.append(ino, &more).unwrap();
+        let all = content_up_to(&cluster, &client, ino, 4 << 20);
+        assert_eq!(all, [bytes(len), more].concat());
+    }
+    // One that is opened only for reading stays as it is.
+    let (attr, _) = client.create("read", true).unwrap();
+    assert!(attr.layout.is_none());
 }

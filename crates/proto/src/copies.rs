@@ -103,6 +103,12 @@ pub enum CopyRequest {
     },
     /// To a holder, from the group's next primary: changes that may not have been made by all (`Marks`).
     Marks,
+    /// From a server that was away: what you know of files whose ranges go, or have gone, to other servers (`Stripes`), as many
+    /// as go into an answer; none: that was all.
+    Stripes {
+        /// Those behind this one.
+        after: Ino,
+    },
     /// The checksums of each [`CHUNK`] bytes (`Sums`): to a holder, from the primary, which keeps changes of the range out;
     /// or to the primary, when no change of the range is under way.
     Sums {
@@ -222,4 +228,17 @@ pub enum CopyReply {
     },
     /// The bytes were not sent ahead, or did not all come: nothing was changed.
     Missing,
+    /// Files, in the order of their numbers.
+    Stripes(Vec<Stripe>),
+}
+
+/// A file whose ranges go, or have gone, to other servers, as one of them knows it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Stripe {
+    /// The file.
+    pub ino: Ino,
+    /// Who asks for blocks has to go by this version of the layout, or a later one.
+    pub needed: u32,
+    /// Steps that keep changes out: number, beginning and end of the range.
+    pub fences: Vec<(u64, u64, u64)>,
 }

@@ -13,7 +13,7 @@ use super::Copies;
 use super::fetching::{Fetches, Source};
 use super::holder::is_of_blocks;
 use super::pace::{AT_ONCE, Pace};
-use crate::links::{all_of, now};
+use crate::links::{Whom, all_of, now};
 use bivouac_data::DataError;
 use bivouac_layout::map::NO_SERVER;
 use bivouac_layout::{Epoch, FileLayout, Group, Ino, Map, Piece, ServerId, ShardId};
@@ -113,7 +113,7 @@ impl Copies {
         if wanted.is_empty() {
             return true;
         }
-        if !self.works_again() {
+        if !self.works_again() || !self.learn_stripes() {
             return false;
         }
         let mut without_room = 0;
@@ -199,6 +199,7 @@ impl Copies {
             let has_fetched = AtomicBool::new(false);
             for (ino, layout) in &files {
                 let map = self.links.map();
+                self.clear_what_has_left(&map, *ino, layout)?;
                 let groups: Vec<Group> =
                     layout.groups(&map, u64::MAX).filter(|group| wanted.contains_key(group)).collect();
                 if groups.is_empty() || missed().are_away(&groups) {
@@ -251,7 +252,9 @@ impl Copies {
         let groups: BTreeMap<ServerId, Group> =
             groups.filter_map(|group| Some((map.primary_of(group)?, group))).collect();
         let others = groups.into_iter().filter(|(server, _)| *server != self.me && *server != NO_SERVER);
-        others.map(|(server, group)| Ok((server, self.extent_of(server, group, ino)?))).collect()
+        others
+            .map(|(server, group)| Ok((server, self.extent_of(server, group, (ino, layout.version))?)))
+            .collect()
     }
 
     /// How far the longest sub-file of a file reaches on servers in step.
@@ -271,12 +274,17 @@ impl Copies {
     }
 
     /// How far a primary's sub-file reaches, and when it was written last.
-    fn extent_of(&self, server: ServerId, group: Group, ino: Ino) -> Result<Theirs, Failure> {
+    fn extent_of(
+        &self,
+        server: ServerId,
+        group: Group,
+        (ino, layout): (Ino, u32),
+    ) -> Result<Theirs, Failure> {
         let asked = now();
-        match self
-            .links
-            .ask(To::Primary(server, group), &Request::Copy(CopyRequest::Extent { group, ino }))?
-        {
+        match self.links.ask(
+            Whom::from(To::Primary(server, group)).of_layout(layout),
+            &Request::Copy(CopyRequest::Extent { group, ino }),
+        )? {
             Reply::Copy(CopyReply::Extent { length, written }) => {
                 let written = written.map(|written| written.time(asked, now()).shown);
                 Ok(Theirs { length, written })
@@ -312,7 +320,9 @@ impl Copies {
         let pieces = layout.pieces(map, 0..end).filter(|piece| map.is_behind(piece.group, self.me));
         try_each(pieces, |piece| {
             let theirs = theirs.get(&piece.server).ok_or(Errno::AGAIN)?;
-            let from = Source { group: piece.group, primary: piece.server, ino, written: theirs.written };
+            let layout = layout.version;
+            let from =
+                Source { group: piece.group, primary: piece.server, ino, layout, written: theirs.written };
             // Behind the ends of both there is nothing to compare.
             let stop = (piece.offset + piece.len).min(own.max(theirs.length));
             let mut at = piece.offset;

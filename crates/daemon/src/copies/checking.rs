@@ -14,8 +14,9 @@
 //! A truncation or a removal may reach one copy a moment later than another. So what differs is looked at several times
 //! before it is believed.
 
+use super::fetching::Source;
 use super::{Copies, Step};
-use crate::links::all_of;
+use crate::links::{Whom, all_of};
 use bivouac_layout::{FileLayout, Group, Ino, ServerId};
 use bivouac_meta::Standing;
 use bivouac_proto::copies::{CHUNK, Change, CopyReply, CopyRequest};
@@ -127,7 +128,8 @@ impl Copies {
         for look in 1..=LOOKS {
             let standing = Standing { group, since: self.links.epoch() };
             let settled = self.settled(group, ino, range.clone())?;
-            let mut views = self.views(group, ino, range)?;
+            self.goes_by(ino, layout.version)?;
+            let mut views = self.views(group, (ino, layout.version), range)?;
             if !end_alike(&views) {
                 let end = self.longest(&self.links.map(), ino, layout)?;
                 if !(range.start < end && end <= range.end) {
@@ -151,7 +153,12 @@ impl Copies {
     }
 
     /// All copies in step, the own one first.
-    fn views(&self, group: Group, ino: Ino, range: &Range<u64>) -> Result<Vec<View>, Failure> {
+    fn views(
+        &self,
+        group: Group,
+        (ino, layout): (Ino, u32),
+        range: &Range<u64>,
+    ) -> Result<Vec<View>, Failure> {
         let map = self.links.map();
         let (length, sums) = self.own_sums(ino, range.clone())?;
         let end = |length: u64| length.clamp(range.start, range.end);
@@ -159,7 +166,7 @@ impl Copies {
         let len = range.end - range.start;
         for server in map.serving(group).filter(|server| *server != self.me) {
             let request = Request::Copy(CopyRequest::Sums { group, ino, offset: range.start, len });
-            match self.links.ask(all_of(server), &request)? {
+            match self.links.ask(all_of(server).of_layout(layout), &request)? {
                 Reply::Copy(CopyReply::Sums { length, sums, .. }) if sums.len() == views[0].sums.len() => {
                     views.push(View { server, end: end(length), sums });
                 }
@@ -180,16 +187,16 @@ impl Copies {
     /// many bytes there are then.
     pub(super) fn keep_what_is_right(
         &self,
-        (group, primary): (Group, ServerId),
-        ino: Ino,
+        from: &Source,
         offset: u64,
         bytes: &mut [u8],
         mut count: usize,
     ) -> Result<usize, Failure> {
+        let Source { group, primary, ino, layout, .. } = *from;
         let len = bytes.len() as u64;
         let request = Request::Copy(CopyRequest::Sums { group, ino, offset, len });
         let Reply::Copy(CopyReply::Sums { is_sure, sums, .. }) =
-            self.links.ask(To::Primary(primary, group), &request)?
+            self.links.ask(Whom::from(To::Primary(primary, group)).of_layout(layout), &request)?
         else {
             return Err(Errno::PROTO.into());
         };
@@ -231,7 +238,7 @@ impl Copies {
             let outcome = match wrong.source {
                 None => Outcome::Damaged,
                 Some(_) if !repairs => Outcome::Seen,
-                Some(source) => self.outcome(self.restore(standing, ino, wrong, source)),
+                Some(source) => self.outcome(self.restore(standing, file, wrong, source)),
             };
             note(wrong, outcome);
         }
@@ -244,7 +251,7 @@ impl Copies {
             let wrong = Wrong { server: view.server, fault: Fault::Length, source: Some(self.me), range };
             let outcome = match repairs {
                 false => Outcome::Seen,
-                true => self.outcome(self.restore(standing, ino, &wrong, self.me)),
+                true => self.outcome(self.restore(standing, file, &wrong, self.me)),
             };
             note(&wrong, outcome);
         }
@@ -262,15 +269,22 @@ impl Copies {
     }
 
     /// A stretch of a copy becomes as it is on another server.
-    fn restore(&self, standing: Standing, ino: Ino, wrong: &Wrong, source: ServerId) -> Result<(), Failure> {
-        let group = standing.group;
+    fn restore(
+        &self,
+        standing: Standing,
+        file: &Checked<'_>,
+        wrong: &Wrong,
+        source: ServerId,
+    ) -> Result<(), Failure> {
+        let (group, ino) = (standing.group, file.ino);
         let (offset, len) = (wrong.range.start, wrong.range.end - wrong.range.start);
         let mut bytes = vec![0; len as usize];
         let count = match source == self.me {
             true => self.store.read(ino, offset, &mut bytes).map_err(|error| error.errno())?,
             false => {
                 let request = Request::Copy(CopyRequest::Bytes { group, ino, offset, len: len as u32 });
-                match self.links.ask_into(all_of(source), &request, &[], &mut bytes)? {
+                let to = all_of(source).of_layout(file.layout.version);
+                match self.links.ask_into(to, &request, &[], &mut bytes)? {
                     (Reply::Copy(CopyReply::Read), count) if count <= bytes.len() => count,
                     _ => return Err(Errno::PROTO.into()),
                 }

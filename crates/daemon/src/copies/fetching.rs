@@ -5,6 +5,7 @@
 //! [`Fetches::apply`], one after the other.
 
 use super::Copies;
+use crate::links::Whom;
 use bivouac_data::DataError;
 use bivouac_layout::{Group, Ino, ServerId};
 use bivouac_proto::copies::{CopyReply, CopyRequest, DIGESTED};
@@ -93,6 +94,8 @@ pub(super) struct Source {
     pub(super) group: Group,
     pub(super) primary: ServerId,
     pub(super) ino: Ino,
+    /// The version of the file's layout.
+    pub(super) layout: u32,
     /// When the primary's sub-file was written last.
     pub(super) written: Option<Time>,
 }
@@ -106,12 +109,13 @@ impl Copies {
         (offset, len): (u64, u64),
         has_fetched: &AtomicBool,
     ) -> Result<(), Failure> {
-        let Source { group, primary, ino, .. } = *from;
+        let Source { group, primary, ino, layout, .. } = *from;
+        let to = Whom::from(To::Primary(primary, group)).of_layout(layout);
         let mut theirs = vec![0; len.div_ceil(DIGESTED) as usize * 4];
         let request = Request::Copy(CopyRequest::Digest { group, ino, offset, len });
         let turn = self.catching.pace.turn();
         let own = self.digests(ino, offset, len).map_err(|error| error.errno())?;
-        match self.links.ask_into(To::Primary(primary, group), &request, &[], &mut theirs)? {
+        match self.links.ask_into(to, &request, &[], &mut theirs)? {
             (Reply::Copy(CopyReply::Read), count) if count == theirs.len() => {}
             _ => return Err(Errno::PROTO.into()),
         }
@@ -131,17 +135,18 @@ impl Copies {
     }
 
     fn fetch(&self, from: &Source, offset: u64, len: u64) -> Result<(), Failure> {
-        let Source { group, primary, ino, .. } = *from;
+        let Source { group, primary, ino, layout, .. } = *from;
+        let to = Whom::from(To::Primary(primary, group)).of_layout(layout);
         let mut bytes = vec![0; len as usize];
         loop {
             let turn = self.catching.pace.turn();
             let begun = self.catching.fetches.begin(ino, offset..offset + len);
             let request = Request::Copy(CopyRequest::Fetch { group, ino, offset, len: len as u32 });
-            let count = match self.links.ask_into(To::Primary(primary, group), &request, &[], &mut bytes)? {
+            let count = match self.links.ask_into(to, &request, &[], &mut bytes)? {
                 (Reply::Copy(CopyReply::Read), count) if count <= bytes.len() => count,
                 _ => return Err(Errno::PROTO.into()),
             };
-            let count = self.keep_what_is_right((group, primary), ino, offset, &mut bytes, count)?;
+            let count = self.keep_what_is_right(from, offset, &mut bytes, count)?;
             let made = begun.end(|| self.take_in(from, offset..offset + len, &bytes[..count]));
             turn.end(count as u64, self.links.map().heal_rate);
             if let Some(made) = made {

@@ -87,6 +87,7 @@ impl Copies {
             // It is looked at while it comes.
             CopyRequest::Ahead { .. } => Err(Errno::INVAL.into()),
             CopyRequest::Marks => Ok(CopyReply::Marks(self.marks.all())),
+            CopyRequest::Stripes { after } => Ok(CopyReply::Stripes(self.stripes(after))),
         }
     }
 

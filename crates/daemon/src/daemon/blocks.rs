@@ -274,6 +274,17 @@ impl Daemon {
             Turn::Begun(running) => running,
             Turn::Answered(_) | Turn::Overtaken => return Err(Refusal::Busy.into()),
         };
+        // By an older layout, what has left would be taken for holes.
+        let compared = match request {
+            CopyRequest::Fetch { ino, .. }
+            | CopyRequest::Digest { ino, .. }
+            | CopyRequest::Extent { ino, .. }
+            | CopyRequest::Sums { ino, .. }
+            | CopyRequest::Bytes { ino, .. } => Some(*ino),
+            _ => None,
+        };
+        let enter = |ino| Some(self.restriping.as_ref()?.enter(ino, header.layout, &Access::Reads));
+        let _flight = compared.and_then(enter).transpose()?;
         copies.serve((from, header.epoch), request, payload, reply.buffer()).map(Reply::Copy)
     }
 }

@@ -5,7 +5,7 @@ use crate::agent::{AgentReply, AgentRequest};
 use crate::attr::{Attr, DirEntry, FileKind, Store};
 use crate::auth::{Credentials, Hello, Role};
 use crate::control::{ControlReply, ControlRequest, Grant, Member, ServerHealth, Stats, Ward};
-use crate::copies::{self, Copied, CopyReply, CopyRequest, Mark, Sender, Sent};
+use crate::copies::{self, Copied, CopyReply, CopyRequest, Mark, Sender, Sent, Stripe};
 use crate::data::{Access, DataReply, DataRequest, Fallocate, Share};
 use crate::meta::{
     At, Change, Create, LOOK_MAX, LockOwner, LockRange, Looked, MetaReply, MetaRequest, OpenHow, Relocked,
@@ -379,6 +379,7 @@ fn copy_requests() -> Vec<CopyRequest> {
         CopyRequest::Extent { group: GROUP, ino: INO },
         CopyRequest::UnderWay { group: GROUP },
         CopyRequest::Marks,
+        CopyRequest::Stripes { after: INO },
         CopyRequest::Sums { group: GROUP, ino: INO, offset: u64::MAX, len: u64::MAX },
         CopyRequest::Bytes { group: GROUP, ino: INO, offset: u64::MAX, len: u32::MAX },
         forward(copies::Change::Restore),
@@ -572,6 +573,11 @@ pub(super) fn replies() -> Vec<Reply> {
         CopyReply::UnderWay { first: 1, changes: vec![(u32::MAX, u64::MAX)] },
         CopyReply::Sums { length: u64::MAX, is_sure: true, sums: vec![(u32::MAX, 0)] },
         CopyReply::Missing,
+        CopyReply::Stripes(vec![Stripe {
+            ino: INO,
+            needed: u32::MAX,
+            fences: vec![(u64::MAX, 1, u64::MAX)],
+        }]),
     ];
     let restripe = [
         RestripeReply::Done,
