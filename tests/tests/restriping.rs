@@ -89,8 +89,13 @@ fn servers_that_are_killed_meanwhile_finish_or_undo_what_was_begun() {
     site.bivouac(["expand", &name, "--servers", "+2", "--max-rate", "20M", "--background"]).ok();
     for round in 0..8 {
         let victim = round % 4;
-        Site::kill(site.server_pid(&name, victim), Signal::KILL);
-        eventually("it serves again", || site.status(&name)["servers"][victim as usize]["state"] == "up");
+        let before = site.server_pid(&name, victim);
+        Site::kill(before, Signal::KILL);
+        let serves = || {
+            let server = &site.status(&name)["servers"][victim as usize];
+            server["state"] == "up" && server["pid"].as_i64().is_some_and(|pid| pid != i64::from(before))
+        };
+        eventually("it serves again", serves);
     }
     site.bivouac(["rebuild", &name, "--max-rate", "max"]).ok();
     assert_eq!(held(&site, &name, "/old/big").len(), 4);

@@ -90,7 +90,8 @@ impl Drop for Working<'_> {
 
 impl AtWork {
     fn begin(&self, ino: Ino) -> Option<Working<'_>> {
-        lock(&self.0).insert(ino).then_some(Working(self, ino))
+        let is_new = lock(&self.0).insert(ino);
+        is_new.then(|| Working(self, ino))
     }
 }
 
@@ -251,6 +252,8 @@ impl<O: Outside> Core<O> {
 
     fn restripe(&self, ino: Ino, rebuild: &Rebuild) -> Result<Restriped, Failure> {
         let Some(_working) = self.at_work.begin(ino) else { return Err(Refusal::Busy.into()) };
+        // A step that an earlier start of the server has begun.
+        self.conclude_step(ino)?;
         let map = self.outside.map();
         // Of a file that is being written, the servers of its blocks know the length.
         let measured = self.partitions.with(ino.shard(), |locked| {
@@ -416,5 +419,19 @@ impl<O: Outside> Core<O> {
             locked.commit(draft)?;
             reap(locked, &self.outside.map(), ino, now)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_works_on_a_file() {
+        let at_work = AtWork::default();
+        let one = at_work.begin(Ino(1));
+        assert!(one.is_some() && at_work.begin(Ino(1)).is_none() && at_work.begin(Ino(2)).is_some());
+        drop(one);
+        assert!(at_work.begin(Ino(1)).is_some());
     }
 }
