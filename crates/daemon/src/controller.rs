@@ -122,6 +122,17 @@ pub enum ControllerError {
         "others were added meanwhile, or the servers have arrived, or have a number or address that is taken"
     )]
     CannotAdd,
+    /// Servers cannot leave.
+    #[error("the servers cannot leave: {0}")]
+    CannotDepart(&'static str),
+    /// Servers cannot stay that were not to leave.
+    #[error("the servers were not to leave, or have left")]
+    CannotStay,
+    /// Servers cannot be taken off the map.
+    #[error(
+        "the servers were not to leave, or still hold something, or one of the nodes is used by another server"
+    )]
+    CannotRemove,
     /// This daemon is not the leader.
     #[error("this daemon is not the controller")]
     NotLeader(Option<NodeId>),
@@ -162,6 +173,9 @@ impl ControllerError {
             | ControllerError::Refused
             | ControllerError::CannotReplace
             | ControllerError::CannotAdd
+            | ControllerError::CannotDepart(_)
+            | ControllerError::CannotStay
+            | ControllerError::CannotRemove
             | ControllerError::CannotGiveUp => Errno::INVAL,
             ControllerError::NotForController => Errno::OPNOTSUPP,
         }
@@ -295,7 +309,7 @@ impl Controller {
     }
 
     /// Serves the requests that are the controller's: `Beginning`, `Overview`, `GiveUp`, `Replace`, `Add`, `Dismiss`,
-    /// `Shutdown`. `None` is answered as done. A shutdown is answered at once and carried out in the background.
+    /// `Depart`, `Stay`, `Remove`, `Shutdown`. `None` is answered as done. A shutdown is answered at once and carried out in the background.
     pub(crate) fn handle(&self, request: &ControlRequest) -> Result<Option<ControlReply>, ControllerError> {
         match request {
             ControlRequest::Beginning => {
@@ -326,6 +340,20 @@ impl Controller {
             ControlRequest::Dismiss { servers, nodes } => {
                 let change = MapChange::Dismiss { servers: servers.clone(), nodes: nodes.clone() };
                 let map = self.shared.change_members(change, ControllerError::CannotAdd)?;
+                self.watch(&map).map(|()| None)
+            }
+            ControlRequest::Depart { servers } => {
+                self.shared.newest().may_depart(servers).map_err(ControllerError::CannotDepart)?;
+                let change = MapChange::Depart { servers: servers.clone() };
+                self.shared.change_members(change, ControllerError::Stale).map(|_| None)
+            }
+            ControlRequest::Stay { servers } => {
+                let change = MapChange::Stay { servers: servers.clone() };
+                self.shared.change_members(change, ControllerError::CannotStay).map(|_| None)
+            }
+            ControlRequest::Remove { servers, nodes } => {
+                let change = MapChange::Remove { servers: servers.clone(), nodes: nodes.clone() };
+                let map = self.shared.change_members(change, ControllerError::CannotRemove)?;
                 self.watch(&map).map(|()| None)
             }
             ControlRequest::Shutdown { keep } => {

@@ -101,6 +101,8 @@ impl Founding {
             gone: Vec::new(),
             away: Vec::new(),
             arriving: Vec::new(),
+            departing: Vec::new(),
+            moving: Vec::new(),
             numbers: servers.last().map_or(0, |last| last.0.saturating_add(1)),
             primaries_since: Epoch(1),
         };
@@ -139,6 +141,8 @@ impl Map {
             gone: Vec::new(),
             away: Vec::new(),
             arriving: Vec::new(),
+            departing: Vec::new(),
+            moving: Vec::new(),
             numbers: 0,
             primaries_since: Epoch(1),
         }
