@@ -14,6 +14,7 @@
 //! What it leaves to others: serving `Ping`, `Install` and `Stats` (every daemon does), and removing what is
 //! stored (every daemon removes what it made).
 
+mod balancing;
 mod changes;
 pub(crate) mod group;
 pub mod health;
@@ -285,6 +286,8 @@ impl Controller {
         });
         let controller = Controller { shared: shared.clone(), watchers: Mutex::default() };
         controller.watch(&map)?;
+        let balances = shared.clone();
+        lock(&controller.watchers).threads.push(spawn("balancer", move || balances.keep_balanced())?);
         if map.copies > 1 {
             lock(&controller.watchers).threads.push(spawn("confirmer", move || shared.keep_confirmed())?);
         }

@@ -178,6 +178,7 @@ impl MapChange {
         }
         next.welcome();
         next.leave_behind_who_is_away();
+        next.balancing &= !next.is_balanced();
         if next.has_other_primaries(map) {
             next.primaries_since = next.epoch;
         }

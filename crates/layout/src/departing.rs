@@ -51,6 +51,7 @@ impl Map {
             newest = map.servers.iter().map(|s| s.id).filter(|s| map.takes_shards(*s)).collect();
         }
         map.begin_generation(newest);
+        map.balancing = true;
         Some(map)
     }
 
@@ -64,6 +65,7 @@ impl Map {
         let mut newest = map.generations.last().map_or(Vec::new(), |newest| newest.servers.clone());
         newest.extend(servers.iter().filter(|server| !map.is_given_up(**server)));
         map.begin_generation(newest);
+        map.balancing = true;
         Some(map)
     }
 

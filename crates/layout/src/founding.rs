@@ -103,6 +103,7 @@ impl Founding {
             arriving: Vec::new(),
             departing: Vec::new(),
             moving: Vec::new(),
+            balancing: false,
             numbers: servers.last().map_or(0, |last| last.0.saturating_add(1)),
             primaries_since: Epoch(1),
         };
@@ -143,6 +144,7 @@ impl Map {
             arriving: Vec::new(),
             departing: Vec::new(),
             moving: Vec::new(),
+            balancing: false,
             numbers: 0,
             primaries_since: Epoch(1),
         }

@@ -151,6 +151,8 @@ pub struct Map {
     pub departing: Vec<ServerId>,
     /// Shards that move, sorted.
     pub moving: Vec<ShardMove>,
+    /// Servers have come, or are to leave, and not every server that stays has its share of the shards yet.
+    pub balancing: bool,
     /// All numbers that servers have ever had in this deployment are below this: they are not used again.
     pub numbers: u16,
     /// The first map with the present primaries of all groups of blocks: who has had this one or a later one before, and

@@ -5,7 +5,8 @@
 //! fewest of all. A copy does not move where copies of its shard would be on fewer nodes or failure domains for it.
 //!
 //! What is to be done follows from the map alone, and the shards that move already are counted as where they will be. So it
-//! can be computed again after every change, and comes to an end.
+//! can be computed again after every change, and comes to an end. Shards move only after servers have come or are to leave
+//! ([`Map::balancing`]): one that was given up and comes back gets nothing of what others hold in its place.
 
 use crate::balance::deal;
 use crate::ids::{SHARDS, ServerId, ShardId};
@@ -27,6 +28,11 @@ impl Map {
             plan.move_copies();
         }
         plan.moves.into_values().collect()
+    }
+
+    /// Whether no shard moves, or is to move.
+    pub(crate) fn is_balanced(&self) -> bool {
+        self.moving.is_empty() && self.relocations().is_empty()
     }
 
     /// How many shards a server holds, as their primary or not.

@@ -27,7 +27,7 @@ use std::sync::Arc;
 pub(crate) use rewrite::Rewrite;
 
 const MAGIC: &[u8; 8] = b"BVKMETA\n";
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// Magic, version, partition, deployment, revision, checksum of these.
 const HEADER: usize = 8 + 4 + 4 + 8 + 8 + 4;
 /// Length and checksum of a record.

@@ -121,6 +121,10 @@ pub(crate) enum Mutation {
     // Volatile.
     /// Locks were granted that nobody knows any more, and agents are telling which; or that time is over.
     LocksForgotten(bool),
+
+    // In the log, and of no stream.
+    /// Others hold the shard, and what this server had of it is removed.
+    Leave,
 }
 
 /// So many changes are in a batch of a snapshot, counting large ones several times, so that it fits into a message.
@@ -184,7 +188,11 @@ impl Shard {
     /// Applies a logged change to memory.
     pub(crate) fn apply(&mut self, mutation: Mutation) {
         match mutation {
-            Mutation::Adopt | Mutation::Starts(_) | Mutation::Staged(_) | Mutation::Replace => {}
+            Mutation::Adopt
+            | Mutation::Starts(_)
+            | Mutation::Staged(_)
+            | Mutation::Replace
+            | Mutation::Leave => {}
             Mutation::Terms(terms) => self.stream.terms = terms,
             Mutation::PutInode(ino, inode) => {
                 self.last = self.last.max(ino.counter());

@@ -190,7 +190,7 @@ impl<O: Outside> Core<O> {
             }
         }
         let map = self.outside.map();
-        if !more && (start != self.start || map.copies > 1 && epoch != map.epoch) {
+        if !more && (start != self.start || epoch != map.epoch) {
             return Err(Errno::AGAIN.into());
         }
         if !more && self.keeper.reported(node, epoch) {

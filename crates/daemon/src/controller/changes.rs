@@ -127,7 +127,7 @@ impl Shared {
         self.propose(&mut log, change).ok_or(ControllerError::Unconfirmed)
     }
 
-    fn propose(&self, log: &mut MapLog, change: MapChange) -> Option<Arc<Map>> {
+    pub(super) fn propose(&self, log: &mut MapLog, change: MapChange) -> Option<Arc<Map>> {
         if lock(&self.view).stopping {
             return None;
         }

@@ -37,8 +37,11 @@ fn grown(map: &Map, count: u16) -> Map {
     let servers: Vec<ServerId> = growth.servers.iter().map(|server| server.id).collect();
     let listed = applied(map, MapChange::Add(growth));
     assert!(listed.relocations().is_empty(), "nothing moves to who has not arrived");
+    assert!(!listed.balancing);
     let up = |map, server: ServerId| applied(&map, MapChange::State { server, state: ServerState::Up });
-    servers.into_iter().fold(listed, up)
+    let all = servers.into_iter().fold(listed, up);
+    assert!(all.balancing);
+    all
 }
 
 /// Begins what is due, so many at a time, and has it all happen. How many shards got a new holder.
@@ -47,6 +50,7 @@ fn settled(mut map: Map, at_once: usize) -> (Map, usize) {
     for _ in 0..200 {
         let mut moves = map.relocations();
         if map.moving.is_empty() && moves.is_empty() {
+            assert!(!map.balancing, "that is the end of it");
             return (map, moved);
         }
         moves.truncate(at_once);

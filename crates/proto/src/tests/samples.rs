@@ -96,6 +96,7 @@ pub(super) fn map() -> Box<Map> {
             to: ServerId(1),
             stage: MoveStage::HandingOver,
         }],
+        balancing: true,
         numbers: u16::MAX,
         primaries_since: Epoch(u64::MAX),
     })
