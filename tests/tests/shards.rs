@@ -97,7 +97,8 @@ fn moves_go_on_whoever_dies(test: &str, copies: u64) {
     if skipped_without_root("making network namespaces") {
         return;
     }
-    let net = Network::of(4);
+    // Copies are on different nodes, so that a server for each node can have its share.
+    let net = Network::of(6);
     let mut site = Site::in_memory(test);
     site.restarts_servers();
     let options = ["--block-size", "64K", "--heal-after", "never", "--replicas", &copies.to_string()];
@@ -108,7 +109,7 @@ fn moves_go_on_whoever_dies(test: &str, copies: u64) {
     let mut killed_while_moving = 0;
     let mut servers = 2;
     for victim in ["source", "target", "both", "leader"] {
-        let mut command = site.command(["expand", &name, "--hosts", &net.names[servers as usize - 2]]);
+        let mut command = site.command(["expand", &name, "--hosts", &net.names[servers as usize]]);
         let mut expand = command.stdout(std::process::Stdio::null()).spawn().expect("starts");
         eventually("shards move", || is_moving(&site, &name));
         let (source, target) = (0, servers);
