@@ -10,26 +10,25 @@ use std::time::{Duration, Instant};
 
 /// So many shards move at once.
 const BATCH: usize = 256;
-/// Time between two batches, and between two looks while nothing can be done.
+/// Time between two tries of what most voters have not confirmed.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Longest sleep when nothing is to be done.
+/// Longest sleep while nothing can be done before there is another map.
 const REST: Duration = Duration::from_secs(60);
 
 impl Shared {
     /// Has shards move until the controller stops.
     pub(super) fn keep_balanced(&self) {
-        let mut pause = PAUSE;
-        let mut known = self.newest().epoch;
-        while let Some(map) = self.wait(Instant::now() + pause, known) {
-            known = map.epoch;
-            pause = if map.balancing { PAUSE } else { REST };
-            if !map.balancing || is_moving(&map) {
-                continue;
-            }
-            let moves = next_batch(&map);
+        let mut map = self.newest();
+        loop {
+            let has_time = map.balancing && !is_moving(&map);
+            let moves = if has_time { next_batch(&map) } else { Vec::new() };
+            let pause = if moves.is_empty() { REST } else { PAUSE };
             if !moves.is_empty() {
                 self.begin_moves(&map, moves);
-                known = self.newest().epoch;
+            }
+            match self.wait(Instant::now() + pause, map.epoch) {
+                Some(newer) => map = newer,
+                None => return,
             }
         }
     }
