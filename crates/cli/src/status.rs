@@ -78,6 +78,7 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
         replicas: record.replicas,
         metadata_replicas: record.metadata_replicas,
         incomplete: 0,
+        moving_shards: 0,
         epoch: None,
         leader: None,
         voters: Vec::new(),
@@ -98,6 +99,7 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
         }
         (_, Ok((Overview { leader, voters, map, health, false_failovers }, key))) => {
             deployment.epoch = Some(map.epoch.0);
+            deployment.moving_shards = moving_shards(&map);
             deployment.false_failovers = Some(false_failovers);
             deployment.leader = Some(leader.0);
             deployment.voters = voters.iter().map(|node| node.0).collect();
@@ -175,9 +177,20 @@ fn examine(directory: &Directory, record: &Record) -> Deployment {
 pub fn incomplete(map: &Map) -> (usize, usize) {
     let has_too_few = |group: &Group| {
         let holders = map.holders(*group);
-        holders.in_step().filter(|server| map.is_up(*server)).count() < holders.all().len()
+        // A shard that moves has one holder more for a while.
+        let wanted = match group {
+            Group::Shard(_) => usize::from(map.copies),
+            Group::Blocks { .. } => holders.all().len(),
+        };
+        holders.in_step().filter(|server| map.is_up(*server)).count() < wanted
     };
     (map.replicated().filter(has_too_few).count(), map.replicated().count())
+}
+
+/// How many shards move, or are to.
+fn moving_shards(map: &Map) -> usize {
+    let to_begin = if map.balancing { map.relocations().len() } else { 0 };
+    map.moving.len() + to_begin
 }
 
 /// What nobody serves while servers are down, in words.
@@ -335,6 +348,9 @@ mod tests {
             state: "up",
             behind: 0,
             given_up: false,
+            departing: false,
+            shards: 0,
+            primary_shards: 0,
             replaced: 0,
             silent_ms: None,
             lease_ms: None,

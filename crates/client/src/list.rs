@@ -201,7 +201,7 @@ impl Client {
         loop {
             let map = self.map();
             let listed = self.list_split_by(map, dir, after, limit, attrs);
-            if map.copies == 1 || self.map().epoch == map.epoch {
+            if self.map().epoch == map.epoch {
                 return listed;
             }
             // Meanwhile a part may have gone from a server that was not asked yet to one that was.

@@ -224,7 +224,7 @@ impl Client {
         if map.check().is_err() || map.deployment != current.deployment || map.epoch <= current.epoch {
             return;
         }
-        let primaries_change = map.copies > 1;
+        let primaries_change = map.copies > 1 || map.shards != current.shards;
         let newer = Box::into_raw(map);
         // A lost race only means that somebody else installed one: the next refusal brings this one again.
         if self

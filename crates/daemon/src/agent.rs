@@ -283,9 +283,11 @@ impl Shared {
             }
             let map = self.links.map();
             for (session, process) in dead {
-                // Where the metadata has copies, locks are known to others when their server has failed.
-                let every =
-                    map.servers.iter().map(|s| s.id).filter(|_| map.copies > 1 && !process.locks.is_empty());
+                // Where the metadata has copies, locks are known to others when their server has failed; and shards move where
+                // servers come or go, which always begins a generation.
+                let may_be_elsewhere = map.copies > 1 || map.generations.len() > 1;
+                let every = map.servers.iter().map(|s| s.id);
+                let every = every.filter(|_| may_be_elsewhere && !process.locks.is_empty());
                 let servers: HashSet<ServerId> = process.locks.iter().copied().chain(every).collect();
                 owed.extend(servers.into_iter().map(|server| (server, session)));
             }

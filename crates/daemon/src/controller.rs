@@ -14,6 +14,7 @@
 //! What it leaves to others: serving `Ping`, `Install` and `Stats` (every daemon does), and removing what is
 //! stored (every daemon removes what it made).
 
+mod balancing;
 mod changes;
 pub(crate) mod group;
 pub mod health;
@@ -122,6 +123,17 @@ pub enum ControllerError {
         "others were added meanwhile, or the servers have arrived, or have a number or address that is taken"
     )]
     CannotAdd,
+    /// Servers cannot leave.
+    #[error("the servers cannot leave: {0}")]
+    CannotDepart(&'static str),
+    /// Servers cannot stay that were not to leave.
+    #[error("the servers were not to leave, or have left")]
+    CannotStay,
+    /// Servers cannot be taken off the map.
+    #[error(
+        "the servers were not to leave, or still hold something, or one of the nodes is used by another server"
+    )]
+    CannotRemove,
     /// This daemon is not the leader.
     #[error("this daemon is not the controller")]
     NotLeader(Option<NodeId>),
@@ -162,6 +174,9 @@ impl ControllerError {
             | ControllerError::Refused
             | ControllerError::CannotReplace
             | ControllerError::CannotAdd
+            | ControllerError::CannotDepart(_)
+            | ControllerError::CannotStay
+            | ControllerError::CannotRemove
             | ControllerError::CannotGiveUp => Errno::INVAL,
             ControllerError::NotForController => Errno::OPNOTSUPP,
         }
@@ -272,6 +287,8 @@ impl Controller {
         });
         let controller = Controller { shared: shared.clone(), watchers: Mutex::default() };
         controller.watch(&map)?;
+        let balances = shared.clone();
+        lock(&controller.watchers).threads.push(spawn("balancer", move || balances.keep_balanced())?);
         if map.copies > 1 {
             lock(&controller.watchers).threads.push(spawn("confirmer", move || shared.keep_confirmed())?);
         }
@@ -296,7 +313,7 @@ impl Controller {
     }
 
     /// Serves the requests that are the controller's: `Beginning`, `Overview`, `GiveUp`, `Replace`, `Add`, `Dismiss`,
-    /// `Shutdown`. `None` is answered as done. A shutdown is answered at once and carried out in the background.
+    /// `Depart`, `Stay`, `Remove`, `Shutdown`. `None` is answered as done. A shutdown is answered at once and carried out in the background.
     pub(crate) fn handle(&self, request: &ControlRequest) -> Result<Option<ControlReply>, ControllerError> {
         match request {
             ControlRequest::Beginning => {
@@ -336,6 +353,20 @@ impl Controller {
             ControlRequest::EndRebuild { number } => {
                 let change = MapChange::Rebuilt { number: *number };
                 self.shared.change_members(change, ControllerError::Refused).map(|_| None)
+            }
+            ControlRequest::Depart { servers } => {
+                self.shared.newest().may_depart(servers).map_err(ControllerError::CannotDepart)?;
+                let change = MapChange::Depart { servers: servers.clone() };
+                self.shared.change_members(change, ControllerError::Stale).map(|_| None)
+            }
+            ControlRequest::Stay { servers } => {
+                let change = MapChange::Stay { servers: servers.clone() };
+                self.shared.change_members(change, ControllerError::CannotStay).map(|_| None)
+            }
+            ControlRequest::Remove { servers, nodes } => {
+                let change = MapChange::Remove { servers: servers.clone(), nodes: nodes.clone() };
+                let map = self.shared.change_members(change, ControllerError::CannotRemove)?;
+                self.watch(&map).map(|()| None)
             }
             ControlRequest::Shutdown { keep } => {
                 self.shut_down(*keep)?;

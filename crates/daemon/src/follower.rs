@@ -2,7 +2,7 @@
 //!
 //! By a map, nodes may be away: the server ends what their programs have open here. Where something has copies, a map may
 //! make this server the primary of shards and of groups of blocks: then it takes them over. By a map it may be behind,
-//! because it was away: then it gets what it has missed from the primaries. All of this takes other servers' answers, so
+//! because it was away, or because a shard moves to it: then it gets what it has missed from the primaries. All of this takes other servers' answers, so
 //! threads of their own do it, again and again until nothing is left to do. With what the server has caught up, the daemon
 //! tells the controller in its answers to pings ([`Follower::caught_up`]). Having caught up with shards by one map is worth
 //! nothing by the next one, because a primary that has changed does not know of it; with blocks it is ([`crate::copies`]).
@@ -34,6 +34,7 @@ pub(crate) struct Follower {
     shards: CaughtUp,
     copies: Arc<Copies>,
     threads: Vec<JoinHandle<()>>,
+    has_copies: bool,
 }
 
 impl Follower {
@@ -46,8 +47,22 @@ impl Follower {
     ) -> std::io::Result<Follower> {
         let (shards, logs) = (CaughtUp::default(), store.clone());
         let mut threads = vec![each_map(links, ("meta-follower", RETRY), move |_| store.follow())?];
-        if links.map().copies == 1 {
-            return Ok(Follower { shards, copies: copies.clone(), threads });
+        let (links_too, noted) = (links.clone(), shards.clone());
+        let catch_up = move |map: &Map| {
+            let mut groups = shards_behind(map, me);
+            let catches_up = groups.is_empty() || (logs.mend() && catch_up(&links_too, map, &groups));
+            // The controller is told of these, too, when they are served.
+            let handed = map.handed_to(me).map(Group::Shard).collect::<Vec<_>>();
+            let has_taken_over = handed.is_empty() || (logs.has_followed() && links_too.epoch() == map.epoch);
+            let mut done = if catches_up { std::mem::take(&mut groups) } else { Vec::new() };
+            done.extend(handed.into_iter().filter(|_| has_taken_over));
+            *noted.lock().unwrap_or_else(PoisonError::into_inner) = (map.epoch, done);
+            catches_up && has_taken_over
+        };
+        threads.push(each_map(links, ("meta-catcher", LONGEST), catch_up)?);
+        let has_copies = links.map().copies > 1;
+        if !has_copies {
+            return Ok(Follower { shards, copies: copies.clone(), threads, has_copies });
         }
         let (data, mut before) = (copies.clone(), (*links.map()).clone());
         before.servers.clear();
@@ -59,26 +74,16 @@ impl Follower {
             follows
         };
         threads.push(each_map(links, ("data-follower", RETRY), follow)?);
-        let (links_too, noted) = (links.clone(), shards.clone());
-        let catch_up = move |map: &Map| {
-            let behind = shards_behind(map, me);
-            let catches_up = behind.is_empty() || (logs.mend() && catch_up(&links_too, map, &behind));
-            if catches_up {
-                *noted.lock().unwrap_or_else(PoisonError::into_inner) = (map.epoch, behind);
-            }
-            catches_up
-        };
-        threads.push(each_map(links, ("meta-catcher", LONGEST), catch_up)?);
         threads.push(crate::lookout::start(links)?);
         threads.push(crate::reach::start(links)?);
         let data = copies.clone();
         threads.push(each_map(links, ("data-catcher", LONGEST), move |_| data.catch_up())?);
-        Ok(Follower { shards, copies: copies.clone(), threads })
+        Ok(Follower { shards, copies: copies.clone(), threads, has_copies })
     }
 
     /// Whether something has copies.
     pub(crate) fn has_copies(&self) -> bool {
-        self.threads.len() > 1
+        self.has_copies
     }
 
     /// The groups in which this server is behind by this map, and has caught up.

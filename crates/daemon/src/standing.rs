@@ -17,7 +17,7 @@
 //! maps that it has got itself. For the same reason a program's change stands by the map by which it has come, not
 //! by the one that there is when it has waited for its turn.
 
-use bivouac_layout::{Epoch, Group, Map};
+use bivouac_layout::{Epoch, Group, Map, SHARDS, ShardId};
 use bivouac_meta::Standing;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,13 +35,17 @@ pub(crate) struct Losses {
 impl Losses {
     /// Notes what primaries lose by a newer map. To be called before anybody else sees that map.
     pub(crate) fn note(&self, before: &Map, next: &Map) {
-        if next.copies == 1 {
+        if next.copies == 1 && before.shards == next.shards {
             return;
         }
         let mut lost = self.lost.write().unwrap_or_else(PoisonError::into_inner);
-        for group in before.replicated() {
+        // Without copies, only who answers for a shard changes, because it moves.
+        let shards = (0..SHARDS).map(|shard| Group::Shard(ShardId(shard))).filter(|_| next.copies == 1);
+        let groups = before.replicated().filter(|_| next.copies > 1).chain(shards);
+        for group in groups {
             let primary = before.primary_of(group);
-            let has_stayed = next.primary_of(group) == primary && primary.is_some_and(|p| next.is_up(p));
+            let is_there = |server| next.copies == 1 || next.is_up(server);
+            let has_stayed = next.primary_of(group) == primary && primary.is_some_and(is_there);
             if primary.is_some() && !has_stayed {
                 lost.insert(group, next.epoch);
                 self.newest.store(next.epoch.0, Ordering::Release);

@@ -6,6 +6,7 @@ use crate::groups::Group;
 use crate::growing::Growth;
 use crate::ids::{Epoch, NodeId, ServerId};
 use crate::map::{Map, Server, ServerState};
+use crate::moving::Relocation;
 use crate::replacing::{Replaced, Replacement};
 use crate::restripe::{Rebuild, Rule};
 use serde::{Deserialize, Serialize};
@@ -63,6 +64,28 @@ pub enum MapChange {
         /// Which.
         number: u32,
     },
+    /// Servers are to leave: they get no new files, and what they have leaves them.
+    Depart {
+        /// Which.
+        servers: Vec<ServerId>,
+    },
+    /// Servers that were to leave stay.
+    Stay {
+        /// Which.
+        servers: Vec<ServerId>,
+    },
+    /// Servers that were to leave hold nothing any more, and are gone.
+    Remove {
+        /// Which.
+        servers: Vec<ServerId>,
+        /// Nodes that go with them.
+        nodes: Vec<NodeId>,
+    },
+    /// Shards are to move.
+    MoveShards {
+        /// Which, and between whom.
+        moves: Vec<Relocation>,
+    },
     /// Nobody reaches a node any more, or somebody does again.
     Node {
         /// Which.
@@ -93,6 +116,9 @@ impl MapChange {
                 server_of.state = *state;
                 if *state == ServerState::Joining {
                     server_of.joined = server_of.joined.wrapping_add(1);
+                }
+                if *state != ServerState::Up {
+                    next.cancel_moves_of(*server);
                 }
                 if *state == ServerState::Down {
                     next.fall_behind(*server);
@@ -139,6 +165,12 @@ impl MapChange {
                 map.rebuild.filter(|rebuild| rebuild.number == *number)?;
                 next.rebuild = None;
             }
+            MapChange::Depart { servers } => {
+                next = next.with_departing(servers)?;
+            }
+            MapChange::Stay { servers } => next = next.with_staying(servers)?,
+            MapChange::Remove { servers, nodes } => next = next.without_departed(servers, nodes)?,
+            MapChange::MoveShards { moves } => next = next.with_moves(moves)?,
             MapChange::Node { node, away } => {
                 map.node(*node)?;
                 next.away.retain(|other| other != node);
@@ -158,6 +190,7 @@ impl MapChange {
                     let server = next.servers.iter_mut().find(|s| s.id == *server)?;
                     (server.address, server.state) = (*address, ServerState::Up);
                 }
+                next.cancel_moves(|_| true);
                 let is_back = |server: &ServerId| servers.iter().any(|(back, _)| back == server);
                 let back: Vec<ServerId> = next.lost.iter().copied().filter(is_back).collect();
                 back.into_iter().for_each(|server| next.take_back(server));
@@ -166,6 +199,7 @@ impl MapChange {
         }
         next.welcome();
         next.leave_behind_who_is_away();
+        next.balancing &= !next.is_balanced();
         if next.has_other_primaries(map) {
             next.primaries_since = next.epoch;
         }

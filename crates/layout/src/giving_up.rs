@@ -10,6 +10,7 @@
 use crate::groups::{Group, Holders, Lag};
 use crate::ids::{Epoch, GenerationId, SHARDS, ServerId, ShardId};
 use crate::map::{Generation, Map, Server, ServerState, Spare};
+use crate::moving::{MoveStage, ShardMove};
 
 /// A map without some of its servers.
 pub struct Without {
@@ -33,14 +34,24 @@ impl Map {
         map.lost.sort_unstable();
         map.lost.dedup();
         map.spares.retain(|spare| !servers.contains(&spare.server));
-        let left = self.servers.len() - map.lost.len();
+        let left = self.servers.iter().filter(|server| map.takes_shards(server.id)).count();
         // One that has just been added has nothing: it arrives, or is dismissed.
         let is_arriving = servers.iter().any(|server| self.arriving.contains(server));
         if !servers.iter().all(is_down) || is_arriving || left < usize::from(self.copies) {
             return None;
         }
+        if self.moving.iter().any(|entry| entry.stage == MoveStage::CatchingUp) {
+            let mut still = self.clone();
+            still.cancel_moves(|_| true);
+            return still.without(servers);
+        }
         let rows = (0..SHARDS).map(|shard| self.holders(Group::Shard(ShardId(shard))));
         map.shards = rows.zip(0..).flat_map(|(row, shard)| map.substituted(ShardId(shard), &row)).collect();
+        // Who is a holder again is asked as such.
+        let is_no_holder = |entry: &ShardMove| !map.row(entry.shard).contains(&entry.from);
+        let moving = map.moving.iter().copied().filter(is_no_holder).collect();
+        map.moving = moving;
+        map.moving.retain(|entry| !servers.contains(&entry.from));
         let (mut lost, mut gone) = (Vec::new(), self.gone.clone());
         let behind = self.replicated().filter(|group| !self.is_gone(*group)).map(|group| {
             let (before, after) = (self.holders(group), map.holders(group));
@@ -56,7 +67,7 @@ impl Map {
                     gone.extend(Some(group).filter(|group| matches!(group, Group::Blocks { .. })));
                 }
             }
-            let bit = |(at, server): (usize, &ServerId)| u8::from(!complete.contains(server)) << at;
+            let bit = |(at, server): (usize, &ServerId)| u16::from(!complete.contains(server)) << at;
             let holders = after.all().iter().enumerate().map(bit).fold(0, |bits, bit| bits | bit);
             let known =
                 self.lag_of(group).filter(|lag| before.all() == after.all() && lag.holders == holders);
@@ -99,8 +110,9 @@ impl Map {
         });
         let gained = gained.collect();
         self.set_behind(gained);
-        let all = self.servers.iter().map(|server| server.id).filter(|server| !self.is_given_up(*server));
-        self.begin_generation(all.collect());
+        let all = self.servers.iter().map(|server| server.id).filter(|server| self.takes_shards(*server));
+        let all = all.collect();
+        self.begin_generation(all);
     }
 
     /// The holders of a shard, with others in place of those that were given up.

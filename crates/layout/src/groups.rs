@@ -11,7 +11,7 @@
 //!
 //! The holders are the first candidates that lie in a failure domain, or else on a node, of their own; and
 //! where nodes do not suffice, any. Servers that were given up ([`Map::lost`]) are passed over, which is the
-//! rule of substitution: the holders that remain stay holders, in their order, and one more comes at the end.
+//! rule of substitution (as are servers that have left the deployment): the holders that remain stay holders, in their order, and one more comes at the end.
 //! Servers that were given up and came back ([`Map::spares`]) take part as others do in generations made since; in
 //! older ones they come last of all, so that nothing moves only because one is there again.
 //!
@@ -27,6 +27,7 @@
 use crate::hash::{self, Use};
 use crate::ids::{Epoch, GenerationId, NodeId, SHARDS, ServerId, ShardId};
 use crate::map::{Map, NO_SERVER, ServerState};
+use crate::moving::MoveStage;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -72,10 +73,11 @@ pub fn spreads(servers: usize) -> u16 {
 /// The holders of a group, in their order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holders {
-    servers: [ServerId; REPLICAS_MAX as usize],
+    /// One more than there are copies: a shard may be about to move.
+    servers: [ServerId; REPLICAS_MAX as usize + 1],
     count: u8,
     /// A bit for each holder that is not in step, the lowest for the first.
-    pub(crate) behind: u8,
+    pub(crate) behind: u16,
 }
 
 impl FromIterator<ServerId> for Holders {
@@ -88,7 +90,7 @@ impl FromIterator<ServerId> for Holders {
 
 impl Holders {
     pub(crate) const NONE: Holders =
-        Holders { servers: [ServerId(0); REPLICAS_MAX as usize], count: 0, behind: 0 };
+        Holders { servers: [ServerId(0); REPLICAS_MAX as usize + 1], count: 0, behind: 0 };
 
     fn push(&mut self, server: ServerId) {
         if let Some(place) = self.servers.get_mut(usize::from(self.count)) {
@@ -112,13 +114,13 @@ impl Holders {
         self.with(1)
     }
 
-    fn with(self, bit: u8) -> impl Iterator<Item = ServerId> {
+    fn with(self, bit: u16) -> impl Iterator<Item = ServerId> {
         let all = self.servers.into_iter().take(self.count.into()).enumerate();
         all.filter(move |(at, _)| self.behind >> at & 1 == bit).map(|(_, server)| server)
     }
 
     /// The bit of a holder; 0 if it is none.
-    pub(crate) fn bit(&self, server: ServerId) -> u8 {
+    pub(crate) fn bit(&self, server: ServerId) -> u16 {
         self.all().iter().position(|s| *s == server).map_or(0, |at| 1 << at)
     }
 }
@@ -129,7 +131,7 @@ pub struct Lag {
     /// Which.
     pub group: Group,
     /// A bit for each holder that is behind, the lowest for the first.
-    pub holders: u8,
+    pub holders: u16,
     /// The map in which one of them fell behind last: who has caught up with what was missed before that has not
     /// caught up.
     pub since: Epoch,
@@ -228,9 +230,12 @@ impl Map {
         self.holders(group).behind().any(|holder| holder == server)
     }
 
-    /// Every group that has more than one copy.
+    /// Every group that has more than one copy, at this moment at least.
     pub fn replicated(&self) -> impl Iterator<Item = Group> + '_ {
-        let shards = (0..SHARDS).filter(|_| self.copies > 1).map(|shard| Group::Shard(ShardId(shard)));
+        let has_copies = |shard: &ShardId| {
+            self.copies > 1 || self.move_of(*shard).is_some_and(|entry| entry.stage == MoveStage::CatchingUp)
+        };
+        let shards = (0..SHARDS).map(ShardId).filter(has_copies).map(Group::Shard);
         let blocks = self.generations.iter().enumerate().flat_map(move |(number, generation)| {
             let generation_id = GenerationId(number as u32);
             let (positions, spreads) = (generation.servers.len() as u16, spreads(generation.servers.len()));
@@ -268,7 +273,7 @@ impl Map {
     /// Copies cannot be relied on: one after the other, each is behind from now on, if another holder in step can serve
     /// its group.
     pub(crate) fn distrust(&mut self, copies: &[(Group, ServerId)]) {
-        let mut changed: BTreeMap<Group, u8> = BTreeMap::new();
+        let mut changed: BTreeMap<Group, u16> = BTreeMap::new();
         for (group, server) in copies {
             let mut holders = self.holders(*group);
             holders.behind = changed.get(group).copied().unwrap_or(holders.behind);
@@ -286,20 +291,30 @@ impl Map {
         let doubted = |group: Group| {
             let holders = self.holders(group);
             let primary = holders.bit(self.primary_of(group).filter(|primary| self.is_up(*primary))?);
-            let all = ((1u16 << holders.count) - 1) as u8;
+            let all = (1u16 << holders.count) - 1;
             Some((group, all & !primary))
         };
         let changed = groups.into_iter().filter_map(doubted).collect();
         self.set_behind(changed);
     }
 
+    /// A server has caught up with a shard that moves to it: then that is all.
+    fn moves_on(&mut self, group: Group, server: ServerId) -> bool {
+        match group {
+            Group::Shard(shard) => self.move_on(shard, server),
+            Group::Blocks { .. } => false,
+        }
+    }
+
     /// A server has caught up with these groups.
     pub(crate) fn catch_up(&mut self, server: ServerId, groups: &[Group]) {
+        let mut groups = groups.to_vec();
+        groups.retain(|group| !self.moves_on(*group, server));
         let caught_up = |group: &Group| {
             let holders = self.holders(*group);
             (*group, holders.behind & !holders.bit(server))
         };
-        let changed: BTreeMap<Group, u8> = groups.iter().map(caught_up).collect();
+        let changed: BTreeMap<Group, u16> = groups.iter().map(caught_up).collect();
         for lag in &mut self.behind {
             lag.holders = changed.get(&lag.group).copied().unwrap_or(lag.holders);
         }
@@ -317,7 +332,7 @@ impl Map {
             let is_served = holders.in_step().any(|holder| self.is_up(holder));
             (is_served && away != 0).then_some((group, holders.behind | away))
         };
-        let changed: Vec<(Group, u8)> = self.replicated().filter_map(left).collect();
+        let changed: Vec<(Group, u16)> = self.replicated().filter_map(left).collect();
         self.set_behind(changed);
     }
 
@@ -326,7 +341,11 @@ impl Map {
     /// have been missed since.
     pub fn counts_as_caught_up(&self, group: Group, server: ServerId, by: Epoch) -> bool {
         match group {
-            Group::Shard(_) => self.epoch == by && self.is_behind(group, server),
+            Group::Shard(shard) => {
+                let is_handed =
+                    self.former_holder(shard).is_some() && self.answers_for(shard) == Some(server);
+                self.epoch == by && (is_handed || self.is_behind(group, server))
+            }
             Group::Blocks { .. } => self.behind_since(group, server).is_some_and(|since| since <= by),
         }
     }
@@ -338,7 +357,7 @@ impl Map {
     }
 
     /// These holders have fallen behind, by the map as it is.
-    pub(crate) fn set_behind(&mut self, changed: Vec<(Group, u8)>) {
+    pub(crate) fn set_behind(&mut self, changed: Vec<(Group, u16)>) {
         let mut all: BTreeMap<Group, Lag> = self.behind.iter().map(|lag| (lag.group, *lag)).collect();
         let since = self.epoch;
         all.extend(changed.into_iter().map(|(group, holders)| (group, Lag { group, holders, since })));
@@ -364,10 +383,11 @@ impl Map {
     }
 
     fn shard_holders(&self, shard: ShardId) -> Holders {
-        let copies = usize::from(self.copies);
-        let at = usize::from(shard.0) * copies;
         let mut holders = Holders::NONE;
-        self.shards.get(at..at + copies).unwrap_or_default().iter().for_each(|server| holders.push(*server));
+        self.row(shard).iter().for_each(|server| holders.push(*server));
+        if let Some(entry) = self.move_of(shard).filter(|entry| entry.stage == MoveStage::CatchingUp) {
+            holders.push(entry.to);
+        }
         holders
     }
 
@@ -435,7 +455,8 @@ impl Map {
                 if holders.count >= copies {
                     return holders;
                 }
-                let known = holders.all().contains(&candidate) || self.lost.contains(&candidate);
+                let has_left = self.server(candidate).is_none();
+                let known = has_left || holders.all().contains(&candidate) || self.lost.contains(&candidate);
                 let here = place(candidate);
                 if !known && holders.all().iter().all(|other| is_apart(here, place(*other))) {
                     holders.push(candidate);
@@ -447,7 +468,10 @@ impl Map {
 
     /// The holders of a shard with this home, for the map's table: first these, and then others.
     pub(crate) fn deal_copies(&self, shard: ShardId, home: ServerId, first: Holders) -> Holders {
-        let servers: Vec<ServerId> = self.servers.iter().map(|s| s.id).collect();
+        // One that leaves, or has not come yet, gets nothing; a home that leaves counts as one of them all the same.
+        let deals =
+            |server: &ServerId| *server == home || self.takes_shards(*server) || self.is_given_up(*server);
+        let servers: Vec<ServerId> = self.servers.iter().map(|s| s.id).filter(deals).collect();
         let position = servers.iter().position(|s| *s == home).unwrap_or(0);
         // The shards of one primary are `servers` apart, after a first deal.
         let spread = usize::from(shard.0) / servers.len().max(1) % usize::from(spreads(servers.len()));

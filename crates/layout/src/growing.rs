@@ -70,6 +70,7 @@ impl Map {
         let mut servers = self.generations.last().map_or(Vec::new(), |newest| newest.servers.clone());
         servers.append(&mut self.arriving);
         self.begin_generation(servers);
+        self.balancing = true;
     }
 }
 

@@ -15,10 +15,13 @@
 //! - [`map`]: the table of nodes, servers, shards and generations, with its epoch.
 //! - [`founding`]: what a deployment begins with, and the first map.
 //! - [`change`]: what can happen to a map.
-//! - [`balance`]: assigning shards to servers evenly, moving as few of them as possible.
+//! - [`balance`]: assigning shards to servers evenly, moving as few of them as possible. `rebalancing`: which are to move;
+//!   `moving`: how they do.
+//! - `growing`, `departing`, `giving_up`, `replacing`: servers that come and go.
 
 pub mod balance;
 pub mod change;
+mod departing;
 pub mod founding;
 mod giving_up;
 pub mod groups;
@@ -26,8 +29,10 @@ mod growing;
 pub mod hash;
 pub mod ids;
 pub mod map;
+mod moving;
 pub mod namespace;
 pub mod placement;
+mod rebalancing;
 mod replacing;
 pub mod restripe;
 pub mod template;
@@ -39,6 +44,7 @@ pub use groups::{Group, Holders, Lag, REPLICAS_MAX};
 pub use growing::Growth;
 pub use ids::{Epoch, GenerationId, Ino, NodeId, SERVERS_MAX, SHARDS, ServerId, ShardId};
 pub use map::{Former, Generation, Map, Node, Server, ServerState, Spare};
+pub use moving::{MoveStage, Relocation, ShardMove};
 pub use placement::{FileLayout, LayoutRange, Piece};
 pub use replacing::{Replaced, Replacement};
 pub use restripe::{Rebuild, Rule};

@@ -5,6 +5,7 @@
 
 use crate::groups::{Group, Lag, REPLICAS_MAX};
 use crate::ids::{Epoch, GenerationId, NodeId, SERVERS_MAX, SHARDS, ServerId, ShardId};
+use crate::moving::ShardMove;
 use crate::placement::is_block_size;
 use crate::restripe::Rebuild;
 use crate::template::{First, Template};
@@ -96,8 +97,8 @@ pub struct Generation {
 pub const NO_SERVER: ServerId = ServerId(u16::MAX);
 
 /// The map. Its invariants, kept by [`Map::check`]: nodes and servers are sorted by their numbers, and servers
-/// run on listed nodes; every shard and every generation names servers that are listed, none twice; there is
-/// at least one generation; of every group one holder at least is in step; and the block size is one that a
+/// run on listed nodes; every shard and the newest generation name servers that are listed, none twice, and older
+/// generations also name servers that have left; there is at least one generation; of every group one holder at least is in step; and the block size is one that a
 /// file can have.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub struct Map {
@@ -147,6 +148,12 @@ pub struct Map {
     pub away: Vec<NodeId>,
     /// Servers that were added and have not been up yet, sorted.
     pub arriving: Vec<ServerId>,
+    /// Servers that are to leave, sorted: they get nothing new.
+    pub departing: Vec<ServerId>,
+    /// Shards that move, sorted.
+    pub moving: Vec<ShardMove>,
+    /// Servers have come, or are to leave, and not every server that stays has its share of the shards yet.
+    pub balancing: bool,
     /// All numbers that servers have ever had in this deployment are below this: they are not used again.
     pub numbers: u16,
     /// The first map with the present primaries of all groups of blocks: who has had this one or a later one before, and
@@ -243,7 +250,9 @@ impl Map {
             Err("a shard is held twice by one server")
         } else if self.generations.is_empty() || self.generations.iter().any(|g| g.servers.is_empty()) {
             Err("a generation is missing or empty")
-        } else if !self.generations.iter().flat_map(|g| &g.servers).all(known) {
+        } else if !self.generations.iter().flat_map(|g| &g.servers).all(|server| server.0 < self.numbers)
+            || !self.generations.last().is_some_and(|newest| newest.servers.iter().all(known))
+        {
             Err("a generation names an unknown server")
         } else if self.generations.last().is_some_and(|newest| has_twice(&newest.servers)) {
             Err("the newest generation names a server twice")
@@ -263,10 +272,24 @@ impl Map {
         } else if !self.arriving.windows(2).all(|w| w[0] < w[1])
             || !self.arriving.iter().all(|server| {
                 let is_used = self.generations.iter().any(|generation| generation.servers.contains(server));
-                known(server) && !is_used && !self.shards.contains(server) && !self.lost.contains(server)
+                known(server)
+                    && !is_used
+                    && !self.shards.contains(server)
+                    && !self.lost.contains(server)
+                    && !self.moving.iter().any(|entry| entry.to == *server)
             })
         {
             Err("servers that arrive are unknown, given up, not sorted, or hold something")
+        } else if !self.departing.windows(2).all(|w| w[0] < w[1])
+            || !self.departing.iter().all(|server| {
+                let is_new = self.arriving.contains(server);
+                let gets_files = self.generations.last().is_some_and(|g| g.servers.contains(server));
+                known(server) && !is_new && !gets_files
+            })
+        {
+            Err("servers that depart are unknown, arrive, are not sorted, or get new files")
+        } else if let Err(what) = self.check_moves() {
+            Err(what)
         } else if !self.behind.windows(2).all(|w| w[0].group < w[1].group) {
             Err("groups are not sorted")
         } else if !self.gone.windows(2).all(|w| w[0] < w[1])
@@ -362,7 +385,7 @@ mod tests {
     #[test]
     fn each_broken_invariant_is_named() {
         type Break = fn(&mut Map);
-        fn lag(shard: u16, holders: u8) -> Lag {
+        fn lag(shard: u16, holders: u16) -> Lag {
             Lag { group: Group::Shard(ShardId(shard)), holders, since: Epoch(0) }
         }
         fn former(node: u16, until: u32) -> Former {

@@ -21,7 +21,13 @@ const PROBE: &str = "probe";
 impl Partitions {
     /// The log of a shard is broken. Whether others can take this server's place in the shard: they are about to.
     pub(crate) fn gives_up(&self, id: ShardId) -> bool {
-        let Some(outside) = self.outside.as_deref().filter(|_| self.shared) else { return false };
+        let Some(outside) = self.outside.as_deref() else { return false };
+        let map = outside.map();
+        if map.holders(Group::Shard(id)).all().len() < 2 || map.copies == 1 && map.primary(id) == outside.me()
+        {
+            // Nobody can take its place.
+            return false;
+        }
         let number = usize::from(id.0) % PARTITIONS;
         let (was_broken, path) = {
             let mut guard = self.lock(number);

@@ -131,9 +131,6 @@ fn shard_for<'a>(
 impl Partitions {
     /// Takes records in.
     pub(crate) fn receive(&self, shipment: &Shipment<'_>, now: Time) -> Result<Held, Errno> {
-        if !self.shared {
-            return Err(Errno::PROTO);
-        }
         let number = usize::from(shipment.shard.0) % PARTITIONS;
         let taken = self.with_room(shipment.shard, |partition, observer| {
             take_shipment(partition, shipment, now, observer)
@@ -153,9 +150,6 @@ impl Partitions {
         (part, last): (u32, bool),
         batches: &[ByteBuf],
     ) -> Result<Held, Errno> {
-        if !self.shared {
-            return Err(Errno::PROTO);
-        }
         let number = usize::from(id.0) % PARTITIONS;
         let taken = self.with_room(id, |partition, observer| {
             take_image(partition, (id, term), (part, last), batches, observer)
@@ -188,14 +182,15 @@ impl Partitions {
 
     /// Where this server's copy of a shard is, for a server that takes the shard over in this term.
     pub(crate) fn position(&self, id: ShardId, term: u64) -> Held {
-        if !self.shared {
-            return Held::Deposed(u64::MAX);
-        }
         let number = usize::from(id.0) % PARTITIONS;
         let mut guard = self.lock(number);
         let Partition { shards, waiting, .. } = &mut *guard;
         if *waiting > 0 {
             self.condvar(number).notify_all();
+        }
+        if let (Some(shard), Some(outside)) = (shards.get_mut(&id.0), self.outside.as_deref()) {
+            // A server without copies may have been started again since the shard has begun to move.
+            shard.follow_map(id, &outside.map(), outside.me(), self.observer.as_deref());
         }
         match shard_for(shards, (id, term), self.observer.as_deref()) {
             Ok(shard) => shard.stream.held(),
@@ -238,8 +233,9 @@ pub(crate) fn take_record(
 
 /// Whether a batch is one that a primary may send: of changes of a shard only, either all volatile or none.
 fn is_plain(batch: &Batch) -> bool {
-    let other =
-        |change: &Mutation| matches!(change, Mutation::Staged(_) | Mutation::Replace | Mutation::Starts(_));
+    let other = |change: &Mutation| {
+        matches!(change, Mutation::Staged(_) | Mutation::Replace | Mutation::Starts(_) | Mutation::Leave)
+    };
     let volatile = batch.mutations.iter().filter(|change| change.is_volatile()).count();
     (volatile == 0 || volatile == batch.mutations.len())
         && !batch.mutations.iter().any(other)
@@ -298,6 +294,11 @@ pub(crate) fn replay(
             }
             None => false,
         },
+        Some(Mutation::Leave) => {
+            shards.remove(&batch.shard);
+            staged.remove(&batch.shard);
+            true
+        }
         _ => shards.entry(batch.shard).or_default().replay(batch),
     }
 }

@@ -19,7 +19,7 @@
 //!   these have in common.
 //! - `intents`, `coordinate`, `rename`, `split`: operations over several shards and servers.
 //! - `announce`, `moves`: what other servers and clients have to learn of changed directories.
-//! - `stream`, `shipping`, `copying`, `takeover`: shards with copies on other servers.
+//! - `stream`, `shipping`, `copying`, `takeover`: shards with copies on other servers. `handover`: shards that move.
 //! - `holders`, `placed`: which servers have blocks of a file, and which files have blocks on a server.
 //! - `verify`: what is stored is compared with memory, and with copies.
 //! - `keeper`, `teller`: work in the background; `grace`, `resumption`: what comes first after a start.
@@ -50,6 +50,7 @@ mod file;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzzing;
 mod grace;
+mod handover;
 mod holders;
 mod inline;
 mod inode;

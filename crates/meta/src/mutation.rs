@@ -127,6 +127,10 @@ pub(crate) enum Mutation {
     /// A range of this file is on its way to other servers.
     PutRestripe(Ino, Box<Pending>),
     DropRestripe(Ino),
+
+    // In the log, and of no stream.
+    /// Others hold the shard, and what this server had of it is removed.
+    Leave,
 }
 
 /// So many changes are in a batch of a snapshot, counting large ones several times, so that it fits into a message.
@@ -193,7 +197,11 @@ impl Shard {
     /// Applies a logged change to memory.
     pub(crate) fn apply(&mut self, mutation: Mutation) {
         match mutation {
-            Mutation::Adopt | Mutation::Starts(_) | Mutation::Staged(_) | Mutation::Replace => {}
+            Mutation::Adopt
+            | Mutation::Starts(_)
+            | Mutation::Staged(_)
+            | Mutation::Replace
+            | Mutation::Leave => {}
             Mutation::Terms(terms) => self.stream.terms = terms,
             Mutation::PutInode(ino, inode) => {
                 self.last = self.last.max(ino.counter());

@@ -190,7 +190,8 @@ impl<O: Outside> Core<O> {
             }
         }
         let map = self.outside.map();
-        if !more && (start != self.start || map.copies > 1 && epoch != map.epoch) {
+        let others_answer = map.copies > 1 || !map.moving.is_empty();
+        if !more && (start != self.start || others_answer && epoch != map.epoch) {
             return Err(Errno::AGAIN.into());
         }
         if !more && self.keeper.reported(node, epoch) {

@@ -244,6 +244,8 @@ pub(crate) struct Partitions {
     pub(crate) shipping: Shipping,
     /// Whether shards have copies.
     pub(crate) shared: bool,
+    /// How many shards that were handed over may have decisions that not everybody has heard of.
+    pub(crate) resuming: AtomicUsize,
 }
 
 /// What is left to be done when a partition is unlocked again.
@@ -260,25 +262,27 @@ struct After {
 }
 
 impl Partitions {
-    /// Takes replayed logs into use. `compact_at`: see [`COMPACT_AT`], which is the default. `shared`: the shards
-    /// have copies, and are answered for when they were taken over.
+    /// Takes replayed logs into use. `compact_at`: see [`COMPACT_AT`], which is the default. `is_sole`: nobody
+    /// else has anything of a shard. Others are answered for when they were taken over.
     pub(crate) fn new(
         logs: Logs,
         patience: Duration,
         grace: Arc<Grace>,
         compact_at: Option<u64>,
-        shared: bool,
+        is_sole: &dyn Fn(ShardId) -> bool,
         keeper: Arc<Keeper>,
     ) -> Partitions {
         let compact_at = compact_at.unwrap_or(COMPACT_AT);
         let in_use = |mut partition: Partition| {
-            for shard in partition.shards.values_mut() {
-                match shared {
-                    true => {
+            for (id, shard) in &mut partition.shards {
+                match is_sole(ShardId(*id)) {
+                    false => {
                         let stream = &mut shard.stream;
                         (stream.role, stream.everywhere, stream.restarted) = (Role::Copy, 0, true);
                     }
-                    false => {
+                    true => {
+                        // Others may have had copies while it moved: its records go on in the last term.
+                        shard.stream.reign = shard.stream.last.term;
                         shard.forgot_locks = true;
                         revive(shard, &grace);
                     }
@@ -301,7 +305,8 @@ impl Partitions {
             compacts_later,
             outside,
             shipping,
-            shared,
+            shared: false,
+            resuming: AtomicUsize::new(0),
         }
     }
 
@@ -363,11 +368,9 @@ impl Partitions {
     fn not_served(&self, id: ShardId) -> Failure {
         match self.outside.as_deref() {
             // It will in a moment.
-            Some(outside) if self.shared && outside.map().primary(id) == outside.me() => {
-                Refusal::OldServer.into()
-            }
+            Some(outside) if outside.map().primary(id) == outside.me() => Refusal::OldServer.into(),
             // Another one does; whoever asks looks at the map again.
-            Some(_) if self.shared => Refusal::Busy.into(),
+            Some(_) => Refusal::Busy.into(),
             _ => Errno::IO.into(),
         }
     }
@@ -386,7 +389,6 @@ impl Partitions {
         let mut made_room = false;
         loop {
             let partition = &mut *guard;
-            // Without copies, requests for shards of other servers are refused before they come here.
             let shard = match partition.shards.get_mut(&id.0) {
                 Some(shard) if shard.stream.serves() => shard,
                 _ => return Err(self.not_served(id)),

@@ -32,6 +32,11 @@ impl Resumption {
         self.done.store(false, Ordering::Release);
     }
 
+    /// How long clients wait at most.
+    pub(crate) fn longest(&self) -> Duration {
+        self.longest
+    }
+
     /// All intents from before the start are resolved.
     pub(crate) fn finish(&self) {
         self.done.store(true, Ordering::Release);

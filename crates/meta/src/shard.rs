@@ -195,6 +195,9 @@ pub(crate) struct Shard {
     pub revived: HashSet<(Ino, OpenId)>,
     /// Opens that the shard's primary before this server has told of, and nobody has named since.
     pub unconfirmed: HashSet<(Ino, OpenId)>,
+    /// The shard was handed over with decisions that not all participants may have heard of: until they have, but not after
+    /// this moment, programs wait.
+    pub resumes_until: Option<Instant>,
     /// Answers that were put since old ones were last dropped.
     pub answers_put: usize,
 }

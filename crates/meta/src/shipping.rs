@@ -340,12 +340,15 @@ impl Shard {
         me: ServerId,
         observer: Option<&dyn Observer>,
     ) {
-        if self.stream.role != Role::Primary || map.epoch.0 <= self.stream.term {
+        if self.stream.role == Role::Copy || map.epoch.0 <= self.stream.term {
             return;
         }
         let group = Group::Shard(id);
-        if map.serving(group).next() != Some(me) {
+        if map.answers_for(id) != Some(me) {
             return self.step_down(id, observer);
+        }
+        if self.stream.role == Role::Sole {
+            return;
         }
         let stream = &mut self.stream;
         stream.term = map.epoch.0;
@@ -364,6 +367,9 @@ impl Shard {
             }
         }
         stream.count();
+        if map.copies == 1 && map.move_of(id).is_none() && stream.followers.is_empty() {
+            stream.is_alone();
+        }
     }
 
     /// This server is the shard's primary no longer. What it had under way is void; who waits is refused; who has

@@ -3,6 +3,7 @@
 use crate::answers::repeated;
 use crate::error::{LogError, OpenError};
 use crate::grace::Grace;
+use crate::handover;
 use crate::inode::Inode;
 use crate::keeper::{Keeper, Of};
 use crate::locking::Locking;
@@ -168,13 +169,15 @@ impl Replayed {
     /// Takes the store into use. [`MetaStore::recover`] is to be called when other servers can be asked.
     pub fn serve<O: Outside>(self, options: Options, outside: O) -> Result<MetaStore<O>, OpenError> {
         let outside = Arc::new(outside);
-        let shared = outside.map().copies > 1;
+        let (first, me) = (outside.map(), outside.me());
         let nodes = outside.map().reachable().collect();
         let grace = Arc::new(Grace::new(options.grace, nodes));
         let keeper = Arc::new(Keeper::new(Arc::clone(&grace)));
         let (patience, compact_at) = (options.patience, options.compact_at);
+        let is_sole = |shard| handover::is_sole(&first, me, shard);
         let mut partitions =
-            Partitions::new(self.logs, patience, grace, compact_at, shared, Arc::clone(&keeper));
+            Partitions::new(self.logs, patience, grace, compact_at, &is_sole, Arc::clone(&keeper));
+        partitions.shared = first.copies > 1;
         let starts = partitions.count_start().map_err(|e| OpenError::io(&self.dir)(e.into()))?;
         let moves = Moves::new(starts);
         if let Some(observer) = &options.observer {
@@ -238,7 +241,7 @@ impl<O: Outside> MetaStore<O> {
         let term = (map.copies > 1).then(|| map.epoch.0);
         for shard in shards {
             self.core.partitions.adopt(shard, term).map_err(|e| e.errno())?;
-            if shard == Ino::ROOT.shard() && term.is_none() {
+            if shard == Ino::ROOT.shard() && term.is_none() && self.core.partitions.serves(shard) {
                 self.core.make_root().map_err(errno)?;
             }
         }
@@ -251,6 +254,11 @@ impl<O: Outside> MetaStore<O> {
         let followed = self.core.follow();
         // Also while some shard cannot be taken over.
         self.core.end_what_is_away() && followed
+    }
+
+    /// Whether this server answers for all shards that it should by the newest map.
+    pub fn has_followed(&self) -> bool {
+        self.core.has_followed()
     }
 
     /// Writes those logs anew that the storage has failed to take records of. Says whether it could: before that, this
@@ -289,6 +297,11 @@ impl<O: Outside> MetaStore<O> {
         out: &mut Vec<u8>,
     ) -> Result<Reply, Failure> {
         caller.change.set(Change::default());
+        if self.core.resumes(caller.shard)
+            && !matches!(request, MetaRequest::Release { .. } | MetaRequest::Abandon { .. })
+        {
+            return Err(Refusal::OldServer.into());
+        }
         let reply = self.core.meta(caller, request, payload, out)?;
         Ok(match (caller.change.get(), reply) {
             (change, reply) if change == Change::default() => reply,
@@ -392,7 +405,11 @@ impl<O: Outside> Core<O> {
         }
         let answer = self.outside.peer(server, request);
         let has_copies = self.outside.map().copies > 1;
-        answer.map_err(|failure| if has_copies { later(failure) } else { failure })
+        answer.map_err(|failure| match failure {
+            // Without copies, too, another one may be about to answer for a shard.
+            failure if has_copies || failure == Refusal::OldServer.into() => later(failure),
+            failure => failure,
+        })
     }
 
     /// Asks the server that answers for a shard.

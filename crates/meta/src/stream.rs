@@ -150,6 +150,12 @@ impl Stream {
         self.role != Role::Copy
     }
 
+    /// Nobody else has anything of the shard any more, and it does not move.
+    pub(crate) fn is_alone(&mut self) {
+        self.role = Role::Sole;
+        self.records = Records::default();
+    }
+
     /// Whether there are, or may be, copies.
     pub(crate) fn is_shared(&self) -> bool {
         self.role != Role::Sole

@@ -24,20 +24,20 @@ use bivouac_proto::{Errno, Refusal, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 impl<O: Outside> Core<O> {
     /// Does what the map says: steps down where another server is the primary, and takes over where this one is.
     /// Says whether this server answers for all shards that it should.
     pub(crate) fn follow(&self) -> bool {
         let map = self.outside.map();
-        if map.copies == 1 {
-            return true;
-        }
         let Ok(_one_at_a_time) = self.following.try_lock() else {
             // Somebody is at it, perhaps by an older map.
             return false;
         };
         let due = self.due(&map);
+        self.share(&map);
+        self.leave(&map);
         due.is_empty() || self.take_over(&map, &due).len() == due.len()
     }
 
@@ -48,7 +48,7 @@ impl<O: Outside> Core<O> {
 
     /// The same by a certain map.
     pub(crate) fn answers_for_all(&self, map: &Map) -> bool {
-        map.copies == 1 || self.due(map).is_empty()
+        (map.copies == 1 && map.moving.is_empty()) || self.due(map).is_empty()
     }
 
     /// Steps down where another server is the primary, if the map is newer than when this was done last.
@@ -70,7 +70,7 @@ impl<O: Outside> Core<O> {
     fn due(&self, map: &Map) -> Vec<ShardId> {
         let me = self.outside.me();
         self.follow_locally(map);
-        let mine = |id: &ShardId| map.serving(Group::Shard(*id)).next() == Some(me);
+        let mine = |id: &ShardId| map.answers_for(*id) == Some(me);
         let is_due = |id: &ShardId| !self.partitions.serves(*id);
         (0..bivouac_layout::SHARDS).map(ShardId).filter(mine).filter(is_due).collect()
     }
@@ -83,6 +83,14 @@ impl<O: Outside> Core<O> {
         for id in due {
             for server in map.serving(Group::Shard(*id)).filter(|server| *server != me) {
                 asked.entry(server).or_default().push((*id, term));
+            }
+            // The server that it has moved away from may not know that yet. Where there are copies, one that is down has no
+            // lease any more.
+            let is_asked = |server: &ServerId| {
+                map.copies == 1 || map.server(*server).is_some_and(|s| s.state != ServerState::Down)
+            };
+            if let Some(former) = map.former_holder(*id).filter(is_asked) {
+                asked.entry(former).or_default().push((*id, term));
             }
         }
         let requests: Vec<(ServerId, PeerRequest<'_>)> =
@@ -112,7 +120,7 @@ impl<O: Outside> Core<O> {
             .take_while(|_| is_newest())
             .filter(|id| {
                 let others = found.remove(id).unwrap_or_default();
-                self.complete(*id, term, &others).is_ok() && self.rise(*id, term, others)
+                self.complete(*id, term, &others).is_ok() && self.rise(*id, map, others)
             })
             .collect();
         self.find_work_of(&taken);
@@ -140,7 +148,11 @@ impl<O: Outside> Core<O> {
     }
 
     /// Makes this server the primary. Says no if there is a later one already.
-    fn rise(&self, id: ShardId, term: u64, others: Vec<(ServerId, Held)>) -> bool {
+    fn rise(&self, id: ShardId, map: &Map, mut others: Vec<(ServerId, Held)>) -> bool {
+        let term = map.epoch.0;
+        // A server that the shard has left has given everything, and is no copy.
+        let former = map.former_holder(id);
+        others.retain(|(server, _)| Some(*server) != former);
         let grace = self.grace_of_term(term);
         let mut guard = self.partitions.lock(usize::from(id.0));
         let Partition { shards, journal, waiting, .. } = &mut *guard;
@@ -197,8 +209,16 @@ impl<O: Outside> Core<O> {
             .iter()
             .flat_map(|(ino, live)| live.locks.iter().filter_map(|(owner, _)| Some((*ino, process(owner)?))))
             .collect();
-        if !shard.intents.is_empty() || !shard.untold.is_empty() {
-            self.resumption.begin();
+        match former {
+            Some(_) if !shard.untold.is_empty() => {
+                let until = Instant::now() + self.resumption.longest();
+                if shard.resumes_until.replace(until).is_none() {
+                    self.partitions.resuming.fetch_add(1, Ordering::AcqRel);
+                }
+            }
+            Some(_) => {}
+            None if shard.intents.is_empty() && shard.untold.is_empty() => {}
+            None => self.resumption.begin(),
         }
         if *waiting > 0 {
             self.partitions.condvar(usize::from(id.0)).notify_all();
@@ -241,6 +261,7 @@ impl<O: Outside> Core<O> {
         if map.server(server).is_none_or(|s| s.state == ServerState::Down) {
             return Err(Errno::IO.into());
         }
+        self.share(&map);
         if !self.due(&map).is_empty() {
             // Soon it answers for more.
             return Err(Refusal::OldServer.into());

@@ -107,6 +107,23 @@ pub enum ControlRequest {
         /// Which.
         number: u32,
     },
+    /// Servers are to leave: they get no new files, and their shards move to others. To the controller.
+    Depart {
+        /// Which.
+        servers: Vec<ServerId>,
+    },
+    /// Servers that were to leave stay after all. To the controller.
+    Stay {
+        /// Which.
+        servers: Vec<ServerId>,
+    },
+    /// Servers that were to leave hold nothing any more: they are taken off the map. To the controller.
+    Remove {
+        /// Which.
+        servers: Vec<ServerId>,
+        /// Nodes that go with them.
+        nodes: Vec<NodeId>,
+    },
     /// How many files of yours have blocks whose only copy is on this server (`Alone`). To a server.
     Alone {
         /// Which.

@@ -251,6 +251,8 @@ fn whatever_is_taken_for_a_map_is_refused_or_can_be_used() {
         (map.copies, map.replicas, map.min_copies) = (1, 1, 1);
         map.behind.clear();
         map.arriving.clear();
+        map.departing.clear();
+        map.moving.retain(|_| servers > 1);
         map.numbers = servers;
         map.spares.retain(|spare| spare.server.0 < servers);
         map.successors.clear();

@@ -6,7 +6,7 @@ use crate::home::{DaemonRecord, Record};
 use crate::leader;
 use bivouac_daemon::controller::{ControlLink, LinkError};
 use bivouac_layout::map::{Server, ServerState};
-use bivouac_layout::{Map, NodeId};
+use bivouac_layout::{Group, Map, NodeId, ServerId};
 use bivouac_proto::auth::Key;
 use bivouac_proto::control::{ControlReply, ControlRequest, ServerHealth, Stats, Ward};
 use bivouac_transport::Endpoint;
@@ -88,8 +88,11 @@ pub(super) fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: 
                     restarts: ward.map(|ward| ward.restarts),
                     // A server that answers has none any more, even if its agent has not looked since.
                     trouble: ward.and_then(|ward| ward.trouble.clone()).filter(|_| stats.is_none()),
-                    behind: map.replicated().filter(|group| map.is_behind(*group, server.id)).count(),
+                    behind: map.replicated().filter(|group| is_missed(map, *group, server.id)).count(),
                     given_up: map.is_given_up(server.id),
+                    departing: map.is_departing(server.id),
+                    shards: map.held_by(server.id),
+                    primary_shards: map.shards_of(server.id).count(),
                     replaced: server.succession(),
                     silent_ms: health.map(|h| h.silent_ms),
                     storage: recorded.map(|d| d.storage.clone()).unwrap_or_default(),
@@ -100,6 +103,12 @@ pub(super) fn servers(record: &Record, map: &Map, health: &[ServerHealth], key: 
             })
             .collect()
     })
+}
+
+/// Whether a server lacks something that it has to have: not of a shard that is just moving to it.
+fn is_missed(map: &Map, group: Group, server: ServerId) -> bool {
+    let moves_here = |shard| map.move_of(shard).is_some_and(|entry| entry.to == server);
+    map.is_behind(group, server) && !matches!(group, Group::Shard(shard) if moves_here(shard))
 }
 
 /// The agents that the record names, and what they are by what the controller knows.
@@ -159,6 +168,9 @@ pub(super) fn recorded_servers(record: &Record) -> Vec<ServerStatus> {
                 state: "down",
                 behind: 0,
                 given_up: false,
+                departing: false,
+                shards: 0,
+                primary_shards: 0,
                 replaced: d.succession,
                 silent_ms: None,
                 lease_ms: None,

@@ -28,6 +28,8 @@ pub(super) struct Deployment {
     pub(super) metadata_replicas: u8,
     /// So many pieces (shards, and groups of blocks) have fewer copies than they should.
     pub(super) incomplete: usize,
+    /// So many shards move to another server, or are to: servers have come, or are to leave.
+    pub(super) moving_shards: usize,
     pub(super) epoch: Option<u64>,
     /// The node whose agent is the controller; `null`: there is none.
     pub(super) leader: Option<u16>,
@@ -113,6 +115,11 @@ pub(super) struct ServerStatus {
     pub(super) behind: usize,
     /// Others have taken its place: it holds no copies.
     pub(super) given_up: bool,
+    /// It is to leave.
+    pub(super) departing: bool,
+    /// So many shards of the metadata it holds, of which it answers for as many as the second number says.
+    pub(super) shards: usize,
+    pub(super) primary_shards: usize,
     /// So often another process, with new storage, has got its number.
     pub(super) replaced: u32,
     /// Milliseconds since it last answered the controller.

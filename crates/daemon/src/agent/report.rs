@@ -2,7 +2,7 @@
 //!
 //! A server that was killed has forgotten who has its files open, and a new one waits until it knows (`Grace`
 //! in the crate `meta`). So each server that was not there a moment ago is told once, also by an agent that
-//! has nothing to say. So is each that answers for more shards than before, where the metadata has copies: it
+//! has nothing to say. So is each that answers for more shards than before: it
 //! knows of the opens that its predecessor was told of, but not which of them are over. What is closed while the report is
 //! on its way could be registered after its release: therefore the table is looked at again afterwards.
 //!
@@ -46,13 +46,11 @@ impl Told {
         if map.epoch == self.epoch {
             return;
         }
-        if map.copies > 1 {
-            let primaries: Vec<ServerId> = (0..SHARDS).map(|shard| map.primary(ShardId(shard))).collect();
-            for (now, _) in primaries.iter().zip(&self.primaries).filter(|(now, before)| now != before) {
-                self.servers.remove(now);
-            }
-            self.primaries = primaries;
+        let primaries: Vec<ServerId> = (0..SHARDS).map(|shard| map.primary(ShardId(shard))).collect();
+        for (now, _) in primaries.iter().zip(&self.primaries).filter(|(now, before)| now != before) {
+            self.servers.remove(now);
         }
+        self.primaries = primaries;
         // Servers end by each map what a node has that is away.
         if std::mem::replace(&mut self.is_away, map.is_away(node)) || self.is_away {
             self.servers.clear();

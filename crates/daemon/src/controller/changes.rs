@@ -135,7 +135,7 @@ impl Shared {
         self.propose(&mut log, MapChange::Rebuilt { number: rebuild.number })
     }
 
-    fn propose(&self, log: &mut MapLog, change: MapChange) -> Option<Arc<Map>> {
+    pub(super) fn propose(&self, log: &mut MapLog, change: MapChange) -> Option<Arc<Map>> {
         if lock(&self.view).stopping {
             return None;
         }

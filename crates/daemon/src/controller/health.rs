@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 
 /// Time between two pings.
 pub const INTERVAL: Duration = Duration::from_millis(500);
-/// Time between two pings of a server that is joining.
+/// Time between two pings of a server that is joining, or that shards move to.
 const JOINING: Duration = Duration::from_millis(20);
 
 /// Longest time between two pings where something has copies: a lease must not run out because one gets lost.
@@ -109,7 +109,10 @@ impl Watcher {
                         shared.has_begun(self.member.who);
                     }
                     let map = shared.newest();
-                    if self.is(&map, ServerState::Down) || self.is(&map, ServerState::Joining) {
+                    let takes_shards =
+                        self.server().is_some_and(|server| map.moving.iter().any(|entry| entry.to == server));
+                    if takes_shards || self.is(&map, ServerState::Down) || self.is(&map, ServerState::Joining)
+                    {
                         next = Instant::now() + JOINING;
                     }
                 }

@@ -4,7 +4,7 @@
 //! programs and servers would have to hear of as many maps; and what a server has caught up with of shards is worth
 //! nothing by the next map, so that all others would begin again each time.
 
-use bivouac_layout::{Epoch, Group, Map, ServerId};
+use bivouac_layout::{Epoch, Group, Map, MoveStage, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -63,10 +63,12 @@ impl Reports {
         told.map(|(server, (_, groups))| (server, groups)).collect()
     }
 
-    /// Those that are up and behind in something.
+    /// Those that are up and behind in something, or are to answer for a shard that others had.
     fn awaited(map: &Map) -> BTreeSet<ServerId> {
         let behind = map.behind.iter().flat_map(|lag| map.holders(lag.group).behind());
-        behind.filter(|server| map.is_up(*server)).collect()
+        let handed = map.moving.iter().filter(|entry| entry.stage == MoveStage::HandingOver);
+        let handed = handed.filter_map(|entry| map.answers_for(entry.shard));
+        behind.chain(handed).filter(|server| map.is_up(*server)).collect()
     }
 }
 

@@ -8,7 +8,7 @@ pub(crate) fn open(dir: &Path, compact_at: Option<u64>) -> Partitions {
     let grace = Arc::new(Grace::new(Duration::ZERO, Default::default()));
     let keeper = Arc::new(Keeper::new(Arc::clone(&grace)));
     let logs = Logs::replay(dir, 7).unwrap();
-    Partitions::new(logs, Duration::from_millis(200), grace, compact_at, false, keeper)
+    Partitions::new(logs, Duration::from_millis(200), grace, compact_at, &|_| true, keeper)
 }
 
 /// Makes the directory `number` in the shard.

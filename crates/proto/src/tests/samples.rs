@@ -19,8 +19,8 @@ use crate::verify::{Fault, Finding, Name, Outcome, Stage, VerifyRequest, VerifyS
 use crate::{Errno, OpenId, Refusal, Reply, Request};
 use bivouac_layout::map::{Generation, Map, Node, Server, ServerState};
 use bivouac_layout::{
-    Epoch, FileLayout, First, Former, Founding, GenerationId, Group, Growth, Ino, Lag, NodeId, Rebuild,
-    Replacement, Rule, ServerId, ShardId, Spare, Template,
+    Epoch, FileLayout, First, Former, Founding, GenerationId, Group, Growth, Ino, Lag, MoveStage, NodeId,
+    Rebuild, Replacement, Rule, ServerId, ShardId, ShardMove, Spare, Template,
 };
 
 const INO: Ino = Ino(u64::MAX);
@@ -90,6 +90,14 @@ pub(super) fn map() -> Box<Map> {
         gone: vec![Group::Blocks { generation: GenerationId(1), position: 2, spread: 3, copies: 2 }],
         away: vec![NodeId(1)],
         arriving: vec![ServerId(u16::MAX)],
+        departing: vec![ServerId(1)],
+        moving: vec![ShardMove {
+            shard: ShardId(9),
+            from: ServerId(0),
+            to: ServerId(1),
+            stage: MoveStage::HandingOver,
+        }],
+        balancing: true,
         numbers: u16::MAX,
         primaries_since: Epoch(u64::MAX),
         successors: vec![(GenerationId(0), GenerationId(1))],
@@ -198,6 +206,9 @@ pub(super) fn requests() -> Vec<Request<'static>> {
         })),
         ControlRequest::Alone { server: ServerId(u16::MAX) },
         ControlRequest::Add(Box::new(Growth { nodes: map().nodes, servers: map().servers })),
+        ControlRequest::Depart { servers: vec![ServerId(u16::MAX)] },
+        ControlRequest::Stay { servers: vec![ServerId(u16::MAX)] },
+        ControlRequest::Remove { servers: vec![ServerId(u16::MAX)], nodes: vec![NodeId(u16::MAX)] },
         ControlRequest::Dismiss { servers: vec![ServerId(u16::MAX)], nodes: vec![NodeId(u16::MAX)] },
         ControlRequest::Rebuild { rule: Rule::Direct, rate: u64::MAX },
         ControlRequest::EndRebuild { number: u32::MAX },

@@ -25,7 +25,7 @@ pub(crate) const JOURNAL: &str = "journal";
 const LONGEST: usize = 1 << 30;
 /// Longest record, bytes: far more than the greatest map.
 const LONGEST_RECORD: usize = 64 << 20;
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 /// Magic, version, deployment, node, checksum of these.
 const HEADER: usize = 8 + 4 + 8 + 2 + 4;
 /// What a loss of power leaves unwritten are whole pages.

@@ -1,0 +1,203 @@
+//! Servers that leave a deployment.
+//!
+//! That takes two changes of the map, with much work in between. First the servers are listed as *departing*
+//! ([`Map::departing`]): a generation begins without them, so that they get no new files, and they get no shards any more;
+//! they serve what they have. Then others see to it that everything leaves them: the controller moves their shards
+//! ([`crate::rebalancing`]), and the files' servers move their blocks. When nothing is left, they are taken off the map
+//! ([`MapChange::Remove`](crate::MapChange::Remove)). Until then they can stay after all: another generation has them again.
+//!
+//! The numbers of servers that have left are not used again, and old generations go on naming them. In groups of blocks
+//! that they held, the next candidates take their place, as with servers that were given up. Nothing is in these groups any
+//! more, but the new holders have to compare themselves all the same.
+
+use crate::groups::Lag;
+use crate::ids::{NodeId, ServerId};
+use crate::map::Map;
+
+impl Map {
+    /// Whether a server is to leave.
+    pub fn is_departing(&self, server: ServerId) -> bool {
+        self.departing.binary_search(&server).is_ok()
+    }
+
+    /// Whether these servers may be asked to leave; or why not.
+    pub fn may_depart(&self, servers: &[ServerId]) -> Result<(), &'static str> {
+        if servers.is_empty() || !servers.iter().all(|server| self.server(*server).is_some()) {
+            return Err("there is no such server");
+        }
+        if servers.iter().any(|server| self.arriving.contains(server)) {
+            return Err("a server has not arrived yet: `Dismiss` takes it off the map");
+        }
+        let stays = |server: &ServerId| self.takes_shards(*server) && !servers.contains(server);
+        let left = self.servers.iter().filter(|server| stays(&server.id)).count();
+        if left < usize::from(self.copies) {
+            return Err("fewer servers than copies would be left");
+        }
+        Ok(())
+    }
+
+    /// Lists servers as departing.
+    pub(crate) fn with_departing(&self, servers: &[ServerId]) -> Option<Map> {
+        self.may_depart(servers).ok()?;
+        let mut map = self.clone();
+        map.departing.extend(servers);
+        map.departing.sort_unstable();
+        map.departing.dedup();
+        map.cancel_moves(|entry| servers.contains(&entry.to));
+        let mut newest = map.generations.last().map_or(Vec::new(), |newest| newest.servers.clone());
+        newest.retain(|server| !servers.contains(server));
+        if newest.is_empty() {
+            // Those that are left are down, or were given up when the generation was made.
+            newest = map.servers.iter().map(|s| s.id).filter(|s| map.takes_shards(*s)).collect();
+        }
+        map.begin_generation(newest);
+        map.balancing = true;
+        Some(map)
+    }
+
+    /// Servers that were to leave stay after all. `None` if one of them was not.
+    pub(crate) fn with_staying(&self, servers: &[ServerId]) -> Option<Map> {
+        if servers.is_empty() || !servers.iter().all(|server| self.is_departing(*server)) {
+            return None;
+        }
+        let mut map = self.clone();
+        map.departing.retain(|server| !servers.contains(server));
+        let mut newest = map.generations.last().map_or(Vec::new(), |newest| newest.servers.clone());
+        newest.extend(servers.iter().filter(|server| !map.is_given_up(**server)));
+        map.begin_generation(newest);
+        map.balancing = true;
+        Some(map)
+    }
+
+    /// Takes servers off the map that were to leave, and nodes. `None` if one of them was not, or holds a shard, or has
+    /// the only complete copy of a group of blocks; or if a node is used by another server.
+    pub(crate) fn without_departed(&self, servers: &[ServerId], nodes: &[NodeId]) -> Option<Map> {
+        let is_rid = |server: &ServerId| {
+            self.is_departing(*server)
+                && !self.shards.contains(server)
+                && self.moving.iter().all(|entry| entry.from != *server && entry.to != *server)
+        };
+        if servers.is_empty() || !servers.iter().all(is_rid) {
+            return None;
+        }
+        let mut map = self.clone();
+        map.servers.retain(|server| !servers.contains(&server.id));
+        map.departing.retain(|server| !servers.contains(server));
+        map.lost.retain(|server| !servers.contains(server));
+        map.spares.retain(|spare| !servers.contains(&spare.server));
+        map.nodes.retain(|node| !nodes.contains(&node.id));
+        map.away.retain(|node| !nodes.contains(node));
+        map.behind = self.lags_in(&map)?;
+        map.check().is_ok().then_some(map)
+    }
+
+    /// Who is behind in another map, which has other holders of blocks: those who are behind now, and those who were no
+    /// holders. `None` if there is a group of which nobody is complete then.
+    fn lags_in(&self, map: &Map) -> Option<Vec<Lag>> {
+        let mut lags = Vec::new();
+        for group in self.replicated().filter(|group| !self.is_gone(*group)) {
+            let (before, after) = (self.holders(group), map.holders(group));
+            if before.all() == after.all() {
+                lags.extend(self.lag_of(group));
+                continue;
+            }
+            let complete: Vec<ServerId> = before.in_step().filter(|server| after.bit(*server) != 0).collect();
+            if complete.is_empty() {
+                return None;
+            }
+            let is_behind = |server: &&ServerId| !complete.contains(server);
+            let holders =
+                after.all().iter().filter(is_behind).fold(0, |bits, server| bits | after.bit(*server));
+            lags.extend((holders != 0).then_some(Lag { group, holders, since: map.epoch }));
+        }
+        lags.sort_unstable();
+        Some(lags)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::change::MapChange;
+    use crate::groups::Group;
+    use crate::ids::{GenerationId, SHARDS, ShardId};
+    use crate::map::ServerState;
+    use crate::map::fixture::replicated;
+    use crate::moving::Relocation;
+
+    fn ids(numbers: &[u16]) -> Vec<ServerId> {
+        numbers.iter().copied().map(ServerId).collect()
+    }
+
+    fn applied(map: &Map, change: MapChange) -> Map {
+        let next = change.apply(map).expect("a change");
+        assert_eq!(next.check(), Ok(()));
+        next
+    }
+
+    fn depart(map: &Map, servers: &[u16]) -> Map {
+        applied(map, MapChange::Depart { servers: ids(servers) })
+    }
+
+    /// All shards move to where they are to be, at once.
+    fn rebalanced(mut map: Map) -> Map {
+        while !(map.moving.is_empty() && map.relocations().is_empty()) {
+            let moves: Vec<Relocation> = map.relocations();
+            if !moves.is_empty() {
+                map = applied(&map, MapChange::MoveShards { moves });
+            }
+            for _ in 0..2 {
+                let on = |entry: &crate::ShardMove| (entry.to, vec![Group::Shard(entry.shard)]);
+                let servers = map.moving.iter().map(on).collect();
+                map = applied(&map, MapChange::InStep { servers });
+            }
+        }
+        map
+    }
+
+    #[test]
+    fn servers_that_depart_get_no_new_files_and_can_stay_after_all() {
+        for copies in [1, 2] {
+            let map = replicated(4, copies, &[&[0, 1, 2, 3]]);
+            let departing = depart(&map, &[1, 3]);
+            assert_eq!(departing.generations[1].servers, ids(&[0, 2]));
+            assert!(MapChange::Remove { servers: ids(&[1]), nodes: Vec::new() }.apply(&departing).is_none());
+            let stays = applied(&departing, MapChange::Stay { servers: ids(&[3]) });
+            assert_eq!((&stays.departing, &stays.generations[2].servers), (&ids(&[1]), &ids(&[0, 2, 3])));
+            assert!(MapChange::Stay { servers: ids(&[3]) }.apply(&stays).is_none(), "it stays already");
+        }
+    }
+
+    #[test]
+    fn as_many_servers_stay_as_there_are_copies() {
+        let map = replicated(3, 2, &[&[0, 1, 2]]);
+        assert_eq!(map.may_depart(&ids(&[0, 1])), Err("fewer servers than copies would be left"));
+        assert!(MapChange::Depart { servers: ids(&[0, 1]) }.apply(&map).is_none());
+        assert_eq!(map.may_depart(&ids(&[7])), Err("there is no such server"));
+        assert!(depart(&map, &[0]).may_depart(&ids(&[1])).is_err());
+    }
+
+    #[test]
+    fn a_server_that_holds_nothing_any_more_is_taken_off_and_its_number_never_used_again() {
+        for copies in [1, 2] {
+            let map = rebalanced(depart(&replicated(4, copies, &[&[0, 1, 2, 3]]), &[3]));
+            assert!(!map.shards.contains(&ServerId(3)));
+            let gone = applied(&map, MapChange::Remove { servers: ids(&[3]), nodes: vec![NodeId(3)] });
+            assert_eq!((gone.servers.len(), gone.nodes.len(), gone.numbers), (3, 3, 4));
+            assert!(!gone.is_up(ServerId(3)));
+            for group in gone.replicated() {
+                let holders = gone.holders(group);
+                assert!(!holders.all().contains(&ServerId(3)), "{group:?}");
+                assert!(gone.serving(group).next().is_some(), "{group:?}");
+            }
+            let old = Group::Blocks { generation: GenerationId(0), position: 3, spread: 0, copies: 1 };
+            assert_eq!(gone.primary_of(old), Some(ServerId(3)), "who asks for it learns that it is gone");
+            let balance = |server| gone.shards_of(server).count();
+            let counts: Vec<usize> = gone.servers.iter().map(|server| balance(server.id)).collect();
+            assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1, "{counts:?}");
+            // What others have of old generations goes on being served when one of them is down.
+            let down = applied(&gone, MapChange::State { server: ServerId(0), state: ServerState::Down });
+            assert!(copies == 1 || (0..SHARDS).all(|s| down.answers_for(ShardId(s)).is_some()));
+        }
+    }
+}
