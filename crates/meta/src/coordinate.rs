@@ -154,7 +154,11 @@ impl<O: Outside> Core<O> {
             }
             // It is decided, unless the decision is lost with this server: its next primary knows, and participants
             // ask that.
-            Err(failure) if logged.get() => Err(failure),
+            Err(failure) if logged.get() => {
+                // They would only ask when the intent is old, and programs wait for what it holds.
+                self.pass_on_outcome(id, &asked);
+                Err(failure)
+            }
             Err(failure) => {
                 let _ = self.conclude_in(id.shard, id, false);
                 for (server, shards) in by_server(&self.outside.map(), &asked) {
@@ -164,6 +168,21 @@ impl<O: Outside> Core<O> {
                 }
                 Err(failure)
             }
+        }
+    }
+
+    /// Asks who answers for an intent's shard now what became of it, and tells those who have prepared something.
+    fn pass_on_outcome(&self, id: IntentId, asked: &[ShardId]) {
+        if self.is_mine(id.shard) {
+            return;
+        }
+        let answer = self.ask_shard(id.shard, &PeerRequest::Outcome { intent: id });
+        let Ok(Reply::Peer(PeerReply::Outcome { committed })) = answer else { return };
+        for (server, shards) in by_server(&self.outside.map(), asked) {
+            let intents = shards.into_iter().map(|shard| (id, shard)).collect();
+            let request =
+                if committed { PeerRequest::Commit { intents } } else { PeerRequest::Abort { intents } };
+            let _ = self.ask(server, &request);
         }
     }
 
